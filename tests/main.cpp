@@ -103,7 +103,8 @@ int main(int argc, char** argv) {
     }
   }
   if (list) {
-    context.setOption("list-test-cases", true);
+    const char* query[] = {"levin_tests", "--list-test-cases"};
+    context.applyCommandLine(2, query);
     return context.run();
   }
   const int rc = context.run();
