@@ -15,7 +15,7 @@ enum class CpuLevel : uint8_t { base, v3, v4 };
 
 // The highest level this CPU and its operating system run; found once.
 [[nodiscard]] CpuLevel cpu_level();
-[[nodiscard]] const char *name(CpuLevel level);
+[[nodiscard]] const char* name(CpuLevel level);
 
 // Cores a kernel may use, the caller included; at start those of the process's
 // affinity mask. n <= 0 restores that. May be called at any time: a loop
@@ -24,12 +24,12 @@ void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 
 namespace lib {
-using ChunkBody = void (*)(void *context, int64_t begin, int64_t end);
+using ChunkBody = void (*)(void* context, int64_t begin, int64_t end);
 // Calls body for every chunk [i * grain, min(n, (i + 1) * grain)), on up to
 // num_threads() threads, in no fixed order. Rethrows the first exception;
 // chunks not yet started are then skipped. Needs n >= 1 and grain >= 1.
-void parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void *context);
-} // namespace lib
+void parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context);
+}  // namespace lib
 
 struct Cpu {
   CpuLevel level = cpu_level();
@@ -41,23 +41,18 @@ struct Cpu {
   // costs a plain call. Nesting is fine; an exception of body reaches the
   // caller. Choose a grain worth 10 us or more.
   template <class F>
-  void parallel_for(int64_t n, int64_t grain, F &&body) const {
-    if (n <= 0)
-      return;
-    if (grain < 1)
-      grain = 1;
+  void parallel_for(int64_t n, int64_t grain, F&& body) const {
+    if (n <= 0) return;
+    if (grain < 1) grain = 1;
     if (n <= grain) {
       body(int64_t{0}, n);
       return;
     }
     using Body = std::remove_reference_t<F>;
     lib::parallel_chunks(
-        n, grain,
-        [](void *context, int64_t begin, int64_t end) {
-          (*static_cast<Body *>(context))(begin, end);
-        },
-        const_cast<void *>(static_cast<const void *>(std::addressof(body))));
+        n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Body*>(context))(begin, end); },
+        const_cast<void*>(static_cast<const void*>(std::addressof(body))));
   }
 };
 
-} // namespace levin::kernels
+}  // namespace levin::kernels

@@ -61,24 +61,21 @@
 // template arguments must be types.
 #ifndef LEVIN_PICK
 #if LEVIN_X86_LEVELS
-#define LEVIN_PICK(f)                                                          \
-  template <class... T, class... Args>                                         \
-  decltype(auto) f(const Cpu &on, Args &&...args) {                            \
-    switch (on.level) {                                                        \
-    case CpuLevel::v4:                                                         \
-      return v4::template f<T...>(on, static_cast<Args &&>(args)...);          \
-    case CpuLevel::v3:                                                         \
-      return v3::template f<T...>(on, static_cast<Args &&>(args)...);          \
-    case CpuLevel::base:                                                       \
-      break;                                                                   \
-    }                                                                          \
-    return base::template f<T...>(on, static_cast<Args &&>(args)...);          \
+#define LEVIN_PICK(f)                                                                   \
+  template <class... T, class... Args>                                                  \
+  decltype(auto) f(const Cpu& on, Args&&... args) {                                     \
+    switch (on.level) {                                                                 \
+      case CpuLevel::v4: return v4::template f<T...>(on, static_cast<Args&&>(args)...); \
+      case CpuLevel::v3: return v3::template f<T...>(on, static_cast<Args&&>(args)...); \
+      case CpuLevel::base: break;                                                       \
+    }                                                                                   \
+    return base::template f<T...>(on, static_cast<Args&&>(args)...);                    \
   }
 #else
-#define LEVIN_PICK(f)                                                          \
-  template <class... T, class... Args>                                         \
-  decltype(auto) f(const Cpu &on, Args &&...args) {                            \
-    return base::template f<T...>(on, static_cast<Args &&>(args)...);          \
+#define LEVIN_PICK(f)                                                \
+  template <class... T, class... Args>                               \
+  decltype(auto) f(const Cpu& on, Args&&... args) {                  \
+    return base::template f<T...>(on, static_cast<Args&&>(args)...); \
   }
 #endif
 #endif

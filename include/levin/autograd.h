@@ -1,0 +1,166 @@
+// Reverse-mode differentiation: modes, backward, grad, checkpointing, numerical checks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "levin/extend.h"
+#include "levin/function.h"
+#include "levin/generator.h"
+#include "levin/tensor.h"
+
+namespace levin {
+
+// Guards of this thread's mode; worker tasks of Levin inherit it.
+class LEVIN_API GradMode {
+ public:
+  explicit GradMode(bool on);  // throws StateError when switching on under InferenceMode
+  ~GradMode();
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool before_;
+};
+class NoGrad : GradMode {
+ public:
+  NoGrad() : GradMode(false) {}
+};
+// No recording, and switching it on again inside is an error.
+class LEVIN_API InferenceMode {
+ public:
+  InferenceMode();
+  ~InferenceMode();
+  InferenceMode(const InferenceMode&) = delete;
+  InferenceMode& operator=(const InferenceMode&) = delete;
+
+ private:
+  bool grad_before_, inference_before_;
+};
+[[nodiscard]] LEVIN_API bool grad_mode();
+
+// While it lives, the first op whose result holds a NaN, forward or backward, throws AutogradError with its name and
+// the shapes of its inputs. Slow: every result is read.
+class LEVIN_API AnomalyMode {
+ public:
+  AnomalyMode();
+  ~AnomalyMode();
+  AnomalyMode(const AnomalyMode&) = delete;
+  AnomalyMode& operator=(const AnomalyMode&) = delete;
+
+ private:
+  bool before_;
+};
+
+struct BackwardOptions {
+  bool retain_graph = false;  // keep what the graph saved, for another backward
+  bool create_graph = false;  // record the backward itself; implies retain_graph
+};
+
+// Adds d loss / d leaf to the gradient of every leaf that requires grad. `seed` is d out / d loss, needed unless loss
+// has one element. Throws AutogradError when loss does not require grad or its graph was freed.
+LEVIN_API void backward(const Tensor& loss, BackwardOptions options = {});
+LEVIN_API void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options = {});
+
+struct GradOptions {
+  bool retain_graph = false;
+  bool create_graph = false;
+  bool allow_unused = false;  // an input that outputs do not depend on gives an undefined tensor instead of an error
+};
+// sum_i seeds[i] . d outputs[i] / d inputs, one tensor an input; leaves are not touched. Empty seeds mean ones.
+[[nodiscard]] LEVIN_API Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                                     std::span<const Tensor> seeds = {}, GradOptions options = {});
+[[nodiscard]] inline Tensors grad(const Tensor& output, std::span<const Tensor> inputs, GradOptions options = {}) {
+  return grad(std::span(&output, 1), inputs, {}, options);
+}
+
+namespace detail {
+// Gradients of roots with respect to graph edges; the engine behind backward, grad, vjp and checkpoint. With empty
+// `targets` gradients go into the leaves. Results are undefined where nothing flows.
+LEVIN_API Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const Edge> targets,
+                               bool retain_graph, bool create_graph);
+LEVIN_API Tensor recorded_alias(const Tensor& x);  // the same values, a node of its own; see Note [vjp]
+}  // namespace detail
+
+// Note [vjp]
+// The derivative of a composite: fn(inputs) rebuilt from public ops, pulled back along the cotangents. The inputs are
+// replaced by aliases with nodes of their own, so that a path from one input to another is not followed. With grad mode
+// on the result keeps its history, which makes fused ops differentiable to any order.
+template <int N, class F, std::size_t K>
+Grads<N> vjp(F&& fn, const std::array<Tensor, std::size_t(N)>& inputs, const std::array<Tensor, K>& cotangents,
+             NeedMask need) {
+  const bool create_graph = grad_mode();
+  GradMode on(true);
+  std::array<Tensor, std::size_t(N)> in = inputs;
+  std::array<Edge, std::size_t(N)> targets;
+  for (std::size_t i = 0; i < std::size_t(N); ++i) {
+    if (!inputs[i].defined() || !need[i]) continue;
+    in[i] = detail::recorded_alias(create_graph ? inputs[i] : inputs[i].detach());
+    targets[i] = edge_of(in[i]);
+  }
+  auto out = fn(in);
+  std::array<Edge, K> roots;
+  Tensors seeds;
+  if constexpr (std::is_same_v<decltype(out), Tensor>) {
+    roots[0] = edge_of(out);
+  } else {
+    for (std::size_t k = 0; k < K; ++k) roots[k] = out[k].defined() ? edge_of(out[k]) : Edge{};
+  }
+  for (const Tensor& c : cotangents) seeds.push_back(c);
+  Tensors grads = detail::run_backward(roots, std::move(seeds), targets, create_graph, create_graph);
+  Grads<N> result;
+  for (std::size_t i = 0; i < std::size_t(N); ++i) result[i] = std::move(grads[i]);
+  return result;
+}
+
+// Keeps a hook alive no longer than the leaf; remove() takes it off.
+class LEVIN_API HookHandle {
+ public:
+  HookHandle() = default;
+  HookHandle(std::shared_ptr<void> hook) : hook_(std::move(hook)) {}
+  void remove();
+
+ private:
+  std::weak_ptr<void> hook_;
+};
+// Calls `hook` each time this leaf's gradient is complete in a backward: after the last contribution, when grad() holds
+// the sum. Throws AutogradError on a non-leaf.
+LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& leaf)> hook);
+
+// Runs fn(inputs) keeping nothing but the inputs; backward runs fn again, with the same random numbers, to get what it
+// needs. Differentiable to any order; parameters that fn captures get their gradients as usual. fn must be a pure
+// function of its inputs, its captures and its generators.
+// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+[[nodiscard]] LEVIN_API Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn,
+                                           std::span<const Tensor> inputs);
+template <class F>
+[[nodiscard]] Tensor checkpoint(F fn, const Tensor& x) {
+  Tensors out = checkpoint(Function<Tensors(std::span<const Tensor>)>(
+                               [f = std::move(fn)](std::span<const Tensor> in) { return Tensors{f(in[0])}; }),
+                           std::span(&x, 1));
+  return std::move(out[0]);
+}
+
+struct GradcheckOptions {
+  double eps = 1e-6;  // step of the central difference
+  double atol = 1e-5;
+  double rtol = 1e-3;
+};
+struct GradcheckResult {
+  bool ok = true;
+  std::string message;  // the first mismatch: input, element, numeric and analytic value
+  explicit operator bool() const { return ok; }
+};
+using GradcheckFn = Function<Tensors(std::span<const Tensor>)>;
+// Compares analytic with central-difference gradients of fn at inputs that require grad. Throws DTypeError unless they
+// are f64: finite differences mean nothing in less.
+[[nodiscard]] LEVIN_API GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> inputs,
+                                                  GradcheckOptions options = {});
+// The same for the gradient of fn itself, in inputs and in random cotangents.
+[[nodiscard]] LEVIN_API GradcheckResult gradgradcheck(const GradcheckFn& fn, std::span<const Tensor> inputs,
+                                                      Generator& generator, GradcheckOptions options = {});
+
+}  // namespace levin

@@ -1,0 +1,48 @@
+// Where a tensor's memory lies and its ops run: a closed enum, never a default.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "levin/error.h"
+#include "levin/export.h"
+
+namespace levin {
+
+enum class DeviceType : std::uint8_t { cpu, cuda, meta };
+
+// A value. `meta` tensors have shape and dtype but no data: ops check and allocate in the ledger, and run no kernel.
+class Device {
+ public:
+  static constexpr Device cpu(int index = 0) { return Device(DeviceType::cpu, index); }
+  static constexpr Device meta() { return Device(DeviceType::meta, 0); }
+  [[nodiscard]] constexpr DeviceType type() const { return type_; }
+  [[nodiscard]] constexpr int index() const { return index_; }
+  [[nodiscard]] constexpr bool is_cpu() const { return type_ == DeviceType::cpu; }
+  [[nodiscard]] constexpr bool is_meta() const { return type_ == DeviceType::meta; }
+  friend constexpr bool operator==(Device, Device) = default;
+
+ private:
+  constexpr Device(DeviceType type, int index) : type_(type), index_(static_cast<std::int16_t>(index)) {}
+  DeviceType type_;
+  std::int16_t index_;
+};
+[[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cuda:1", "meta"
+
+// The number of threads CPU kernels may use (default: the cores this process may run on). Never changes a result.
+// Throws ConfigError when n < 1.
+LEVIN_API void set_num_threads(int n);
+[[nodiscard]] LEVIN_API int num_threads();
+
+// What Levin's own allocator holds on a device: bytes in live tensors, the highest such sum since start or
+// reset_peak, and bytes kept for reuse.
+struct MemoryStats {
+  std::int64_t in_use = 0;
+  std::int64_t peak = 0;
+  std::int64_t cached = 0;
+};
+[[nodiscard]] LEVIN_API MemoryStats memory_stats(Device d);
+LEVIN_API void reset_peak_memory(Device d);
+LEVIN_API void release_cached_memory(Device d);  // gives cached blocks back to the system
+
+}  // namespace levin

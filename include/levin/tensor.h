@@ -1,0 +1,285 @@
+// Tensor: a counted handle to strided memory. Copying the handle shares the data; clone() copies it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/device.h"
+#include "levin/dtype.h"
+#include "levin/error.h"
+#include "levin/export.h"
+#include "levin/shape.h"
+
+namespace levin {
+
+namespace detail {
+
+// Intrusive counting. dispose() runs when the last reference goes.
+class LEVIN_API RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+  void retain() const noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
+  // True when this was the last reference; the caller must then destroy the object.
+  [[nodiscard]] bool drop() const noexcept {
+    // A sole owner needs no atomic subtraction: nobody else can raise the count.
+    return refs_.load(std::memory_order_acquire) == 1 || refs_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  void release() const noexcept {
+    if (drop()) const_cast<RefCounted*>(this)->dispose();
+  }
+  [[nodiscard]] std::uint32_t use_count() const noexcept { return refs_.load(std::memory_order_relaxed); }
+
+ protected:
+  virtual ~RefCounted() = default;
+  virtual void dispose() noexcept { delete this; }
+
+ private:
+  mutable std::atomic<std::uint32_t> refs_{1};
+};
+
+// Owner of one reference to a counted object.
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  static Ref adopt(T* p) {
+    Ref r;
+    r.p_ = p;
+    return r;
+  }  // takes over a reference the caller holds
+  static Ref share(T* p) {
+    if (p) p->retain();
+    return adopt(p);
+  }
+  Ref(const Ref& o) noexcept : p_(o.p_) {
+    if (p_) p_->retain();
+  }
+  Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  template <class U>
+  requires std::is_convertible_v<U*, T*> Ref(Ref<U> o)
+  noexcept : p_(o.detach()) {}
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Ref() {
+    if (p_) p_->release();
+  }
+  T* get() const noexcept { return p_; }
+  T* operator->() const noexcept { return p_; }
+  T& operator*() const noexcept { return *p_; }
+  explicit operator bool() const noexcept { return p_ != nullptr; }
+  [[nodiscard]] T* detach() noexcept { return std::exchange(p_, nullptr); }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.p_ == b.p_; }
+
+ private:
+  T* p_ = nullptr;
+};
+
+// Note [Storage]
+// Owns memory and knows no shape. The version counts writes and lives here, so every view shares it by construction;
+// a carved child has a counter of its own (flat buffers of parameters). `writer` names the op that wrote last.
+class LEVIN_API Storage {
+ public:
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  Device device = Device::cpu();
+  std::atomic<std::uint32_t> version{0};
+  std::atomic<const char*> writer{nullptr};
+
+  // Uninitialised memory, 64-byte aligned. Throws OutOfMemoryError. On meta: no memory, counted in the ledger.
+  static Ref<Storage> allocate(std::size_t bytes, Device device);
+  // Memory of somebody else, kept alive by `owner`; `source` names it in messages ("numpy array", a file).
+  static Ref<Storage> wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
+                           std::string source);
+  // Bytes [offset, offset + bytes) of `parent` with a version counter of their own. Throws ShapeError when outside.
+  static Ref<Storage> carve(const Ref<Storage>& parent, std::size_t offset, std::size_t bytes);
+
+  void wrote(const char* op) noexcept {
+    writer.store(op, std::memory_order_relaxed);
+    version.fetch_add(1, std::memory_order_release);
+  }
+  void retain() const noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void release() const noexcept {
+    if (refs_.load(std::memory_order_acquire) == 1 || refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      destroy(const_cast<Storage*>(this));
+    }
+  }
+  [[nodiscard]] std::uint32_t use_count() const noexcept { return refs_.load(std::memory_order_relaxed); }
+
+ private:
+  enum class Origin : std::uint8_t { inlined, pooled, wrapped, carved, ledger };
+  struct External;
+  Storage() = default;
+  ~Storage() = default;
+  static void destroy(Storage* s) noexcept;
+  mutable std::atomic<std::uint32_t> refs_{1};
+  Origin origin_ = Origin::inlined;
+  External* external_ = nullptr;
+};
+
+struct TensorImpl {
+  mutable std::atomic<std::uint32_t> refs{1};
+  DType dtype = DType::f32;
+  bool contiguous = true;       // row-major dense; also true for any tensor of at most one element
+  std::uint16_t meta_slot = 0;  // which output of the node in `meta` this is
+  Ref<Storage> storage;
+  std::int64_t offset = 0;  // in elements
+  Shape shape;
+  Strides strides;
+  Ref<RefCounted> meta;  // autograd's; opened by autograd/ alone
+
+  void retain() const noexcept { refs.fetch_add(1, std::memory_order_relaxed); }
+  void release() const noexcept {
+    if (refs.load(std::memory_order_acquire) == 1 || refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
+}  // namespace detail
+
+class Tensor;
+using Tensors = std::vector<Tensor>;
+
+class LEVIN_API Tensor {
+ public:
+  Tensor() = default;  // undefined: holds nothing; every op refuses it
+  [[nodiscard]] bool defined() const { return bool(impl_); }
+
+  // Metadata. Dimensions may be negative: size(-1) is the last.
+  [[nodiscard]] const Shape& shape() const { return get().shape; }
+  [[nodiscard]] std::int64_t size(std::int64_t d) const;
+  [[nodiscard]] int rank() const { return get().shape.rank(); }
+  [[nodiscard]] std::int64_t numel() const { return get().shape.numel(); }
+  [[nodiscard]] const Strides& strides() const { return get().strides; }
+  [[nodiscard]] std::int64_t stride(std::int64_t d) const;
+  [[nodiscard]] std::int64_t offset() const { return get().offset; }
+  [[nodiscard]] DType dtype() const { return get().dtype; }
+  [[nodiscard]] Device device() const { return get().storage->device; }
+  [[nodiscard]] bool is_contiguous() const { return get().contiguous; }
+  [[nodiscard]] std::uint32_t version() const { return get().storage->version.load(std::memory_order_acquire); }
+  [[nodiscard]] bool shares_storage(const Tensor& other) const { return get().storage == other.get().storage; }
+
+  // The first element on the host. Throws DTypeError when T is not the dtype, DeviceError unless on cpu.
+  // For a non-contiguous tensor step with strides().
+  template <Element T>
+  [[nodiscard]] const T* data() const {
+    check_host_access("data", dtype_of<T>);
+    return reinterpret_cast<const T*>(impl_->storage->data) + impl_->offset;
+  }
+  // The same for writing; counts as a write by "mutable_data", so stale saved tensors are found.
+  template <Element T>
+  [[nodiscard]] T* mutable_data() {
+    check_host_access("mutable_data", dtype_of<T>);
+    impl_->storage->wrote("mutable_data");
+    return reinterpret_cast<T*>(impl_->storage->data) + impl_->offset;
+  }
+
+  // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is so already,
+  // `to` when nothing changes.
+  [[nodiscard]] Tensor to(Device device) const;
+  [[nodiscard]] Tensor to(DType dtype) const;
+  [[nodiscard]] Tensor clone() const;
+  [[nodiscard]] Tensor contiguous() const;
+  [[nodiscard]] Tensor detach() const;  // same storage, no history
+
+  // The single element as a C++ number. Waits for the device. Throws ShapeError when numel() != 1.
+  template <class T = double>
+  [[nodiscard]] T item() const {
+    const Scalar s = item_scalar();
+    if constexpr (std::integral<T>)
+      return static_cast<T>(s.integer());
+    else
+      return static_cast<T>(s.real());
+  }
+  // All elements in row-major order, on the host. T must be the dtype.
+  template <Element T>
+  [[nodiscard]] std::vector<T> to_vector() const {
+    std::vector<T> out(static_cast<std::size_t>(numel()));
+    if constexpr (std::same_as<T, bool>) {
+      const Tensor host = to(Device::cpu()).contiguous();
+      const bool* from = host.data<bool>();
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = from[i];
+    } else {
+      copy_to_host(out.data(), dtype_of<T>);
+    }
+    return out;
+  }
+
+  // Autograd (levin/autograd.h). A leaf records operations on it once requires_grad_(true) was called.
+  [[nodiscard]] bool requires_grad() const;
+  Tensor& requires_grad_(bool on = true);  // throws AutogradError on a non-leaf, DTypeError unless floating
+  [[nodiscard]] bool is_leaf() const;
+  [[nodiscard]] Tensor grad() const;  // of a leaf; undefined until a backward wrote it
+  void set_grad(Tensor grad);         // undefined clears it; throws ShapeError, DTypeError, DeviceError on a mismatch
+
+  // For Levin's layers and for ops written outside: the parts behind the handle.
+  [[nodiscard]] detail::TensorImpl& get() const {
+    if (!impl_) throw_undefined();
+    return *impl_;
+  }
+  [[nodiscard]] detail::TensorImpl* impl() const { return impl_.get(); }
+  explicit Tensor(detail::Ref<detail::TensorImpl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  [[noreturn]] static void throw_undefined();
+  void check_host_access(const char* what, DType asked) const;
+  [[nodiscard]] Scalar item_scalar() const;
+  void copy_to_host(void* out, DType asked) const;
+  detail::Ref<detail::TensorImpl> impl_;
+};
+
+// Uninitialised memory. Throws ShapeError, OutOfMemoryError.
+[[nodiscard]] LEVIN_API Tensor empty(const Shape& shape, Device device, DType dtype = DType::f32);
+[[nodiscard]] LEVIN_API Tensor empty_like(const Tensor& x);  // contiguous, same shape, dtype, device
+[[nodiscard]] LEVIN_API Tensor empty_like(const Tensor& x, DType dtype);
+// A view of x's storage; unchecked but for the storage's end (ShapeError). For view ops and for embedders.
+[[nodiscard]] LEVIN_API Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides,
+                                          std::int64_t offset);
+
+// Host data as a tensor on cpu without a copy. `owner` is kept until the last view is gone; `source` names the memory
+// in messages. Throws ShapeError when data is null and the shape is not empty.
+[[nodiscard]] LEVIN_API Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner,
+                                         std::string source);
+namespace detail {
+LEVIN_API Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype);
+}
+// A copy of host values in row-major order. Throws ShapeError when the count is not shape.numel().
+template <Element T>
+[[nodiscard]] Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
+  return detail::copy_from_host(values.data(), values.size(), shape, device, dtype_of<T>);
+}
+template <Element T>
+requires(!std::same_as<T, bool>) [[nodiscard]] Tensor
+    from_data(const std::vector<T>& values, const Shape& shape, Device device) {
+  return from_data(std::span<const T>(values), shape, device);
+}
+// A short list: tensor({1.f, 2.f, 3.f}, Device::cpu()) has shape [3].
+template <Element T>
+[[nodiscard]] Tensor tensor(std::initializer_list<T> values, Device device) {
+  return from_data(std::span<const T>(values.begin(), values.size()), Shape{static_cast<std::int64_t>(values.size())},
+                   device);
+}
+
+// How a person reads it: values in rows, long ones shortened, then shape, dtype and device. Waits for the device.
+[[nodiscard]] LEVIN_API std::string to_string(const Tensor& x);
+LEVIN_API std::ostream& operator<<(std::ostream& out, const Tensor& x);
+// One line for messages: "f32 [2, 3] on cpu".
+[[nodiscard]] LEVIN_API std::string text(const Tensor& x);
+
+// What an optimizer sees of a parameter. `value` points into its owner, so that a later to(device) is seen.
+struct ParamRef {
+  Tensor* value = nullptr;
+  std::string name;
+  const void* owner = nullptr;  // opened by nn and train alone
+};
+
+}  // namespace levin

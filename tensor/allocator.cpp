@@ -1,0 +1,176 @@
+#include "tensor/allocator.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+namespace levin {
+namespace detail {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kCaching = false;  // every block its own allocation, so that overruns and stale reads are seen
+#else
+constexpr bool kCaching = true;
+#endif
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{1} << 21;  // from 2 pages on, blocks are aligned for huge pages
+constexpr std::size_t kMinCacheLimit = std::size_t{256} << 20;
+
+// Size classes: powers of two, each split in four, so that at most a fifth of a block is unused.
+struct SizeClass {
+  std::size_t index, bytes;
+};
+SizeClass size_class(std::size_t bytes) {
+  bytes = bytes < 256 ? 256 : bytes;
+  const std::size_t power = static_cast<std::size_t>(std::bit_width(bytes - 1)) - 1;  // 2^power < bytes
+  const std::size_t quarter = std::size_t{1} << (power - 2);
+  const std::size_t steps = (bytes - (std::size_t{1} << power) + quarter - 1) / quarter;  // 1 .. 4
+  return {power * 4 + steps, (std::size_t{1} << power) + steps * quarter};
+}
+
+class HostAllocator {
+ public:
+  std::byte* allocate(std::size_t bytes) {
+    const SizeClass c = size_class(bytes);
+    if (kCaching) {
+      const std::lock_guard lock(mutex_);
+      std::vector<std::byte*>& free = free_[c.index];
+      if (!free.empty()) {
+        std::byte* block = free.back();
+        free.pop_back();
+        cached_ -= c.bytes;
+        count_in(c.bytes);
+        return block;
+      }
+    }
+    std::byte* block = from_system(kCaching ? c.bytes : bytes);
+    if (!block) {
+      trim();
+      block = from_system(kCaching ? c.bytes : bytes);
+    }
+    if (!block) {
+      const std::lock_guard lock(mutex_);
+      fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, ", in_use_, " in use by tensors, ", cached_,
+                             " cached; use smaller tensors or free some");
+    }
+    const std::lock_guard lock(mutex_);
+    count_in(c.bytes);
+    return block;
+  }
+
+  void release(std::byte* block, std::size_t bytes) noexcept {
+    const SizeClass c = size_class(bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      in_use_ -= c.bytes;
+      // What the program once needed at its peak may stay; more than that is given back.
+      if (kCaching && cached_ + in_use_ + c.bytes <= std::max(peak_ + peak_ / 4, kMinCacheLimit)) {
+        try {
+          free_[c.index].push_back(block);
+          cached_ += c.bytes;
+          return;
+        } catch (...) {  // the free list could not grow: fall through and give the block back
+        }
+      }
+    }
+    std::free(block);
+  }
+
+  void trim() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (std::vector<std::byte*>& list : free_) {
+      for (std::byte* block : list) std::free(block);
+      list.clear();
+    }
+    cached_ = 0;
+  }
+
+  MemoryStats stats() {
+    const std::lock_guard lock(mutex_);
+    return {static_cast<std::int64_t>(in_use_), static_cast<std::int64_t>(peak_), static_cast<std::int64_t>(cached_)};
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_ = in_use_;
+  }
+
+ private:
+  void count_in(std::size_t bytes) {
+    in_use_ += bytes;
+    if (in_use_ > peak_) peak_ = in_use_;
+  }
+
+  static std::byte* from_system(std::size_t bytes) noexcept {
+    // Overcommit would hand out more than the machine has and kill the process later, so this is refused here.
+    static const std::size_t machine =
+        static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    if (bytes > machine) return nullptr;
+    const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+    const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* block = nullptr;
+    if (posix_memalign(&block, alignment, padded) != 0) return nullptr;
+    if (alignment == kHugePage) madvise(block, padded, MADV_HUGEPAGE);  // fewer page faults; a refusal costs nothing
+    return static_cast<std::byte*>(block);
+  }
+
+  std::mutex mutex_;
+  std::array<std::vector<std::byte*>, 4 * 64> free_;
+  std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
+};
+
+// Never destroyed: tensors in static objects may be released after the end of main.
+HostAllocator& host() {
+  static HostAllocator* allocator = new HostAllocator;
+  return *allocator;
+}
+
+struct Ledger {
+  std::atomic<std::int64_t> in_use{0}, peak{0};
+};
+Ledger& ledger() {
+  static Ledger l;
+  return l;
+}
+
+}  // namespace
+
+std::byte* host_allocate(std::size_t bytes) {
+  std::byte* block = host().allocate(bytes);
+#if defined(__SANITIZE_ADDRESS__)
+  std::memset(block, 0xff, bytes);  // NaN in every float type: a read of memory nobody wrote shows in results
+#endif
+  return block;
+}
+void host_release(std::byte* block, std::size_t bytes) noexcept { host().release(block, bytes); }
+
+void meta_add(std::size_t bytes) noexcept {
+  const std::int64_t now = ledger().in_use += static_cast<std::int64_t>(bytes);
+  std::int64_t peak = ledger().peak.load();
+  while (now > peak && !ledger().peak.compare_exchange_weak(peak, now)) {}
+}
+void meta_remove(std::size_t bytes) noexcept { ledger().in_use -= static_cast<std::int64_t>(bytes); }
+
+}  // namespace detail
+
+MemoryStats memory_stats(Device d) {
+  if (d.is_cpu()) return detail::host().stats();
+  return {detail::ledger().in_use.load(), detail::ledger().peak.load(), 0};
+}
+void reset_peak_memory(Device d) {
+  if (d.is_cpu()) return detail::host().reset_peak();
+  detail::ledger().peak = detail::ledger().in_use.load();
+}
+void release_cached_memory(Device d) {
+  if (d.is_cpu()) detail::host().trim();
+}
+
+}  // namespace levin

@@ -1,0 +1,14 @@
+#include "levin/device.h"
+
+namespace levin {
+
+std::string text(Device d) {
+  switch (d.type()) {
+    case DeviceType::cpu: return "cpu";
+    case DeviceType::cuda: return "cuda:" + text(d.index());
+    case DeviceType::meta: return "meta";
+  }
+  return "?";
+}
+
+}  // namespace levin

@@ -1,0 +1,88 @@
+#include <cstring>
+#include <new>
+
+#include "levin/tensor.h"
+#include "tensor/allocator.h"
+
+namespace levin::detail {
+namespace {
+
+// Up to this size data lies behind the Storage in one system allocation: glibc's per-thread cache makes it cheaper than
+// any list of ours. Such tensors are not in memory_stats.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kInlineBytes = 0;
+#else
+constexpr std::size_t kInlineBytes = 512;
+#endif
+constexpr std::size_t kAlignment = 64;
+
+}  // namespace
+
+struct Storage::External {
+  std::shared_ptr<void> owner;
+  std::string source;
+  Ref<Storage> parent;
+};
+
+Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
+  if (device.is_cpu()) {
+    const std::size_t inlined = bytes <= kInlineBytes ? bytes + kAlignment : 0;
+    void* memory = ::operator new(sizeof(Storage) + inlined);
+    auto* s = new (memory) Storage;
+    Ref<Storage> owner = Ref<Storage>::adopt(s);
+    s->device = device;
+    if (inlined) {
+      const auto address = reinterpret_cast<std::uintptr_t>(s + 1);
+      s->data = reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    } else {
+      s->data = host_allocate(bytes);
+      s->origin_ = Origin::pooled;
+    }
+    s->bytes = bytes;
+    return owner;
+  }
+  if (!device.is_meta()) fail<UnsupportedError>("allocate: this build has no device ", device, "; has cpu, meta");
+  auto* s = new (::operator new(sizeof(Storage))) Storage;
+  s->device = device;
+  s->bytes = bytes;
+  s->origin_ = Origin::ledger;
+  meta_add(bytes);
+  return Ref<Storage>::adopt(s);
+}
+
+Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
+                           std::string source) {
+  auto external = std::make_unique<External>(External{std::move(owner), std::move(source), {}});
+  auto* s = new (::operator new(sizeof(Storage))) Storage;
+  s->data = static_cast<std::byte*>(data);
+  s->bytes = bytes;
+  s->device = device;
+  s->origin_ = Origin::wrapped;
+  s->external_ = external.release();
+  return Ref<Storage>::adopt(s);
+}
+
+Ref<Storage> Storage::carve(const Ref<Storage>& parent, std::size_t offset, std::size_t bytes) {
+  if (offset > parent->bytes || bytes > parent->bytes - offset) {
+    fail<ShapeError>("carve: bytes ", offset, " to ", offset + bytes, " are asked for, the storage has ",
+                     parent->bytes);
+  }
+  auto external = std::make_unique<External>(External{{}, {}, parent});
+  auto* s = new (::operator new(sizeof(Storage))) Storage;
+  s->data = parent->data ? parent->data + offset : nullptr;
+  s->bytes = bytes;
+  s->device = parent->device;
+  s->origin_ = Origin::carved;
+  s->external_ = external.release();
+  return Ref<Storage>::adopt(s);
+}
+
+void Storage::destroy(Storage* s) noexcept {
+  if (s->origin_ == Origin::pooled && s->data) host_release(s->data, s->bytes);
+  if (s->origin_ == Origin::ledger) meta_remove(s->bytes);
+  delete s->external_;
+  s->~Storage();
+  ::operator delete(static_cast<void*>(s));
+}
+
+}  // namespace levin::detail
