@@ -1,0 +1,177 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/layering/rules.h"
+
+using namespace levin::layering;
+
+namespace {
+
+std::string read(const std::string& path) {
+  std::ifstream file(std::filesystem::path(LEVIN_SOURCE_DIR) / path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// All violations as one text, so that a failing check prints them.
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+struct Plant {
+  const char* path;
+  const char* text;
+  const char* expected;  // a part of the violation; "" where the text is allowed
+};
+
+}  // namespace
+
+TEST_CASE("every #include of the tree follows the table of layers") {
+  std::vector<std::string> violations;
+  const auto files = source_files(LEVIN_SOURCE_DIR);
+  REQUIRE(files.size() > 1);
+  for (const std::string& path : files) {
+    const std::string text = read(path);
+    for (const auto& v : include_violations(path, text)) violations.push_back(v);
+    for (const Include& include : includes_of(text)) {
+      if (include.angled || include.name.empty()) continue;
+      const std::string target = include.name.rfind("levin/", 0) == 0 ? "include/" + include.name : include.name;
+      if (!std::filesystem::exists(std::filesystem::path(LEVIN_SOURCE_DIR) / target)) {
+        violations.push_back(path + ":" + std::to_string(include.line) + ": \"" + include.name +
+                             "\" is not a path from the source root");
+      }
+    }
+  }
+  CHECK(joined(violations) == "");
+}
+
+TEST_CASE("no file of the tree has assert, stream headers in headers, or an op outside the op table") {
+  std::vector<std::string> violations;
+  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+    for (const auto& v : text_violations(path, read(path))) violations.push_back(v);
+  }
+  CHECK(joined(violations) == "");
+}
+
+TEST_CASE("headers do not include each other in a circle") {
+  std::vector<std::pair<std::string, std::string>> headers;
+  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+    // each_level.h includes a kernel file from within itself; that is its work.
+    if (path.ends_with(".cpp") || path.ends_with(".cu") || path.ends_with("each_level.h")) continue;
+    headers.emplace_back(path, read(path));
+  }
+  CHECK(include_cycle(headers) == "");
+  CHECK(include_cycle({{"nn/a.h", "#include \"nn/b.h\"\n"}, {"nn/b.h", "#include \"nn/a.h\"\n"}}) ==
+        "nn/a.h -> nn/b.h -> nn/a.h");
+  CHECK(include_cycle(
+            {{"nn/a.h", "#include \"nn/b.h\"\n#include \"nn/c.h\"\n"}, {"nn/b.h", "#include \"nn/c.h\"\n"}}) == "");
+}
+
+TEST_CASE("planted arrows against the table of layers are found") {
+  const char* up = "points up or across the layers";
+  const char* place = "does not belong here";
+  const Plant plants[] = {
+      {"tensor/storage.cpp", "#include \"kernels/cpu.h\"\n", up},
+      {"tensor/storage.cpp", "#include \"levin/ops.h\"\n", up},
+      {"tensor/storage.cpp", "#include \"levin/tensor.h\"\n", ""},
+      {"kernels/norm.cuh", "#include \"autograd/node.h\"\n", up},
+      {"kernels/norm.cuh", "#include \"levin/dtype.h\"\n#include <cmath>\n", ""},
+      {"autograd/engine.cpp", "#include \"nn/module.h\"\n", up},
+      {"autograd/ops/norm.cu", "#include \"kernels/norm.cuh\"\n", ""},
+      {"nn/conv.cpp", "#include \"kernels/conv.cuh\"\n", up},
+      {"nn/conv.cpp", "#include \"levin/optim.h\"\n", up},
+      {"nn/norm.cpp", "#include \"levin/comm.h\"\n", ""},
+      {"nn/norm.cpp", "#include \"kernels/comm/process_group.h\"\n", up},
+      {"optim/adam.cpp", "#include \"levin/nn.h\"\n", up},
+      {"optim/adam.cpp", "#include \"levin/autograd.h\"\n", up},
+      {"optim/adam.cpp", "#include \"kernels/update.cuh\"\n", ""},
+      {"data/mnist.cpp", "#include \"levin/ops.h\"\n", up},
+      {"data/mnist.cpp", "#include \"kernels/cpu.h\"\n", up},
+      {"train/trainer.cpp", "#include \"kernels/cpu.h\"\n", up},
+      {"train/trainer.cpp", "#include \"nn/init.h\"\n", up},
+      {"train/trainer.cpp", "#include \"nn/module.h\"\n#include \"kernels/comm/process_group.h\"\n", ""},
+      {"train/trainer.cpp", "#include \"tests/skip.h\"\n", up},
+      {"examples/mnist.cpp", "#include \"levin/levin.h\"\n#include <CLI/CLI.hpp>\n", ""},
+      {"tensor/shape_test.cpp", "#include <doctest/doctest.h>\n#include \"nn/module.h\"\n", ""},
+      {"include/levin/tensor.h", "#include \"levin/ops.h\"\n", up},
+      {"include/levin/optim.h", "#include \"levin/nn.h\"\n", up},
+      {"include/levin/nn/conv.h", "#include \"levin/ops.h\"\n", ""},
+      {"include/levin/train.h", "#include \"levin/nn.h\"\n#include \"levin/data.h\"\n", ""},
+      {"include/levin/ops.h", "#include \"levin/levin.h\"\n", up},
+      {"include/levin/tensor.h", "#include \"tensor/storage.h\"\n", "internal"},
+      {"include/levin/tensor.h", "#include <functional>\n", "<functional>"},
+      {"include/levin/tensor.h", "#include <tbb/tbb.h>\n", "<tbb/tbb.h>"},
+      {"include/levin/tensor.h", "#include <Eigen/Core>\n", "<Eigen/Core>"},
+      {"include/levin/tensor.h", "#include <cuda_runtime.h>\n", "<cuda_runtime.h>"},
+      {"include/levin/tensor.h", "#include <span>\n", ""},
+      {"include/levin/surprise.h", "", "in no layer"},
+      {"stray/file.cpp", "", "in no layer"},
+      {"stray.cpp", "", "in no layer"},
+      {"tensor/shape.cpp", "#include <fmt/format.h>\n", place},
+      {"tensor/text.cpp", "#include <fmt/format.h>\n", ""},
+      {"tensor/serialize.cpp", "#include <nlohmann/json.hpp>\n", ""},
+      {"train/trainer.cpp", "#include <nlohmann/json.hpp>\n", place},
+      {"train/levin.cpp", "#include <nlohmann/json.hpp>\n#include \"levin/levin.h\"\n", ""},
+      {"kernels/norm.cuh", "#include <tbb/parallel_for.h>\n", place},
+      {"kernels/lib/tbb_rows.cpp", "#include <oneapi/tbb/parallel_for.h>\n", ""},
+      {"kernels/lib/eigen_gemm.cpp", "#include <Eigen/Core>\n", ""},
+      {"kernels/gemm.cuh", "#include <Eigen/Core>\n", place},
+      {"data/loader.cpp", "#include <tbb/parallel_pipeline.h>\n", ""},
+      {"data/mnist.cpp", "#include <zlib.h>\n", ""},
+      {"train/log.cpp", "#include <png.h>\n", place},
+      {"train/log.cpp", "#include <boost/any.hpp>\n", "in no table"},
+      {"nn/conv.cpp", "#include <doctest/doctest.h>\n", place},
+      {"nn/conv.cpp", "#include \"../tensor/storage.h\"\n", "relative path"},
+      {"nn/conv.cpp", "#include NAME\n", "computed"},
+      {"nn/conv.cpp", "  #  include \"levin/optim.h\"\n", up},
+      {"nn/conv.cpp", "// #include \"levin/optim.h\"\n/*\n#include <png.h>\n*/\n", ""},
+  };
+  for (const Plant& plant : plants) {
+    const std::string found = joined(include_violations(plant.path, plant.text));
+    INFO(plant.path, ": ", plant.text);
+    if (*plant.expected == '\0') {
+      CHECK(found == "");
+    } else {
+      CHECK(found.find(plant.expected) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("planted asserts, streams and ops without a table line are found") {
+  const Plant plants[] = {
+      {"nn/conv.cpp", "void f(int n) { assert(n > 0); }\n", "assert"},
+      {"nn/conv.cpp", "#include <cassert>\n", "assert"},
+      {"nn/conv.cpp", "static_assert(sizeof(int) == 4);\n// assert(n)\nconst char* s = \"assert(n)\";\n", ""},
+      {"nn/conv.cpp", "constexpr int n = 1'000;  // it's\nvoid f() { assert (n); }\n", "nn/conv.cpp:2:"},
+      {"nn/conv.h", "#include <iostream>\n", "<iostream>"},
+      {"nn/conv.cpp", "#include <iostream>\n", ""},
+      {"nn/conv.cpp", "std::vector<bool> mask;\n", "vector<bool>"},
+      {"include/levin/nn.h", "std::function<void()> f;\n", "std::function"},
+      {"nn/conv.cpp", "std::function<void()> f;\n", ""},
+      {"autograd/ops/norm.cu", "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\n", "op Norm"},
+      {"autograd/ops/norm.cu",
+       "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\nLEVIN_OP_TABLE(NormBackward, 1);\n",
+       "op Norm"},
+      {"autograd/ops/norm.cu",
+       "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\nLEVIN_OP_TABLE(Norm, 1);\n", ""},
+      {"autograd/ops/norm.cu",
+       "struct Norm {\n  // why\n  static constexpr OpInfo info{.name = \"norm\"};\n};\n// LEVIN_OP_TABLE(Norm, 1);\n",
+       "op Norm"},
+      {"autograd/ops/norm.cu",
+       "struct Norm {\n  int f() { return 1; }\n  static constexpr OpInfo info{.name = \"n\"};\n};\n", "op Norm "},
+      {"nn/conv.cpp", "const char* s = R\"(assert(n) \" )\"; int x;\n", ""},
+  };
+  for (const Plant& plant : plants) {
+    const std::string found = joined(text_violations(plant.path, plant.text));
+    INFO(plant.path, ": ", plant.text);
+    if (*plant.expected == '\0') {
+      CHECK(found == "");
+    } else {
+      CHECK(found.find(plant.expected) != std::string::npos);
+    }
+  }
+}

@@ -1,0 +1,414 @@
+#include "tests/layering/rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <regex>
+#include <span>
+
+namespace levin::layering {
+namespace {
+
+using std::string;
+using std::string_view;
+
+bool starts(string_view text, string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool ends(string_view text, string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+bool is_header(string_view path) { return ends(path, ".h") || ends(path, ".cuh"); }
+// Tests beside what they test follow the rules of tests/: they may include everything.
+bool is_test(string_view path) { return starts(path, "tests/") || ends(path, "_test.cpp") || ends(path, "_test.h"); }
+
+enum class Layer { tensor, kernels, comm, autograd, nn, optim, data, train, programs, tests };
+
+// ---- The table. The layers of the row's name may be included by it; each may include itself.
+struct Row {
+  Layer layer;
+  std::vector<Layer> below;
+};
+const std::array<Row, 8>& rows() {
+  using enum Layer;
+  static const std::array<Row, 8> table{{
+      {tensor, {}},
+      {kernels, {tensor, comm}},
+      {comm, {tensor, kernels}},
+      {autograd, {kernels, tensor}},
+      {nn, {autograd, tensor}},
+      {optim, {kernels, tensor}},
+      {data, {tensor}},
+      {train, {nn, optim, data, autograd, comm, tensor}},
+  }};
+  return table;
+}
+
+// The face of each layer, by the first word of the name: include/levin/nn.h and include/levin/nn/conv.h belong to nn.
+struct Face {
+  string_view name;
+  Layer layer;
+};
+constexpr Face kFaces[] = {
+    {"export", Layer::tensor},     {"error", Layer::tensor},    {"dtype", Layer::tensor},
+    {"device", Layer::tensor},     {"shape", Layer::tensor},    {"tensor", Layer::tensor},
+    {"generator", Layer::tensor},  {"function", Layer::tensor}, {"stream", Layer::tensor},
+    {"io", Layer::tensor},         {"comm", Layer::comm},       {"extend", Layer::autograd},
+    {"autograd", Layer::autograd}, {"ops", Layer::autograd},    {"nn", Layer::nn},
+    {"optim", Layer::optim},       {"data", Layer::data},       {"train", Layer::train},
+    {"levin", Layer::programs},
+};
+
+// What a public header may include of the standard library: all of it cheap to parse (no <functional>, <iostream>,
+// <ranges>).
+constexpr string_view kPublicStd[] = {
+    "array",       "atomic", "bit",         "compare",  "concepts",        "cstddef", "cstdint",   "initializer_list",
+    "iosfwd",      "limits", "memory",      "optional", "source_location", "span",    "stdexcept", "string",
+    "string_view", "tuple",  "type_traits", "utility",  "vector",
+};
+
+constexpr string_view kStd[] = {
+    "algorithm",       "any",           "array",
+    "atomic",          "barrier",       "bit",
+    "bitset",          "cctype",        "cerrno",
+    "cfenv",           "cfloat",        "charconv",
+    "chrono",          "cinttypes",     "climits",
+    "clocale",         "cmath",         "compare",
+    "complex",         "concepts",      "condition_variable",
+    "csetjmp",         "csignal",       "cstdarg",
+    "cstddef",         "cstdint",       "cstdio",
+    "cstdlib",         "cstring",       "ctime",
+    "deque",           "exception",     "execution",
+    "filesystem",      "forward_list",  "fstream",
+    "functional",      "future",        "initializer_list",
+    "iomanip",         "ios",           "iosfwd",
+    "iostream",        "istream",       "iterator",
+    "latch",           "limits",        "list",
+    "locale",          "map",           "memory",
+    "memory_resource", "mutex",         "new",
+    "numbers",         "numeric",       "optional",
+    "ostream",         "queue",         "random",
+    "ranges",          "ratio",         "regex",
+    "semaphore",       "set",           "shared_mutex",
+    "source_location", "span",          "sstream",
+    "stack",           "stdexcept",     "stop_token",
+    "streambuf",       "string",        "string_view",
+    "system_error",    "thread",        "tuple",
+    "type_traits",     "typeindex",     "typeinfo",
+    "unordered_map",   "unordered_set", "utility",
+    "valarray",        "variant",       "vector",
+    "version",
+};
+
+// The operating system's and the compiler's own headers: in sources and internal headers, never in public ones.
+constexpr string_view kSystem[] = {
+    "cpuid.h", "cxxabi.h", "dirent.h", "dlfcn.h", "execinfo.h", "fcntl.h",   "immintrin.h", "poll.h",   "pthread.h",
+    "pwd.h",   "sched.h",  "signal.h", "spawn.h", "sys/",       "termios.h", "ucontext.h",  "unistd.h",
+};
+
+// Third-party headers by prefix, and the only places that may include them.
+struct Vendor {
+  string_view prefix;
+  std::vector<string_view> places;  // prefixes of paths
+};
+const std::vector<Vendor>& vendors() {
+  static const std::vector<Vendor> table = {
+      {"Eigen/", {"kernels/lib/"}},
+      {"unsupported/Eigen/", {"kernels/lib/"}},
+      {"cublas", {"kernels/lib/"}},
+      {"cudnn", {"kernels/lib/"}},
+      {"nccl", {"kernels/comm/"}},
+      {"gloo/", {"kernels/comm/"}},
+      {"tbb/", {"kernels/lib/", "data/loader.cpp"}},
+      {"oneapi/tbb", {"kernels/lib/", "data/loader.cpp"}},
+      {"fmt/", {"tensor/text.cpp", "tensor/error.cpp", "tensor/serialize.cpp"}},
+      {"nlohmann/",
+       {"tensor/text.cpp", "tensor/error.cpp", "tensor/serialize.cpp", "train/levin.cpp", "examples/", "bench/"}},
+      {"xxhash.h", {"tensor/text.cpp", "tensor/error.cpp", "tensor/serialize.cpp"}},
+      {"xxh3.h", {"tensor/text.cpp", "tensor/error.cpp", "tensor/serialize.cpp"}},
+      {"zlib.h", {"data/"}},
+      {"png.h", {"data/"}},
+      {"CLI/", {"train/levin.cpp", "examples/", "bench/"}},
+      {"benchmark/", {"bench/"}},
+      {"doctest/", {}},
+      {"cuda", {"tensor/", "kernels/"}},
+      {"nv", {"kernels/"}},
+      {"curand", {}},
+  };
+  return table;
+}
+
+bool listed(std::span<const string_view> list, string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+string first_word(string_view path) {  // "nn/conv.h" and "nn.h" -> "nn"
+  return string(path.substr(0, path.find_first_of("/.")));
+}
+
+// The layer of a file, by its path from the source root; nothing for a place that the layout does not know.
+std::optional<Layer> layer_of(string_view path) {
+  if (is_test(path)) return Layer::tests;
+  if (starts(path, "include/levin/")) {
+    const string word = first_word(path.substr(sizeof("include/levin/") - 1));
+    for (const Face& face : kFaces) {
+      if (face.name == word) return face.layer;
+    }
+    return std::nullopt;
+  }
+  if (starts(path, "kernels/comm/")) return Layer::comm;
+  // The command-line program stands in train/ and is a program all the same.
+  if (starts(path, "examples/") || starts(path, "bench/") || path == "train/levin.cpp") return Layer::programs;
+  const string folder = first_word(path);
+  constexpr Face kFolders[] = {
+      {"tensor", Layer::tensor}, {"kernels", Layer::kernels}, {"autograd", Layer::autograd}, {"nn", Layer::nn},
+      {"optim", Layer::optim},   {"data", Layer::data},       {"train", Layer::train},
+  };
+  if (path.find('/') == string_view::npos) return std::nullopt;
+  for (const Face& known : kFolders) {
+    if (known.name == folder) return known.layer;
+  }
+  return std::nullopt;
+}
+
+bool allowed(Layer from, Layer to, string_view target) {
+  if (from == to || from == Layer::programs) return to != Layer::tests;
+  const auto& table = rows();
+  const auto row = std::find_if(table.begin(), table.end(), [&](const Row& r) { return r.layer == from; });
+  if (row == table.end() || std::find(row->below.begin(), row->below.end(), to) == row->below.end()) {
+    // SyncBatchNorm is given a process group: nn may see that face, not what is behind it.
+    return from == Layer::nn && target == "include/levin/comm.h";
+  }
+  // Of nn's inside the trainer sees the module tree alone; the faces are open.
+  if (from == Layer::train && to == Layer::nn) return starts(target, "include/levin/") || target == "nn/module.h";
+  return true;
+}
+
+void check_outside(const string& path, const Include& include, std::vector<string>& out) {
+  const string where = path + ":" + std::to_string(include.line) + ": ";
+  const string& name = include.name;
+  const bool is_public = starts(path, "include/levin/");
+  if (is_public) {
+    if (!listed(kPublicStd, name)) {
+      out.push_back(where + "a public header includes <" + name + ">; it may include levin/ and " +
+                    std::to_string(std::size(kPublicStd)) + " cheap standard headers");
+    }
+    return;
+  }
+  if (is_test(path) || listed(kStd, name)) return;
+  for (const string_view system : kSystem) {
+    if (ends(system, "/") ? starts(name, system) : name == system) return;
+  }
+  for (const Vendor& vendor : vendors()) {
+    if (!starts(name, vendor.prefix)) continue;
+    for (const string_view place : vendor.places) {
+      if (starts(path, place)) return;
+    }
+    out.push_back(where + "<" + name + "> does not belong here");
+    return;
+  }
+  out.push_back(where + "<" + name + "> is in no table of tests/layering/rules.cpp");
+}
+
+void check_inside(const string& path, Layer from, const Include& include, std::vector<string>& out) {
+  const string where = path + ":" + std::to_string(include.line) + ": ";
+  if (starts(include.name, ".") || include.name.find("/../") != string::npos) {
+    out.push_back(where + "\"" + include.name + "\" is a relative path; write it from the source root");
+    return;
+  }
+  const string target = starts(include.name, "levin/") ? "include/" + include.name : include.name;
+  const bool is_public = starts(path, "include/levin/");
+  if (is_public && !starts(target, "include/levin/")) {
+    out.push_back(where + "a public header includes the internal \"" + include.name + "\"");
+    return;
+  }
+  if (from == Layer::tests) return;
+  const auto to = layer_of(target);
+  if (!to) {
+    out.push_back(where + "\"" + include.name + "\" is in no layer");
+  } else if (!allowed(from, *to, target)) {
+    out.push_back(where + "\"" + include.name + "\" points up or across the layers");
+  }
+}
+
+int line_of(string_view text, std::size_t at) {
+  return 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+}
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// The name of the struct whose braces are open at `at`.
+string enclosing_struct(const string& code, std::size_t at) {
+  int closed = 0;
+  while (at-- > 0) {
+    if (code[at] == '}') ++closed;
+    if (code[at] == '{' && closed-- == 0) break;
+  }
+  const std::size_t head = at == string::npos ? string::npos : code.rfind("struct", at);
+  if (head == string::npos) return "";
+  std::smatch match;
+  const string declaration = code.substr(head, at - head);
+  return std::regex_search(declaration, match, std::regex(R"(^struct\s+(\w+))")) ? match[1].str() : string();
+}
+
+// One pass over C++ text: blanks comments, and the contents of literals when asked.
+string blanked(string_view text, bool literals) {
+  string out(text);
+  const auto blank = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end && i < out.size(); ++i) {
+      if (out[i] != '\n') out[i] = ' ';
+    }
+  };
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const string_view rest = text.substr(i);
+    if (starts(rest, "//") || starts(rest, "/*")) {
+      const bool line = rest[1] == '/';
+      std::size_t end = text.find(line ? "\n" : "*/", i + 2);
+      end = end == string_view::npos ? text.size() : end + (line ? 0 : 2);
+      blank(i, end);
+      i = end;
+    } else if (starts(rest, "R\"") && (i == 0 || !is_word(text[i - 1]))) {
+      const std::size_t open = text.find('(', i);
+      const string close = ")" + string(text.substr(i + 2, open - i - 2)) + "\"";
+      std::size_t end = text.find(close, open);
+      end = end == string_view::npos ? text.size() : end;
+      if (literals) blank(open + 1, end);
+      i = end + close.size();
+    } else if (text[i] == '"' || (text[i] == '\'' && (i == 0 || !is_word(text[i - 1])))) {
+      std::size_t end = i + 1;
+      while (end < text.size() && text[end] != text[i] && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
+      if (literals) blank(i + 1, end);
+      i = end + 1;
+    } else {
+      ++i;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+string without_comments(string_view text) { return blanked(text, false); }
+string without_strings(string_view text) { return blanked(text, true); }
+
+std::vector<Include> includes_of(string_view text) {
+  static const std::regex kInclude(R"re(^[ \t]*#[ \t]*include[ \t]*(<([^>]*)>|"([^"]*)"|[^ \t].*))re");
+  std::vector<Include> found;
+  const string code = without_comments(text);
+  int number = 0;
+  for (std::size_t begin = 0; begin < code.size();) {
+    const std::size_t end = std::min(code.find('\n', begin), code.size());
+    const string line = code.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    std::smatch match;
+    if (line.find('#') != string::npos && std::regex_search(line, match, kInclude)) {
+      found.push_back({number, match[2].matched, match[2].matched ? match[2].str() : match[3].str()});
+    }
+  }
+  return found;
+}
+
+std::vector<string> include_violations(const string& path, string_view text) {
+  const auto layer = layer_of(path);
+  if (!layer) return {path + ":1: this file is in no layer; see the table in tests/layering/rules.cpp"};
+  std::vector<string> out;
+  for (const Include& include : includes_of(text)) {
+    if (include.name.empty()) {
+      // The one computed include: a kernel file compiled once for each x86 level.
+      if (path != "kernels/each_level.h") {
+        out.push_back(path + ":" + std::to_string(include.line) +
+                      ": computed #include; only kernels/each_level.h has one");
+      }
+    } else if (include.angled && !starts(include.name, "levin/")) {
+      check_outside(path, include, out);
+    } else {
+      check_inside(path, *layer, include, out);
+    }
+  }
+  return out;
+}
+
+std::vector<string> text_violations(const string& path, string_view text) {
+  std::vector<string> out;
+  if (is_test(path)) return out;
+  const auto report = [&](int line, const string& what) {
+    out.push_back(path + ":" + std::to_string(line) + ": " + what);
+  };
+  if (is_header(path)) {
+    constexpr string_view kStreams[] = {"iostream", "fstream", "sstream", "iomanip", "ostream", "istream"};
+    for (const Include& include : includes_of(text)) {
+      if (include.angled && listed(kStreams, include.name))
+        report(include.line, "a header includes <" + include.name + ">");
+    }
+  }
+  for (const Include& include : includes_of(text)) {
+    if (include.name == "cassert" || include.name == "assert.h")
+      report(include.line, "assert vanishes under NDEBUG: use fail");
+  }
+  const string code = without_strings(text);
+  const auto each = [&](const string& pattern, auto&& visit) {
+    const std::regex regex(pattern);
+    for (auto at = std::sregex_iterator(code.begin(), code.end(), regex); at != std::sregex_iterator(); ++at)
+      visit(*at);
+  };
+  const auto forbid = [&](const string& pattern, const string& what) {
+    each(pattern, [&](const std::smatch& m) { report(line_of(code, static_cast<std::size_t>(m.position())), what); });
+  };
+  forbid(R"(\bassert\s*\()", "assert vanishes under NDEBUG: use fail");
+  forbid(R"(\bvector\s*<\s*bool\s*>)", "std::vector<bool> is not a container of bool");
+  if (starts(path, "include/levin/"))
+    forbid(R"(\bstd\s*::\s*function\b)", "std::function in a public header costs 0.3 s");
+  if (starts(path, "autograd/ops/")) {
+    each(R"(\bstatic\s+constexpr\s+OpInfo\b)", [&](const std::smatch& m) {
+      const auto at = static_cast<std::size_t>(m.position());
+      const string name = enclosing_struct(code, at);
+      if (!std::regex_search(code, std::regex(R"(\bLEVIN_OP_TABLE\s*\(\s*)" + name + R"(\b)"))) {
+        report(line_of(code, at), "op " + name + " has no LEVIN_OP_TABLE line in this file");
+      }
+    });
+  }
+  return out;
+}
+
+string include_cycle(const std::vector<std::pair<string, string>>& headers) {
+  std::map<string, std::vector<string>> edges;
+  for (const auto& [path, text] : headers) {
+    for (const Include& include : includes_of(text)) {
+      edges[path].push_back(starts(include.name, "levin/") ? "include/" + include.name : include.name);
+    }
+  }
+  std::map<string, int> state;  // 0 not seen, 1 on the path, 2 done
+  string cycle;
+  const auto visit = [&](const auto& self, const string& path, const string& trail) -> void {
+    if (!cycle.empty() || state[path] == 2) return;
+    if (state[path] == 1) {
+      cycle = trail.substr(trail.find(path));
+      return;
+    }
+    state[path] = 1;
+    for (const string& next : edges[path]) self(self, next, trail + " -> " + next);
+    state[path] = 2;
+  };
+  for (const auto& [path, text] : headers) visit(visit, path, path);
+  return cycle;
+}
+
+std::vector<string> source_files(const std::filesystem::path& root) {
+  std::vector<string> files;
+  for (auto at = std::filesystem::recursive_directory_iterator(root);
+       at != std::filesystem::recursive_directory_iterator(); ++at) {
+    const string name = at->path().filename().string();
+    if (at->is_directory() &&
+        (starts(name, ".") || name == "subprojects" || (at.depth() == 0 && starts(name, "build")))) {
+      at.disable_recursion_pending();
+    } else if (at->is_regular_file() && (is_header(name) || ends(name, ".cpp") || ends(name, ".cu"))) {
+      files.push_back(std::filesystem::relative(at->path(), root).generic_string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace levin::layering

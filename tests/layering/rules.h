@@ -1,0 +1,37 @@
+// Who may include whom (ARCHITECTURE.md), as functions over the text of one file, so that planted violations test them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace levin::layering {
+
+// The text with comments blanked; `without_strings` blanks the contents of literals too. Line breaks stay where they
+// were.
+std::string without_comments(std::string_view text);
+std::string without_strings(std::string_view text);
+
+struct Include {
+  int line;
+  bool angled;       // <...>, else "..."
+  std::string name;  // empty for a computed include, #include MACRO
+};
+std::vector<Include> includes_of(std::string_view text);
+
+// Each way in which the file breaks a rule, as `path:line: what is wrong`. `path` is relative to the source root.
+std::vector<std::string> include_violations(const std::string& path, std::string_view text);
+
+// Rules about text: no stream headers in headers, no assert() or std::vector<bool>, no std::function in public headers,
+// and a LEVIN_OP_TABLE line for each op struct of autograd/ops.
+std::vector<std::string> text_violations(const std::string& path, std::string_view text);
+
+// A cycle among the headers, as `a -> b -> a`, or nothing. Each pair is a path and the file's text.
+std::string include_cycle(const std::vector<std::pair<std::string, std::string>>& headers);
+
+// Every C++ file below root, relative and sorted; build folders, hidden folders and subprojects apart.
+std::vector<std::string> source_files(const std::filesystem::path& root);
+
+}  // namespace levin::layering
