@@ -1,0 +1,169 @@
+// Levin as somebody else's dependency: examples/embed is built against an installed Levin and with Levin as a
+// subproject, and what that costs is measured. The work folder lies in the build folder, so a second run rebuilds only
+// what changed.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <string>
+
+#include "tests/skip.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kSource = LEVIN_SOURCE_DIR;
+const fs::path kWork = fs::path(LEVIN_BUILD_DIR) / "embed";
+
+struct Result {
+  int status;
+  std::string output;  // stdout and stderr
+  double user_seconds;
+};
+
+double children_user_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec);
+}
+
+Result shell(const std::string& command) {
+  const double before = children_user_seconds();
+  Result result{-1, "", 0};
+  FILE* pipe = popen(("( " + command + " ) 2>&1").c_str(), "r");
+  if (pipe == nullptr) return result;
+  char buffer[4096];
+  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) result.output.append(buffer, n);
+  result.status = pclose(pipe);
+  result.user_seconds = children_user_seconds() - before;
+  return result;
+}
+
+// Runs a command that must succeed; a failing check shows what it printed.
+Result must(const std::string& command) {
+  Result result = shell(command);
+  INFO(command, "\n", result.output);
+  REQUIRE(result.status == 0);
+  return result;
+}
+
+std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
+  return text;
+}
+
+int nonblank_lines(const std::string& text) {
+  std::istringstream lines(text);
+  int n = 0;
+  for (std::string line; std::getline(lines, line);) n += line.find_first_not_of(" \t\r") != std::string::npos ? 1 : 0;
+  return n;
+}
+
+double megabytes(const fs::path& file) { return static_cast<double>(fs::file_size(file)) / 1e6; }
+
+// Installs the release build below kWork and gives the shell text that makes pkg-config find it, and nothing else of
+// Levin.
+std::string installed() {
+  static const std::string environment = [] {
+    fs::remove_all(kWork / "root");
+    fs::create_directories(kWork);
+    must("DESTDIR=" + quoted(kWork / "root") + " meson install --no-rebuild --quiet -C " + quoted(LEVIN_BUILD_DIR));
+    const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin.pc").output);
+    return "PKG_CONFIG_PATH=" + quoted(fs::path(found).parent_path());
+  }();
+  return environment;
+}
+
+// The compile line of a program that uses the installed Levin, with the warnings of a careful embedder.
+std::string compile_line(const std::string& what) {
+  const std::string flags = trimmed(must(installed() + " pkg-config --cflags levin").output);
+  return std::string("c++ -std=c++20 -Wall -Wextra -Wconversion -Werror ") + flags + " " + what;
+}
+
+void setup(const fs::path& build, const fs::path& project, const std::string& environment, const std::string& options) {
+  if (fs::exists(build / "build.ninja")) return;
+  must(environment + " meson setup " + options + " " + quoted(build) + " " + quoted(project));
+}
+
+}  // namespace
+
+TEST_CASE("a stand-alone project builds and trains against an installed Levin, through pkg-config") {
+  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured in the release build");
+  const std::string environment = installed();
+  const fs::path build = kWork / "installed";
+  fs::remove_all(build);  // its inputs were installed anew
+  setup(build, kSource / "examples" / "embed", environment, "-Dbuildtype=release --wrap-mode=nofallback");
+  must("ninja -C " + quoted(build));
+  const Result run = must(quoted(build / "embed"));
+  MESSAGE("examples/embed printed: ", trimmed(run.output));
+}
+
+TEST_CASE("a stand-alone project builds and trains with Levin as a subproject, tests and examples off") {
+  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured in the release build");
+  const fs::path project = kWork / "project";
+  fs::create_directories(project / "subprojects");
+  for (const char* name : {"meson.build", "main.cpp"}) {
+    fs::copy_file(kSource / "examples" / "embed" / name, project / name, fs::copy_options::update_existing);
+  }
+  if (!fs::is_symlink(project / "subprojects" / "levin")) {
+    fs::create_directory_symlink(kSource, project / "subprojects" / "levin");
+  }
+  const fs::path build = kWork / "subproject";
+  // Not optimised: this builds the whole library a second time, and only whether it builds is asked.
+  setup(build, project, "env", "--force-fallback-for=levin -Doptimization=0 -Dlevin:optimization=0 -Ddebug=false");
+  must("ninja -j2 -C " + quoted(build));
+  must(quoted(build / "embed"));
+  const std::string targets = must("ninja -C " + quoted(build) + " -t targets all").output;
+  CHECK(targets.find("levin_tests") == std::string::npos);
+  CHECK(targets.find("bench_") == std::string::npos);
+}
+
+TEST_CASE("levin/levin.h has at most 60,000 preprocessed lines and shows no vendor's header") {
+  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured in the release build");
+  const fs::path file = kWork / "umbrella.cpp";
+  installed();
+  must("echo '#include <levin/levin.h>' > " + quoted(file));
+  const int lines = nonblank_lines(must(compile_line("-E -P " + quoted(file))).output);
+  CHECK(lines > 1000);
+  CHECK(lines <= 60000);
+  const std::string headers = must(compile_line("-M " + quoted(file))).output;
+  CHECK(headers.find("levin/levin.h") != std::string::npos);
+  for (const char* vendor : {"/tbb/", "/oneapi/", "/Eigen/", "/eigen3/", "/fmt/", "/nlohmann/", "cuda", "nccl",
+                             "zlib.h", "png.h", "xxhash.h"}) {
+    INFO(vendor);
+    CHECK(headers.find(vendor) == std::string::npos);
+  }
+  double seconds = 1e9;  // the least of three: the others were disturbed
+  for (int i = 0; i < 3; ++i) {
+    seconds = std::min(seconds, must(compile_line("-fsyntax-only " + quoted(file))).user_seconds);
+  }
+  const double program =
+      must(compile_line("-O2 -c -o /dev/null " + quoted(kSource / "examples/embed/main.cpp"))).user_seconds;
+  MESSAGE("levin/levin.h: ", lines, " lines, ", seconds, " s to parse; examples/embed compiles in ", program, " s");
+}
+
+TEST_CASE("a small program needs at most 10 shared objects, and the stripped library at most 6 MB") {
+  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured in the release build");
+  const std::string libraries = trimmed(must(installed() + " pkg-config --static --libs levin").output);
+  const fs::path program = kWork / "hello", shared = kWork / "stripped.so", archive = kWork / "stripped.a";
+  must(compile_line("-O2 -Wl,--gc-sections -s -o " + quoted(program) + " " +
+                    quoted(kSource / "examples/embed/main.cpp") + " " + libraries));
+  const int objects = nonblank_lines(must("ldd " + quoted(program)).output);
+  CHECK(objects > 0);
+  CHECK(objects <= 10);
+  // As one shared object with everything in it: what the library weighs, apart from an archive's relocations and names.
+  const fs::path built = fs::path(LEVIN_BUILD_DIR) / "liblevin.a";
+  must("c++ -shared -s -o " + quoted(shared) + " -Wl,--whole-archive " + quoted(built) +
+       " -Wl,--no-whole-archive -ltbb -lz -lpng");
+  must("strip --strip-unneeded -o " + quoted(archive) + " $(readlink -f " + quoted(built) + ")");
+  CHECK(megabytes(shared) <= 6.0);
+  MESSAGE("hello: ", objects, " shared objects, ", megabytes(program), " MB stripped; library: ", megabytes(shared),
+          " MB as a stripped shared object, ", megabytes(archive), " MB as a stripped archive");
+}
