@@ -1,16 +1,18 @@
 // Compiles the CPU half of one .cuh once per x86 level. There is no include
 // guard: each kernel file includes it once.
 //
-//   #ifndef LEVIN_LEVEL                                    // outer pass
+//   #ifndef LEVIN_LEVEL                       // outer pass
 //   #ifndef LEVIN_KERNELS_NORM_CUH
 //   #define LEVIN_KERNELS_NORM_CUH
-//   #include "kernels/cpu.h"                               // and every other
-//   header: none inside a level #define LEVIN_LEVEL_FILE "kernels/norm.cuh"
-//   #include "kernels/each_level.h"                        // comes back to
-//   this file with LEVIN_LEVEL = base, v3, v4 namespace levin::kernels::cpu {
-//   LEVIN_PICK(layer_norm) } #endif #else // inner pass: templates (or inline
-//   functions), a namespace a level namespace levin::kernels::cpu::LEVIN_LEVEL
-//   { template <class T> void layer_norm(const Cpu& on, const T* x, ...); }
+//   #include "kernels/cpu.h"                  // and every other header: none inside a level
+//   #define LEVIN_LEVEL_FILE "kernels/norm.cuh"
+//   #include "kernels/each_level.h"           // comes back to this file with LEVIN_LEVEL = base, v3, v4
+//   namespace levin::kernels::cpu { LEVIN_PICK(layer_norm) }
+//   #endif
+//   #else                                     // inner pass: templates (or inline functions), a namespace a level
+//   namespace levin::kernels::cpu::LEVIN_LEVEL {
+//   template <class T> void layer_norm(const Cpu& on, const T* x, ...);
+//   }
 //   #endif
 //
 // Inside a level LEVIN_VECTOR_BYTES is the widest vector register: 16, 32

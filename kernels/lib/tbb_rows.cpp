@@ -25,8 +25,7 @@ struct Team {
     // TBB starts no more workers than cores unless it is told to: a test may
     // ask for more.
     if (n > tbb::info::default_concurrency())
-      more_workers.emplace(tbb::global_control::max_allowed_parallelism,
-                           static_cast<size_t>(n));
+      more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(n));
   }
   int threads;
   std::optional<tbb::global_control> more_workers;
@@ -35,19 +34,18 @@ struct Team {
 
 struct Teams {
   std::mutex mutex;
-  std::shared_ptr<Team> current =
-      std::make_shared<Team>(tbb::info::default_concurrency());
+  std::shared_ptr<Team> current = std::make_shared<Team>(tbb::info::default_concurrency());
   std::atomic<int> threads{current->threads};
 };
 
 // Never destroyed: kernels may run in destructors of static objects.
-Teams &teams() {
-  static Teams &instance = *new Teams;
+Teams& teams() {
+  static Teams& instance = *new Teams;
   return instance;
 }
 
 std::shared_ptr<Team> current_team() {
-  Teams &all = teams();
+  Teams& all = teams();
   const std::lock_guard lock(all.mutex);
   return all.current;
 }
@@ -58,34 +56,30 @@ std::shared_ptr<Team> current_team() {
 struct Loop {
   int64_t n, grain, chunks;
   lib::ChunkBody body;
-  void *context;
+  void* context;
   std::atomic<int64_t> next{0};
   std::atomic<bool> failed{false};
   std::exception_ptr error;
 
   void draw() {
-    for (int64_t i;
-         (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
       try {
         const int64_t begin = i * grain;
         body(context, begin, n - begin < grain ? n : begin + grain);
       } catch (...) {
-        if (!failed.exchange(true))
-          error = std::current_exception();
+        if (!failed.exchange(true)) error = std::current_exception();
         next.store(chunks, std::memory_order_relaxed);
       }
     }
   }
 };
 
-} // namespace
+}  // namespace
 
 void set_num_threads(int n) {
-  if (n <= 0)
-    n = tbb::info::default_concurrency();
-  Teams &all = teams();
-  if (n == num_threads())
-    return;
+  if (n <= 0) n = tbb::info::default_concurrency();
+  Teams& all = teams();
+  if (n == num_threads()) return;
   auto team = std::make_shared<Team>(n);
   const std::lock_guard lock(all.mutex);
   all.current = std::move(team);
@@ -94,30 +88,21 @@ void set_num_threads(int n) {
 
 int num_threads() { return teams().threads.load(std::memory_order_relaxed); }
 
-void lib::parallel_chunks(int64_t n, int64_t grain, ChunkBody body,
-                          void *context) {
+void lib::parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context) {
   const int64_t chunks = n / grain + (n % grain != 0);
   if (chunks == 1 || num_threads() == 1) {
-    for (int64_t begin = 0; begin < n; begin += grain)
-      body(context, begin, n - begin < grain ? n : begin + grain);
+    for (int64_t begin = 0; begin < n; begin += grain) body(context, begin, n - begin < grain ? n : begin + grain);
     return;
   }
-  Loop loop{.n = n,
-            .grain = grain,
-            .chunks = chunks,
-            .body = body,
-            .context = context,
-            .error = nullptr};
+  Loop loop{.n = n, .grain = grain, .chunks = chunks, .body = body, .context = context, .error = nullptr};
   const std::shared_ptr<Team> team = current_team();
   const int64_t threads = chunks < team->threads ? chunks : team->threads;
   team->arena.execute([&] {
     tbb::parallel_for(
-        tbb::blocked_range<int64_t>(0, threads, 1),
-        [&](const tbb::blocked_range<int64_t> &) { loop.draw(); },
+        tbb::blocked_range<int64_t>(0, threads, 1), [&](const tbb::blocked_range<int64_t>&) { loop.draw(); },
         tbb::simple_partitioner());
   });
-  if (loop.error)
-    std::rethrow_exception(loop.error);
+  if (loop.error) std::rethrow_exception(loop.error);
 }
 
-} // namespace levin::kernels
+}  // namespace levin::kernels
