@@ -1,0 +1,133 @@
+#include "kernels/cpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "kernels/lib/scratch.h"
+
+using namespace levin::kernels;
+
+namespace {
+struct Threads {
+  int before = num_threads();
+  explicit Threads(int n) { set_num_threads(n); }
+  ~Threads() { set_num_threads(before); }
+};
+}  // namespace
+
+TEST_CASE("parallel_for visits every index once, in chunks that depend on n and grain alone") {
+  for (const int threads : {1, 2, 5}) {
+    const Threads guard(threads);
+    CHECK(num_threads() == threads);
+    for (const int64_t n : {0, 1, 2, 7, 64, 1000})
+      for (const int64_t grain : {1, 3, 64, 999, 5000}) {
+        std::mutex mutex;
+        std::set<std::pair<int64_t, int64_t>> chunks;
+        Cpu{}.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+          const std::lock_guard lock(mutex);
+          CHECK(chunks.emplace(begin, end).second);
+        });
+        std::set<std::pair<int64_t, int64_t>> want;
+        for (int64_t i = 0; i < n; i += grain) want.emplace(i, std::min(n, i + grain));
+        CHECK(chunks == want);
+      }
+  }
+}
+
+TEST_CASE("parallel_for uses the threads it may use") {
+  const Threads guard(2);
+  std::atomic<int> inside{0};
+  std::atomic<bool> met{false};
+  // Each of two chunks waits for the other; on one thread they would not meet before the deadline.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  Cpu{}.parallel_for(2, 1, [&](int64_t, int64_t) {
+    if (++inside == 2) met = true;
+    while (!met && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  CHECK(met);
+}
+
+TEST_CASE("an exception of the body reaches the caller, and the threads stay usable") {
+  for (const int threads : {1, 2}) {
+    const Threads guard(threads);
+    for (int repeat = 0; repeat < 20; ++repeat)
+      CHECK_THROWS_WITH_AS(Cpu{}.parallel_for(100, 1,
+                                              [](int64_t begin, int64_t) {
+                                                if (begin == 57) throw std::runtime_error("chunk 57");
+                                              }),
+                           "chunk 57", std::runtime_error);
+    std::atomic<int64_t> sum{0};
+    Cpu{}.parallel_for(100, 7, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    CHECK(sum == 100);
+  }
+}
+
+TEST_CASE("parallel_for nests, and several threads of the program may call it at once") {
+  const Threads guard(2);
+  std::atomic<int64_t> sum{0};
+  const auto nested = [&] {
+    Cpu{}.parallel_for(20, 1, [&](int64_t begin, int64_t) {
+      Cpu{}.parallel_for(50, 10, [&](int64_t b, int64_t e) { sum += (e - b) * (begin + 1); });
+    });
+  };
+  std::vector<std::jthread> callers;
+  for (int i = 0; i < 4; ++i) callers.emplace_back(nested);
+  callers.clear();
+  CHECK(sum == 4 * 50 * 210);
+}
+
+TEST_CASE("the number of threads may change while loops run") {
+  const Threads guard(2);
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> wrong{0};
+  std::jthread caller([&] {
+    while (!stop) {
+      std::atomic<int64_t> sum{0};
+      Cpu{}.parallel_for(1000, 10, [&](int64_t b, int64_t e) { sum += e - b; });
+      wrong += sum != 1000;
+    }
+  });
+  for (int i = 0; i < 30; ++i) set_num_threads(1 + i % 4);
+  stop = true;
+  caller.join();
+  CHECK(wrong == 0);
+  set_num_threads(0);
+  CHECK(num_threads() >= 1);
+}
+
+TEST_CASE("a level has a name, and the CPU's level is one this machine runs") {
+  CHECK(std::strcmp(name(CpuLevel::base), "base") == 0);
+  CHECK(std::strcmp(name(CpuLevel::v4), "x86-64-v4") == 0);
+  CHECK(Cpu{}.level == cpu_level());
+}
+
+TEST_CASE("scratch memory is aligned, is given out once at a time, and comes back") {
+  lib::trim_scratch();
+  void* first = nullptr;
+  {
+    const lib::Scratch a(100000), b(100000), none(0);
+    first = a.as<void>();
+    CHECK(first != b.as<void>());
+    CHECK(none.as<void>() == nullptr);
+    CHECK(reinterpret_cast<uintptr_t>(first) % 64 == 0);
+    std::memset(first, 1, 100000);
+    std::memset(b.as<void>(), 1, 100000);
+  }
+  {
+    const lib::Scratch a(99000), b(99000);  // both blocks are used again
+    CHECK((a.as<void>() == first || b.as<void>() == first));
+  }
+  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), std::bad_alloc);
+  lib::trim_scratch();
+}

@@ -1,0 +1,103 @@
+#include "kernels/lib/scratch.h"
+
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+namespace levin::kernels::lib {
+namespace {
+
+constexpr size_t kAlignment = 64;               // a cache line, and the widest vector
+constexpr size_t kKeptBytes = size_t{1} << 28;  // what the list may hold between calls
+
+struct Block {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// A few large blocks: one a running kernel, so a linear search is the fastest.
+struct FreeList {
+  std::mutex mutex;
+  std::array<Block, 64> blocks;
+  size_t count = 0;
+  size_t bytes = 0;
+
+  Block take(size_t at) {
+    const Block block = blocks[at];
+    blocks[at] = blocks[--count];
+    bytes -= block.bytes;
+    return block;
+  }
+};
+
+// Never destroyed: kernels may run in destructors of static objects.
+FreeList& free_list() {
+  static FreeList& instance = *new FreeList;
+  return instance;
+}
+
+// Steps of an eighth of the size's power of two: sizes that differ little share a block.
+size_t rounded(size_t bytes) {
+  size_t step = 4096;
+  while (step * 16 <= bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+Scratch::Scratch(size_t bytes) {
+  if (bytes == 0) return;
+  FreeList& list = free_list();
+  {
+    const std::lock_guard lock(list.mutex);
+    size_t best = list.count;
+    for (size_t i = 0; i < list.count; ++i) {
+      const size_t have = list.blocks[i].bytes;
+      if (have >= bytes && (best == list.count || have < list.blocks[best].bytes)) best = i;
+    }
+    if (best < list.count) {
+      const Block block = list.take(best);
+      data_ = block.data;
+      bytes_ = block.bytes;
+      return;
+    }
+  }
+  bytes_ = rounded(bytes);
+  data_ = bytes_ < bytes ? nullptr : std::aligned_alloc(kAlignment, bytes_);
+  if (!data_) {
+    trim_scratch();
+    data_ = bytes_ < bytes ? nullptr : std::aligned_alloc(kAlignment, bytes_);
+  }
+  if (!data_) throw std::bad_alloc();
+}
+
+Scratch::~Scratch() {
+  if (!data_) return;
+  FreeList& list = free_list();
+  Block drop{data_, bytes_};
+  {
+    const std::lock_guard lock(list.mutex);
+    if (list.bytes + bytes_ <= kKeptBytes) {
+      Block in = drop;
+      drop = {};
+      if (list.count == list.blocks.size()) {  // the smallest is the cheapest to get again
+        size_t least = 0;
+        for (size_t i = 1; i < list.count; ++i)
+          if (list.blocks[i].bytes < list.blocks[least].bytes) least = i;
+        drop = list.take(least);
+      }
+      list.blocks[list.count++] = in;
+      list.bytes += in.bytes;
+    }
+  }
+  std::free(drop.data);
+}
+
+void trim_scratch() {
+  FreeList& list = free_list();
+  const std::lock_guard lock(list.mutex);
+  while (list.count > 0) std::free(list.take(list.count - 1).data);
+}
+
+}  // namespace levin::kernels::lib
