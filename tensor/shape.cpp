@@ -81,6 +81,7 @@ Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {
 
 int wrap_dim(std::string_view op, std::int64_t d, int rank) {
   if (d < -rank || d >= rank) {
+    if (rank == 0) fail<IndexError>(op, ": dimension is ", d, ", but a tensor of rank 0 has none");
     fail<IndexError>(op, ": dimension is ", d, ", expected ", -rank, " to ", rank - 1, " for rank ", rank);
   }
   return static_cast<int>(d < 0 ? d + rank : d);

@@ -18,7 +18,32 @@ namespace levin {
 enum class DType : std::uint8_t { f32, f64, f16, bf16, i32, i64, u8, b8 };  // b8 is bool, one byte an element
 inline constexpr int kDTypeCount = 8;
 
-// IEEE 754 binary16. Conversions round to nearest even; overflow goes to infinity, NaN stays NaN.
+namespace detail {
+// x as a float whose last bit is set when x does not fit ("round to odd"): rounding that to 16 bits then gives what
+// rounding x once would, where rounding to the nearest float first can land on a tie that x is not.
+constexpr float to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  const double back = static_cast<double>(nearest);
+  std::uint32_t u = std::bit_cast<std::uint32_t>(nearest);
+  u -= (back < 0 ? -back : back) > (x < 0 ? -x : x) ? 1u : 0u;  // toward zero
+  u |= back != x ? 1u : 0u;
+  return std::bit_cast<float>(u);
+}
+template <std::integral I>
+constexpr float to_odd(I x) {
+  if constexpr (sizeof(I) <= 4) {
+    return to_odd(static_cast<double>(x));
+  } else {
+    const std::uint64_t u = static_cast<std::uint64_t>(x);
+    const std::uint64_t magnitude = x < 0 ? 0 - u : u;
+    const std::uint64_t head = (magnitude >> 11) | ((magnitude & 0x7ffu) != 0 ? 1u : 0u);  // 53 bits, exact in a double
+    const double value = (magnitude >> 53) != 0 ? static_cast<double>(head) * 2048.0 : static_cast<double>(magnitude);
+    return to_odd(x < 0 ? -value : value);
+  }
+}
+}  // namespace detail
+
+// IEEE 754 binary16. Conversions round once, to nearest even; overflow goes to infinity, NaN stays NaN.
 struct f16 {
   std::uint16_t bits = 0;
   f16() = default;
@@ -34,9 +59,9 @@ struct f16 {
     h = magnitude > 0x7f800000u ? 0x7e00u : h;
     bits = static_cast<std::uint16_t>(h | ((u >> 16) & 0x8000u));
   }
-  constexpr explicit f16(double x) : f16(static_cast<float>(x)) {}
+  constexpr explicit f16(double x) : f16(detail::to_odd(x)) {}
   template <std::integral I>
-  constexpr explicit f16(I x) : f16(static_cast<float>(x)) {}
+  constexpr explicit f16(I x) : f16(detail::to_odd(x)) {}
   constexpr explicit operator float() const {
     const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, subnormals included
@@ -48,7 +73,7 @@ struct f16 {
   friend constexpr bool operator==(f16 a, f16 b) { return static_cast<float>(a) == static_cast<float>(b); }
 };
 
-// bfloat16: the upper half of a binary32. Conversions round to nearest even.
+// bfloat16: the upper half of a binary32. Conversions round once, to nearest even.
 struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
@@ -57,9 +82,9 @@ struct bf16 {
     const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) | 0x40u) : rounded);
   }
-  constexpr explicit bf16(double x) : bf16(static_cast<float>(x)) {}
+  constexpr explicit bf16(double x) : bf16(detail::to_odd(x)) {}
   template <std::integral I>
-  constexpr explicit bf16(I x) : bf16(static_cast<float>(x)) {}
+  constexpr explicit bf16(I x) : bf16(detail::to_odd(x)) {}
   constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
   constexpr explicit operator double() const { return static_cast<double>(static_cast<float>(*this)); }
   friend constexpr bool operator==(bf16 a, bf16 b) { return static_cast<float>(a) == static_cast<float>(b); }
@@ -140,8 +165,10 @@ class Scalar {
       return static_cast<T>(is_integer_ ? integer_ : static_cast<std::int64_t>(real_));
     } else if constexpr (std::same_as<T, double>) {
       return real_;
+    } else if (is_integer_) {
+      return T(integer_);
     } else {
-      return T(static_cast<float>(real_));
+      return T(real_);
     }
   }
 
