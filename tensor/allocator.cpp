@@ -23,6 +23,8 @@ constexpr bool kCaching = true;
 #endif
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{1} << 21;  // from 2 pages on, blocks are aligned for huge pages
+constexpr std::size_t kMaxBytes = std::size_t{1}
+                                  << 53;  // no shape and dtype need more; keeps the size classes in range
 constexpr std::size_t kMinCacheLimit = std::size_t{256} << 20;
 
 // Size classes: powers of two, each split in four, so that at most a fifth of a block is unused.
@@ -40,6 +42,7 @@ SizeClass size_class(std::size_t bytes) {
 class HostAllocator {
  public:
   std::byte* allocate(std::size_t bytes) {
+    if (bytes > kMaxBytes) refuse(bytes);
     const SizeClass c = size_class(bytes);
     if (kCaching) {
       const std::lock_guard lock(mutex_);
@@ -57,11 +60,7 @@ class HostAllocator {
       trim();
       block = from_system(kCaching ? c.bytes : bytes);
     }
-    if (!block) {
-      const std::lock_guard lock(mutex_);
-      fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, ", in_use_, " in use by tensors, ", cached_,
-                             " cached; use smaller tensors or free some");
-    }
+    if (!block) refuse(bytes);
     const std::lock_guard lock(mutex_);
     count_in(c.bytes);
     return block;
@@ -104,6 +103,12 @@ class HostAllocator {
   }
 
  private:
+  [[noreturn]] void refuse(std::size_t bytes) {
+    const MemoryStats now = stats();
+    fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, ", now.in_use, " in use by tensors, ",
+                           now.cached, " cached; use smaller tensors or free some");
+  }
+
   void count_in(std::size_t bytes) {
     in_use_ += bytes;
     if (in_use_ > peak_) peak_ = in_use_;

@@ -66,9 +66,12 @@ Scalar Tensor::item_scalar() const {
   return 0;
 }
 
-void Tensor::copy_to_host(void* out, DType asked) const {
+void Tensor::check_copy_to_host(DType asked) const {
   if (dtype() != asked) fail<DTypeError>("to_vector: the tensor is ", dtype(), ", asked for ", asked);
   if (device().is_meta()) fail<UnsupportedError>("to_vector: a meta tensor has no values");
+}
+
+void Tensor::copy_to_host(void* out, DType asked) const {
   const Tensor host = detach().to(Device::cpu()).contiguous();
   if (numel() == 0) return;
   const std::size_t size = itemsize(asked);

@@ -203,6 +203,7 @@ class LEVIN_API Tensor {
   // All elements in row-major order, on the host. T must be the dtype.
   template <Element T>
   [[nodiscard]] std::vector<T> to_vector() const {
+    check_copy_to_host(dtype_of<T>);
     std::vector<T> out(static_cast<std::size_t>(numel()));
     if constexpr (std::same_as<T, bool>) {
       const Tensor host = to(Device::cpu()).contiguous();
@@ -233,6 +234,7 @@ class LEVIN_API Tensor {
   [[noreturn]] static void throw_undefined();
   void check_host_access(const char* what, DType asked) const;
   [[nodiscard]] Scalar item_scalar() const;
+  void check_copy_to_host(DType asked) const;
   void copy_to_host(void* out, DType asked) const;
   detail::Ref<detail::TensorImpl> impl_;
 };

@@ -1,0 +1,105 @@
+#include "tensor/allocator.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "levin/tensor.h"
+
+using namespace levin;
+
+namespace {
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kCaching = false;  // every block is its own there, so that stale reads are seen
+#else
+constexpr bool kCaching = true;
+#endif
+}  // namespace
+
+TEST_CASE("released blocks are kept and handed out again") {
+  release_cached_memory(Device::cpu());
+  const MemoryStats before = memory_stats(Device::cpu());
+  std::byte* first = detail::host_allocate(100000);
+  const MemoryStats during = memory_stats(Device::cpu());
+  CHECK(during.in_use - before.in_use >= 100000);
+  CHECK(during.in_use - before.in_use <= 125000);  // size classes waste at most a fifth of the block
+  CHECK(during.peak >= during.in_use);
+  detail::host_release(first, 100000);
+  const MemoryStats after = memory_stats(Device::cpu());
+  CHECK(after.in_use == before.in_use);
+  if (kCaching) {
+    CHECK(after.cached - before.cached == during.in_use - before.in_use);
+    std::byte* second = detail::host_allocate(99000);  // same size class
+    CHECK(second == first);
+    CHECK(memory_stats(Device::cpu()).cached == before.cached);
+    detail::host_release(second, 99000);
+  }
+  release_cached_memory(Device::cpu());
+  CHECK(memory_stats(Device::cpu()).cached == 0);
+}
+
+TEST_CASE("the peak is the highest sum since it was reset") {
+  reset_peak_memory(Device::cpu());
+  const std::int64_t base = memory_stats(Device::cpu()).in_use;
+  {
+    const Tensor a = empty({1 << 20}, Device::cpu(), DType::u8);
+    const Tensor b = empty({1 << 20}, Device::cpu(), DType::u8);
+  }
+  const Tensor c = empty({1 << 20}, Device::cpu(), DType::u8);
+  const MemoryStats s = memory_stats(Device::cpu());
+  CHECK(s.in_use - base == 1 << 20);
+  CHECK(s.peak - base == 2 << 20);
+  reset_peak_memory(Device::cpu());
+  CHECK(memory_stats(Device::cpu()).peak == s.in_use);
+}
+
+TEST_CASE("more memory than the machine has is a typed error with the sizes, and nothing changes") {
+  const MemoryStats before = memory_stats(Device::cpu());
+  std::string message;
+  try {
+    const Tensor huge = empty({std::int64_t{1} << 40, 64}, Device::cpu(), DType::f64);
+  } catch (const OutOfMemoryError& e) { message = e.what(); }
+  CHECK(message.find("562949953421312 bytes wanted") != std::string::npos);
+  CHECK(message.find("in use") != std::string::npos);
+  CHECK(memory_stats(Device::cpu()).in_use == before.in_use);
+  // The largest shape that exists, in the widest dtype: the size class arithmetic must not wrap around.
+  CHECK_THROWS_AS((void)empty({std::int64_t{1} << 40, 256}, Device::cpu(), DType::f64), OutOfMemoryError);
+  CHECK_THROWS_AS((void)detail::host_allocate(~std::size_t{0}), OutOfMemoryError);
+  CHECK_THROWS_AS((void)detail::host_allocate((std::size_t{1} << 63) + 1), OutOfMemoryError);
+}
+
+TEST_CASE("meta tensors are counted in a ledger of their own") {
+  const MemoryStats cpu = memory_stats(Device::cpu());
+  reset_peak_memory(Device::meta());
+  const std::int64_t base = memory_stats(Device::meta()).in_use;
+  {
+    const Tensor x = empty({std::int64_t{1} << 40}, Device::meta());
+    CHECK(memory_stats(Device::meta()).in_use - base == std::int64_t{4} << 40);
+  }
+  CHECK(memory_stats(Device::meta()).in_use == base);
+  CHECK(memory_stats(Device::meta()).peak - base == std::int64_t{4} << 40);
+  CHECK(memory_stats(Device::cpu()).in_use == cpu.in_use);
+}
+
+TEST_CASE("blocks may be taken and given back by several threads at once") {
+  const std::int64_t base = memory_stats(Device::cpu()).in_use;
+  std::vector<std::jthread> threads;
+  std::atomic<int> clashes{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&clashes, t] {
+      for (std::size_t i = 0; i < 500; ++i) {
+        const std::size_t bytes = 1024 + 64 * (i % 7);
+        std::byte* block = detail::host_allocate(bytes);
+        block[0] = block[bytes - 1] = static_cast<std::byte>(t);
+        std::this_thread::yield();
+        if (block[0] != static_cast<std::byte>(t) || block[bytes - 1] != static_cast<std::byte>(t)) ++clashes;
+        detail::host_release(block, bytes);
+      }
+    });
+  }
+  threads.clear();
+  CHECK(clashes == 0);
+  CHECK(memory_stats(Device::cpu()).in_use == base);
+}
