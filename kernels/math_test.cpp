@@ -202,7 +202,7 @@ TEST_CASE("elementary functions of double keep their error bounds for every expo
   LEVIN_CHECK_MATH64(cos, 1.6, 0x1p20);
 }
 
-TEST_CASE("the normal distribution function of float is exact to 1.5e-7, and 0 or 1 far from zero") {
+TEST_CASE("the normal distribution function of float is exact to 2e-7, and 0 or 1 far from zero") {
   const std::vector<float> x = sweep<float>(std::numeric_limits<double>::infinity());
   std::vector<float> y(x.size());
   for (const CpuLevel level : levels()) {
@@ -212,7 +212,7 @@ TEST_CASE("the normal distribution function of float is exact to 1.5e-7, and 0 o
         REQUIRE(std::isnan(y[i]));
         continue;
       }
-      REQUIRE(std::fabs(double(y[i]) - std::erfc(-double(x[i]) / std::sqrt(2.0)) / 2) <= 1.5e-7);
+      REQUIRE(std::fabs(double(y[i]) - std::erfc(-double(x[i]) / std::sqrt(2.0)) / 2) <= 2e-7);
       if (x[i] < -6) REQUIRE(y[i] == 0);
       if (x[i] > 6) REQUIRE(y[i] == 1);
     }
