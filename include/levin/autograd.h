@@ -126,9 +126,9 @@ class LEVIN_API HookHandle {
  private:
   std::weak_ptr<void> hook_;
 };
-// Calls `hook` each time this leaf's gradient is complete in a backward: after the last contribution, when grad() holds
-// the sum. Throws AutogradError on a non-leaf.
-LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& leaf)> hook);
+// Calls `hook` each time this leaf's gradient is complete in a backward, with the tensor that grad() holds: after the last
+// contribution was added. Writing to it in place changes the slot. Throws AutogradError on a non-leaf.
+LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& gradient)> hook);
 
 // Runs fn(inputs) keeping nothing but the inputs; backward runs fn again, with the same random numbers, to get what it
 // needs. Differentiable to any order; parameters that fn captures get their gradients as usual. fn must be a pure

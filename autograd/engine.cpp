@@ -1,0 +1,287 @@
+// The backward pass: counts dependencies from the roots, then runs ready nodes, youngest first.
+#include <algorithm>
+#include <vector>
+
+#include "autograd/leaf.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace detail {
+namespace {
+
+// What one backward knows about one node.
+struct Visit {
+  Node* node = nullptr;
+  std::uint32_t waiting = 0;  // edges into it that have not delivered yet
+  bool needed = false;        // a path from here reaches a target
+  Tensor grad;                // of output 0
+  Tensors more;               // of all outputs, where there are several
+  Tensor& slot(std::uint32_t i) {
+    if (node->outputs() == 1) return grad;
+    if (more.empty()) more.resize(node->outputs());
+    return more[i];
+  }
+  std::span<const Tensor> grads() {
+    if (node->outputs() == 1) return {&grad, 1};
+    if (more.empty()) more.resize(node->outputs());
+    return more;
+  }
+};
+
+// Node -> index into a dense list: open addressing, since std::unordered_map's nodes cost more than a small op.
+class VisitTable {
+ public:
+  VisitTable() : slots_(64, kEmpty) {}
+  std::pair<std::uint32_t, bool> insert(Node* node) {
+    if ((visits.size() + 1) * 2 > slots_.size()) grow();
+    std::size_t i = home(node);
+    while (slots_[i] != kEmpty) {
+      if (visits[slots_[i]].node == node) return {slots_[i], false};
+      i = (i + 1) & (slots_.size() - 1);
+    }
+    slots_[i] = static_cast<std::uint32_t>(visits.size());
+    visits.emplace_back().node = node;
+    return {slots_[i], true};
+  }
+  // The index of a node, or kEmpty.
+  std::uint32_t find(Node* node) const {
+    std::size_t i = home(node);
+    while (slots_[i] != kEmpty && visits[slots_[i]].node != node) i = (i + 1) & (slots_.size() - 1);
+    return slots_[i];
+  }
+  static constexpr std::uint32_t kEmpty = ~std::uint32_t{0};
+  std::vector<Visit> visits;
+
+ private:
+  std::size_t home(Node* node) const {
+    // Fibonacci hashing: allocation addresses share their low bits.
+    return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15u) >> 20) & (slots_.size() - 1);
+  }
+  void grow() {
+    slots_.assign(slots_.size() * 4, kEmpty);
+    for (std::uint32_t k = 0; k < visits.size(); ++k) {
+      std::size_t i = home(visits[k].node);
+      while (slots_[i] != kEmpty) i = (i + 1) & (slots_.size() - 1);
+      slots_[i] = k;
+    }
+  }
+  std::vector<std::uint32_t> slots_;
+};
+
+// A node's output that somebody asked the gradient of.
+struct Target {
+  std::uint32_t visit;
+  std::uint32_t slot;
+  std::size_t result;
+};
+
+class Backward {
+ public:
+  Backward(std::span<const Edge> targets, bool retain, bool create)
+      : targets_(targets), retain_(retain), create_(create), accumulate_(targets.empty()) {
+    if (accumulate_) return;
+    // A producer is older than its consumers: nothing older than the oldest target can lead to one.
+    floor_ = ~std::uint64_t{0};
+    for (const Edge& t : targets) {
+      if (t.node) floor_ = std::min(floor_, t.node->seq());
+    }
+  }
+
+  Tensors run(std::span<const Edge> roots, Tensors seeds) {
+    discover(roots);
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      if (visits(roots[i]) && seeds[i].defined()) {
+        deliver(table_.visits[table_.find(roots[i].node.get())].slot(roots[i].slot), std::move(seeds[i]));
+      }
+    }
+    GradMode mode(create_);
+    for (std::uint32_t k = 0; k < table_.visits.size(); ++k) {
+      if (table_.visits[k].waiting == 0) push(k);
+    }
+    Tensors results(targets_.size());
+    while (!ready_.empty()) {
+      std::pop_heap(ready_.begin(), ready_.end());
+      const std::uint32_t k = ready_.back().visit;
+      ready_.pop_back();
+      step(k, results);
+    }
+    return results;
+  }
+
+ private:
+  struct Ready {
+    std::uint64_t seq;
+    std::uint32_t visit;
+    bool operator<(const Ready& o) const { return seq < o.seq; }
+  };
+
+  [[nodiscard]] bool visits(const Edge& e) const { return e.node && e.node->seq() >= floor_; }
+
+  void discover(std::span<const Edge> roots) {
+    std::vector<std::uint32_t> stack;
+    for (const Edge& r : roots) {
+      if (visits(r) && table_.insert(r.node.get()).second) stack.push_back(table_.find(r.node.get()));
+    }
+    while (!stack.empty()) {
+      Node* node = table_.visits[stack.back()].node;
+      stack.pop_back();
+      for (const Edge& e : node->edges()) {
+        if (!visits(e)) continue;
+        const auto [k, fresh] = table_.insert(e.node.get());
+        ++table_.visits[k].waiting;
+        if (fresh) stack.push_back(k);
+      }
+    }
+    if (accumulate_) return;
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (!targets_[i].node) continue;
+      const std::uint32_t k = table_.find(targets_[i].node.get());
+      if (k == VisitTable::kEmpty) continue;
+      wanted_.push_back({k, targets_[i].slot, i});
+      table_.visits[k].needed = true;
+    }
+    mark_needed();
+  }
+
+  // A node is needed when an edge of it leads to a needed one; producers are older, so oldest first settles it.
+  void mark_needed() {
+    std::vector<Ready> order;
+    order.reserve(table_.visits.size());
+    for (std::uint32_t k = 0; k < table_.visits.size(); ++k) order.push_back({table_.visits[k].node->seq(), k});
+    std::sort(order.begin(), order.end());
+    for (const Ready& r : order) {
+      Visit& v = table_.visits[r.visit];
+      for (const Edge& e : v.node->edges()) {
+        if (visits(e) && table_.visits[table_.find(e.node.get())].needed) v.needed = true;
+      }
+    }
+  }
+
+  void push(std::uint32_t k) {
+    ready_.push_back({table_.visits[k].node->seq(), k});
+    std::push_heap(ready_.begin(), ready_.end());
+  }
+
+  static void deliver(Tensor& slot, Tensor grad) { slot = slot.defined() ? add(slot, grad) : std::move(grad); }
+
+  void step(std::uint32_t k, Tensors& results) {
+    Visit& v = table_.visits[k];
+    Node* node = v.node;
+    for (const Target& t : wanted_) {
+      if (t.visit == k) results[t.result] = v.slot(t.slot);
+    }
+    const std::span<const Tensor> grads = v.grads();
+    const bool flows = std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
+    if (node->kind() == Node::Kind::leaf) {
+      if (accumulate_ && flows) static_cast<Leaf*>(node)->accumulate(std::move(v.grad));
+      return;
+    }
+    const std::span<Edge> edges = node->edges();
+    NeedMask need;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (visits(edges[i]) && (accumulate_ || table_.visits[table_.find(edges[i].node.get())].needed)) need.set(i);
+    }
+    Tensor few[4];
+    Tensors many;
+    std::span<Tensor> out(few, std::min<std::size_t>(edges.size(), 4));
+    if (edges.size() > 4) {
+      many.resize(edges.size());
+      out = many;
+    }
+    if (flows && need.any()) {
+      node->run(grads, need, out);
+      if (mode().anomaly) [[unlikely]] check_anomaly(node->info(), "backward", out, grads);
+      if (!retain_) node->free_saved();
+    }
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (!visits(edges[i])) continue;
+      const std::uint32_t to = table_.find(edges[i].node.get());
+      Visit& next = table_.visits[to];
+      if (out[i].defined() && need[i]) deliver(next.slot(edges[i].slot), std::move(out[i]));
+      if (--next.waiting == 0) push(to);
+    }
+    v.grad = Tensor();
+    v.more.clear();
+  }
+
+  VisitTable table_;
+  std::vector<Ready> ready_;
+  std::vector<Target> wanted_;
+  std::span<const Edge> targets_;
+  bool retain_, create_, accumulate_;
+  std::uint64_t floor_ = 0;
+};
+
+Tensor ones_seed(const Tensor& out, const char* what) {
+  if (out.numel() != 1) {
+    fail<AutogradError>(what, ": the output has shape ", out.shape(), ", a gradient needs a scalar; pass a seed, or take sum()");
+  }
+  return ones_like(out.detach());
+}
+
+void check_seed(const char* what, const Tensor& out, const Tensor& seed) {
+  if (seed.shape() != out.shape()) fail<ShapeError>(what, ": the seed has shape ", seed.shape(), ", expected the output's ", out.shape());
+  if (seed.dtype() != out.dtype()) fail<DTypeError>(what, ": the seed is ", seed.dtype(), ", expected the output's ", out.dtype());
+  if (seed.device() != out.device()) fail<DeviceError>(what, ": the seed is on ", seed.device(), ", expected ", out.device());
+}
+
+}  // namespace
+
+Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const Edge> targets, bool retain_graph,
+                     bool create_graph) {
+  // Seeds of outputs that are targets themselves are handled too: a root is a node like any other.
+  return Backward(targets, retain_graph || create_graph, create_graph).run(roots, std::move(seeds));
+}
+
+}  // namespace detail
+
+void backward(const Tensor& loss, BackwardOptions options) {
+  backward(loss, detail::ones_seed(loss, "backward"), options);
+}
+
+void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options) {
+  if (!loss.requires_grad()) {
+    fail<AutogradError>("backward: the loss does not require grad; no tensor that requires grad took part, or it was computed "
+                        "under NoGrad");
+  }
+  detail::check_seed("backward", loss, seed);
+  const Edge root = edge_of(loss);
+  // One copy of the seed: a leaf that is its own loss must not take the caller's tensor for its gradient slot.
+  detail::run_backward(std::span(&root, 1), {seed}, {}, options.retain_graph, options.create_graph);
+}
+
+Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs, std::span<const Tensor> seeds, GradOptions options) {
+  if (!seeds.empty() && seeds.size() != outputs.size()) {
+    fail<AutogradError>("grad: ", seeds.size(), " seeds are given for ", outputs.size(), " outputs");
+  }
+  if (inputs.empty()) fail<AutogradError>("grad: no inputs are given");
+  std::vector<Edge> roots, targets;
+  Tensors start;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].requires_grad()) fail<AutogradError>("grad: output ", i, " of shape ", outputs[i].shape(), " does not require grad");
+    roots.push_back(edge_of(outputs[i]));
+    if (seeds.empty() || !seeds[i].defined()) {
+      start.push_back(detail::ones_seed(outputs[i], "grad"));
+    } else {
+      detail::check_seed("grad", outputs[i], seeds[i]);
+      start.push_back(seeds[i]);
+    }
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].requires_grad()) fail<AutogradError>("grad: input ", i, " of shape ", inputs[i].shape(), " does not require grad");
+    targets.push_back(edge_of(inputs[i]));
+  }
+  Tensors result = detail::run_backward(roots, std::move(start), targets, options.retain_graph, options.create_graph);
+  if (!options.allow_unused) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (!result[i].defined()) {
+        fail<AutogradError>("grad: input ", i, " of shape ", inputs[i].shape(),
+                            " is not used by the outputs; pass allow_unused = true to get an undefined tensor");
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace levin

@@ -1,0 +1,224 @@
+// Nodes, leaves, modes: the parts of the tape behind levin/extend.h.
+#include "autograd/leaf.h"
+
+#include <atomic>
+#include <cmath>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace detail {
+
+Mode& mode() noexcept {
+  static thread_local constinit Mode m;
+  return m;
+}
+
+}  // namespace detail
+
+namespace {
+
+// Creation order across threads; backward pops by it, so only its order matters.
+std::uint64_t next_seq() {
+  static constinit std::atomic<std::uint64_t> counter{0};
+  return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Node::Node(Kind kind) : seq_(next_seq()), kind_(kind) {}
+
+// Note [Freeing graphs]
+// A chain of a million nodes must not free itself by recursion. The last owner of a node takes its edges into a list
+// before the node, and with it the saved tensors, is destroyed: while the list holds a producer, dropping a saved tensor
+// that it produced can not be the last reference. Each producer then leaves the list in the same loop.
+void Node::dispose() noexcept {
+  std::vector<detail::Ref<Node>> pending;
+  Node* node = this;
+  while (node) {
+    for (Edge& e : node->edges()) {
+      if (e.node) pending.push_back(std::move(e.node));
+    }
+    delete node;
+    node = nullptr;
+    while (!pending.empty() && !node) {
+      Node* next = pending.back().detach();
+      pending.pop_back();
+      if (next->drop()) node = next;
+    }
+  }
+}
+
+namespace detail {
+
+const OpInfo Leaf::kInfo{.name = "leaf"};
+
+void Leaf::accumulate(Tensor gradient) {
+  std::vector<std::shared_ptr<LeafHook>> due;
+  Tensor complete;
+  {
+    const std::lock_guard lock(mutex);
+    if (grad.defined()) {
+      grad = add(grad, gradient);
+    } else if (records(gradient) || (gradient.is_contiguous() && gradient.get().storage->use_count() == 1)) {
+      grad = std::move(gradient);
+    } else {
+      grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written to
+    }
+    if (hooks.empty()) return;
+    std::erase_if(hooks, [](const auto& h) { return h->removed.load(); });
+    due = hooks;
+    complete = grad;
+  }
+  for (const auto& hook : due) hook->call(complete);
+}
+
+Leaf* leaf_of(const Tensor& t) {
+  auto* node = static_cast<Node*>(t.get().meta.get());
+  return node && node->kind() == Node::Kind::leaf ? static_cast<Leaf*>(node) : nullptr;
+}
+
+void fail_stale(std::uint32_t saved, std::uint32_t now, const char* writer, const Tensor& t) {
+  throw StaleSaved{saved, now, writer ? writer : "an unnamed op", t.impl(), t.shape(), t.dtype()};
+}
+
+void fail_freed(const OpInfo& info) {
+  fail<AutogradError>(std::string(info.name),
+                      ": backward runs a second time through a graph whose saved tensors were freed; pass retain_graph = true "
+                      "to the first backward");
+}
+
+void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs, std::span<const Tensor> grads) {
+  std::string shapes;
+  for (const Tensor& g : grads) shapes += (shapes.empty() ? "" : ", ") + (g.defined() ? text(g.shape()) : std::string("none"));
+  const std::string op = info.name;
+  try {
+    throw;
+  } catch (const StaleSaved& stale) {
+    std::string which = "its output";
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] == stale.impl) which = "input " + text(i);
+    }
+    fail<AutogradError>(op, ": ", which, " (", stale.dtype, " ", stale.shape, ") was saved at version ", stale.saved,
+                        " and is at version ", stale.now, "; last written by ", stale.writer,
+                        ". Write to a clone(), or after backward");
+  } catch (const AutogradError&) {
+    throw;  // names its op already
+  } catch (const ShapeError& e) {
+    fail<ShapeError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
+  } catch (const DTypeError& e) {
+    fail<DTypeError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
+  } catch (const UnsupportedError& e) {
+    fail<UnsupportedError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
+  }
+}
+
+void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values, std::span<const Tensor> inputs) {
+  GradOff off;
+  Mode& m = mode();
+  m.anomaly = false;  // the check's own ops are not checked
+  struct Restore {
+    Mode& m;
+    ~Restore() { m.anomaly = true; }
+  } restore{m};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Tensor& v = values[i];
+    if (!v.defined() || !is_float(v.dtype()) || v.device().is_meta() || v.numel() == 0) continue;
+    if (!any(isnan(v.detach())).item<bool>()) continue;
+    std::string shapes;
+    for (const Tensor& t : inputs) shapes += (shapes.empty() ? "" : ", ") + (t.defined() ? text(t) : std::string("undefined"));
+    fail<AutogradError>(std::string(info.name), ": the first NaN is in its ", phase, " result ", i, " of shape ", v.shape(),
+                        "; inputs: ", shapes);
+  }
+}
+
+Tensor zeros_for(const Shape& shape, DType dtype, Device device) { return zeros(shape, device, dtype); }
+
+}  // namespace detail
+
+GradMode::GradMode(bool on) : before_(detail::mode().grad) {
+  if (on && detail::mode().inference) {
+    fail<StateError>("grad mode: it is switched on inside InferenceMode; leave InferenceMode first, or use NoGrad instead of it");
+  }
+  detail::mode().grad = on;
+}
+GradMode::~GradMode() { detail::mode().grad = before_; }
+
+InferenceMode::InferenceMode() : grad_before_(detail::mode().grad), inference_before_(detail::mode().inference) {
+  detail::mode().grad = false;
+  detail::mode().inference = true;
+}
+InferenceMode::~InferenceMode() {
+  detail::mode().grad = grad_before_;
+  detail::mode().inference = inference_before_;
+}
+
+bool grad_mode() { return detail::mode().grad; }
+
+AnomalyMode::AnomalyMode() : before_(detail::mode().anomaly) { detail::mode().anomaly = true; }
+AnomalyMode::~AnomalyMode() { detail::mode().anomaly = before_; }
+
+bool Tensor::requires_grad() const {
+  get();
+  return records(*this);
+}
+
+bool Tensor::is_leaf() const {
+  get();
+  return !impl_->meta || detail::leaf_of(*this);
+}
+
+Tensor& Tensor::requires_grad_(bool on) {
+  if (!is_leaf()) {
+    fail<AutogradError>("requires_grad_: the tensor is the result of ", static_cast<Node*>(impl_->meta.get())->info().name,
+                        ", only a leaf can be switched; use detach()");
+  }
+  if (on && !is_float(dtype())) fail<DTypeError>("requires_grad_: the tensor is ", dtype(), ", expected a floating dtype");
+  if (detail::Leaf* leaf = detail::leaf_of(*this)) {
+    leaf->set_wants_grad(on);
+  } else if (on) {
+    impl_->meta = detail::Ref<detail::RefCounted>::adopt(new detail::Leaf);
+    impl_->meta_slot = 0;
+  }
+  return *this;
+}
+
+Tensor Tensor::grad() const {
+  get();
+  detail::Leaf* leaf = detail::leaf_of(*this);
+  if (!leaf) return {};
+  const std::lock_guard lock(leaf->mutex);
+  return leaf->grad;
+}
+
+void Tensor::set_grad(Tensor gradient) {
+  detail::Leaf* leaf = detail::leaf_of(*this);
+  if (!leaf) {
+    fail<AutogradError>("set_grad: the tensor of shape ", shape(), " is not a leaf that requires grad; call requires_grad_() first");
+  }
+  if (gradient.defined()) {
+    if (gradient.shape() != shape()) fail<ShapeError>("set_grad: the gradient has shape ", gradient.shape(), ", expected ", shape());
+    if (gradient.dtype() != dtype()) fail<DTypeError>("set_grad: the gradient is ", gradient.dtype(), ", expected ", dtype());
+    if (gradient.device() != device()) fail<DeviceError>("set_grad: the gradient is on ", gradient.device(), ", expected ", device());
+  }
+  const std::lock_guard lock(leaf->mutex);
+  leaf->grad = std::move(gradient);
+}
+
+HookHandle on_gradient_complete(const Tensor& tensor, Function<void(const Tensor& gradient)> hook) {
+  detail::Leaf* leaf = detail::leaf_of(tensor);
+  if (!leaf) fail<AutogradError>("on_gradient_complete: the tensor of shape ", tensor.shape(), " is not a leaf that requires grad");
+  auto held = std::make_shared<detail::LeafHook>();
+  held->call = std::move(hook);
+  const std::lock_guard lock(leaf->mutex);
+  leaf->hooks.push_back(held);
+  return HookHandle(held);
+}
+
+void HookHandle::remove() {
+  if (auto hook = std::static_pointer_cast<detail::LeafHook>(hook_.lock())) hook->removed = true;
+}
+
+}  // namespace levin

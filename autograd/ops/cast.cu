@@ -1,0 +1,206 @@
+// Copies: to another dtype, another layout, another device; and writing in place.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "autograd/ops/pointwise.h"
+
+namespace levin {
+namespace pointwise {
+namespace {
+
+// A value as another type. Integers out of range and NaN would be undefined in C++: they saturate, NaN is 0.
+template <class To>
+struct As {
+  template <class From>
+  LEVIN_HD To operator()(From x) const {
+    if constexpr (std::is_same_v<To, bool>) {
+      return x != From(0);
+    } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+      constexpr From low = static_cast<From>(std::numeric_limits<To>::min());
+      constexpr From high = static_cast<From>(std::numeric_limits<To>::max());  // rounds up to a power of two for i64
+      if (!(x > low)) return x != x ? To(0) : std::numeric_limits<To>::min();
+      return x >= high ? std::numeric_limits<To>::max() : static_cast<To>(x);
+    } else {
+      return static_cast<To>(x);
+    }
+  }
+};
+
+// out = x, converted to out's dtype and broadcast to its shape.
+void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
+  dispatch(info, x, kAll, [&]<class From>(const Cpu&, From) {
+    dispatch(info, out, kAll, [&]<class To>(const Cpu& on, To) {
+      run(on, As<Wide<To>>{}, Signature<Wide<To>, Wide<From>>{}, out, x);
+    });
+  });
+}
+
+struct Cast {
+  static constexpr OpInfo info{.name = "cast"};
+  DType to;
+  DType from = DType::f32;
+  Tensor forward(const Tensor& x) {
+    from = x.dtype();
+    Tensor out = empty_like(x, to);
+    convert(info, out, x);
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {cast(gy, from)}; }
+};
+
+struct Clone {
+  static constexpr OpInfo info{.name = "clone"};
+  Tensor forward(const Tensor& x) {
+    Tensor out = empty_like(x);
+    if (x.device().is_cpu() && x.is_contiguous()) {
+      if (x.numel() > 0) std::memcpy(address(out), address(x), static_cast<std::size_t>(x.numel()) * itemsize(x.dtype()));
+    } else {
+      convert(info, out, x);
+    }
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
+};
+
+// The same values with a node of their own; see Note [vjp].
+struct Alias {
+  static constexpr OpInfo info{.name = "alias"};
+  Tensor forward(const Tensor& x) { return x.detach(); }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
+};
+
+LEVIN_OP_TABLE(Cast)
+LEVIN_OP_TABLE(Clone)
+LEVIN_OP_TABLE(Alias)
+
+void check_in_place(const char* op, const Tensor& x) {
+  if (grad_mode() && x.requires_grad()) {
+    fail<AutogradError>(std::string(op), ": x requires grad; use a result of its own instead, or write under NoGrad");
+  }
+  // A broadcast operand has one element for many places: writing to it in place has no meaning.
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) {
+      fail<ShapeError>(std::string(op), ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
+    }
+  }
+}
+void check_fits(const char* op, const Tensor& x, const Tensor& y) {
+  if (broadcast_shapes(op, x.shape(), y.shape()) != x.shape()) {
+    fail<ShapeError>(std::string(op), ": y of shape ", y.shape(), " does not broadcast to x's shape ", x.shape());
+  }
+}
+
+template <class T>
+LEVIN_HD T plus(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  else return a + b;
+}
+template <class T>
+LEVIN_HD T times(T a, T b) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) * static_cast<std::make_unsigned_t<T>>(b));
+  else return a * b;
+}
+struct AddScaled {
+  Scalar alpha;
+  template <class T>
+  LEVIN_HD T operator()(T x, T y) const {
+    return plus(x, times(alpha.to<T>(), y));
+  }
+};
+struct Times {
+  template <class T>
+  LEVIN_HD T operator()(T x, T y) const {
+    return times(x, y);
+  }
+};
+
+constexpr OpInfo kCopyInfo{.name = "copy_"}, kFillInfo{.name = "fill_"}, kAddInfo{.name = "add_"}, kMulInfo{.name = "mul_"};
+
+// x and y may share memory in part: then y is read from a copy.
+Tensor apart(const Tensor& x, const Tensor& y) {
+  const bool same = x.offset() == y.offset() && x.shape() == y.shape() &&
+                    std::equal(&x.strides().steps[0], &x.strides().steps[0] + x.rank(), &y.strides().steps[0]);
+  return x.shares_storage(y) && !same ? y.detach().clone() : y;
+}
+
+}  // namespace
+}  // namespace pointwise
+
+using namespace pointwise;
+
+Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : apply(Cast{dtype}, x); }
+Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
+Tensor Tensor::clone() const { return apply(Clone{}, *this); }
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+Tensor Tensor::to(Device device) const {
+  if (device == this->device()) return *this;
+  if (device.is_meta()) return empty(shape(), device, dtype());
+  fail<UnsupportedError>("to: a copy from ", this->device(), " to ", device, " is asked for; this build has cpu, and meta holds no values");
+}
+
+namespace detail {
+Tensor recorded_alias(const Tensor& x) {
+  if (!records(x)) {
+    Tensor leaf = x.detach();
+    leaf.requires_grad_();
+    return leaf;
+  }
+  return apply(Alias{}, x);
+}
+}  // namespace detail
+
+void copy_(Tensor& x, const Tensor& from) {
+  check_in_place("copy_", x);
+  if (x.device() != from.device() && !from.device().is_cpu()) check_same_device("copy_", x, from);
+  check_fits("copy_", x, from);
+  const GradMode off(false);
+  convert(kCopyInfo, x, apart(x, from.detach()));
+  x.get().storage->wrote("copy_");
+}
+
+void fill_(Tensor& x, Scalar value) {
+  check_in_place("fill_", x);
+  check_scalar("fill_", x, value);
+  dispatch(kFillInfo, x, kAll, [&]<class T>(const Cpu& on, T) {
+    run(on, As<Wide<T>>{}, Signature<Wide<T>, Wide<T>>{}, x, Immediate<Wide<T>>{value.to<Wide<T>>()});
+  });
+  x.get().storage->wrote("fill_");
+}
+
+void add_(Tensor& x, const Tensor& y, Scalar alpha) {
+  check_in_place("add_", x);
+  check_same_device("add_", x, y);
+  check_same_dtype("add_", x, y);
+  check_fits("add_", x, y);
+  check_scalar("add_", x, alpha);
+  const Tensor source = apart(x, y);
+  dispatch(kAddInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
+    run(on, AddScaled{alpha}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source);
+  });
+  x.get().storage->wrote("add_");
+}
+
+void mul_(Tensor& x, const Tensor& y) {
+  check_in_place("mul_", x);
+  check_same_device("mul_", x, y);
+  check_same_dtype("mul_", x, y);
+  check_fits("mul_", x, y);
+  const Tensor source = apart(x, y);
+  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
+    run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source);
+  });
+  x.get().storage->wrote("mul_");
+}
+
+void mul_(Tensor& x, Scalar y) {
+  check_in_place("mul_", x);
+  check_scalar("mul_", x, y);
+  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
+    run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, Immediate<Wide<T>>{y.to<Wide<T>>()});
+  });
+  x.get().storage->wrote("mul_");
+}
+
+}  // namespace levin

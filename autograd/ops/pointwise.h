@@ -1,0 +1,249 @@
+// What pointwise ops share: broadcasting, the launcher, and op structs made from a functor.
+#pragma once
+
+#include <memory>
+#include <tuple>
+
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "kernels/pointwise.cuh"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin::pointwise {
+
+// Elements a chunk of a parallel loop: about 10 us of arithmetic, or less of a transcendental function.
+inline constexpr std::int64_t kGrain = 32768;
+template <class F>
+[[nodiscard]] constexpr std::int64_t grain_of() {
+  if constexpr (requires { F::kGrain; }) return F::kGrain;
+  else return kGrain;
+}
+
+template <class T>
+struct Immediate {  // a C++ number in the place of a tensor
+  T value;
+};
+
+template <class O, class... I>
+struct Signature {};
+
+[[nodiscard]] inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
+[[nodiscard]] inline bool row_like(const Tensor& t, const Shape& shape) {
+  return t.is_contiguous() && !is_half(t.dtype()) && t.shape() == shape;
+}
+template <class T>
+[[nodiscard]] bool row_like(const Immediate<T>&, const Shape&) { return true; }
+[[nodiscard]] inline char* address(const Tensor& t) {
+  const auto& p = t.get();
+  return reinterpret_cast<char*>(p.storage->data) + p.offset * static_cast<std::int64_t>(itemsize(p.dtype));
+}
+template <class T>
+[[nodiscard]] char* address(const Immediate<T>& s) { return reinterpret_cast<char*>(const_cast<T*>(&s.value)); }
+[[nodiscard]] inline std::int64_t row_step(const Tensor& t) { return static_cast<std::int64_t>(itemsize(t.dtype())); }
+template <class T>
+[[nodiscard]] std::int64_t row_step(const Immediate<T>&) { return 0; }
+inline void add_to(kernels::PointwisePlan& plan, const Shape& shape, const Tensor& t) {
+  plan.add(address(t), shape, t.shape(), t.strides(), t.dtype());
+}
+template <class T>
+void add_to(kernels::PointwisePlan& plan, const Shape& shape, const Immediate<T>& s) {
+  plan.add(address(s), shape, Shape{}, Strides{}, dtype_of<T>);
+}
+
+// out = f(args...) on the CPU; O and I are the types the functor sees (float for 16-bit tensors).
+template <class F, class O, class... I, class... Arg>
+void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
+  static_assert(sizeof...(I) == sizeof...(Arg));
+  const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, O, I...>(on);
+  const Shape& shape = out.shape();
+  if (row_like(out, shape) && (row_like(args, shape) && ...)) {
+    char* p[] = {address(out), address(args)...};
+    const std::int64_t step[] = {row_step(out), row_step(args)...};
+    const std::int64_t n = shape.numel();
+    if (n <= grain_of<F>()) {
+      if (n > 0) loop(&f, p, step, n);
+      return;
+    }
+    on.parallel_for(n, grain_of<F>(), [&](std::int64_t begin, std::int64_t end) {
+      char* q[sizeof...(Arg) + 1];
+      for (std::size_t k = 0; k <= sizeof...(Arg); ++k) q[k] = p[k] + begin * step[k];
+      loop(&f, q, step, end - begin);
+    });
+    return;
+  }
+  kernels::PointwisePlan plan;
+  add_to(plan, shape, out);
+  (add_to(plan, shape, args), ...);
+  plan.collapse();
+  kernels::run_pointwise(on, loop, &f, plan, grain_of<F>());
+}
+
+template <class T>
+using Wide = kernels::Wide<T>;
+
+template <class F, class... D>
+[[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a) {
+  Tensor out = empty_like(a);
+  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>>{}, out, a); });
+  return out;
+}
+
+// The checks two tensors of one op share; the shape they broadcast to.
+[[nodiscard]] inline Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
+  check_same_dtype(op, a, b);
+  check_same_device(op, a, b);
+  return a.shape() == b.shape() ? a.shape() : broadcast_shapes(op, a.shape(), b.shape());
+}
+
+template <class F, class... D>
+[[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, const Tensor& b) {
+  Tensor out = empty(common_shape(info.name, a, b), a.device(), a.dtype());
+  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b); });
+  return out;
+}
+
+// A number takes the tensor's dtype; a fraction has no place in an integer tensor.
+inline void check_scalar(const char* op, const Tensor& x, Scalar s) {
+  if (!s.is_integer() && !is_float(x.dtype())) [[unlikely]] {
+    fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", x.dtype(), "; convert the tensor, or write an integer");
+  }
+}
+
+enum class Side : std::uint8_t { left, right };  // where the number stands
+
+template <Side side, class F, class... D>
+[[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, Scalar s) {
+  check_scalar(info.name, a, s);
+  Tensor out = empty_like(a);
+  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) {
+    const Immediate<Wide<T>> number{s.to<Wide<T>>()};
+    if constexpr (side == Side::right) run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, number);
+    else run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, number, a);
+  });
+  return out;
+}
+
+// The shapes of two operands, kept only when they differ: the gradient of a broadcast is a sum.
+class Broadcast {
+ public:
+  Broadcast() = default;
+  Broadcast(const Tensor& a, const Tensor& b) {
+    if (a.shape() != b.shape()) shapes_ = std::make_unique<std::array<Shape, 2>>(std::array{a.shape(), b.shape()});
+  }
+  [[nodiscard]] Tensor reduce(const Tensor& g, std::size_t operand) const {
+    return shapes_ && g.shape() != (*shapes_)[operand] ? sum_to(g, (*shapes_)[operand]) : g;
+  }
+
+ private:
+  std::unique_ptr<std::array<Shape, 2>> shapes_;
+};
+
+enum class Saves : std::uint8_t { nothing, input, output };
+
+// y = f(x). F declares info, kTypes, kSaves, the functor, and `Tensor backward(gy, saved) const` in public ops.
+template <class F>
+struct Unary {
+  static constexpr OpInfo info = F::info;
+  F f;
+  std::conditional_t<F::kSaves == Saves::output, SavedOutput, SavedInput> saved{};
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = map(info, f, F::kTypes, x);
+    if constexpr (F::kSaves == Saves::input) saved = x;
+    if constexpr (F::kSaves == Saves::output) saved = y;
+    return y;
+  }
+  auto saved_outputs()
+    requires(F::kSaves == Saves::output)
+  {
+    return std::tie(saved);
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) {
+    if constexpr (F::kSaves == Saves::nothing) return {f.backward(gy)};
+    else return {f.backward(gy, saved.get())};
+  }
+};
+template <class F>
+[[nodiscard]] Tensor unary(const Tensor& x, F f = {}) { return apply(Unary<F>{f}, x); }
+
+// gx = gy * f'(s) in one pass, where s is what F saves. F also has `T slope(T s) const`, backward_info, and
+// `Tensor slope(const Tensor& s) const`, the same from public ops: through it the second and higher derivatives go.
+template <class F>
+struct Slope {
+  static constexpr std::int64_t kGrain = 16384;
+  F f;
+  template <class T>
+  LEVIN_HD T operator()(T g, T s) const {
+    return g * f.slope(s);
+  }
+};
+template <class F>
+struct UnaryBackward {
+  static constexpr OpInfo info = F::backward_info;
+  F f;
+  SavedInput gy{}, saved{};
+  Tensor forward(const Tensor& g, const Tensor& s) {
+    gy = g;
+    saved = s;
+    return map(info, Slope<F>{f}, F::kTypes, g, s);
+  }
+  Grads<2> backward(const Tensor& gg, NeedMask need) {
+    Grads<2> grads;
+    if (need[0]) grads[0] = apply(UnaryBackward{f}, gg, saved.get());
+    if (need[1]) {
+      grads[1] = vjp<1>([&](auto& in) { return f.slope(in[0]); }, {saved.get()}, std::array{gg * gy.get()}, NeedMask(1))[0];
+    }
+    return grads;
+  }
+};
+
+// y = f(a, b). F::backward(gy, a, b, y's place) is given as two rules in public ops; F::kTypes; saves both or nothing.
+template <class F>
+struct Binary {
+  static constexpr OpInfo info = F::info;
+  F f;
+  Broadcast shapes{};
+  SavedInput a{}, b{};
+
+  Tensor forward(const Tensor& x, const Tensor& y) {
+    Tensor out = map(info, f, F::kTypes, x, y);
+    shapes = Broadcast(x, y);
+    if constexpr (F::kSaves == Saves::input) {
+      a = x;
+      b = y;
+    }
+    return out;
+  }
+  Grads<2> backward(const Tensor& gy, NeedMask need) {
+    Grads<2> grads;
+    if constexpr (F::kSaves == Saves::input) {
+      if (need[0]) grads[0] = shapes.reduce(f.backward_a(gy, a.get(), b.get()), 0);
+      if (need[1]) grads[1] = shapes.reduce(f.backward_b(gy, a.get(), b.get()), 1);
+    } else {
+      if (need[0]) grads[0] = shapes.reduce(f.backward_a(gy), 0);
+      if (need[1]) grads[1] = shapes.reduce(f.backward_b(gy), 1);
+    }
+    return grads;
+  }
+};
+
+// y = f(x, number) or f(number, x).
+template <class F, Side side>
+struct WithNumber {
+  static constexpr OpInfo info = F::info;
+  F f;
+  Scalar number;
+  SavedInput x{};
+
+  Tensor forward(const Tensor& in) {
+    if constexpr (F::kSavesWithNumber) x = in;
+    return map<side>(info, f, F::kTypes, in, number);
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) {
+    if constexpr (side == Side::right) return {f.backward_right(gy, x, number)};
+    else return {f.backward_left(gy, x, number)};
+  }
+};
+
+}  // namespace levin::pointwise

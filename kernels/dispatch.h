@@ -1,0 +1,69 @@
+// From a tensor's dtype and device to a kernel: a switch over the dtypes an op lists and two ifs over devices.
+#pragma once
+
+#include <string>
+
+#include "kernels/cpu.h"
+#include "levin/extend.h"
+
+namespace levin {
+
+using kernels::Cpu;
+
+template <class... F>
+struct overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+overloaded(F...) -> overloaded<F...>;
+
+template <class... T>
+struct Types {};
+inline constexpr Types<float, double, f16, bf16> kFloats{};
+inline constexpr Types<float, double> kWideFloats{};
+inline constexpr Types<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t> kNumbers{};
+inline constexpr Types<std::int32_t, std::int64_t, std::uint8_t> kIntegers{};
+inline constexpr Types<float, double, f16, bf16, std::int32_t, std::int64_t, std::uint8_t, bool> kAll{};
+inline constexpr Types<bool> kBool{};
+inline constexpr Types<std::int64_t> kIndex{};
+
+// The first element, for kernels: no version is counted. T must be the tensor's dtype.
+template <class T>
+[[nodiscard]] T* ptr(const Tensor& t) {
+  const detail::TensorImpl& p = t.get();
+  return reinterpret_cast<T*>(p.storage->data) + p.offset;
+}
+
+template <class... T>
+[[noreturn, gnu::noinline, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {
+  std::string has;
+  ((has += (has.empty() ? "" : ", ") + std::string(name(dtype_of<T>))), ...);
+  fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has);
+}
+
+// Calls f(Cpu, T{}) for the T that is x's dtype. On meta it checks the dtype and returns. Throws UnsupportedError.
+template <class... T, class F>
+void dispatch(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
+  const Device device = x.device();
+  const auto one = [&]<class U>(U value) {
+    if (x.dtype() != dtype_of<U>) return false;
+    if (device.is_cpu()) f(Cpu{}, value);
+    return true;
+  };
+  if (!(one(T{}) || ...) || !(device.is_cpu() || device.is_meta())) fail_unsupported(info, x, types);
+}
+
+// All tensors on one device, or DeviceError naming the op and both.
+inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.device() != b.device()) [[unlikely]] {
+    fail<DeviceError>(op, ": tensors are on ", a.device(), " and ", b.device(), "; move one with to(device)");
+  }
+}
+// All tensors of one dtype, or DTypeError naming the op and both.
+inline void check_same_dtype(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype()) [[unlikely]] {
+    fail<DTypeError>(op, ": tensors are ", a.dtype(), " and ", b.dtype(), "; convert one with to(dtype)");
+  }
+}
+
+}  // namespace levin
