@@ -100,9 +100,7 @@ class CheckpointNode final : public Node {
       Tensors seeds(grads.begin(), grads.end());
       Tensors result = detail::run_backward(roots, std::move(seeds), targets, create_graph, create_graph);
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::move(result[i]);
-    } catch (...) {
-      detail::rethrow_in_backward(kInfo, {}, grads);
-    }
+    } catch (...) { detail::rethrow_in_backward(kInfo, {}, grads); }
   }
 
   static constexpr OpInfo kInfo{.name = "checkpoint"};

@@ -56,7 +56,8 @@ class VisitTable {
  private:
   std::size_t home(Node* node) const {
     // Fibonacci hashing: allocation addresses share their low bits.
-    return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15u) >> 20) & (slots_.size() - 1);
+    return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(node) * 0x9e3779b97f4a7c15u) >> 20) &
+           (slots_.size() - 1);
   }
   void grow() {
     slots_.assign(slots_.size() * 4, kEmpty);
@@ -191,7 +192,8 @@ class Backward {
     }
     if (flows && need.any()) {
       node->run(grads, need, out);
-      if (mode().anomaly) [[unlikely]] check_anomaly(node->info(), "backward", out, grads);
+      if (mode().anomaly) [[unlikely]]
+        check_anomaly(node->info(), "backward", out, grads);
       if (!retain_) node->free_saved();
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -215,15 +217,19 @@ class Backward {
 
 Tensor ones_seed(const Tensor& out, const char* what) {
   if (out.numel() != 1) {
-    fail<AutogradError>(what, ": the output has shape ", out.shape(), ", a gradient needs a scalar; pass a seed, or take sum()");
+    fail<AutogradError>(what, ": the output has shape ", out.shape(),
+                        ", a gradient needs a scalar; pass a seed, or take sum()");
   }
   return ones_like(out.detach());
 }
 
 void check_seed(const char* what, const Tensor& out, const Tensor& seed) {
-  if (seed.shape() != out.shape()) fail<ShapeError>(what, ": the seed has shape ", seed.shape(), ", expected the output's ", out.shape());
-  if (seed.dtype() != out.dtype()) fail<DTypeError>(what, ": the seed is ", seed.dtype(), ", expected the output's ", out.dtype());
-  if (seed.device() != out.device()) fail<DeviceError>(what, ": the seed is on ", seed.device(), ", expected ", out.device());
+  if (seed.shape() != out.shape())
+    fail<ShapeError>(what, ": the seed has shape ", seed.shape(), ", expected the output's ", out.shape());
+  if (seed.dtype() != out.dtype())
+    fail<DTypeError>(what, ": the seed is ", seed.dtype(), ", expected the output's ", out.dtype());
+  if (seed.device() != out.device())
+    fail<DeviceError>(what, ": the seed is on ", seed.device(), ", expected ", out.device());
 }
 
 }  // namespace
@@ -242,8 +248,9 @@ void backward(const Tensor& loss, BackwardOptions options) {
 
 void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options) {
   if (!loss.requires_grad()) {
-    fail<AutogradError>("backward: the loss does not require grad; no tensor that requires grad took part, or it was computed "
-                        "under NoGrad");
+    fail<AutogradError>(
+        "backward: the loss does not require grad; no tensor that requires grad took part, or it was computed "
+        "under NoGrad");
   }
   detail::check_seed("backward", loss, seed);
   const Edge root = edge_of(loss);
@@ -251,7 +258,8 @@ void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options) {
   detail::run_backward(std::span(&root, 1), {seed}, {}, options.retain_graph, options.create_graph);
 }
 
-Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs, std::span<const Tensor> seeds, GradOptions options) {
+Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs, std::span<const Tensor> seeds,
+             GradOptions options) {
   if (!seeds.empty() && seeds.size() != outputs.size()) {
     fail<AutogradError>("grad: ", seeds.size(), " seeds are given for ", outputs.size(), " outputs");
   }
@@ -259,7 +267,8 @@ Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs, st
   std::vector<Edge> roots, targets;
   Tensors start;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].requires_grad()) fail<AutogradError>("grad: output ", i, " of shape ", outputs[i].shape(), " does not require grad");
+    if (!outputs[i].requires_grad())
+      fail<AutogradError>("grad: output ", i, " of shape ", outputs[i].shape(), " does not require grad");
     roots.push_back(edge_of(outputs[i]));
     if (seeds.empty() || !seeds[i].defined()) {
       start.push_back(detail::ones_seed(outputs[i], "grad"));
@@ -269,7 +278,8 @@ Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs, st
     }
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].requires_grad()) fail<AutogradError>("grad: input ", i, " of shape ", inputs[i].shape(), " does not require grad");
+    if (!inputs[i].requires_grad())
+      fail<AutogradError>("grad: input ", i, " of shape ", inputs[i].shape(), " does not require grad");
     targets.push_back(edge_of(inputs[i]));
   }
   Tensors result = detail::run_backward(roots, std::move(start), targets, options.retain_graph, options.create_graph);

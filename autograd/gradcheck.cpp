@@ -65,7 +65,8 @@ GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> given, 
     Tensor& x = inputs[which[w]];
     const Tensor dense = analytic[w].defined() ? analytic[w].detach().contiguous() : zeros_like(x);
     if (dense.shape() != x.shape()) {
-      return {false, "input " + text(which[w]) + ": the gradient has shape " + text(dense.shape()) + ", expected " + text(x.shape())};
+      return {false, "input " + text(which[w]) + ": the gradient has shape " + text(dense.shape()) + ", expected " +
+                         text(x.shape())};
     }
     const double* g = dense.data<double>();
     Tensors moved(inputs.begin(), inputs.end());
@@ -79,7 +80,8 @@ GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> given, 
       }
       const double numeric = (at[1] - at[0]) / (2 * options.eps);
       if (!(std::abs(numeric - g[i]) <= options.atol + options.rtol * std::abs(numeric))) {
-        return {false, "input " + text(which[w]) + ", element " + text(i) + ": numeric " + text(numeric) + ", analytic " + text(g[i])};
+        return {false, "input " + text(which[w]) + ", element " + text(i) + ": numeric " + text(numeric) +
+                           ", analytic " + text(g[i])};
       }
     }
   }

@@ -85,14 +85,16 @@ void fail_stale(std::uint32_t saved, std::uint32_t now, const char* writer, cons
 }
 
 void fail_freed(const OpInfo& info) {
-  fail<AutogradError>(std::string(info.name),
-                      ": backward runs a second time through a graph whose saved tensors were freed; pass retain_graph = true "
-                      "to the first backward");
+  fail<AutogradError>(
+      std::string(info.name),
+      ": backward runs a second time through a graph whose saved tensors were freed; pass retain_graph = true "
+      "to the first backward");
 }
 
 void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs, std::span<const Tensor> grads) {
   std::string shapes;
-  for (const Tensor& g : grads) shapes += (shapes.empty() ? "" : ", ") + (g.defined() ? text(g.shape()) : std::string("none"));
+  for (const Tensor& g : grads)
+    shapes += (shapes.empty() ? "" : ", ") + (g.defined() ? text(g.shape()) : std::string("none"));
   const std::string op = info.name;
   try {
     throw;
@@ -115,7 +117,8 @@ void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs
   }
 }
 
-void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values, std::span<const Tensor> inputs) {
+void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
+                   std::span<const Tensor> inputs) {
   GradOff off;
   Mode& m = mode();
   m.anomaly = false;  // the check's own ops are not checked
@@ -128,9 +131,10 @@ void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor
     if (!v.defined() || !is_float(v.dtype()) || v.device().is_meta() || v.numel() == 0) continue;
     if (!any(isnan(v.detach())).item<bool>()) continue;
     std::string shapes;
-    for (const Tensor& t : inputs) shapes += (shapes.empty() ? "" : ", ") + (t.defined() ? text(t) : std::string("undefined"));
-    fail<AutogradError>(std::string(info.name), ": the first NaN is in its ", phase, " result ", i, " of shape ", v.shape(),
-                        "; inputs: ", shapes);
+    for (const Tensor& t : inputs)
+      shapes += (shapes.empty() ? "" : ", ") + (t.defined() ? text(t) : std::string("undefined"));
+    fail<AutogradError>(std::string(info.name), ": the first NaN is in its ", phase, " result ", i, " of shape ",
+                        v.shape(), "; inputs: ", shapes);
   }
 }
 
@@ -140,7 +144,8 @@ Tensor zeros_for(const Shape& shape, DType dtype, Device device) { return zeros(
 
 GradMode::GradMode(bool on) : before_(detail::mode().grad) {
   if (on && detail::mode().inference) {
-    fail<StateError>("grad mode: it is switched on inside InferenceMode; leave InferenceMode first, or use NoGrad instead of it");
+    fail<StateError>(
+        "grad mode: it is switched on inside InferenceMode; leave InferenceMode first, or use NoGrad instead of it");
   }
   detail::mode().grad = on;
 }
@@ -161,21 +166,23 @@ AnomalyMode::AnomalyMode() : before_(detail::mode().anomaly) { detail::mode().an
 AnomalyMode::~AnomalyMode() { detail::mode().anomaly = before_; }
 
 bool Tensor::requires_grad() const {
-  get();
+  (void)get();
   return records(*this);
 }
 
 bool Tensor::is_leaf() const {
-  get();
+  (void)get();
   return !impl_->meta || detail::leaf_of(*this);
 }
 
 Tensor& Tensor::requires_grad_(bool on) {
   if (!is_leaf()) {
-    fail<AutogradError>("requires_grad_: the tensor is the result of ", static_cast<Node*>(impl_->meta.get())->info().name,
+    fail<AutogradError>("requires_grad_: the tensor is the result of ",
+                        static_cast<Node*>(impl_->meta.get())->info().name,
                         ", only a leaf can be switched; use detach()");
   }
-  if (on && !is_float(dtype())) fail<DTypeError>("requires_grad_: the tensor is ", dtype(), ", expected a floating dtype");
+  if (on && !is_float(dtype()))
+    fail<DTypeError>("requires_grad_: the tensor is ", dtype(), ", expected a floating dtype");
   if (detail::Leaf* leaf = detail::leaf_of(*this)) {
     leaf->set_wants_grad(on);
   } else if (on) {
@@ -186,7 +193,7 @@ Tensor& Tensor::requires_grad_(bool on) {
 }
 
 Tensor Tensor::grad() const {
-  get();
+  (void)get();
   detail::Leaf* leaf = detail::leaf_of(*this);
   if (!leaf) return {};
   const std::lock_guard lock(leaf->mutex);
@@ -196,12 +203,16 @@ Tensor Tensor::grad() const {
 void Tensor::set_grad(Tensor gradient) {
   detail::Leaf* leaf = detail::leaf_of(*this);
   if (!leaf) {
-    fail<AutogradError>("set_grad: the tensor of shape ", shape(), " is not a leaf that requires grad; call requires_grad_() first");
+    fail<AutogradError>("set_grad: the tensor of shape ", shape(),
+                        " is not a leaf that requires grad; call requires_grad_() first");
   }
   if (gradient.defined()) {
-    if (gradient.shape() != shape()) fail<ShapeError>("set_grad: the gradient has shape ", gradient.shape(), ", expected ", shape());
-    if (gradient.dtype() != dtype()) fail<DTypeError>("set_grad: the gradient is ", gradient.dtype(), ", expected ", dtype());
-    if (gradient.device() != device()) fail<DeviceError>("set_grad: the gradient is on ", gradient.device(), ", expected ", device());
+    if (gradient.shape() != shape())
+      fail<ShapeError>("set_grad: the gradient has shape ", gradient.shape(), ", expected ", shape());
+    if (gradient.dtype() != dtype())
+      fail<DTypeError>("set_grad: the gradient is ", gradient.dtype(), ", expected ", dtype());
+    if (gradient.device() != device())
+      fail<DeviceError>("set_grad: the gradient is on ", gradient.device(), ", expected ", device());
   }
   const std::lock_guard lock(leaf->mutex);
   leaf->grad = std::move(gradient);
@@ -209,7 +220,9 @@ void Tensor::set_grad(Tensor gradient) {
 
 HookHandle on_gradient_complete(const Tensor& tensor, Function<void(const Tensor& gradient)> hook) {
   detail::Leaf* leaf = detail::leaf_of(tensor);
-  if (!leaf) fail<AutogradError>("on_gradient_complete: the tensor of shape ", tensor.shape(), " is not a leaf that requires grad");
+  if (!leaf)
+    fail<AutogradError>("on_gradient_complete: the tensor of shape ", tensor.shape(),
+                        " is not a leaf that requires grad");
   auto held = std::make_shared<detail::LeafHook>();
   held->call = std::move(hook);
   const std::lock_guard lock(leaf->mutex);

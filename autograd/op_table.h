@@ -21,8 +21,9 @@ struct OpEntry {
 #define LEVIN_OP_TABLE_JOIN2(a, b) a##b
 #define LEVIN_OP_TABLE_JOIN(a, b) LEVIN_OP_TABLE_JOIN2(a, b)
 // LEVIN_OP_TABLE(LayerNorm) beside the op's struct; a template's instance too: LEVIN_OP_TABLE(Binary<Add>).
-#define LEVIN_OP_TABLE(...)                                                                                    \
-  namespace {                                                                                                  \
-  [[gnu::used, gnu::section("levin_op_table")]] constinit ::levin::OpEntry LEVIN_OP_TABLE_JOIN(op_entry_, __COUNTER__){ \
-      &__VA_ARGS__::info, ::levin::detail::Differentiable<__VA_ARGS__>};                                        \
+#define LEVIN_OP_TABLE(...)                                                                                  \
+  namespace {                                                                                                \
+  [[gnu::used, gnu::section("levin_op_table")]] constinit ::levin::OpEntry LEVIN_OP_TABLE_JOIN(op_entry_,    \
+                                                                                               __COUNTER__){ \
+      &__VA_ARGS__::info, ::levin::detail::Differentiable<__VA_ARGS__>};                                     \
   }

@@ -14,7 +14,8 @@ class RandomTape {
   RandomRange next(Generator& generator, std::int64_t n) {
     if (!playing_) return ranges_.emplace_back(generator.reserve(n));
     if (position_ == ranges_.size()) {
-      fail<StateError>("checkpoint: the second run draws more random numbers than the first; the function must be pure");
+      fail<StateError>(
+          "checkpoint: the second run draws more random numbers than the first; the function must be pure");
     }
     return ranges_[position_++];
   }

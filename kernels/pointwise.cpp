@@ -95,7 +95,8 @@ void PointwisePlan::collapse() {
   rank = kept;
 }
 
-void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, std::int64_t grain) {
+void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                       std::int64_t grain) {
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
   const bool halves = any_half(plan);
@@ -107,7 +108,8 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
   });
 }
 
-void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, std::int64_t grain) {
+void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                   std::int64_t grain) {
   if (plan.numel == 0) return;
   if (plan.rank <= 1) {
     PointwisePlan row = plan;

@@ -41,9 +41,11 @@ struct PointwisePlan {
 };
 
 // Runs a loop over a plan, in chunks on several threads when there is enough of it.
-void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, std::int64_t grain);
+void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                   std::int64_t grain);
 // The same for one dense row: every operand contiguous with n elements, or a single broadcast element (step 0).
-void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, std::int64_t grain);
+void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                       std::int64_t grain);
 
 // The C++ type a loop sees for a tensor element: float for the 16-bit floats.
 template <class T>
@@ -122,9 +124,9 @@ void loop3(const void* functor, char* const* p, const std::int64_t* step, std::i
     return;
   }
   for (std::int64_t i = 0; i < n; ++i) {
-    *reinterpret_cast<O*>(p[0] + i * step[0]) =
-        static_cast<O>(f(*reinterpret_cast<const A*>(p[1] + i * step[1]), *reinterpret_cast<const B*>(p[2] + i * step[2]),
-                         *reinterpret_cast<const C*>(p[3] + i * step[3])));
+    *reinterpret_cast<O*>(p[0] + i * step[0]) = static_cast<O>(f(*reinterpret_cast<const A*>(p[1] + i * step[1]),
+                                                                 *reinterpret_cast<const B*>(p[2] + i * step[2]),
+                                                                 *reinterpret_cast<const C*>(p[3] + i * step[3])));
   }
 }
 

@@ -11,12 +11,12 @@ namespace {
 namespace m = kernels::math;
 
 // What every activation declares; `backward` is the fused op.
-#define LEVIN_ACTIVATION(Type, op_name, policy, saves)                                   \
-  static constexpr OpInfo info{.name = op_name, .autocast = policy};                     \
-  static constexpr OpInfo backward_info{.name = op_name "_backward"};                    \
-  static constexpr auto kTypes = kFloats;                                                \
-  static constexpr Saves kSaves = saves;                                                 \
-  static constexpr std::int64_t kGrain = 16384;                                          \
+#define LEVIN_ACTIVATION(Type, op_name, policy, saves)                \
+  static constexpr OpInfo info{.name = op_name, .autocast = policy};  \
+  static constexpr OpInfo backward_info{.name = op_name "_backward"}; \
+  static constexpr auto kTypes = kFloats;                             \
+  static constexpr Saves kSaves = saves;                              \
+  static constexpr std::int64_t kGrain = 16384;                       \
   Tensor backward(const Tensor& gy, const Tensor& s) const { return apply(UnaryBackward<Type>{*this}, gy, s); }
 constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
 
@@ -157,9 +157,7 @@ struct Elu {
     const T low = T(alpha) * m::exp(x < T(0) ? x : T(0));
     return x > T(0) ? T(1) : low;
   }
-  Tensor slope(const Tensor& x) const {
-    return where(gt(x, 0), ones_like(x), exp(clamp(x, {}, 0)) * alpha);
-  }
+  Tensor slope(const Tensor& x) const { return where(gt(x, 0), ones_like(x), exp(clamp(x, {}, 0)) * alpha); }
 };
 
 // log(1 + e^(beta x)) / beta, x itself above the threshold.
@@ -178,14 +176,12 @@ struct Softplus {
     const T s = m::sigmoid(z);
     return z > T(threshold) ? T(1) : s;
   }
-  Tensor slope(const Tensor& x) const {
-    return where(gt(x * beta, threshold), ones_like(x), sigmoid(x * beta));
-  }
+  Tensor slope(const Tensor& x) const { return where(gt(x * beta, threshold), ones_like(x), sigmoid(x * beta)); }
 };
 #undef LEVIN_ACTIVATION
 
-#define LEVIN_LIST(Type)       \
-  LEVIN_OP_TABLE(Unary<Type>)  \
+#define LEVIN_LIST(Type)      \
+  LEVIN_OP_TABLE(Unary<Type>) \
   LEVIN_OP_TABLE(UnaryBackward<Type>)
 LEVIN_LIST(Relu)
 LEVIN_LIST(Tanh)

@@ -30,9 +30,8 @@ struct As {
 // out = x, converted to out's dtype and broadcast to its shape.
 void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
   dispatch(info, x, kAll, [&]<class From>(const Cpu&, From) {
-    dispatch(info, out, kAll, [&]<class To>(const Cpu& on, To) {
-      run(on, As<Wide<To>>{}, Signature<Wide<To>, Wide<From>>{}, out, x);
-    });
+    dispatch(info, out, kAll,
+             [&]<class To>(const Cpu& on, To) { run(on, As<Wide<To>>{}, Signature<Wide<To>, Wide<From>>{}, out, x); });
   });
 }
 
@@ -54,7 +53,8 @@ struct Clone {
   Tensor forward(const Tensor& x) {
     Tensor out = empty_like(x);
     if (x.device().is_cpu() && x.is_contiguous()) {
-      if (x.numel() > 0) std::memcpy(address(out), address(x), static_cast<std::size_t>(x.numel()) * itemsize(x.dtype()));
+      if (x.numel() > 0)
+        std::memcpy(address(out), address(x), static_cast<std::size_t>(x.numel()) * itemsize(x.dtype()));
     } else {
       convert(info, out, x);
     }
@@ -81,7 +81,8 @@ void check_in_place(const char* op, const Tensor& x) {
   // A broadcast operand has one element for many places: writing to it in place has no meaning.
   for (int d = 0; d < x.rank(); ++d) {
     if (x.strides()[d] == 0 && x.shape()[d] > 1) {
-      fail<ShapeError>(std::string(op), ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
+      fail<ShapeError>(std::string(op), ": x of shape ", x.shape(), " is expanded along dimension ", d,
+                       "; write to a clone()");
     }
   }
 }
@@ -93,13 +94,17 @@ void check_fits(const char* op, const Tensor& x, const Tensor& y) {
 
 template <class T>
 LEVIN_HD T plus(T a, T b) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
-  else return a + b;
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  else
+    return a + b;
 }
 template <class T>
 LEVIN_HD T times(T a, T b) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) * static_cast<std::make_unsigned_t<T>>(b));
-  else return a * b;
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) * static_cast<std::make_unsigned_t<T>>(b));
+  else
+    return a * b;
 }
 struct AddScaled {
   Scalar alpha;
@@ -115,7 +120,8 @@ struct Times {
   }
 };
 
-constexpr OpInfo kCopyInfo{.name = "copy_"}, kFillInfo{.name = "fill_"}, kAddInfo{.name = "add_"}, kMulInfo{.name = "mul_"};
+constexpr OpInfo kCopyInfo{.name = "copy_"}, kFillInfo{.name = "fill_"}, kAddInfo{.name = "add_"},
+    kMulInfo{.name = "mul_"};
 
 // x and y may share memory in part: then y is read from a copy.
 Tensor apart(const Tensor& x, const Tensor& y) {
@@ -137,7 +143,8 @@ Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 Tensor Tensor::to(Device device) const {
   if (device == this->device()) return *this;
   if (device.is_meta()) return empty(shape(), device, dtype());
-  fail<UnsupportedError>("to: a copy from ", this->device(), " to ", device, " is asked for; this build has cpu, and meta holds no values");
+  fail<UnsupportedError>("to: a copy from ", this->device(), " to ", device,
+                         " is asked for; this build has cpu, and meta holds no values");
 }
 
 namespace detail {
@@ -188,9 +195,8 @@ void mul_(Tensor& x, const Tensor& y) {
   check_same_dtype("mul_", x, y);
   check_fits("mul_", x, y);
   const Tensor source = apart(x, y);
-  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
-    run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source);
-  });
+  dispatch(kMulInfo, x, kNumbers,
+           [&]<class T>(const Cpu& on, T) { run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source); });
   x.get().storage->wrote("mul_");
 }
 

@@ -7,13 +7,13 @@ namespace levin {
 namespace pointwise {
 namespace {
 
-#define LEVIN_COMPARISON(Type, op_name, sign)                                            \
-  struct Type {                                                                          \
-    static constexpr OpInfo info{.name = op_name, .autocast = AutocastPolicy::widest};   \
-    template <class T>                                                                   \
-    LEVIN_HD bool operator()(T a, T b) const {                                           \
-      return a sign b;                                                                   \
-    }                                                                                    \
+#define LEVIN_COMPARISON(Type, op_name, sign)                                          \
+  struct Type {                                                                        \
+    static constexpr OpInfo info{.name = op_name, .autocast = AutocastPolicy::widest}; \
+    template <class T>                                                                 \
+    LEVIN_HD bool operator()(T a, T b) const {                                         \
+      return a sign b;                                                                 \
+    }                                                                                  \
   }
 LEVIN_COMPARISON(Eq, "eq", ==);
 LEVIN_COMPARISON(Ne, "ne", !=);
@@ -29,7 +29,8 @@ struct Compare {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& a, const Tensor& b) {
     Tensor out = empty(common_shape(info.name, a, b), a.device(), DType::b8);
-    dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) { run(on, F{}, Signature<bool, Wide<T>, Wide<T>>{}, out, a, b); });
+    dispatch(info, a, kAll,
+             [&]<class T>(const Cpu& on, T) { run(on, F{}, Signature<bool, Wide<T>, Wide<T>>{}, out, a, b); });
     return out;
   }
 };

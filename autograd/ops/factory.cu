@@ -10,7 +10,8 @@ namespace {
 constexpr OpInfo kArange{.name = "arange"}, kLinspace{.name = "linspace"}, kEye{.name = "eye"};
 
 void check_number(const char* op, Scalar s, DType dtype) {
-  if (!s.is_integer() && !is_float(dtype)) fail<DTypeError>(std::string(op), ": the number ", s, " does not fit ", dtype);
+  if (!s.is_integer() && !is_float(dtype))
+    fail<DTypeError>(std::string(op), ": the number ", s, " does not fit ", dtype);
 }
 
 // out[i] = begin + i * step, computed in double (integers exactly), one rounding.
@@ -18,8 +19,10 @@ void fill_range(const OpInfo& info, const Tensor& out, Scalar begin, Scalar step
   dispatch(info, out, kNumbers, [&]<class T>(const Cpu&, T) {
     T* y = ptr<T>(out);
     for (std::int64_t i = 0; i < out.numel(); ++i) {
-      if constexpr (std::is_integral_v<T>) y[i] = static_cast<T>(begin.integer() + i * step.integer());
-      else y[i] = T(begin.real() + static_cast<double>(i) * step.real());
+      if constexpr (std::is_integral_v<T>)
+        y[i] = static_cast<T>(begin.integer() + i * step.integer());
+      else
+        y[i] = T(begin.real() + static_cast<double>(i) * step.real());
     }
   });
 }
@@ -49,7 +52,8 @@ Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype)
   if (step.real() == 0 || !std::isfinite(n) || n < 0) {
     fail<ShapeError>("arange: from ", begin, " to ", end, " in steps of ", step, " never arrives");
   }
-  if (n > static_cast<double>(kMaxDim)) fail<ShapeError>("arange: ", n, " values are asked for, at most 2^40 are supported");
+  if (n > static_cast<double>(kMaxDim))
+    fail<ShapeError>("arange: ", n, " values are asked for, at most 2^40 are supported");
   Tensor out = empty({static_cast<std::int64_t>(n)}, device, dtype);
   fill_range(kArange, out, begin, step);
   return out;

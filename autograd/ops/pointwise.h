@@ -16,8 +16,10 @@ namespace levin::pointwise {
 inline constexpr std::int64_t kGrain = 32768;
 template <class F>
 [[nodiscard]] constexpr std::int64_t grain_of() {
-  if constexpr (requires { F::kGrain; }) return F::kGrain;
-  else return kGrain;
+  if constexpr (requires { F::kGrain; })
+    return F::kGrain;
+  else
+    return kGrain;
 }
 
 template <class T>
@@ -33,16 +35,22 @@ struct Signature {};
   return t.is_contiguous() && !is_half(t.dtype()) && t.shape() == shape;
 }
 template <class T>
-[[nodiscard]] bool row_like(const Immediate<T>&, const Shape&) { return true; }
+[[nodiscard]] bool row_like(const Immediate<T>&, const Shape&) {
+  return true;
+}
 [[nodiscard]] inline char* address(const Tensor& t) {
   const auto& p = t.get();
   return reinterpret_cast<char*>(p.storage->data) + p.offset * static_cast<std::int64_t>(itemsize(p.dtype));
 }
 template <class T>
-[[nodiscard]] char* address(const Immediate<T>& s) { return reinterpret_cast<char*>(const_cast<T*>(&s.value)); }
+[[nodiscard]] char* address(const Immediate<T>& s) {
+  return reinterpret_cast<char*>(const_cast<T*>(&s.value));
+}
 [[nodiscard]] inline std::int64_t row_step(const Tensor& t) { return static_cast<std::int64_t>(itemsize(t.dtype())); }
 template <class T>
-[[nodiscard]] std::int64_t row_step(const Immediate<T>&) { return 0; }
+[[nodiscard]] std::int64_t row_step(const Immediate<T>&) {
+  return 0;
+}
 inline void add_to(kernels::PointwisePlan& plan, const Shape& shape, const Tensor& t) {
   plan.add(address(t), shape, t.shape(), t.strides(), t.dtype());
 }
@@ -99,14 +107,16 @@ template <class F, class... D>
 template <class F, class... D>
 [[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, const Tensor& b) {
   Tensor out = empty(common_shape(info.name, a, b), a.device(), a.dtype());
-  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b); });
+  dispatch(info, a, types,
+           [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b); });
   return out;
 }
 
 // A number takes the tensor's dtype; a fraction has no place in an integer tensor.
 inline void check_scalar(const char* op, const Tensor& x, Scalar s) {
   if (!s.is_integer() && !is_float(x.dtype())) [[unlikely]] {
-    fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", x.dtype(), "; convert the tensor, or write an integer");
+    fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", x.dtype(),
+                     "; convert the tensor, or write an integer");
   }
 }
 
@@ -118,8 +128,10 @@ template <Side side, class F, class... D>
   Tensor out = empty_like(a);
   dispatch(info, a, types, [&]<class T>(const Cpu& on, T) {
     const Immediate<Wide<T>> number{s.to<Wide<T>>()};
-    if constexpr (side == Side::right) run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, number);
-    else run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, number, a);
+    if constexpr (side == Side::right)
+      run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, number);
+    else
+      run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, number, a);
   });
   return out;
 }
@@ -154,18 +166,18 @@ struct Unary {
     if constexpr (F::kSaves == Saves::output) saved = y;
     return y;
   }
-  auto saved_outputs()
-    requires(F::kSaves == Saves::output)
-  {
-    return std::tie(saved);
-  }
+  auto saved_outputs() requires(F::kSaves == Saves::output) { return std::tie(saved); }
   Grads<1> backward(const Tensor& gy, NeedMask) {
-    if constexpr (F::kSaves == Saves::nothing) return {f.backward(gy)};
-    else return {f.backward(gy, saved.get())};
+    if constexpr (F::kSaves == Saves::nothing)
+      return {f.backward(gy)};
+    else
+      return {f.backward(gy, saved.get())};
   }
 };
 template <class F>
-[[nodiscard]] Tensor unary(const Tensor& x, F f = {}) { return apply(Unary<F>{f}, x); }
+[[nodiscard]] Tensor unary(const Tensor& x, F f = {}) {
+  return apply(Unary<F>{f}, x);
+}
 
 // gx = gy * f'(s) in one pass, where s is what F saves. F also has `T slope(T s) const`, backward_info, and
 // `Tensor slope(const Tensor& s) const`, the same from public ops: through it the second and higher derivatives go.
@@ -192,7 +204,8 @@ struct UnaryBackward {
     Grads<2> grads;
     if (need[0]) grads[0] = apply(UnaryBackward{f}, gg, saved.get());
     if (need[1]) {
-      grads[1] = vjp<1>([&](auto& in) { return f.slope(in[0]); }, {saved.get()}, std::array{gg * gy.get()}, NeedMask(1))[0];
+      grads[1] =
+          vjp<1>([&](auto& in) { return f.slope(in[0]); }, {saved.get()}, std::array{gg * gy.get()}, NeedMask(1))[0];
     }
     return grads;
   }
@@ -241,8 +254,10 @@ struct WithNumber {
     return map<side>(info, f, F::kTypes, in, number);
   }
   Grads<1> backward(const Tensor& gy, NeedMask) {
-    if constexpr (side == Side::right) return {f.backward_right(gy, x, number)};
-    else return {f.backward_left(gy, x, number)};
+    if constexpr (side == Side::right)
+      return {f.backward_right(gy, x, number)};
+    else
+      return {f.backward_left(gy, x, number)};
   }
 };
 

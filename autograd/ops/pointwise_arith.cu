@@ -74,7 +74,9 @@ struct Div {
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor& b) const { return gy / b; }
   Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return neg(gy * (a / b) / b); }
   Tensor backward_right(const Tensor& gy, const SavedInput&, Scalar s) const { return gy / s; }
-  Tensor backward_left(const Tensor& gy, const SavedInput& x, Scalar s) const { return neg(gy * (s / x.get()) / x.get()); }
+  Tensor backward_left(const Tensor& gy, const SavedInput& x, Scalar s) const {
+    return neg(gy * (s / x.get()) / x.get());
+  }
 };
 
 struct Maximum {
@@ -100,8 +102,12 @@ struct Minimum {
   LEVIN_HD T operator()(T a, T b) const {
     return a < b || a != a ? a : b;
   }
-  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const { return Maximum::share(gy, lt(a, b), eq(a, b)); }
-  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return Maximum::share(gy, lt(b, a), eq(a, b)); }
+  Tensor backward_a(const Tensor& gy, const Tensor& a, const Tensor& b) const {
+    return Maximum::share(gy, lt(a, b), eq(a, b));
+  }
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
+    return Maximum::share(gy, lt(b, a), eq(a, b));
+  }
 };
 
 struct Remainder {
@@ -129,7 +135,9 @@ struct Neg {
   static constexpr Saves kSaves = Saves::nothing;
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    return wrapping(T(0), x, [](auto z, auto y) { return std::is_integral_v<T> ? static_cast<decltype(y)>(z - y) : static_cast<decltype(y)>(-y); });
+    return wrapping(T(0), x, [](auto z, auto y) {
+      return std::is_integral_v<T> ? static_cast<decltype(y)>(z - y) : static_cast<decltype(y)>(-y);
+    });
   }
   Tensor backward(const Tensor& gy) const { return neg(gy); }
 };
@@ -140,8 +148,10 @@ struct Abs {
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>) return std::abs(x);
-    else return x < T(0) ? Neg{}(x) : x;
+    if constexpr (std::is_floating_point_v<T>)
+      return std::abs(x);
+    else
+      return x < T(0) ? Neg{}(x) : x;
   }
   Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * sign(x); }
 };
@@ -152,8 +162,10 @@ struct Sign {
   static constexpr Saves kSaves = Saves::nothing;
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>) return x != x ? x : T(x > T(0)) - T(x < T(0));
-    else return static_cast<T>((x > T(0)) - (x < T(0)));
+    if constexpr (std::is_floating_point_v<T>)
+      return x != x ? x : T(x > T(0)) - T(x < T(0));
+    else
+      return static_cast<T>((x > T(0)) - (x < T(0)));
   }
   Tensor backward(const Tensor& gy) const { return zeros_like(gy); }
 };
@@ -169,16 +181,16 @@ struct Square {
   Tensor backward(const Tensor& gy, const Tensor& x) const { return gy * x * 2; }
 };
 
-#define LEVIN_ROUNDING(Type, op_name, expression)                            \
-  struct Type {                                                              \
-    static constexpr OpInfo info{.name = op_name};                           \
-    static constexpr auto kTypes = kFloats;                                  \
-    static constexpr Saves kSaves = Saves::nothing;                          \
-    template <class T>                                                       \
-    LEVIN_HD T operator()(T x) const {                                       \
-      return expression;                                                     \
-    }                                                                        \
-    Tensor backward(const Tensor& gy) const { return zeros_like(gy); }       \
+#define LEVIN_ROUNDING(Type, op_name, expression)                      \
+  struct Type {                                                        \
+    static constexpr OpInfo info{.name = op_name};                     \
+    static constexpr auto kTypes = kFloats;                            \
+    static constexpr Saves kSaves = Saves::nothing;                    \
+    template <class T>                                                 \
+    LEVIN_HD T operator()(T x) const {                                 \
+      return expression;                                               \
+    }                                                                  \
+    Tensor backward(const Tensor& gy) const { return zeros_like(gy); } \
   }
 LEVIN_ROUNDING(Floor, "floor", std::floor(x));
 LEVIN_ROUNDING(Ceil, "ceil", std::ceil(x));
@@ -224,9 +236,13 @@ LEVIN_OP_TABLE(Unary<Round>)
 LEVIN_OP_TABLE(Unary<Clamp>)
 
 template <class F>
-Tensor binary(const Tensor& a, const Tensor& b) { return apply(Binary<F>{}, a, b); }
+Tensor binary(const Tensor& a, const Tensor& b) {
+  return apply(Binary<F>{}, a, b);
+}
 template <class F, Side side = Side::right>
-Tensor with_number(const Tensor& x, Scalar s) { return apply(WithNumber<F, side>{{}, s}, x); }
+Tensor with_number(const Tensor& x, Scalar s) {
+  return apply(WithNumber<F, side>{{}, s}, x);
+}
 
 }  // namespace
 }  // namespace pointwise

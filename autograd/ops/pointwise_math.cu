@@ -11,18 +11,18 @@ namespace {
 namespace m = kernels::math;
 
 // One elementary function: its value, what its derivative reads (x or y), and the rule in public ops.
-#define LEVIN_MATH(Type, op_name, policy, saves, value, rule)                    \
-  struct Type {                                                                  \
-    static constexpr OpInfo info{.name = op_name, .autocast = policy};           \
-    static constexpr auto kTypes = kFloats;                                      \
-    static constexpr Saves kSaves = saves;                                       \
-    static constexpr std::int64_t kGrain = 16384;                                \
-    template <class T>                                                           \
-    LEVIN_HD T operator()(T x) const {                                           \
-      return value;                                                              \
-    }                                                                            \
-    Tensor backward(const Tensor& gy, const Tensor& s) const { return rule; }    \
-  };                                                                             \
+#define LEVIN_MATH(Type, op_name, policy, saves, value, rule)                 \
+  struct Type {                                                               \
+    static constexpr OpInfo info{.name = op_name, .autocast = policy};        \
+    static constexpr auto kTypes = kFloats;                                   \
+    static constexpr Saves kSaves = saves;                                    \
+    static constexpr std::int64_t kGrain = 16384;                             \
+    template <class T>                                                        \
+    LEVIN_HD T operator()(T x) const {                                        \
+      return value;                                                           \
+    }                                                                         \
+    Tensor backward(const Tensor& gy, const Tensor& s) const { return rule; } \
+  };                                                                          \
   LEVIN_OP_TABLE(Unary<Type>)
 constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
 constexpr double kLn2 = 0.693147180559945309417232121458, kLn10 = 2.30258509299404568401799145468;
@@ -30,17 +30,17 @@ constexpr double kTwoOverSqrtPi = 1.12837916709551257389615890312;
 
 LEVIN_MATH(Sqrt, "sqrt", keep, Saves::output, std::sqrt(x), gy * 0.5 / s)
 LEVIN_MATH(Rsqrt, "rsqrt", full, Saves::output, m::rsqrt(x), gy * -0.5 * (s * s * s))
-LEVIN_MATH(Reciprocal, "reciprocal", full, Saves::output, T(1) / x, neg(gy * s * s))
-LEVIN_MATH(Exp, "exp", full, Saves::output, m::exp(x), gy * s)
-LEVIN_MATH(Expm1, "expm1", full, Saves::output, m::expm1(x), gy * (s + 1))
+LEVIN_MATH(Reciprocal, "reciprocal", full, Saves::output, T(1) / x, neg(gy* s* s))
+LEVIN_MATH(Exp, "exp", full, Saves::output, m::exp(x), gy* s)
+LEVIN_MATH(Expm1, "expm1", full, Saves::output, m::expm1(x), gy*(s + 1))
 LEVIN_MATH(Log, "log", full, Saves::input, m::log(x), gy / s)
 LEVIN_MATH(Log1p, "log1p", full, Saves::input, m::log1p(x), gy / (s + 1))
 LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
 LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
-LEVIN_MATH(Sin, "sin", keep, Saves::input, m::sin(x), gy * cos(s))
-LEVIN_MATH(Cos, "cos", keep, Saves::input, m::cos(x), neg(gy * sin(s)))
-LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy * (s * s + 1))
-LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy * (exp(neg(s * s)) * kTwoOverSqrtPi))
+LEVIN_MATH(Sin, "sin", keep, Saves::input, m::sin(x), gy* cos(s))
+LEVIN_MATH(Cos, "cos", keep, Saves::input, m::cos(x), neg(gy* sin(s)))
+LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
+LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
 #undef LEVIN_MATH
 
 struct Pow {

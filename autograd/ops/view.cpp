@@ -13,11 +13,11 @@ namespace {
 // to a dense row-major tensor of x's shape. Backward writes the gradient through the same window into zeros; the window
 // of unfold overlaps itself, so it adds. Both are linear, and each is the other's derivative.
 struct Geometry {
-  Shape of;              // x's shape
-  Shape shape;           // the result's
-  Strides dim{};         // result dimension d steps along x's dimension from[d] by times[d] elements of it
+  Shape of;       // x's shape
+  Shape shape;    // the result's
+  Strides dim{};  // result dimension d steps along x's dimension from[d] by times[d] elements of it
   std::array<std::int8_t, kMaxRank> from{};
-  std::array<std::int8_t, kMaxRank> from2{};  // a second dimension it steps along as well (diagonal), or -1
+  std::array<std::int8_t, kMaxRank> from2{};   // a second dimension it steps along as well (diagonal), or -1
   std::array<std::int64_t, kMaxRank> start{};  // first index along each dimension of x
   bool overlaps = false;
 
@@ -43,11 +43,21 @@ struct Window {
   Tensor forward(const Tensor& x) { return geometry->look(x); }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {write_through(geometry, gy)}; }
 };
-struct WindowName { static constexpr const char* value = "window"; };
-struct SliceName { static constexpr const char* value = "slice"; };
-struct SelectName { static constexpr const char* value = "select"; };
-struct DiagonalName { static constexpr const char* value = "diagonal"; };
-struct UnfoldName { static constexpr const char* value = "unfold"; };
+struct WindowName {
+  static constexpr const char* value = "window";
+};
+struct SliceName {
+  static constexpr const char* value = "slice";
+};
+struct SelectName {
+  static constexpr const char* value = "select";
+};
+struct DiagonalName {
+  static constexpr const char* value = "diagonal";
+};
+struct UnfoldName {
+  static constexpr const char* value = "unfold";
+};
 
 struct WindowBackward {
   static constexpr OpInfo info{.name = "window_backward"};
@@ -70,7 +80,9 @@ struct WindowBackward {
   }
   Grads<1> backward(const Tensor& gg, NeedMask) { return {apply(Window<WindowName>{geometry}, gg)}; }
 };
-Tensor write_through(const std::shared_ptr<const Geometry>& g, const Tensor& gy) { return apply(WindowBackward{g}, gy); }
+Tensor write_through(const std::shared_ptr<const Geometry>& g, const Tensor& gy) {
+  return apply(WindowBackward{g}, gy);
+}
 
 // All dimensions of x as they are.
 std::shared_ptr<Geometry> whole(const Tensor& x) {
@@ -115,7 +127,8 @@ struct Permute {
       dims[static_cast<std::size_t>(d)] = x.shape()[from];
       strides[d] = x.strides()[from];
     }
-    return as_strided(x, Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(x.rank()))), strides, x.offset());
+    return as_strided(x, Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(x.rank()))), strides,
+                      x.offset());
   }
   Grads<1> backward(const Tensor& gy, NeedMask) {
     std::array<std::int64_t, kMaxRank> inverse{};
@@ -132,7 +145,8 @@ struct Expand {
     from = x.shape();
     Strides strides;
     const int lead = to.rank() - x.rank();
-    for (int d = lead; d < to.rank(); ++d) strides[d] = x.shape()[d - lead] == 1 && to[d] != 1 ? 0 : x.strides()[d - lead];
+    for (int d = lead; d < to.rank(); ++d)
+      strides[d] = x.shape()[d - lead] == 1 && to[d] != 1 ? 0 : x.strides()[d - lead];
     return as_strided(x, to, strides, x.offset());
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {sum_to(gy, from)}; }
@@ -192,13 +206,15 @@ Shape resolve(const char* op, const Tensor& x, const Dims& dims) {
   }
   if (open >= 0) {
     if (known == 0 || x.numel() % known != 0) {
-      fail<ShapeError>(std::string(op), ": shape ", x.shape(), " with ", x.numel(), " elements is not divisible by the given sizes' ", known);
+      fail<ShapeError>(std::string(op), ": shape ", x.shape(), " with ", x.numel(),
+                       " elements is not divisible by the given sizes' ", known);
     }
     sizes[static_cast<std::size_t>(open)] = x.numel() / known;
   }
   const Shape to(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(dims.count())));
   if (to.numel() != x.numel()) {
-    fail<ShapeError>(std::string(op), ": shape ", x.shape(), " has ", x.numel(), " elements, ", to, " has ", to.numel());
+    fail<ShapeError>(std::string(op), ": shape ", x.shape(), " has ", x.numel(), " elements, ", to, " has ",
+                     to.numel());
   }
   return to;
 }
@@ -248,7 +264,8 @@ Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_
   const std::int64_t size = x.shape()[d];
   const std::int64_t from = begin < 0 ? begin + size : begin;
   if (from < 0 || length < 0 || from > size || length > size - from) {
-    fail<IndexError>("narrow: elements ", begin, " to ", begin, " + ", length, " are asked for, dimension ", d, " has ", size);
+    fail<IndexError>("narrow: elements ", begin, " to ", begin, " + ", length, " are asked for, dimension ", d, " has ",
+                     size);
   }
   return slice(x, d, from, from + length);
 }
@@ -269,8 +286,8 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
   const int a = wrap_dim("diagonal", dim0, x.rank()), b = wrap_dim("diagonal", dim1, x.rank());
   if (a == b) fail<IndexError>("diagonal: both dimensions are ", a, ", expected two different ones");
   const std::int64_t rows = x.shape()[a], cols = x.shape()[b];
-  const std::int64_t length = std::max<std::int64_t>(0, offset >= 0 ? std::min(rows, cols - std::min(offset, cols))
-                                                                    : std::min(rows - std::min(-offset, rows), cols));
+  const std::int64_t length = std::max<std::int64_t>(
+      0, offset >= 0 ? std::min(rows, cols - std::min(offset, cols)) : std::min(rows - std::min(-offset, rows), cols));
   auto g = whole(x);
   if (length > 0) {
     g->start[static_cast<std::size_t>(a)] = std::max<std::int64_t>(0, -offset);
@@ -288,7 +305,8 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
 
 Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step) {
   const int d = wrap_dim("unfold", dim, x.rank());
-  if (size < 1 || size > x.shape()[d]) fail<ShapeError>("unfold: the window is ", size, ", dimension ", d, " has ", x.shape()[d]);
+  if (size < 1 || size > x.shape()[d])
+    fail<ShapeError>("unfold: the window is ", size, ", dimension ", d, " has ", x.shape()[d]);
   if (step < 1) fail<ShapeError>("unfold: the step is ", step, ", expected 1 or more");
   auto g = whole(x);
   g->dim[d] = step;
@@ -305,14 +323,16 @@ Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
 }
 
 Tensor t(const Tensor& x) {
-  if (x.rank() != 2) fail<ShapeError>("t: x has shape ", x.shape(), ", expected 2 dimensions; use transpose or permute");
+  if (x.rank() != 2)
+    fail<ShapeError>("t: x has shape ", x.shape(), ", expected 2 dimensions; use transpose or permute");
   return transpose(x, 0, 1);
 }
 
 Tensor permute(const Tensor& x, Dims order) {
-  if (order.count() != x.rank()) fail<ShapeError>("permute: ", order.count(), " dimensions are given, x has shape ", x.shape());
+  if (order.count() != x.rank())
+    fail<ShapeError>("permute: ", order.count(), " dimensions are given, x has shape ", x.shape());
   Permute op{};
-  if (x.rank() > 0) wrap_dims("permute", order.span(), x.rank());  // each once
+  if (x.rank() > 0) (void)wrap_dims("permute", order.span(), x.rank());  // each once
   for (int d = 0; d < x.rank(); ++d) op.order[static_cast<std::size_t>(d)] = wrap_dim("permute", order[d], x.rank());
   return apply(op, x);
 }
@@ -347,8 +367,10 @@ Tensor flatten(const Tensor& x, std::int64_t begin, std::int64_t end) {
   std::array<std::int64_t, kMaxRank> sizes{};
   std::size_t n = 0;
   for (int d = 0; d < x.rank(); ++d) {
-    if (d > a && d <= b) sizes[n - 1] *= x.shape()[d];
-    else sizes[n++] = x.shape()[d];
+    if (d > a && d <= b)
+      sizes[n - 1] *= x.shape()[d];
+    else
+      sizes[n++] = x.shape()[d];
   }
   return reshape(x, Dims(std::span<const std::int64_t>(sizes.data(), n)));
 }
@@ -377,9 +399,11 @@ Tensors split(const Tensor& x, std::span<const std::int64_t> sizes, std::int64_t
   const int d = wrap_dim("split", dim, x.rank());
   std::int64_t total = 0;
   for (const std::int64_t s : sizes) {
-    if (s < 0 || __builtin_add_overflow(total, s, &total)) fail<ShapeError>("split: a part has size ", s, ", expected 0 or more");
+    if (s < 0 || __builtin_add_overflow(total, s, &total))
+      fail<ShapeError>("split: a part has size ", s, ", expected 0 or more");
   }
-  if (total != x.shape()[d]) fail<ShapeError>("split: the parts add up to ", total, ", dimension ", d, " has ", x.shape()[d]);
+  if (total != x.shape()[d])
+    fail<ShapeError>("split: the parts add up to ", total, ", dimension ", d, " has ", x.shape()[d]);
   Tensors parts;
   std::int64_t begin = 0;
   for (const std::int64_t s : sizes) {
@@ -393,7 +417,8 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
   const int d = wrap_dim("split", dim, x.rank());
   if (size < 1) fail<ShapeError>("split: the part size is ", size, ", expected 1 or more");
   std::vector<std::int64_t> sizes;
-  for (std::int64_t rest = x.shape()[d]; rest > 0 || sizes.empty(); rest -= sizes.back()) sizes.push_back(std::min(size, rest));
+  for (std::int64_t rest = x.shape()[d]; rest > 0 || sizes.empty(); rest -= sizes.back())
+    sizes.push_back(std::min(size, rest));
   return split(x, sizes, d);
 }
 
