@@ -1,0 +1,217 @@
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <thread>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+const Device cpu = Device::cpu();
+Tensor leaf(std::initializer_list<double> values) {
+  Tensor t = tensor(values, cpu);
+  t.requires_grad_();
+  return t;
+}
+
+TEST_CASE("backward adds the product rule's two terms into the leaves") {
+  Tensor x = leaf({2, 3}), y = leaf({5, 7});
+  const Tensor z = x * y + x;
+  backward(z, ones_like(z));
+  CHECK(x.grad().to_vector<double>() == std::vector<double>{6, 8});
+  CHECK(y.grad().to_vector<double>() == std::vector<double>{2, 3});
+}
+
+TEST_CASE("a second backward adds to gradients that are set, and clearing them starts anew") {
+  Tensor x = leaf({2});
+  for (int i = 0; i < 2; ++i) backward(x * 3);
+  CHECK(x.grad().item() == 6);
+  x.set_grad({});
+  backward(x * 3);
+  CHECK(x.grad().item() == 3);
+}
+
+TEST_CASE("a tensor used twice gets both contributions before its producer runs") {
+  Tensor x = leaf({0.5});
+  const Tensor a = exp(x);
+  backward(a * a + a);
+  const double e = std::exp(0.5);
+  CHECK(x.grad().item() == doctest::Approx(2 * e * e + e));
+}
+
+TEST_CASE("higher derivatives: the third of x^4 is 24 x") {
+  Tensor x = leaf({1.5});
+  Tensor y = x * x * x * x;
+  for (int order = 0; order < 3; ++order) y = grad(y, std::span(&x, 1), {.create_graph = true})[0];
+  CHECK(y.item() == doctest::Approx(36));
+}
+
+TEST_CASE("a fused backward differentiates through its composite to the third order") {
+  Tensor x = leaf({0.3});
+  Tensor y = tanh(x);
+  for (int order = 0; order < 3; ++order) y = grad(y, std::span(&x, 1), {.create_graph = true})[0];
+  const double t = std::tanh(0.3);
+  CHECK(y.item() == doctest::Approx((1 - t * t) * (6 * t * t - 2)));
+}
+
+TEST_CASE("a saved tensor written since names both ops and the versions") {
+  Tensor x = leaf({1, 2}), w = tensor({3.0, 4.0}, cpu);
+  const Tensor y = x * w;
+  fill_(w, 0);
+  CHECK_THROWS_WITH_AS(backward(y, ones_like(y)),
+                       "mul: input 1 (f64 [2]) was saved at version 0 and is at version 1; last written by fill_. Write to a "
+                       "clone(), or after backward",
+                       AutogradError);
+}
+
+TEST_CASE("a view shares its base's version counter") {
+  Tensor base = zeros({4}, cpu);
+  Tensor part = narrow(base, 0, 1, 2);
+  const auto before = base.version();
+  fill_(part, 1);
+  CHECK(base.version() == before + 1);
+  CHECK(base.to_vector<float>() == std::vector<float>{0, 1, 1, 0});
+}
+
+TEST_CASE("a second backward through a freed graph says so") {
+  Tensor x = leaf({2});
+  const Tensor y = x * x;
+  backward(y);
+  CHECK_THROWS_AS(backward(y), AutogradError);
+  const Tensor z = x * x;
+  backward(z, {.retain_graph = true});
+  backward(z);
+  CHECK(x.grad().item() == 12);
+}
+
+TEST_CASE("nothing is recorded under NoGrad, and InferenceMode refuses to switch it on") {
+  Tensor x = leaf({2});
+  {
+    const NoGrad off;
+    CHECK_FALSE((x * x).requires_grad());
+  }
+  CHECK((x * x).requires_grad());
+  CHECK_FALSE((x * x).detach().requires_grad());
+  const InferenceMode inference;
+  CHECK_FALSE((x * x).requires_grad());
+  CHECK_THROWS_AS(GradMode(true), StateError);
+}
+
+TEST_CASE("in-place writes to a tensor that requires grad are refused while recording") {
+  Tensor x = leaf({2});
+  CHECK_THROWS_AS(add_(x, x), AutogradError);
+  CHECK(x.item() == 2);
+  const NoGrad off;
+  add_(x, x);
+  CHECK(x.item() == 4);
+}
+
+TEST_CASE("grad leaves the leaves alone, and an unused input is an error or undefined") {
+  Tensor x = leaf({2}), unused = leaf({1});
+  const Tensor y = x * x;
+  CHECK(grad(y, std::span(&x, 1))[0].item() == 4);
+  CHECK_FALSE(x.grad().defined());
+  const std::array<Tensor, 2> both{x, unused};
+  CHECK_THROWS_AS((void)grad(x * x, both), AutogradError);
+  const Tensors some = grad(x * x, both, {.allow_unused = true});
+  CHECK(some[0].item() == 4);
+  CHECK_FALSE(some[1].defined());
+}
+
+TEST_CASE("grad with respect to an inner result stops there") {
+  Tensor x = leaf({3});
+  const Tensor inner = x * 2;
+  CHECK(grad(inner * inner, std::span(&inner, 1))[0].item() == 12);
+}
+
+TEST_CASE("a hook runs once, after the last contribution") {
+  Tensor x = leaf({2});
+  int calls = 0;
+  double seen = 0;
+  HookHandle handle = on_gradient_complete(x, [&](const Tensor& g) {
+    ++calls;
+    seen = g.item();
+  });
+  backward(x * x + x * 3 + x);
+  CHECK(calls == 1);
+  CHECK(seen == 8);
+  handle.remove();
+  backward(x * x);
+  CHECK(calls == 1);
+}
+
+TEST_CASE("anomaly mode names the op that made the first NaN") {
+  const AnomalyMode on;
+  Tensor x = leaf({-1});
+  CHECK_THROWS_WITH_AS((void)(log(x) * 2), doctest::Contains("log: the first NaN"), AutogradError);
+}
+
+TEST_CASE("chains and diamonds of a million nodes run and free on a small stack") {
+  std::exception_ptr failed;
+  double chain = 0, diamond = 0;
+  const auto work = [&] {
+    try {
+      Tensor x = leaf({1});
+      Tensor y = x;
+      for (int i = 0; i < 1'000'000; ++i) y = y + x;
+      backward(y);
+      chain = x.grad().item();
+      x.set_grad({});
+      y = x;
+      for (int i = 0; i < 60; ++i) y = (y + y) * 0.5;
+      backward(y);
+      diamond = x.grad().item();
+      y = x;
+      for (int i = 0; i < 1'000'000; ++i) y = y * 1.0;  // freed without a backward
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  };
+  // pthread's smallest usual stack; recursion over the chain would need hundreds of megabytes.
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 512 * 1024);
+  pthread_t thread;
+  auto body = +[](void* f) -> void* {
+    (*static_cast<decltype(work)*>(f))();
+    return nullptr;
+  };
+  REQUIRE(pthread_create(&thread, &attributes, body, const_cast<void*>(static_cast<const void*>(&work))) == 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+  CHECK_FALSE(failed);
+  CHECK(chain == 1'000'001);
+  CHECK(diamond == 1);
+}
+
+TEST_CASE("a loss that needs no seed, and one that does") {
+  Tensor x = leaf({1, 2});
+  CHECK_THROWS_AS(backward(x * 2), AutogradError);
+  CHECK_THROWS_AS(backward(x * 2, tensor({1.0}, cpu)), ShapeError);
+  CHECK_THROWS_AS(backward(tensor({1.0}, cpu)), AutogradError);
+}
+
+TEST_CASE("a leaf that is its own loss keeps a gradient of its own") {
+  Tensor x = leaf({1});
+  Tensor seed = tensor({2.0}, cpu);
+  backward(x, seed);
+  fill_(seed, 5);
+  CHECK(x.grad().item() == 2);
+}
+
+TEST_CASE("a frozen leaf takes part without a gradient") {
+  Tensor x = leaf({2}), w = leaf({3});
+  w.requires_grad_(false);
+  backward(x * w);
+  CHECK(x.grad().item() == 3);
+  CHECK_FALSE(w.grad().defined());
+  CHECK_THROWS_AS((x * w).requires_grad_(false), AutogradError);
+  Tensor index = tensor({std::int64_t{1}}, cpu);
+  CHECK_THROWS_AS(index.requires_grad_(), DTypeError);
+}
+
+}  // namespace
+}  // namespace levin
