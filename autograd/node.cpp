@@ -55,6 +55,14 @@ namespace detail {
 
 const OpInfo Leaf::kInfo{.name = "leaf"};
 
+namespace {
+// Nobody else can see or write this tensor: neither another handle nor a view.
+bool sole_owner(const Tensor& t) {
+  const TensorImpl& p = t.get();
+  return p.contiguous && p.refs.load(std::memory_order_acquire) == 1 && p.storage->use_count() == 1;
+}
+}  // namespace
+
 void Leaf::accumulate(Tensor gradient) {
   std::vector<std::shared_ptr<LeafHook>> due;
   Tensor complete;
@@ -62,7 +70,7 @@ void Leaf::accumulate(Tensor gradient) {
     const std::lock_guard lock(mutex);
     if (grad.defined()) {
       grad = add(grad, gradient);
-    } else if (records(gradient) || (gradient.is_contiguous() && gradient.get().storage->use_count() == 1)) {
+    } else if (records(gradient) || sole_owner(gradient)) {
       grad = std::move(gradient);
     } else {
       grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written to
