@@ -350,7 +350,7 @@ LEVIN_HD F sine(F x) {
     tail = (c - rest) + low;
   }
   Bits quadrant;
-  if constexpr (sizeof(F) == 4)  // the same integer, found in float's low bits again: cheaper than narrowing 64 bits
+  if constexpr (sizeof(F) == 4)
     quadrant = Bits(int32_t(n)) + quadrants;
   else
     quadrant = bits(t) + quadrants;

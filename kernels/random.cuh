@@ -1,0 +1,233 @@
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_RANDOM_CUH
+#define LEVIN_KERNELS_RANDOM_CUH
+// Random numbers into n contiguous elements. `range` is what Generator::reserve(n) gave; how an element finds its
+// random words is in Note [Random numbers by element]. The bits are the same for every thread count and level.
+//   uniform(on, T* out, n, range, double low, double high)    low + (high - low) u, u in [0, 1); floats. u has 24 bits
+//                                              for float, 53 for double, 11 for f16, 8 for bf16: T holds it exactly.
+//   normal(on, T* out, n, range, double mean, double std)     mean + std z, floats; f16 and bf16 round the float z
+//   randint(on, T* out, n, range, int64_t low, int64_t high)  low <= integer < high, any T; needs low < high
+//   bernoulli(on, T* out, n, range, double p)                 1 with probability p (to 2^-32), else 0; any T
+//   dropout(on, const T* x, T* y, n, range, double p)         y = x / (1 - p), or 0 with probability p; floats
+//     The backward pass is the same call with gy, gx and the range of the forward pass. y may be x. p == 1 gives 0.
+//   permutation(on, int64_t* out, n, range)                   0 .. n-1 in random order (Fisher and Yates)
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "levin/dtype.h"
+#include "levin/generator.h"
+
+#include "kernels/cpu.h"
+#include "kernels/device/draw.cuh"
+#include "kernels/device/philox.cuh"
+#include "kernels/hd.h"
+
+#define LEVIN_LEVEL_FILE "kernels/random.cuh"
+#include "kernels/each_level.h"
+
+namespace levin::kernels::cpu {
+LEVIN_PICK(uniform)
+LEVIN_PICK(normal)
+LEVIN_PICK(randint)
+LEVIN_PICK(bernoulli)
+LEVIN_PICK(dropout)
+LEVIN_PICK(permutation)
+}  // namespace levin::kernels::cpu
+#endif
+#else
+// Note [One rounding]: no function of this file may fuse a multiplication and an addition.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#elif defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// Blocks whose words are made at once; they stay in the first-level cache until they become numbers.
+inline constexpr int64_t kTile = 128;
+
+// The words of `count` <= kTile blocks from `counter` on, in order; writes whole vectors, so up to 4 * kTile words.
+inline void random_words(uint64_t seed, uint64_t counter, uint32_t part, int64_t count, uint32_t* words) {
+  const uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
+#if LEVIN_X86_LEVELS
+  // A block a 64-bit lane: the instruction that multiplies 32-bit halves ignores the upper ones, so they may hold rest.
+  // (maskz: the plain _mm512_mul_epu32 makes g++ 12 warn about an uninitialised value in its own header.)
+  using Lanes [[gnu::vector_size(LEVIN_VECTOR_BYTES)]] = uint64_t;
+  constexpr int64_t lanes = LEVIN_VECTOR_BYTES / 8;
+  Lanes c{};
+  for (int64_t i = 0; i < lanes; ++i) c[i] = counter + uint64_t(i);
+  for (int64_t j = 0; j < count; j += lanes, c += uint64_t(lanes)) {
+    Lanes x0 = c, x1 = c >> 32, x2 = Lanes{} + part, x3{};
+#pragma GCC unroll 10
+    for (uint32_t round = 0; round < 10; ++round) {
+#if LEVIN_VECTOR_BYTES == 64
+      const Lanes p0 = Lanes(_mm512_maskz_mul_epu32(0xff, __m512i(x0), _mm512_set1_epi64(kPhiloxM0)));
+      const Lanes p1 = Lanes(_mm512_maskz_mul_epu32(0xff, __m512i(x2), _mm512_set1_epi64(kPhiloxM1)));
+#elif LEVIN_VECTOR_BYTES == 32
+      const Lanes p0 = Lanes(_mm256_mul_epu32(__m256i(x0), _mm256_set1_epi64x(kPhiloxM0)));
+      const Lanes p1 = Lanes(_mm256_mul_epu32(__m256i(x2), _mm256_set1_epi64x(kPhiloxM1)));
+#else
+      const Lanes p0 = Lanes(_mm_mul_epu32(__m128i(x0), _mm_set1_epi64x(kPhiloxM0)));
+      const Lanes p1 = Lanes(_mm_mul_epu32(__m128i(x2), _mm_set1_epi64x(kPhiloxM1)));
+#endif
+      x0 = (p1 >> 32) ^ x1 ^ uint64_t(key0 + round * kPhiloxW0);
+      x2 = (p0 >> 32) ^ x3 ^ uint64_t(key1 + round * kPhiloxW1);
+      x1 = p1;
+      x3 = p0;
+    }
+    const Lanes a = (x0 & 0xffffffffu) | (x1 << 32), b = (x2 & 0xffffffffu) | (x3 << 32);
+#if LEVIN_VECTOR_BYTES == 64
+    const Lanes first = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    const Lanes second = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif LEVIN_VECTOR_BYTES == 32
+    const Lanes first = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const Lanes second = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#else
+    const Lanes first = __builtin_shufflevector(a, b, 0, 2), second = __builtin_shufflevector(a, b, 1, 3);
+#endif
+    std::memcpy(words + 4 * j, &first, sizeof first);
+    std::memcpy(words + 4 * j + 2 * lanes, &second, sizeof second);
+  }
+#else
+  for (int64_t j = 0; j < count; ++j) {
+    const uint64_t c = counter + uint64_t(j);
+    const PhiloxBlock w = philox({uint32_t(c), uint32_t(c >> 32), part, 0}, key0, key1);
+    words[4 * j] = w.x0, words[4 * j + 1] = w.x1, words[4 * j + 2] = w.x2, words[4 * j + 3] = w.x3;
+  }
+#endif
+}
+
+// Calls body(first element, count, words, low words) for tiles of [0, n) in parallel; kTwo: the low words are wanted.
+template <bool kTwo, class Body>
+void each_tile(const Cpu& on, int64_t n, RandomRange range, const Body& body) {
+  on.parallel_for((n + 3) / 4, 32 * kTile, [&](int64_t first, int64_t last) {
+    alignas(64) uint32_t words[4 * kTile], low[kTwo ? 4 * kTile : 1];
+    for (int64_t b = first; b < last; b += kTile) {
+      const int64_t blocks = std::min(last - b, kTile);
+      random_words(range.seed, range.offset + uint64_t(b), 0, blocks, words);
+      if constexpr (kTwo) random_words(range.seed, range.offset + uint64_t(b), 1, blocks, low);
+      body(4 * b, std::min(n - 4 * b, 4 * blocks), words, low);
+    }
+  });
+}
+
+template <class T>
+inline constexpr int kUnitDigits = std::is_same_v<T, bf16>  ? 8
+                                   : std::is_same_v<T, f16> ? 11
+                                                            : 24;
+
+template <class T>
+void uniform(const Cpu& on, T* out, int64_t n, RandomRange range, double low, double high) {
+  using A = Accum<T>;
+  const A start = A(low), end = A(high), width = end - start;
+  constexpr bool two = std::is_same_v<T, double>;
+  each_tile<two>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t* low_words) {
+    T* const y = out + at;
+    for (int64_t i = 0; i < count; ++i) {
+      A u;
+      if constexpr (two)
+        u = unit_double(words[i], low_words[i]);
+      else
+        u = unit_float<kUnitDigits<T>>(words[i]);
+      const A v = start + width * u;
+      y[i] = T(v < end ? v : start);  // the sum may round up to high
+    }
+  });
+}
+
+template <class T>
+void normal(const Cpu& on, T* out, int64_t n, RandomRange range, double mean, double std) {
+  using A = Accum<T>;
+  const A center = A(mean), scale = A(std);
+  constexpr bool two = std::is_same_v<T, double>;
+  each_tile<two>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t* low_words) {
+    alignas(64) A z[4 * kTile];
+    for (int64_t i = 0; i < (count + 1) / 2; ++i) {
+      Pair<A> p;
+      if constexpr (two)
+        p = normal_pair(words[2 * i], words[2 * i + 1], low_words[2 * i], low_words[2 * i + 1]);
+      else
+        p = normal_pair(words[2 * i], words[2 * i + 1]);
+      z[2 * i] = p.first;
+      z[2 * i + 1] = p.second;
+    }
+    T* const y = out + at;
+    for (int64_t i = 0; i < count; ++i) y[i] = T(center + scale * z[i]);
+  });
+}
+
+template <class T>
+void randint(const Cpu& on, T* out, int64_t n, RandomRange range, int64_t low, int64_t high) {
+  const uint64_t start = uint64_t(low), width = uint64_t(high) - start;
+  each_tile<true>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t* low_words) {
+    T* const y = out + at;
+    if (width >> 32 == 0)  // the same numbers with fewer multiplications
+      for (int64_t i = 0; i < count; ++i) y[i] = T(int64_t(start + below(uint32_t(width), words[i], low_words[i])));
+    else
+      for (int64_t i = 0; i < count; ++i) y[i] = T(int64_t(start + below64(width, words[i], low_words[i])));
+  });
+}
+
+// A word is below the threshold with probability p; p = 1 needs one more value than 32 bits have.
+struct Chance {
+  uint32_t threshold, always;
+  LEVIN_HD bool operator()(uint32_t word) const { return (uint32_t(word < threshold) | always) != 0; }
+};
+inline Chance chance(double p) {
+  const double t = std::floor(p * 0x1p32 + 0.5);
+  return {t >= 0x1p32 ? 0 : uint32_t(t), t >= 0x1p32 ? 1u : 0u};
+}
+
+template <class T>
+void bernoulli(const Cpu& on, T* out, int64_t n, RandomRange range, double p) {
+  const Chance hit = chance(p);
+  each_tile<false>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t*) {
+    T* const y = out + at;
+    const T one = T(1), zero = T(0);
+    for (int64_t i = 0; i < count; ++i) y[i] = hit(words[i]) ? one : zero;
+  });
+}
+
+template <class T>
+void dropout(const Cpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
+  using A = Accum<T>;
+  const Chance drop = chance(p);
+  const A scale = p < 1 ? A(1 / (1 - p)) : A(0);
+  each_tile<false>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t*) {
+    const T* const in = x + at;
+    T* const out = y + at;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) {
+      const A v = A(in[i]) * scale;
+      out[i] = T(drop(words[i]) ? A(0) : v);
+    }
+  });
+}
+
+template <class I>
+void permutation(const Cpu&, I* out, int64_t n, RandomRange range) {
+  for (int64_t i = 0; i < n; ++i) out[i] = I(i);
+  // Element i changes places with one of 0 .. i, chosen by the words of element i.
+  alignas(64) uint32_t words[4 * kTile], low[4 * kTile];
+  for (int64_t b = 0; 4 * b < n; b += kTile) {
+    const int64_t blocks = std::min((n + 3) / 4 - b, kTile);
+    random_words(range.seed, range.offset + uint64_t(b), 0, blocks, words);
+    random_words(range.seed, range.offset + uint64_t(b), 1, blocks, low);
+    for (int64_t i = 4 * b; i < std::min(n, 4 * (b + blocks)); ++i)
+      std::swap(out[i], out[below64(uint64_t(i) + 1, words[i - 4 * b], low[i - 4 * b])]);
+  }
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+#endif
