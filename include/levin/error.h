@@ -41,6 +41,7 @@ LEVIN_ERROR_TYPE(OutOfMemoryError);  // an allocation that could not be had, wit
 LEVIN_ERROR_TYPE(CudaError);         // an error code of the CUDA runtime or its libraries
 LEVIN_ERROR_TYPE(CommError);         // a collective that failed or timed out
 LEVIN_ERROR_TYPE(FormatError);       // a file that is not what it should be
+LEVIN_ERROR_TYPE(FileError);         // a file that can not be opened, read or written
 LEVIN_ERROR_TYPE(ConfigError);       // options that are wrong or contradict each other, found before any work
 LEVIN_ERROR_TYPE(StateError);        // a call in the wrong phase
 LEVIN_ERROR_TYPE(DataError);         // a dataset or loader that can not deliver

@@ -113,7 +113,7 @@ TEST_CASE("planted arrows against the table of layers are found") {
       {"stray.cpp", "", "in no layer"},
       {"tensor/shape.cpp", "#include <fmt/format.h>\n", place},
       {"tensor/text.cpp", "#include <fmt/format.h>\n", ""},
-      {"tensor/serialize.cpp", "#include <nlohmann/json.hpp>\n", ""},
+      {"tensor/safetensors.cpp", "#include <nlohmann/json.hpp>\n", ""},
       {"train/trainer.cpp", "#include <nlohmann/json.hpp>\n", place},
       {"train/levin.cpp", "#include <nlohmann/json.hpp>\n#include \"levin/levin.h\"\n", ""},
       {"kernels/norm.cuh", "#include <tbb/parallel_for.h>\n", place},

@@ -1,0 +1,55 @@
+// Tensors in files: NumPy's .npy and safetensors, readable by Python's packages; files written whole or not at all.
+//
+// Readers check everything against the file's size before they allocate: any file costs at most a small multiple of its
+// own size. A file that is not what it should be throws FormatError with file, tensor, value got and expected; one that
+// can not be opened, read or written throws FileError.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "levin/tensor.h"
+
+namespace levin {
+
+// ---- .npy: one array. Versions 1 to 3, both byte orders, C and Fortran order (result: dense, row-major, on cpu).
+// int8, int16 and uint16 are read as i32, uint32 as i64; uint64, complex, text, object and structured arrays throw.
+[[nodiscard]] LEVIN_API Tensor load_npy(const std::string& path);
+// Version 1.0, byte for byte what numpy.save writes. Throws DTypeError for bf16, which NumPy does not have.
+LEVIN_API void save_npy(const std::string& path, const Tensor& x);
+
+// ---- safetensors: named tensors and a map of strings. Names are PyTorch's: "fc1.weight".
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+struct TensorFile {
+  NamedTensors tensors;  // in the order of the file's header
+  Metadata metadata;
+};
+struct SafetensorsLimits {
+  std::size_t header_bytes = std::size_t{16} << 20;  // at most 100 MB; ConfigError beyond
+};
+// All tensors on cpu. Narrow integers are widened as by load_npy. Throws FormatError unless names are unique, valid UTF-8
+// of at most 512 bytes, and the tensors' bytes lie behind each other without gap or overlap up to the end of the file.
+[[nodiscard]] LEVIN_API TensorFile load_safetensors(const std::string& path, SafetensorsLimits limits = {});
+// Written by write_file_atomically; tensors ordered as the reference implementation does (dtype, then name).
+// Throws ConfigError for a name or key that is given twice, too long or not UTF-8; UnsupportedError for meta tensors.
+LEVIN_API void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+
+// XXH3 (128 bits, as 32 hex digits): of a text; of a tensor's name, dtype, shape and values.
+[[nodiscard]] LEVIN_API std::string content_hash(std::string_view content);
+[[nodiscard]] LEVIN_API std::string content_hash(std::string_view name, const Tensor& x);
+
+// ---- Files. After a crash, a kill or a full disk `path` holds the old content or the new, never a part: the bytes go to
+// `path`.tmp-<pid>-<n>, are synced, read back and compared, renamed, and the directory is synced. What is not a regular
+// file (a pipe, /dev/stdout) is written directly. Throws FileError with the bytes needed and free; nothing is left then.
+LEVIN_API void write_file_atomically(const std::string& path, std::string_view content);
+LEVIN_API void write_file_atomically(const std::string& path, std::span<const std::span<const std::byte>> parts);
+// The whole file. Throws FormatError when it is larger than max_bytes.
+[[nodiscard]] LEVIN_API std::string read_file(const std::string& path, std::size_t max_bytes);
+
+}  // namespace levin

@@ -1,0 +1,70 @@
+// What the readers read from: a file, or bytes in memory (tests, fuzzing). Sizes are known before anything is read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "levin/tensor.h"
+
+namespace levin::detail {
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  // Bytes [offset, offset + n), which must lie inside. Throws FileError when they can not be had.
+  virtual void read(std::uint64_t offset, void* out, std::size_t n) = 0;
+
+ protected:
+  explicit Source(std::string name) : name_(std::move(name)) {}
+  std::string name_;
+  std::uint64_t size_ = 0;
+};
+
+class FileSource final : public Source {
+ public:
+  explicit FileSource(const std::string& path);  // throws FileError unless a regular file that can be read
+  ~FileSource() override;
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+  void read(std::uint64_t offset, void* out, std::size_t n) override;
+
+ private:
+  int fd_ = -1;
+};
+
+class MemorySource final : public Source {
+ public:
+  MemorySource(std::string name, std::span<const std::byte> bytes);
+  void read(std::uint64_t offset, void* out, std::size_t n) override;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+// An element type as files have it: those Levin lacks are read into a wider one.
+struct FileType {
+  DType dtype = DType::f32;  // of the tensor
+  std::uint8_t width = 4;    // bytes in the file
+  bool is_signed = false;    // of the integers that are widened
+  [[nodiscard]] bool widened() const { return width != itemsize(dtype); }
+};
+
+enum class ByteOrder : std::uint8_t { little, big };
+
+// `shape` as a Shape, or FormatError `where ...` when it breaks a limit of Shape.
+[[nodiscard]] Shape checked_shape(const std::string& where, std::span<const std::int64_t> dims);
+
+// A dense tensor on cpu from the bytes at `offset`. The caller has compared the size with the source's.
+// Throws FormatError `where ...` for a bool that is neither 0 nor 1.
+[[nodiscard]] Tensor read_tensor(Source& source, const std::string& where, std::uint64_t offset, const Shape& shape,
+                                 FileType type, ByteOrder order = ByteOrder::little);
+
+// x on cpu and dense: x itself where it is so, else a copy. Throws UnsupportedError for meta, `what` in the message.
+[[nodiscard]] Tensor dense_on_host(const std::string& what, const Tensor& x);
+[[nodiscard]] std::span<const std::byte> bytes_of(const Tensor& dense);
+
+}  // namespace levin::detail
