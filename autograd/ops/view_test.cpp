@@ -1,0 +1,177 @@
+#include <doctest/doctest.h>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+
+// A view's definition: which element of x stands at each index of the result.
+using At = std::function<std::vector<std::int64_t>(const std::vector<std::int64_t>&)>;
+Tensor picked(const Tensor& x, const Shape& shape, const At& at) {
+  const std::vector<double> values = x.detach().to_vector<double>();
+  std::vector<double> out;
+  std::vector<std::int64_t> index(static_cast<std::size_t>(shape.rank()), 0);
+  for (std::int64_t i = 0; i < shape.numel(); ++i) {
+    std::int64_t rest = i;
+    for (int d = shape.rank() - 1; d >= 0; --d) {
+      index[static_cast<std::size_t>(d)] = rest % shape[d];
+      rest /= shape[d];
+    }
+    const std::vector<std::int64_t> from = at(index);
+    std::int64_t flat = 0;
+    for (int d = 0; d < x.rank(); ++d) flat = flat * x.shape()[d] + from[static_cast<std::size_t>(d)];
+    out.push_back(values[static_cast<std::size_t>(flat)]);
+  }
+  return from_data(std::span<const double>(out), shape, cpu);
+}
+
+struct ViewSample {
+  Shape from;
+  std::function<Tensor(const Tensor&)> view;
+  Shape to;
+  At at;
+};
+
+OpCase views(std::vector<std::string> ops, const std::vector<ViewSample>& samples) {
+  OpCase c{.ops = std::move(ops), .dtypes = kAllDTypes};
+  for (const ViewSample& s : samples) {
+    c.samples.push_back({.inputs = {real(s.from, 0, 8)},
+                         .call = [s](const Tensors& in) { return Tensors{s.view(in[0])}; },
+                         .reference = [s](const Tensors& in) { return Tensors{picked(in[0], s.to, s.at)}; }});
+  }
+  return c;
+}
+
+using Ix = std::vector<std::int64_t>;
+
+}  // namespace
+
+LEVIN_OP_CASE(slice) {
+  OpCase c = views({"slice", "window_backward", "window"},
+                   {{{5, 3}, [](const Tensor& x) { return slice(x, 0, 1, 5, 2); }, {2, 3}, [](const Ix& i) { return Ix{1 + 2 * i[0], i[1]}; }},
+                    {{5, 3}, [](const Tensor& x) { return slice(x, -1, -2, 100); }, {5, 2}, [](const Ix& i) { return Ix{i[0], i[1] + 1}; }},
+                    {{4}, [](const Tensor& x) { return slice(x, 0, 3, 1); }, {0}, [](const Ix& i) { return i; }},
+                    {{0, 2}, [](const Tensor& x) { return slice(x, 1, 0, 1); }, {0, 1}, [](const Ix& i) { return i; }},
+                    {{1}, [](const Tensor& x) { return narrow(x, 0, 0, 1); }, {1}, [](const Ix& i) { return i; }}});
+  c.errors.push_back({"step", [] { (void)slice(zeros({3}, cpu), 0, 0, 3, 0); }, throws<IndexError>, "slice: the step is 0"});
+  c.errors.push_back({"narrow", [] { (void)narrow(zeros({3}, cpu), 0, 2, 2); }, throws<IndexError>, "narrow: elements 2 to 2 + 2"});
+  c.errors.push_back({"dim", [] { (void)slice(zeros({3}, cpu), 1, 0, 1); }, throws<IndexError>, "slice: dimension is 1"});
+  return c;
+}
+
+LEVIN_OP_CASE(select) {
+  OpCase c = views({"select", "window_backward"},
+                   {{{5, 3}, [](const Tensor& x) { return select(x, 0, -1); }, {3}, [](const Ix& i) { return Ix{4, i[0]}; }},
+                    {{2, 3, 4}, [](const Tensor& x) { return select(x, 1, 2); }, {2, 4}, [](const Ix& i) { return Ix{i[0], 2, i[1]}; }},
+                    {{0, 2}, [](const Tensor& x) { return select(x, 1, 1); }, {0}, [](const Ix& i) { return i; }},
+                    {{1}, [](const Tensor& x) { return select(x, 0, 0); }, {}, [](const Ix&) { return Ix{0}; }}});
+  c.errors.push_back({"index", [] { (void)select(zeros({3}, cpu), 0, 3); }, throws<IndexError>, "select: index is 3, dimension 0 has size 3"});
+  return c;
+}
+
+LEVIN_OP_CASE(diagonal) {
+  OpCase c = views({"diagonal"},
+                   {{{4, 3}, [](const Tensor& x) { return diagonal(x); }, {3}, [](const Ix& i) { return Ix{i[0], i[0]}; }},
+                    {{3, 4}, [](const Tensor& x) { return diagonal(x, 2); }, {2}, [](const Ix& i) { return Ix{i[0], i[0] + 2}; }},
+                    {{3, 4}, [](const Tensor& x) { return diagonal(x, -3); }, {0}, [](const Ix& i) { return i; }},
+                    {{2, 3, 2}, [](const Tensor& x) { return diagonal(x, -1, 1, 2); }, {2, 2}, [](const Ix& i) { return Ix{i[0], i[1] + 1, i[1]}; }},
+                    {{0, 2}, [](const Tensor& x) { return diagonal(x); }, {0}, [](const Ix& i) { return i; }},
+                    {{1, 1}, [](const Tensor& x) { return diagonal(x); }, {1}, [](const Ix&) { return Ix{0, 0}; }}});
+  c.errors.push_back({"dims", [] { (void)diagonal(zeros({3, 3}, cpu), 0, 1, -1); }, throws<IndexError>, "diagonal: both"});
+  return c;
+}
+
+LEVIN_OP_CASE(unfold) {
+  OpCase c = views({"unfold", "window_backward"},
+                   {{{7}, [](const Tensor& x) { return unfold(x, 0, 3, 2); }, {3, 3}, [](const Ix& i) { return Ix{2 * i[0] + i[1]}; }},
+                    {{2, 5}, [](const Tensor& x) { return unfold(x, 1, 2, 1); }, {2, 4, 2}, [](const Ix& i) { return Ix{i[0], i[1] + i[2]}; }},
+                    {{0, 3}, [](const Tensor& x) { return unfold(x, 1, 2, 2); }, {0, 1, 2}, [](const Ix& i) { return i; }},
+                    {{1}, [](const Tensor& x) { return unfold(x, 0, 1, 1); }, {1, 1}, [](const Ix&) { return Ix{0}; }}});
+  c.errors.push_back({"size", [] { (void)unfold(zeros({3}, cpu), 0, 4, 1); }, throws<ShapeError>, "unfold: the window is 4"});
+  return c;
+}
+
+LEVIN_OP_CASE(transpose) {
+  OpCase c = views({"transpose"},
+                   {{{2, 3, 4}, [](const Tensor& x) { return transpose(x, 0, -1); }, {4, 3, 2}, [](const Ix& i) { return Ix{i[2], i[1], i[0]}; }},
+                    {{3, 5}, [](const Tensor& x) { return t(x); }, {5, 3}, [](const Ix& i) { return Ix{i[1], i[0]}; }},
+                    {{0, 2}, [](const Tensor& x) { return t(x); }, {2, 0}, [](const Ix& i) { return i; }},
+                    {{1, 1}, [](const Tensor& x) { return t(x); }, {1, 1}, [](const Ix& i) { return i; }}});
+  c.errors.push_back({"rank", [] { (void)t(zeros({3}, cpu)); }, throws<ShapeError>, "t: x has shape [3]"});
+  return c;
+}
+
+LEVIN_OP_CASE(permute) {
+  OpCase c = views({"permute"},
+                   {{{2, 3, 4}, [](const Tensor& x) { return permute(x, {2, 0, 1}); }, {4, 2, 3}, [](const Ix& i) { return Ix{i[1], i[2], i[0]}; }},
+                    {{0, 2}, [](const Tensor& x) { return permute(x, {1, 0}); }, {2, 0}, [](const Ix& i) { return i; }},
+                    {{1}, [](const Tensor& x) { return permute(x, {0}); }, {1}, [](const Ix& i) { return i; }}});
+  c.errors.push_back({"twice", [] { (void)permute(zeros({2, 2}, cpu), {0, 0}); }, throws<IndexError>, "permute: dimension 0 is given twice"});
+  c.errors.push_back({"count", [] { (void)permute(zeros({2, 2}, cpu), {0}); }, throws<ShapeError>, "permute: 1 dimensions"});
+  return c;
+}
+
+LEVIN_OP_CASE(expand) {
+  OpCase c = views({"expand"},
+                   {{{3, 1}, [](const Tensor& x) { return expand(x, {2, 3, 4}); }, {2, 3, 4}, [](const Ix& i) { return Ix{i[1], 0}; }},
+                    {{1}, [](const Tensor& x) { return expand(x, {3}); }, {3}, [](const Ix&) { return Ix{0}; }},
+                    {{1, 0}, [](const Tensor& x) { return expand(x, {2, 0}); }, {2, 0}, [](const Ix& i) { return i; }},
+                    {{}, [](const Tensor& x) { return expand(x, {2, 2}); }, {2, 2}, [](const Ix&) { return Ix{}; }}});
+  c.errors.push_back({"grow", [] { (void)expand(zeros({3}, cpu), {4}); }, throws<ShapeError>, "expand: shape"});
+  return c;
+}
+
+LEVIN_OP_CASE(view) {
+  const auto same_order = [](const Shape& from, const Shape& to) {
+    return [from, to](const Ix& i) {
+      std::int64_t flat = 0;
+      for (int d = 0; d < to.rank(); ++d) flat = flat * to[d] + i[static_cast<std::size_t>(d)];
+      Ix out(static_cast<std::size_t>(from.rank()));
+      for (int d = from.rank() - 1; d >= 0; --d) {
+        out[static_cast<std::size_t>(d)] = flat % from[d];
+        flat /= from[d];
+      }
+      return out;
+    };
+  };
+  std::vector<ViewSample> s;
+  const auto add = [&](Shape from, std::function<Tensor(const Tensor&)> f, Shape to) { s.push_back({from, std::move(f), to, same_order(from, to)}); };
+  add({2, 6}, [](const Tensor& x) { return reshape(x, {3, -1}); }, {3, 4});
+  add({2, 3, 4}, [](const Tensor& x) { return flatten(x, 1); }, {2, 12});
+  add({2, 1, 3, 1}, [](const Tensor& x) { return squeeze(x); }, {2, 3});
+  add({2, 1, 3, 1}, [](const Tensor& x) { return squeeze(x, {1}); }, {2, 3, 1});
+  add({2, 3}, [](const Tensor& x) { return unsqueeze(x, -1); }, {2, 3, 1});
+  add({0, 3}, [](const Tensor& x) { return reshape(x, {3, 0}); }, {3, 0});
+  add({1}, [](const Tensor& x) { return reshape(x, {}); }, {});
+  add({}, [](const Tensor& x) { return flatten(x); }, {1});
+  OpCase c = views({"view"}, s);
+  c.errors.push_back({"count", [] { (void)reshape(zeros({2, 3}, cpu), {4}); }, throws<ShapeError>, "reshape: shape [2, 3] has 6 elements, [4] has 4"});
+  c.errors.push_back({"two open", [] { (void)reshape(zeros({2, 3}, cpu), {-1, -1}); }, throws<ShapeError>, "reshape: two dimensions are -1"});
+  c.errors.push_back({"needs a copy", [] { (void)view(t(zeros({2, 3}, cpu)), {6}); }, throws<ShapeError>, "view: x of shape [3, 2]"});
+  c.errors.push_back({"not divisible", [] { (void)reshape(zeros({2, 3}, cpu), {4, -1}); }, throws<ShapeError>, "reshape:"});
+  return c;
+}
+
+TEST_CASE("a reshape shares storage exactly when the layout allows it") {
+  const Tensor x = zeros({4, 6}, cpu);
+  CHECK(reshape(x, {24}).shares_storage(x));
+  CHECK(reshape(t(x), {6, 2, 2}).shares_storage(x));
+  CHECK_FALSE(reshape(t(x), {24}).shares_storage(x));
+  CHECK(view(slice(x, 0, 0, 4, 2), {2, 3, 2}).shares_storage(x));
+  CHECK_FALSE(reshape(slice(x, 1, 0, 4), {16}).shares_storage(x));
+}
+
+TEST_CASE("split, chunk and unbind cover the dimension once") {
+  const Tensor x = arange(7, cpu);
+  const Tensors parts = split(x, 3);
+  REQUIRE(parts.size() == 3);
+  CHECK(parts[2].to_vector<std::int64_t>() == std::vector<std::int64_t>{6});
+  CHECK(chunk(x, 3).size() == 3);
+  CHECK(unbind(reshape(arange(6, cpu), {2, 3}), 1).size() == 3);
+  const std::vector<std::int64_t> wrong{3, 3};
+  CHECK_THROWS_AS((void)split(x, wrong), ShapeError);
+}
+
+}  // namespace levin::testing

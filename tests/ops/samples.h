@@ -1,0 +1,95 @@
+// The conformance suite's input: each op has a case, registered by the test file beside it.
+//
+//   LEVIN_OP_CASE(layer_norm) {
+//     OpCase c{.ops = {"layer_norm", "layer_norm_backward"}, .dtypes = kFloatDTypes, .sums = 1000};
+//     for (const Shape& s : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}}) {
+//       c.samples.push_back({.inputs = {real(s), real({s.back()}), real({s.back()})},
+//                            .call = [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[2])}; },
+//                            .reference = [](const Tensors& in) { return Tensors{...the definition, in f64...}; }});
+//     }
+//     c.errors.push_back({"weight of the wrong shape", [] { (void)layer_norm(...); }, throws<ShapeError>, "layer_norm: weight"});
+//     return c;
+//   }
+//
+// The suite then checks, for every sample: values against the reference in each dtype; strided, transposed, unaligned and
+// expanded inputs; 1 and 3 threads; the meta device; gradcheck and gradgradcheck; each need mask; a write to an input
+// between forward and backward; undefined inputs; dtypes that are not listed; the error cases.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin::testing {
+
+inline const std::vector<DType> kFloatDTypes{DType::f32, DType::f64, DType::f16, DType::bf16};
+inline const std::vector<DType> kNumberDTypes{DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
+inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::b8};
+
+// A random input. `real` ones take the dtype under test and get gradients; the others keep their dtype.
+struct Input {
+  enum class Kind { real, constant, index, mask, fixed } kind = Kind::real;
+  Shape shape{};
+  double low = -2, high = 2;  // values are drawn from [low, high); integers for integer dtypes and Kind::index
+  Tensor value{};             // Kind::fixed
+};
+inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
+// Takes the dtype under test, gets no gradient.
+inline Input constant(Shape shape, double low = -2, double high = 2) { return {Input::Kind::constant, shape, low, high, {}}; }
+inline Input index(Shape shape, std::int64_t bound) { return {Input::Kind::index, shape, 0, double(bound), {}}; }  // i64 in [0, bound)
+inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }  // bool
+inline Input fixed(Tensor t) { return {Input::Kind::fixed, t.shape(), 0, 0, t}; }
+
+struct OpSample {
+  std::vector<Input> inputs;
+  std::function<Tensors(const Tensors&)> call;       // the public function; must be pure
+  std::function<Tensors(const Tensors&)> reference;  // its definition: gets the same inputs with reals as f64
+  bool gradcheck = true;  // off for samples at a kink or where the numeric derivative means nothing
+};
+
+struct OpError {
+  std::string what;
+  std::function<void()> call;
+  std::function<bool(const Error&)> is;  // throws<ShapeError>
+  std::string contains;                  // a part of the message: the op's name and the values
+};
+template <class E>
+bool throws(const Error& e) { return dynamic_cast<const E*>(&e) != nullptr; }
+
+struct OpCase {
+  std::vector<std::string> ops;  // the entries of the op table that it covers
+  std::vector<DType> dtypes;     // of the real inputs; every other one must be refused by a typed error
+  double ulps = 4;               // error allowed of the largest value, in eps of the dtype ...
+  double sums = 1;               // ... times sqrt of this many added terms
+  bool differentiable = true;    // some output has a gradient
+  bool layout_changes_sums = false;  // strided inputs are added in another order: equal within the tolerance, not in bits
+  bool values_on_meta = false;   // needs values: meta is refused with UnsupportedError
+  std::string no_empty{};        // why no sample has a tensor without elements
+  std::string no_single{};       // why no sample has one element only
+  std::vector<OpSample> samples{};
+  std::vector<OpError> errors{};
+};
+
+using OpCaseMaker = OpCase (*)();
+struct NamedCase {
+  const char* name;
+  OpCaseMaker make;
+};
+std::vector<NamedCase>& op_cases();
+struct RegisterCase {
+  RegisterCase(const char* name, OpCaseMaker make) { op_cases().push_back({name, make}); }
+};
+
+#define LEVIN_OP_CASE(name)                                                                       \
+  static ::levin::testing::OpCase op_case_##name();                                               \
+  static const ::levin::testing::RegisterCase register_case_##name(#name, &op_case_##name);       \
+  static ::levin::testing::OpCase op_case_##name()
+
+// out[i] = f(a[i], ...) in plain double loops over broadcast inputs: an independent reference for pointwise ops.
+Tensor map_reference(const Tensor& a, const std::function<double(double)>& f);
+Tensor map_reference(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f);
+
+}  // namespace levin::testing
