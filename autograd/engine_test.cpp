@@ -61,10 +61,11 @@ TEST_CASE("a saved tensor written since names both ops and the versions") {
   Tensor x = leaf({1, 2}), w = tensor({3.0, 4.0}, cpu);
   const Tensor y = x * w;
   fill_(w, 0);
-  CHECK_THROWS_WITH_AS(backward(y, ones_like(y)),
-                       "mul: input 1 (f64 [2]) was saved at version 0 and is at version 1; last written by fill_. Write to a "
-                       "clone(), or after backward",
-                       AutogradError);
+  CHECK_THROWS_WITH_AS(
+      backward(y, ones_like(y)),
+      "mul: input 1 (f64 [2]) was saved at version 0 and is at version 1; last written by fill_. Write to a "
+      "clone(), or after backward",
+      AutogradError);
 }
 
 TEST_CASE("a view shares its base's version counter") {
@@ -166,9 +167,7 @@ TEST_CASE("chains and diamonds of a million nodes run and free on a small stack"
       diamond = x.grad().item();
       y = x;
       for (int i = 0; i < 1'000'000; ++i) y = y * 1.0;  // freed without a backward
-    } catch (...) {
-      failed = std::current_exception();
-    }
+    } catch (...) { failed = std::current_exception(); }
   };
   // pthread's smallest usual stack; recursion over the chain would need hundreds of megabytes.
   pthread_attr_t attributes;

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "kernels/cpu.h"
-#include "levin/extend.h"
+#include "levin/op_info.h"
+#include "levin/tensor.h"
 
 namespace levin {
 

@@ -10,11 +10,11 @@
 
 namespace levin::kernels {
 namespace {
-#define LEVIN_MATH_FUNCTIONS(X)                                                                      \
-  X(exp)                                                                                             \
-  X(expm1)                                                                                           \
-  X(log) X(log1p) X(tanh) X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) \
-      X(square_root_power)
+#define LEVIN_MATH_FUNCTIONS(X) \
+  X(exp)                        \
+  X(expm1)                      \
+  X(log)                        \
+  X(log1p) X(tanh) X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(square_root_power)
 
 namespace fn {
 using namespace math;

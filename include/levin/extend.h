@@ -21,19 +21,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "levin/op_info.h"
 #include "levin/tensor.h"
 
 namespace levin {
-
-// What autocast does to an op's floating inputs: `lower` to the 16-bit dtype, `full` to f32, `widest` to the widest
-// among them, `keep` leaves them alone.
-enum class AutocastPolicy : std::uint8_t { keep, lower, full, widest };
-
-struct OpInfo {
-  const char* name;
-  AutocastPolicy autocast = AutocastPolicy::keep;
-  bool float_atomics = false;  // a CUDA body whose float sums have no fixed order
-};
 
 template <int N>
 using Grads = std::array<Tensor, static_cast<std::size_t>(N)>;

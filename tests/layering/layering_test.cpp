@@ -163,6 +163,13 @@ TEST_CASE("planted asserts, streams and ops without a table line are found") {
        "op Norm"},
       {"autograd/ops/norm.cu",
        "struct Norm {\n  int f() { return 1; }\n  static constexpr OpInfo info{.name = \"n\"};\n};\n", "op Norm "},
+      {"autograd/ops/math.cu", "struct Exp {\n  static constexpr OpInfo info{.name = \"exp\"};\n};\n", "op Exp "},
+      {"autograd/ops/math.cu",
+       "struct Exp {\n  static constexpr OpInfo info{.name = \"exp\"};\n};\nLEVIN_OP_TABLE(Unary<Exp>)\n", ""},
+      {"autograd/ops/pointwise.h",
+       "template <class F>\nstruct Unary {\n  static constexpr OpInfo info = F::info;\n};\n", ""},
+      {"autograd/ops/pointwise.h", "struct Exp {\n  static constexpr OpInfo info{.name = \"exp\"};\n};\n",
+       "in a header"},
       {"nn/conv.cpp", "const char* s = R\"(assert(n) \" )\"; int x;\n", ""},
   };
   for (const Plant& plant : plants) {

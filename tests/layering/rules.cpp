@@ -50,13 +50,16 @@ struct Face {
   Layer layer;
 };
 constexpr Face kFaces[] = {
-    {"export", Layer::tensor},     {"error", Layer::tensor},    {"dtype", Layer::tensor},
-    {"device", Layer::tensor},     {"shape", Layer::tensor},    {"tensor", Layer::tensor},
-    {"generator", Layer::tensor},  {"function", Layer::tensor}, {"stream", Layer::tensor},
-    {"serialize", Layer::tensor},  {"comm", Layer::comm},       {"extend", Layer::autograd},
-    {"autograd", Layer::autograd}, {"ops", Layer::autograd},    {"nn", Layer::nn},
-    {"optim", Layer::optim},       {"data", Layer::data},       {"train", Layer::train},
-    {"levin", Layer::programs},
+    {"export", Layer::tensor},    {"error", Layer::tensor},
+    {"dtype", Layer::tensor},     {"device", Layer::tensor},
+    {"shape", Layer::tensor},     {"tensor", Layer::tensor},
+    {"generator", Layer::tensor}, {"function", Layer::tensor},
+    {"stream", Layer::tensor},    {"op_info", Layer::tensor},
+    {"serialize", Layer::tensor}, {"comm", Layer::comm},
+    {"extend", Layer::autograd},  {"autograd", Layer::autograd},
+    {"ops", Layer::autograd},     {"nn", Layer::nn},
+    {"optim", Layer::optim},      {"data", Layer::data},
+    {"train", Layer::train},      {"levin", Layer::programs},
 };
 
 // What a public header may include of the standard library: all of it cheap to parse (no <functional>, <iostream>,
@@ -249,6 +252,27 @@ string enclosing_struct(const string& code, std::size_t at) {
   return std::regex_search(declaration, match, std::regex(R"(^struct\s+(\w+))")) ? match[1].str() : string();
 }
 
+// Macros that declare ops, replaced by their bodies with the first parameter filled in; line numbers stay.
+string expanded(string code) {
+  static const std::regex kDefine(R"re(#[ \t]*define[ \t]+(LEVIN_\w+)\((\w+)[^)]*\)((?:[^\n]*\\\n)*[^\n]*\n))re");
+  for (std::smatch define; std::regex_search(code, define, kDefine);) {
+    const string macro = define[1], parameter = define[2];
+    string body = define[3];
+    std::replace(body.begin(), body.end(), '\\', ' ');
+    std::replace(body.begin(), body.end(), '\n', ' ');
+    const auto at = static_cast<std::size_t>(define.position()), length = static_cast<std::size_t>(define.length());
+    for (std::size_t i = at; i < at + length; ++i) code[i] = code[i] == '\n' ? '\n' : ' ';
+    const std::regex use("\\b" + macro + R"(\s*\(\s*(\w+))"), word("\\b" + parameter + "\\b");
+    string out;
+    auto rest = code.cbegin();
+    for (std::smatch call; std::regex_search(rest, code.cend(), call, use); rest = call.suffix().first) {
+      out += call.prefix().str() + std::regex_replace(body, word, call[1].str()) + ";(";
+    }
+    code = out + string(rest, code.cend());
+  }
+  return code;
+}
+
 // One pass over C++ text: blanks comments, and the contents of literals when asked.
 string blanked(string_view text, bool literals) {
   string out(text);
@@ -345,7 +369,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
     if (include.name == "cassert" || include.name == "assert.h")
       report(include.line, "assert vanishes under NDEBUG: use fail");
   }
-  const string code = without_strings(text);
+  const string code = starts(path, "autograd/ops/") ? expanded(without_strings(text)) : without_strings(text);
   const auto each = [&](const string& pattern, auto&& visit) {
     const std::regex regex(pattern);
     for (auto at = std::sregex_iterator(code.begin(), code.end(), regex); at != std::sregex_iterator(); ++at)
@@ -359,10 +383,16 @@ std::vector<string> text_violations(const string& path, string_view text) {
   if (starts(path, "include/levin/"))
     forbid(R"(\bstd\s*::\s*function\b)", "std::function in a public header costs 0.3 s");
   if (starts(path, "autograd/ops/")) {
-    each(R"(\bstatic\s+constexpr\s+OpInfo\b)", [&](const std::smatch& m) {
+    // An op is in the table by its own name or as the argument of a template: LEVIN_OP_TABLE(Unary<Neg>).
+    string tabled;
+    each(R"(\bLEVIN_OP_TABLE\s*\(([^()]*))", [&](const std::smatch& m) { tabled += m[1].str() + ";"; });
+    each(R"(\bstatic\s+constexpr\s+OpInfo\s+info\b(\s*=\s*\w+\s*::)?)", [&](const std::smatch& m) {
+      if (m[1].matched) return;  // a template that takes its functor's info: the functor is in the table
       const auto at = static_cast<std::size_t>(m.position());
       const string name = enclosing_struct(code, at);
-      if (!std::regex_search(code, std::regex(R"(\bLEVIN_OP_TABLE\s*\(\s*)" + name + R"(\b)"))) {
+      if (is_header(path)) {
+        report(line_of(code, at), "op " + name + " stands in a header: ops are in .cu or .cpp files");
+      } else if (!std::regex_search(tabled, std::regex("\\b" + name + "\\b"))) {
         report(line_of(code, at), "op " + name + " has no LEVIN_OP_TABLE line in this file");
       }
     });
