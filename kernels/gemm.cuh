@@ -208,11 +208,10 @@ void gemv(const Cpu& on, bool spread, int64_t rows, int64_t k, Matrix<T> m, cons
 
 // ---- Matrix times matrix
 
-// Blocks of k: long enough that reading and writing C costs little, short enough that a tile's rows of A stay in L1 and
-// eight panels of B in L2.
+// Blocks of k: long enough that reading and writing C costs little, short enough that the panels of B of one task stay
+// in L2 (4 panels of 128 columns in f32: 384 KiB).
 template <class F>
-inline constexpr int64_t kBlockK = 2048 / int64_t(sizeof(F));
-inline constexpr int64_t kPanelsAtOnce = 8;
+inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
 
 template <class T, class C>
 void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
@@ -259,7 +258,8 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   F* const b_packed = a_packed + a_numbers;
   F* const waiting = b_packed + b_numbers;
 
-  const int64_t groups = (panels + kPanelsAtOnce - 1) / kPanelsAtOnce;
+  const int64_t at_once = tiles.count * panels >= 64 ? 4 : tiles.count * panels >= 16 ? 2 : 1;  // panels of a task
+  const int64_t groups = (panels + at_once - 1) / at_once;
   const double flops = 2.0 * double(m) * double(n) * double(std::max<int64_t>(k, 1));
   if (flops < 2.0 * double(kChunkFlops)) spread = false;
 
@@ -292,12 +292,12 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
           const bool last = j == panels - 1;
           F* dst = b_packed + (pack_b ? j * N * kc : 0);
           pack_panel<T, F>({bk.data + j * N * bk.col, bk.row, bk.col}, kc, last ? last_cols : N, dst,
-                           last ? last_width : N);
+                           last ? last_width : N, last ? last_width : N);
         }
       }
     });
 
-    const double tile_flops = 2.0 * kTileRows * double(N * std::min(kPanelsAtOnce, panels)) * double(kc + 8);
+    const double tile_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
     const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / tile_flops));
     on.parallel_for(tiles.count * groups, spread ? grain : tiles.count * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
@@ -313,8 +313,8 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
         } else {
           at = a_packed + i0 * a_pitch, a_row = a_pitch, a_col = 1;
         }
-        const int64_t j_end = std::min(panels, (group + 1) * kPanelsAtOnce);
-        for (int64_t j = group * kPanelsAtOnce; j < j_end; ++j) {
+        const int64_t j_end = std::min(panels, (group + 1) * at_once);
+        for (int64_t j = group * at_once; j < j_end; ++j) {
           const bool last = j == panels - 1;
           const int64_t cols = last ? last_cols : N, width = last ? last_width : N, j0 = j * N;
           const F* bt = nullptr;

@@ -164,7 +164,7 @@ inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_ds
   using Vec = Vector<F>;
   using Index = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
   constexpr int L = kLanes<F>;
-  Index low, high;
+  Index low{}, high{};
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) {
     low[i] = i / 2 + (i % 2) * L;
@@ -187,19 +187,19 @@ inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_ds
   for (int i = 0; i < L; ++i) __builtin_memcpy(dst + i * ld_dst, &x[i], sizeof(Vec));
 }
 
-// Packs `cols` columns of B, k rows from b.data on, into dst[k, width]; width is 1 or 2 vectors, the columns beyond
-// `cols` are zero.
+// Packs `cols` columns of B, k rows from b.data on, into dst[k, width] whose rows are ld_dst apart; width is 1 or 2
+// vectors, the columns beyond `cols` are zero.
 template <class T, class F>
-void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t width) {
+void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t width, int64_t ld_dst) {
   constexpr int L = kLanes<F>;
   if (b.col == 1) {
     if (cols == kTileCols<F>) {  // a constant count: straight vector moves
-      for (int64_t kk = 0; kk < k; ++kk) copy_run(b.data + kk * b.row, 1, dst + kk * width, kTileCols<F>);
+      for (int64_t kk = 0; kk < k; ++kk) copy_run(b.data + kk * b.row, 1, dst + kk * ld_dst, kTileCols<F>);
       return;
     }
     for (int64_t kk = 0; kk < k; ++kk) {
-      copy_run(b.data + kk * b.row, 1, dst + kk * width, cols);
-      for (int64_t j = cols; j < width; ++j) dst[kk * width + j] = F(0);
+      copy_run(b.data + kk * b.row, 1, dst + kk * ld_dst, cols);
+      for (int64_t j = cols; j < width; ++j) dst[kk * ld_dst + j] = F(0);
     }
     return;
   }
@@ -225,11 +225,11 @@ void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t
           }
         }
       }
-      F* to = dst + k0 * width + j0;
+      F* to = dst + k0 * ld_dst + j0;
       int64_t kk = 0;
-      for (; kk + L <= count; kk += L) transpose_square(src + kk, ld, to + kk * width, width);
+      for (; kk + L <= count; kk += L) transpose_square(src + kk, ld, to + kk * ld_dst, ld_dst);
       for (; kk < count; ++kk)
-        for (int64_t j = 0; j < L; ++j) to[kk * width + j] = src[j * ld + kk];
+        for (int64_t j = 0; j < L; ++j) to[kk * ld_dst + j] = src[j * ld + kk];
     }
   }
 }
@@ -262,6 +262,44 @@ struct RowTiles {
   explicit RowTiles(int64_t rows) : m(rows), count((rows + kTileRows - 1) / kTileRows) {}
   int64_t begin(int64_t i) const { return i * m / count; }
 };
+
+// A for multiply_block: element (i, k) at data[i * row + k * col], or, with `by_tile`, each row tile of RowTiles on its own
+// as [k, rows of the tile].
+template <class F>
+struct TileRows {
+  const F* data;
+  int64_t row, col;
+  bool by_tile = false;
+};
+
+// out.c[m, n] = alpha * A * B + ... on one thread, with B [k, n] whose rows are b_row apart and may be read up to the next
+// whole vector; `writable` columns of C may be overwritten.
+template <class F>
+void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, int64_t b_row, TileOut<F> out,
+                    int64_t writable) {
+  constexpr int L = kLanes<F>;
+  constexpr int64_t N = kTileCols<F>;
+  const RowTiles tiles(m);
+  for (int64_t i = 0; i < tiles.count; ++i) {
+    const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0;
+    const F* at = a.data + i0 * (a.by_tile ? k : a.row);
+    const int64_t a_row = a.by_tile ? 1 : a.row, a_col = a.by_tile ? h : a.col;
+    for (int64_t j0 = 0; j0 < n; j0 += N) {
+      const int64_t cols = n - j0 < N ? n - j0 : N, width = cols <= L ? L : N;
+      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+      const F* col_bias = out.col_bias ? out.col_bias + j0 : nullptr;
+      const F* row_bias = out.row_bias ? out.row_bias + i0 : nullptr;
+      F* c = out.c + i0 * out.ldc + j0;
+      if (cols == width || (j0 + width <= writable && !col_bias)) {
+        run(k, at, a_row, a_col, b + j0, b_row, {c, out.ldc, out.alpha, out.beta, col_bias, row_bias});
+      } else {
+        F sums[size_t(kTileRows * N)];
+        run(k, at, a_row, a_col, b + j0, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        put_sums(sums, N, h, cols, out.alpha, out.beta, col_bias, row_bias, c, out.ldc);
+      }
+    }
+  }
+}
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL
 #endif
