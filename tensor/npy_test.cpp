@@ -128,8 +128,8 @@ TEST_CASE("narrow and unsigned integers are widened without loss") {
         std::vector<std::int32_t>{65535});
   CHECK(i32(parsed(npy("{'descr': '>i2', 'fortran_order': False, 'shape': (1,), }", "\xff\xfe"))) ==
         std::vector<std::int32_t>{-2});
-  CHECK(parsed(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1,), }", "\xff\xff\xff\xff"))
-            .to_vector<std::int64_t>() == std::vector<std::int64_t>{4294967295});
+  CHECK(values<std::int64_t>(parsed(npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1,), }",
+                                        "\xff\xff\xff\xff"))) == std::vector<std::int64_t>{4294967295});
   // More than one block of the conversion.
   std::string many(200001, '\1');
   many.back() = '\xff';

@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "data/errors.h"
+#include "data/random.h"
+#include "data/sampler.h"
+#include "levin/data.h"
+
+namespace levin::data {
+namespace {
+
+std::size_t row_bytes(const Tensor& x) {
+  return x.size(0) == 0 ? 0 : static_cast<std::size_t>(x.numel() / x.size(0)) * itemsize(x.dtype());
+}
+std::byte* bytes_of(const Tensor& x) {
+  return x.get().storage->data + static_cast<std::size_t>(x.offset()) * itemsize(x.dtype());
+}
+Shape row_shape(const Tensor& x) { return x.shape().removed(0); }
+
+Tensor dense_on_host(const Tensor& x, const char* what) {
+  if (!x.defined()) fail<DataError>(what, ": a field is an undefined tensor");
+  if (!x.device().is_cpu()) fail<DeviceError>(what, ": a field is on ", x.device(), ", expected cpu");
+  if (x.rank() == 0) fail<DataError>(what, ": a field has shape [], expected a first dimension of samples");
+  return x.detach().contiguous();
+}
+
+void check_index(std::int64_t index, std::int64_t n) {
+  if (index < 0 || index >= n) fail<IndexError>("dataset: index is ", index, ", expected 0 to ", n - 1);
+}
+
+class TensorDataset final : public Dataset {
+ public:
+  explicit TensorDataset(Tensors fields) : fields_(std::move(fields)) {
+    if (fields_.empty()) fail<DataError>("tensor_dataset: no fields are given");
+    for (Tensor& field : fields_) {
+      field = dense_on_host(field, "tensor_dataset");
+      if (field.size(0) != fields_[0].size(0)) {
+        fail<DataError>("tensor_dataset: fields have ", fields_[0].size(0), " and ", field.size(0), " samples");
+      }
+    }
+  }
+  std::int64_t size() const override { return fields_[0].size(0); }
+
+  Sample get(std::int64_t index, Generator&) const override {
+    check_index(index, size());
+    Sample sample;
+    for (const Tensor& field : fields_) {
+      sample.push_back(empty(row_shape(field), Device::cpu(), field.dtype()));
+      copy(field, index, bytes_of(sample.back()));
+    }
+    return sample;
+  }
+  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom&) const override {
+    Tensors batch;
+    for (const Tensor& field : fields_) {
+      const auto n = static_cast<std::int64_t>(indices.size());
+      batch.push_back(empty(row_shape(field).inserted(0, n), Device::cpu(), field.dtype()));
+      std::byte* to = bytes_of(batch.back());
+      for (const std::int64_t index : indices) {
+        check_index(index, size());
+        copy(field, index, to);
+        to += row_bytes(field);
+      }
+    }
+    return batch;
+  }
+
+ private:
+  static void copy(const Tensor& field, std::int64_t index, std::byte* to) {
+    const std::size_t bytes = row_bytes(field);
+    if (bytes) std::memcpy(to, bytes_of(field) + static_cast<std::size_t>(index) * bytes, bytes);
+  }
+  Tensors fields_;
+};
+
+// u8 pictures and labels, converted as they are gathered. A table of 256 results is as exact as the formula and cheaper.
+class ImageDataset final : public Dataset {
+ public:
+  ImageDataset(const Tensor& images, const Tensor& labels, Normalization n)
+      : images_(dense_on_host(images, "image_dataset")), labels_(dense_on_host(labels, "image_dataset")) {
+    if (images_.dtype() != DType::u8 || labels_.dtype() != DType::u8) {
+      fail<DTypeError>("image_dataset: images are ", images_.dtype(), " and labels ", labels_.dtype(),
+                       ", expected u8 for both");
+    }
+    if (labels_.rank() != 1 || images_.size(0) != labels_.size(0)) {
+      fail<DataError>("image_dataset: images have shape ", images_.shape(), " and labels ", labels_.shape(),
+                      ", expected [N, ...] and [N]");
+    }
+    if (!(n.std > 0)) fail<ConfigError>("image_dataset: std is ", n.std, ", expected more than 0");
+    for (std::size_t i = 0; i < table_.size(); ++i) table_[i] = (static_cast<float>(i) / 255.f - n.mean) / n.std;
+  }
+  std::int64_t size() const override { return labels_.size(0); }
+
+  Sample get(std::int64_t index, Generator&) const override {
+    check_index(index, size());
+    Sample sample{empty(row_shape(images_), Device::cpu()), empty({}, Device::cpu(), DType::i64)};
+    convert(index, reinterpret_cast<float*>(bytes_of(sample[0])), reinterpret_cast<std::int64_t*>(bytes_of(sample[1])));
+    return sample;
+  }
+  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom&) const override {
+    const auto n = static_cast<std::int64_t>(indices.size());
+    Tensors batch{empty(row_shape(images_).inserted(0, n), Device::cpu()), empty({n}, Device::cpu(), DType::i64)};
+    auto* pixels = reinterpret_cast<float*>(bytes_of(batch[0]));
+    auto* labels = reinterpret_cast<std::int64_t*>(bytes_of(batch[1]));
+    for (const std::int64_t index : indices) {
+      check_index(index, size());
+      convert(index, pixels, labels++);
+      pixels += row_bytes(images_);
+    }
+    return batch;
+  }
+
+ private:
+  void convert(std::int64_t index, float* pixels, std::int64_t* label) const {
+    const std::size_t count = row_bytes(images_);
+    const auto* from =
+        reinterpret_cast<const std::uint8_t*>(bytes_of(images_)) + static_cast<std::size_t>(index) * count;
+    const float* table = table_.data();
+    for (std::size_t i = 0; i < count; ++i) pixels[i] = table[from[i]];
+    *label = static_cast<std::int64_t>(reinterpret_cast<const std::uint8_t*>(bytes_of(labels_))[index]);
+  }
+  Tensor images_, labels_;
+  std::array<float, 256> table_{};
+};
+
+class Transformed final : public Dataset {
+ public:
+  Transformed(DatasetRef base, Function<Sample(Sample, Generator&)> f) : base_(std::move(base)), f_(std::move(f)) {}
+  std::int64_t size() const override { return base_->size(); }
+  Sample get(std::int64_t index, Generator& rng) const override { return f_(base_->get(index, rng), rng); }
+
+ private:
+  DatasetRef base_;
+  Function<Sample(Sample, Generator&)> f_;
+};
+
+class Subset final : public Dataset {
+ public:
+  Subset(DatasetRef base, std::vector<std::int64_t> indices) : base_(std::move(base)), indices_(std::move(indices)) {
+    for (const std::int64_t index : indices_) check_index(index, base_->size());
+  }
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  Sample get(std::int64_t index, Generator& rng) const override { return base_->get(mapped(index), rng); }
+  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
+    std::vector<std::int64_t> inner;
+    inner.reserve(indices.size());
+    for (const std::int64_t index : indices) inner.push_back(mapped(index));
+    return base_->gather(inner, random);
+  }
+
+ private:
+  std::int64_t mapped(std::int64_t index) const {
+    check_index(index, size());
+    return indices_[static_cast<std::size_t>(index)];
+  }
+  DatasetRef base_;
+  std::vector<std::int64_t> indices_;
+};
+
+void check_base(const DatasetRef& base, const char* what) {
+  if (!base) fail<ConfigError>(what, ": the dataset is null");
+}
+
+}  // namespace
+
+Dataset::~Dataset() = default;
+
+Tensors Dataset::gather(std::span<const std::int64_t> indices, const EpochRandom& random) const {
+  std::vector<Sample> samples;
+  samples.reserve(indices.size());
+  for (const std::int64_t index : indices) {
+    try {
+      Generator rng = random.sample(index);
+      samples.push_back(get(index, rng));
+    } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
+  }
+  return collate(samples);
+}
+
+Generator EpochRandom::sample(std::int64_t index) const {
+  const Counter block = philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                                static_cast<std::uint32_t>(epoch_), static_cast<std::uint32_t>(Purpose::sample)},
+                               seed_);
+  return Generator(static_cast<std::uint64_t>(block[1]) << 32 | block[0]);
+}
+
+Tensors collate(std::span<const Sample> samples) {
+  if (samples.empty()) fail<DataError>("collate: no samples are given");
+  const Sample& first = samples[0];
+  Tensors batch;
+  for (std::size_t f = 0; f < first.size(); ++f) {
+    if (!first[f].defined()) fail<DataError>("collate: field ", f, " of sample 0 is undefined");
+    const auto n = static_cast<std::int64_t>(samples.size());
+    Tensor out = empty(first[f].shape().inserted(0, n), Device::cpu(), first[f].dtype());
+    std::byte* to = bytes_of(out);
+    const std::size_t bytes = static_cast<std::size_t>(first[f].numel()) * itemsize(first[f].dtype());
+    for (std::size_t s = 0; s < samples.size(); ++s) {
+      if (samples[s].size() != first.size()) {
+        fail<DataError>("collate: sample ", s, " of the batch has ", samples[s].size(), " fields, sample 0 has ",
+                        first.size());
+      }
+      const Tensor& x = samples[s][f];
+      if (!x.defined()) fail<DataError>("collate: field ", f, " of sample ", s, " is undefined");
+      if (!x.device().is_cpu()) {
+        fail<DeviceError>("collate: field ", f, " of sample ", s, " is on ", x.device(), ", expected cpu");
+      }
+      if (x.dtype() != first[f].dtype()) {
+        fail<DTypeError>("collate: field ", f, " of sample ", s, " of the batch is ", x.dtype(), ", of sample 0 ",
+                         first[f].dtype());
+      }
+      if (x.shape() != first[f].shape()) {
+        fail<ShapeError>("collate: field ", f, " of sample ", s, " of the batch has shape ", x.shape(),
+                         ", sample 0 has ", first[f].shape(), "; make them equal, or give a collate function");
+      }
+      if (bytes) std::memcpy(to, bytes_of(x.detach().contiguous()), bytes);
+      to += bytes;
+    }
+    batch.push_back(std::move(out));
+  }
+  return batch;
+}
+
+DatasetRef tensor_dataset(Tensors fields) { return std::make_shared<TensorDataset>(std::move(fields)); }
+DatasetRef image_dataset(Tensor images, Tensor labels, Normalization normalization) {
+  return std::make_shared<ImageDataset>(images, labels, normalization);
+}
+DatasetRef transform(DatasetRef base, Function<Sample(Sample, Generator&)> f) {
+  check_base(base, "transform");
+  if (!f) fail<ConfigError>("transform: the function is empty");
+  return std::make_shared<Transformed>(std::move(base), std::move(f));
+}
+DatasetRef subset(DatasetRef base, std::vector<std::int64_t> indices) {
+  check_base(base, "subset");
+  return std::make_shared<Subset>(std::move(base), std::move(indices));
+}
+std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int64_t>& sizes,
+                                     const Generator& generator) {
+  check_base(base, "random_split");
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || __builtin_add_overflow(sum, size, &sum)) {
+      fail<DataError>("random_split: a size is ", size, ", expected 0 or more");
+    }
+  }
+  if (sum != base->size()) fail<DataError>("random_split: sizes sum to ", sum, ", the dataset has ", base->size());
+  const std::vector<std::int64_t> order = permutation(sum, generator.seed(), 0, Purpose::split);
+  std::vector<DatasetRef> parts;
+  auto at = order.begin();
+  for (const std::int64_t size : sizes) {
+    parts.push_back(subset(base, {at, at + size}));
+    at += size;
+  }
+  return parts;
+}
+
+const Tensor& Batch::operator[](std::size_t field) const {
+  if (field >= fields.size()) fail<IndexError>("batch: field is ", field, ", it has ", fields.size());
+  return fields[field];
+}
+
+}  // namespace levin::data

@@ -1,0 +1,44 @@
+#include "data/errors.h"
+
+#include <exception>
+
+#include "levin/error.h"
+
+namespace levin::data {
+
+void rethrow_with(const std::string& note) {
+  const auto noted = [&](const std::exception& e) { return e.what() + note; };
+#define LEVIN_RETHROW(Type)          \
+  catch (const Type& e) {            \
+    throw Type(noted(e), e.where()); \
+  }
+  try {
+    throw;
+  }
+  LEVIN_RETHROW(ShapeError)
+  LEVIN_RETHROW(DTypeError)
+  LEVIN_RETHROW(DeviceError)
+  LEVIN_RETHROW(IndexError)
+  LEVIN_RETHROW(AutogradError)
+  LEVIN_RETHROW(CaptureError)
+  LEVIN_RETHROW(UnsupportedError)
+  LEVIN_RETHROW(OutOfMemoryError)
+  LEVIN_RETHROW(CudaError)
+  LEVIN_RETHROW(CommError)
+  LEVIN_RETHROW(FormatError)
+  LEVIN_RETHROW(FileError)
+  LEVIN_RETHROW(ConfigError)
+  LEVIN_RETHROW(StateError)
+  LEVIN_RETHROW(DataError)
+  LEVIN_RETHROW(InterruptedError)
+  LEVIN_RETHROW(InternalError)
+  catch (const std::exception& e) {
+    fail<DataError>("loader: ", std::string(e.what()), note);
+  }
+  catch (...) {
+    fail<DataError>("loader: an exception that is no std::exception", note);
+  }
+#undef LEVIN_RETHROW
+}
+
+}  // namespace levin::data

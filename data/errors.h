@@ -1,0 +1,12 @@
+// Adds where it happened to an error under way.
+#pragma once
+
+#include <string>
+
+namespace levin::data {
+
+// Call in a catch block: throws the current exception again with `note` behind its text. A levin::Error keeps its type
+// and place; anything else becomes a DataError.
+[[noreturn]] void rethrow_with(const std::string& note);
+
+}  // namespace levin::data

@@ -1,0 +1,312 @@
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "data/errors.h"
+#include "levin/data.h"
+
+// Note [Loading ahead]
+// A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an
+// arena of the loader's own. Each takes the next batch number, loads it and puts it into its place of a ring, until the
+// ring is full; it ends then, so that no thread of TBB's pool ever sleeps in our hands, and the consumer starts tasks
+// again when half of the ring is free. The consumer takes the places in order. If no worker has begun the batch it
+// wants, it loads that one itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck.
+namespace levin::data {
+namespace {
+
+// The batches of one epoch: batch k has the indices [ends[k - 1], ends[k]).
+struct Plan {
+  std::vector<std::int64_t> indices;
+  std::vector<std::size_t> ends;
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(ends.size()); }
+  [[nodiscard]] std::span<const std::int64_t> batch(std::int64_t k) const {
+    const auto at = static_cast<std::size_t>(k);
+    const std::size_t begin = at ? ends[at - 1] : 0;
+    return {indices.data() + begin, ends[at] - begin};
+  }
+};
+
+void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
+  if (!dataset) fail<ConfigError>("loader: the dataset is null");
+  if (o.num_workers < 0) fail<ConfigError>("loader: num_workers is ", o.num_workers, ", expected 0 or more");
+  if (!(o.timeout >= 0)) fail<ConfigError>("loader: timeout is ", o.timeout, ", expected 0 (none) or more seconds");
+  if (o.prefetch_factor && o.num_workers == 0) {
+    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, " with num_workers 0; set num_workers");
+  }
+  if (o.prefetch_factor && *o.prefetch_factor < 1) {
+    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, ", expected 1 or more");
+  }
+  if (o.sampler && o.shuffle) fail<ConfigError>("loader: sampler and shuffle are both given; give one");
+  if (o.batch_sampler) {
+    if (o.batch_size != 1 || o.shuffle || o.sampler || o.drop_last) {
+      fail<ConfigError>("loader: batch_sampler comes with batch_size, shuffle, sampler or drop_last; it decides them");
+    }
+    return;
+  }
+  if (o.batch_size && *o.batch_size < 1) {
+    fail<ConfigError>("loader: batch_size is ", *o.batch_size, ", expected 1 or more");
+  }
+  if (o.drop_last && !o.batch_size) fail<ConfigError>("loader: drop_last needs a batch_size");
+}
+
+}  // namespace
+
+struct DataLoader::Impl {
+  DatasetRef dataset;
+  DataLoaderOptions options;
+  SamplerRef sampler;
+  LoaderState state;    // of the pass under way, or the next one's when there is none
+  bool resume = false;  // the next pass begins at state.batch
+  std::int64_t next_epoch = 0;
+  // More threads than cores: workers that wait for files must not keep those that compute from running.
+  std::optional<tbb::global_control> more_threads;
+  std::optional<tbb::task_arena> arena;
+
+  Plan plan(std::int64_t epoch) const {
+    Plan p;
+    if (options.batch_sampler) {
+      for (const auto& batch : options.batch_sampler->batches(epoch)) {
+        p.indices.insert(p.indices.end(), batch.begin(), batch.end());
+        p.ends.push_back(p.indices.size());
+      }
+      return p;
+    }
+    p.indices = sampler->indices(epoch);
+    const std::size_t n = p.indices.size();
+    const auto step = static_cast<std::size_t>(options.batch_size.value_or(1));
+    for (std::size_t end = step; end <= n; end += step) p.ends.push_back(end);
+    if (!options.drop_last && n % step != 0) p.ends.push_back(n);
+    return p;
+  }
+  std::int64_t batches() const {
+    if (options.batch_sampler) return options.batch_sampler->size();
+    const std::int64_t n = sampler->size(), step = options.batch_size.value_or(1);
+    return options.drop_last ? n / step : (n + step - 1) / step;
+  }
+
+  // One batch, on whatever thread. `who` completes messages: "in worker 1".
+  Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, const std::string& who) const {
+    try {
+      const bool one_by_one = !options.batch_size || options.collate;
+      if (!one_by_one) return dataset->gather(indices, random);
+      std::vector<Sample> samples;
+      for (const std::int64_t index : indices) {
+        try {
+          Generator rng = random.sample(index);
+          samples.push_back(dataset->get(index, rng));
+        } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
+      }
+      return options.batch_size ? options.collate(samples) : std::move(samples.front());
+    } catch (...) { rethrow_with(who); }
+  }
+};
+
+// One epoch under way. Shared by the consumer's iterator and the tasks; a task that TBB starts late finds `stop` set.
+struct DataLoader::Pass {
+  struct Slot {
+    Tensors fields;
+    std::exception_ptr error;
+    bool ready = false;
+  };
+  struct Shared {
+    std::shared_ptr<Impl> impl;
+    Plan plan;
+    EpochRandom random;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Slot> ring;       // batch k has place k % size; empty without workers
+    std::int64_t next_load = 0;   // the first batch nobody has begun
+    std::int64_t next_out = 0;    // the first batch not handed out
+    int queued = 0, running = 0;  // tasks
+    bool stop = false;
+
+    Shared(std::shared_ptr<Impl> i, Plan p, std::int64_t epoch)
+        : impl(std::move(i)), plan(std::move(p)), random(impl->options.generator, epoch) {}
+
+    [[nodiscard]] bool room() const {
+      return !stop && next_load < std::min(plan.size(), next_out + static_cast<std::int64_t>(ring.size()));
+    }
+
+    void work() {
+      const std::string who = ", in worker " + text(std::max(0, tbb::this_task_arena::current_thread_index()));
+      std::unique_lock lock(mutex);
+      --queued;
+      ++running;
+      while (room()) {
+        const std::int64_t k = next_load++;
+        lock.unlock();
+        Slot done;
+        try {
+          done.fields = impl->load(plan.batch(k), random, who);
+        } catch (...) { done.error = std::current_exception(); }
+        done.ready = true;
+        lock.lock();
+        ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
+        if (k == next_out) changed.notify_all();
+      }
+      --running;
+      if (stop) changed.notify_all();
+    }
+  };
+
+  std::shared_ptr<Shared> shared;
+
+  explicit Pass(std::shared_ptr<Shared> s) : shared(std::move(s)) {}
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
+  ~Pass() {
+    std::unique_lock lock(shared->mutex);
+    shared->stop = true;
+    shared->changed.wait(lock, [&] { return shared->running == 0; });
+  }
+
+  // The next batch; false at the end.
+  bool next(Batch& out) {
+    Shared& s = *shared;
+    Impl& impl = *s.impl;
+    std::unique_lock lock(s.mutex);
+    if (s.next_out == s.plan.size()) {
+      impl.state = {s.random.epoch() + 1, 0};
+      return false;
+    }
+    start_workers();
+    const std::int64_t k = s.next_out;
+    const std::span<const std::int64_t> indices = s.plan.batch(k);
+    Tensors fields;
+    try {
+      if (k == s.next_load) {
+        ++s.next_load;
+        lock.unlock();
+        fields = impl.load(indices, s.random, ", in the calling thread");
+        lock.lock();
+      } else {
+        Slot& slot = s.ring[static_cast<std::size_t>(k) % s.ring.size()];
+        wait_for(slot, lock);
+        const Slot taken = std::exchange(slot, Slot{});
+        if (taken.error) std::rethrow_exception(taken.error);
+        fields = taken.fields;
+      }
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      s.stop = true;
+      throw;
+    }
+    ++s.next_out;
+    lock.unlock();
+    impl.state = {s.random.epoch(), k + 1};
+    out.fields = std::move(fields);
+    out.indices.assign(indices.begin(), indices.end());
+    out.position = k;
+    return true;
+  }
+
+ private:
+  // With the lock held. Waking a task costs microseconds, so it is done for half a ring at a time.
+  void start_workers() {
+    Shared& s = *shared;
+    if (s.ring.empty() || !s.room()) return;
+    const auto size = static_cast<std::int64_t>(s.ring.size());
+    const std::int64_t free = std::min(s.plan.size(), s.next_out + size) - s.next_load;
+    if (2 * free < size && s.next_load < s.plan.size() && s.next_load > s.next_out) return;
+    const std::int64_t wanted = std::min<std::int64_t>(s.impl->options.num_workers, free) - s.queued - s.running;
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      ++s.queued;
+      s.impl->arena->enqueue([task = shared] { task->work(); });
+    }
+  }
+
+  void wait_for(Slot& slot, std::unique_lock<std::mutex>& lock) {
+    Shared& s = *shared;
+    const double timeout = s.impl->options.timeout;
+    if (timeout == 0) {
+      s.changed.wait(lock, [&] { return slot.ready; });
+    } else if (!s.changed.wait_for(lock, std::chrono::duration<double>(timeout), [&] { return slot.ready; })) {
+      fail<DataError>("loader: batch ", s.next_out, " of epoch ", s.random.epoch(), " (samples from ",
+                      s.plan.batch(s.next_out).front(), " on) did not come within ", timeout,
+                      " seconds; raise timeout, or look at what the dataset waits for");
+    }
+  }
+};
+
+DataLoader::Iterator::Iterator(std::unique_ptr<Pass> pass) : pass_(std::move(pass)) { ++*this; }
+DataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
+DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = default;
+DataLoader::Iterator::~Iterator() = default;
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  if (done_) fail<StateError>("loader: the epoch has ended, there is no batch behind its last");
+  done_ = true;  // also when next throws
+  done_ = !pass_->next(batch_);
+  return *this;
+}
+
+DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(std::make_shared<Impl>()) {
+  check_options(dataset, options);
+  impl_->dataset = std::move(dataset);
+  impl_->options = std::move(options);
+  const std::int64_t n = impl_->dataset->size();
+  const DataLoaderOptions& o = impl_->options;
+  if (!o.batch_sampler) {
+    impl_->sampler = o.sampler ? o.sampler : o.shuffle ? random_sampler(n, o.generator) : sequential_sampler(n);
+  }
+  if (o.num_workers > 0) {
+    impl_->more_threads.emplace(tbb::global_control::max_allowed_parallelism,
+                                static_cast<std::size_t>(tbb::info::default_concurrency() + o.num_workers));
+    impl_->arena.emplace(o.num_workers, 0u);
+  }
+}
+DataLoader::DataLoader(DataLoader&&) noexcept = default;
+DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
+DataLoader::~DataLoader() = default;
+
+DataLoader::Iterator DataLoader::begin() {
+  Impl& i = *impl_;
+  if (!i.resume) i.state = {i.next_epoch, 0};
+  i.resume = false;
+  i.next_epoch = i.state.epoch + 1;
+  auto shared = std::make_shared<Pass::Shared>(impl_, i.plan(i.state.epoch), i.state.epoch);
+  if (i.state.batch > shared->plan.size()) {
+    fail<StateError>("loader: the state stands at batch ", i.state.batch, ", the epoch has ", shared->plan.size(),
+                     "; was it saved with other options or data?");
+  }
+  for (const std::int64_t index : shared->plan.indices) {
+    if (index < 0 || index >= i.dataset->size()) {
+      fail<IndexError>("loader: the sampler gave index ", index, ", the dataset has ", i.dataset->size(), " samples");
+    }
+  }
+  shared->next_load = shared->next_out = i.state.batch;
+  shared->ring.resize(static_cast<std::size_t>(i.options.num_workers) *
+                      static_cast<std::size_t>(i.options.prefetch_factor.value_or(2)));
+  return Iterator(std::make_unique<Pass>(std::move(shared)));
+}
+
+std::int64_t DataLoader::size() const { return impl_->batches(); }
+const DatasetRef& DataLoader::dataset() const { return impl_->dataset; }
+bool DataLoader::shuffles() const { return impl_->options.shuffle; }
+std::optional<std::int64_t> DataLoader::batch_size() const { return impl_->options.batch_size; }
+int DataLoader::num_workers() const { return impl_->options.num_workers; }
+
+void DataLoader::set_epoch(std::int64_t epoch) {
+  if (epoch < 0) fail<ConfigError>("set_epoch: epoch is ", epoch, ", expected 0 or more");
+  impl_->next_epoch = epoch;
+  if (impl_->state.epoch != epoch) impl_->resume = false;
+}
+LoaderState DataLoader::state() const { return impl_->state; }
+void DataLoader::load_state(const LoaderState& state) {
+  if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
+    fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
+                     ", expected an epoch from 0 and a batch from 0 to ", size());
+  }
+  impl_->state = state;
+  impl_->next_epoch = state.epoch;
+  impl_->resume = true;
+}
+
+}  // namespace levin::data

@@ -1,0 +1,213 @@
+// Datasets, samplers and the loader that turns them into batches.
+//
+// Sample i of epoch e, its random numbers included, is a function of (seed, e, i) alone: worker count, thread count and
+// arrival order change nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/function.h"
+#include "levin/generator.h"
+#include "levin/tensor.h"
+
+namespace levin::data {
+
+// The fields of one sample: {image, label}.
+using Sample = Tensors;
+
+// The random numbers of one epoch's samples.
+class LEVIN_API EpochRandom {
+ public:
+  EpochRandom(const Generator& base, std::int64_t epoch) : seed_(base.seed()), epoch_(epoch) {}
+  // A generator of this sample's own: a function of (seed, epoch, index).
+  [[nodiscard]] Generator sample(std::int64_t index) const;
+  [[nodiscard]] std::int64_t epoch() const { return epoch_; }
+
+ private:
+  std::uint64_t seed_;
+  std::int64_t epoch_;
+};
+
+// A set of samples by index. Both getters are called by several threads at once.
+class LEVIN_API Dataset {
+ public:
+  virtual ~Dataset();
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  // Sample `index`, 0 <= index < size(). All randomness comes from `rng`.
+  [[nodiscard]] virtual Sample get(std::int64_t index, Generator& rng) const = 0;
+  // The fields of a batch of these samples. Default: each by get, then collate. Override it where whole batches are
+  // cheaper; the result must be the same.
+  [[nodiscard]] virtual Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const;
+};
+using DatasetRef = std::shared_ptr<const Dataset>;
+
+// Stacks each field on a new dimension 0. Throws ShapeError or DTypeError naming field and sample where they differ,
+// DataError for no samples or fields that differ in number.
+[[nodiscard]] LEVIN_API Tensors collate(std::span<const Sample> samples);
+
+// Rows of tensors in memory: sample i is {field[i], ...}. Batches are copied row by row without a tensor a sample.
+// Throws DataError unless there is a field and all have the same size(0).
+[[nodiscard]] LEVIN_API DatasetRef tensor_dataset(Tensors fields);
+// The same for pictures kept as u8: field 0 becomes f32, (x / 255 - mean) / std, field 1 (labels u8 [N]) becomes i64.
+struct Normalization {
+  float mean = 0;
+  float std = 1;
+};
+[[nodiscard]] LEVIN_API DatasetRef image_dataset(Tensor images, Tensor labels, Normalization normalization = {});
+
+// Samples of `base` after f(sample, rng). f is called by several threads at once.
+[[nodiscard]] LEVIN_API DatasetRef transform(DatasetRef base, Function<Sample(Sample, Generator&)> f);
+// The samples of `base` at these indices, with the random numbers they have there. Throws IndexError for one outside.
+[[nodiscard]] LEVIN_API DatasetRef subset(DatasetRef base, std::vector<std::int64_t> indices);
+// Disjoint random subsets of these sizes. Throws DataError unless they sum to base's size.
+[[nodiscard]] LEVIN_API std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int64_t>& sizes,
+                                                             const Generator& generator);
+
+// ---- Samplers: the order of an epoch, a function of the epoch alone.
+class LEVIN_API Sampler {
+ public:
+  virtual ~Sampler();
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+  [[nodiscard]] virtual std::vector<std::int64_t> indices(std::int64_t epoch) const = 0;  // size() of them
+};
+using SamplerRef = std::shared_ptr<const Sampler>;
+[[nodiscard]] LEVIN_API SamplerRef sequential_sampler(std::int64_t n);
+// A new permutation of 0 .. n-1 each epoch (Fisher-Yates over Philox).
+[[nodiscard]] LEVIN_API SamplerRef random_sampler(std::int64_t n, const Generator& generator);
+// `samples` draws with replacement, index i with probability weights[i] / sum. Throws ConfigError for a negative or
+// infinite weight, or when all are 0.
+[[nodiscard]] LEVIN_API SamplerRef weighted_sampler(std::vector<double> weights, std::int64_t samples,
+                                                    const Generator& generator);
+
+class LEVIN_API BatchSampler {
+ public:
+  virtual ~BatchSampler();
+  [[nodiscard]] virtual std::int64_t size() const = 0;  // batches in an epoch
+  [[nodiscard]] virtual std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const = 0;
+};
+using BatchSamplerRef = std::shared_ptr<const BatchSampler>;
+
+// ---- The loader.
+struct Batch {
+  Tensors fields{};
+  std::vector<std::int64_t> indices{};  // of its samples in the dataset
+  std::int64_t position = 0;            // in the epoch, from 0
+  // Throws IndexError when there is no such field.
+  [[nodiscard]] LEVIN_API const Tensor& operator[](std::size_t field) const;
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(indices.size()); }
+};
+
+struct DataLoaderOptions {
+  std::optional<std::int64_t> batch_size = 1;            // nullopt: samples pass through as they are
+  bool shuffle = false;                                  // random_sampler of `generator`
+  SamplerRef sampler{};                                  // instead of shuffle
+  BatchSamplerRef batch_sampler{};                       // instead of batch_size, shuffle, sampler and drop_last
+  int num_workers = 0;                                   // 0: load in the calling thread
+  Function<Tensors(std::span<const Sample>)> collate{};  // instead of data::collate; called by several threads at once
+  bool drop_last = false;                                // drop the short last batch
+  double timeout = 0;                                    // seconds to wait for a worker, 0: for ever
+  std::optional<int> prefetch_factor{};                  // batches ahead for each worker, default 2
+  Generator generator{0};                                // of the shuffling and of the samples' random numbers
+};
+
+// Where a loader stands, for a run that continues later: the next batch is number `batch` of `epoch`.
+struct LoaderState {
+  std::int64_t epoch = 0;
+  std::int64_t batch = 0;
+};
+
+// for (const Batch& b : loader) is one epoch; the next loop is the next epoch. One loop at a time.
+//
+// An error of a dataset, transform or collate reaches the loop at the place of its batch: as the type it was when it is
+// a levin::Error, else as DataError, with sample, epoch and worker added to its text. Leaving the loop early, or
+// destroying the loader, waits for the samples being loaded and no longer.
+class LEVIN_API DataLoader {
+ public:
+  struct Impl;
+  struct Pass;
+
+  // Throws ConfigError for options that contradict each other (trainer documentation, "DataLoader").
+  explicit DataLoader(DatasetRef dataset, DataLoaderOptions options = {});
+  DataLoader(DataLoader&&) noexcept;
+  DataLoader& operator=(DataLoader&&) noexcept;
+  ~DataLoader();
+
+  struct End {};
+  class LEVIN_API Iterator {
+   public:
+    explicit Iterator(std::unique_ptr<Pass> pass);
+    Iterator(Iterator&&) noexcept;
+    Iterator& operator=(Iterator&&) noexcept;
+    ~Iterator();
+    [[nodiscard]] const Batch& operator*() const { return batch_; }
+    [[nodiscard]] const Batch* operator->() const { return &batch_; }
+    Iterator& operator++();
+    friend bool operator==(const Iterator& i, End) { return i.done_; }
+
+   private:
+    std::unique_ptr<Pass> pass_;
+    Batch batch_;
+    bool done_ = false;
+  };
+  [[nodiscard]] Iterator begin();
+  [[nodiscard]] End end() const { return {}; }
+
+  [[nodiscard]] std::int64_t size() const;  // batches in an epoch
+  [[nodiscard]] const DatasetRef& dataset() const;
+  [[nodiscard]] bool shuffles() const;
+  [[nodiscard]] std::optional<std::int64_t> batch_size() const;
+  [[nodiscard]] int num_workers() const;
+
+  // The epoch of the next loop; without it, one more than that of the last.
+  void set_epoch(std::int64_t epoch);
+  // The batch after those handed out, and the way back: the next loop begins there.
+  [[nodiscard]] LoaderState state() const;
+  void load_state(const LoaderState& state);
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// The CPUs this process may use (affinity and cgroup quota), at least 1, and a good number of workers for one of
+// `local_processes` on this machine.
+[[nodiscard]] LEVIN_API int available_cpus();
+[[nodiscard]] LEVIN_API int suggested_workers(int local_processes = 1);
+
+// ---- Digits. IDX files: http://yann.lecun.com/exdb/mnist, plain or gzip.
+enum class Split : std::uint8_t { train, test };
+// One IDX file: u8 data as u8, int8 and int16 as i32, i32, f32, f64. Throws FormatError with file, value got and expected.
+[[nodiscard]] LEVIN_API Tensor load_idx(const std::string& path);
+// MNIST from `dir`: train-images-idx3-ubyte and the like, with or without .gz. Sample: {f32 [1, 28, 28], i64 []}.
+// Throws FileError when a file is absent, FormatError when images and labels do not fit each other.
+[[nodiscard]] LEVIN_API DatasetRef mnist(const std::string& dir, Split split, Normalization normalization = {});
+// Its two tensors as they are in the files: images u8 [N, 28, 28], labels u8 [N].
+[[nodiscard]] LEVIN_API std::pair<Tensor, Tensor> load_mnist(const std::string& dir, Split split);
+// True when both files of the split are there.
+[[nodiscard]] LEVIN_API bool has_mnist(const std::string& dir, Split split);
+// The usual normalization of MNIST: mean and deviation of its training pixels.
+inline constexpr Normalization kMnistNormalization{0.1307f, 0.3081f};
+// Digits drawn from strokes under a random affine map, with noise: images u8 [count, 28, 28], labels u8 [count], for
+// machines without the real ones. A function of the generator's seed, split and index.
+[[nodiscard]] LEVIN_API std::pair<Tensor, Tensor> draw_digits(Split split, const Generator& generator,
+                                                              std::int64_t count);
+[[nodiscard]] LEVIN_API DatasetRef generated_digits(Split split, const Generator& generator, std::int64_t count,
+                                                    Normalization normalization = {});
+
+// ---- Pictures: u8 [H, W] grey or [H, W, 3] RGB. Throws FormatError naming the file, ShapeError for other shapes.
+LEVIN_API void save_png(const std::string& path, const Tensor& image);
+[[nodiscard]] LEVIN_API Tensor load_png(const std::string& path);
+// Pictures u8 [N, H, W] side by side, `columns` in a row, one pixel of `gap` grey around each.
+[[nodiscard]] LEVIN_API Tensor contact_sheet(const Tensor& images, std::int64_t columns, std::uint8_t gap = 128);
+
+}  // namespace levin::data
+
+namespace levin {
+using data::Batch;
+}
