@@ -1,0 +1,38 @@
+#include "optim/updates.h"
+
+namespace levin::optim {
+
+Adagrad::Adagrad(Parameters parameters, AdagradOptions options) { add_group(std::move(parameters), options); }
+
+void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
+  if (!(o.lr_decay >= 0)) fail<ConfigError>("adagrad: lr_decay is ", o.lr_decay, ", expected 0 or more");
+  if (!(o.eps >= 0)) fail<ConfigError>("adagrad: eps is ", o.eps, ", expected 0 or more");
+  if (!(o.weight_decay >= 0)) fail<ConfigError>("adagrad: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  if (!(o.initial_accumulator_value >= 0)) {
+    fail<ConfigError>("adagrad: initial_accumulator_value is ", o.initial_accumulator_value, ", expected 0 or more");
+  }
+  add(std::move(parameters), o.lr);
+  options_.push_back(o);
+}
+
+void Adagrad::step() {
+  for (int g = 0; g < groups(); ++g) {
+    const AdagradOptions& o = options_[static_cast<std::size_t>(g)];
+    Updates::run(
+        *this, g,
+        kernels::AdagradRule{&groups_[static_cast<std::size_t>(g)].lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
+        "adagrad_step");
+  }
+}
+
+std::array<const char*, Optimizer::kMaxState> Adagrad::state_names(int) const { return {"sum", nullptr, nullptr}; }
+double Adagrad::initial_state(int group, int) const {
+  return options_[static_cast<std::size_t>(group)].initial_accumulator_value;
+}
+
+std::vector<std::pair<const char*, double*>> Adagrad::numbers(int group) {
+  AdagradOptions& o = options_[static_cast<std::size_t>(group)];
+  return {{"lr_decay", &o.lr_decay}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
+}
+
+}  // namespace levin::optim

@@ -1,0 +1,65 @@
+#include "optim/updates.h"
+
+namespace levin::optim {
+namespace {
+
+void check(const AdamOptions& o) {
+  for (const double beta : {o.beta1, o.beta2}) {
+    if (!(beta >= 0 && beta < 1)) fail<ConfigError>("adam: a beta is ", beta, ", expected at least 0 and below 1");
+  }
+  if (!(o.eps >= 0)) fail<ConfigError>("adam: eps is ", o.eps, ", expected 0 or more");
+  if (!(o.weight_decay >= 0)) fail<ConfigError>("adam: weight_decay is ", o.weight_decay, ", expected 0 or more");
+}
+
+AdamOptions as_adam(const AdamWOptions& o) {
+  return {.lr = o.lr,
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .weight_decay = o.weight_decay,
+          .amsgrad = o.amsgrad,
+          .maximize = o.maximize};
+}
+
+}  // namespace
+
+Adam::Adam(Parameters parameters, AdamOptions options) : Adam(std::move(parameters), options, Decay::coupled) {}
+Adam::Adam(Parameters parameters, AdamOptions options, Decay decay) : decay_(decay) {
+  Adam::add_group(std::move(parameters), options);
+}
+
+void Adam::add_group(Parameters parameters, AdamOptions options) {
+  check(options);
+  add(std::move(parameters), options.lr);
+  options_.push_back(options);
+}
+
+void Adam::step() {
+  for (int g = 0; g < groups(); ++g) {
+    const AdamOptions& o = options_[static_cast<std::size_t>(g)];
+    Updates::run(*this, g,
+                 kernels::AdamRule{&groups_[static_cast<std::size_t>(g)].lr, o.beta1, o.beta2, o.eps, o.weight_decay,
+                                   decay_ == Decay::decoupled, o.amsgrad, o.maximize},
+                 decay_ == Decay::decoupled ? "adamw_step" : "adam_step");
+  }
+}
+
+std::optional<double> Adam::momentum(int group) const { return options_.at(static_cast<std::size_t>(group)).beta1; }
+void Adam::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).beta1 = value; }
+
+std::array<const char*, Optimizer::kMaxState> Adam::state_names(int group) const {
+  return {"exp_avg", "exp_avg_sq", options_[static_cast<std::size_t>(group)].amsgrad ? "max_exp_avg_sq" : nullptr};
+}
+
+std::vector<std::pair<const char*, double*>> Adam::numbers(int group) {
+  AdamOptions& o = options_[static_cast<std::size_t>(group)];
+  return {{"beta1", &o.beta1}, {"beta2", &o.beta2}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
+}
+
+AdamW::AdamW(Parameters parameters, AdamWOptions options)
+    : Adam(std::move(parameters), as_adam(options), Decay::decoupled) {}
+void AdamW::add_group(Parameters parameters, AdamWOptions options) {
+  Adam::add_group(std::move(parameters), as_adam(options));
+}
+
+}  // namespace levin::optim

@@ -1,0 +1,293 @@
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "optim/updates.h"
+
+namespace levin::optim {
+namespace {
+
+using Vector = std::vector<double>;
+
+double inner(const Vector& a, const Vector& b) {
+  return kernels::cpu::dot(kernels::Cpu{}, a.data(), b.data(), static_cast<std::int64_t>(a.size()));
+}
+void add_scaled(Vector& y, double alpha, const Vector& x) {
+  kernels::cpu::axpy(kernels::Cpu{}, alpha, x.data(), y.data(), static_cast<std::int64_t>(y.size()));
+}
+double largest(const Vector& v) {
+  double high = 0;
+  for (const double x : v) {
+    if (!(std::abs(x) <= high)) high = std::abs(x);  // a NaN counts as largest
+  }
+  return high;
+}
+Tensor as_tensor(const Vector& v) { return from_data(v, {static_cast<std::int64_t>(v.size())}, Device::cpu()); }
+
+struct Point {  // along the search direction: step length, loss, gradient, its slope
+  double t = 0, f = 0;
+  Vector g;
+  double slope = 0;
+};
+
+// The minimum of the cubic through two points with slopes, inside [low, high]. Nocedal & Wright, equation 3.59.
+double cubic_minimum(const Point& a, const Point& b, double low, double high) {
+  const Point &x = a.t <= b.t ? a : b, &y = a.t <= b.t ? b : a;
+  const double d1 = x.slope + y.slope - 3 * (x.f - y.f) / (x.t - y.t);
+  const double square = d1 * d1 - x.slope * y.slope;
+  if (square < 0) return (low + high) / 2;
+  const double d2 = std::sqrt(square);
+  const double at = y.t - (y.t - x.t) * ((y.slope + d2 - d1) / (y.slope - x.slope + 2 * d2));
+  return std::isfinite(at) ? std::clamp(at, low, high) : (low + high) / 2;
+}
+
+// Strong Wolfe line search. Nocedal & Wright, algorithms 3.5 (bracket) and 3.6 (zoom).
+template <class Eval>
+Point wolfe_search(const Point& start, double t, double direction_size, double tolerance, int max_evals, int& evals,
+                   Eval&& eval) {
+  constexpr double c1 = 1e-4, c2 = 0.9;
+  const auto armijo = [&](const Point& p) { return p.f <= start.f + c1 * p.t * start.slope; };
+  const auto curved = [&](const Point& p) { return std::abs(p.slope) <= -c2 * start.slope; };
+  Point previous = start, now = eval(t);
+  ++evals;
+  Point low, high;
+  for (int i = 0;; ++i) {
+    if (!armijo(now) || (i > 0 && now.f >= previous.f) || !std::isfinite(now.f)) {
+      low = previous;
+      high = now;
+      break;
+    }
+    if (curved(now)) return now;
+    if (now.slope >= 0) {
+      low = now;
+      high = previous;
+      break;
+    }
+    if (i + 1 >= max_evals) return now;
+    const double next = cubic_minimum(previous, now, now.t + 0.01 * (now.t - previous.t), now.t * 10);
+    previous = std::move(now);
+    now = eval(next);
+    ++evals;
+  }
+  for (int i = 0; i < max_evals; ++i) {
+    if (std::abs(high.t - low.t) * direction_size < tolerance) break;
+    const double left = std::min(low.t, high.t), right = std::max(low.t, high.t), margin = 0.1 * (right - left);
+    const double at =
+        std::isfinite(high.f) ? cubic_minimum(low, high, left + margin, right - margin) : (left + right) / 2;
+    Point p = eval(at);
+    ++evals;
+    if (!armijo(p) || p.f >= low.f || !std::isfinite(p.f)) {
+      high = std::move(p);
+    } else {
+      if (curved(p)) return p;
+      if (p.slope * (high.t - low.t) >= 0) high = low;
+      low = std::move(p);
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+struct LBFGS::Memory {
+  std::deque<Vector> steps, changes;  // s_k, y_k
+  std::deque<double> weights;         // 1 / (y_k . s_k)
+  Vector direction, last_gradient;
+  double diagonal = 1, t = 0, last_loss = 0;
+  std::int64_t iterations = 0, evaluations = 0;
+};
+
+LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), memory_(std::make_unique<Memory>()) {
+  if (options.max_iter < 1) fail<ConfigError>("lbfgs: max_iter is ", options.max_iter, ", expected 1 or more");
+  if (options.history_size < 1)
+    fail<ConfigError>("lbfgs: history_size is ", options.history_size, ", expected 1 or more");
+  add(std::move(parameters), options.lr);
+}
+LBFGS::~LBFGS() = default;
+
+void LBFGS::step() { fail<StateError>("lbfgs: step() needs a closure that evaluates the loss; call step(closure)"); }
+
+namespace {
+
+// All gradients (unset ones as zeros) or all values, end to end in double.
+Vector gathered(const Parameters& parameters, const bool gradients) {
+  Vector out;
+  for (const ParamRef& p : parameters) {
+    Tensor t = gradients ? p.value->grad() : *p.value;
+    const auto n = static_cast<std::size_t>(p.value->numel());
+    if (!t.defined()) {
+      out.resize(out.size() + n, 0.0);
+      continue;
+    }
+    if (!t.is_contiguous()) t = Updates::dense(t);
+    if (t.dtype() == DType::f32)
+      out.insert(out.end(), Updates::first<float>(t), Updates::first<float>(t) + n);
+    else
+      out.insert(out.end(), Updates::first<double>(t), Updates::first<double>(t) + n);
+  }
+  return out;
+}
+
+// p = x + t d
+void write_values(const Parameters& parameters, const Vector& x, double t, const Vector& d) {
+  std::size_t at = 0;
+  for (const ParamRef& p : parameters) {
+    const auto n = static_cast<std::size_t>(p.value->numel());
+    for (std::size_t i = 0; i < n; ++i, ++at) {
+      const double v = x[at] + t * d[at];
+      if (p.value->dtype() == DType::f32)
+        Updates::first<float>(*p.value)[i] = static_cast<float>(v);
+      else
+        Updates::first<double>(*p.value)[i] = v;
+    }
+    p.value->get().storage->wrote("lbfgs_step");
+  }
+}
+
+}  // namespace
+
+Tensor LBFGS::step(const Function<Tensor()>& closure) {
+  Memory& m = *memory_;
+  const Parameters& parameters = groups_[0].parameters;
+  const double lr = groups_[0].lr;
+  const int max_eval = options_.max_eval > 0 ? options_.max_eval : options_.max_iter * 5 / 4;
+  Tensor first_loss = closure();
+  double loss = first_loss.item();
+  int evals = 1;
+  Vector g = gathered(parameters, true);
+  if (largest(g) <= options_.tolerance_grad) return first_loss;
+  for (int iteration = 0; iteration < options_.max_iter; ++iteration) {
+    ++m.iterations;
+    if (m.iterations == 1) {
+      m.direction = g;
+      for (double& v : m.direction) v = -v;
+      m.diagonal = 1;
+    } else {
+      Vector y = g, s = m.direction;
+      add_scaled(y, -1, m.last_gradient);
+      for (double& v : s) v *= m.t;
+      const double ys = inner(y, s);
+      if (ys > 1e-10) {  // else the pair would break positive definiteness
+        if (static_cast<int>(m.steps.size()) == options_.history_size) {
+          m.steps.pop_front();
+          m.changes.pop_front();
+          m.weights.pop_front();
+        }
+        m.diagonal = ys / inner(y, y);
+        m.steps.push_back(std::move(s));
+        m.changes.push_back(std::move(y));
+        m.weights.push_back(1 / ys);
+      }
+      // The two-loop recursion (algorithm 7.4).
+      Vector q = g;
+      for (double& v : q) v = -v;
+      Vector alpha(m.steps.size());
+      for (std::size_t k = m.steps.size(); k-- > 0;) {
+        alpha[k] = m.weights[k] * inner(m.steps[k], q);
+        add_scaled(q, -alpha[k], m.changes[k]);
+      }
+      for (double& v : q) v *= m.diagonal;
+      for (std::size_t k = 0; k < m.steps.size(); ++k) {
+        const double beta = m.weights[k] * inner(m.changes[k], q);
+        add_scaled(q, alpha[k] - beta, m.steps[k]);
+      }
+      m.direction = std::move(q);
+    }
+    m.last_gradient = g;
+    m.last_loss = loss;
+    double total = 0;
+    for (const double v : g) total += std::abs(v);
+    m.t = m.iterations == 1 ? std::min(1.0, 1 / total) * lr : lr;
+    const double slope = inner(g, m.direction);
+    if (slope > -options_.tolerance_change) break;
+    const Vector x = gathered(parameters, false);
+    bool converged = false;
+    if (options_.line_search == LineSearch::strong_wolfe) {
+      const auto eval = [&](double t) {
+        write_values(parameters, x, t, m.direction);
+        Point p;
+        p.t = t;
+        p.f = closure().item();
+        p.g = gathered(parameters, true);
+        p.slope = inner(p.g, m.direction);
+        return p;
+      };
+      const Point found =
+          wolfe_search({0, loss, g, slope}, m.t, largest(m.direction), options_.tolerance_change, 25, evals, eval);
+      m.t = found.t;
+      loss = found.f;
+      g = found.g;
+      write_values(parameters, x, m.t, m.direction);
+      converged = largest(g) <= options_.tolerance_grad;
+    } else {
+      write_values(parameters, x, m.t, m.direction);
+      if (iteration + 1 < options_.max_iter) {
+        loss = closure().item();
+        g = gathered(parameters, true);
+        converged = largest(g) <= options_.tolerance_grad;
+        ++evals;
+      }
+    }
+    if (converged || evals >= max_eval) break;
+    if (largest(m.direction) * std::abs(m.t) <= options_.tolerance_change) break;
+    if (std::abs(loss - m.last_loss) < options_.tolerance_change) break;
+  }
+  m.evaluations += evals;
+  return first_loss;
+}
+
+std::array<const char*, Optimizer::kMaxState> LBFGS::state_names(int) const { return {}; }
+
+NamedTensors LBFGS::extra_state() const {
+  const Memory& m = *memory_;
+  NamedTensors out;
+  out.emplace_back("lbfgs.numbers", as_tensor({m.diagonal, m.t, m.last_loss}));
+  out.emplace_back("lbfgs.counts", tensor({m.iterations, m.evaluations}, Device::cpu()));
+  out.emplace_back("lbfgs.direction", as_tensor(m.direction));
+  out.emplace_back("lbfgs.last_gradient", as_tensor(m.last_gradient));
+  const auto rows = [](const std::deque<Vector>& list) {
+    Vector flat;
+    for (const Vector& v : list) flat.insert(flat.end(), v.begin(), v.end());
+    return as_tensor(flat);
+  };
+  out.emplace_back("lbfgs.steps", rows(m.steps));
+  out.emplace_back("lbfgs.changes", rows(m.changes));
+  out.emplace_back("lbfgs.weights", as_tensor(Vector(m.weights.begin(), m.weights.end())));
+  return out;
+}
+
+void LBFGS::load_extra_state(const NamedTensors& state) {
+  const auto find = [&](const char* key) -> const Tensor& {
+    for (const auto& [name, value] : state) {
+      if (name == key) return value;
+    }
+    fail<ConfigError>("lbfgs: state has no ", key, "; it was saved by another optimizer");
+  };
+  auto m = std::make_unique<Memory>();
+  const Vector numbers = find("lbfgs.numbers").to_vector<double>();
+  const auto counts = find("lbfgs.counts").to_vector<std::int64_t>();
+  const Vector weights = find("lbfgs.weights").to_vector<double>(), steps = find("lbfgs.steps").to_vector<double>(),
+               changes = find("lbfgs.changes").to_vector<double>();
+  m->direction = find("lbfgs.direction").to_vector<double>();
+  m->last_gradient = find("lbfgs.last_gradient").to_vector<double>();
+  std::size_t n = 0;
+  for (const ParamRef& p : groups_[0].parameters) n += static_cast<std::size_t>(p.value->numel());
+  const bool fits = numbers.size() == 3 && counts.size() == 2 && steps.size() == weights.size() * n &&
+                    changes.size() == steps.size() && (m->direction.empty() || m->direction.size() == n) &&
+                    m->last_gradient.size() == m->direction.size();
+  if (!fits) fail<ConfigError>("lbfgs: the state's sizes do not fit ", n, " parameters");
+  m->diagonal = numbers[0];
+  m->t = numbers[1];
+  m->last_loss = numbers[2];
+  m->iterations = counts[0];
+  m->evaluations = counts[1];
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const auto from = static_cast<std::ptrdiff_t>(k * n), to = static_cast<std::ptrdiff_t>((k + 1) * n);
+    m->steps.emplace_back(steps.begin() + from, steps.begin() + to);
+    m->changes.emplace_back(changes.begin() + from, changes.begin() + to);
+  }
+  m->weights.assign(weights.begin(), weights.end());
+  memory_ = std::move(m);
+}
+
+}  // namespace levin::optim

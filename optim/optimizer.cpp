@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "levin/optim.h"
+#include "optim/updates.h"
+
+namespace levin::optim {
+namespace {
+
+Tensor number(double x) { return tensor({x}, Device::cpu()); }
+
+// "group0.lr", "fc1.weight.exp_avg", "fc1.weight.step".
+std::string group_key(int group, const char* what) { return "group" + text(group) + "." + what; }
+
+}  // namespace
+
+Tensor Updates::filled(const Tensor& like, double value) {
+  Tensor t = empty_like(like);
+  const auto n = static_cast<std::size_t>(t.numel());
+  if (t.dtype() == DType::f32)
+    std::fill_n(first<float>(t), n, static_cast<float>(value));
+  else
+    std::fill_n(first<double>(t), n, value);
+  return t;
+}
+
+Optimizer::~Optimizer() = default;
+
+Tensor Optimizer::step(const Function<Tensor()>& closure) {
+  Tensor loss = closure();
+  step();
+  return loss;
+}
+
+void Optimizer::zero_grad() {
+  for (Group& g : groups_) {
+    for (ParamRef& p : g.parameters) p.value->set_grad({});
+  }
+}
+
+std::vector<ParamRef> Optimizer::parameters() const {
+  std::vector<ParamRef> all;
+  for (const Group& g : groups_) all.insert(all.end(), g.parameters.begin(), g.parameters.end());
+  return all;
+}
+
+const Optimizer::Group& Optimizer::group_at(int group) const {
+  if (group < 0 || group >= groups())
+    fail<IndexError>(std::string(name()), ": group ", group, " is asked for, there are ", groups());
+  return groups_[static_cast<std::size_t>(group)];
+}
+
+void Optimizer::set_lr(int group, double lr) {
+  (void)group_at(group);
+  if (!(lr >= 0)) fail<ConfigError>(std::string(name()), ": lr is ", lr, ", expected 0 or more");
+  groups_[static_cast<std::size_t>(group)].lr = lr;
+}
+
+std::optional<double> Optimizer::momentum(int) const { return {}; }
+void Optimizer::set_momentum(int, double) { fail<ConfigError>(std::string(name()), ": it has no momentum"); }
+double Optimizer::initial_state(int, int) const { return 0; }
+std::vector<std::pair<const char*, double*>> Optimizer::numbers(int) { return {}; }
+NamedTensors Optimizer::extra_state() const { return {}; }
+void Optimizer::load_extra_state(const NamedTensors&) {}
+
+void Optimizer::add(Parameters parameters, double lr) {
+  const std::string op = "optimizer";
+  if (parameters.empty()) fail<ConfigError>(op, ": the parameter list is empty");
+  if (!(lr >= 0)) fail<ConfigError>(op, ": lr is ", lr, ", expected 0 or more");
+  std::set<const Tensor*> known;
+  std::set<std::string> names;
+  for (const Group& g : groups_) {
+    for (const ParamRef& p : g.parameters) {
+      known.insert(p.value);
+      names.insert(p.name);
+    }
+  }
+  std::size_t position = known.size();
+  for (ParamRef& p : parameters) {
+    if (p.name.empty()) p.name = "param" + text(position);
+    ++position;
+    if (!p.value || !p.value->defined()) fail<ConfigError>(op, ": parameter ", p.name, " is undefined");
+    if (!known.insert(p.value).second) fail<ConfigError>(op, ": parameter ", p.name, " is given twice");
+    if (!names.insert(p.name).second)
+      fail<ConfigError>(op, ": two parameters are called ", p.name, "; names must differ");
+    if (p.value->dtype() != DType::f32 && p.value->dtype() != DType::f64) {
+      fail<ConfigError>(op, ": parameter ", p.name, " is ", p.value->dtype(), ", expected f32 or f64");
+    }
+    if (!p.value->is_contiguous())
+      fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
+    if (!p.value->device().is_cpu())
+      fail<ConfigError>(op, ": parameter ", p.name, " is on ", p.value->device(), ", expected cpu");
+  }
+  Group group;
+  group.state.resize(parameters.size());
+  group.parameters = std::move(parameters);
+  group.lr = lr;
+  groups_.push_back(std::move(group));
+}
+
+NamedTensors Optimizer::state_dict() const {
+  NamedTensors out;
+  for (int g = 0; g < groups(); ++g) {
+    const Group& group = group_at(g);
+    out.emplace_back(group_key(g, "lr"), number(group.lr));
+    if (group.initial_lr) out.emplace_back(group_key(g, "initial_lr"), number(*group.initial_lr));
+    // numbers() hands out places to write to; reading through them changes nothing.
+    for (const auto& [key, value] : const_cast<Optimizer*>(this)->numbers(g))
+      out.emplace_back(group_key(g, key), number(*value));
+    const auto names = state_names(g);
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const State& s = group.state[i];
+      if (s.step == 0) continue;
+      out.emplace_back(group.parameters[i].name + ".step", tensor({s.step}, Device::cpu()));
+      for (std::size_t k = 0; k < names.size(); ++k) {
+        if (s.tensors[k].defined()) out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());
+      }
+    }
+  }
+  for (auto& named : extra_state()) out.push_back(std::move(named));
+  return out;
+}
+
+void Optimizer::load_state_dict(const NamedTensors& state) {
+  const std::string op = name();
+  std::vector<bool> used(state.size(), false);
+  const auto find = [&](const std::string& key, DType dtype, const Shape& shape) -> const Tensor* {
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      if (state[i].first != key) continue;
+      used[i] = true;
+      const Tensor& t = state[i].second;
+      if (t.dtype() != dtype || t.shape() != shape) {
+        fail<ConfigError>(op, ": state ", key, " is ", t, ", expected ", dtype, " ", shape);
+      }
+      return &t;
+    }
+    return nullptr;
+  };
+  // Everything is read and checked into copies; only then anything changes.
+  std::vector<Group> fresh = groups_;
+  std::vector<std::pair<double*, double>> values;
+  for (int g = 0; g < groups(); ++g) {
+    Group& group = fresh[static_cast<std::size_t>(g)];
+    const Tensor* lr = find(group_key(g, "lr"), DType::f64, {1});
+    if (!lr)
+      fail<ConfigError>(op, ": state has no ", group_key(g, "lr"), "; it belongs to an optimizer with other groups");
+    group.lr = lr->item();
+    const Tensor* initial = find(group_key(g, "initial_lr"), DType::f64, {1});
+    group.initial_lr = initial ? std::optional<double>(initial->item()) : std::nullopt;
+    for (const auto& [key, place] : numbers(g)) {
+      const Tensor* v = find(group_key(g, key), DType::f64, {1});
+      if (!v) fail<ConfigError>(op, ": state has no ", group_key(g, key), "; it was saved by another optimizer");
+      values.emplace_back(place, v->item());
+    }
+    const auto names = state_names(g);
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const ParamRef& p = group.parameters[i];
+      State s;
+      if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
+      for (std::size_t k = 0; k < names.size(); ++k) {
+        if (!names[k]) continue;
+        const Tensor* t = find(p.name + "." + names[k], p.value->dtype(), p.value->shape());
+        if (!t && s.step > 0)
+          fail<ConfigError>(op, ": state has no ", p.name, ".", names[k], "; it was saved by another optimizer");
+        if (t) s.tensors[k] = t->detach().contiguous().clone();
+      }
+      group.state[i] = std::move(s);
+    }
+  }
+  NamedTensors rest;
+  const NamedTensors extra = extra_state();
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (used[i]) continue;
+    const bool known =
+        std::any_of(extra.begin(), extra.end(), [&](const auto& e) { return e.first == state[i].first; });
+    if (!known)
+      fail<ConfigError>(op, ": state ", state[i].first,
+                        " is unknown here; it was saved by another optimizer or for other parameters");
+    rest.push_back(state[i]);
+  }
+  load_extra_state(rest);
+  groups_ = std::move(fresh);
+  for (const auto& [place, value] : values) *place = value;
+}
+
+}  // namespace levin::optim

@@ -1,0 +1,41 @@
+#include "optim/updates.h"
+
+namespace levin::optim {
+
+RMSprop::RMSprop(Parameters parameters, RMSpropOptions options) { add_group(std::move(parameters), options); }
+
+void RMSprop::add_group(Parameters parameters, RMSpropOptions o) {
+  if (!(o.alpha >= 0)) fail<ConfigError>("rmsprop: alpha is ", o.alpha, ", expected 0 or more");
+  if (!(o.eps >= 0)) fail<ConfigError>("rmsprop: eps is ", o.eps, ", expected 0 or more");
+  if (!(o.momentum >= 0)) fail<ConfigError>("rmsprop: momentum is ", o.momentum, ", expected 0 or more");
+  if (!(o.weight_decay >= 0)) fail<ConfigError>("rmsprop: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  add(std::move(parameters), o.lr);
+  options_.push_back(o);
+}
+
+void RMSprop::step() {
+  for (int g = 0; g < groups(); ++g) {
+    const RMSpropOptions& o = options_[static_cast<std::size_t>(g)];
+    Updates::run(*this, g,
+                 kernels::RmspropRule{&groups_[static_cast<std::size_t>(g)].lr, o.alpha, o.eps, o.weight_decay,
+                                      o.momentum, o.centered, o.maximize},
+                 "rmsprop_step");
+  }
+}
+
+std::optional<double> RMSprop::momentum(int group) const {
+  return options_.at(static_cast<std::size_t>(group)).momentum;
+}
+void RMSprop::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).momentum = value; }
+
+std::array<const char*, Optimizer::kMaxState> RMSprop::state_names(int group) const {
+  const RMSpropOptions& o = options_[static_cast<std::size_t>(group)];
+  return {"square_avg", o.momentum > 0 ? "momentum_buffer" : nullptr, o.centered ? "grad_avg" : nullptr};
+}
+
+std::vector<std::pair<const char*, double*>> RMSprop::numbers(int group) {
+  RMSpropOptions& o = options_[static_cast<std::size_t>(group)];
+  return {{"alpha", &o.alpha}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}, {"momentum", &o.momentum}};
+}
+
+}  // namespace levin::optim

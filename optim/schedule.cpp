@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "levin/optim.h"
+
+namespace levin::optim {
+namespace {
+
+double cosine(double from, double to, double share) {
+  return to + (from - to) * (1 + std::cos(std::numbers::pi * share)) / 2;
+}
+void check_count(const char* who, const char* what, std::int64_t n) {
+  if (n < 1) fail<ConfigError>(who, ": ", what, " is ", n, ", expected 1 or more");
+}
+const Tensor& state_value(const char* who, const NamedTensors& state, const char* key) {
+  for (const auto& [name, value] : state) {
+    if (name == key) return value;
+  }
+  fail<ConfigError>(who, ": state has no ", key, "; it belongs to another schedule");
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(&optimizer) {
+  for (Optimizer::Group& g : optimizer.groups_) {
+    if (!g.initial_lr) g.initial_lr = g.lr;
+    base_.push_back(*g.initial_lr);
+  }
+}
+Scheduler::~Scheduler() = default;
+
+void Scheduler::apply() {
+  for (int g = 0; g < static_cast<int>(base_.size()); ++g) optimizer_->set_lr(g, lr_at(g, t_));
+}
+void Scheduler::step() {
+  ++t_;
+  apply();
+}
+void Scheduler::step(double) { step(); }
+double Scheduler::last_lr(int group) const { return optimizer_->lr(group); }
+
+NamedTensors Scheduler::state_dict() const {
+  return {{"t", tensor({t_}, Device::cpu())},
+          {"base", from_data(base_, {static_cast<std::int64_t>(base_.size())}, Device::cpu())}};
+}
+
+void Scheduler::load_state_dict(const NamedTensors& state) {
+  const auto t = state_value("scheduler", state, "t").item<std::int64_t>();
+  const std::vector<double> base = state_value("scheduler", state, "base").to_vector<double>();
+  if (base.size() != base_.size())
+    fail<ConfigError>("scheduler: state has ", base.size(), " groups, expected ", base_.size());
+  t_ = t;
+  base_ = base;
+}
+
+StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
+    : Scheduler(optimizer), step_size_(step_size), gamma_(gamma) {
+  check_count("step_lr", "step_size", step_size);
+  apply();
+}
+double StepLR::lr_at(int group, std::int64_t t) const {
+  return base(group) * std::pow(gamma_, static_cast<double>(t / step_size_));
+}
+
+MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma)
+    : Scheduler(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+  std::sort(milestones_.begin(), milestones_.end());
+  apply();
+}
+double MultiStepLR::lr_at(int group, std::int64_t t) const {
+  const auto passed = std::upper_bound(milestones_.begin(), milestones_.end(), t) - milestones_.begin();
+  return base(group) * std::pow(gamma_, static_cast<double>(passed));
+}
+
+ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma) : Scheduler(optimizer), gamma_(gamma) { apply(); }
+double ExponentialLR::lr_at(int group, std::int64_t t) const {
+  return base(group) * std::pow(gamma_, static_cast<double>(t));
+}
+
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min)
+    : Scheduler(optimizer), t_max_(t_max), eta_min_(eta_min) {
+  check_count("cosine_annealing_lr", "t_max", t_max);
+  apply();
+}
+double CosineAnnealingLR::lr_at(int group, std::int64_t t) const {
+  return cosine(base(group), eta_min_, static_cast<double>(t) / static_cast<double>(t_max_));
+}
+
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult,
+                                                         double eta_min)
+    : Scheduler(optimizer), t_0_(t_0), t_mult_(t_mult), eta_min_(eta_min) {
+  check_count("cosine_annealing_warm_restarts", "t_0", t_0);
+  check_count("cosine_annealing_warm_restarts", "t_mult", t_mult);
+  apply();
+}
+double CosineAnnealingWarmRestarts::lr_at(int group, std::int64_t t) const {
+  std::int64_t length = t_0_;
+  if (t_mult_ == 1) {
+    t %= t_0_;
+  } else {
+    while (t >= length) {
+      t -= length;
+      length *= t_mult_;
+    }
+  }
+  return cosine(base(group), eta_min_, static_cast<double>(t) / static_cast<double>(length));
+}
+
+LinearLR::LinearLR(Optimizer& optimizer, double start_factor, double end_factor, std::int64_t total_iters)
+    : Scheduler(optimizer), start_(start_factor), end_(end_factor), total_(total_iters) {
+  check_count("linear_lr", "total_iters", total_iters);
+  if (!(start_ >= 0 && end_ >= 0))
+    fail<ConfigError>("linear_lr: the factors are ", start_, " and ", end_, ", expected 0 or more");
+  apply();
+}
+double LinearLR::lr_at(int group, std::int64_t t) const {
+  return base(group) *
+         (start_ + (end_ - start_) * static_cast<double>(std::min(t, total_)) / static_cast<double>(total_));
+}
+
+PolynomialLR::PolynomialLR(Optimizer& optimizer, std::int64_t total_iters, double power)
+    : Scheduler(optimizer), total_(total_iters), power_(power) {
+  check_count("polynomial_lr", "total_iters", total_iters);
+  apply();
+}
+double PolynomialLR::lr_at(int group, std::int64_t t) const {
+  return base(group) * std::pow(1 - static_cast<double>(std::min(t, total_)) / static_cast<double>(total_), power_);
+}
+
+LambdaLR::LambdaLR(Optimizer& optimizer, Function<double(std::int64_t)> factor)
+    : Scheduler(optimizer), factor_(std::move(factor)) {
+  apply();
+}
+double LambdaLR::lr_at(int group, std::int64_t t) const { return base(group) * factor_(t); }
+
+OneCycleLR::OneCycleLR(Optimizer& optimizer, OneCycleOptions options) : Scheduler(optimizer), options_(options) {
+  check_count("one_cycle_lr", "total_steps", options.total_steps);
+  if (!(options.pct_start >= 0 && options.pct_start <= 1))
+    fail<ConfigError>("one_cycle_lr: pct_start is ", options.pct_start, ", expected 0 to 1");
+  if (!(options.div_factor > 0 && options.final_div_factor > 0))
+    fail<ConfigError>("one_cycle_lr: the division factors are ", options.div_factor, " and ", options.final_div_factor,
+                      ", expected more than 0");
+  if (options.cycle_momentum && !optimizer.momentum(0)) {
+    fail<ConfigError>("one_cycle_lr: ", optimizer.name(), " has no momentum to cycle; set cycle_momentum = false");
+  }
+  apply();
+  apply_momentum();
+}
+double OneCycleLR::between(double start, double peak, double end, std::int64_t t) const {
+  // Two phases whose borders are PyTorch's: pct_start * total - 1, and total - 1.
+  const double top = options_.pct_start * static_cast<double>(options_.total_steps) - 1,
+               last = static_cast<double>(options_.total_steps) - 1;
+  const double at = static_cast<double>(t);
+  const bool rising = at <= top;
+  const double share = rising ? (top > 0 ? at / top : 1) : (last > top ? (at - top) / (last - top) : 1);
+  const double from = rising ? start : peak, to = rising ? peak : end;
+  return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
+}
+double OneCycleLR::lr_at(int, std::int64_t t) const {
+  const double start = options_.max_lr / options_.div_factor;
+  return between(start, options_.max_lr, start / options_.final_div_factor, t);
+}
+double OneCycleLR::momentum_at(std::int64_t t) const {
+  return between(options_.max_momentum, options_.base_momentum, options_.max_momentum, t);
+}
+void OneCycleLR::apply_momentum() {
+  if (!options_.cycle_momentum) return;
+  for (int g = 0; g < optimizer_->groups(); ++g) optimizer_->set_momentum(g, momentum_at(t_));
+}
+void OneCycleLR::step() {
+  if (t_ + 1 >= options_.total_steps + 1) {
+    fail<StateError>("one_cycle_lr: step ", t_ + 1, " is asked for, total_steps is ", options_.total_steps);
+  }
+  Scheduler::step();
+  apply_momentum();
+}
+
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options)
+    : Scheduler(optimizer),
+      options_(options),
+      best_(options.mode == PlateauMode::min ? std::numeric_limits<double>::infinity()
+                                             : -std::numeric_limits<double>::infinity()) {
+  if (!(options.factor > 0 && options.factor < 1))
+    fail<ConfigError>("reduce_lr_on_plateau: factor is ", options.factor, ", expected between 0 and 1");
+}
+void ReduceLROnPlateau::step() { fail<StateError>("reduce_lr_on_plateau: step() needs the metric; call step(metric)"); }
+double ReduceLROnPlateau::lr_at(int group, std::int64_t) const { return optimizer_->lr(group); }
+void ReduceLROnPlateau::step(double metric) {
+  ++t_;
+  const bool down = options_.mode == PlateauMode::min, relative = options_.threshold_mode == ThresholdMode::rel;
+  const double sign = down ? -1 : 1;
+  const double bound = relative ? best_ * (1 + sign * options_.threshold) : best_ + sign * options_.threshold;
+  if (down ? metric < bound : metric > bound) {
+    best_ = metric;
+    bad_ = 0;
+  } else {
+    ++bad_;
+  }
+  if (cooling_ > 0) {
+    --cooling_;
+    bad_ = 0;
+  }
+  if (bad_ <= options_.patience) return;
+  for (int g = 0; g < optimizer_->groups(); ++g) {
+    const double now = optimizer_->lr(g), next = std::max(now * options_.factor, options_.min_lr);
+    if (now - next > options_.eps) optimizer_->set_lr(g, next);
+  }
+  cooling_ = options_.cooldown;
+  bad_ = 0;
+}
+NamedTensors ReduceLROnPlateau::state_dict() const {
+  NamedTensors out = Scheduler::state_dict();
+  out.emplace_back("best", tensor({best_}, Device::cpu()));
+  out.emplace_back("bad", tensor({bad_}, Device::cpu()));
+  out.emplace_back("cooling", tensor({cooling_}, Device::cpu()));
+  return out;
+}
+void ReduceLROnPlateau::load_state_dict(const NamedTensors& state) {
+  const double best = state_value("reduce_lr_on_plateau", state, "best").item();
+  const auto bad = state_value("reduce_lr_on_plateau", state, "bad").item<std::int64_t>();
+  const auto cooling = state_value("reduce_lr_on_plateau", state, "cooling").item<std::int64_t>();
+  Scheduler::load_state_dict(state);
+  best_ = best;
+  bad_ = bad;
+  cooling_ = cooling;
+}
+
+SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules,
+                           std::vector<std::int64_t> milestones)
+    : Scheduler(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
+  if (schedules_.empty() || milestones_.size() + 1 != schedules_.size()) {
+    fail<ConfigError>("sequential_lr: ", schedules_.size(), " schedules and ", milestones_.size(),
+                      " milestones are given, expected one milestone less");
+  }
+  if (!std::is_sorted(milestones_.begin(), milestones_.end()))
+    fail<ConfigError>("sequential_lr: the milestones are not in ascending order");
+  for (const auto& s : schedules_) {
+    if (&s->optimizer() != &optimizer) fail<ConfigError>("sequential_lr: a schedule belongs to another optimizer");
+    if (s->needs_metric()) fail<ConfigError>("sequential_lr: a plateau schedule can not be part of a sequence");
+  }
+  apply();
+}
+double SequentialLR::lr_at(int group, std::int64_t t) const {
+  const auto k =
+      static_cast<std::size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), t) - milestones_.begin());
+  return schedules_[k]->lr_at(group, k == 0 ? t : t - milestones_[k - 1]);
+}
+
+}  // namespace levin::optim

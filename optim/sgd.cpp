@@ -1,0 +1,47 @@
+#include "optim/updates.h"
+
+namespace levin::optim {
+namespace {
+
+void check(const SGDOptions& o) {
+  if (!(o.momentum >= 0)) fail<ConfigError>("sgd: momentum is ", o.momentum, ", expected 0 or more");
+  if (!(o.weight_decay >= 0)) fail<ConfigError>("sgd: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
+    fail<ConfigError>("sgd: nesterov is on with momentum ", o.momentum, " and dampening ", o.dampening,
+                      ", expected momentum above 0 and dampening 0");
+  }
+}
+
+}  // namespace
+
+SGD::SGD(Parameters parameters, SGDOptions options) { add_group(std::move(parameters), options); }
+
+void SGD::add_group(Parameters parameters, SGDOptions options) {
+  check(options);
+  add(std::move(parameters), options.lr);
+  options_.push_back(options);
+}
+
+void SGD::step() {
+  for (int g = 0; g < groups(); ++g) {
+    const SGDOptions& o = options_[static_cast<std::size_t>(g)];
+    Updates::run(*this, g,
+                 kernels::SgdRule{&groups_[static_cast<std::size_t>(g)].lr, o.momentum, o.dampening, o.weight_decay,
+                                  o.nesterov, o.maximize},
+                 "sgd_step");
+  }
+}
+
+std::optional<double> SGD::momentum(int group) const { return options_.at(static_cast<std::size_t>(group)).momentum; }
+void SGD::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).momentum = value; }
+
+std::array<const char*, Optimizer::kMaxState> SGD::state_names(int group) const {
+  return {options_[static_cast<std::size_t>(group)].momentum != 0 ? "momentum_buffer" : nullptr, nullptr, nullptr};
+}
+
+std::vector<std::pair<const char*, double*>> SGD::numbers(int group) {
+  SGDOptions& o = options_[static_cast<std::size_t>(group)];
+  return {{"momentum", &o.momentum}, {"dampening", &o.dampening}, {"weight_decay", &o.weight_decay}};
+}
+
+}  // namespace levin::optim

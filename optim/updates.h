@@ -1,0 +1,66 @@
+// Builds the list of slots that a multi-tensor kernel updates.
+#pragma once
+
+#include <vector>
+
+#include "kernels/update.cuh"
+#include "levin/optim.h"
+
+namespace levin::optim {
+
+struct Updates {
+  // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
+  // `writer` is the name under which a stale saved tensor finds who wrote.
+  template <class Rule>
+  static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer) {
+    Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
+    const auto names = optimizer.state_names(group);
+    std::vector<kernels::Slot<float>> single;
+    std::vector<kernels::Slot<double>> wide;
+    single.reserve(g.parameters.size());
+    std::vector<Tensor> gradients;  // kept until the kernel is done
+    gradients.reserve(g.parameters.size());
+    for (std::size_t i = 0; i < g.parameters.size(); ++i) {
+      Tensor gradient = g.parameters[i].value->grad();
+      if (!gradient.defined()) continue;
+      gradients.push_back(gradient.is_contiguous() ? std::move(gradient) : dense(gradient));
+      Optimizer::State& state = g.state[i];
+      for (std::size_t k = 0; k < names.size(); ++k) {
+        if (names[k] && !state.tensors[k].defined()) {
+          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)));
+        }
+      }
+      ++state.step;
+      Tensor& value = *g.parameters[i].value;
+      if (value.dtype() == DType::f32)
+        single.push_back(slot<float>(value, gradients.back(), state));
+      else
+        wide.push_back(slot<double>(value, gradients.back(), state));
+      value.get().storage->wrote(writer);
+    }
+    const kernels::Cpu on;
+    if (!single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(single));
+    if (!wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(wide));
+  }
+
+  template <class T>
+  [[nodiscard]] static T* first(const Tensor& t) {
+    return t.defined() ? reinterpret_cast<T*>(t.get().storage->data) + t.offset() : nullptr;
+  }
+  [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
+  [[nodiscard]] static Tensor filled(const Tensor& like, double value);
+
+ private:
+  template <class T>
+  static kernels::Slot<T> slot(const Tensor& value, const Tensor& gradient, const Optimizer::State& s) {
+    return {first<T>(value),
+            first<T>(gradient),
+            first<T>(s.tensors[0]),
+            first<T>(s.tensors[1]),
+            first<T>(s.tensors[2]),
+            value.numel(),
+            &s.step};
+  }
+};
+
+}  // namespace levin::optim
