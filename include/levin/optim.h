@@ -339,6 +339,7 @@ struct OneCycleOptions {
 class LEVIN_API OneCycleLR final : public Scheduler {
  public:
   OneCycleLR(Optimizer& optimizer, OneCycleOptions options);
+  using Scheduler::step;
   void step() override;
   double lr_at(int group, std::int64_t t) const override;
   [[nodiscard]] double momentum_at(std::int64_t t) const;
