@@ -1,0 +1,13 @@
+// All of Levin.
+#pragma once
+
+#include "levin/autograd.h"
+#include "levin/device.h"
+#include "levin/dtype.h"
+#include "levin/error.h"
+#include "levin/extend.h"
+#include "levin/generator.h"
+#include "levin/ops.h"
+#include "levin/serialize.h"
+#include "levin/shape.h"
+#include "levin/tensor.h"
