@@ -2,12 +2,14 @@
 #pragma once
 
 #include "levin/autograd.h"
+#include "levin/data.h"
 #include "levin/device.h"
 #include "levin/dtype.h"
 #include "levin/error.h"
 #include "levin/extend.h"
 #include "levin/generator.h"
 #include "levin/ops.h"
+#include "levin/optim.h"
 #include "levin/serialize.h"
 #include "levin/shape.h"
 #include "levin/tensor.h"

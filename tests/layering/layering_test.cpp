@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "tests/layering/rules.h"
 
@@ -55,6 +56,23 @@ TEST_CASE("no file of the tree has assert, stream headers in headers, or an op o
     for (const auto& v : text_violations(path, read(path))) violations.push_back(v);
   }
   CHECK(joined(violations) == "");
+}
+
+TEST_CASE("levin/levin.h includes every public header") {
+  std::set<std::string> reached;
+  const auto visit = [&](const auto& self, const std::string& name) -> void {
+    if (!reached.insert(name).second) return;
+    for (const Include& include : includes_of(read("include/" + name))) {
+      if (include.name.starts_with("levin/")) self(self, include.name);
+    }
+  };
+  visit(visit, "levin/levin.h");
+  std::string absent;
+  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+    if (path.starts_with("include/") && !reached.contains(path.substr(sizeof("include/") - 1))) absent += path + "\n";
+  }
+  CHECK(reached.size() > 1);
+  CHECK(absent == "");
 }
 
 TEST_CASE("headers do not include each other in a circle") {
