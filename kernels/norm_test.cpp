@@ -1,6 +1,6 @@
 #include "kernels/norm.cuh"
 
-#include "kernels/test_rows.h"
+#include "kernels/rows_test.h"
 
 namespace levin::kernels {
 namespace {

@@ -124,11 +124,11 @@ NamedTensors Optimizer::state_dict() const {
 
 void Optimizer::load_state_dict(const NamedTensors& state) {
   const std::string op = name();
-  std::vector<bool> used(state.size(), false);
+  std::vector<char> used(state.size(), 0);
   const auto find = [&](const std::string& key, DType dtype, const Shape& shape) -> const Tensor* {
     for (std::size_t i = 0; i < state.size(); ++i) {
       if (state[i].first != key) continue;
-      used[i] = true;
+      used[i] = 1;
       const Tensor& t = state[i].second;
       if (t.dtype() != dtype || t.shape() != shape) {
         fail<ConfigError>(op, ": state ", key, " is ", t, ", expected ", dtype, " ", shape);

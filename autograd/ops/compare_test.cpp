@@ -15,15 +15,21 @@ Tensor as_bool(const Tensor& x) { return x.to(DType::b8); }
 OpCase comparison(const char* op, Tensor (*f)(const Tensor&, const Tensor&), Tensor (*number)(const Tensor&, Scalar),
                   double (*want)(double, double)) {
   OpCase c{.ops = {op}, .dtypes = kAllDTypes, .differentiable = false};
-  for (const auto& [a, b] : {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{40}, Shape{40}}, {Shape{3, 1}, Shape{4}}}) {
-    c.samples.push_back({.inputs = {real(a, 0, 2), real(b, 0, 2)},
-                         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
-                         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], in[1], want))}; }});
+  for (const auto& [a, b] :
+       {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{40}, Shape{40}}, {Shape{3, 1}, Shape{4}}}) {
+    c.samples.push_back(
+        {.inputs = {real(a, 0, 2), real(b, 0, 2)},
+         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
+         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], in[1], want))}; }});
   }
   c.samples.push_back({.inputs = {real({9}, 0, 2)},
                        .call = [number](const Tensors& in) { return Tensors{number(in[0], 1)}; },
-                       .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], [want](double x) { return want(x, 1); }))}; }});
-  c.errors.push_back({"shapes", [f] { (void)f(zeros({2}, cpu), zeros({3}, cpu)); }, throws<ShapeError>, std::string(op) + ": shapes [2] and [3]"});
+                       .reference =
+                           [want](const Tensors& in) {
+                             return Tensors{as_bool(map_reference(in[0], [want](double x) { return want(x, 1); }))};
+                           }});
+  c.errors.push_back({"shapes", [f] { (void)f(zeros({2}, cpu), zeros({3}, cpu)); }, throws<ShapeError>,
+                      std::string(op) + ": shapes [2] and [3]"});
   return c;
 }
 
@@ -31,34 +37,42 @@ OpCase float_test(const char* op, Tensor (*f)(const Tensor&), double (*want)(dou
   OpCase c{.ops = {op}, .dtypes = kFloatDTypes, .differentiable = false};
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
-    c.samples.push_back({.inputs = {real(s)},
-                         .call = [f](const Tensors& in) { return Tensors{f(in[0])}; },
-                         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], want))}; }});
+    c.samples.push_back(
+        {.inputs = {real(s)},
+         .call = [f](const Tensors& in) { return Tensors{f(in[0])}; },
+         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], want))}; }});
   }
   const Tensor edges = tensor({nan, inf, -inf, 0.0, 1.0}, cpu);
-  c.samples.push_back({.inputs = {real({5})},
-                       .call = [f, edges](const Tensors& in) { return Tensors{f(in[0].device().is_meta() ? in[0] : edges.to(in[0].dtype()))}; },
-                       .reference = [want, edges](const Tensors&) { return Tensors{as_bool(map_reference(edges, want))}; }});
+  c.samples.push_back(
+      {.inputs = {real({5})},
+       .call =
+           [f, edges](const Tensors& in) {
+             return Tensors{f(in[0].device().is_meta() ? in[0] : edges.to(in[0].dtype()))};
+           },
+       .reference = [want, edges](const Tensors&) { return Tensors{as_bool(map_reference(edges, want))}; }});
   c.errors.push_back({"integers", [f] { (void)f(zeros({1}, cpu, DType::i64)); }, throws<UnsupportedError>, op});
   return c;
 }
 
 OpCase logical(const char* op, Tensor (*f)(const Tensor&, const Tensor&), double (*want)(double, double)) {
   OpCase c{.ops = {op}, .dtypes = {DType::b8}, .differentiable = false};
-  for (const auto& [a, b] : {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{40}, Shape{40}}, {Shape{3, 1}, Shape{4}}}) {
-    c.samples.push_back({.inputs = {real(a, 0, 2), real(b, 0, 2)},
-                         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
-                         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], in[1], want))}; }});
+  for (const auto& [a, b] :
+       {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{40}, Shape{40}}, {Shape{3, 1}, Shape{4}}}) {
+    c.samples.push_back(
+        {.inputs = {real(a, 0, 2), real(b, 0, 2)},
+         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
+         .reference = [want](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], in[1], want))}; }});
   }
-  c.errors.push_back({"floats", [f] { (void)f(zeros({1}, cpu), zeros({1}, cpu)); }, throws<UnsupportedError>, std::string(op) + ": f32"});
+  c.errors.push_back({"floats", [f] { (void)f(zeros({1}, cpu), zeros({1}, cpu)); }, throws<UnsupportedError>,
+                      std::string(op) + ": f32"});
   return c;
 }
 
 }  // namespace
 
-#define COMPARISON(name, sign)                                                                                       \
-  LEVIN_OP_CASE(name) {                                                                                              \
-    return comparison(#name, &levin::name, &levin::name, [](double a, double b) -> double { return a sign b; });    \
+#define COMPARISON(name, sign)                                                                                   \
+  LEVIN_OP_CASE(name) {                                                                                          \
+    return comparison(#name, &levin::name, &levin::name, [](double a, double b) -> double { return a sign b; }); \
   }
 COMPARISON(eq, ==)
 COMPARISON(ne, !=)
@@ -68,20 +82,35 @@ COMPARISON(gt, >)
 COMPARISON(ge, >=)
 #undef COMPARISON
 
-LEVIN_OP_CASE(isnan) { return float_test("isnan", &isnan, [](double x) -> double { return std::isnan(x); }); }
-LEVIN_OP_CASE(isinf) { return float_test("isinf", &isinf, [](double x) -> double { return std::isinf(x); }); }
-LEVIN_OP_CASE(isfinite) { return float_test("isfinite", &isfinite, [](double x) -> double { return std::isfinite(x); }); }
-LEVIN_OP_CASE(logical_and) { return logical("logical_and", &logical_and, [](double a, double b) -> double { return a && b; }); }
-LEVIN_OP_CASE(logical_or) { return logical("logical_or", &logical_or, [](double a, double b) -> double { return a || b; }); }
-LEVIN_OP_CASE(logical_xor) { return logical("logical_xor", &logical_xor, [](double a, double b) -> double { return a != b; }); }
+LEVIN_OP_CASE(isnan) {
+  return float_test("isnan", &isnan, [](double x) -> double { return std::isnan(x); });
+}
+LEVIN_OP_CASE(isinf) {
+  return float_test("isinf", &isinf, [](double x) -> double { return std::isinf(x); });
+}
+LEVIN_OP_CASE(isfinite) {
+  return float_test("isfinite", &isfinite, [](double x) -> double { return std::isfinite(x); });
+}
+LEVIN_OP_CASE(logical_and) {
+  return logical("logical_and", &logical_and, [](double a, double b) -> double { return a && b; });
+}
+LEVIN_OP_CASE(logical_or) {
+  return logical("logical_or", &logical_or, [](double a, double b) -> double { return a || b; });
+}
+LEVIN_OP_CASE(logical_xor) {
+  return logical("logical_xor", &logical_xor, [](double a, double b) -> double { return a != b; });
+}
 LEVIN_OP_CASE(logical_not) {
   OpCase c{.ops = {"logical_not"}, .dtypes = {DType::b8}, .differentiable = false};
   for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
-    c.samples.push_back({.inputs = {real(s, 0, 2)},
-                         .call = [](const Tensors& in) { return Tensors{logical_not(in[0])}; },
-                         .reference = [](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], [](double x) { return 1 - x; }))}; }});
+    c.samples.push_back(
+        {.inputs = {real(s, 0, 2)},
+         .call = [](const Tensors& in) { return Tensors{logical_not(in[0])}; },
+         .reference =
+             [](const Tensors& in) { return Tensors{as_bool(map_reference(in[0], [](double x) { return 1 - x; }))}; }});
   }
-  c.errors.push_back({"floats", [] { (void)logical_not(zeros({1}, cpu)); }, throws<UnsupportedError>, "logical_not: f32"});
+  c.errors.push_back(
+      {"floats", [] { (void)logical_not(zeros({1}, cpu)); }, throws<UnsupportedError>, "logical_not: f32"});
   return c;
 }
 
@@ -90,30 +119,40 @@ LEVIN_OP_CASE(where) {
   struct Three {
     Shape m, a, b;
   };
-  for (const Three& s : {Three{{1}, {1}, {1}}, Three{{0}, {0}, {0}}, Three{{7}, {7}, {7}}, Three{{3, 1}, {4}, {3, 4}}, Three{{2, 3}, {}, {3}}}) {
-    c.samples.push_back({.inputs = {mask(s.m), real(s.a), real(s.b)},
-                         .call = [](const Tensors& in) { return Tensors{where(in[0], in[1], in[2])}; },
-                         .reference = [](const Tensors& in) {
-                           const Tensor zero = map_reference(in[0].to(DType::f64), in[1], [](double, double) { return 0; });
-                           const Tensor a = map_reference(in[0].to(DType::f64), in[1], [](double m, double x) { return m != 0 ? x : 0; });
-                           const Tensor b = map_reference(in[0].to(DType::f64), in[2], [](double m, double x) { return m != 0 ? 0 : x; });
-                           return Tensors{map_reference(a, b, [](double x, double y) { return x + y; })};
-                         }});
+  for (const Three& s : {Three{{1}, {1}, {1}}, Three{{0}, {0}, {0}}, Three{{7}, {7}, {7}}, Three{{3, 1}, {4}, {3, 4}},
+                         Three{{2, 3}, {}, {3}}}) {
+    c.samples.push_back(
+        {.inputs = {mask(s.m), real(s.a), real(s.b)},
+         .call = [](const Tensors& in) { return Tensors{where(in[0], in[1], in[2])}; },
+         .reference =
+             [](const Tensors& in) {
+               const Tensor zero = map_reference(in[0].to(DType::f64), in[1], [](double, double) { return 0; });
+               const Tensor a =
+                   map_reference(in[0].to(DType::f64), in[1], [](double m, double x) { return m != 0 ? x : 0; });
+               const Tensor b =
+                   map_reference(in[0].to(DType::f64), in[2], [](double m, double x) { return m != 0 ? 0 : x; });
+               return Tensors{map_reference(a, b, [](double x, double y) { return x + y; })};
+             }});
   }
-  c.errors.push_back({"condition", [] { (void)where(zeros({1}, cpu), zeros({1}, cpu), zeros({1}, cpu)); }, throws<DTypeError>, "where: the condition is f32"});
+  c.errors.push_back({"condition", [] { (void)where(zeros({1}, cpu), zeros({1}, cpu), zeros({1}, cpu)); },
+                      throws<DTypeError>, "where: the condition is f32"});
   return c;
 }
 
 LEVIN_OP_CASE(masked_fill) {
   OpCase c{.ops = {"masked_fill"}, .dtypes = kAllDTypes};
-  for (const auto& [a, m] : {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{3, 5}, Shape{5}}, {Shape{4}, Shape{3, 1}}}) {
+  for (const auto& [a, m] :
+       {std::pair{Shape{1}, Shape{1}}, {Shape{0}, Shape{0}}, {Shape{3, 5}, Shape{5}}, {Shape{4}, Shape{3, 1}}}) {
     c.samples.push_back({.inputs = {real(a), mask(m)},
                          .call = [](const Tensors& in) { return Tensors{masked_fill(in[0], in[1], 1)}; },
-                         .reference = [](const Tensors& in) {
-                           return Tensors{map_reference(in[0], in[1].to(DType::f64), [](double x, double y) { return y != 0 ? 1 : x; })};
-                         }});
+                         .reference =
+                             [](const Tensors& in) {
+                               return Tensors{map_reference(in[0], in[1].to(DType::f64),
+                                                            [](double x, double y) { return y != 0 ? 1 : x; })};
+                             }});
   }
-  c.errors.push_back({"mask", [] { (void)masked_fill(zeros({1}, cpu), zeros({1}, cpu), 1); }, throws<DTypeError>, "masked_fill: the mask is f32"});
+  c.errors.push_back({"mask", [] { (void)masked_fill(zeros({1}, cpu), zeros({1}, cpu), 1); }, throws<DTypeError>,
+                      "masked_fill: the mask is f32"});
   return c;
 }
 

@@ -16,23 +16,27 @@ struct Domain {
   double low = -2, high = 2;
 };
 
-OpCase unary_case(std::vector<std::string> ops, Tensor (*f)(const Tensor&), F1 want, std::vector<DType> dtypes, Domain d = {}) {
+OpCase unary_case(std::vector<std::string> ops, Tensor (*f)(const Tensor&), F1 want, std::vector<DType> dtypes,
+                  Domain d = {}) {
   OpCase c{.ops = std::move(ops), .dtypes = std::move(dtypes)};
   for (const Shape& s : {Shape{}, Shape{1}, Shape{0}, Shape{7}, Shape{3, 5}, Shape{2, 0, 3}, Shape{70, 1000}}) {
     c.samples.push_back({.inputs = {real(s, d.low, d.high)},
                          .call = [f](const Tensors& in) { return Tensors{f(in[0])}; },
                          .reference = [want](const Tensors& in) { return Tensors{map_reference(in[0], want)}; }});
   }
-  c.errors.push_back({"bool has no kernel", [f] { (void)f(zeros({2}, cpu, DType::b8)); }, throws<UnsupportedError>, "bool on cpu; has"});
+  c.errors.push_back({"bool has no kernel", [f] { (void)f(zeros({2}, cpu, DType::b8)); }, throws<UnsupportedError>,
+                      "bool on cpu; has"});
   return c;
 }
 
-OpCase binary_case(const char* op, Tensor (*f)(const Tensor&, const Tensor&), F2 want, std::vector<DType> dtypes, Domain a = {}, Domain b = {}) {
+OpCase binary_case(const char* op, Tensor (*f)(const Tensor&, const Tensor&), F2 want, std::vector<DType> dtypes,
+                   Domain a = {}, Domain b = {}) {
   OpCase c{.ops = {op}, .dtypes = std::move(dtypes)};
   const auto add = [&](Shape x, Shape y) {
-    c.samples.push_back({.inputs = {real(x, a.low, a.high), real(y, b.low, b.high)},
-                         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
-                         .reference = [want](const Tensors& in) { return Tensors{map_reference(in[0], in[1], want)}; }});
+    c.samples.push_back(
+        {.inputs = {real(x, a.low, a.high), real(y, b.low, b.high)},
+         .call = [f](const Tensors& in) { return Tensors{f(in[0], in[1])}; },
+         .reference = [want](const Tensors& in) { return Tensors{map_reference(in[0], in[1], want)}; }});
   };
   add({1}, {1});
   add({0}, {0});
@@ -43,8 +47,11 @@ OpCase binary_case(const char* op, Tensor (*f)(const Tensor&, const Tensor&), F2
   add({2, 1, 3}, {4, 1});
   add({65, 1030}, {65, 1030});
   const std::string name = op;
-  c.errors.push_back({"shapes that do not broadcast", [f] { (void)f(zeros({2, 3}, cpu), zeros({4}, cpu)); }, throws<ShapeError>,
-                      name + ": shapes [2, 3] and [4] do not broadcast"});
+  c.errors.push_back({"shapes that do not broadcast",
+                      [f] {
+                        (void)f(zeros({2, 3}, cpu), zeros({4}, cpu));
+                      },
+                      throws<ShapeError>, name + ": shapes [2, 3] and [4] do not broadcast"});
   c.errors.push_back({"two dtypes", [f] { (void)f(zeros({2}, cpu), zeros({2}, cpu, DType::f64)); }, throws<DTypeError>,
                       name + ": tensors are f32 and f64"});
   c.errors.push_back({"two devices", [f] { (void)f(zeros({2}, cpu), zeros({2}, Device::meta())); }, throws<DeviceError>,
@@ -61,11 +68,14 @@ const Domain kSmallInts{0, 6}, kPositive{0.3, 3}, kOrdered{1, 6};
 
 }  // namespace
 
-#define ARITHMETIC(name, expression, ...)                                                                              \
-  LEVIN_OP_CASE(name) { return binary_case(#name, &levin::name, [](double a, double b) -> double { return expression; }, __VA_ARGS__); }
+#define ARITHMETIC(name, expression, ...)                                                           \
+  LEVIN_OP_CASE(name) {                                                                             \
+    return binary_case(                                                                             \
+        #name, &levin::name, [](double a, double b) -> double { return expression; }, __VA_ARGS__); \
+  }
 ARITHMETIC(add, a + b, kNumberDTypes, kSmallInts, kSmallInts)
 ARITHMETIC(sub, a - b, kNumberDTypes, {8, 16}, kSmallInts)
-ARITHMETIC(mul, a * b, kNumberDTypes, kSmallInts, kSmallInts)
+ARITHMETIC(mul, a* b, kNumberDTypes, kSmallInts, kSmallInts)
 ARITHMETIC(div, a / b, kFloatDTypes, {}, kPositive)
 ARITHMETIC(maximum, std::max(a, b), kNumberDTypes, kSmallInts, kSmallInts)
 ARITHMETIC(minimum, std::min(a, b), kNumberDTypes, kSmallInts, kSmallInts)
@@ -74,9 +84,10 @@ ARITHMETIC(atan2, std::atan2(a, b), kFloatDTypes, {}, kPositive)
 
 LEVIN_OP_CASE(remainder) {
   // Well inside one period of b, so that a rounded a has the same quotient; b is a whole number in every dtype.
-  OpCase c = binary_case("remainder", &levin::remainder, [](double a, double b) { return a - b * std::floor(a / b); }, kNumberDTypes,
-                         {10.2, 12.8}, {16, 17});
-  c.errors.push_back({"an integer divisor of 0", [] { (void)remainder(ones({2}, cpu, DType::i64), zeros({2}, cpu, DType::i64)); },
+  OpCase c = binary_case("remainder", &levin::remainder, [](double a, double b) { return a - b * std::floor(a / b); },
+                         kNumberDTypes, {10.2, 12.8}, {16, 17});
+  c.errors.push_back({"an integer divisor of 0",
+                      [] { (void)remainder(ones({2}, cpu, DType::i64), zeros({2}, cpu, DType::i64)); },
                       throws<IndexError>, "remainder: the divisor holds a 0"});
   return c;
 }
@@ -87,7 +98,10 @@ LEVIN_OP_CASE(pow) {
   for (const double p : {-1.5, 0.0, 1.0, 2.0, 3.0}) {
     c.samples.push_back({.inputs = {real({4}, 0.3, 2)},
                          .call = [p](const Tensors& in) { return Tensors{pow(in[0], p)}; },
-                         .reference = [p](const Tensors& in) { return Tensors{map_reference(in[0], [p](double x) { return std::pow(x, p); })}; }});
+                         .reference =
+                             [p](const Tensors& in) {
+                               return Tensors{map_reference(in[0], [p](double x) { return std::pow(x, p); })};
+                             }});
   }
   return c;
 }
@@ -105,22 +119,28 @@ LEVIN_OP_CASE(with_numbers) {
   add([](const Tensor& x) { return 3 - x; }, [](double x) { return 3 - x; });
   add([](const Tensor& x) { return 2 / x; }, [](double x) { return 2 / x; });
   add([](const Tensor& x) { return x / 4; }, [](double x) { return x / 4; });
-  c.errors.push_back({"a fraction meets integers", [] { (void)(zeros({2}, cpu, DType::i64) + 0.5); }, throws<DTypeError>,
-                      "add: the number 0.5 meets a tensor of i64"});
-  c.errors.push_back({"integers do not divide", [] { (void)(ones({2}, cpu, DType::i64) / 2); }, throws<UnsupportedError>, "div: i64"});
+  c.errors.push_back({"a fraction meets integers", [] { (void)(zeros({2}, cpu, DType::i64) + 0.5); },
+                      throws<DTypeError>, "add: the number 0.5 meets a tensor of i64"});
+  c.errors.push_back(
+      {"integers do not divide", [] { (void)(ones({2}, cpu, DType::i64) / 2); }, throws<UnsupportedError>, "div: i64"});
   return c;
 }
 
-#define ELEMENTARY(name, expression, ...) \
-  LEVIN_OP_CASE(name) { return unary_case({#name}, &levin::name, [](double x) -> double { return expression; }, __VA_ARGS__); }
+#define ELEMENTARY(name, expression, ...)                                                   \
+  LEVIN_OP_CASE(name) {                                                                     \
+    return unary_case(                                                                      \
+        {#name}, &levin::name, [](double x) -> double { return expression; }, __VA_ARGS__); \
+  }
 LEVIN_OP_CASE(neg) {
-  OpCase c = unary_case({"neg"}, &minus, [](double x) { return -x; }, {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64});
+  OpCase c = unary_case({"neg"}, &minus, [](double x) { return -x; },
+                        {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64});
   c.dtypes.push_back(DType::u8);  // wraps: -x is 256 - x there
   c.samples.clear();
   for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
-    c.samples.push_back({.inputs = {real(s, 0, 1)},
-                         .call = [](const Tensors& in) { return Tensors{neg(in[0])}; },
-                         .reference = [](const Tensors& in) { return Tensors{map_reference(in[0], [](double x) { return 0 - x; })}; }});
+    c.samples.push_back(
+        {.inputs = {real(s, 0, 1)},
+         .call = [](const Tensors& in) { return Tensors{neg(in[0])}; },
+         .reference = [](const Tensors& in) { return Tensors{map_reference(in[0], [](double x) { return 0 - x; })}; }});
   }
   return c;
 }
@@ -150,21 +170,26 @@ LEVIN_OP_CASE(clamp) {
   OpCase c{.ops = {"clamp"}, .dtypes = kNumberDTypes};
   for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
     c.samples.push_back({.inputs = {real(s, 0, 8)},
-                         .call = [](const Tensors& in) { return Tensors{clamp(in[0], 2, 5), clamp(in[0], {}, 4), clamp(in[0], 3, {})}; },
-                         .reference = [](const Tensors& in) {
-                           return Tensors{map_reference(in[0], [](double x) { return std::clamp(x, 2.0, 5.0); }),
-                                          map_reference(in[0], [](double x) { return std::min(x, 4.0); }),
-                                          map_reference(in[0], [](double x) { return std::max(x, 3.0); })};
-                         }});
+                         .call =
+                             [](const Tensors& in) {
+                               return Tensors{clamp(in[0], 2, 5), clamp(in[0], {}, 4), clamp(in[0], 3, {})};
+                             },
+                         .reference =
+                             [](const Tensors& in) {
+                               return Tensors{map_reference(in[0], [](double x) { return std::clamp(x, 2.0, 5.0); }),
+                                              map_reference(in[0], [](double x) { return std::min(x, 4.0); }),
+                                              map_reference(in[0], [](double x) { return std::max(x, 3.0); })};
+                             }});
   }
   c.errors.push_back({"no bound", [] { (void)clamp(zeros({1}, cpu), {}, {}); }, throws<ConfigError>, "clamp: neither"});
   return c;
 }
 
-#define ACTIVATION(name, info, expression)                                                                          \
-  LEVIN_OP_CASE(name) {                                                                                             \
-    return unary_case({info, info "_backward"}, [](const Tensor& x) { return levin::name(x); },                     \
-                      [](double x) -> double { return expression; }, kFloatDTypes);                                 \
+#define ACTIVATION(name, info, expression)                                        \
+  LEVIN_OP_CASE(name) {                                                           \
+    return unary_case(                                                            \
+        {info, info "_backward"}, [](const Tensor& x) { return levin::name(x); }, \
+        [](double x) -> double { return expression; }, kFloatDTypes);             \
   }
 namespace {
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
@@ -177,21 +202,26 @@ ACTIVATION(silu, "silu", x* logistic(x))
 ACTIVATION(logsigmoid, "logsigmoid", -std::log1p(std::exp(-x)))
 #undef ACTIVATION
 LEVIN_OP_CASE(gelu_tanh) {
-  return unary_case({"gelu_tanh", "gelu_tanh_backward"}, [](const Tensor& x) { return gelu(x, GeluForm::tanh); },
-                    [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x))); }, kFloatDTypes);
+  return unary_case(
+      {"gelu_tanh", "gelu_tanh_backward"}, [](const Tensor& x) { return gelu(x, GeluForm::tanh); },
+      [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x))); }, kFloatDTypes);
 }
 LEVIN_OP_CASE(leaky_relu) {
-  return unary_case({"leaky_relu", "leaky_relu_backward"}, [](const Tensor& x) { return leaky_relu(x, 0.2); },
-                    [](double x) { return x > 0 ? x : 0.2 * x; }, kFloatDTypes);
+  return unary_case(
+      {"leaky_relu", "leaky_relu_backward"}, [](const Tensor& x) { return leaky_relu(x, 0.2); },
+      [](double x) { return x > 0 ? x : 0.2 * x; }, kFloatDTypes);
 }
 LEVIN_OP_CASE(elu) {
-  return unary_case({"elu", "elu_backward"}, [](const Tensor& x) { return elu(x, 1.5); },
-                    [](double x) { return x > 0 ? x : 1.5 * std::expm1(x); }, kFloatDTypes);
+  return unary_case(
+      {"elu", "elu_backward"}, [](const Tensor& x) { return elu(x, 1.5); },
+      [](double x) { return x > 0 ? x : 1.5 * std::expm1(x); }, kFloatDTypes);
 }
 LEVIN_OP_CASE(softplus) {
-  OpCase c = unary_case({"softplus", "softplus_backward"}, [](const Tensor& x) { return softplus(x, 2, 3); },
-                        [](double x) { return 2 * x > 3 ? x : std::log1p(std::exp(2 * x)) / 2; }, kFloatDTypes, {-2, 1.4});
-  c.errors.push_back({"beta of 0", [] { (void)softplus(zeros({1}, cpu), 0); }, throws<ConfigError>, "softplus: beta is 0"});
+  OpCase c = unary_case(
+      {"softplus", "softplus_backward"}, [](const Tensor& x) { return softplus(x, 2, 3); },
+      [](double x) { return 2 * x > 3 ? x : std::log1p(std::exp(2 * x)) / 2; }, kFloatDTypes, {-2, 1.4});
+  c.errors.push_back(
+      {"beta of 0", [] { (void)softplus(zeros({1}, cpu), 0); }, throws<ConfigError>, "softplus: beta is 0"});
   return c;
 }
 

@@ -50,75 +50,180 @@ using Ix = std::vector<std::int64_t>;
 
 LEVIN_OP_CASE(slice) {
   OpCase c = views({"slice", "window_backward", "window"},
-                   {{{5, 3}, [](const Tensor& x) { return slice(x, 0, 1, 5, 2); }, {2, 3}, [](const Ix& i) { return Ix{1 + 2 * i[0], i[1]}; }},
-                    {{5, 3}, [](const Tensor& x) { return slice(x, -1, -2, 100); }, {5, 2}, [](const Ix& i) { return Ix{i[0], i[1] + 1}; }},
+                   {{{5, 3},
+                     [](const Tensor& x) { return slice(x, 0, 1, 5, 2); },
+                     {2, 3},
+                     [](const Ix& i) {
+                       return Ix{1 + 2 * i[0], i[1]};
+                     }},
+                    {{5, 3},
+                     [](const Tensor& x) { return slice(x, -1, -2, 100); },
+                     {5, 2},
+                     [](const Ix& i) {
+                       return Ix{i[0], i[1] + 1};
+                     }},
                     {{4}, [](const Tensor& x) { return slice(x, 0, 3, 1); }, {0}, [](const Ix& i) { return i; }},
                     {{0, 2}, [](const Tensor& x) { return slice(x, 1, 0, 1); }, {0, 1}, [](const Ix& i) { return i; }},
                     {{1}, [](const Tensor& x) { return narrow(x, 0, 0, 1); }, {1}, [](const Ix& i) { return i; }}});
-  c.errors.push_back({"step", [] { (void)slice(zeros({3}, cpu), 0, 0, 3, 0); }, throws<IndexError>, "slice: the step is 0"});
-  c.errors.push_back({"narrow", [] { (void)narrow(zeros({3}, cpu), 0, 2, 2); }, throws<IndexError>, "narrow: elements 2 to 2 + 2"});
-  c.errors.push_back({"dim", [] { (void)slice(zeros({3}, cpu), 1, 0, 1); }, throws<IndexError>, "slice: dimension is 1"});
+  c.errors.push_back(
+      {"step", [] { (void)slice(zeros({3}, cpu), 0, 0, 3, 0); }, throws<IndexError>, "slice: the step is 0"});
+  c.errors.push_back(
+      {"narrow", [] { (void)narrow(zeros({3}, cpu), 0, 2, 2); }, throws<IndexError>, "narrow: elements 2 to 2 + 2"});
+  c.errors.push_back(
+      {"dim", [] { (void)slice(zeros({3}, cpu), 1, 0, 1); }, throws<IndexError>, "slice: dimension is 1"});
   return c;
 }
 
 LEVIN_OP_CASE(select) {
   OpCase c = views({"select", "window_backward"},
-                   {{{5, 3}, [](const Tensor& x) { return select(x, 0, -1); }, {3}, [](const Ix& i) { return Ix{4, i[0]}; }},
-                    {{2, 3, 4}, [](const Tensor& x) { return select(x, 1, 2); }, {2, 4}, [](const Ix& i) { return Ix{i[0], 2, i[1]}; }},
+                   {{{5, 3},
+                     [](const Tensor& x) { return select(x, 0, -1); },
+                     {3},
+                     [](const Ix& i) {
+                       return Ix{4, i[0]};
+                     }},
+                    {{2, 3, 4},
+                     [](const Tensor& x) { return select(x, 1, 2); },
+                     {2, 4},
+                     [](const Ix& i) {
+                       return Ix{i[0], 2, i[1]};
+                     }},
                     {{0, 2}, [](const Tensor& x) { return select(x, 1, 1); }, {0}, [](const Ix& i) { return i; }},
                     {{1}, [](const Tensor& x) { return select(x, 0, 0); }, {}, [](const Ix&) { return Ix{0}; }}});
-  c.errors.push_back({"index", [] { (void)select(zeros({3}, cpu), 0, 3); }, throws<IndexError>, "select: index is 3, dimension 0 has size 3"});
+  c.errors.push_back({"index", [] { (void)select(zeros({3}, cpu), 0, 3); }, throws<IndexError>,
+                      "select: index is 3, dimension 0 has size 3"});
   return c;
 }
 
 LEVIN_OP_CASE(diagonal) {
   OpCase c = views({"diagonal"},
-                   {{{4, 3}, [](const Tensor& x) { return diagonal(x); }, {3}, [](const Ix& i) { return Ix{i[0], i[0]}; }},
-                    {{3, 4}, [](const Tensor& x) { return diagonal(x, 2); }, {2}, [](const Ix& i) { return Ix{i[0], i[0] + 2}; }},
+                   {{{4, 3},
+                     [](const Tensor& x) { return diagonal(x); },
+                     {3},
+                     [](const Ix& i) {
+                       return Ix{i[0], i[0]};
+                     }},
+                    {{3, 4},
+                     [](const Tensor& x) { return diagonal(x, 2); },
+                     {2},
+                     [](const Ix& i) {
+                       return Ix{i[0], i[0] + 2};
+                     }},
                     {{3, 4}, [](const Tensor& x) { return diagonal(x, -3); }, {0}, [](const Ix& i) { return i; }},
-                    {{2, 3, 2}, [](const Tensor& x) { return diagonal(x, -1, 1, 2); }, {2, 2}, [](const Ix& i) { return Ix{i[0], i[1] + 1, i[1]}; }},
+                    {{2, 3, 2},
+                     [](const Tensor& x) { return diagonal(x, -1, 1, 2); },
+                     {2, 2},
+                     [](const Ix& i) {
+                       return Ix{i[0], i[1] + 1, i[1]};
+                     }},
                     {{0, 2}, [](const Tensor& x) { return diagonal(x); }, {0}, [](const Ix& i) { return i; }},
-                    {{1, 1}, [](const Tensor& x) { return diagonal(x); }, {1}, [](const Ix&) { return Ix{0, 0}; }}});
-  c.errors.push_back({"dims", [] { (void)diagonal(zeros({3, 3}, cpu), 0, 1, -1); }, throws<IndexError>, "diagonal: both"});
+                    {{1, 1},
+                     [](const Tensor& x) { return diagonal(x); },
+                     {1},
+                     [](const Ix&) {
+                       return Ix{0, 0};
+                     }}});
+  c.errors.push_back({"dims",
+                      [] {
+                        (void)diagonal(zeros({3, 3}, cpu), 0, 1, -1);
+                      },
+                      throws<IndexError>, "diagonal: both"});
   return c;
 }
 
 LEVIN_OP_CASE(unfold) {
-  OpCase c = views({"unfold", "window_backward"},
-                   {{{7}, [](const Tensor& x) { return unfold(x, 0, 3, 2); }, {3, 3}, [](const Ix& i) { return Ix{2 * i[0] + i[1]}; }},
-                    {{2, 5}, [](const Tensor& x) { return unfold(x, 1, 2, 1); }, {2, 4, 2}, [](const Ix& i) { return Ix{i[0], i[1] + i[2]}; }},
-                    {{0, 3}, [](const Tensor& x) { return unfold(x, 1, 2, 2); }, {0, 1, 2}, [](const Ix& i) { return i; }},
-                    {{1}, [](const Tensor& x) { return unfold(x, 0, 1, 1); }, {1, 1}, [](const Ix&) { return Ix{0}; }}});
-  c.errors.push_back({"size", [] { (void)unfold(zeros({3}, cpu), 0, 4, 1); }, throws<ShapeError>, "unfold: the window is 4"});
+  OpCase c =
+      views({"unfold", "window_backward"},
+            {{{7},
+              [](const Tensor& x) { return unfold(x, 0, 3, 2); },
+              {3, 3},
+              [](const Ix& i) { return Ix{2 * i[0] + i[1]}; }},
+             {{2, 5},
+              [](const Tensor& x) { return unfold(x, 1, 2, 1); },
+              {2, 4, 2},
+              [](const Ix& i) {
+                return Ix{i[0], i[1] + i[2]};
+              }},
+             {{0, 3}, [](const Tensor& x) { return unfold(x, 1, 2, 2); }, {0, 1, 2}, [](const Ix& i) { return i; }},
+             {{1}, [](const Tensor& x) { return unfold(x, 0, 1, 1); }, {1, 1}, [](const Ix&) { return Ix{0}; }}});
+  c.errors.push_back(
+      {"size", [] { (void)unfold(zeros({3}, cpu), 0, 4, 1); }, throws<ShapeError>, "unfold: the window is 4"});
   return c;
 }
 
 LEVIN_OP_CASE(transpose) {
-  OpCase c = views({"transpose"},
-                   {{{2, 3, 4}, [](const Tensor& x) { return transpose(x, 0, -1); }, {4, 3, 2}, [](const Ix& i) { return Ix{i[2], i[1], i[0]}; }},
-                    {{3, 5}, [](const Tensor& x) { return t(x); }, {5, 3}, [](const Ix& i) { return Ix{i[1], i[0]}; }},
-                    {{0, 2}, [](const Tensor& x) { return t(x); }, {2, 0}, [](const Ix& i) { return i; }},
-                    {{1, 1}, [](const Tensor& x) { return t(x); }, {1, 1}, [](const Ix& i) { return i; }}});
+  OpCase c =
+      views({"transpose"}, {{{2, 3, 4},
+                             [](const Tensor& x) { return transpose(x, 0, -1); },
+                             {4, 3, 2},
+                             [](const Ix& i) {
+                               return Ix{i[2], i[1], i[0]};
+                             }},
+                            {{3, 5},
+                             [](const Tensor& x) { return t(x); },
+                             {5, 3},
+                             [](const Ix& i) {
+                               return Ix{i[1], i[0]};
+                             }},
+                            {{0, 2}, [](const Tensor& x) { return t(x); }, {2, 0}, [](const Ix& i) { return i; }},
+                            {{1, 1}, [](const Tensor& x) { return t(x); }, {1, 1}, [](const Ix& i) { return i; }}});
   c.errors.push_back({"rank", [] { (void)t(zeros({3}, cpu)); }, throws<ShapeError>, "t: x has shape [3]"});
   return c;
 }
 
 LEVIN_OP_CASE(permute) {
-  OpCase c = views({"permute"},
-                   {{{2, 3, 4}, [](const Tensor& x) { return permute(x, {2, 0, 1}); }, {4, 2, 3}, [](const Ix& i) { return Ix{i[1], i[2], i[0]}; }},
-                    {{0, 2}, [](const Tensor& x) { return permute(x, {1, 0}); }, {2, 0}, [](const Ix& i) { return i; }},
-                    {{1}, [](const Tensor& x) { return permute(x, {0}); }, {1}, [](const Ix& i) { return i; }}});
-  c.errors.push_back({"twice", [] { (void)permute(zeros({2, 2}, cpu), {0, 0}); }, throws<IndexError>, "permute: dimension 0 is given twice"});
-  c.errors.push_back({"count", [] { (void)permute(zeros({2, 2}, cpu), {0}); }, throws<ShapeError>, "permute: 1 dimensions"});
+  OpCase c =
+      views({"permute"}, {{{2, 3, 4},
+                           [](const Tensor& x) {
+                             return permute(x, {2, 0, 1});
+                           },
+                           {4, 2, 3},
+                           [](const Ix& i) {
+                             return Ix{i[1], i[2], i[0]};
+                           }},
+                          {{0, 2},
+                           [](const Tensor& x) {
+                             return permute(x, {1, 0});
+                           },
+                           {2, 0},
+                           [](const Ix& i) { return i; }},
+                          {{1}, [](const Tensor& x) { return permute(x, {0}); }, {1}, [](const Ix& i) { return i; }}});
+  c.errors.push_back({"twice",
+                      [] {
+                        (void)permute(zeros({2, 2}, cpu), {0, 0});
+                      },
+                      throws<IndexError>, "permute: dimension 0 is given twice"});
+  c.errors.push_back({"count",
+                      [] {
+                        (void)permute(zeros({2, 2}, cpu), {0});
+                      },
+                      throws<ShapeError>, "permute: 1 dimensions"});
   return c;
 }
 
 LEVIN_OP_CASE(expand) {
-  OpCase c = views({"expand"},
-                   {{{3, 1}, [](const Tensor& x) { return expand(x, {2, 3, 4}); }, {2, 3, 4}, [](const Ix& i) { return Ix{i[1], 0}; }},
-                    {{1}, [](const Tensor& x) { return expand(x, {3}); }, {3}, [](const Ix&) { return Ix{0}; }},
-                    {{1, 0}, [](const Tensor& x) { return expand(x, {2, 0}); }, {2, 0}, [](const Ix& i) { return i; }},
-                    {{}, [](const Tensor& x) { return expand(x, {2, 2}); }, {2, 2}, [](const Ix&) { return Ix{}; }}});
+  OpCase c =
+      views({"expand"}, {{{3, 1},
+                          [](const Tensor& x) {
+                            return expand(x, {2, 3, 4});
+                          },
+                          {2, 3, 4},
+                          [](const Ix& i) {
+                            return Ix{i[1], 0};
+                          }},
+                         {{1}, [](const Tensor& x) { return expand(x, {3}); }, {3}, [](const Ix&) { return Ix{0}; }},
+                         {{1, 0},
+                          [](const Tensor& x) {
+                            return expand(x, {2, 0});
+                          },
+                          {2, 0},
+                          [](const Ix& i) { return i; }},
+                         {{},
+                          [](const Tensor& x) {
+                            return expand(x, {2, 2});
+                          },
+                          {2, 2},
+                          [](const Ix&) { return Ix{}; }}});
   c.errors.push_back({"grow", [] { (void)expand(zeros({3}, cpu), {4}); }, throws<ShapeError>, "expand: shape"});
   return c;
 }
@@ -137,7 +242,9 @@ LEVIN_OP_CASE(view) {
     };
   };
   std::vector<ViewSample> s;
-  const auto add = [&](Shape from, std::function<Tensor(const Tensor&)> f, Shape to) { s.push_back({from, std::move(f), to, same_order(from, to)}); };
+  const auto add = [&](Shape from, std::function<Tensor(const Tensor&)> f, Shape to) {
+    s.push_back({from, std::move(f), to, same_order(from, to)});
+  };
   add({2, 6}, [](const Tensor& x) { return reshape(x, {3, -1}); }, {3, 4});
   add({2, 3, 4}, [](const Tensor& x) { return flatten(x, 1); }, {2, 12});
   add({2, 1, 3, 1}, [](const Tensor& x) { return squeeze(x); }, {2, 3});
@@ -147,10 +254,26 @@ LEVIN_OP_CASE(view) {
   add({1}, [](const Tensor& x) { return reshape(x, {}); }, {});
   add({}, [](const Tensor& x) { return flatten(x); }, {1});
   OpCase c = views({"view"}, s);
-  c.errors.push_back({"count", [] { (void)reshape(zeros({2, 3}, cpu), {4}); }, throws<ShapeError>, "reshape: shape [2, 3] has 6 elements, [4] has 4"});
-  c.errors.push_back({"two open", [] { (void)reshape(zeros({2, 3}, cpu), {-1, -1}); }, throws<ShapeError>, "reshape: two dimensions are -1"});
-  c.errors.push_back({"needs a copy", [] { (void)view(t(zeros({2, 3}, cpu)), {6}); }, throws<ShapeError>, "view: x of shape [3, 2]"});
-  c.errors.push_back({"not divisible", [] { (void)reshape(zeros({2, 3}, cpu), {4, -1}); }, throws<ShapeError>, "reshape:"});
+  c.errors.push_back({"count",
+                      [] {
+                        (void)reshape(zeros({2, 3}, cpu), {4});
+                      },
+                      throws<ShapeError>, "reshape: shape [2, 3] has 6 elements, [4] has 4"});
+  c.errors.push_back({"two open",
+                      [] {
+                        (void)reshape(zeros({2, 3}, cpu), {-1, -1});
+                      },
+                      throws<ShapeError>, "reshape: two dimensions are -1"});
+  c.errors.push_back({"needs a copy",
+                      [] {
+                        (void)view(t(zeros({2, 3}, cpu)), {6});
+                      },
+                      throws<ShapeError>, "view: x of shape [3, 2]"});
+  c.errors.push_back({"not divisible",
+                      [] {
+                        (void)reshape(zeros({2, 3}, cpu), {4, -1});
+                      },
+                      throws<ShapeError>, "reshape:"});
   return c;
 }
 

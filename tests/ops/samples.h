@@ -26,8 +26,10 @@
 namespace levin::testing {
 
 inline const std::vector<DType> kFloatDTypes{DType::f32, DType::f64, DType::f16, DType::bf16};
-inline const std::vector<DType> kNumberDTypes{DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8};
-inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::b8};
+inline const std::vector<DType> kNumberDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
+                                              DType::i32, DType::i64, DType::u8};
+inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
+                                           DType::i32, DType::i64, DType::u8,  DType::b8};
 
 // A random input. `real` ones take the dtype under test and get gradients; the others keep their dtype.
 struct Input {
@@ -38,8 +40,12 @@ struct Input {
 };
 inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
 // Takes the dtype under test, gets no gradient.
-inline Input constant(Shape shape, double low = -2, double high = 2) { return {Input::Kind::constant, shape, low, high, {}}; }
-inline Input index(Shape shape, std::int64_t bound) { return {Input::Kind::index, shape, 0, double(bound), {}}; }  // i64 in [0, bound)
+inline Input constant(Shape shape, double low = -2, double high = 2) {
+  return {Input::Kind::constant, shape, low, high, {}};
+}
+inline Input index(Shape shape, std::int64_t bound) {
+  return {Input::Kind::index, shape, 0, double(bound), {}};
+}  // i64 in [0, bound)
 inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }  // bool
 inline Input fixed(Tensor t) { return {Input::Kind::fixed, t.shape(), 0, 0, t}; }
 
@@ -57,7 +63,9 @@ struct OpError {
   std::string contains;                  // a part of the message: the op's name and the values
 };
 template <class E>
-bool throws(const Error& e) { return dynamic_cast<const E*>(&e) != nullptr; }
+bool throws(const Error& e) {
+  return dynamic_cast<const E*>(&e) != nullptr;
+}
 
 struct OpCase {
   std::vector<std::string> ops;  // the entries of the op table that it covers
@@ -65,10 +73,11 @@ struct OpCase {
   double ulps = 4;               // error allowed of the largest value, in eps of the dtype ...
   double sums = 1;               // ... times sqrt of this many added terms
   bool differentiable = true;    // some output has a gradient
-  bool layout_changes_sums = false;  // strided inputs are added in another order: equal within the tolerance, not in bits
-  bool values_on_meta = false;   // needs values: meta is refused with UnsupportedError
-  std::string no_empty{};        // why no sample has a tensor without elements
-  std::string no_single{};       // why no sample has one element only
+  bool layout_changes_sums =
+      false;                    // strided inputs are added in another order: equal within the tolerance, not in bits
+  bool values_on_meta = false;  // needs values: meta is refused with UnsupportedError
+  std::string no_empty{};       // why no sample has a tensor without elements
+  std::string no_single{};      // why no sample has one element only
   std::vector<OpSample> samples{};
   std::vector<OpError> errors{};
 };
@@ -83,9 +92,9 @@ struct RegisterCase {
   RegisterCase(const char* name, OpCaseMaker make) { op_cases().push_back({name, make}); }
 };
 
-#define LEVIN_OP_CASE(name)                                                                       \
-  static ::levin::testing::OpCase op_case_##name();                                               \
-  static const ::levin::testing::RegisterCase register_case_##name(#name, &op_case_##name);       \
+#define LEVIN_OP_CASE(name)                                                                 \
+  static ::levin::testing::OpCase op_case_##name();                                         \
+  static const ::levin::testing::RegisterCase register_case_##name(#name, &op_case_##name); \
   static ::levin::testing::OpCase op_case_##name()
 
 // out[i] = f(a[i], ...) in plain double loops over broadcast inputs: an independent reference for pointwise ops.
