@@ -153,7 +153,8 @@ double OneCycleLR::between(double start, double peak, double end, std::int64_t t
                last = static_cast<double>(options_.total_steps) - 1;
   const double at = static_cast<double>(t);
   const bool rising = at <= top;
-  const double share = rising ? (top > 0 ? at / top : 1) : (last > top ? (at - top) / (last - top) : 1);
+  // The call behind the last step asks for one value more: it stays at the end.
+  const double share = rising ? (top > 0 ? at / top : 1) : (last > top ? std::min(1.0, (at - top) / (last - top)) : 1);
   const double from = rising ? start : peak, to = rising ? peak : end;
   return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
 }

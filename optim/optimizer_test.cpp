@@ -1,0 +1,263 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "levin/optim.h"
+
+namespace levin::optim {
+namespace {
+
+const Device cpu = Device::cpu();
+
+using Make = std::function<std::unique_ptr<Optimizer>(Parameters)>;
+template <class O, class Options>
+Make make(Options options) {
+  return [options](Parameters p) { return std::make_unique<O>(std::move(p), options); };
+}
+
+// The gradient of element i at step t: anything without a pattern.
+void set_gradient(Tensor& p, int t) {
+  std::vector<double> g;
+  for (std::int64_t i = 0; i < p.numel(); ++i) g.push_back(std::sin(double(i) + 1.5 * t));
+  p.set_grad(from_data(g, p.shape(), cpu).to(p.dtype()));
+}
+
+Tensor start(DType dtype) {
+  Tensor p = tensor({1.0, -2.0, 3.0}, cpu).to(dtype);
+  p.requires_grad_();
+  return p;
+}
+
+const std::vector<std::pair<const char*, Make>>& all_kinds() {
+  static const std::vector<std::pair<const char*, Make>> kinds{
+      {"sgd", make<SGD>(SGDOptions{.lr = 0.1})},
+      {"momentum", make<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.2, .weight_decay = 0.01})},
+      {"nesterov", make<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true})},
+      {"adam", make<Adam>(AdamOptions{.lr = 0.1, .weight_decay = 0.1})},
+      {"amsgrad", make<Adam>(AdamOptions{.lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .amsgrad = true})},
+      {"adamw", make<AdamW>(AdamWOptions{.lr = 0.1, .weight_decay = 0.1})},
+      {"rmsprop", make<RMSprop>(RMSpropOptions{.lr = 0.1})},
+      {"rmsprop centered",
+       make<RMSprop>(RMSpropOptions{.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true})},
+      {"adagrad", make<Adagrad>(AdagradOptions{
+                      .lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.5})},
+  };
+  return kinds;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const auto x = a.to_vector<double>(), y = b.to_vector<double>();
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
+}
+
+TEST_CASE("five steps give PyTorch's parameters") {
+  // torch 2.13: p = [1, -2, 3] in f64, p.grad[i] = sin(i + 1.5 t) at step t = 0..4, the same options.
+  const std::vector<std::pair<std::string, std::vector<double>>> want{
+      {"sgd", {1.01183306212001, -2.063458690675232, 2.919593184081588}},
+      {"momentum", {0.8551483881862864, -2.26658925768944, 2.787080134980831}},
+      {"nesterov", {0.8609842638090226, -2.3127207782932113, 2.8010882209815744}},
+      {"adam", {0.7352293632609201, -2.1354847572320494, 2.7428873357153196}},
+      {"amsgrad", {0.8913343743241657, -2.1998058992621257, 2.889243478312827}},
+      {"adamw", {0.8280562084943182, -2.117727855642682, 2.7341291907676375}},
+      {"rmsprop", {0.7562984557083311, -2.915023115083864, 2.322144460439323}},
+      {"rmsprop centered", {-1.3628379160471535, -2.5403386924187514, 1.2147959874701295}},
+      {"adagrad", {0.9462556477878693, -2.021814703957529, 2.8852213532293116}}};
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    const std::string kind = all_kinds()[k].first;
+    CAPTURE(kind);
+    REQUIRE(kind == want[k].first);
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      Tensor p = start(dtype);
+      const auto o = all_kinds()[k].second({{&p, "p", nullptr}});
+      for (int t = 0; t < 5; ++t) {
+        set_gradient(p, t);
+        o->step();
+      }
+      const auto got = p.to(DType::f64).to_vector<double>();
+      // A centered variance loses digits by cancellation: five steps amplify an eps by up to a hundred.
+      const double tolerance = 500 * epsilon(dtype);
+      for (std::size_t i = 0; i < 3; ++i) CHECK(std::abs(got[i] - want[k].second[i]) <= tolerance);
+    }
+  }
+  Tensor p = start(DType::f64);
+  SGD o({{&p, "p", nullptr}}, {.lr = 0.1, .weight_decay = 0.1, .maximize = true});
+  for (int t = 0; t < 5; ++t) {
+    set_gradient(p, t);
+    o.step();
+  }
+  CHECK(p.to_vector<double>()[0] == doctest::Approx(0.9368910292219033).epsilon(1e-13));
+}
+
+TEST_CASE("saved state continues the same run bit for bit, schedules' start included") {
+  for (const auto& [kind, make_it] : all_kinds()) {
+    CAPTURE(std::string(kind));
+    Tensor a = start(DType::f64), b = start(DType::f64);
+    const auto first = make_it({{&a, "p", nullptr}}), second = make_it({{&b, "p", nullptr}});
+    ExponentialLR schedule(*first, 0.9);
+    for (int t = 0; t < 3; ++t) {
+      set_gradient(a, t);
+      first->step();
+      schedule.step();
+    }
+    copy_(b.requires_grad_(false), a.detach());
+    b.requires_grad_();
+    second->load_state_dict(first->state_dict());
+    ExponentialLR resumed(*second, 0.9);
+    resumed.load_state_dict(schedule.state_dict());
+    second->set_lr(0, first->lr());
+    for (int t = 3; t < 6; ++t) {
+      set_gradient(a, t);
+      first->step();
+      schedule.step();
+      set_gradient(b, t);
+      second->step();
+      resumed.step();
+      CHECK(same_bits(a, b));
+    }
+    CHECK(first->lr() == second->lr());
+  }
+}
+
+TEST_CASE("a state of another optimizer or shape is refused and nothing changes") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  AdamW adam({{&a, "p", nullptr}}, {.lr = 0.1});
+  SGD sgd({{&b, "p", nullptr}}, {.lr = 0.25, .momentum = 0.9});
+  set_gradient(a, 0);
+  adam.step();
+  CHECK_THROWS_AS(sgd.load_state_dict(adam.state_dict()), ConfigError);
+  CHECK(sgd.lr() == 0.25);
+  NamedTensors state = adam.state_dict();
+  for (auto& [name, value] : state) {
+    if (name == "p.exp_avg") value = zeros({4}, cpu, DType::f64);
+  }
+  CHECK_THROWS_WITH_AS(adam.load_state_dict(state),
+                       doctest::Contains("state p.exp_avg is f64 [4] on cpu, expected f64 [3]"), ConfigError);
+  state = adam.state_dict();
+  state.pop_back();
+  CHECK_THROWS_AS(adam.load_state_dict(state), ConfigError);
+}
+
+TEST_CASE("a parameter without a gradient is left alone and counts no step") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  Adam o({{&a, "a", nullptr}, {&b, "b", nullptr}});
+  set_gradient(a, 0);
+  o.step();
+  CHECK(same_bits(b, start(DType::f64)));
+  o.zero_grad();
+  CHECK_FALSE(a.grad().defined());
+}
+
+TEST_CASE("groups keep their own numbers") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  SGD o({{&a, "a", nullptr}}, {.lr = 0.1});
+  o.add_group({{&b, "b", nullptr}}, {.lr = 0.2});
+  set_gradient(a, 1);
+  set_gradient(b, 1);
+  o.step();
+  CHECK(a.to_vector<double>()[0] == doctest::Approx(1 - 0.1 * std::sin(1.5)));
+  CHECK(b.to_vector<double>()[0] == doctest::Approx(1 - 0.2 * std::sin(1.5)));
+  CHECK_THROWS_AS((void)o.lr(2), IndexError);
+  CHECK_THROWS_AS(o.set_lr(0, -1), ConfigError);
+}
+
+TEST_CASE("wrong parameters and options are refused before anything is built") {
+  Tensor a = start(DType::f64), half = start(DType::f32).detach().to(DType::f16);
+  CHECK_THROWS_AS(SGD({}, {}), ConfigError);
+  CHECK_THROWS_AS(SGD({{&a, "a", nullptr}, {&a, "b", nullptr}}, {}), ConfigError);
+  CHECK_THROWS_AS(SGD({{&half, "h", nullptr}}, {}), ConfigError);
+  CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.lr = -1}), ConfigError);
+  CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.nesterov = true}), ConfigError);
+  CHECK_THROWS_AS(Adam({{&a, "a", nullptr}}, {.beta1 = 1}), ConfigError);
+  CHECK_THROWS_AS(RMSprop({{&a, "a", nullptr}}, {.alpha = -1}), ConfigError);
+  CHECK_THROWS_AS(Adagrad({{&a, "a", nullptr}}, {.eps = std::nan("")}), ConfigError);
+}
+
+TEST_CASE("a step counts as a write: a graph that saved the parameter is stale") {
+  Tensor w = start(DType::f64);
+  SGD o({{&w, "w", nullptr}}, {.lr = 0.1});
+  const Tensor y = w * w;
+  set_gradient(w, 0);
+  o.step();
+  CHECK_THROWS_WITH_AS(backward(y, ones_like(y)), doctest::Contains("last written by sgd_step"), AutogradError);
+}
+
+TEST_CASE("threads and chunks change no bit of a large update") {
+  const std::int64_t n = 100'003;
+  const int before = num_threads();
+  std::vector<double> result[2];
+  for (int k = 0; k < 2; ++k) {
+    set_num_threads(k ? 3 : 1);
+    Tensor p = (linspace(-1, 1, n, cpu)).detach();
+    p.requires_grad_();
+    AdamW o({{&p, "p", nullptr}});
+    for (int t = 0; t < 2; ++t) {
+      set_gradient(p, t);
+      (void)clip_grad_norm_({{&p, "p", nullptr}}, 0.5);
+      o.step();
+    }
+    result[k] = p.to(DType::f64).to_vector<double>();
+  }
+  set_num_threads(before);
+  CHECK(result[0] == result[1]);
+}
+
+TEST_CASE("clipping by norm scales all gradients together, by value each element") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  a.set_grad(tensor({3.0, 0.0, 0.0}, cpu));
+  b.set_grad(tensor({0.0, -4.0, 0.0}, cpu));
+  const Parameters both{{&a, "a", nullptr}, {&b, "b", nullptr}};
+  CHECK(clip_grad_norm_(both, 10).item() == 5);
+  CHECK(a.grad().to_vector<double>()[0] == 3);
+  CHECK(clip_grad_norm_(both, 1).item() == 5);
+  CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(0.6).epsilon(1e-6));
+  CHECK(clip_grad_norm_(both, 1e9, std::numeric_limits<double>::infinity()).item() ==
+        doctest::Approx(0.8).epsilon(1e-6));
+  CHECK(clip_grad_norm_(both, 1e9, 1).item() == doctest::Approx(1.4).epsilon(1e-6));
+  clip_grad_value_(both, 0.5);
+  CHECK(b.grad().to_vector<double>()[1] == -0.5);
+  a.set_grad(tensor({std::nan(""), 1.0, 1.0}, cpu));
+  CHECK_THROWS_AS((void)clip_grad_norm_(both, 1, 2, ErrorIfNonfinite::yes), StateError);
+  CHECK(b.grad().to_vector<double>()[1] == -0.5);
+  CHECK_THROWS_AS((void)clip_grad_norm_(both, -1), ConfigError);
+}
+
+TEST_CASE("LBFGS walks down Rosenbrock's valley; with a line search it arrives") {
+  // torch 2.13 after three steps of 20 iterations: [-1.19336497, 1.01024008] without a line search at lr = 0.001, and a
+  // loss of 4e-10 with the strong Wolfe search.
+  for (const LineSearch search : {LineSearch::none, LineSearch::strong_wolfe}) {
+    Tensor x = tensor({-1.2, 1.0}, cpu);
+    x.requires_grad_();
+    LBFGS o({{&x, "x", nullptr}}, {.lr = search == LineSearch::none ? 0.001 : 1.0, .line_search = search});
+    const auto loss_of = [&] {
+      const Tensor a = select(x, 0, 0), b = select(x, 0, 1);
+      return square(b - square(a)) * 100 + square(1 - a);
+    };
+    const Function<Tensor()> closure = [&] {
+      o.zero_grad();
+      Tensor loss = loss_of();
+      backward(loss);
+      return loss;
+    };
+    for (int i = 0; i < 3; ++i) (void)o.step(closure);
+    const NoGrad off;
+    if (search == LineSearch::none) {
+      CHECK(x.to_vector<double>()[0] == doctest::Approx(-1.1933649698710758).epsilon(1e-9));
+      CHECK(x.to_vector<double>()[1] == doctest::Approx(1.0102400785470635).epsilon(1e-9));
+    } else {
+      CHECK(loss_of().item() < 1e-8);
+    }
+    Tensor y = x.detach().clone();
+    y.requires_grad_();
+    LBFGS copy({{&y, "x", nullptr}}, {.lr = 0.5, .line_search = search});
+    copy.load_state_dict(o.state_dict());
+    CHECK(copy.lr() == o.lr());
+    CHECK_THROWS_AS(o.step(), StateError);
+  }
+}
+
+}  // namespace
+}  // namespace levin::optim

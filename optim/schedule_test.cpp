@@ -1,0 +1,118 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "levin/optim.h"
+
+namespace levin::optim {
+namespace {
+
+// Expected numbers: torch 2.13, SGD with lr 0.5 and momentum 0.9, lr before each of the calls of step().
+struct Fixture {
+  Tensor p = tensor({0.0}, Device::cpu());
+  SGD optimizer{{{&p, "p", nullptr}}, {.lr = 0.5, .momentum = 0.9}};
+};
+
+void check(Scheduler& s, const std::vector<double>& want) {
+  for (const double lr : want) {
+    CHECK(s.last_lr() == doctest::Approx(lr).epsilon(1e-12));
+    s.step();
+  }
+}
+
+TEST_CASE("schedules follow PyTorch's closed forms") {
+  Fixture f[9];
+  StepLR step(f[0].optimizer, 3, 0.1);
+  check(step, {0.5, 0.5, 0.5, 0.05, 0.05, 0.05, 0.005, 0.005});
+  MultiStepLR multi(f[1].optimizer, {5, 2}, 0.5);
+  check(multi, {0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125});
+  ExponentialLR exponential(f[2].optimizer, 0.9);
+  check(exponential, {0.5, 0.45, 0.405, 0.3645, 0.32805});
+  CosineAnnealingLR cosine(f[3].optimizer, 6, 0.1);
+  check(cosine, {0.5, 0.47320508075688783, 0.4, 0.3, 0.2, 0.1267949192431123, 0.1, 0.12679491924311226});
+  CosineAnnealingWarmRestarts warm(f[4].optimizer, 2, 2, 0.1);
+  check(warm, {0.5, 0.3, 0.5, 0.4414213562373095, 0.3, 0.1585786437626905, 0.5, 0.4847759065022573});
+  LinearLR linear(f[5].optimizer, 0.25, 1.0, 4);
+  check(linear, {0.125, 0.21875, 0.3125, 0.40625, 0.5, 0.5});
+  PolynomialLR polynomial(f[6].optimizer, 5, 2);
+  check(polynomial, {0.5, 0.32, 0.18, 0.08, 0.02, 0, 0, 0});
+  LambdaLR lambda(f[7].optimizer, [](std::int64_t t) { return 1.0 / double(t + 1); });
+  check(lambda, {0.5, 0.25, 0.5 / 3});
+  std::vector<std::unique_ptr<Scheduler>> parts;
+  parts.push_back(std::make_unique<LinearLR>(f[8].optimizer, 0.1, 1.0, 3));
+  parts.push_back(std::make_unique<ExponentialLR>(f[8].optimizer, 0.9));
+  SequentialLR sequence(f[8].optimizer, std::move(parts), {3});
+  check(sequence, {0.05, 0.2, 0.35, 0.5, 0.45, 0.405, 0.3645, 0.32805});
+}
+
+TEST_CASE("one cycle moves lr up and down and momentum the other way, and ends") {
+  Fixture f, g;
+  OneCycleLR cycle(f.optimizer, {.max_lr = 1.0, .total_steps = 10});
+  const std::vector<double> lr{0.04,
+                               0.52,
+                               1.0,
+                               0.9504846320134737,
+                               0.8117456539497631,
+                               0.6112620219362893,
+                               0.38874197806371075,
+                               0.18825834605023697,
+                               0.049519367986526286,
+                               4e-06};
+  const std::vector<double> momentum{0.95,
+                                     0.9,
+                                     0.85,
+                                     0.854951556604879,
+                                     0.8688255099070633,
+                                     0.8888739533021842,
+                                     0.9111260466978157,
+                                     0.9311744900929366,
+                                     0.945048443395121,
+                                     0.95};
+  for (std::size_t i = 0; i < lr.size(); ++i) {
+    CHECK(cycle.last_lr() == doctest::Approx(lr[i]).epsilon(1e-12));
+    CHECK(*f.optimizer.momentum(0) == doctest::Approx(momentum[i]).epsilon(1e-12));
+    cycle.step();
+  }
+  CHECK_THROWS_AS(cycle.step(), StateError);
+  OneCycleLR linear(g.optimizer, {.max_lr = 1.0, .total_steps = 10, .pct_start = 0.4, .anneal = Anneal::linear});
+  check(linear, {0.04, 0.36, 0.68, 1.0, 0.833334, 0.666668, 0.500002, 0.333336, 0.16667, 4.000000000004e-06});
+}
+
+TEST_CASE("a plateau lowers lr after patience, cools down, stops at the minimum, and resumes") {
+  Fixture f, g;
+  const PlateauOptions options{.factor = 0.5, .patience = 1, .cooldown = 1, .min_lr = 0.1};
+  ReduceLROnPlateau plateau(f.optimizer, options);
+  const std::vector<double> metrics{1, .9, .95, .95, .95, .95, .95, .95, .8, .9, .9, .9};
+  const std::vector<double> want{0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125, 0.125, 0.125, 0.1, 0.1};
+  for (std::size_t i = 0; i < metrics.size(); ++i) {
+    if (i == 5) {
+      ReduceLROnPlateau copy(g.optimizer, options);
+      copy.load_state_dict(plateau.state_dict());
+      g.optimizer.set_lr(0, f.optimizer.lr());
+      for (std::size_t k = i; k < metrics.size(); ++k) {
+        copy.step(metrics[k]);
+        CHECK(g.optimizer.lr() == doctest::Approx(want[k]));
+      }
+    }
+    plateau.step(metrics[i]);
+    CHECK(f.optimizer.lr() == doctest::Approx(want[i]));
+  }
+  CHECK_THROWS_AS(plateau.step(), StateError);
+}
+
+TEST_CASE("a schedule resumes where it was, and refuses wrong options and states") {
+  Fixture f, g;
+  CosineAnnealingLR a(f.optimizer, 6), b(g.optimizer, 6);
+  for (int i = 0; i < 3; ++i) a.step();
+  b.load_state_dict(a.state_dict());
+  a.step();
+  b.step();
+  CHECK(a.last_lr() == b.last_lr());
+  CHECK_THROWS_AS(b.load_state_dict({}), ConfigError);
+  CHECK_THROWS_AS(StepLR(f.optimizer, 0), ConfigError);
+  CHECK_THROWS_AS(ReduceLROnPlateau(f.optimizer, {.factor = 1}), ConfigError);
+  CHECK_THROWS_AS(SequentialLR(f.optimizer, {}, {}), ConfigError);
+}
+
+}  // namespace
+}  // namespace levin::optim
