@@ -14,6 +14,12 @@
 
 namespace levin::kernels {
 
+// std::bit_cast, callable from device code too.
+template <class To, class From>
+LEVIN_HD constexpr To bit_cast(From x) {
+  return __builtin_bit_cast(To, x);
+}
+
 // The type a kernel computes and sums in: double for double, float for float, f16 and bf16.
 template <class T>
 using Accum = std::conditional_t<std::is_same_v<T, double>, double, float>;

@@ -15,7 +15,6 @@
 // that must have the same bits everywhere (kernels/random.cuh) do not use this header.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -27,10 +26,16 @@ namespace levin::kernels::math {
 
 namespace detail {
 
+// Constants as members: device code may not call std::numeric_limits.
+template <class F>
+struct Limits {
+  static constexpr F inf = std::numeric_limits<F>::infinity(), nan = std::numeric_limits<F>::quiet_NaN();
+  static constexpr F smallest = std::numeric_limits<F>::min();
+};
 template <class F>
 struct Format;
 template <>
-struct Format<float> {
+struct Format<float> : Limits<float> {
   using Bits = uint32_t;
   static constexpr int mantissa = 23;
   static constexpr Bits exponent = 0x7f800000u;
@@ -39,7 +44,7 @@ struct Format<float> {
   static constexpr float ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;  // 16 bits: times an exponent is exact
 };
 template <>
-struct Format<double> {
+struct Format<double> : Limits<double> {
   using Bits = uint64_t;
   static constexpr int mantissa = 52;
   static constexpr Bits exponent = 0x7ff0000000000000u;
@@ -49,11 +54,11 @@ struct Format<double> {
 
 template <class F>
 LEVIN_HD auto bits(F x) {
-  return std::bit_cast<typename Format<F>::Bits>(x);
+  return kernels::bit_cast<typename Format<F>::Bits>(x);
 }
 template <class F>
 LEVIN_HD F from_bits(typename Format<F>::Bits b) {
-  return std::bit_cast<F>(b);
+  return kernels::bit_cast<F>(b);
 }
 template <class F>
 LEVIN_HD F abs(F x) {
@@ -154,9 +159,8 @@ LEVIN_HD Split<F> split(F x) {
 // What log does with zero, negative numbers, inf and NaN.
 template <class F>
 LEVIN_HD F log_edges(F x, F y) {
-  constexpr F inf = std::numeric_limits<F>::infinity();
-  y = x < inf ? y : x;
-  const F edge = x == 0 ? -inf : std::numeric_limits<F>::quiet_NaN();
+  y = x < Format<F>::inf ? y : x;
+  const F edge = x == 0 ? -Format<F>::inf : Format<F>::nan;
   return x > 0 ? y : edge;
 }
 
@@ -168,7 +172,7 @@ LEVIN_HD F exp(F x) {
   const F t = x * F(detail::kLog2E) + detail::kExpMagic<F>;
   F y = detail::exp_of_parts(t, detail::exp_remainder(x, t - detail::kExpMagic<F>));
   // Out of range t is meaningless. Clamping x first is not faster: the compiler moves constants past the arithmetic.
-  y = x > F(sizeof(F) == 4 ? 89 : 710) ? std::numeric_limits<F>::infinity() : y;
+  y = x > F(sizeof(F) == 4 ? 89 : 710) ? detail::Format<F>::inf : y;
   return x < F(sizeof(F) == 4 ? -104 : -746) ? F(0) : y;
 }
 
@@ -194,7 +198,7 @@ LEVIN_HD F expm1(F x) {
   const F s = detail::from_bits<F>(detail::bits(t) << Fmt::mantissa);
   const F half = ((s - F(0.5)) + s * r) + s * (r * r * detail::exp_tail(r));
   F y = half + half;
-  y = x > F(sizeof(F) == 4 ? 89 : 710) ? std::numeric_limits<F>::infinity() : y;
+  y = x > F(sizeof(F) == 4 ? 89 : 710) ? detail::Format<F>::inf : y;
   y = x < F(sizeof(F) == 4 ? -18 : -38) ? F(-1) : y;
   return detail::abs(x) < F(0x1p-60) ? x : y;
 }
@@ -203,7 +207,7 @@ LEVIN_HD F expm1(F x) {
 template <class F>
 LEVIN_HD F log(F x) {
   constexpr bool is_float = sizeof(F) == 4;
-  const bool subnormal = x < std::numeric_limits<F>::min();
+  const bool subnormal = x < detail::Format<F>::smallest;
   const auto p = detail::split(subnormal ? x * F(is_float ? 0x1p25 : 0x1p54) : x);
   const F e = p.e - (subnormal ? F(is_float ? 25 : 54) : F(0));
   return detail::log_edges(x, detail::log_of_parts(p.m - 1, e));
@@ -405,14 +409,15 @@ LEVIN_HD F rsqrt(F x) {
 template <class F>
 LEVIN_HD F pow(F x, F y) {
   if constexpr (sizeof(F) == 4) {
+    constexpr double inf = detail::Format<double>::inf, nan = detail::Format<double>::nan;
     const double a = detail::abs(double(x)), b = double(y), size = detail::abs(b);
     const double t = size + 0x1p52;  // rounds to an integer, its parity in the last bit
     const bool whole = t - 0x1p52 == size || size >= 0x1p53;
     const bool odd = (detail::bits(t) & 1) != 0;
     double r = exp(b * log(a));
-    r = (a == 1 && size == std::numeric_limits<double>::infinity()) ? 1.0 : r;
+    r = (a == 1 && size == inf) ? 1.0 : r;
     const bool negative = detail::bits(x) >> 31 != 0;
-    r = x < 0 && a <= std::numeric_limits<double>::max() && !whole ? std::numeric_limits<double>::quiet_NaN() : r;
+    r = x < 0 && a < inf && !whole ? nan : r;
     r = negative && whole && odd ? -r : r;
     r = (b == 0 || x == 1) ? 1.0 : r;
     return F(r);

@@ -10,11 +10,13 @@
 
 namespace levin::kernels {
 namespace {
-#define LEVIN_MATH_FUNCTIONS(X) \
-  X(exp)                        \
-  X(expm1)                      \
-  X(log)                        \
-  X(log1p) X(tanh) X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(square_root_power)
+#define LEVIN_MATH_FUNCTIONS(X)                                                                         \
+  X(exp)                                                                                                \
+  X(expm1)                                                                                              \
+  X(log)                                                                                                \
+  X(log1p)                                                                                              \
+  X(tanh) X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) \
+      X(square_root_power)
 
 namespace fn {
 using namespace math;
@@ -217,6 +219,28 @@ TEST_CASE("the normal distribution function of float is exact to 2e-7, and 0 or 
       if (x[i] > 6) REQUIRE(y[i] == 1);
     }
   }
+}
+
+template <class F>
+void check_exp_nonpositive(double last_normal) {
+  const std::vector<F> x = sweep<F>(std::numeric_limits<double>::infinity());
+  std::vector<F> y(x.size());
+  for (const CpuLevel level : levels()) {
+    cpu::map_exp_nonpositive(Cpu{level}, x.data(), y.data(), int64_t(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (x[i] > 0) continue;
+      INFO("x = ", double(x[i]));
+      if (x[i] < F(last_normal))
+        REQUIRE(y[i] == 0);
+      else
+        REQUIRE(ulps<F>(y[i], std::exp(Wide<F>(x[i]))) <= 1);
+    }
+  }
+}
+
+TEST_CASE("exp of numbers up to zero is exp, or 0 where exp is not a normal number") {
+  check_exp_nonpositive<float>(-87.33);
+  check_exp_nonpositive<double>(-708.39);
 }
 
 TEST_CASE("pow of float has the special cases of std::pow") {

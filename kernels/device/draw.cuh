@@ -2,7 +2,6 @@
 // construction, normals because log, sin and cos are written here in single operations. See Note [One rounding].
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -62,7 +61,7 @@ LEVIN_HD Rn<F> rn_poly(Rn<F> x, F c0, C... c) {
   return Rn<F>{c0} + x * rn_poly(x, c...);
 }
 // A word as a double, exactly and without a conversion: many levels have none for vectors of 64-bit integers.
-LEVIN_HD double word_to_double(uint64_t word) { return std::bit_cast<double>(0x4330000000000000u | word) - 0x1p52; }
+LEVIN_HD double word_to_double(uint64_t word) { return kernels::bit_cast<double>(0x4330000000000000u | word) - 0x1p52; }
 }  // namespace detail
 
 // [0, 1) with `digits` bits, 24 at most; exact.
@@ -97,9 +96,9 @@ LEVIN_HD Pair<float> normal_pair(uint32_t radius, uint32_t angle) {
   using R = Rn<float>;
   const float u = float(int32_t((radius >> 1) | 1)) * 0x1p-31f;  // (0, 1]
   // u = m 2^e, m in [sqrt(1/2), sqrt(2)); log u = e ln 2 + log(1 + f). 128 keeps the exponent positive.
-  const uint32_t raw = (std::bit_cast<uint32_t>(u) - 0x3f3504f3u + 0x40000000u) >> 23;
+  const uint32_t raw = (kernels::bit_cast<uint32_t>(u) - 0x3f3504f3u + 0x40000000u) >> 23;
   const R e{float(int32_t(raw)) - 128.0f};
-  const R f{std::bit_cast<float>(std::bit_cast<uint32_t>(u) - (raw << 23) + 0x40000000u) - 1.0f};
+  const R f{kernels::bit_cast<float>(kernels::bit_cast<uint32_t>(u) - (raw << 23) + 0x40000000u) - 1.0f};
   const R p = detail::rn_poly(f, 0.333333135f, -0.250000089f, 0.200021192f, -0.166679963f, 0.142195538f, -0.124055848f,
                               0.118881561f, -0.116756931f, 0.067467086f);
   const R f2 = f * f;
@@ -107,14 +106,14 @@ LEVIN_HD Pair<float> normal_pair(uint32_t radius, uint32_t angle) {
   const R r = root(R{-2.0f} * log);
   // The top two bits are the quadrant, the others the angle from its middle line: |x| <= pi / 4.
   const uint32_t quadrant = angle >> 30;
-  const R x = R{float(std::bit_cast<int32_t>(angle << 2))} * R{0x1.921fb6p-32f};
+  const R x = R{float(kernels::bit_cast<int32_t>(angle << 2))} * R{0x1.921fb6p-32f};
   const R z = x * x;
   const R s = x + (x * z) * detail::rn_poly(z, -0.166666552f, 0.0083321901f, -0.000195184082f);
   const R c = (R{1.0f} - R{0.5f} * z) + (z * z) * detail::rn_poly(z, 0.0416666456f, -0.00138873013f, 2.44306793e-05f);
   const bool turned = (quadrant & 1) != 0;
   const uint32_t sign_s = (quadrant & 2) << 30, sign_c = ((quadrant + 1) & 2) << 30;
-  const R cosine{std::bit_cast<float>(std::bit_cast<uint32_t>(turned ? s.v : c.v) ^ sign_c)};
-  const R sine{std::bit_cast<float>(std::bit_cast<uint32_t>(turned ? c.v : s.v) ^ sign_s)};
+  const R cosine{kernels::bit_cast<float>(kernels::bit_cast<uint32_t>(turned ? s.v : c.v) ^ sign_c)};
+  const R sine{kernels::bit_cast<float>(kernels::bit_cast<uint32_t>(turned ? c.v : s.v) ^ sign_s)};
   return {(r * cosine).v, (r * sine).v};
 }
 
@@ -122,9 +121,9 @@ LEVIN_HD Pair<float> normal_pair(uint32_t radius, uint32_t angle) {
 LEVIN_HD Pair<double> normal_pair(uint32_t radius, uint32_t angle, uint32_t radius_low, uint32_t angle_low) {
   using R = Rn<double>;
   const double u = unit_double(radius, radius_low | (1u << 11));  // (0, 1)
-  const uint64_t raw = (std::bit_cast<uint64_t>(u) - 0x3fe6a09e667f3bcdu + 0x4000000000000000u) >> 52;
+  const uint64_t raw = (kernels::bit_cast<uint64_t>(u) - 0x3fe6a09e667f3bcdu + 0x4000000000000000u) >> 52;
   const R e{detail::word_to_double(raw) - 1024.0};
-  const R f{std::bit_cast<double>(std::bit_cast<uint64_t>(u) - (raw << 52) + 0x4000000000000000u) - 1.0};
+  const R f{kernels::bit_cast<double>(kernels::bit_cast<uint64_t>(u) - (raw << 52) + 0x4000000000000000u) - 1.0};
   const R q = f / (R{2.0} + f), q2 = q * q;
   const R p =
       q2 * detail::rn_poly(q2, 0x1.5555555555593p-1, 0x1.999999997fb2ap-2, 0x1.2492494218162p-2, 0x1.c71c51e7973d0p-3,
@@ -143,8 +142,8 @@ LEVIN_HD Pair<double> normal_pair(uint32_t radius, uint32_t angle, uint32_t radi
                                                                 0x1.1eea864612c12p-29, -0x1.8ff804b87c649p-37);
   const bool turned = (quadrant & 1) != 0;
   const uint64_t sign_s = uint64_t(quadrant & 2) << 62, sign_c = uint64_t((quadrant + 1) & 2) << 62;
-  const R cosine{std::bit_cast<double>(std::bit_cast<uint64_t>(turned ? s.v : c.v) ^ sign_c)};
-  const R sine{std::bit_cast<double>(std::bit_cast<uint64_t>(turned ? c.v : s.v) ^ sign_s)};
+  const R cosine{kernels::bit_cast<double>(kernels::bit_cast<uint64_t>(turned ? s.v : c.v) ^ sign_c)};
+  const R sine{kernels::bit_cast<double>(kernels::bit_cast<uint64_t>(turned ? c.v : s.v) ^ sign_s)};
   return {(r * cosine).v, (r * sine).v};
 }
 
