@@ -481,5 +481,23 @@ void conv_bias_gradient(const Cpu& on, const ConvShape& s, const T* gy, T* gb) {
                   });
 }
 
+// Compiled once, in conv.cpp.
+#ifdef LEVIN_COMPILE_CONV
+#define LEVIN_CONV_IS template
+#else
+#define LEVIN_CONV_IS extern template
+#endif
+#define LEVIN_CONV(T)                                                                              \
+  LEVIN_CONV_IS void conv_forward(const Cpu&, const ConvShape&, const T*, const T*, const T*, T*); \
+  LEVIN_CONV_IS void conv_input_gradient(const Cpu&, const ConvShape&, const T*, const T*, T*);    \
+  LEVIN_CONV_IS void conv_weight_gradient(const Cpu&, const ConvShape&, const T*, const T*, T*);   \
+  LEVIN_CONV_IS void conv_bias_gradient(const Cpu&, const ConvShape&, const T*, T*);
+LEVIN_CONV(float)
+LEVIN_CONV(double)
+LEVIN_CONV(f16)
+LEVIN_CONV(bf16)
+#undef LEVIN_CONV
+#undef LEVIN_CONV_IS
+
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL
 #endif

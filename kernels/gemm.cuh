@@ -1,20 +1,19 @@
 // Matrix products: C = alpha * A * B + beta * C + bias.
 //
 //   cpu::gemm(on, GemmSize{m, n, k}, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc, GemmOptions<T> options = {})
-//   cpu::gemm_batched(on, std::span<const BatchDim> batch, GemmSize, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
-//   options)
+//   cpu::gemm_batched(on, std::span<const BatchDim> batch, GemmSize, Matrix<T> a, Matrix<T> b, C* c, ldc, options = {})
 //
-// a: [m, k], b: [k, n], each read through any two strides (a transpose or a slice is a change of strides, never a
-// copy); c: [m, n], rows contiguous, ldc >= n apart, overlapping neither a nor b. Any m, n, k >= 0; with k = 0 the
-// product is 0. T: float, double, f16, bf16. C is T, or float for the 16-bit types: they are summed in float and
-// rounded once. beta = 0 does not read c. Everything else is computed as written: 0 * NaN is NaN, also where alpha is
-// 0. bias: col_bias [n], added to every row (nn.Linear); row_bias [m], added to every column (convolution). Null: none.
+// a: [m, k], b: [k, n], each read through any two strides (a transpose or a slice is a change of strides, not a copy).
+// c: [m, n], rows contiguous, ldc >= n apart, overlapping neither a nor b. Any m, n, k >= 0; with k = 0 the product is 0.
+// T: float, double, f16, bf16. C: T, or float for the 16-bit types; they are summed in float and rounded once.
+// beta = 0 does not read c. Everything else is computed as written: 0 * NaN is NaN, also where alpha is 0.
+// Biases: col_bias [n] is added to every row (nn.Linear), row_bias [m] to every column (convolution); null for none.
 //
 // gemm_batched runs one product for each index of the batch dimensions (outermost first); every dimension moves a, b
 // and c by its own strides, 0 to use the same matrix again. No dimension: one product. Two products may not share c.
 //
-// Bits: an element is a sum in ascending k, cut into blocks that depend on (m, n, k), T and level alone. They are the
-// same for any number of threads, and for a batch and its products one by one. Levels differ in the last bits.
+// Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any number
+// of threads, and for a batch and its products one by one. Levels differ in the last bits.
 // Throws std::bad_alloc when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH
@@ -206,6 +205,71 @@ void gemv(const Cpu& on, bool spread, int64_t rows, int64_t k, Matrix<T> m, cons
   });
 }
 
+// ---- Few rows times a matrix whose columns are contiguous (a small batch through nn.Linear)
+
+// More rows pay for packing B.
+inline constexpr int64_t kDotRows = 16;
+
+// sums[r * Q + q] = dot product of row r of A and column q of B, both contiguous.
+template <class F, int R, int Q>
+void dot_tile(int64_t k, const F* a, int64_t a_row, const F* b, int64_t b_col, F* sums) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  Vec sum[R][Q] = {};
+  int64_t kk = 0;
+  for (; kk + L <= k; kk += L) {
+    Vec x[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) __builtin_memcpy(&x[r], a + r * a_row + kk, sizeof(Vec));
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+      Vec y;
+      __builtin_memcpy(&y, b + q * b_col + kk, sizeof(Vec));
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r][q] += x[r] * y;
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int q = 0; q < Q; ++q) {
+      F lanes[L];
+      std::memcpy(lanes, &sum[r][q], sizeof lanes);
+#pragma GCC unroll 4
+      for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+      F s = lanes[0];
+      for (int64_t i = kk; i < k; ++i) s += a[r * a_row + i] * b[q * b_col + i];
+      sums[r * Q + q] = s;
+    }
+}
+
+template <class F>
+void gemm_by_dots(const Cpu& on, bool spread, GemmSize size, Matrix<F> a, Matrix<F> b, F* c, int64_t ldc,
+                  const GemmOptions<F>& options) {
+  // Sums fill half of the registers: 16 of 32, or 8 of 16.
+  constexpr int R = 4, Q = LEVIN_VECTOR_BYTES == 64 ? 4 : 2;
+  const auto [m, n, k] = size;
+  const int64_t grain = std::max<int64_t>(1, kChunkFlops / (2 * m * std::max<int64_t>(1, k)) / Q) * Q;
+  on.parallel_for(n, spread ? grain : n, [&](int64_t from, int64_t to) {
+    F sums[size_t(R * Q)];
+    for (int64_t j = from; j < to;) {
+      const int q = to - j >= Q ? Q : 1;
+      for (int64_t i = 0; i < m;) {
+        const int r = m - i >= R ? R : 1;
+        const F *at = a.data + i * a.row, *bt = b.data + j * b.col;
+        if (r == R) {
+          q == Q ? dot_tile<F, R, Q>(k, at, a.row, bt, b.col, sums) : dot_tile<F, R, 1>(k, at, a.row, bt, b.col, sums);
+        } else {
+          q == Q ? dot_tile<F, 1, Q>(k, at, a.row, bt, b.col, sums) : dot_tile<F, 1, 1>(k, at, a.row, bt, b.col, sums);
+        }
+        put_sums(sums, q, r, q, F(options.alpha), F(options.beta), options.col_bias ? options.col_bias + j : nullptr,
+                 options.row_bias ? options.row_bias + i : nullptr, c + i * ldc + j, ldc);
+        i += r;
+      }
+      j += q;
+    }
+  });
+}
+
 // ---- Matrix times matrix
 
 // Blocks of k: long enough that reading and writing C costs little, short enough that the panels of B of one task stay
@@ -228,6 +292,11 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   if (n == 1)
     return gemv(on, spread, m, k, a, b.data, b.row, options.alpha, options.beta, options.row_bias, 1, options.col_bias,
                 c, ldc);
+
+  if constexpr (kPlain && std::is_same_v<C, F>) {
+    if (m <= kDotRows && a.col == 1 && b.row == 1 && b.col != 1 && k >= 4 * L)
+      return gemm_by_dots(on, spread, size, a, b, c, ldc, options);
+  }
 
   const RowTiles tiles(m);
   const int64_t panels = (n + N - 1) / N;
@@ -395,6 +464,25 @@ void gemm_batched(const Cpu& on, std::span<const BatchDim> batch, GemmSize size,
     for (int64_t i = from; i < to; ++i) product(i, false);
   });
 }
+
+// Compiled once, in gemm.cpp.
+#ifdef LEVIN_COMPILE_GEMM
+#define LEVIN_GEMM_IS template
+#else
+#define LEVIN_GEMM_IS extern template
+#endif
+#define LEVIN_GEMM(T, C)                                                                                              \
+  LEVIN_GEMM_IS void gemm(const Cpu&, GemmSize, Matrix<T>, Matrix<T>, C*, int64_t, const GemmOptions<T>&);            \
+  LEVIN_GEMM_IS void gemm_batched(const Cpu&, std::span<const BatchDim>, GemmSize, Matrix<T>, Matrix<T>, C*, int64_t, \
+                                  const GemmOptions<T>&);
+LEVIN_GEMM(float, float)
+LEVIN_GEMM(double, double)
+LEVIN_GEMM(f16, f16)
+LEVIN_GEMM(bf16, bf16)
+LEVIN_GEMM(f16, float)
+LEVIN_GEMM(bf16, float)
+#undef LEVIN_GEMM
+#undef LEVIN_GEMM_IS
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL
 #endif

@@ -134,8 +134,8 @@ TEST_CASE("gemm is the sum over k for every mix of sizes at every level") {
 }
 
 TEST_CASE("gemm reads every layout, scales, accumulates and adds biases, in every dtype") {
-  const GemmSize sizes[] = {{1, 70, 33}, {70, 1, 33}, {1, 300, 17},  {33, 65, 31},  {16, 10, 65},
-                            {5, 129, 0}, {64, 17, 7}, {3, 200, 600}, {57, 40, 1100}};
+  const GemmSize sizes[] = {{1, 70, 33}, {70, 1, 33}, {1, 300, 17},  {33, 65, 31},   {16, 10, 65},
+                            {5, 129, 0}, {64, 17, 7}, {3, 200, 600}, {57, 40, 1100}, {14, 31, 95}};
   const double scales[][2] = {{1, 0}, {1, 1}, {-0.5, 2}, {2, 0}};
   int count = 0;
   for (const CpuLevel level : levels())
@@ -171,7 +171,8 @@ TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
 }
 
 TEST_CASE("gemm has the same bits on one, two and three threads") {
-  const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700}, {3000, 1, 700}, {130, 4000, 9}};
+  const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700},
+                            {3000, 1, 700},   {130, 4000, 9}, {8, 3000, 700}};
   for (const CpuLevel level : levels())
     for (const GemmSize& size : sizes)
       for (int layout = 0; layout < 2; ++layout) {

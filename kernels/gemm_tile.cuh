@@ -135,13 +135,20 @@ constexpr std::array<TileFn<F>, sizeof...(H)> tiles_of_heights(std::integer_sequ
   return {tile<F, H + 1, V>...};
 }
 
-// tile<F, h, v> for 1 <= h <= kTileRows, v = 1 or 2.
+// tile<F, h, v> for 1 <= h <= kTileRows, v = 1 or 2. Compiled once, in gemm.cpp.
 template <class F>
-inline TileFn<F> tile_of(int h, int v) {
+TileFn<F> tile_of(int h, int v) {
   static constexpr auto one = tiles_of_heights<F, 1>(std::make_integer_sequence<int, kTileRows>());
   static constexpr auto two = tiles_of_heights<F, 2>(std::make_integer_sequence<int, kTileRows>());
   return (v == 1 ? one : two)[size_t(h - 1)];
 }
+#ifdef LEVIN_COMPILE_GEMM
+template TileFn<float> tile_of<float>(int h, int v);
+template TileFn<double> tile_of<double>(int h, int v);
+#else
+extern template TileFn<float> tile_of<float>(int h, int v);
+extern template TileFn<double> tile_of<double>(int h, int v);
+#endif
 
 // dst[i] = src[i * stride]
 template <class T, class F>
