@@ -21,6 +21,18 @@
 namespace levin::data {
 namespace {
 
+// Slots for workers in an arena. TBB starts no more threads than cores unless it is told to, and workers that wait for
+// files need more: it is told once, for good, since of several such limits the least holds. Somebody else's lower limit
+// is kept; asking for more would make TBB print warnings.
+int worker_slots(int num_workers) {
+  constexpr int kMoreThanCores = 128;
+  using Limit = tbb::global_control;
+  [[maybe_unused]] static const Limit* more = new Limit(
+      Limit::max_allowed_parallelism, static_cast<std::size_t>(tbb::info::default_concurrency() + kMoreThanCores));
+  const std::size_t threads = Limit::active_value(Limit::max_allowed_parallelism);
+  return std::clamp(num_workers, 1, std::max(1, static_cast<int>(threads) - 1));
+}
+
 // The batches of one epoch: batch k has the indices [ends[k - 1], ends[k]).
 struct Plan {
   std::vector<std::int64_t> indices;
@@ -65,8 +77,6 @@ struct DataLoader::Impl {
   LoaderState state;    // of the pass under way, or the next one's when there is none
   bool resume = false;  // the next pass begins at state.batch
   std::int64_t next_epoch = 0;
-  // More threads than cores: workers that wait for files must not keep those that compute from running.
-  std::optional<tbb::global_control> more_threads;
   std::optional<tbb::task_arena> arena;
 
   Plan plan(std::int64_t epoch) const {
@@ -134,13 +144,21 @@ struct DataLoader::Pass {
       return !stop && next_load < std::min(plan.size(), next_out + static_cast<std::int64_t>(ring.size()));
     }
 
-    void work() {
+    // With the lock held.
+    static void start_one(const std::shared_ptr<Shared>& s) {
+      ++s->queued;
+      s->impl->arena->enqueue([s] { s->work(s); });
+    }
+
+    void work(const std::shared_ptr<Shared>& self) {
       const std::string who = ", in worker " + text(std::max(0, tbb::this_task_arena::current_thread_index()));
       std::unique_lock lock(mutex);
       --queued;
+      if (stop) return;  // impl is gone
       ++running;
       while (room()) {
         const std::int64_t k = next_load++;
+        if (room() && queued + running < impl->options.num_workers) start_one(self);
         lock.unlock();
         Slot done;
         try {
@@ -166,6 +184,7 @@ struct DataLoader::Pass {
     std::unique_lock lock(shared->mutex);
     shared->stop = true;
     shared->changed.wait(lock, [&] { return shared->running == 0; });
+    shared->impl.reset();  // a late task must not keep the dataset
   }
 
   // The next batch; false at the end.
@@ -209,18 +228,14 @@ struct DataLoader::Pass {
   }
 
  private:
-  // With the lock held. Waking a task costs microseconds, so it is done for half a ring at a time.
+  // With the lock held. Waking a thread costs microseconds, so it is done when most of the ring has been emptied, and for
+  // one worker, which wakes the next.
   void start_workers() {
     Shared& s = *shared;
-    if (s.ring.empty() || !s.room()) return;
     const auto size = static_cast<std::int64_t>(s.ring.size());
-    const std::int64_t free = std::min(s.plan.size(), s.next_out + size) - s.next_load;
-    if (2 * free < size && s.next_load < s.plan.size() && s.next_load > s.next_out) return;
-    const std::int64_t wanted = std::min<std::int64_t>(s.impl->options.num_workers, free) - s.queued - s.running;
-    for (std::int64_t i = 0; i < wanted; ++i) {
-      ++s.queued;
-      s.impl->arena->enqueue([task = shared] { task->work(); });
-    }
+    const std::int64_t ahead = s.next_load - s.next_out;
+    if (size == 0 || !s.room() || s.queued + s.running >= s.impl->options.num_workers) return;
+    if (ahead <= (size >= 8 ? size / 4 : size / 2)) Shared::start_one(shared);
   }
 
   void wait_for(Slot& slot, std::unique_lock<std::mutex>& lock) {
@@ -242,7 +257,8 @@ DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = def
 DataLoader::Iterator::~Iterator() = default;
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
   if (done_) fail<StateError>("loader: the epoch has ended, there is no batch behind its last");
-  done_ = true;  // also when next throws
+  done_ = true;           // also when next throws
+  batch_.fields.clear();  // its memory, still in the cache, serves the next batch
   done_ = !pass_->next(batch_);
   return *this;
 }
@@ -256,11 +272,7 @@ DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(st
   if (!o.batch_sampler) {
     impl_->sampler = o.sampler ? o.sampler : o.shuffle ? random_sampler(n, o.generator) : sequential_sampler(n);
   }
-  if (o.num_workers > 0) {
-    impl_->more_threads.emplace(tbb::global_control::max_allowed_parallelism,
-                                static_cast<std::size_t>(tbb::info::default_concurrency() + o.num_workers));
-    impl_->arena.emplace(o.num_workers, 0u);
-  }
+  if (o.num_workers > 0) { impl_->arena.emplace(worker_slots(o.num_workers), 0u); }
 }
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
