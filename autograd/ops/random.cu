@@ -1,0 +1,161 @@
+// Random tensors and dropout. Each op draws its counters through reserve_random, so that checkpoint() can repeat them; on
+// meta nothing is drawn.
+#include <limits>
+
+#include "autograd/ops/pointwise.h"
+#include "autograd/random_tape.h"
+#include "kernels/random.cuh"
+
+namespace levin {
+namespace {
+
+constexpr OpInfo kRand{.name = "rand"}, kRandn{.name = "randn"}, kRandint{.name = "randint"},
+    kRandperm{.name = "randperm"};
+
+[[nodiscard]] bool draws(const Tensor& x) { return !x.device().is_meta(); }
+
+// Before a generator moves: a factory that throws leaves no trace.
+void check_float(const OpInfo& info, Device device, DType dtype) {
+  if (!is_float(dtype))
+    fail<UnsupportedError>(std::string(info.name), ": ", dtype, " on ", device, "; has f32, f64, f16, bf16");
+}
+
+void check_probability(const char* op, double p) {
+  if (!(p >= 0 && p <= 1)) fail<ConfigError>(std::string(op), ": p is ", p, ", expected a probability in [0, 1]");
+}
+
+// 1 where u < p.
+struct Below {
+  template <class U, class P>
+  LEVIN_HD P operator()(U u, P p) const {
+    return u < U(p) ? P(1) : P(0);
+  }
+};
+
+struct Bernoulli {
+  static constexpr OpInfo info{.name = "bernoulli"};
+  Generator* generator;
+
+  Tensor forward(const Tensor& p) {
+    Tensor out = empty_like(p);
+    dispatch(info, p, kFloats, [&]<class T>(const Cpu& on, T) {
+      using A = kernels::Accum<T>;
+      // The negation also finds NaN.
+      pointwise::run(on, Outside{}, pointwise::Signature<pointwise::Wide<T>, pointwise::Wide<T>>{}, out, p);
+      const T* bad = ptr<T>(out);
+      for (std::int64_t i = 0; i < p.numel(); ++i) {
+        if (A(bad[i]) != 0) fail_value(p, i);
+      }
+      const RandomRange range = detail::reserve_random(*generator, p.numel());
+      Tensor u = empty(p.shape(), p.device(), dtype_of<A>);
+      kernels::cpu::uniform(on, ptr<A>(u), u.numel(), range, 0.0, 1.0);
+      pointwise::run(on, Below{}, pointwise::Signature<pointwise::Wide<T>, A, pointwise::Wide<T>>{}, out, u, p);
+    });
+    return out;
+  }
+
+ private:
+  struct Outside {
+    template <class T>
+    LEVIN_HD T operator()(T p) const {
+      return p >= T(0) && p <= T(1) ? T(0) : T(1);
+    }
+  };
+  [[noreturn, gnu::noinline, gnu::cold]] static void fail_value(const Tensor& p, std::int64_t i) {
+    fail<ConfigError>("bernoulli: p is ",
+                      p.contiguous().to(DType::f64).to_vector<double>()[static_cast<std::size_t>(i)], " at position ",
+                      i, ", expected probabilities in [0, 1]");
+  }
+};
+
+// y = x / (1 - p), or 0 with probability p. The mask is a function of the range: backward draws the same numbers again
+// instead of keeping it. Linear in x, hence its own derivative.
+struct Dropout {
+  static constexpr OpInfo info{.name = "dropout"};
+  double p;
+  RandomRange range;
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty_like(x);
+    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+      const Tensor dense = x.contiguous();
+      kernels::cpu::dropout(on, static_cast<const T*>(ptr<T>(dense)), ptr<T>(y), y.numel(), range, p);
+    });
+    return y;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {apply(Dropout{p, range}, gy)}; }
+};
+
+LEVIN_OP_TABLE(Bernoulli)
+LEVIN_OP_TABLE(Dropout)
+
+}  // namespace
+
+Tensor rand(const Shape& shape, Generator& generator, Device device, DType dtype) {
+  check_float(kRand, device, dtype);
+  Tensor out = empty(shape, device, dtype);
+  dispatch(kRand, out, kFloats, [&]<class T>(const Cpu& on, T) {
+    kernels::cpu::uniform(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+  });
+  return out;
+}
+
+Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtype) {
+  check_float(kRandn, device, dtype);
+  Tensor out = empty(shape, device, dtype);
+  dispatch(kRandn, out, kFloats, [&]<class T>(const Cpu& on, T) {
+    kernels::cpu::normal(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+  });
+  return out;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, Device device,
+               DType dtype) {
+  if (low >= high) fail<ConfigError>("randint: low is ", low, " and high ", high, ", expected low < high");
+  // Every integer of the range must exist in the dtype.
+  std::int64_t least = 0, most = 0;
+  switch (dtype) {
+    case DType::f32: most = std::int64_t{1} << 24, least = -most; break;
+    case DType::f64: most = std::int64_t{1} << 53, least = -most; break;
+    case DType::f16: most = 1 << 11, least = -most; break;
+    case DType::bf16: most = 1 << 8, least = -most; break;
+    case DType::i32:
+      least = std::numeric_limits<std::int32_t>::min(), most = std::numeric_limits<std::int32_t>::max();
+      break;
+    case DType::i64:
+      least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
+      break;
+    case DType::u8: most = 255; break;
+    case DType::b8: most = 1; break;
+  }
+  if (low < least || high - 1 > most) {
+    fail<ConfigError>("randint: integers from ", low, " to ", high - 1, " do not fit ", dtype, ", which holds ", least,
+                      " to ", most);
+  }
+  Tensor out = empty(shape, device, dtype);
+  dispatch(kRandint, out, kAll, [&]<class T>(const Cpu& on, T) {
+    kernels::cpu::randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), low, high);
+  });
+  return out;
+}
+
+Tensor randperm(std::int64_t n, Generator& generator, Device device) {
+  if (n < 0) fail<ShapeError>("randperm: n is ", n, ", expected 0 or more");
+  Tensor out = empty({n}, device, DType::i64);
+  dispatch(kRandperm, out, kIndex, [&]<class T>(const Cpu& on, T) {
+    kernels::cpu::permutation(on, ptr<T>(out), n, detail::reserve_random(generator, n));
+  });
+  return out;
+}
+
+Tensor bernoulli(const Tensor& p, Generator& generator) { return apply(Bernoulli{&generator}, p); }
+
+Tensor dropout(const Tensor& x, double p, Generator& generator) {
+  check_probability("dropout", p);
+  if (!is_float(x.dtype())) check_float(Dropout::info, x.device(), x.dtype());
+  if (p == 0) return x;
+  const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel()) : RandomRange{};
+  return apply(Dropout{p, range}, x);
+}
+
+}  // namespace levin

@@ -1,0 +1,138 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+
+double mean_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / double(v.size()); }
+std::vector<double> values(const Tensor& t) { return t.to(DType::f64).to_vector<double>(); }
+
+}  // namespace
+
+LEVIN_OP_CASE(dropout) {
+  OpCase c{.ops = {"dropout"}, .dtypes = kFloatDTypes};
+  const auto drop = [](double p) {
+    return [p](const Tensors& in) {
+      Generator g(3);
+      return Tensors{dropout(in[0], p, g)};
+    };
+  };
+  // What is kept does not depend on x: a tensor of ones shows it.
+  const auto want = [](double p) {
+    return [p](const Tensors& in) {
+      Generator g(3);
+      const Tensor kept = dropout(ones(in[0].shape(), cpu, DType::f64), p, g);
+      return Tensors{map_reference(in[0], kept, [p](double x, double k) { return k != 0 ? x / (1 - p) : 0; })};
+    };
+  };
+  for (const Shape& s : {Shape{}, Shape{1}, Shape{0, 3}, Shape{7}, Shape{3, 5}, Shape{130, 1000}}) {
+    for (const double p : {0.0, 0.25, 1.0})
+      c.samples.push_back({.inputs = {real(s)}, .call = drop(p), .reference = want(p)});
+  }
+  c.errors.push_back({"p above 1",
+                      [] {
+                        Generator g(1);
+                        (void)dropout(zeros({2}, cpu), 1.5, g);
+                      },
+                      throws<ConfigError>, "dropout: p is 1.5, expected a probability in [0, 1]"});
+  return c;
+}
+
+LEVIN_OP_CASE(bernoulli) {
+  OpCase c{.ops = {"bernoulli"}, .dtypes = kFloatDTypes, .differentiable = false};
+  for (const Shape& s : {Shape{}, Shape{1}, Shape{0}, Shape{3, 5}, Shape{40, 1000}}) {
+    c.samples.push_back({.inputs = {real(s, 0, 1)},
+                         .call =
+                             [](const Tensors& in) {
+                               Generator g(5);
+                               return Tensors{bernoulli(in[0], g)};
+                             },
+                         .reference =
+                             [](const Tensors& in) {
+                               Generator g(5);
+                               // An f32 number is the first 24 bits of the f64 one.
+                               const Tensor u = rand(in[0].shape(), g, cpu, DType::f64);
+                               return Tensors{map_reference(u, in[0], [](double a, double p) {
+                                 return std::floor(a * 0x1p24) * 0x1p-24 < p ? 1.0 : 0.0;
+                               })};
+                             }});
+  }
+  c.errors.push_back({"a probability outside [0, 1]",
+                      [] {
+                        Generator g(1);
+                        (void)bernoulli(tensor({0.5f, 2.f}, cpu), g);
+                      },
+                      throws<ConfigError>, "bernoulli: p is 2 at position 1"});
+  return c;
+}
+
+TEST_CASE("random factories fill their distribution and move the generator once") {
+  const std::int64_t n = 100000;
+  for (const DType dtype : kFloatDTypes) {
+    CAPTURE(text(dtype));
+    Generator g(11);
+    const std::vector<double> u = values(rand({n}, g, cpu, dtype));
+    CHECK(*std::min_element(u.begin(), u.end()) >= 0);
+    CHECK(*std::max_element(u.begin(), u.end()) < 1);
+    // Five standard errors; bf16's grid of 2^-8 shifts the mean by half a step.
+    CHECK(std::abs(mean_of(u) - 0.5) < 5 * std::sqrt(1 / 12.0 / double(n)) + (dtype == DType::bf16  ? 0x1p-9
+                                                                              : dtype == DType::f16 ? 0x1p-12
+                                                                                                    : 0));
+    CHECK(g.state().offset == std::uint64_t(n / 4));
+    std::vector<double> z = values(randn({n}, g, cpu, dtype));
+    CHECK(std::abs(mean_of(z)) < 5 / std::sqrt(double(n)));
+    for (double& v : z) v *= v;
+    CHECK(std::abs(mean_of(z) - 1) < 5 * std::sqrt(2 / double(n)));
+  }
+}
+
+TEST_CASE("randint covers its range in every dtype and refuses what a dtype can not hold") {
+  for (const DType dtype : kAllDTypes) {
+    CAPTURE(text(dtype));
+    Generator g(2);
+    const std::int64_t low = dtype == DType::u8 || dtype == DType::b8 ? 0 : -3, high = dtype == DType::b8 ? 2 : 4;
+    const std::vector<double> v = values(randint(low, high, {50, 20}, g, cpu, dtype));
+    CHECK(*std::min_element(v.begin(), v.end()) == double(low));
+    CHECK(*std::max_element(v.begin(), v.end()) == double(high - 1));
+  }
+  Generator g(2);
+  CHECK_THROWS_AS((void)randint(0, 1000, {2}, g, cpu, DType::u8), ConfigError);
+  CHECK_THROWS_AS((void)randint(0, 1000, {2}, g, cpu, DType::bf16), ConfigError);
+  CHECK_THROWS_AS((void)randint(3, 3, {2}, g, cpu), ConfigError);
+  CHECK_THROWS_AS((void)rand({2}, g, cpu, DType::i64), UnsupportedError);
+  CHECK(g.state().offset == 0);
+  CHECK(randint(0, 7, {2, 3}, g, Device::meta()).shape() == Shape{2, 3});
+  CHECK(g.state().offset == 0);
+}
+
+TEST_CASE("randperm is a permutation, another one each time") {
+  Generator g(4);
+  for (const std::int64_t n : {0, 1, 2, 1000}) {
+    std::vector<std::int64_t> v = randperm(n, g, cpu).to_vector<std::int64_t>();
+    std::vector<std::int64_t> sorted = v;
+    std::sort(sorted.begin(), sorted.end());
+    for (std::int64_t i = 0; i < n; ++i) CHECK(sorted[std::size_t(i)] == i);
+    if (n == 1000) CHECK(v != randperm(n, g, cpu).to_vector<std::int64_t>());
+  }
+  CHECK_THROWS_AS((void)randperm(-1, g, cpu), ShapeError);
+}
+
+TEST_CASE("checkpoint draws the numbers of dropout again and leaves the generator where one run would") {
+  Generator data(1), plain(9), again(9);
+  const Tensor x = randn({64, 33}, data, cpu);
+  Tensor a = x.detach(), b = x.detach();
+  a.requires_grad_(), b.requires_grad_();
+  backward(dropout(square(a), 0.3, plain), ones_like(x));
+  backward(checkpoint([&](const Tensor& t) { return dropout(square(t), 0.3, again); }, b), ones_like(x));
+  CHECK(equal(a.grad(), b.grad()));
+  CHECK(plain.state().offset == again.state().offset);
+}
+
+}  // namespace levin::testing
