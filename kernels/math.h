@@ -330,9 +330,9 @@ template <class F>
 LEVIN_HD F normal_cdf(F x) {
   if constexpr (sizeof(F) == 4) {  // 1/2 + x P(x^2) / Q(x^2) for |x| <= 5.5, absolute error 2^-26.7
     const F w = x * x;
-    const F p =
-        detail::poly(w, 0.398942232f, 0.0343735702f, 0.0047070561f, 0.000173817229f, 6.35562719e-06f, 2.21433361e-08f);
-    const F q = detail::poly(w, 1.0f, 0.252827495f, 0.0289385114f, 0.0019127964f, 7.50874678e-05f, 1.18008541e-06f);
+    // Scaled so that Q's first coefficient is 1: an addition instead of a multiplication.
+    const F p = detail::poly(w, 338062.156f, 29128.0352f, 3988.74194f, 147.292068f, 5.38573503f, 0.0187641811f);
+    const F q = ((((w + 63.6288414f) * w + 1620.89661f) * w + 24522.3867f) * w + 214245.078f) * w + 847396.312f;
     const F y = x * p / q;
     return F(0.5) + (detail::abs(x) > F(5.5) ? detail::with_sign(F(0.5), x) : y);
   } else {
