@@ -10,13 +10,13 @@
 
 namespace levin::kernels {
 namespace {
-#define LEVIN_MATH_FUNCTIONS(X)                                                                         \
-  X(exp)                                                                                                \
-  X(expm1)                                                                                              \
-  X(log)                                                                                                \
-  X(log1p)                                                                                              \
-  X(tanh) X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) \
-      X(square_root_power)
+#define LEVIN_MATH_FUNCTIONS(X) \
+  X(exp)                        \
+  X(expm1)                      \
+  X(log)                        \
+  X(log1p)                      \
+  X(tanh)                       \
+  X(sigmoid) X(softplus) X(erf) X(erfc) X(sin) X(cos) X(rsqrt) X(normal_cdf) X(exp_nonpositive) X(square_root_power)
 
 namespace fn {
 using namespace math;
