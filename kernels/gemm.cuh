@@ -317,7 +317,11 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
   const int64_t a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
   const int64_t a_numbers = !pack_a ? 0 : a_by_columns ? (m * k_most + L - 1) / L * L : m * a_pitch;
-  const int64_t b_numbers = pack_b      ? (panels - 1) * N * k_most + last_width * k_most
+  // Few rows: whoever packs a panel uses it at once, for all rows, in memory of its own. Packed panels that wander from
+  // core to core would cost as much as the products. Many rows: panels are packed first, once for all tasks.
+  const bool use_at_once = pack_b && tiles.count <= 16 && (!spread || panels >= 2 * num_threads());
+  const int64_t b_numbers = use_at_once ? 0
+                            : pack_b    ? (panels - 1) * N * k_most + last_width * k_most
                             : pack_last ? last_width * k_most
                                         : 0;
   // 16-bit results of several blocks of k wait in float.
@@ -340,7 +344,12 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
     const int64_t first_panel = pack_b ? 0 : panels - 1;
 
     const int64_t a_pieces = pack_a ? tiles.count : 0;
-    const int64_t b_pieces = pack_last ? panels - first_panel : 0;
+    const int64_t b_pieces = pack_last && !use_at_once ? panels - first_panel : 0;
+    const auto pack = [&](int64_t j, F* to) {
+      const bool last = j == panels - 1;
+      const int64_t width = last ? last_width : N;
+      pack_panel<T, F>({bk.data + j * N * bk.col, bk.row, bk.col}, kc, last ? last_cols : N, to, width, width);
+    };
     const int64_t piece_grain = std::max<int64_t>(1, kChunkFlops / 16 / (std::max<int64_t>(kc, 1) * N));
     on.parallel_for(a_pieces + b_pieces, spread ? piece_grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
       for (int64_t piece = from; piece < to; ++piece) {
@@ -358,72 +367,77 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
           }
         } else {
           const int64_t j = first_panel + piece - a_pieces;
-          const bool last = j == panels - 1;
-          F* dst = b_packed + (pack_b ? j * N * kc : 0);
-          pack_panel<T, F>({bk.data + j * N * bk.col, bk.row, bk.col}, kc, last ? last_cols : N, dst,
-                           last ? last_width : N, last ? last_width : N);
+          pack(j, b_packed + (pack_b ? j * N * kc : 0));
         }
       }
     });
 
-    const double tile_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
-    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / tile_flops));
+    // Row tile i times panel j, which lies at bt.
+    const auto multiply = [&](int64_t i, int64_t j, const F* bt, int64_t b_row) {
+      const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0, j0 = j * N;
+      const int64_t cols = j == panels - 1 ? last_cols : N, width = j == panels - 1 ? last_width : N;
+      const F* at = nullptr;
+      int64_t a_row = a.row, a_col = a.col;
+      if (!pack_a) {
+        if constexpr (kPlain) at = ak.data + i0 * a.row;
+      } else if (a_by_columns) {
+        at = a_packed + i0 * kc, a_row = 1, a_col = h;
+      } else {
+        at = a_packed + i0 * a_pitch, a_row = a_pitch, a_col = 1;
+      }
+      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+      const T* col_bias = options.col_bias ? options.col_bias + j0 : nullptr;
+      const T* row_bias = options.row_bias ? options.row_bias + i0 : nullptr;
+      C* const to = c + i0 * ldc + j0;
+      if constexpr (std::is_same_v<C, F>) {
+        const F beta = block == 0 ? F(options.beta) : F(1);
+        if (block > 0) col_bias = row_bias = nullptr;
+        if constexpr (kPlain) {
+          if (cols == width)
+            return run(kc, at, a_row, a_col, bt, b_row, {to, ldc, F(options.alpha), beta, col_bias, row_bias});
+        }
+        F sums[size_t(kTileRows * N)];
+        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        put_sums(sums, N, h, cols, F(options.alpha), beta, col_bias, row_bias, to, ldc);
+      } else {
+        F sums[size_t(kTileRows * N)];
+        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        if (!sums_wait)
+          return put_sums(sums, N, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
+        F* const kept = waiting + i0 * n + j0;
+        put_sums<F, F, F>(sums, N, h, cols, F(1), F(block > 0), nullptr, nullptr, kept, n);
+        if (block == k_blocks - 1)
+          put_sums(kept, n, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
+      }
+    };
+
+    if (use_at_once) {
+      const double panel_flops = 2.0 * double(m) * double(N) * double(kc + 8);
+      const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / panel_flops));
+      on.parallel_for(panels, spread ? grain : panels, [&](int64_t from, int64_t to) {
+        const lib::Scratch panel(size_t(kc * N) * sizeof(F));
+        for (int64_t j = from; j < to; ++j) {
+          pack(j, panel.as<F>());
+          for (int64_t i = 0; i < tiles.count; ++i) multiply(i, j, panel.as<F>(), j == panels - 1 ? last_width : N);
+        }
+      });
+      continue;
+    }
+    const double task_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
+    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
     on.parallel_for(tiles.count * groups, spread ? grain : tiles.count * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
         // Neighbouring tasks share their panels of B.
         const int64_t i = task % tiles.count, group = task / tiles.count;
-        const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0;
-        const F* at = nullptr;
-        int64_t a_row = a.row, a_col = a.col;
-        if (!pack_a) {
-          if constexpr (kPlain) at = ak.data + i0 * a.row;
-        } else if (a_by_columns) {
-          at = a_packed + i0 * kc, a_row = 1, a_col = h;
-        } else {
-          at = a_packed + i0 * a_pitch, a_row = a_pitch, a_col = 1;
-        }
         const int64_t j_end = std::min(panels, (group + 1) * at_once);
         for (int64_t j = group * at_once; j < j_end; ++j) {
           const bool last = j == panels - 1;
-          const int64_t cols = last ? last_cols : N, width = last ? last_width : N, j0 = j * N;
-          const F* bt = nullptr;
-          int64_t b_row = width;
           if (pack_b) {
-            bt = b_packed + j0 * kc;
+            multiply(i, j, b_packed + j * N * kc, last ? last_width : N);
           } else if (last && pack_last) {
-            bt = b_packed;
+            multiply(i, j, b_packed, last_width);
           } else {
-            if constexpr (kPlain) bt = bk.data + j0;
-            b_row = b.row;
-          }
-          const TileFn<F> run = tile_of<F>(int(h), int(width / L));
-          const T* col_bias = options.col_bias && block == 0 ? options.col_bias + j0 : nullptr;
-          const T* row_bias = options.row_bias && block == 0 ? options.row_bias + i0 : nullptr;
-          if constexpr (std::is_same_v<C, F>) {
-            const F beta = block == 0 ? F(options.beta) : F(1);
-            if constexpr (kPlain) {
-              if (cols == width) {
-                run(kc, at, a_row, a_col, bt, b_row,
-                    {c + i0 * ldc + j0, ldc, F(options.alpha), beta, col_bias, row_bias});
-                continue;
-              }
-            }
-            F sums[size_t(kTileRows * N)];
-            run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-            put_sums(sums, N, h, cols, F(options.alpha), beta, col_bias, row_bias, c + i0 * ldc + j0, ldc);
-          } else {
-            F sums[size_t(kTileRows * N)];
-            run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-            if (!sums_wait) {
-              put_sums(sums, N, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, c + i0 * ldc + j0, ldc);
-              continue;
-            }
-            F* kept = waiting + i0 * n + j0;
-            put_sums<F, F, F>(sums, N, h, cols, F(1), F(block > 0), nullptr, nullptr, kept, n);
-            if (block == k_blocks - 1)
-              put_sums(kept, n, h, cols, F(options.alpha), F(options.beta),
-                       options.col_bias ? options.col_bias + j0 : nullptr,
-                       options.row_bias ? options.row_bias + i0 : nullptr, c + i0 * ldc + j0, ldc);
+            if constexpr (kPlain) multiply(i, j, bk.data + j * N, b.row);
           }
         }
       }
