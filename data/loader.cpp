@@ -3,6 +3,7 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -27,8 +28,12 @@ namespace {
 int worker_slots(int num_workers) {
   constexpr int kMoreThanCores = 128;
   using Limit = tbb::global_control;
-  [[maybe_unused]] static const Limit* more = new Limit(
-      Limit::max_allowed_parallelism, static_cast<std::size_t>(tbb::info::default_concurrency() + kMoreThanCores));
+  static std::atomic<const Limit*> kept{nullptr};  // never destroyed, and seen by leak checkers
+  [[maybe_unused]] static const bool once = [] {
+    kept = new Limit(Limit::max_allowed_parallelism,
+                     static_cast<std::size_t>(tbb::info::default_concurrency() + kMoreThanCores));
+    return true;
+  }();
   const std::size_t threads = Limit::active_value(Limit::max_allowed_parallelism);
   return std::clamp(num_workers, 1, std::max(1, static_cast<int>(threads) - 1));
 }

@@ -17,11 +17,11 @@ Shape::Shape(std::span<const std::int64_t> dims) {
       fail<ShapeError>("shape: dimension ", d, " has size ", size, ", expected 0 to 2^40");
     }
     dims_[d] = size;
-    numel_ *= size;
     // Both factors are at most 2^48 and 2^40: the product may pass 63 bits, so it is checked.
     if (__builtin_mul_overflow(bound, std::max<std::int64_t>(size, 1), &bound) || bound > kMaxNumel) {
       fail<ShapeError>("shape: dimensions 0 to ", d, " multiply to more than 2^48 elements");
     }
+    numel_ *= size;  // at most bound
   }
 }
 
