@@ -1,0 +1,83 @@
+// Shapes of ops that work along dimensions, and checks of index tensors.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "kernels/dispatch.h"
+#include "kernels/index.cuh"
+#include "levin/ops.h"
+
+namespace levin {
+
+// A dense tensor seen along one dimension: [outer, n, inner].
+struct Lines {
+  std::int64_t outer = 1, n = 1, inner = 1;
+  Lines(const Shape& shape, int dim) : n(shape[dim]) {
+    for (int d = 0; d < dim; ++d) outer *= shape[d];
+    for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
+  }
+};
+
+// The shape after the dimensions in `mask` were reduced.
+[[nodiscard]] inline Shape reduced_shape(const Shape& shape, std::uint32_t mask, KeepDim keep) {
+  std::array<std::int64_t, kMaxRank> dims{};
+  std::size_t rank = 0;
+  for (int d = 0; d < shape.rank(); ++d) {
+    const bool reduced = mask >> d & 1u;
+    if (!reduced) dims[rank++] = shape[d];
+    if (reduced && keep == KeepDim::yes) dims[rank++] = 1;
+  }
+  return Shape(std::span<const std::int64_t>(dims.data(), rank));
+}
+
+[[nodiscard]] inline Dims dims_of(std::uint32_t mask) {
+  std::array<std::int64_t, kMaxRank> dims{};
+  std::size_t count = 0;
+  for (int d = 0; d < kMaxRank; ++d) {
+    if (mask >> d & 1u) dims[count++] = d;
+  }
+  return Dims(std::span<const std::int64_t>(dims.data(), count));
+}
+
+[[nodiscard]] inline std::int64_t elements(const Shape& shape, std::uint32_t mask) {
+  std::int64_t n = 1;
+  for (int d = 0; d < shape.rank(); ++d) n *= mask >> d & 1u ? shape[d] : 1;
+  return n;
+}
+
+// An index tensor must be i64 and stand beside the tensor it points into.
+inline void check_index_type(const char* op, const Tensor& x, const Tensor& index) {
+  if (index.dtype() != DType::i64) {
+    fail<DTypeError>(op, ": index is ", index.dtype(), ", expected i64; convert it with to(DType::i64)");
+  }
+  check_same_device(op, x, index);
+}
+
+// Throws IndexError unless every index is in [0, bound): `what` says what has that size.
+inline void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
+  if (!index.device().is_cpu()) return;
+  const Tensor dense = index.contiguous();
+  const auto* values = ptr<const std::int64_t>(dense);
+  const std::int64_t at = kernels::cpu::first_outside(Cpu{}, values, dense.numel(), bound);
+  if (at < 0) return;
+  std::string position;
+  std::int64_t rest = at;
+  for (int d = index.rank() - 1; d >= 0; --d) {
+    position = text(rest % index.shape()[d]) + (position.empty() ? "" : ", ") + position;
+    rest /= index.shape()[d];
+  }
+  fail<IndexError>(op, ": index ", values[at], " at position [", position, "] is out of range, expected 0 to ",
+                   bound - 1, "; ", what, " has size ", bound);
+}
+
+// An op whose result's size depends on values has no shape to give on meta.
+inline void check_has_values(const char* op, const Tensor& x) {
+  if (x.device().is_meta()) {
+    fail<UnsupportedError>(op, ": the size of the result depends on values, a tensor on meta has none");
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,119 @@
+// Reductions along one dimension that say where, and running sums.
+#include <array>
+
+#include "autograd/op_table.h"
+#include "autograd/ops/dims.h"
+#include "kernels/dispatch.h"
+#include "kernels/scan.cuh"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+// The gradient of values picked along `dim` at `indices`, which has gy's shape: back to where they came from.
+Tensor put_back(const Tensor& gy, const Shape& in, int dim, const Tensor& indices) {
+  return scatter_add(zeros(in, gy.device(), gy.dtype()), dim, indices, gy);
+}
+
+template <bool kLargest>
+struct ArgExtreme {
+  static constexpr OpInfo info{.name = kLargest ? "argmax" : "argmin"};
+  std::optional<int> dim;
+  Shape out;
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty(out, x.device(), DType::i64);
+    const Tensor dense = x.contiguous();
+    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
+      const Lines l = dim ? Lines(x.shape(), *dim) : Lines(Shape{x.numel()}, 0);
+      kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(dense), nullptr, ptr<std::int64_t>(y), l.outer, l.n,
+                                             l.inner);
+    });
+    return y;
+  }
+};
+LEVIN_OP_TABLE(ArgExtreme<true>)
+LEVIN_OP_TABLE(ArgExtreme<false>)
+
+template <bool kLargest>
+Tensor arg_extreme(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
+  constexpr const char* op = ArgExtreme<kLargest>::info.name;
+  const std::optional<int> at = dim ? std::optional(wrap_dim(op, *dim, x.rank())) : std::nullopt;
+  if ((at ? x.shape()[*at] : x.numel()) == 0) {
+    fail<ShapeError>(op, ": x ", x.shape(), " has no elements to choose from, expected at least one");
+  }
+  const std::uint32_t mask = at ? 1u << *at : (1u << x.rank()) - 1u;
+  return apply(ArgExtreme<kLargest>{at, reduced_shape(x.shape(), mask, keep)}, x);
+}
+
+template <bool kLargest>
+struct ExtremeAlong {
+  static constexpr OpInfo info{.name = kLargest ? "max" : "min"};
+  int dim;
+  KeepDim keep;
+  Shape in{};
+  Stash indices{};
+
+  std::array<Tensor, 2> forward(const Tensor& x) {
+    in = x.shape();
+    const Shape out = reduced_shape(in, 1u << dim, keep);
+    Tensor values = empty(out, x.device(), x.dtype());
+    indices = empty(out, x.device(), DType::i64);
+    const Tensor dense = x.contiguous();
+    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
+      const Lines l(in, dim);
+      kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
+                                             l.outer, l.n, l.inner);
+    });
+    return {values, indices};
+  }
+  Grads<1> backward(const Tensor& gy, const Tensor&, Need<1>) {
+    if (keep == KeepDim::yes) return {put_back(gy, in, dim, indices)};
+    return {put_back(unsqueeze(gy, dim), in, dim, unsqueeze(indices, dim))};
+  }
+};
+LEVIN_OP_TABLE(ExtremeAlong<true>)
+LEVIN_OP_TABLE(ExtremeAlong<false>)
+
+template <bool kLargest>
+ValuesIndices extreme_along(const Tensor& x, std::int64_t dim, KeepDim keep) {
+  constexpr const char* op = ExtremeAlong<kLargest>::info.name;
+  const int at = wrap_dim(op, dim, x.rank());
+  if (x.shape()[at] == 0) {
+    fail<ShapeError>(op, ": dimension ", at, " of x ", x.shape(), " is empty, expected at least one element");
+  }
+  auto [values, indices] = apply(ExtremeAlong<kLargest>{at, keep}, x);
+  return {values, indices};
+}
+
+struct CumSum {
+  static constexpr OpInfo info{.name = "cumsum", .autocast = AutocastPolicy::full};
+  int dim;
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty_like(x, is_float(x.dtype()) ? x.dtype() : DType::i64);
+    const Tensor dense = x.contiguous();
+    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
+      using S = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+      const Lines l(x.shape(), dim);
+      kernels::cpu::cumsum(on, ptr<const T>(dense), ptr<S>(y), l.outer, l.n, l.inner);
+    });
+    return y;
+  }
+  Grads<1> backward(const Tensor& gy, Need<1>) { return {flip(cumsum(flip(gy, dim), dim), dim)}; }
+};
+LEVIN_OP_TABLE(CumSum)
+
+}  // namespace
+
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
+  return arg_extreme<true>(x, dim, keep);
+}
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
+  return arg_extreme<false>(x, dim, keep);
+}
+ValuesIndices max(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<true>(x, dim, keep); }
+ValuesIndices min(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<false>(x, dim, keep); }
+Tensor cumsum(const Tensor& x, std::int64_t dim) { return apply(CumSum{wrap_dim("cumsum", dim, x.rank())}, x); }
+
+}  // namespace levin
