@@ -80,4 +80,10 @@ inline void check_has_values(const char* op, const Tensor& x) {
   }
 }
 
+// The gradient of values picked from a tensor of shape `in` along `dim`: back to where they came from. indices has gy's
+// shape.
+[[nodiscard]] inline Tensor put_back(const Tensor& gy, const Shape& in, int dim, const Tensor& indices) {
+  return scatter_add(zeros(in, gy.device(), gy.dtype()), dim, indices, gy);
+}
+
 }  // namespace levin

@@ -10,11 +10,6 @@
 namespace levin {
 namespace {
 
-// The gradient of values picked along `dim` at `indices`, which has gy's shape: back to where they came from.
-Tensor put_back(const Tensor& gy, const Shape& in, int dim, const Tensor& indices) {
-  return scatter_add(zeros(in, gy.device(), gy.dtype()), dim, indices, gy);
-}
-
 template <bool kLargest>
 struct ArgExtreme {
   static constexpr OpInfo info{.name = kLargest ? "argmax" : "argmin"};
