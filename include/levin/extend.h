@@ -302,7 +302,9 @@ class OpNode final : public Node {
   }
   template <class G>
   static void take(G&& from, std::span<Tensor> out) {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::move(from[i]);
+    // By pointer: g++ 12 folds equal instances for arrays of different sizes, and then warns of their bounds.
+    Tensor* grads = from.data();
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::move(grads[i]);
   }
   std::optional<O> op_;
   EdgeStore store_{};
