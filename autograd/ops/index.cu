@@ -107,7 +107,7 @@ struct Embedding {
     index = index_;
     Tensor y = empty(index_.shape().inserted(index_.rank(), weight[1]), w.device(), w.dtype());
     const Tensor dense = w.contiguous(), at = index_.contiguous();
-    dispatch(info, w, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, w, kFloats, [&]<class T>(const Cpu& on, T) {
       kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at), ptr<Bits<T>>(y), 1,
                                  weight[0], at.numel(), weight[1]);
     });

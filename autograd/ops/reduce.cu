@@ -369,6 +369,7 @@ Tensor any(const Tensor& x, Dims dims, KeepDim keep) { return apply(Truth<true>{
 Tensor all(const Tensor& x, Dims dims, KeepDim keep) { return apply(Truth<false>{Over("all", x, dims, keep)}, x); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (!is_float(x.dtype())) fail<DTypeError>("sum_to: x is ", x.dtype(), ", expected a floating dtype; use sum");
   if (x.shape() == shape) return x;
   const int lead = x.rank() - shape.rank();
   std::uint32_t mask = lead > 0 ? (1u << lead) - 1u : 0u;
@@ -381,8 +382,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (!fits)
     fail<ShapeError>("sum_to: x ", x.shape(), " was not broadcast from ", shape,
                      "; give a shape that broadcasts to x's");
-  const Tensor y = apply(Sum{Over(mask, shape, x.shape())}, x);
-  return y.dtype() == x.dtype() ? y : cast(y, x.dtype());
+  return apply(Sum{Over(mask, shape, x.shape())}, x);
 }
 
 }  // namespace levin
