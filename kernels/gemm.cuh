@@ -286,6 +286,15 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   constexpr bool kPlain = std::is_same_v<T, F>;
   const auto [m, n, k] = size;
   if (m <= 0 || n <= 0) return;
+  if (k <= 0) {  // a and b may be null
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        const F zero = 0;
+        put_sums(&zero, 1, 1, 1, F(1), F(options.beta), options.col_bias ? options.col_bias + j : nullptr,
+                 options.row_bias ? options.row_bias + i : nullptr, c + i * ldc + j, ldc);
+      }
+    return;
+  }
   if (m == 1)
     return gemv(on, spread, n, k, Matrix<T>{b.data, b.col, b.row}, a.data, a.col, options.alpha, options.beta,
                 options.col_bias, 1, options.row_bias, c, 1);
