@@ -1,0 +1,16 @@
+// Modules: named trees of parameters, layers with PyTorch's semantics and names, initialisers.
+//
+//   struct Mlp : nn::Module {
+//     using Module::Module;
+//     nn::Linear fc1{*this, "fc1", {.in = 784, .out = 256}};
+//     nn::Linear fc2{*this, "fc2", {.in = 256, .out = 10}};
+//     Tensor operator()(const Tensor& x) const { return fc2(relu(fc1(x))); }
+//   };
+//   Generator gen(42);
+//   Mlp net({.gen = gen, .device = Device::cpu()});   // net.parameters(): fc1.weight fc1.bias fc2.weight fc2.bias
+#pragma once
+
+#include "levin/nn/init.h"
+#include "levin/nn/layers.h"
+#include "levin/nn/module.h"
+#include "levin/nn/sequential.h"

@@ -1,0 +1,323 @@
+// Layers: parameters and buffers under PyTorch's names, with its default initialisation, over the ops of levin/ops.h.
+// Constructors throw ConfigError for options outside their range; calls throw what the op behind them throws.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "levin/nn/module.h"
+#include "levin/ops.h"
+
+namespace levin::nn {
+
+// A size along height and width: one number for both, or {h, w}.
+class Size2 {
+ public:
+  constexpr Size2(std::int64_t both) : hw_{both, both} {}
+  constexpr Size2(std::int64_t h, std::int64_t w) : hw_{h, w} {}
+  [[nodiscard]] constexpr const std::array<std::int64_t, 2>& array() const { return hw_; }
+
+ private:
+  std::array<std::int64_t, 2> hw_;
+};
+
+// ---- Linear and convolution. Weights start as U(-b, b) with b = 1 / sqrt(fan in) (kaiming_uniform, a = sqrt(5)), biases
+// with the same b.
+struct LinearOptions {
+  std::int64_t in = 0, out = 0;
+  bool bias = true;
+};
+// y = x W^T + b: [..., in] -> [..., out]. weight [out, in], bias [out].
+class LEVIN_API Linear : public Module {
+ public:
+  using Options = LinearOptions;
+  Linear(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+struct Conv1dOptions {
+  std::int64_t in = 0, out = 0, kernel = 0;
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  bool bias = true;
+};
+// [N, in, L] -> [N, out, L']. weight [out, in / groups, kernel], bias [out].
+class LEVIN_API Conv1d : public Module {
+ public:
+  using Options = nn::Conv1dOptions;
+  Conv1d(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+struct Conv2dOptions {
+  std::int64_t in = 0, out = 0;
+  Size2 kernel = 0;
+  Size2 stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+  bool bias = true;
+};
+// [N, in, H, W] -> [N, out, H', W']. weight [out, in / groups, kH, kW], bias [out].
+class LEVIN_API Conv2d : public Module {
+ public:
+  using Options = Conv2dOptions;
+  Conv2d(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+struct ConvTranspose2dOptions {
+  std::int64_t in = 0, out = 0;
+  Size2 kernel = 0;
+  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+  bool bias = true;
+};
+// [N, in, H, W] -> [N, out, H', W'], the transpose of the convolution. weight [in, out / groups, kH, kW], bias [out].
+class LEVIN_API ConvTranspose2d : public Module {
+ public:
+  using Options = ConvTranspose2dOptions;
+  ConvTranspose2d(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+// ---- Normalisation
+struct BatchNormOptions {
+  std::int64_t features = 0;
+  double eps = 1e-5;
+  std::optional<double> momentum = 0.1;  // empty: the running statistics are averages over all batches
+  bool affine = true;                    // weight and bias [features], ones and zeros at first
+  bool track_running_stats = true;       // buffers running_mean, running_var [features], num_batches_tracked []
+};
+// Normalises each channel of x [N, C, ...]. In training with the batch's statistics, which also move the running ones:
+// r <- (1 - momentum) r + momentum s, with the unbiased variance, without history. In evaluation with the running ones,
+// or the batch's when they are not tracked. Ioffe & Szegedy, 2015.
+class LEVIN_API BatchNorm : public Module {
+ public:
+  using Options = BatchNormOptions;
+
+  const Options options;
+  Parameter weight, bias;
+  mutable Buffer running_mean, running_var, num_batches_tracked;
+
+ protected:
+  BatchNorm(Module& parent, std::string_view name, const Options& options);
+  [[nodiscard]] Tensor normalise(const Tensor& x) const;
+};
+class LEVIN_API BatchNorm1d : public BatchNorm {  // [N, C] or [N, C, L]
+ public:
+  BatchNorm1d(Module& parent, std::string_view name, const Options& options) : BatchNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+class LEVIN_API BatchNorm2d : public BatchNorm {  // [N, C, H, W]
+ public:
+  BatchNorm2d(Module& parent, std::string_view name, const Options& options) : BatchNorm(parent, name, options) {}
+  Tensor operator()(const Tensor& x) const;
+};
+
+struct LayerNormOptions {
+  Dims shape;  // the last dimensions of x, or one number
+  double eps = 1e-5;
+  bool affine = true;  // weight and bias of `shape`, ones and zeros at first
+  bool bias = true;
+};
+// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions. Ba et al., 2016.
+class LEVIN_API LayerNorm : public Module {
+ public:
+  using Options = LayerNormOptions;
+  LayerNorm(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+struct RMSNormOptions {
+  std::int64_t features = 0;  // the last dimension of x
+  double eps = 1e-6;
+};
+// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. weight [features].
+class LEVIN_API RMSNorm : public Module {
+ public:
+  using Options = RMSNormOptions;
+  RMSNorm(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight;
+};
+
+struct GroupNormOptions {
+  std::int64_t groups = 0, features = 0;
+  double eps = 1e-5;
+  bool affine = true;
+};
+// Statistics per sample and group of channels of x [N, C, ...]. weight, bias [features]. Wu & He, 2018.
+class LEVIN_API GroupNorm : public Module {
+ public:
+  using Options = GroupNormOptions;
+  GroupNorm(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+struct InstanceNorm2dOptions {
+  std::int64_t features = 0;
+  double eps = 1e-5;
+  bool affine = false;
+};
+// Statistics per sample and channel of x [N, C, H, W]. Ulyanov et al., 2016.
+class LEVIN_API InstanceNorm2d : public Module {
+ public:
+  using Options = InstanceNorm2dOptions;
+  InstanceNorm2d(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+  Parameter weight, bias;
+};
+
+// ---- Dropout, embedding
+struct DropoutOptions {
+  double p = 0.5;
+};
+// In training each element becomes 0 with probability p and the rest is scaled by 1 / (1 - p); in evaluation nothing
+// happens. Draws from its own stream, "generator" below its path.
+class LEVIN_API Dropout : public Module {
+ public:
+  using Options = DropoutOptions;
+  Dropout(Module& parent, std::string_view name, const Options& options = {});
+  Tensor operator()(const Tensor& x) const;
+
+  const Options options;
+
+ private:
+  mutable ModuleGenerator generator_;
+};
+
+struct EmbeddingOptions {
+  std::int64_t count = 0, dim = 0;            // rows of the table, and their length
+  std::optional<std::int64_t> padding_idx{};  // this row is 0 at first and gets no gradient; may be negative
+};
+// Rows of weight [count, dim], N(0, 1) at first: i64 [...] -> [..., dim].
+class LEVIN_API Embedding : public Module {
+ public:
+  using Options = EmbeddingOptions;
+  Embedding(Module& parent, std::string_view name, const Options& options);
+  Tensor operator()(const Tensor& index) const;
+
+  const Options options;
+  Parameter weight;
+};
+
+// ---- Ops as modules, for Sequential
+#define LEVIN_OP_MODULE(Name, op)                              \
+  class LEVIN_API Name : public Module {                       \
+   public:                                                     \
+    using Module::Module;                                      \
+    Tensor operator()(const Tensor& x) const { return op(x); } \
+  }
+LEVIN_OP_MODULE(ReLU, relu);
+LEVIN_OP_MODULE(SiLU, silu);
+LEVIN_OP_MODULE(Tanh, tanh);
+LEVIN_OP_MODULE(Sigmoid, sigmoid);
+LEVIN_OP_MODULE(Identity, );
+#undef LEVIN_OP_MODULE
+
+// An op with options: Op(x, options).
+template <class O>
+class OpModule : public Module {
+ public:
+  using Options = O;
+  OpModule(Module& parent, std::string_view name, const O& given = {}) : Module(parent, name), options(given) {}
+  const O options;
+};
+struct GELUOptions {
+  GeluForm form = GeluForm::erf;
+};
+class GELU : public OpModule<GELUOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return gelu(x, options.form); }
+};
+struct LeakyReLUOptions {
+  double negative_slope = 0.01;
+};
+class LeakyReLU : public OpModule<LeakyReLUOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return leaky_relu(x, options.negative_slope); }
+};
+struct ELUOptions {
+  double alpha = 1;
+};
+class ELU : public OpModule<ELUOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return elu(x, options.alpha); }
+};
+struct SoftplusOptions {
+  double beta = 1, threshold = 20;
+};
+class Softplus : public OpModule<SoftplusOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return softplus(x, options.beta, options.threshold); }
+};
+struct SoftmaxOptions {
+  std::int64_t dim = -1;
+};
+class Softmax : public OpModule<SoftmaxOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return softmax(x, options.dim); }
+};
+struct FlattenOptions {
+  std::int64_t begin = 1, end = -1;
+};
+class Flatten : public OpModule<FlattenOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return flatten(x, options.begin, options.end); }
+};
+struct Pool2dOptions {
+  Size2 kernel = 2;
+  std::optional<Size2> stride{};  // default: the kernel
+  Size2 padding = 0;
+  bool ceil_mode = false;
+  bool count_include_pad = true;  // average pooling
+};
+[[nodiscard]] LEVIN_API PoolOptions pool_options(const Pool2dOptions& options);  // as the ops take them
+class MaxPool2d : public OpModule<Pool2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return max_pool2d(x, pool_options(options)); }
+};
+class AvgPool2d : public OpModule<Pool2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return avg_pool2d(x, pool_options(options)); }
+};
+struct AdaptivePool2dOptions {
+  Size2 output = 1;
+};
+class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const { return adaptive_avg_pool2d(x, options.output.array()); }
+};
+
+}  // namespace levin::nn

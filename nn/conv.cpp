@@ -1,0 +1,106 @@
+#include "levin/nn/layers.h"
+#include "nn/options.h"
+
+namespace levin::nn {
+namespace {
+
+void check_groups(std::string_view layer, std::int64_t in, std::int64_t out, std::int64_t groups) {
+  check_at_least(layer, "in", in, 1);
+  check_at_least(layer, "out", out, 1);
+  check_at_least(layer, "groups", groups, 1);
+  if (in % groups != 0 || out % groups != 0) {
+    fail<ConfigError>(layer, ": groups is ", groups, ", expected a divisor of in ", in, " and out ", out);
+  }
+}
+
+void check_both(std::string_view layer, std::string_view option, const Size2& size, std::int64_t least) {
+  for (const std::int64_t v : size.array()) check_at_least(layer, option, v, least);
+}
+
+const Conv1dOptions& checked(const Conv1dOptions& o) {
+  check_groups("Conv1d", o.in, o.out, o.groups);
+  check_at_least("Conv1d", "kernel", o.kernel, 1);
+  check_at_least("Conv1d", "stride", o.stride, 1);
+  check_at_least("Conv1d", "padding", o.padding, 0);
+  check_at_least("Conv1d", "dilation", o.dilation, 1);
+  return o;
+}
+
+template <class O>
+const O& checked_2d(std::string_view layer, const O& o) {
+  check_groups(layer, o.in, o.out, o.groups);
+  check_both(layer, "kernel", o.kernel, 1);
+  check_both(layer, "stride", o.stride, 1);
+  check_both(layer, "padding", o.padding, 0);
+  check_both(layer, "dilation", o.dilation, 1);
+  return o;
+}
+
+// [a, b / groups, kH, kW]: out and in for a convolution, in and out for its transpose.
+Shape weight_shape(std::int64_t a, std::int64_t b, std::int64_t groups, const Size2& kernel) {
+  return {a, b / groups, kernel.array()[0], kernel.array()[1]};
+}
+// Values that one unit of a weight of this shape reads.
+std::int64_t fan_in(const Shape& weight) { return weight.numel() / weight[0]; }
+
+}  // namespace
+
+Conv1d::Conv1d(Module& parent, std::string_view name, const Options& given)
+    : Module(parent, name),
+      options(checked(given)),
+      weight(*this, "weight", {options.out, options.in / options.groups, options.kernel},
+             uniform_by_fan(options.in / options.groups * options.kernel)),
+      bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
+                        : Parameter()) {}
+
+Tensor Conv1d::operator()(const Tensor& x) const {
+  return conv1d(
+      x, weight, bias,
+      {.stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups});
+}
+
+Conv2d::Conv2d(Module& parent, std::string_view name, const Options& given)
+    : Module(parent, name),
+      options(checked_2d("Conv2d", given)),
+      weight(*this, "weight", weight_shape(options.out, options.in, options.groups, options.kernel),
+             uniform_by_fan(fan_in(weight_shape(options.out, options.in, options.groups, options.kernel)))),
+      bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
+                        : Parameter()) {}
+
+Tensor Conv2d::operator()(const Tensor& x) const {
+  return conv2d(x, weight, bias,
+                {.stride = options.stride.array(),
+                 .padding = options.padding.array(),
+                 .dilation = options.dilation.array(),
+                 .groups = options.groups});
+}
+
+ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, const Options& given)
+    : Module(parent, name),
+      options(checked_2d("ConvTranspose2d", given)),
+      weight(*this, "weight", weight_shape(options.in, options.out, options.groups, options.kernel),
+             uniform_by_fan(fan_in(weight_shape(options.in, options.out, options.groups, options.kernel)))),
+      bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
+                        : Parameter()) {
+  check_both("ConvTranspose2d", "output_padding", options.output_padding, 0);
+}
+
+Tensor ConvTranspose2d::operator()(const Tensor& x) const {
+  return conv_transpose2d(x, weight, bias,
+                          {.stride = options.stride.array(),
+                           .padding = options.padding.array(),
+                           .output_padding = options.output_padding.array(),
+                           .dilation = options.dilation.array(),
+                           .groups = options.groups});
+}
+
+PoolOptions pool_options(const Pool2dOptions& o) {
+  PoolOptions out{.kernel = o.kernel.array(),
+                  .padding = o.padding.array(),
+                  .ceil_mode = o.ceil_mode,
+                  .count_include_pad = o.count_include_pad};
+  if (o.stride) out.stride = o.stride->array();
+  return out;
+}
+
+}  // namespace levin::nn
