@@ -45,7 +45,7 @@ std::int64_t fan_in(const Shape& weight) { return weight.numel() / weight[0]; }
 
 }  // namespace
 
-Conv1d::Conv1d(Module& parent, std::string_view name, const Options& given)
+Conv1d::Conv1d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(*this, "weight", {options.out, options.in / options.groups, options.kernel},
@@ -59,7 +59,7 @@ Tensor Conv1d::operator()(const Tensor& x) const {
       {.stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups});
 }
 
-Conv2d::Conv2d(Module& parent, std::string_view name, const Options& given)
+Conv2d::Conv2d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked_2d("Conv2d", given)),
       weight(*this, "weight", weight_shape(options.out, options.in, options.groups, options.kernel),
@@ -75,7 +75,7 @@ Tensor Conv2d::operator()(const Tensor& x) const {
                  .groups = options.groups});
 }
 
-ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, const Options& given)
+ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked_2d("ConvTranspose2d", given)),
       weight(*this, "weight", weight_shape(options.in, options.out, options.groups, options.kernel),

@@ -9,7 +9,7 @@ const DropoutOptions& checked(const DropoutOptions& o) {
 }
 }  // namespace
 
-Dropout::Dropout(Module& parent, std::string_view name, const Options& given)
+Dropout::Dropout(Module& parent, std::string_view name, Options given)
     : Module(parent, name), options(checked(given)), generator_(*this, "generator") {}
 
 Tensor Dropout::operator()(const Tensor& x) const {

@@ -21,7 +21,7 @@ std::optional<std::int64_t> padding_row(const EmbeddingOptions& o) {
 
 }  // namespace
 
-Embedding::Embedding(Module& parent, std::string_view name, const Options& given)
+Embedding::Embedding(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(*this, "weight", {options.count, options.dim}, [this](Tensor& x, Generator& gen) {

@@ -10,7 +10,7 @@ const LinearOptions& checked(const LinearOptions& o) {
 }
 }  // namespace
 
-Linear::Linear(Module& parent, std::string_view name, const Options& given)
+Linear::Linear(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(*this, "weight", {options.out, options.in}, uniform_by_fan(options.in)),

@@ -84,7 +84,7 @@ ModuleGenerator::~ModuleGenerator() {
 
 // ---- The tree
 
-Module::Module(const Options& options) : context_(Context{options.gen, options.device, options.dtype}) {
+Module::Module(Options options) : context_(Context{options.gen, options.device, options.dtype}) {
   check_floating("module", options.dtype);
 }
 Module::Module(Module& parent, std::string_view name) : name_(name), context_(parent.context_) {

@@ -47,7 +47,7 @@ Tensor or_constant(const Module& m, const Tensor& parameter, const Shape& shape,
 
 // ---- Batch norm
 
-BatchNorm::BatchNorm(Module& parent, std::string_view name, const Options& given)
+BatchNorm::BatchNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
@@ -104,7 +104,7 @@ Tensor BatchNorm2d::operator()(const Tensor& x) const {
 
 // ---- The others
 
-LayerNorm::LayerNorm(Module& parent, std::string_view name, const Options& given)
+LayerNorm::LayerNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(options.affine ? Parameter(*this, "weight", Shape(options.shape.span()), constant_value(1)) : Parameter()),
@@ -115,11 +115,11 @@ Tensor LayerNorm::operator()(const Tensor& x) const {
   return layer_norm(x, or_constant(*this, weight, shape, 1), or_constant(*this, bias, shape, 0), options.eps);
 }
 
-RMSNorm::RMSNorm(Module& parent, std::string_view name, const Options& given)
+RMSNorm::RMSNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name), options(checked(given)), weight(*this, "weight", {options.features}, constant_value(1)) {}
 Tensor RMSNorm::operator()(const Tensor& x) const { return rms_norm(x, weight, options.eps); }
 
-GroupNorm::GroupNorm(Module& parent, std::string_view name, const Options& given)
+GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
@@ -130,7 +130,7 @@ Tensor GroupNorm::operator()(const Tensor& x) const {
                     options.eps);
 }
 
-InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, const Options& given)
+InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),

@@ -33,7 +33,7 @@ struct LinearOptions {
 class LEVIN_API Linear : public Module {
  public:
   using Options = LinearOptions;
-  Linear(Module& parent, std::string_view name, const Options& options);
+  Linear(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -49,7 +49,7 @@ struct Conv1dOptions {
 class LEVIN_API Conv1d : public Module {
  public:
   using Options = nn::Conv1dOptions;
-  Conv1d(Module& parent, std::string_view name, const Options& options);
+  Conv1d(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -67,7 +67,7 @@ struct Conv2dOptions {
 class LEVIN_API Conv2d : public Module {
  public:
   using Options = Conv2dOptions;
-  Conv2d(Module& parent, std::string_view name, const Options& options);
+  Conv2d(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -85,7 +85,7 @@ struct ConvTranspose2dOptions {
 class LEVIN_API ConvTranspose2d : public Module {
  public:
   using Options = ConvTranspose2dOptions;
-  ConvTranspose2d(Module& parent, std::string_view name, const Options& options);
+  ConvTranspose2d(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -112,17 +112,17 @@ class LEVIN_API BatchNorm : public Module {
   mutable Buffer running_mean, running_var, num_batches_tracked;
 
  protected:
-  BatchNorm(Module& parent, std::string_view name, const Options& options);
+  BatchNorm(Module& parent, std::string_view name, Options options);
   [[nodiscard]] Tensor normalise(const Tensor& x) const;
 };
 class LEVIN_API BatchNorm1d : public BatchNorm {  // [N, C] or [N, C, L]
  public:
-  BatchNorm1d(Module& parent, std::string_view name, const Options& options) : BatchNorm(parent, name, options) {}
+  BatchNorm1d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
 };
 class LEVIN_API BatchNorm2d : public BatchNorm {  // [N, C, H, W]
  public:
-  BatchNorm2d(Module& parent, std::string_view name, const Options& options) : BatchNorm(parent, name, options) {}
+  BatchNorm2d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
 };
 
@@ -136,7 +136,7 @@ struct LayerNormOptions {
 class LEVIN_API LayerNorm : public Module {
  public:
   using Options = LayerNormOptions;
-  LayerNorm(Module& parent, std::string_view name, const Options& options);
+  LayerNorm(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -151,7 +151,7 @@ struct RMSNormOptions {
 class LEVIN_API RMSNorm : public Module {
  public:
   using Options = RMSNormOptions;
-  RMSNorm(Module& parent, std::string_view name, const Options& options);
+  RMSNorm(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -167,7 +167,7 @@ struct GroupNormOptions {
 class LEVIN_API GroupNorm : public Module {
  public:
   using Options = GroupNormOptions;
-  GroupNorm(Module& parent, std::string_view name, const Options& options);
+  GroupNorm(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -183,7 +183,7 @@ struct InstanceNorm2dOptions {
 class LEVIN_API InstanceNorm2d : public Module {
  public:
   using Options = InstanceNorm2dOptions;
-  InstanceNorm2d(Module& parent, std::string_view name, const Options& options);
+  InstanceNorm2d(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -199,7 +199,7 @@ struct DropoutOptions {
 class LEVIN_API Dropout : public Module {
  public:
   using Options = DropoutOptions;
-  Dropout(Module& parent, std::string_view name, const Options& options = {});
+  Dropout(Module& parent, std::string_view name, Options options = {});
   Tensor operator()(const Tensor& x) const;
 
   const Options options;
@@ -216,7 +216,7 @@ struct EmbeddingOptions {
 class LEVIN_API Embedding : public Module {
  public:
   using Options = EmbeddingOptions;
-  Embedding(Module& parent, std::string_view name, const Options& options);
+  Embedding(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& index) const;
 
   const Options options;
@@ -242,7 +242,7 @@ template <class O>
 class OpModule : public Module {
  public:
   using Options = O;
-  OpModule(Module& parent, std::string_view name, const O& given = {}) : Module(parent, name), options(given) {}
+  OpModule(Module& parent, std::string_view name, O given = {}) : Module(parent, name), options(given) {}
   const O options;
 };
 struct GELUOptions {

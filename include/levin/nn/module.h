@@ -105,7 +105,7 @@ struct LoadReport {
 class LEVIN_API Module {
  public:
   // A root. Throws DTypeError unless the dtype is floating.
-  explicit Module(const Options& options);
+  explicit Module(Options options);
   // A child. Throws ConfigError when the name is empty, holds '.', or is taken in the parent.
   Module(Module& parent, std::string_view name);
   virtual ~Module();

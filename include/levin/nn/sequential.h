@@ -71,8 +71,8 @@ class ModuleList : public Module {
 
  public:
   using Module::Module;
-  template <class O = typename T::Options>
-  T& add(const std::type_identity_t<O>& options) {
+  template <class U = T>
+  T& add(const typename U::Options& options) {
     return append(std::make_unique<T>(*this, next_name(), options));
   }
   template <class... Args>
