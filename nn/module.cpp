@@ -203,7 +203,9 @@ void Module::train(bool on) {
 
 void Module::zero_grad() {
   visit([](const std::string&, Module& m) {
-    for (const Slot& s : m.parameters_) s.value->set_grad({});
+    for (const Slot& s : m.parameters_) {
+      if (s.value->requires_grad()) s.value->set_grad({});
+    }
   });
 }
 
@@ -223,7 +225,8 @@ void Module::convert_all(Convert convert) {
       Tensor value = convert(old);
       if (value.impl() == old.impl()) continue;
       value.requires_grad_(s.value->requires_grad());
-      if (const Tensor grad = s.value->grad(); grad.defined()) value.set_grad(convert(grad.detach()));
+      const Tensor grad = s.value->requires_grad() ? s.value->grad() : Tensor();
+      if (grad.defined()) value.set_grad(convert(grad.detach()));
       ready.emplace_back(s.value, std::move(value));
     }
     for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(*s.value));
