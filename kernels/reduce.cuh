@@ -27,6 +27,7 @@
 
 #include "kernels/cpu.h"
 #include "kernels/hd.h"
+#include "kernels/math.h"
 #include "kernels/reduce_plan.h"
 #include "levin/dtype.h"
 
@@ -138,7 +139,7 @@ void load(const void* from, int64_t step, A* to, int64_t n, [[maybe_unused]] con
         const A d = static_cast<A>(raw) - shift[i * step_of_shift];
         to[i] = d * d;
       }
-      if constexpr (kMap == Map::exp) to[i] = std::exp(static_cast<A>(raw) - shift[i * step_of_shift]);
+      if constexpr (kMap == Map::exp) to[i] = math::exp(static_cast<A>(raw) - shift[i * step_of_shift]);
     }
   };
   using Zero = std::integral_constant<int64_t, 0>;

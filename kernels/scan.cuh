@@ -78,6 +78,14 @@ void cumsum(const Cpu& on, const T* x, S* y, int64_t outer, int64_t n, int64_t i
   using A = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
   scan_detail::each_tile(on, outer, n, inner, [&](int64_t o, int64_t first, int64_t width) {
     const int64_t start = o * n * inner + first;
+    if (width == 1) {
+      A total = 0;
+      for (int64_t k = 0; k < n; ++k) {
+        total += A(x[start + k * inner]);
+        y[start + k * inner] = S(total);
+      }
+      return;
+    }
     A sum[scan_detail::kTile];
     std::fill_n(sum, width, A(0));
     for (int64_t k = 0; k < n; ++k) {

@@ -109,6 +109,34 @@ void write(const std::vector<Item<K>>& items, const T* from, T* values, int64_t*
   }
 }
 
+// The first k of the order where k is small: a heap of the best so far, its worst on top, which few elements beat.
+template <class T>
+void few(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner, int64_t k,
+         bool descending) {
+  on.parallel_for(outer * inner, std::max<int64_t>(1, 16 * 1024 / n), [&](int64_t begin, int64_t end) {
+    std::vector<Item<Key<T>>> best;
+    for (int64_t line = begin; line < end; ++line) {
+      const T* from = x + line / inner * n * inner + line % inner;
+      const auto item = [&](int64_t i) {
+        const Key<T> key = key_of(from[i * inner]);
+        return Item<Key<T>>{descending ? static_cast<Key<T>>(~key) : key, static_cast<uint32_t>(i)};
+      };
+      best.clear();
+      for (int64_t i = 0; i < k; ++i) best.push_back(item(i));
+      std::make_heap(best.begin(), best.end());
+      for (int64_t i = k; i < n; ++i) {
+        const Item<Key<T>> next = item(i);
+        if (next.key >= best.front().key) continue;  // equal keys: the earlier one stays
+        std::pop_heap(best.begin(), best.end());
+        best.back() = next;
+        std::push_heap(best.begin(), best.end());
+      }
+      std::sort_heap(best.begin(), best.end());
+      write(best, from, values, indices, line, k, inner);
+    }
+  });
+}
+
 }  // namespace sort_detail
 
 template <class T>
@@ -132,6 +160,10 @@ template <class T>
 void topk(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner, int64_t k,
           bool largest) {
   if (k == 0) return;
+  if (k <= n / 16) {
+    sort_detail::few(on, x, values, indices, outer, n, inner, k, largest);
+    return;
+  }
   sort_detail::each_line(on, x, outer, n, inner, largest, [&](auto& items, auto&, int64_t line, const T* from) {
     if (k < n) std::nth_element(items.begin(), items.begin() + k, items.end());
     std::sort(items.begin(), items.begin() + k);
