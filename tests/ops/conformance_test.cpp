@@ -415,7 +415,7 @@ TEST_CASE("every op of the table has samples, and every case runs the ops it cla
   }
   CHECK(table.size() > 20);
   for (const NamedCase& named : op_cases()) {
-    CAPTURE(named.name);
+    CAPTURE(std::string(named.name));
     const OpCase c = named.make();
     CHECK_FALSE(c.samples.empty());
     std::set<std::string> run_ops;
@@ -451,7 +451,7 @@ void for_each_case(F&& f) {
   for (const NamedCase& named : op_cases()) {
     const OpCase c = named.make();
     for (std::size_t i = 0; i < c.samples.size(); ++i) {
-      INFO("case " << named.name << ", sample " << i);
+      INFO("case " << std::string(named.name) << ", sample " << i);
       f(c, c.samples[i]);
     }
   }
@@ -484,7 +484,7 @@ TEST_CASE("ops: dtypes without a kernel are refused by a typed error") { for_eac
 TEST_CASE("ops: operands on two devices are a DeviceError") { for_each_case(check_mixed); }
 TEST_CASE("ops: error samples throw their type and name the op") {
   for (const NamedCase& named : op_cases()) {
-    INFO("case " << named.name);
+    INFO("case " << std::string(named.name));
     check_errors(named.make());
   }
 }
