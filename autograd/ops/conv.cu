@@ -1,0 +1,236 @@
+// Convolution. Its input gradient and its weight gradient are ops too; the three are each other's derivatives, so any order
+// of derivative is made of them:
+//   y  = conv(x, w)          gx = input_gradient(gy, w)       gw = weight_gradient(x, gy)
+#include "kernels/conv.cuh"
+
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+using kernels::ConvShape;
+
+struct ConvForward;
+struct ConvInputGradient;
+struct ConvWeightGradient;
+Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s);
+Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s);
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s);
+Tensor sum_channels(const Tensor& gy) { return sum(gy, {0, 2, 3}); }
+
+Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_height(), s.out_width()}; }
+Shape input_shape(const ConvShape& s) { return {s.batch, s.in_channels, s.height, s.width}; }
+Shape weight_shape(const ConvShape& s) { return {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}; }
+
+struct ConvForward {
+  static constexpr OpInfo info{.name = "conv2d", .autocast = AutocastPolicy::lower};
+  ConvShape shape;
+  SavedInput x{}, w{};
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
+    Tensor y = empty(output_shape(shape), in.device(), in.dtype());
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::conv_forward(on, shape, static_cast<const T*>(ptr<T>(in)), static_cast<const T*>(ptr<T>(weight)),
+                                 static_cast<const T*>(bias.defined() ? ptr<T>(bias) : nullptr), ptr<T>(y));
+    });
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    return {need[0] ? conv_input_gradient(gy, w.get(), shape) : Tensor(),
+            need[1] ? conv_weight_gradient(x.get(), gy, shape) : Tensor(), need[2] ? sum_channels(gy) : Tensor()};
+  }
+};
+
+struct ConvInputGradient {
+  static constexpr OpInfo info{.name = "conv2d_input_gradient", .autocast = AutocastPolicy::lower};
+  ConvShape shape;
+  SavedInput gy{}, w{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& w_) {
+    const Tensor g = gy_.contiguous(), weight = w_.contiguous();
+    Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
+    dispatch(info, g, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::conv_input_gradient(on, shape, static_cast<const T*>(ptr<T>(g)),
+                                        static_cast<const T*>(ptr<T>(weight)), ptr<T>(gx));
+    });
+    gy = gy_;
+    w = w_;
+    return gx;
+  }
+  Grads<2> backward(const Tensor& ggx, NeedMask need) {
+    return {need[0] ? conv_forward(ggx, w.get(), {}, shape) : Tensor(),
+            need[1] ? conv_weight_gradient(ggx, gy.get(), shape) : Tensor()};
+  }
+};
+
+struct ConvWeightGradient {
+  static constexpr OpInfo info{.name = "conv2d_weight_gradient", .autocast = AutocastPolicy::lower};
+  ConvShape shape;
+  SavedInput x{}, gy{};
+
+  Tensor forward(const Tensor& x_, const Tensor& gy_) {
+    const Tensor in = x_.contiguous(), g = gy_.contiguous();
+    Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::conv_weight_gradient(on, shape, static_cast<const T*>(ptr<T>(in)), static_cast<const T*>(ptr<T>(g)),
+                                         ptr<T>(gw));
+    });
+    x = x_;
+    gy = gy_;
+    return gw;
+  }
+  Grads<2> backward(const Tensor& ggw, NeedMask need) {
+    return {need[0] ? conv_input_gradient(gy.get(), ggw, shape) : Tensor(),
+            need[1] ? conv_forward(x.get(), ggw, {}, shape) : Tensor()};
+  }
+};
+
+LEVIN_OP_TABLE(ConvForward)
+LEVIN_OP_TABLE(ConvInputGradient)
+LEVIN_OP_TABLE(ConvWeightGradient)
+
+Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s) {
+  return apply(ConvForward{s}, x, w, bias);
+}
+Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s) {
+  return apply(ConvInputGradient{s}, gy, w);
+}
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s) {
+  return apply(ConvWeightGradient{s}, x, gy);
+}
+
+// No tensor has more elements; a longer stride or padding can not mean anything.
+constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
+
+void check_extents(const char* op, const char* what, const std::array<std::int64_t, 2>& v, std::int64_t least) {
+  for (const std::int64_t n : v) {
+    if (n < least || n > kMostExtent) fail<ShapeError>(op, ": ", what, " is ", n, ", expected ", least, " to 2^31");
+  }
+}
+
+void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  check_same_device(op, x, w);
+  check_same_dtype(op, x, w);
+  if (bias.defined()) {
+    check_same_device(op, x, bias);
+    check_same_dtype(op, x, bias);
+  }
+  if (x.rank() != 4) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
+  if (w.rank() != 4) fail<ShapeError>(op, ": weight has shape ", w.shape(), ", expected 4 dimensions");
+  if (w.shape()[2] < 1 || w.shape()[3] < 1)
+    fail<ShapeError>(op, ": weight has shape ", w.shape(), ", expected a kernel of at least 1 by 1");
+}
+
+void check_bias(const char* op, const Tensor& bias, std::int64_t channels) {
+  if (bias.defined() && bias.shape() != Shape{channels}) {
+    fail<ShapeError>(op, ": bias has shape ", bias.shape(), ", expected [", channels, "]");
+  }
+}
+
+// The shapes of a convolution from x to y; `x` is the side with in_channels.
+ConvShape shape_of(const Shape& x, const Shape& w, const std::array<std::int64_t, 2>& stride,
+                   const std::array<std::int64_t, 2>& padding, const std::array<std::int64_t, 2>& dilation,
+                   std::int64_t groups) {
+  return {.batch = x[0],
+          .in_channels = x[1],
+          .height = x[2],
+          .width = x[3],
+          .out_channels = w[0],
+          .kernel_h = w[2],
+          .kernel_w = w[3],
+          .stride_h = stride[0],
+          .stride_w = stride[1],
+          .padding_h = padding[0],
+          .padding_w = padding[1],
+          .dilation_h = dilation[0],
+          .dilation_w = dilation[1],
+          .groups = groups};
+}
+
+Tensor unflat(const Tensor& t) { return unsqueeze(t, 2); }
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& o) {
+  check_operands("conv2d", x, weight, bias);
+  check_extents("conv2d", "stride", o.stride, 1);
+  check_extents("conv2d", "padding", o.padding, 0);
+  check_extents("conv2d", "dilation", o.dilation, 1);
+  const std::int64_t channels = x.shape()[1], filters = weight.shape()[0];
+  if (o.groups < 1 || channels % o.groups != 0 || filters % o.groups != 0) {
+    fail<ShapeError>("conv2d: groups is ", o.groups, ", expected a divisor of ", channels, " input and ", filters,
+                     " output channels");
+  }
+  if (weight.shape()[1] != channels / o.groups) {
+    fail<ShapeError>("conv2d: weight has shape ", weight.shape(), ", expected [out, ", channels / o.groups,
+                     ", kH, kW] for x ", x.shape(), " and ", o.groups, " groups");
+  }
+  check_bias("conv2d", bias, filters);
+  for (int d = 0; d < 2; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    const std::int64_t padded = x.shape()[2 + d] + 2 * o.padding[i],
+                       reach = o.dilation[i] * (weight.shape()[2 + d] - 1) + 1;
+    if (reach > padded) {
+      fail<ShapeError>("conv2d: the kernel reaches over ", reach, " pixels along dimension ", 2 + d, ", x of shape ",
+                       x.shape(), " has ", padded, " with padding");
+    }
+  }
+  return conv_forward(x, weight, bias, shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups));
+}
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+  if (x.rank() != 3) fail<ShapeError>("conv1d: x has shape ", x.shape(), ", expected [N, C, L]");
+  if (weight.rank() != 3)
+    fail<ShapeError>("conv1d: weight has shape ", weight.shape(), ", expected [out, in / groups, k]");
+  return squeeze(
+      conv2d(unflat(x), unflat(weight), bias,
+             {.stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups}),
+      2);
+}
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvTransposeOptions& o) {
+  const char* op = "conv_transpose2d";
+  check_operands(op, x, weight, bias);
+  check_extents(op, "stride", o.stride, 1);
+  check_extents(op, "padding", o.padding, 0);
+  check_extents(op, "output_padding", o.output_padding, 0);
+  check_extents(op, "dilation", o.dilation, 1);
+  const std::int64_t channels = x.shape()[1];
+  if (weight.shape()[0] != channels) {
+    fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", channels,
+                     ", out / groups, kH, kW] for x ", x.shape());
+  }
+  if (o.groups < 1 || channels % o.groups != 0) {
+    fail<ShapeError>(op, ": groups is ", o.groups, ", expected a divisor of the ", channels, " input channels");
+  }
+  const std::int64_t filters = weight.shape()[1] * o.groups;
+  check_bias(op, bias, filters);
+  std::array<std::int64_t, 2> size{};
+  for (int d = 0; d < 2; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (o.output_padding[i] >= std::max(o.stride[i], o.dilation[i])) {
+      fail<ShapeError>(op, ": output_padding is ", o.output_padding[i], ", expected less than stride ", o.stride[i],
+                       " or dilation ", o.dilation[i]);
+    }
+    const std::int64_t n = x.shape()[2 + d];
+    size[i] = (n - 1) * o.stride[i] - 2 * o.padding[i] + o.dilation[i] * (weight.shape()[2 + d] - 1) +
+              o.output_padding[i] + 1;
+    if (n < 1 || size[i] < 1) {
+      fail<ShapeError>(op, ": x of shape ", x.shape(), " gives ", size[i], " pixels along dimension ", 2 + d,
+                       ", expected 1 or more");
+    }
+  }
+  // The input gradient of the convolution that leads from y's shape to x's.
+  const ConvShape s =
+      shape_of({x.shape()[0], filters, size[0], size[1]}, weight.shape(), o.stride, o.padding, o.dilation, o.groups);
+  Tensor y = conv_input_gradient(x, weight, s);
+  return bias.defined() ? y + reshape(bias, {1, filters, 1, 1}) : y;
+}
+
+}  // namespace levin

@@ -1,0 +1,453 @@
+// Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
+// derivative to any order.
+#include "kernels/norm.cuh"
+
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+using kernels::Accum;
+
+// f64 for f64, else f32: what sums and saved statistics are kept in.
+DType wide(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+
+// Parameters have x's dtype or f32; any of them may be undefined.
+void check_parameter(const char* op, const char* what, const Tensor& x, const Tensor& p, const Shape& shape) {
+  if (!p.defined()) return;
+  check_same_device(op, x, p);
+  if (p.shape() != shape)
+    fail<ShapeError>(op, ": ", what, " has shape ", p.shape(), ", expected ", shape, " for x ", x.shape());
+  if (p.dtype() != x.dtype() && p.dtype() != DType::f32) {
+    fail<DTypeError>(op, ": ", what, " is ", p.dtype(), ", expected x's ", x.dtype(), " or f32");
+  }
+}
+void check_alike(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.defined() && b.defined()) check_same_dtype(op, a, b);
+}
+void check_eps(const char* op, double eps) {
+  if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
+}
+
+template <class T>
+T* ptr_or_null(const Tensor& t) {
+  return t.defined() ? ptr<T>(t) : nullptr;
+}
+Tensor dense(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
+
+// The dtype of the parameters that are there; x's own where there are none.
+DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
+  return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
+}
+
+// Calls f(on, T{}, W{}): the types of x and of its parameters.
+template <class F>
+void dispatch_norm(const OpInfo& info, const Tensor& x, DType parameter, F&& f) {
+  dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T t) {
+    if (parameter != x.dtype())
+      f(on, t, float{});
+    else
+      f(on, t, t);
+  });
+}
+
+// The gradient of a parameter, shaped as it is; undefined where not wanted.
+Tensor gradient_of(const Tensor& parameter, bool wanted) {
+  return wanted && parameter.defined() ? empty_like(parameter) : Tensor();
+}
+Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
+
+// ---- Over the last dimension of [rows, cols]: layer norm (centered) and RMS norm.
+
+template <bool kCentered>
+struct RowNormBackward {
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm_backward" : "rms_norm_backward"};
+  double eps;
+  Stash mean, rstd;
+  NeedMask wanted;
+  DType parameter_dtype;
+  SavedInput gy{}, x{}, w{};
+  bool has_gw = false, has_gb = false;
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const std::int64_t rows = in.size(0), cols = in.size(1);
+    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
+    Tensor gw = gradient_of(w_, wanted[1]);
+    Tensor gb = wanted[2] && kCentered ? empty({cols}, in.device(), parameter_dtype) : Tensor();
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      const W* pw = ptr_or_null<W>(weight);
+      if constexpr (kCentered) {
+        kernels::cpu::layer_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
+                                          static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
+                                          ptr_or_null<T>(gx), ptr_or_null<W>(gw), ptr_or_null<W>(gb), rows, cols);
+      } else {
+        kernels::cpu::rms_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
+                                        static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<W>(gw),
+                                        rows, cols);
+      }
+    });
+    gy = gy_;
+    x = x_;
+    w = w_;
+    has_gw = gw.defined();
+    has_gb = gb.defined();
+    return {gx, gw, gb};
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Tensor g = cast(in[0], t), x = cast(in[1], t);
+    const Tensor d = kCentered ? x - mean_of(x) : x;
+    const Tensor r = rsqrt(mean_of(d * d) + eps), h = d * r;
+    const Tensor u = in[2].defined() ? g * cast(in[2], t) : g;
+    Tensor gx = u - h * mean_of(u * h);
+    if (kCentered) gx = gx - mean_of(u);
+    return {cast(gx * r, in[1].dtype()), cast_like(sum(g * h, 0), in[2]),
+            kCentered ? cast(sum(g, 0), parameter_dtype) : Tensor()};
+  }
+  static Tensor mean_of(const Tensor& t) { return levin::mean(t, 1, KeepDim::yes); }
+
+  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
+    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
+                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
+  }
+};
+
+template <bool kCentered>
+struct RowNorm {
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm" : "rms_norm", .autocast = AutocastPolicy::full};
+  double eps;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const std::int64_t rows = in.size(0), cols = in.size(1);
+    Tensor y = empty_like(in);
+    mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
+    rstd = empty({rows}, in.device(), wide(in.dtype()));
+    parameter_dtype = parameters_of(x_, w_, b_);
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const W *pw = ptr_or_null<W>(weight), *pb = ptr_or_null<W>(bias);
+      if constexpr (kCentered)
+        kernels::cpu::layer_norm(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows, cols, eps);
+      else
+        kernels::cpu::rms_norm(on, px, pw, ptr<T>(y), ptr<A>(rstd), rows, cols, eps);
+    });
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    std::array<Tensor, 3> g =
+        apply(RowNormBackward<kCentered>{eps, mean, rstd, need, parameter_dtype}, gy, x.get(), w.get());
+    return {g[0], g[1], g[2]};
+  }
+};
+
+template <bool kCentered>
+Tensor row_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  const char* op = RowNorm<kCentered>::info.name;
+  check_eps(op, eps);
+  if (x.rank() == 0) fail<ShapeError>(op, ": x is a scalar, expected at least one dimension");
+  Shape tail{x.shape().back()};
+  if (w.defined())
+    tail = w.shape();
+  else if (b.defined())
+    tail = b.shape();
+  const int lead = x.rank() - tail.rank();
+  bool fits = lead >= 0 && tail.rank() > 0;
+  for (int d = 0; fits && d < tail.rank(); ++d) fits = x.shape()[lead + d] == tail[d];
+  if (!fits) fail<ShapeError>(op, ": weight has shape ", tail, ", expected the last dimensions of x ", x.shape());
+  check_parameter(op, "weight", x, w, tail);
+  check_parameter(op, "bias", x, b, tail);
+  check_alike(op, w, b);
+  const std::int64_t cols = tail.numel();
+  if (x.rank() == 2 && tail.rank() == 1) return apply(RowNorm<kCentered>{eps}, x, w, b);
+  const auto flat = [](const Tensor& p) { return p.defined() && p.rank() != 1 ? reshape(p, {p.numel()}) : p; };
+  std::int64_t rows = 1;
+  for (int d = 0; d < lead; ++d) rows *= x.shape()[d];
+  return reshape(apply(RowNorm<kCentered>{eps}, reshape(x, {rows, cols}), flat(w), flat(b)), Dims(x.shape().dims()));
+}
+
+LEVIN_OP_TABLE(RowNorm<true>)
+LEVIN_OP_TABLE(RowNorm<false>)
+LEVIN_OP_TABLE(RowNormBackward<true>)
+LEVIN_OP_TABLE(RowNormBackward<false>)
+
+// ---- Per channel and per group of [n, c, s].
+
+struct Sizes {
+  std::int64_t n, c, s;
+};
+Sizes sizes_of(const Tensor& x) {
+  std::int64_t s = 1;
+  for (int d = 2; d < x.rank(); ++d) s *= x.shape()[d];
+  return {x.shape()[0], x.shape()[1], s};
+}
+// A parameter [c] beside x [n, c, s].
+Tensor per_channel(const Tensor& p, DType t) { return reshape(cast(p, t), {1, p.numel(), 1}); }
+
+struct GroupNormBackward {
+  static constexpr OpInfo info{.name = "group_norm_backward"};
+  std::int64_t groups;
+  double eps;
+  Stash mean, rstd;
+  NeedMask wanted;
+  DType parameter_dtype;
+  SavedInput gy{}, x{}, w{};
+  bool has_gw = false, has_gb = false;
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const Sizes z = sizes_of(in);
+    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
+    Tensor gw = gradient_of(w_, wanted[1]);
+    Tensor gb = wanted[2] ? empty({z.c}, in.device(), parameter_dtype) : Tensor();
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      kernels::cpu::group_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)),
+                                        static_cast<const W*>(ptr_or_null<W>(weight)),
+                                        static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
+                                        ptr_or_null<T>(gx), ptr_or_null<W>(gw), ptr_or_null<W>(gb), z.n, z.c, z.s,
+                                        groups);
+    });
+    gy = gy_;
+    x = x_;
+    w = w_;
+    has_gw = gw.defined();
+    has_gb = gb.defined();
+    return {gx, gw, gb};
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Sizes z = sizes_of(in[1]);
+    const auto grouped = [&](const Tensor& v) { return reshape(v, {z.n, groups, z.c / groups * z.s}); };
+    const auto channels = [&](const Tensor& v) { return reshape(v, {z.n, z.c, z.s}); };
+    const Tensor g = channels(cast(in[0], t)), v = grouped(cast(in[1], t));
+    const Tensor d = v - levin::mean(v, 2, KeepDim::yes);
+    const Tensor r = rsqrt(levin::mean(d * d, 2, KeepDim::yes) + eps), h = d * r;
+    const Tensor u = grouped(in[2].defined() ? g * per_channel(in[2], t) : g);
+    const Tensor gx = (u - levin::mean(u, 2, KeepDim::yes) - h * levin::mean(u * h, 2, KeepDim::yes)) * r;
+    return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()),
+            cast_like(sum(g * channels(h), {0, 2}), in[2]), cast(sum(g, {0, 2}), parameter_dtype)};
+  }
+
+  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
+    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
+                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
+  }
+};
+
+struct GroupNorm {
+  static constexpr OpInfo info{.name = "group_norm", .autocast = AutocastPolicy::full};
+  std::int64_t groups;
+  double eps;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const Sizes z = sizes_of(in);
+    Tensor y = empty_like(in);
+    mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
+    rstd = empty_like(mean);
+    parameter_dtype = parameters_of(x_, w_, b_);
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      kernels::cpu::group_norm(on, static_cast<const T*>(ptr<T>(in)), static_cast<const W*>(ptr_or_null<W>(weight)),
+                               static_cast<const W*>(ptr_or_null<W>(bias)), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n,
+                               z.c, z.s, groups, eps);
+    });
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    std::array<Tensor, 3> g =
+        apply(GroupNormBackward{groups, eps, mean, rstd, need, parameter_dtype}, gy, x.get(), w.get());
+    return {g[0], g[1], g[2]};
+  }
+};
+
+// Training: statistics of the batch. Evaluation: given statistics, which have no gradient.
+struct BatchNormBackward {
+  static constexpr OpInfo info{.name = "batch_norm_backward"};
+  double eps;
+  Stash mean, rstd;                 // training
+  Stash running_mean, running_var;  // evaluation; undefined in training
+  NeedMask wanted;
+  DType parameter_dtype;
+  SavedInput gy{}, x{}, w{};
+  bool has_gw = false, has_gb = false;
+
+  [[nodiscard]] bool training() const { return !running_mean.defined(); }
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const Sizes z = sizes_of(in);
+    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
+    Tensor gw = gradient_of(w_, wanted[1]);
+    Tensor gb = wanted[2] ? empty({z.c}, in.device(), parameter_dtype) : Tensor();
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      const T *pg = ptr<T>(g), *px = ptr<T>(in);
+      const W* pw = ptr_or_null<W>(weight);
+      if (training()) {
+        kernels::cpu::batch_norm_backward(on, pg, px, pw, static_cast<const A*>(ptr<A>(mean)),
+                                          static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<W>(gw),
+                                          ptr_or_null<W>(gb), z.n, z.c, z.s);
+      } else {
+        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const W*>(ptr<W>(running_mean)),
+                                               static_cast<const W*>(ptr<W>(running_var)), ptr_or_null<T>(gx),
+                                               ptr_or_null<W>(gw), ptr_or_null<W>(gb), z.n, z.c, z.s, eps);
+      }
+    });
+    gy = gy_;
+    x = x_;
+    w = w_;
+    has_gw = gw.defined();
+    has_gb = gb.defined();
+    return {gx, gw, gb};
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Sizes z = sizes_of(in[1]);
+    const Tensor g = reshape(cast(in[0], t), {z.n, z.c, z.s}), v = reshape(cast(in[1], t), {z.n, z.c, z.s});
+    const auto mean_of = [](const Tensor& m) { return levin::mean(m, {0, 2}, KeepDim::yes); };
+    const Tensor d = v - (training() ? mean_of(v) : per_channel(running_mean, t));
+    const Tensor r = rsqrt((training() ? mean_of(d * d) : per_channel(running_var, t)) + eps), h = d * r;
+    const Tensor u = in[2].defined() ? g * per_channel(in[2], t) : g;
+    const Tensor gx = training() ? (u - mean_of(u) - h * mean_of(u * h)) * r : u * r;
+    return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()), cast_like(sum(g * h, {0, 2}), in[2]),
+            cast(sum(g, {0, 2}), parameter_dtype)};
+  }
+
+  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
+    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
+                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
+  }
+};
+
+struct BatchNorm {
+  static constexpr OpInfo info{.name = "batch_norm", .autocast = AutocastPolicy::full};
+  double eps;
+  Stash running_mean{}, running_var{};  // defined: evaluation
+  Tensor* batch_mean = nullptr;         // training: where the statistics go, during forward only
+  Tensor* batch_var = nullptr;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const Sizes z = sizes_of(in);
+    Tensor y = empty_like(in);
+    parameter_dtype = running_mean.defined() ? running_mean.dtype() : parameters_of(x_, w_, b_);
+    const bool training = !running_mean.defined();
+    Tensor unbiased;
+    if (training) {
+      mean = empty({z.c}, in.device(), wide(in.dtype()));
+      rstd = empty_like(mean);
+      unbiased = empty({z.c}, in.device(), parameter_dtype);
+    }
+    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const W *pw = ptr_or_null<W>(weight), *pb = ptr_or_null<W>(bias);
+      if (training) {
+        // A momentum of 1 makes the running variance this batch's, with n - 1.
+        Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
+        fill_(unbiased, 0);
+        kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<W>(spare),
+                                       ptr<W>(unbiased), z.n, z.c, z.s, 1.0, eps);
+      } else {
+        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const W*>(ptr<W>(running_mean)),
+                                      static_cast<const W*>(ptr<W>(running_var)), ptr<T>(y), z.n, z.c, z.s, eps);
+      }
+    });
+    if (training) {
+      *batch_mean = mean.clone();
+      *batch_var = cast(unbiased, mean.dtype());
+    }
+    batch_mean = batch_var = nullptr;
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    std::array<Tensor, 3> g = apply(
+        BatchNormBackward{eps, mean, rstd, running_mean, running_var, need, parameter_dtype}, gy, x.get(), w.get());
+    return {g[0], g[1], g[2]};
+  }
+};
+
+LEVIN_OP_TABLE(GroupNorm)
+LEVIN_OP_TABLE(GroupNormBackward)
+LEVIN_OP_TABLE(BatchNorm)
+LEVIN_OP_TABLE(BatchNormBackward)
+
+void check_channels(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  check_eps(op, eps);
+  if (x.rank() < 2) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, ...]");
+  check_parameter(op, "weight", x, w, {x.shape()[1]});
+  check_parameter(op, "bias", x, b, {x.shape()[1]});
+  check_alike(op, w, b);
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return row_norm<true>(x, weight, bias, eps);
+}
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) { return row_norm<false>(x, weight, {}, eps); }
+
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
+  check_channels("group_norm", x, weight, bias, eps);
+  if (groups < 1 || x.shape()[1] % groups != 0) {
+    fail<ShapeError>("group_norm: ", groups, " groups are asked for, expected a divisor of the ", x.shape()[1],
+                     " channels");
+  }
+  return apply(GroupNorm{groups, eps}, x, weight, bias);
+}
+
+BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  check_channels("batch_norm_train", x, weight, bias, eps);
+  const Sizes z = sizes_of(x);
+  if (z.c > 0 && z.n * z.s < 2) {
+    fail<ShapeError>("batch_norm_train: x of shape ", x.shape(), " has ", z.n * z.s,
+                     " values a channel, expected 2 or more");
+  }
+  BatchNormResult result;
+  result.y = apply(BatchNorm{.eps = eps, .batch_mean = &result.mean, .batch_var = &result.var}, x, weight, bias);
+  return result;
+}
+
+Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                       const Tensor& running_var, double eps) {
+  check_channels("batch_norm_eval", x, weight, bias, eps);
+  for (const Tensor* t : {&running_mean, &running_var}) {
+    (void)t->get();
+    check_parameter("batch_norm_eval", "a running statistic", x, *t, {x.shape()[1]});
+    check_alike("batch_norm_eval", weight, *t);
+    check_alike("batch_norm_eval", bias, *t);
+  }
+  check_alike("batch_norm_eval", running_mean, running_var);
+  return apply(BatchNorm{.eps = eps,
+                         .running_mean = running_mean.detach().contiguous(),
+                         .running_var = running_var.detach().contiguous()},
+               x, weight, bias);
+}
+
+}  // namespace levin

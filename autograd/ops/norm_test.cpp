@@ -1,0 +1,234 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+
+// y = (x - mean) / sqrt(var + eps) * w + b where element i belongs to set group(i) and channel(i); plain loops in f64.
+template <class G, class C>
+Tensor normalised(const Tensor& x, const Tensor& w, const Tensor& b, double eps, std::int64_t groups, G group,
+                  C channel, bool centered = true) {
+  const auto v = x.detach().to_vector<double>();
+  const auto ws = w.defined() ? w.detach().to_vector<double>() : std::vector<double>(),
+             bs = b.defined() ? b.detach().to_vector<double>() : std::vector<double>();
+  std::vector<double> mean(static_cast<std::size_t>(groups), 0.0), var(mean), count(mean), out(v.size());
+  const auto of = [&](std::size_t i) { return static_cast<std::size_t>(group(static_cast<std::int64_t>(i))); };
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    mean[of(i)] += v[i];
+    count[of(i)] += 1;
+  }
+  for (std::size_t g = 0; g < mean.size(); ++g) mean[g] = centered && count[g] > 0 ? mean[g] / count[g] : 0;
+  for (std::size_t i = 0; i < v.size(); ++i) var[of(i)] += (v[i] - mean[of(i)]) * (v[i] - mean[of(i)]) / count[of(i)];
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    const auto c = static_cast<std::size_t>(channel(static_cast<std::int64_t>(i)));
+    out[i] = (v[i] - mean[of(i)]) / std::sqrt(var[of(i)] + eps) * (w.defined() ? ws[c] : 1) + (b.defined() ? bs[c] : 0);
+  }
+  return from_data(out, x.shape(), cpu);
+}
+
+Tensor third(const Tensors& in) { return in.size() > 2 ? in[2] : Tensor(); }
+Tensor second(const Tensors& in) { return in.size() > 1 ? in[1] : Tensor(); }
+std::int64_t product_from(const Shape& s, int d) {
+  std::int64_t n = 1;
+  for (; d < s.rank(); ++d) n *= s[d];
+  return n;
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(layer_norm) {
+  OpCase c{.ops = {"layer_norm", "layer_norm_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 10};
+  const auto add = [&](Shape x, std::optional<Shape> w, bool bias) {
+    const std::int64_t cols = w ? w->numel() : x.back();
+    OpSample s{.inputs = {real(x)},
+               .call = [](const Tensors& in) { return Tensors{layer_norm(in[0], second(in), third(in))}; },
+               .reference =
+                   [cols](const Tensors& in) {
+                     const std::int64_t rows = cols ? in[0].numel() / cols : 0;
+                     return Tensors{normalised(
+                         in[0], second(in), third(in), 1e-5, std::max<std::int64_t>(rows, 1),
+                         [cols](std::int64_t i) { return i / cols; }, [cols](std::int64_t i) { return i % cols; })};
+                   }};
+    if (w) s.inputs.push_back(real(*w));
+    if (bias) s.inputs.push_back(real(*w));
+    c.samples.push_back(std::move(s));
+  };
+  add({1, 1}, Shape{1}, true);
+  add({3, 5}, Shape{5}, true);
+  add({2, 2, 3}, Shape{2, 3}, true);
+  add({4, 6}, std::nullopt, false);
+  add({2, 3, 4}, Shape{4}, false);
+  add({0, 4}, Shape{4}, true);
+  add({9, 1000}, Shape{1000}, true);
+  c.errors.push_back({"weight",
+                      [] {
+                        (void)layer_norm(zeros({2, 3}, cpu), zeros({2}, cpu), {});
+                      },
+                      throws<ShapeError>, "layer_norm: weight has shape [2]"});
+  c.errors.push_back({"bias",
+                      [] {
+                        (void)layer_norm(zeros({2, 3}, cpu), zeros({3}, cpu), zeros({2}, cpu));
+                      },
+                      throws<ShapeError>, "layer_norm: bias has shape [2]"});
+  c.errors.push_back({"eps",
+                      [] {
+                        (void)layer_norm(zeros({2, 3}, cpu), {}, {}, -1);
+                      },
+                      throws<ConfigError>, "layer_norm: eps is -1"});
+  c.errors.push_back({"dtype",
+                      [] {
+                        (void)layer_norm(zeros({2, 3}, cpu), zeros({3}, cpu, DType::f64), {});
+                      },
+                      throws<DTypeError>, "layer_norm: weight is f64"});
+  return c;
+}
+
+LEVIN_OP_CASE(rms_norm) {
+  OpCase c{.ops = {"rms_norm", "rms_norm_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 10};
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}, Shape{2, 2, 3}, Shape{9, 1000}}) {
+    const std::int64_t cols = x.back();
+    c.samples.push_back({.inputs = {real(x), real({cols})},
+                         .call = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1])}; },
+                         .reference =
+                             [cols](const Tensors& in) {
+                               return Tensors{normalised(
+                                   in[0], in[1], {}, 1e-6, std::max<std::int64_t>(1, in[0].numel() / cols),
+                                   [cols](std::int64_t i) { return i / cols; },
+                                   [cols](std::int64_t i) { return i % cols; }, false)};
+                             }});
+  }
+  c.errors.push_back({"weight",
+                      [] {
+                        (void)rms_norm(zeros({2, 3}, cpu), zeros({2}, cpu));
+                      },
+                      throws<ShapeError>, "rms_norm: weight has shape [2]"});
+  return c;
+}
+
+LEVIN_OP_CASE(group_norm) {
+  OpCase c{.ops = {"group_norm", "group_norm_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 10};
+  const auto add = [&](Shape x, std::int64_t groups, bool affine) {
+    OpSample s{
+        .inputs = {real(x)},
+        .call = [groups](const Tensors& in) { return Tensors{group_norm(in[0], groups, second(in), third(in))}; },
+        .reference =
+            [groups, x](const Tensors& in) {
+              const std::int64_t spatial = product_from(x, 2), per_group = x[1] / groups * spatial;
+              return Tensors{normalised(
+                  in[0], second(in), third(in), 1e-5, std::max<std::int64_t>(1, x[0] * groups),
+                  [=](std::int64_t i) { return i / per_group; }, [=](std::int64_t i) { return i / spatial % x[1]; })};
+            }};
+    if (affine) {
+      s.inputs.push_back(real({x[1]}));
+      s.inputs.push_back(real({x[1]}));
+    }
+    c.samples.push_back(std::move(s));
+  };
+  add({1, 1}, 1, true);
+  add({2, 4, 3}, 2, true);
+  add({1, 4, 2, 2}, 4, false);
+  add({2, 2}, 1, true);
+  add({0, 4, 3}, 2, true);
+  c.errors.push_back({"groups",
+                      [] {
+                        (void)group_norm(zeros({2, 4, 3}, cpu), 3, {}, {});
+                      },
+                      throws<ShapeError>, "group_norm: 3 groups"});
+  c.errors.push_back({"rank", [] { (void)group_norm(zeros({4}, cpu), 1, {}, {}); }, throws<ShapeError>,
+                      "group_norm: x has shape [4]"});
+  return c;
+}
+
+LEVIN_OP_CASE(batch_norm) {
+  OpCase c{.ops = {"batch_norm", "batch_norm_backward"},
+           .dtypes = kFloatDTypes,
+           .ulps = 8,
+           .sums = 10,
+           .no_single = "training needs two values a channel"};
+  const auto add = [&](Shape x, bool affine) {
+    OpSample s{.inputs = {real(x)},
+               .call = [](const Tensors& in) { return Tensors{batch_norm_train(in[0], second(in), third(in)).y}; },
+               .reference =
+                   [x](const Tensors& in) {
+                     const std::int64_t spatial = product_from(x, 2);
+                     const auto channel = [=](std::int64_t i) { return i / spatial % x[1]; };
+                     return Tensors{normalised(in[0], second(in), third(in), 1e-5, std::max<std::int64_t>(1, x[1]),
+                                               channel, channel)};
+                   }};
+    if (affine) {
+      s.inputs.push_back(real({x[1]}));
+      s.inputs.push_back(real({x[1]}));
+    }
+    c.samples.push_back(std::move(s));
+  };
+  add({4, 3}, true);
+  add({2, 2, 3}, true);
+  add({3, 2, 2, 1}, false);
+  add({2, 0}, true);
+  add({9, 7, 5, 11}, true);
+  c.errors.push_back({"one value",
+                      [] {
+                        (void)batch_norm_train(zeros({1, 3}, cpu), {}, {});
+                      },
+                      throws<ShapeError>, "batch_norm_train: x of shape [1, 3] has 1 values"});
+  c.errors.push_back({"weight",
+                      [] {
+                        (void)batch_norm_train(zeros({2, 3}, cpu), zeros({2}, cpu), {});
+                      },
+                      throws<ShapeError>, "batch_norm_train: weight has shape [2]"});
+  return c;
+}
+
+LEVIN_OP_CASE(batch_norm_eval) {
+  OpCase c{.ops = {"batch_norm"}, .dtypes = kFloatDTypes, .ulps = 8};
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 2, 2}, Shape{0, 2}}) {
+    const std::int64_t spatial = product_from(x, 2), channels = x[1];
+    c.samples.push_back(
+        {.inputs = {real(x), real({channels}), real({channels}), constant({channels}), constant({channels}, 0.5, 2)},
+         .call = [](const Tensors& in) { return Tensors{batch_norm_eval(in[0], in[1], in[2], in[3], in[4])}; },
+         .reference =
+             [=](const Tensors& in) {
+               auto v = in[0].to_vector<double>();
+               const auto w = in[1].to_vector<double>(), b = in[2].to_vector<double>(), m = in[3].to_vector<double>(),
+                          s = in[4].to_vector<double>();
+               for (std::size_t i = 0; i < v.size(); ++i) {
+                 const auto k = static_cast<std::size_t>(static_cast<std::int64_t>(i) / spatial % channels);
+                 v[i] = (v[i] - m[k]) / std::sqrt(s[k] + 1e-5) * w[k] + b[k];
+               }
+               return Tensors{from_data(v, in[0].shape(), cpu)};
+             }});
+  }
+  c.errors.push_back({"statistics",
+                      [] {
+                        (void)batch_norm_eval(zeros({2, 3}, cpu), {}, {}, zeros({2}, cpu), zeros({3}, cpu));
+                      },
+                      throws<ShapeError>, "batch_norm_eval: a running statistic has shape [2]"});
+  return c;
+}
+
+TEST_CASE("batch statistics come with the result, the variance with n - 1") {
+  const Tensor x = reshape(tensor({1.0, 10.0, 2.0, 20.0, 6.0, 60.0}, cpu), {3, 2});
+  const BatchNormResult r = batch_norm_train(x, {}, {});
+  CHECK(r.mean.to_vector<double>() == std::vector<double>{3, 30});
+  CHECK(r.var.to_vector<double>()[0] == doctest::Approx(7));
+  CHECK(r.var.to_vector<double>()[1] == doctest::Approx(700));
+  CHECK_FALSE(r.mean.requires_grad());
+}
+
+TEST_CASE("16-bit activations take f32 parameters, and their gradients are f32") {
+  Tensor x = rand({4, 8}, *std::make_unique<Generator>(1), cpu).to(DType::bf16);
+  Tensor w = ones({8}, cpu), b = zeros({8}, cpu);
+  x = x.detach();
+  for (Tensor* t : {&x, &w, &b}) t->requires_grad_();
+  backward(sum(layer_norm(x, w, b)).to(DType::f32));
+  CHECK(x.grad().dtype() == DType::bf16);
+  CHECK(w.grad().dtype() == DType::f32);
+  CHECK(b.grad().to_vector<float>() == std::vector<float>(8, 4.f));
+}
+
+}  // namespace levin::testing

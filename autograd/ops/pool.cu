@@ -1,0 +1,191 @@
+// Pooling. All of it is linear once the places of the maxima are known, so backward and its backward are ops by the same
+// windows and any order of derivative is made of them.
+#include "kernels/pool.cuh"
+
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+using kernels::PoolAxis;
+
+struct Windows {
+  Shape in, out;
+  PoolAxis h, w;
+  [[nodiscard]] std::int64_t planes() const { return in[0] * in[1]; }
+};
+
+Tensor max_pool_scatter(const Tensor& gy, const Tensor& index, const Windows& at);
+Tensor max_pool_gather(const Tensor& x, const Tensor& index, const Windows& at);
+Tensor avg_pool(const Tensor& x, const Windows& at);
+Tensor avg_pool_backward(const Tensor& gy, const Windows& at);
+
+struct MaxPool {
+  static constexpr OpInfo info{.name = "max_pool2d"};
+  Windows at;
+  Stash index{};  // i32 [out]
+  Tensor forward(const Tensor& x_) {
+    const Tensor x = x_.contiguous();
+    Tensor y = empty(at.out, x.device(), x.dtype());
+    index = empty(at.out, x.device(), DType::i32);
+    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::max_pool(on, static_cast<const T*>(ptr<T>(x)), at.planes(), at.h, at.w, ptr<T>(y),
+                             ptr<std::int32_t>(index));
+    });
+    return y;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
+};
+
+struct MaxPoolScatter {
+  static constexpr OpInfo info{.name = "max_pool2d_backward"};
+  Windows at;
+  Stash index;
+  Tensor forward(const Tensor& gy_) {
+    const Tensor gy = gy_.contiguous();
+    Tensor gx = empty(at.in, gy.device(), gy.dtype());
+    dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::max_pool_scatter(on, static_cast<const T*>(ptr<T>(gy)),
+                                     static_cast<const std::int32_t*>(ptr<std::int32_t>(index)), at.planes(), at.h,
+                                     at.w, ptr<T>(gx));
+    });
+    return gx;
+  }
+  Grads<1> backward(const Tensor& ggx, NeedMask) { return {max_pool_gather(ggx, index, at)}; }
+};
+
+struct MaxPoolGather {
+  static constexpr OpInfo info{.name = "max_pool2d_gather"};
+  Windows at;
+  Stash index;
+  Tensor forward(const Tensor& x_) {
+    const Tensor x = x_.contiguous();
+    Tensor y = empty(at.out, x.device(), x.dtype());
+    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::max_pool_gather(on, static_cast<const T*>(ptr<T>(x)),
+                                    static_cast<const std::int32_t*>(ptr<std::int32_t>(index)), at.planes(), at.h, at.w,
+                                    ptr<T>(y));
+    });
+    return y;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
+};
+
+struct AvgPool {
+  static constexpr OpInfo info{.name = "avg_pool2d"};
+  Windows at;
+  Tensor forward(const Tensor& x_) {
+    const Tensor x = x_.contiguous();
+    Tensor y = empty(at.out, x.device(), x.dtype());
+    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::avg_pool(on, static_cast<const T*>(ptr<T>(x)), at.planes(), at.h, at.w, ptr<T>(y));
+    });
+    return y;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {avg_pool_backward(gy, at)}; }
+};
+
+struct AvgPoolBackward {
+  static constexpr OpInfo info{.name = "avg_pool2d_backward"};
+  Windows at;
+  Tensor forward(const Tensor& gy_) {
+    const Tensor gy = gy_.contiguous();
+    Tensor gx = empty(at.in, gy.device(), gy.dtype());
+    dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
+      kernels::cpu::avg_pool_backward(on, static_cast<const T*>(ptr<T>(gy)), at.planes(), at.h, at.w, ptr<T>(gx));
+    });
+    return gx;
+  }
+  Grads<1> backward(const Tensor& ggx, NeedMask) { return {avg_pool(ggx, at)}; }
+};
+
+LEVIN_OP_TABLE(MaxPool)
+LEVIN_OP_TABLE(MaxPoolScatter)
+LEVIN_OP_TABLE(MaxPoolGather)
+LEVIN_OP_TABLE(AvgPool)
+LEVIN_OP_TABLE(AvgPoolBackward)
+
+Tensor max_pool_scatter(const Tensor& gy, const Tensor& index, const Windows& at) {
+  return apply(MaxPoolScatter{at, index}, gy);
+}
+Tensor max_pool_gather(const Tensor& x, const Tensor& index, const Windows& at) {
+  return apply(MaxPoolGather{at, index}, x);
+}
+Tensor avg_pool(const Tensor& x, const Windows& at) { return apply(AvgPool{at}, x); }
+Tensor avg_pool_backward(const Tensor& gy, const Windows& at) { return apply(AvgPoolBackward{at}, gy); }
+
+void check_image(const char* op, const Tensor& x) {
+  if (x.rank() != 4) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
+  // Places in a plane are 32-bit.
+  if (x.shape()[2] * x.shape()[3] > std::int64_t{1} << 30)
+    fail<ShapeError>(op, ": a plane of x ", x.shape(), " has more than 2^30 elements");
+}
+
+PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
+  const auto i = static_cast<std::size_t>(d);
+  const std::int64_t kernel = o.kernel[i], stride = o.stride ? (*o.stride)[i] : kernel, padding = o.padding[i],
+                     in = x.shape()[2 + d];
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  if (kernel < 1 || kernel > kMost) fail<ShapeError>(op, ": kernel is ", kernel, ", expected 1 to 2^30");
+  if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
+  if (padding < 0 || padding > kernel / 2)
+    fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
+  const std::int64_t room = in + 2 * padding - kernel;
+  if (room < 0) {
+    fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", 2 + d, ", x of shape ", x.shape(), " has ",
+                     in + 2 * padding, " with padding");
+  }
+  std::int64_t out = (o.ceil_mode ? (room + stride - 1) / stride : room / stride) + 1;
+  if (o.ceil_mode && (out - 1) * stride >= in + padding) --out;  // the last window must see something
+  return {.in = in,
+          .out = out,
+          .kernel = kernel,
+          .stride = stride,
+          .padding = padding,
+          .count_padding = o.count_include_pad};
+}
+
+Windows windows(const char* op, const Tensor& x, const PoolOptions& o) {
+  check_image(op, x);
+  const PoolAxis h = axis(op, x, 0, o), w = axis(op, x, 1, o);
+  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w};
+}
+
+Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_t, 2> output) {
+  check_image(op, x);
+  for (int d = 0; d < 2; ++d) {
+    const std::int64_t out = output[static_cast<std::size_t>(d)];
+    if (out < 0 || (out > 0 && x.shape()[2 + d] < 1)) {
+      fail<ShapeError>(op, ": ", out, " outputs are asked for along dimension ", 2 + d, " of x ", x.shape());
+    }
+  }
+  const PoolAxis h{.in = x.shape()[2], .out = output[0], .adaptive = true},
+      w{.in = x.shape()[3], .out = output[1], .adaptive = true};
+  return {x.shape(), {x.shape()[0], x.shape()[1], h.out, w.out}, h, w};
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
+  return apply(MaxPool{windows("max_pool2d", x, options)}, x);
+}
+Tensor max_pool2d(const Tensor& x, std::int64_t kernel) {
+  return max_pool2d(x, PoolOptions{.kernel = {kernel, kernel}});
+}
+Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
+  return avg_pool(x, windows("avg_pool2d", x, options));
+}
+Tensor avg_pool2d(const Tensor& x, std::int64_t kernel) {
+  return avg_pool2d(x, PoolOptions{.kernel = {kernel, kernel}});
+}
+Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) {
+  return avg_pool(x, adaptive_windows("adaptive_avg_pool2d", x, output));
+}
+Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output) {
+  return apply(MaxPool{adaptive_windows("adaptive_max_pool2d", x, output)}, x);
+}
+
+}  // namespace levin

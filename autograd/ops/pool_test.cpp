@@ -1,0 +1,215 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+
+struct Window {
+  std::int64_t r0, r1, c0, c1, count;
+};
+using WindowAt = std::function<Window(std::int64_t i, std::int64_t j)>;
+
+Tensor pooled(const Tensor& x, std::int64_t oh, std::int64_t ow, bool largest, const WindowAt& window) {
+  const auto v = x.detach().to_vector<double>();
+  std::vector<double> out;
+  for (std::int64_t p = 0; p < x.size(0) * x.size(1); ++p) {
+    for (std::int64_t i = 0; i < oh; ++i) {
+      for (std::int64_t j = 0; j < ow; ++j) {
+        const Window w = window(i, j);
+        double most = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (std::int64_t r = w.r0; r < w.r1; ++r) {
+          for (std::int64_t c = w.c0; c < w.c1; ++c) {
+            const double e = v[static_cast<std::size_t>((p * x.size(2) + r) * x.size(3) + c)];
+            most = std::max(most, e);
+            sum += e;
+          }
+        }
+        out.push_back(largest ? most : sum / double(w.count));
+      }
+    }
+  }
+  return from_data(out, {x.size(0), x.size(1), oh, ow}, cpu);
+}
+
+WindowAt strided(const Shape& x, const PoolOptions& o) {
+  return [x, o](std::int64_t i, std::int64_t j) {
+    const auto stride = o.stride.value_or(o.kernel);
+    std::int64_t r0 = i * stride[0] - o.padding[0], c0 = j * stride[1] - o.padding[1];
+    const std::int64_t r1 = std::min(r0 + o.kernel[0], x[2] + o.padding[0]),
+                       c1 = std::min(c0 + o.kernel[1], x[3] + o.padding[1]);
+    const std::int64_t with_padding = (r1 - r0) * (c1 - c0);
+    Window w{std::max<std::int64_t>(r0, 0), std::min(r1, x[2]), std::max<std::int64_t>(c0, 0), std::min(c1, x[3]), 0};
+    w.count = o.count_include_pad ? with_padding : (w.r1 - w.r0) * (w.c1 - w.c0);
+    return w;
+  };
+}
+WindowAt adaptive(const Shape& x, std::int64_t oh, std::int64_t ow) {
+  return [=](std::int64_t i, std::int64_t j) {
+    Window w{i * x[2] / oh, ((i + 1) * x[2] + oh - 1) / oh, j * x[3] / ow, ((j + 1) * x[3] + ow - 1) / ow, 0};
+    w.count = (w.r1 - w.r0) * (w.c1 - w.c0);
+    return w;
+  };
+}
+
+struct PoolSample {
+  Shape x;
+  PoolOptions options;
+  std::int64_t oh, ow;
+};
+const std::vector<PoolSample>& pool_samples() {
+  static const std::vector<PoolSample> samples{
+      {{1, 1, 1, 1}, {.kernel = {1, 1}}, 1, 1},
+      {{1, 2, 4, 4}, {}, 2, 2},
+      {{1, 1, 5, 7}, {}, 2, 3},
+      {{1, 1, 5, 4}, {.kernel = {3, 2}, .stride = {{2, 1}}, .padding = {1, 1}}, 3, 5},
+      {{1, 2, 5, 3}, {.kernel = {2, 2}, .stride = {{2, 2}}, .ceil_mode = true}, 3, 2},
+      {{2, 1, 4, 4}, {.kernel = {3, 3}, .stride = {{1, 1}}, .padding = {1, 1}, .count_include_pad = false}, 4, 4},
+      {{0, 2, 4, 4}, {}, 2, 2},
+      {{3, 5, 28, 30}, {}, 14, 15},
+  };
+  return samples;
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(max_pool2d) {
+  OpCase c{.ops = {"max_pool2d", "max_pool2d_backward"}, .dtypes = kFloatDTypes};
+  for (const PoolSample& s : pool_samples()) {
+    c.samples.push_back(
+        {.inputs = {real(s.x)},
+         .call = [s](const Tensors& in) { return Tensors{max_pool2d(in[0], s.options)}; },
+         .reference =
+             [s](const Tensors& in) { return Tensors{pooled(in[0], s.oh, s.ow, true, strided(s.x, s.options))}; }});
+  }
+  c.samples.push_back({.inputs = {real({1, 2, 5, 3})},
+                       .call =
+                           [](const Tensors& in) {
+                             return Tensors{adaptive_max_pool2d(in[0], {3, 2})};
+                           },
+                       .reference =
+                           [](const Tensors& in) {
+                             return Tensors{pooled(in[0], 3, 2, true, adaptive({1, 2, 5, 3}, 3, 2))};
+                           }});
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)max_pool2d(zeros({3, 3}, cpu), 2);
+                      },
+                      throws<ShapeError>, "max_pool2d: x has shape [3, 3]"});
+  c.errors.push_back({"kernel",
+                      [] {
+                        (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), 4);
+                      },
+                      throws<ShapeError>, "max_pool2d: the kernel is 4"});
+  c.errors.push_back({"padding",
+                      [] {
+                        (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), {.padding = {2, 0}});
+                      },
+                      throws<ShapeError>, "max_pool2d: padding is 2"});
+  c.errors.push_back({"stride",
+                      [] {
+                        (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), {.stride = {{0, 1}}});
+                      },
+                      throws<ShapeError>, "max_pool2d: stride is 0"});
+  return c;
+}
+
+LEVIN_OP_CASE(avg_pool2d) {
+  OpCase c{.ops = {"avg_pool2d", "avg_pool2d_backward"}, .dtypes = kFloatDTypes, .sums = 9};
+  for (const PoolSample& s : pool_samples()) {
+    c.samples.push_back(
+        {.inputs = {real(s.x)},
+         .call = [s](const Tensors& in) { return Tensors{avg_pool2d(in[0], s.options)}; },
+         .reference =
+             [s](const Tensors& in) { return Tensors{pooled(in[0], s.oh, s.ow, false, strided(s.x, s.options))}; }});
+  }
+  for (const auto& [h, w] : {std::pair{3, 2}, {1, 1}, {7, 4}}) {
+    c.samples.push_back({.inputs = {real({1, 2, 5, 3})},
+                         .call =
+                             [h = h, w = w](const Tensors& in) {
+                               return Tensors{adaptive_avg_pool2d(in[0], {h, w})};
+                             },
+                         .reference =
+                             [h = h, w = w](const Tensors& in) {
+                               return Tensors{pooled(in[0], h, w, false, adaptive({1, 2, 5, 3}, h, w))};
+                             }});
+  }
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)avg_pool2d(zeros({3, 3}, cpu), 2);
+                      },
+                      throws<ShapeError>, "avg_pool2d: x has shape [3, 3]"});
+  c.errors.push_back({"adaptive",
+                      [] {
+                        (void)adaptive_avg_pool2d(zeros({1, 1, 0, 3}, cpu), {2, 2});
+                      },
+                      throws<ShapeError>, "adaptive_avg_pool2d: 2 outputs"});
+  return c;
+}
+
+LEVIN_OP_CASE(max_pool2d_gather) {
+  // The gather runs when the backward is differentiated.
+  OpCase c{.ops = {"max_pool2d_gather", "max_pool2d_backward"}, .dtypes = kFloatDTypes};
+  for (const Shape& x : {Shape{1, 1, 1, 1}, Shape{1, 1, 4, 4}, Shape{0, 1, 4, 4}}) {
+    c.samples.push_back(
+        {.inputs = {real(x), real(x)},
+         .call =
+             [](const Tensors& in) {
+               // d/dg <d max_pool(v) / dv . g, u>: what flows from u through the gather.
+               const GradMode on(true);
+               Tensor v = in[0].detach();
+               if (in[0].device().is_meta()) return Tensors{max_pool2d(in[1], {.kernel = {1, 1}})};
+               v.requires_grad_();
+               const std::int64_t k = v.size(2) > 1 ? 2 : 1;
+               const Tensor y = max_pool2d(v, k);
+               Tensor g = ones_like(y.detach());
+               g.requires_grad_();
+               const Tensor gv = grad(std::span(&y, 1), std::span(&v, 1), std::span(&g, 1), {.create_graph = true})[0];
+               const Tensor u = in[1];
+               const Tensor result =
+                   grad(std::span(&gv, 1), std::span(&g, 1), std::span(&u, 1), {.create_graph = true})[0];
+               return Tensors{k == 2 ? repeat_interleave(repeat_interleave(result, 2, 2), 2, 3) : result};
+             },
+         .reference =
+             [](const Tensors& in) {
+               const auto v = in[0].to_vector<double>(), u = in[1].to_vector<double>();
+               const std::int64_t n = in[0].size(2), k = n > 1 ? 2 : 1;
+               std::vector<double> out(v.size());
+               for (std::int64_t r = 0; r < (in[0].numel() ? n : 0); ++r) {
+                 for (std::int64_t c2 = 0; c2 < n; ++c2) {
+                   std::int64_t best = (r / k * k) * n + c2 / k * k;
+                   for (std::int64_t a = 0; a < k; ++a) {
+                     for (std::int64_t b = 0; b < k; ++b) {
+                       const std::int64_t at = (r / k * k + a) * n + c2 / k * k + b;
+                       if (v[static_cast<std::size_t>(at)] > v[static_cast<std::size_t>(best)]) best = at;
+                     }
+                   }
+                   out[static_cast<std::size_t>(r * n + c2)] = u[static_cast<std::size_t>(best)];
+                 }
+               }
+               return Tensors{from_data(out, in[0].shape(), cpu)};
+             },
+         .gradcheck = false});
+  }
+  c.errors.push_back(
+      {"rank", [] { (void)max_pool2d(zeros({3}, cpu), 2); }, throws<ShapeError>, "max_pool2d: x has shape [3]"});
+  return c;
+}
+
+TEST_CASE("max pooling keeps the first of equal values, and a NaN") {
+  Tensor x = tensor({1.0, 1.0, 1.0, 1.0}, cpu);
+  Tensor image = reshape(x, {1, 1, 2, 2}).detach();
+  image.requires_grad_();
+  backward(sum(max_pool2d(image, 2)));
+  CHECK(image.grad().to_vector<double>() == std::vector<double>{1, 0, 0, 0});
+  const Tensor nan = reshape(tensor({1.0, std::nan(""), 3.0, 2.0}, cpu), {1, 1, 2, 2});
+  CHECK(std::isnan(max_pool2d(nan, 2).item()));
+}
+
+}  // namespace levin::testing

@@ -1,0 +1,212 @@
+// Pooling over [planes, height, width] to [planes, h.out, w.out]; a plane is one channel of one image. Tensors contiguous,
+// T: float, double, f16, bf16; sums in Accum<T>.
+//
+//   max_pool(on, x, planes, h, w, y, index)        y = the largest of the window (the first of equals; NaN wins),
+//                                                  index = its place in the plane, y * width + x
+//   max_pool_scatter(on, gy, index, planes, h, w, gx)   gx[index] += gy, 0 elsewhere: the gradient
+//   max_pool_gather(on, x, index, planes, h, w, y)      y = x[index]: the gradient's gradient
+//   avg_pool(on, x, planes, h, w, y)                    y = sum of the window / (h.count * w.count)
+//   avg_pool_backward(on, gy, planes, h, w, gx)         spreads gy / count over the window; overlaps add in order
+//
+// A plane belongs to one task, so results do not depend on the number of threads. No window is empty.
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_POOL_CUH
+#define LEVIN_KERNELS_POOL_CUH
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu.h"
+#include "kernels/hd.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels {
+
+// The windows along one axis: output o sees inputs [begin(o), end(o)).
+struct PoolAxis {
+  std::int64_t in = 0, out = 0;
+  std::int64_t kernel = 1, stride = 1, padding = 0;  // adaptive axes cut `in` into `out` parts instead
+  bool adaptive = false;
+  bool count_padding = false;  // an average divides by padded elements too
+
+  LEVIN_HD std::int64_t begin(std::int64_t o) const {
+    return adaptive ? o * in / out : std::max<std::int64_t>(0, o * stride - padding);
+  }
+  LEVIN_HD std::int64_t end(std::int64_t o) const {
+    return adaptive ? ((o + 1) * in + out - 1) / out : std::min(in, o * stride - padding + kernel);
+  }
+  LEVIN_HD std::int64_t count(std::int64_t o) const {
+    if (adaptive || !count_padding) return end(o) - begin(o);
+    const std::int64_t first = o * stride - padding;
+    return std::min(first + kernel, in + padding) - first;
+  }
+};
+
+// Planes a task: about 64 K elements.
+inline std::int64_t planes_at_once(const PoolAxis& h, const PoolAxis& w) {
+  return std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, h.in * w.in));
+}
+
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/pool.cuh"
+#include "kernels/each_level.h"
+
+namespace levin::kernels::cpu {
+LEVIN_PICK(max_pool)
+LEVIN_PICK(max_pool_scatter)
+LEVIN_PICK(max_pool_gather)
+LEVIN_PICK(avg_pool)
+LEVIN_PICK(avg_pool_backward)
+}  // namespace levin::kernels::cpu
+
+#endif  // LEVIN_KERNELS_POOL_CUH
+#else
+
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// Two by two without overlap, the usual case: a row of maxima without branches.
+template <class T>
+void max_pool_2x2_row(const T* top, const T* bottom, std::int32_t at, std::int32_t width, T* y, std::int32_t* index,
+                      std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t o = 0; o < n; ++o) {
+    const auto v0 = Accum<T>(top[2 * o]), v1 = Accum<T>(top[2 * o + 1]), v2 = Accum<T>(bottom[2 * o]),
+               v3 = Accum<T>(bottom[2 * o + 1]);
+    auto best = v0;
+    std::int32_t place = 0;
+    const bool b1 = v1 > best || v1 != v1;
+    best = b1 ? v1 : best;
+    place = b1 ? 1 : place;
+    const bool b2 = v2 > best || v2 != v2;
+    best = b2 ? v2 : best;
+    place = b2 ? width : place;
+    const bool b3 = v3 > best || v3 != v3;
+    best = b3 ? v3 : best;
+    place = b3 ? width + 1 : place;
+    y[o] = T(best);
+    index[o] = at + static_cast<std::int32_t>(2 * o) + place;
+  }
+}
+
+template <class T>
+void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
+              std::int32_t* index) {
+  const auto two = [](const PoolAxis& a) {
+    return !a.adaptive && a.kernel == 2 && a.stride == 2 && a.padding == 0 && 2 * a.out <= a.in;
+  };
+  const bool plain = two(h) && two(w);
+  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t p = first; p < last; ++p) {
+      const T* in = x + p * h.in * w.in;
+      T* out = y + p * h.out * w.out;
+      std::int32_t* places = index + p * h.out * w.out;
+      for (std::int64_t i = 0; i < h.out; ++i, out += w.out, places += w.out) {
+        if (plain) {
+          max_pool_2x2_row(in + 2 * i * w.in, in + (2 * i + 1) * w.in, static_cast<std::int32_t>(2 * i * w.in),
+                           static_cast<std::int32_t>(w.in), out, places, w.out);
+          continue;
+        }
+        for (std::int64_t j = 0; j < w.out; ++j) {
+          std::int64_t place = h.begin(i) * w.in + w.begin(j);
+          auto best = Accum<T>(in[place]);
+          for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
+            for (std::int64_t c = w.begin(j); c < w.end(j); ++c) {
+              const auto v = Accum<T>(in[r * w.in + c]);
+              if (v > best || v != v) {
+                best = v;
+                place = r * w.in + c;
+              }
+            }
+          }
+          out[j] = T(best);
+          places[j] = static_cast<std::int32_t>(place);
+        }
+      }
+    }
+  });
+}
+
+// Adds into a plane of Accum<T>; for 16-bit types a scratch plane keeps the sums from being rounded one by one.
+template <class T, class F>
+void gather_into_planes(const Cpu& on, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx, F&& add) {
+  using A = Accum<T>;
+  const std::int64_t size = h.in * w.in;
+  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
+    A* scratch = nullptr;
+    if constexpr (!std::is_same_v<A, T>) scratch = new A[static_cast<std::size_t>(size)];
+    for (std::int64_t p = first; p < last; ++p) {
+      T* out = gx + p * size;
+      A* sums;
+      if constexpr (std::is_same_v<A, T>)
+        sums = out;
+      else
+        sums = scratch;
+      std::fill(sums, sums + size, A(0));
+      add(p, sums);
+      if constexpr (!std::is_same_v<A, T>) {
+        for (std::int64_t i = 0; i < size; ++i) out[i] = T(sums[i]);
+      }
+    }
+    delete[] scratch;
+  });
+}
+
+template <class T>
+void max_pool_scatter(const Cpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                      const PoolAxis& w, T* gx) {
+  const std::int64_t n = h.out * w.out;
+  gather_into_planes(on, planes, h, w, gx, [=](std::int64_t p, Accum<T>* sums) {
+    for (std::int64_t o = p * n; o < (p + 1) * n; ++o) sums[index[o]] += Accum<T>(gy[o]);
+  });
+}
+
+template <class T>
+void max_pool_gather(const Cpu& on, const T* x, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                     const PoolAxis& w, T* y) {
+  const std::int64_t n = h.out * w.out, size = h.in * w.in;
+  on.parallel_for(planes, planes_at_once(h, w), [=](std::int64_t first, std::int64_t last) {
+    for (std::int64_t p = first; p < last; ++p) {
+      for (std::int64_t o = p * n; o < (p + 1) * n; ++o) y[o] = x[p * size + index[o]];
+    }
+  });
+}
+
+template <class T>
+void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
+  using A = Accum<T>;
+  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t p = first; p < last; ++p) {
+      const T* in = x + p * h.in * w.in;
+      T* out = y + p * h.out * w.out;
+      for (std::int64_t i = 0; i < h.out; ++i) {
+        for (std::int64_t j = 0; j < w.out; ++j) {
+          A sum = 0;
+          for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
+            for (std::int64_t c = w.begin(j); c < w.end(j); ++c) sum += A(in[r * w.in + c]);
+          }
+          *out++ = T(sum / A(h.count(i) * w.count(j)));
+        }
+      }
+    }
+  });
+}
+
+template <class T>
+void avg_pool_backward(const Cpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
+  using A = Accum<T>;
+  gather_into_planes(on, planes, h, w, gx, [&](std::int64_t p, A* sums) {
+    const T* g = gy + p * h.out * w.out;
+    for (std::int64_t i = 0; i < h.out; ++i) {
+      for (std::int64_t j = 0; j < w.out; ++j) {
+        const A share = A(*g++) / A(h.count(i) * w.count(j));
+        for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
+          for (std::int64_t c = w.begin(j); c < w.end(j); ++c) sums[r * w.in + c] += share;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif
