@@ -284,8 +284,8 @@ struct GroupNorm {
 struct BatchNormBackward {
   static constexpr OpInfo info{.name = "batch_norm_backward"};
   double eps;
-  Stash mean, rstd;                 // training
-  Stash running_mean, running_var;  // evaluation; undefined in training
+  Stash mean, rstd;                      // training
+  SavedInput running_mean, running_var;  // evaluation; undefined in training
   NeedMask wanted;
   DType parameter_dtype;
   SavedInput gy{}, x{}, w{};
@@ -308,8 +308,8 @@ struct BatchNormBackward {
                                           static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<W>(gw),
                                           ptr_or_null<W>(gb), z.n, z.c, z.s);
       } else {
-        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const W*>(ptr<W>(running_mean)),
-                                               static_cast<const W*>(ptr<W>(running_var)), ptr_or_null<T>(gx),
+        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const W*>(ptr<W>(running_mean.get())),
+                                               static_cast<const W*>(ptr<W>(running_var.get())), ptr_or_null<T>(gx),
                                                ptr_or_null<W>(gw), ptr_or_null<W>(gb), z.n, z.c, z.s, eps);
       }
     });
@@ -326,8 +326,8 @@ struct BatchNormBackward {
     const Sizes z = sizes_of(in[1]);
     const Tensor g = reshape(cast(in[0], t), {z.n, z.c, z.s}), v = reshape(cast(in[1], t), {z.n, z.c, z.s});
     const auto mean_of = [](const Tensor& m) { return levin::mean(m, {0, 2}, KeepDim::yes); };
-    const Tensor d = v - (training() ? mean_of(v) : per_channel(running_mean, t));
-    const Tensor r = rsqrt((training() ? mean_of(d * d) : per_channel(running_var, t)) + eps), h = d * r;
+    const Tensor d = v - (training() ? mean_of(v) : per_channel(running_mean.get(), t));
+    const Tensor r = rsqrt((training() ? mean_of(d * d) : per_channel(running_var.get(), t)) + eps), h = d * r;
     const Tensor u = in[2].defined() ? g * per_channel(in[2], t) : g;
     const Tensor gx = training() ? (u - mean_of(u) - h * mean_of(u * h)) * r : u * r;
     return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()), cast_like(sum(g * h, {0, 2}), in[2]),
@@ -343,8 +343,8 @@ struct BatchNormBackward {
 struct BatchNorm {
   static constexpr OpInfo info{.name = "batch_norm", .autocast = AutocastPolicy::full};
   double eps;
-  Stash running_mean{}, running_var{};  // defined: evaluation
-  Tensor* batch_mean = nullptr;         // training: where the statistics go, during forward only
+  SavedInput running_mean{}, running_var{};  // defined: evaluation
+  Tensor* batch_mean = nullptr;              // training: where the statistics go, during forward only
   Tensor* batch_var = nullptr;
   SavedInput x{}, w{};
   Stash mean{}, rstd{};
@@ -354,7 +354,7 @@ struct BatchNorm {
     const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
     const Sizes z = sizes_of(in);
     Tensor y = empty_like(in);
-    parameter_dtype = running_mean.defined() ? running_mean.dtype() : parameters_of(x_, w_, b_);
+    parameter_dtype = running_mean.defined() ? running_mean.get().dtype() : parameters_of(x_, w_, b_);
     const bool training = !running_mean.defined();
     Tensor unbiased;
     if (training) {
@@ -373,8 +373,8 @@ struct BatchNorm {
         kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<W>(spare),
                                        ptr<W>(unbiased), z.n, z.c, z.s, 1.0, eps);
       } else {
-        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const W*>(ptr<W>(running_mean)),
-                                      static_cast<const W*>(ptr<W>(running_var)), ptr<T>(y), z.n, z.c, z.s, eps);
+        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const W*>(ptr<W>(running_mean.get())),
+                                      static_cast<const W*>(ptr<W>(running_var.get())), ptr<T>(y), z.n, z.c, z.s, eps);
       }
     });
     if (training) {
@@ -444,10 +444,10 @@ Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias
     check_alike("batch_norm_eval", bias, *t);
   }
   check_alike("batch_norm_eval", running_mean, running_var);
-  return apply(BatchNorm{.eps = eps,
-                         .running_mean = running_mean.detach().contiguous(),
-                         .running_var = running_var.detach().contiguous()},
-               x, weight, bias);
+  BatchNorm op{.eps = eps};
+  op.running_mean = running_mean.detach().contiguous();
+  op.running_var = running_var.detach().contiguous();
+  return apply(std::move(op), x, weight, bias);
 }
 
 }  // namespace levin

@@ -105,7 +105,7 @@ Tensor erf(const Tensor& x) { return unary<Erf>(x); }
 Tensor atan2(const Tensor& y, const Tensor& x) { return apply(Binary<Atan2>{}, y, x); }
 Tensor pow(const Tensor& x, const Tensor& y) { return apply(Binary<Pow>{}, x, y); }
 Tensor pow(const Tensor& x, Scalar y) {
-  if (y.real() == 2) return square(x);  // exact, and far cheaper
+  if (y.real() == 2 && is_float(x.dtype())) return square(x);  // exact, and far cheaper
   return apply(WithNumber<Pow, Side::right>{{}, y}, x);
 }
 
