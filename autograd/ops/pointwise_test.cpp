@@ -116,7 +116,7 @@ LEVIN_OP_CASE(with_numbers) {
     }
   };
   add([](const Tensor& x) { return (x + 1.5) * 2 - (0.25 + x); }, [](double x) { return (x + 1.5) * 2 - (0.25 + x); });
-  add([](const Tensor& x) { return 3 - x; }, [](double x) { return 3 - x; });
+  add([](const Tensor& x) { return 3.5 - x; }, [](double x) { return 3.5 - x; });
   add([](const Tensor& x) { return 2 / x; }, [](double x) { return 2 / x; });
   add([](const Tensor& x) { return x / 4; }, [](double x) { return x / 4; });
   c.errors.push_back({"a fraction meets integers", [] { (void)(zeros({2}, cpu, DType::i64) + 0.5); },

@@ -51,7 +51,8 @@ bool takes_dtype(const Input& in) { return in.kind == Input::Kind::real || in.ki
 
 Tensors widened(const OpSample& s, const Tensors& inputs) {
   Tensors wide;
-  for (std::size_t i = 0; i < inputs.size(); ++i) wide.push_back(takes_dtype(s.inputs[i]) ? inputs[i].detach().to(DType::f64) : inputs[i]);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    wide.push_back(takes_dtype(s.inputs[i]) ? inputs[i].detach().to(DType::f64) : inputs[i]);
   return wide;
 }
 
@@ -77,7 +78,8 @@ void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors
     for (const double v : b) {
       if (std::isfinite(v)) scale = std::max(scale, std::abs(v));
     }
-    const double eps = is_float(got[k].dtype()) && is_float(dtype) ? std::max(epsilon(dtype), epsilon(got[k].dtype())) : 0;
+    const double eps =
+        is_float(got[k].dtype()) && is_float(dtype) ? std::max(epsilon(dtype), epsilon(got[k].dtype())) : 0;
     const double tolerance = c.ulps * eps * std::sqrt(c.sums) * scale;
     for (std::size_t i = 0; i < a.size(); ++i) {
       if (std::isnan(b[i]) && std::isnan(a[i])) continue;
@@ -100,7 +102,8 @@ Tensor laid_out(const Tensor& t, Layout layout) {
   if (layout == Layout::transposed) {
     std::vector<std::int64_t> order;
     for (int d = x.rank() - 1; d >= 0; --d) order.push_back(d);
-    return permute(permute(x, Dims(std::span<const std::int64_t>(order))).clone(), Dims(std::span<const std::int64_t>(order)));
+    return permute(permute(x, Dims(std::span<const std::int64_t>(order))).clone(),
+                   Dims(std::span<const std::int64_t>(order)));
   }
   if (layout == Layout::stepped) {
     const int last = x.rank() - 1;
@@ -244,7 +247,7 @@ void collect_names(const Tensors& roots, std::set<std::string>& names) {
   }
 }
 
-// Names of the ops on the tape of the forward, and on that of the backward.
+// Names of the ops on the tape of the forward, of the backward, and of the backward's backward.
 void trace(const OpSample& s, std::set<std::string>& names) {
   Tensors in = make_inputs(s, DType::f64, 5), wanted;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -262,7 +265,21 @@ void trace(const OpSample& s, std::set<std::string>& names) {
     seeds.push_back(ones_like(t.detach()));
     seeds.back().requires_grad_();
   }
-  if (!roots.empty()) collect_names(grad(roots, wanted, seeds, {.create_graph = true, .allow_unused = true}), names);
+  if (roots.empty()) return;
+  Tensors first;
+  for (Tensor& g : grad(roots, wanted, seeds, {.create_graph = true, .allow_unused = true})) {
+    if (g.defined() && g.requires_grad()) first.push_back(std::move(g));
+  }
+  collect_names(first, names);
+  // A linear op's derivative appears only when its gradient is differentiated by the cotangent.
+  if (!first.empty()) {
+    Tensors again;
+    for (const Tensor& g : first) {
+      again.push_back(ones_like(g.detach()));
+      again.back().requires_grad_();
+    }
+    collect_names(grad(first, seeds, again, {.create_graph = true, .allow_unused = true}), names);
+  }
 }
 
 void check_gradients(const OpSample& s) {
@@ -327,9 +344,7 @@ void check_versions(const OpCase& c, const OpSample& s) {
     try {
       const Tensors after = grad(roots, wanted, seeds, keep);
       for (std::size_t k = 0; k < before.size(); ++k) REQUIRE(same_bits(before[k], after[k]));
-    } catch (const AutogradError& e) {
-      CHECK(std::string(e.what()).find("fill_") != std::string::npos);
-    }
+    } catch (const AutogradError& e) { CHECK(std::string(e.what()).find("fill_") != std::string::npos); }
   }
 }
 
@@ -339,8 +354,7 @@ void check_undefined(const OpSample& s, const Tensors& inputs) {
     broken[i] = Tensor();
     try {
       (void)s.call(broken);  // optional operands may be left out
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
   }
 }
 
@@ -354,9 +368,7 @@ void check_refused_dtypes(const OpCase& c, const OpSample& s) {
     bool refused = false;
     try {
       (void)s.call(inputs);
-    } catch (const UnsupportedError&) {
-      refused = true;
-    } catch (const DTypeError&) {
+    } catch (const UnsupportedError&) { refused = true; } catch (const DTypeError&) {
       refused = true;
     }
     REQUIRE(refused);
@@ -436,7 +448,8 @@ TEST_CASE("every op of the table has samples, and every case runs the ops it cla
     for (const std::string& op : c.ops) {
       CHECK_MESSAGE(table.count(op), named.name << " claims " << op << ", which is not in the op table");
       if (differentiable.count(op)) {
-        CHECK_MESSAGE(c.differentiable, named.name << " claims the differentiable op " << op << " but checks no gradients");
+        CHECK_MESSAGE(c.differentiable,
+                      named.name << " claims the differentiable op " << op << " but checks no gradients");
         CHECK_MESSAGE(run_ops.count(op), named.name << " claims " << op << " but does not run it");
       }
       covered.insert(op);
@@ -459,7 +472,9 @@ void for_each_case(F&& f) {
 }  // namespace
 
 TEST_CASE("ops: values match the f64 reference in every dtype") { for_each_case(check_values); }
-TEST_CASE("ops: strided, transposed, unaligned and expanded inputs give the same result") { for_each_case(check_layouts); }
+TEST_CASE("ops: strided, transposed, unaligned and expanded inputs give the same result") {
+  for_each_case(check_layouts);
+}
 TEST_CASE("ops: the number of threads changes no bit") { for_each_case(check_threads); }
 TEST_CASE("ops: the meta device gives the same shapes and dtypes") { for_each_case(check_meta); }
 TEST_CASE("ops: gradcheck and gradgradcheck in f64") {
