@@ -1,0 +1,193 @@
+// Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "kernels/softmax.cuh"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+kernels::Reduction kernel_reduction(Reduction r) {
+  return r == Reduction::none  ? kernels::Reduction::none
+         : r == Reduction::sum ? kernels::Reduction::sum
+                               : kernels::Reduction::mean;
+}
+DType accumulator(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+template <class T>
+const T* optional_ptr(const Tensor& t) {
+  return t.defined() ? ptr<T>(t) : nullptr;
+}
+
+// What a loss over classes is told, dense and checked. Nothing in it has a gradient.
+struct Classes {
+  Tensor target;  // i64 [rows]
+  Tensor weight;  // [cols] or undefined
+  std::int64_t ignore_index;
+  double label_smoothing = 0;
+  Reduction reduction;
+};
+
+// d loss / d logits [rows, cols] = g (s softmax(x) - q), with the share q of each class in a row's target and s its sum.
+struct CrossEntropyBackward {
+  static constexpr OpInfo info{.name = "cross_entropy_backward"};
+  Classes c;
+  Stash lse, weight_sum;
+  SavedInput gy{}, x{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& x_) {
+    gy = gy_;
+    x = x_;
+    Tensor gx = empty_like(x_);
+    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+      using A = kernels::Accum<T>;
+      const Tensor g = gy_.contiguous(), logits = x_.contiguous();
+      kernels::cpu::cross_entropy_backward(
+          on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(logits)),
+          static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target)), optional_ptr<T>(c.weight),
+          static_cast<const A*>(ptr<A>(lse)), static_cast<const A*>(ptr<A>(weight_sum)), ptr<T>(gx), x_.shape()[0],
+          x_.shape()[1], c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
+    });
+    return gx;
+  }
+  Tensor reference(const Tensor& g, const Tensor& logits) const {
+    const std::int64_t rows = logits.shape()[0], cols = logits.shape()[1];
+    const DType dtype = logits.dtype();
+    const Tensor ignored = eq(c.target, c.ignore_index);
+    Tensor q = cast(one_hot(masked_fill(c.target, ignored, 0), cols), dtype) * (1 - c.label_smoothing) +
+               c.label_smoothing / static_cast<double>(cols);
+    if (c.weight.defined()) {
+      // The smooth part weighs every class by its own weight, the sharp part by the target's: both are q's columns.
+      q = q * c.weight;
+    }
+    q = masked_fill(q, unsqueeze(ignored, 1), 0);
+    const Tensor slope = sum(q, 1, KeepDim::yes) * softmax(logits, 1) - q;
+    if (c.reduction == Reduction::none) return reshape(g, {rows, 1}) * slope;
+    return (c.reduction == Reduction::mean ? g / reshape(cast(weight_sum, dtype), {}) : g) * slope;
+  }
+  Grads<2> backward(const Tensor& gg, NeedMask need) {
+    return vjp<2>([&](auto& in) { return reference(in[0], in[1]); }, std::array{gy.get(), x.get()}, std::array{gg},
+                  need);
+  }
+};
+
+// logits [rows, cols] -> [rows] for Reduction::none, else a single element.
+struct CrossEntropy {
+  static constexpr OpInfo info{.name = "cross_entropy", .autocast = AutocastPolicy::full};
+  Classes c;
+  SavedInput x{};
+  Stash lse{}, weight_sum{};
+
+  Tensor forward(const Tensor& x_) {
+    const std::int64_t rows = x_.shape()[0], cols = x_.shape()[1];
+    Tensor out = empty(c.reduction == Reduction::none ? Shape{rows} : Shape{}, x_.device(), x_.dtype());
+    lse = empty({rows}, x_.device(), accumulator(x_.dtype()));
+    weight_sum = empty({1}, x_.device(), accumulator(x_.dtype()));
+    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+      using A = kernels::Accum<T>;
+      const Tensor logits = x_.contiguous();
+      kernels::cpu::cross_entropy(on, static_cast<const T*>(ptr<T>(logits)),
+                                  static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target)),
+                                  optional_ptr<T>(c.weight), ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), rows, cols,
+                                  c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
+    });
+    x = x_;
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) {
+    return {apply(CrossEntropyBackward{c, lse, weight_sum}, gy, x.get())};
+  }
+};
+
+LEVIN_OP_TABLE(CrossEntropy)
+LEVIN_OP_TABLE(CrossEntropyBackward)
+
+// target's shape is x's without dimension 1.
+void check_classes(const char* op, const Tensor& x, const Tensor& target, const Tensor& weight) {
+  if (x.rank() < 2 || target.shape() != x.shape().removed(1)) {
+    fail<ShapeError>(std::string(op), ": the input has shape ", x.shape(), " and target ", target.shape(),
+                     ", expected [N, C] and [N], or [N, C, d...] and [N, d...]");
+  }
+  if (target.dtype() != DType::i64) {
+    fail<DTypeError>(std::string(op), ": target is ", target.dtype(), ", expected class indices of i64");
+  }
+  check_same_device(op, x, target);
+  if (!weight.defined()) return;
+  check_same_dtype(op, x, weight);
+  check_same_device(op, x, weight);
+  if (weight.shape() != Shape{x.shape()[1]}) {
+    fail<ShapeError>(std::string(op), ": weight has shape ", weight.shape(), ", expected [", x.shape()[1],
+                     "], one for each class");
+  }
+}
+// `target` is dense.
+void check_range(const char* op, const Tensor& target, std::int64_t classes, std::int64_t ignore_index) {
+  if (!target.device().is_cpu()) return;
+  const std::int64_t* t = ptr<std::int64_t>(target);
+  const std::int64_t bad = kernels::cpu::first_bad_target(Cpu{}, t, target.numel(), classes, ignore_index);
+  if (bad < 0) return;
+  fail<IndexError>(std::string(op), ": target ", t[bad], " at position ", bad, " is not a class, expected 0 to ",
+                   classes - 1, " or ignore_index ", ignore_index);
+}
+
+// [N, C, d...] as rows of classes [N * d..., C].
+Tensor class_rows(const Tensor& x) {
+  if (x.rank() == 2) return x;
+  std::array<std::int64_t, kMaxRank> order{};
+  order[0] = 0;
+  for (int d = 2; d < x.rank(); ++d) order[static_cast<std::size_t>(d - 1)] = d;
+  order[static_cast<std::size_t>(x.rank() - 1)] = 1;
+  const Tensor last = permute(x, Dims(std::span<const std::int64_t>(order.data(), static_cast<std::size_t>(x.rank()))));
+  std::int64_t rows = 1;
+  for (int d = 0; d + 1 < last.rank(); ++d) rows *= last.shape()[d];
+  return reshape(last, {rows, x.shape()[1]});
+}
+Tensor dense(const Tensor& t) { return t.defined() ? t.detach().contiguous() : t; }
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  check_classes("cross_entropy", logits, target, options.weight);
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
+    fail<ConfigError>("cross_entropy: label_smoothing is ", options.label_smoothing, ", expected a value in [0, 1]");
+  }
+  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  Classes c{.target = reshape(dense(target), {target.numel()}),
+            .weight = dense(options.weight),
+            .ignore_index = options.ignore_index,
+            .label_smoothing = options.label_smoothing,
+            .reduction = options.reduction};
+  check_range("cross_entropy", c.target, logits.shape()[1], c.ignore_index);
+  const Tensor loss = apply(CrossEntropy{std::move(c)}, class_rows(logits));
+  return options.reduction == Reduction::none && target.rank() != 1 ? reshape(loss, Dims(target.shape().dims())) : loss;
+}
+
+Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options) {
+  check_classes("nll_loss", log_probs, target, options.weight);
+  if (!is_float(log_probs.dtype())) {
+    fail<UnsupportedError>("nll_loss: ", log_probs.dtype(), " on ", log_probs.device(), "; has f32, f64, f16, bf16");
+  }
+  const Tensor t = reshape(dense(target), {target.numel()});
+  check_range("nll_loss", t, log_probs.shape()[1], options.ignore_index);
+  const Tensor ignored = eq(t, options.ignore_index);
+  const Tensor index = masked_fill(t, ignored, 0);
+  Tensor picked = masked_fill(squeeze(gather(class_rows(log_probs), 1, unsqueeze(index, 1)), 1), ignored, 0);
+  if (options.reduction == Reduction::none) {
+    if (options.weight.defined()) picked = picked * index_select(dense(options.weight), 0, index);
+    return reshape(neg(picked), Dims(target.shape().dims()));
+  }
+  // Many small numbers: 16-bit ones are added in f32.
+  const DType wide = accumulator(log_probs.dtype());
+  picked = cast(picked, wide);
+  Tensor share = cast(logical_not(ignored), wide);
+  if (options.weight.defined()) share = share * cast(index_select(dense(options.weight), 0, index), wide);
+  const Tensor total = neg(sum(picked * share));
+  return cast(options.reduction == Reduction::mean ? total / sum(share) : total, log_probs.dtype());
+}
+
+Tensor accuracy(const Tensor& logits, const Tensor& target) {
+  check_classes("accuracy", logits, target, {});
+  return mean(cast(eq(argmax(logits.detach(), 1), target), DType::f32));
+}
+
+}  // namespace levin

@@ -1,0 +1,107 @@
+// Softmax and its logarithm along any dimension. The backwards are fused; `reference` in public ops is their derivative.
+#include "autograd/op_table.h"
+#include "kernels/dispatch.h"
+#include "kernels/softmax.cuh"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+// The tensor as [outer, dim, inner].
+struct Along {
+  std::int64_t outer = 1, dim = 1, inner = 1;
+  Along(const Shape& s, int d) : dim(s.rank() == 0 ? 1 : s[d]) {
+    for (int k = 0; k < s.rank(); ++k) (k < d ? outer : inner) *= k == d ? 1 : s[k];
+  }
+};
+
+struct SoftmaxName {
+  static constexpr OpInfo info{.name = "softmax", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo backward_info{.name = "softmax_backward"};
+};
+struct LogSoftmaxName {
+  static constexpr OpInfo info{.name = "log_softmax", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo backward_info{.name = "log_softmax_backward"};
+};
+
+// gx = y (gy - sum(gy y)), or gy - exp(y) sum(gy) for the logarithm.
+template <class Name>
+struct SoftmaxBackward {
+  static constexpr OpInfo info = Name::backward_info;
+  static constexpr bool kLog = std::is_same_v<Name, LogSoftmaxName>;
+  int dim;
+  SavedInput gy{}, y{};
+
+  Tensor forward(const Tensor& gy_, const Tensor& y_) {
+    gy = gy_;
+    y = y_;
+    Tensor gx = empty_like(y_);
+    dispatch(info, y_, kFloats, [&]<class T>(const Cpu& on, T) {
+      const Tensor g = gy_.contiguous(), out = y_.contiguous();
+      const Along n(y_.shape(), dim);
+      const T *pg = ptr<T>(g), *py = ptr<T>(out);
+      if constexpr (kLog)
+        kernels::cpu::log_softmax_backward(on, pg, py, ptr<T>(gx), n.outer, n.dim, n.inner);
+      else
+        kernels::cpu::softmax_backward(on, pg, py, ptr<T>(gx), n.outer, n.dim, n.inner);
+    });
+    return gx;
+  }
+  static Tensor reference(const Tensor& g, const Tensor& y, int dim) {
+    if (y.rank() == 0) return kLog ? g - exp(y) * g : y * (g - g * y);
+    if constexpr (kLog)
+      return g - exp(y) * sum(g, dim, KeepDim::yes);
+    else
+      return y * (g - sum(g * y, dim, KeepDim::yes));
+  }
+  Grads<2> backward(const Tensor& gg, NeedMask need) {
+    return vjp<2>([&](auto& in) { return reference(in[0], in[1], dim); }, std::array{gy.get(), y.get()}, std::array{gg},
+                  need);
+  }
+};
+
+template <class Name>
+struct Softmax {
+  static constexpr OpInfo info = Name::info;
+  int dim;
+  SavedOutput y{};
+
+  Tensor forward(const Tensor& x) {
+    Tensor out = empty_like(x);
+    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+      const Tensor dense = x.contiguous();
+      const Along n(x.shape(), dim);
+      const T* px = ptr<T>(dense);
+      if constexpr (std::is_same_v<Name, LogSoftmaxName>)
+        kernels::cpu::log_softmax(on, px, ptr<T>(out), n.outer, n.dim, n.inner);
+      else
+        kernels::cpu::softmax(on, px, ptr<T>(out), n.outer, n.dim, n.inner);
+    });
+    y = out;
+    return out;
+  }
+  auto saved_outputs() { return std::tie(y); }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {apply(SoftmaxBackward<Name>{dim}, gy, y.get())}; }
+};
+
+LEVIN_OP_TABLE(Softmax<SoftmaxName>)
+LEVIN_OP_TABLE(Softmax<LogSoftmaxName>)
+LEVIN_OP_TABLE(SoftmaxBackward<SoftmaxName>)
+LEVIN_OP_TABLE(SoftmaxBackward<LogSoftmaxName>)
+
+// A single element has the dimensions 0 and -1, as in PyTorch.
+int softmax_dim(const char* op, const Tensor& x, std::int64_t dim) {
+  return wrap_dim(op, dim, x.rank() == 0 ? 1 : x.rank());
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, std::int64_t dim) {
+  return apply(Softmax<SoftmaxName>{softmax_dim("softmax", x, dim)}, x);
+}
+Tensor log_softmax(const Tensor& x, std::int64_t dim) {
+  return apply(Softmax<LogSoftmaxName>{softmax_dim("log_softmax", x, dim)}, x);
+}
+
+}  // namespace levin

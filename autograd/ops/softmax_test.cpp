@@ -1,0 +1,67 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+
+Tensor softmax_reference(const Tensor& x, std::int64_t dim, bool log_of_it) {
+  const int r = x.rank(), d = r == 0 ? 0 : int((dim + r) % r);
+  std::vector<double> v = x.contiguous().to_vector<double>();
+  std::int64_t inner = 1, n = r == 0 ? 1 : x.shape()[d];
+  for (int k = d + 1; k < r; ++k) inner *= x.shape()[k];
+  for (std::int64_t o = 0; n > 0 && inner > 0 && o < x.numel() / (n * inner); ++o) {
+    for (std::int64_t i = 0; i < inner; ++i) {
+      const auto at = [&](std::int64_t k) -> double& { return v[std::size_t((o * n + k) * inner + i)]; };
+      double most = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (std::int64_t k = 0; k < n; ++k) most = std::max(most, at(k));
+      for (std::int64_t k = 0; k < n; ++k) sum += std::exp(at(k) - most);
+      for (std::int64_t k = 0; k < n; ++k)
+        at(k) = log_of_it ? at(k) - most - std::log(sum) : std::exp(at(k) - most) / sum;
+    }
+  }
+  return from_data(std::span<const double>(v), x.shape(), cpu);
+}
+
+OpCase softmax_case(std::vector<std::string> ops, Tensor (*f)(const Tensor&, std::int64_t), bool log_of_it) {
+  OpCase c{.ops = ops, .dtypes = kFloatDTypes, .ulps = 8};
+  const auto add = [&](Shape s, std::int64_t dim) {
+    c.samples.push_back(
+        {.inputs = {real(s, -4, 4)},
+         .call = [f, dim](const Tensors& in) { return Tensors{f(in[0], dim)}; },
+         .reference = [dim,
+                       log_of_it](const Tensors& in) { return Tensors{softmax_reference(in[0], dim, log_of_it)}; }});
+  };
+  add({}, 0);
+  add({1}, 0);
+  add({5}, -1);
+  add({0, 3}, 1);
+  add({3, 0}, 1);
+  add({3, 5}, 1);
+  add({3, 5}, 0);
+  add({2, 3, 4}, 1);
+  add({30, 1030}, -1);
+  const std::string name = ops[0];
+  c.errors.push_back({"dimension", [f] { (void)f(zeros({2, 3}, cpu), 2); }, throws<IndexError>, name});
+  return c;
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(softmax) { return softmax_case({"softmax", "softmax_backward"}, softmax, false); }
+LEVIN_OP_CASE(log_softmax) { return softmax_case({"log_softmax", "log_softmax_backward"}, log_softmax, true); }
+
+TEST_CASE("softmax of large logits is finite, and a row of -inf is NaN as in PyTorch") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor big = softmax(tensor({1e4f, 1e4f, -1e4f}, cpu), 0);
+  CHECK(equal(big, tensor({0.5f, 0.5f, 0.f}, cpu)));
+  CHECK(equal(softmax(tensor({-inf, 0.f}, cpu), 0), tensor({0.f, 1.f}, cpu)));
+  CHECK(std::isnan(softmax(tensor({-inf, -inf}, cpu), 0).to_vector<float>()[0]));
+}
+
+}  // namespace levin::testing
