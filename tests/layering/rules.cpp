@@ -125,7 +125,7 @@ const std::vector<Vendor>& vendors() {
       {"tbb/", {"kernels/lib/", "data/loader"}},
       {"oneapi/tbb", {"kernels/lib/", "data/loader"}},
       {"fmt/", {"tensor/text.cpp", "tensor/error.cpp"}},
-      {"nlohmann/", {"tensor/safetensors.cpp", "train/levin.cpp", "examples/", "bench/"}},
+      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint.cpp", "train/levin.cpp", "examples/", "bench/"}},
       {"xxhash.h", {"tensor/hash.cpp"}},
       {"zlib.h", {"data/"}},
       {"png.h", {"data/"}},

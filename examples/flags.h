@@ -1,0 +1,231 @@
+// The flags of Levin's programs: one vocabulary, so that a person who knows one program knows all. A program names the
+// flags that have a meaning for it; any other is refused. Exit codes and the JSON result are here too.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levin/levin.h"
+
+namespace levin::examples {
+
+enum ExitCode : int { kDone = 0, kUsage = 2, kBadData = 65, kInternal = 70, kCannotWrite = 73 };
+
+struct FlagText {
+  const char* name;
+  const char* value;  // "" for a switch
+  const char* help;
+};
+inline constexpr FlagText kVocabulary[] = {
+    // Data
+    {"--data", "DIR", "where the data lies (default: $LEVIN_DATA/NAME, the cache, a download, built-in data)"},
+    {"--batch-size", "N", "samples in a batch"},
+    {"--workers", "N", "threads that load data; 0: the training thread does it"},
+    {"--limit-train-batches", "X", "batches of an epoch: an integer is a count, a decimal a fraction"},
+    {"--limit-val-batches", "X", "the same for validation"},
+    // Model and training
+    {"--model", "NAME", "which model"},
+    {"--epochs", "N", "passes over the training data"},
+    {"--max-steps", "N", "optimizer steps at most; -1: no limit"},
+    {"--max-time", "DD:HH:MM:SS", "training time at most"},
+    {"--lr", "X", "learning rate"},
+    {"--optimizer", "NAME", "which optimizer"},
+    {"--scheduler", "NAME", "which learning-rate schedule"},
+    {"--seed", "N", "of everything random"},
+    {"--accumulate", "N", "batches an optimizer step"},
+    {"--clip", "X", "limit of the gradients; 0: off"},
+    {"--clip-algorithm", "NAME", "norm or value"},
+    {"--ema", "DECAY", "average the weights exponentially"},
+    {"--swa", "EPOCH", "average the weights from this epoch on"},
+    {"--early-stop", "METRIC", "stop when it no longer improves"},
+    {"--val-check-interval", "X", "batches between validations"},
+    {"--check-val-every-n-epoch", "N", "epochs between validations"},
+    {"--fast-dev-run", "N", "N batches of everything, and no files"},
+    {"--overfit-batches", "X", "train and validate on the same few batches"},
+    {"--find-lr", "", "search a learning rate first"},
+    {"--find-batch-size", "NAME", "search a batch size first: power or binsearch"},
+    {"--memory-limit", "BYTES", "of the device"},
+    {"--sampler", "NAME", "full or neighbor"},
+    {"--fanout", "LIST", "neighbours a layer"},
+    {"--runs", "K", "repeat with other seeds"},
+    // Machine
+    {"--device", "NAME", "auto, cpu, cuda, cuda:I"},
+    {"--accelerator", "NAME", "auto, cpu, cuda"},
+    {"--devices", "LIST", "how many, or which"},
+    {"--nodes", "N", "machines"},
+    {"--strategy", "NAME", "how a step spans devices"},
+    {"--balance", "LIST", "layers of each pipeline stage"},
+    {"--precision", "NAME", "of the arithmetic"},
+    {"--capture", "NAME", "off or step"},
+    {"--deterministic", "NAME", "on, off or warn"},
+    {"--threads", "N", "CPU threads; 0: all cores"},
+    // Results
+    {"--out", "DIR", "where result files go; none without it"},
+    {"--json", "FILE", "the results as JSON"},
+    {"--logger", "LIST", "csv, tensorboard"},
+    {"--profile", "NAME", "simple or trace"},
+    {"--checkpoint-every", "N", "optimizer steps between checkpoints; 0: every epoch"},
+    {"--resume", "FILE", "go on from a checkpoint: a file, or last (in --out)"},
+    {"--quiet", "", "no progress"},
+};
+
+// Single-character edits from one word to the other.
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+// Checks of a number; what it is not is said in the message.
+inline CLI::Validator at_least(double low) {
+  return {[low](std::string& value) {
+            char* end = nullptr;
+            const double x = std::strtod(value.c_str(), &end);
+            if (!value.empty() && *end == '\0' && x >= low) return std::string();
+            return "\"" + value + "\" is not a number of at least " + text(low);
+          },
+          ""};
+}
+inline CLI::Validator above(double low) {
+  return {[low](std::string& value) {
+            char* end = nullptr;
+            const double x = std::strtod(value.c_str(), &end);
+            if (!value.empty() && *end == '\0' && x > low) return std::string();
+            return "\"" + value + "\" is not a number above " + text(low);
+          },
+          ""};
+}
+
+class Flags {
+ public:
+  Flags(std::string program, const std::string& about) : app_(about, program), program_(std::move(program)) {
+    app_.allow_extras();
+    app_.set_help_flag("--help,-h", "this text");
+  }
+  // A flag with a value; its default is what `value` holds.
+  template <class T>
+  CLI::Option* add(const char* name, T& value) {
+    const FlagText& text = find(name);
+    CLI::Option* option = app_.add_option(name, value, text.help)->type_name(text.value);
+    option->capture_default_str();
+    names_.emplace_back(name);
+    return option;
+  }
+  void add_switch(const char* name, bool& value) {
+    app_.add_flag(name, value, find(name).help);
+    names_.emplace_back(name);
+  }
+  // Ends the program after --help and, with exit code 2, for what it does not understand.
+  void parse(int argc, const char* const* argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::CallForHelp& help) { std::exit(app_.exit(help)); } catch (const CLI::ParseError& e) {
+      refuse(e.what());
+    }
+    for (const std::string& extra : app_.remaining()) {
+      const std::string name = extra.substr(0, extra.find('='));
+      if (name.empty() || name[0] != '-') refuse("unexpected argument " + extra);
+      if (std::any_of(std::begin(kVocabulary), std::end(kVocabulary),
+                      [&](const FlagText& f) { return name == f.name; }))
+        refuse(name + " has no meaning for this program");
+      const auto nearest = std::min_element(names_.begin(), names_.end(), [&](const auto& a, const auto& b) {
+        return edit_distance(name, a) < edit_distance(name, b);
+      });
+      refuse("unknown flag " + name + (nearest == names_.end() ? "" : "; did you mean " + *nearest + "?"));
+    }
+  }
+  [[noreturn]] void refuse(const std::string& why) const {
+    std::fprintf(stderr, "%s: %s\n%s: --help lists the flags\n", program_.c_str(), why.c_str(), program_.c_str());
+    std::exit(kUsage);
+  }
+
+ private:
+  static const FlagText& find(std::string_view name) {
+    for (const FlagText& f : kVocabulary) {
+      if (name == f.name) return f;
+    }
+    fail<InternalError>("flags: ", name, " is not in the vocabulary");
+  }
+  CLI::App app_;
+  std::string program_;
+  std::vector<std::string> names_;
+};
+
+// "100" is a count of batches, "0.5" a fraction.
+inline Portion portion(const std::string& flag, const std::string& text) {
+  const bool fraction = text.find_first_of(".eE") != std::string::npos;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0')
+    fail<ConfigError>(flag, ": \"", text, "\" is not a number; give a count such as 100 or a fraction such as 0.5");
+  return fraction ? Portion(value) : Portion(static_cast<std::int64_t>(value));
+}
+
+inline Device device(const std::string& name) {
+  if (name == "auto" || name == "cpu") return Device::cpu();
+  fail<ConfigError>("--device: \"", name, "\" is not a device of this build; expected auto or cpu");
+}
+
+// What --json holds for every program. NaN becomes null.
+struct Result {
+  std::string program, status = "done", data;
+  std::uint64_t seed = 0;
+  Device device = Device::cpu();
+  std::int64_t epochs = 0, optimizer_steps = 0, parameters = 0;
+  double train_seconds = 0, samples_per_second = 0;
+  nlohmann::ordered_json more = nlohmann::ordered_json::object();  // the program's own fields
+
+  void write(const std::string& path) const {
+    nlohmann::ordered_json j = {{"program", program},
+                                {"status", status},
+                                {"data", data},
+                                {"seed", seed},
+                                {"device", text(device)},
+                                {"precision", "32-true"},
+                                {"strategy", "single"},
+                                {"world_size", 1},
+                                {"epochs", epochs},
+                                {"optimizer_steps", optimizer_steps},
+                                {"train_seconds", train_seconds},
+                                {"samples_per_second", samples_per_second},
+                                {"peak_bytes", memory_stats(device).peak},
+                                {"parameters", parameters}};
+    j.update(more);
+    write_file_atomically(path, j.dump(2) + "\n");
+  }
+};
+
+// Runs a program's body and turns what it throws into a message and an exit code.
+template <class Body>
+int run_program(const char* program, Body&& body) {
+  const auto say = [&](const std::exception& e, int code) {
+    std::fprintf(stderr, "%s: %s\n", program, e.what());
+    return code;
+  };
+  try {
+    return body();
+  } catch (const ConfigError& e) { return say(e, kUsage); } catch (const FormatError& e) {
+    return say(e, kBadData);
+  } catch (const DataError& e) { return say(e, kBadData); } catch (const FileError& e) {
+    return say(e, kCannotWrite);
+  } catch (const std::exception& e) { return say(e, kInternal); }
+}
+
+}  // namespace levin::examples

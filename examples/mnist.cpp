@@ -1,0 +1,339 @@
+// Handwritten digits: trains a small network on MNIST and shows what it learned.
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "examples/dataset.h"
+#include "examples/flags.h"
+
+using namespace levin;
+
+namespace {
+
+constexpr std::int64_t kClasses = 10, kSide = 28;
+// The files as they were published, gzip.
+constexpr const char* kUrl = "https://ossci-datasets.s3.amazonaws.com/mnist/";
+constexpr examples::RemoteFile kFiles[] = {
+    {"train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
+    {"train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
+    {"t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
+    {"t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"},
+};
+
+// ---- Models: images [N, 1, 28, 28] -> logits [N, 10]
+
+struct Classifier : nn::Module {
+  using Module::Module;
+  virtual Tensor operator()(const Tensor& images) const = 0;
+};
+
+struct LeNet final : Classifier {
+  using Classifier::Classifier;
+  nn::Conv2d conv1{*this, "conv1", {.in = 1, .out = 32, .kernel = 5, .padding = 2}};
+  nn::Conv2d conv2{*this, "conv2", {.in = 32, .out = 64, .kernel = 5, .padding = 2}};
+  nn::Linear fc1{*this, "fc1", {.in = 64 * 7 * 7, .out = 256}};
+  nn::Linear fc2{*this, "fc2", {.in = 256, .out = kClasses}};
+  Tensor operator()(const Tensor& images) const override {
+    Tensor x = max_pool2d(relu(conv1(images)), 2);
+    x = max_pool2d(relu(conv2(x)), 2);
+    return fc2(relu(fc1(flatten(x, 1))));
+  }
+};
+
+struct Mlp final : Classifier {
+  using Classifier::Classifier;
+  nn::Linear fc1{*this, "fc1", {.in = kSide * kSide, .out = 512}};
+  nn::Linear fc2{*this, "fc2", {.in = 512, .out = 512}};
+  nn::Linear fc3{*this, "fc3", {.in = 512, .out = kClasses}};
+  Tensor operator()(const Tensor& images) const override { return fc3(relu(fc2(relu(fc1(flatten(images, 1)))))); }
+};
+
+// ---- Data
+
+struct Digits {
+  data::DatasetRef train, test;
+  bool real = false;
+  std::string said;  // the program's first line
+};
+
+Digits real_digits(const std::string& dir) {
+  return {.train = data::mnist(dir, data::Split::train, data::kMnistNormalization),
+          .test = data::mnist(dir, data::Split::test, data::kMnistNormalization),
+          .real = true,
+          .said = "data: MNIST from " + dir};
+}
+
+bool complete(const std::string& dir) {
+  return data::has_mnist(dir, data::Split::train) && data::has_mnist(dir, data::Split::test);
+}
+
+// --data, $LEVIN_DATA/mnist, the cache, a download into the cache, else digits drawn here.
+Digits find_digits(const std::string& asked, const Generator& gen) {
+  if (!asked.empty()) {
+    if (!complete(asked))
+      fail<DataError>("--data: ", asked,
+                      " lacks the four MNIST files (train-images-idx3-ubyte and so on, plain or .gz)");
+    return real_digits(asked);
+  }
+  if (const std::string root = examples::environment("LEVIN_DATA"); !root.empty() && complete(root + "/mnist"))
+    return real_digits(root + "/mnist");
+  std::string why = "no home directory for a cache";
+  if (const std::string cache = examples::cache_dir(); !cache.empty()) {
+    const std::string dir = cache + "/mnist";
+    if (!complete(dir)) why = examples::download(kUrl, kFiles, dir);
+    if (complete(dir)) return real_digits(dir);
+  }
+  return {.train = data::generated_digits(data::Split::train, gen, 60000, data::kMnistNormalization),
+          .test = data::generated_digits(data::Split::test, gen, 10000, data::kMnistNormalization),
+          .real = false,
+          .said = "data: generated digits, not MNIST (" + why + "; --data DIR names a folder with the files)"};
+}
+
+// ---- Results
+
+struct Predictions {
+  std::vector<std::int64_t> truth, predicted;  // by position in the test set
+  std::array<std::array<std::int64_t, kClasses>, kClasses> confusion{};
+
+  void add(const Tensor& logits, const Tensor& labels) {
+    const std::vector<std::int64_t> t = labels.to_vector<std::int64_t>();
+    const std::vector<std::int64_t> p = argmax(logits, 1).to_vector<std::int64_t>();
+    for (std::size_t i = 0; i < t.size(); ++i) {
+      truth.push_back(t[i]);
+      predicted.push_back(p[i]);
+      ++confusion[static_cast<std::size_t>(t[i])][static_cast<std::size_t>(p[i])];
+    }
+  }
+  [[nodiscard]] std::vector<std::int64_t> wrong() const {
+    std::vector<std::int64_t> at;
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      if (truth[i] != predicted[i]) at.push_back(static_cast<std::int64_t>(i));
+    }
+    return at;
+  }
+  void print() const {
+    std::printf("confusion (row: true digit, column: predicted)\n     ");
+    for (std::int64_t c = 0; c < kClasses; ++c) std::printf("%6lld", static_cast<long long>(c));
+    std::printf("   correct\n");
+    for (std::size_t r = 0; r < kClasses; ++r) {
+      std::int64_t all = 0;
+      std::printf("%5zu", r);
+      for (const std::int64_t n : confusion[r]) {
+        all += n;
+        std::printf("%6lld", static_cast<long long>(n));
+      }
+      std::printf("  %6.2f %%\n",
+                  all > 0 ? 100.0 * static_cast<double>(confusion[r][r]) / static_cast<double>(all) : 0);
+    }
+  }
+};
+
+// Digits 3 x 5 for the labels below the pictures, a row of three bits each.
+constexpr std::uint8_t kFont[kClasses][5] = {{7, 5, 5, 5, 7}, {2, 6, 2, 2, 7}, {7, 1, 7, 4, 7}, {7, 1, 7, 1, 7},
+                                             {5, 5, 7, 1, 1}, {7, 4, 7, 1, 7}, {7, 4, 7, 5, 7}, {7, 1, 1, 1, 1},
+                                             {7, 5, 7, 5, 7}, {7, 5, 7, 1, 7}};
+
+// The misclassified pictures, each above "true > predicted".
+void draw_misclassified(const std::string& path, const data::Dataset& test, const Predictions& p) {
+  constexpr std::size_t kMost = 400;
+  constexpr std::int64_t kLabel = 14;  // rows below a picture
+  constexpr int kScale = 2;            // of the font
+  std::vector<std::int64_t> wrong = p.wrong();
+  if (wrong.size() > kMost) wrong.resize(kMost);
+  const auto count = static_cast<std::int64_t>(wrong.size());
+  std::vector<std::uint8_t> pixels(
+      static_cast<std::size_t>(std::max<std::int64_t>(1, count) * (kSide + kLabel) * kSide));
+  for (std::size_t k = 0; k < wrong.size(); ++k) {
+    std::uint8_t* tile = pixels.data() + k * static_cast<std::size_t>((kSide + kLabel) * kSide);
+    Generator none(0);  // test samples draw nothing
+    const std::vector<float> image = test.get(wrong[k], none)[0].contiguous().to_vector<float>();
+    const data::Normalization n = data::kMnistNormalization;
+    for (std::size_t i = 0; i < image.size(); ++i)
+      tile[i] = static_cast<std::uint8_t>(std::lround(std::clamp(image[i] * n.std + n.mean, 0.f, 1.f) * 255));
+    const auto ink = [&](std::int64_t x, std::int64_t y, std::uint8_t grey) {
+      for (int dy = 0; dy < kScale; ++dy) {
+        for (int dx = 0; dx < kScale; ++dx) tile[(kSide + 2 + y * kScale + dy) * kSide + x + dx] = grey;
+      }
+    };
+    const auto digit = [&](std::int64_t x, std::int64_t which, std::uint8_t grey) {
+      for (int row = 0; row < 5; ++row) {
+        for (int column = 0; column < 3; ++column) {
+          if (kFont[which][row] >> (2 - column) & 1) ink(x + kScale * column, row, grey);
+        }
+      }
+    };
+    const auto i = static_cast<std::size_t>(wrong[k]);
+    digit(3, p.truth[i], 255);
+    for (int row = 0; row < 5; ++row) ink(12 + kScale * (row < 3 ? row : 4 - row), row, 110);
+    digit(20, p.predicted[i], 180);
+  }
+  const Tensor tiles =
+      from_data<std::uint8_t>(pixels, {std::max<std::int64_t>(1, count), kSide + kLabel, kSide}, Device::cpu());
+  data::save_png(path, data::contact_sheet(tiles, 20));
+}
+
+void draw_loss(const std::string& path, const std::vector<LogRecord>& history) {
+  std::array<Series, 2> lines;
+  lines[0].name = "step";
+  lines[1].name = "epoch mean";
+  for (const LogRecord& record : history) {
+    for (const auto& [name, value] : record.values) {
+      Series& line = lines[name == "train_loss_step" ? 0 : 1];
+      if (name != "train_loss_step" && name != "train_loss_epoch") continue;
+      line.x.push_back(static_cast<double>(record.step + 1));
+      line.y.push_back(value);
+    }
+  }
+  write_svg_plot(path, lines, {.title = "Training loss", .x_label = "optimizer steps", .y_label = "cross-entropy"});
+}
+
+// ---- The program
+
+struct Settings {
+  std::string data, model = "cnn", device = "auto", out, json, resume, limit_train_batches = "1.0";
+  std::int64_t batch_size = 128, epochs = 3, max_steps = -1, checkpoint_every = 0;
+  int workers = 1, threads = 0;
+  double lr = 2e-3;
+  std::uint64_t seed = 1;
+  bool quiet = false;
+};
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  examples::Flags flags("mnist",
+                        "Trains a classifier of handwritten digits (AdamW, one-cycle learning rate up to --lr).");
+  flags.add("--data", s.data);
+  flags.add("--batch-size", s.batch_size)->check(examples::at_least(1));
+  flags.add("--workers", s.workers)->check(examples::at_least(0));
+  flags.add("--limit-train-batches", s.limit_train_batches);
+  flags.add("--model", s.model)->check(CLI::IsMember({"mlp", "cnn"}));
+  flags.add("--epochs", s.epochs)->check(examples::at_least(0));
+  flags.add("--max-steps", s.max_steps);
+  flags.add("--lr", s.lr)->check(examples::above(0));
+  flags.add("--seed", s.seed);
+  flags.add("--device", s.device);
+  flags.add("--threads", s.threads)->check(examples::at_least(0));
+  flags.add("--out", s.out);
+  flags.add("--json", s.json);
+  flags.add("--checkpoint-every", s.checkpoint_every)->check(examples::at_least(0));
+  flags.add("--resume", s.resume);
+  flags.add_switch("--quiet", s.quiet);
+  flags.parse(argc, argv);
+  if (s.out.empty() && s.checkpoint_every > 0) flags.refuse("--checkpoint-every needs --out for its files");
+  if (s.out.empty() && s.resume == "last") flags.refuse("--resume last needs --out, where it looks");
+  if (!s.resume.empty() && s.resume != "last" && s.resume != "best" && !std::filesystem::exists(s.resume))
+    flags.refuse("--resume: no file " + s.resume);
+  if (s.resume == "best") flags.refuse("--resume best needs a validated run; give a file or last");
+  return s;
+}
+
+int run(const Settings& s) {
+  if (s.threads > 0) set_num_threads(s.threads);
+  const Device device = examples::device(s.device);
+  const Portion limit = examples::portion("--limit-train-batches", s.limit_train_batches);
+  if (!s.out.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(s.out, error);
+    if (error) fail<FileError>("--out: can not make ", s.out, ": ", error.message());
+  }
+
+  const Generator gen(s.seed);
+  const Digits digits = find_digits(s.data, gen.fork("digits"));
+  std::printf("%s\n", digits.said.c_str());
+  std::fflush(stdout);
+  data::DataLoader train(
+      digits.train,
+      {.batch_size = s.batch_size, .shuffle = true, .num_workers = s.workers, .generator = gen.fork("shuffle")});
+  data::DataLoader test(digits.test, {.batch_size = 1000, .num_workers = s.workers});
+
+  Generator init = gen.fork("model");
+  std::unique_ptr<Classifier> owner;
+  if (s.model == "cnn")
+    owner = std::make_unique<LeNet>(nn::Options{.gen = init, .device = device});
+  else
+    owner = std::make_unique<Mlp>(nn::Options{.gen = init, .device = device});
+  Classifier& net = *owner;
+  optim::AdamW opt(net.parameters(), {.lr = s.lr, .weight_decay = 1e-2});
+  examples::Result result{.program = "mnist",
+                          .data = digits.real ? "real" : "generated",
+                          .seed = s.seed,
+                          .device = device,
+                          .epochs = s.epochs};
+  for (const ParamRef& p : net.parameters()) result.parameters += p.value->numel();
+
+  TrainerOptions options{.max_epochs = s.epochs,
+                         .max_steps = s.max_steps,
+                         .limit_train_batches = limit,
+                         .enable_checkpointing = !s.out.empty(),
+                         .enable_progress_bar = !s.quiet,
+                         .default_root_dir = s.out};
+  if (s.checkpoint_every > 0)
+    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.every_n_train_steps = s.checkpoint_every, .save_top_k = -1}));
+  Trainer trainer(options);
+  // The schedule depends on the epochs asked for, not on --max-steps: a run that is cut and resumed is the run that was not.
+  const std::int64_t planned = s.epochs * limit.of(train.size(), "--limit-train-batches");
+  StepOptions more{.ckpt_path = s.resume};
+  if (planned > 0)
+    more.schedulers.push_back({.scheduler = std::make_shared<optim::OneCycleLR>(
+                                   opt, optim::OneCycleOptions{.max_lr = s.lr, .total_steps = planned}),
+                               .interval = SchedulerConfig::Interval::step});
+
+  std::int64_t samples = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto finish = [&](const char* status, double accuracy) {
+    result.status = status;
+    result.optimizer_steps = trainer.global_step();
+    result.more["test_accuracy"] = std::isnan(accuracy) ? nlohmann::ordered_json() : nlohmann::ordered_json(accuracy);
+    result.more["val_loss"] = nullptr;
+    if (!s.out.empty()) {
+      write_metrics_csv(s.out + "/metrics.csv", trainer.history());
+      draw_loss(s.out + "/loss.svg", trainer.history());
+    }
+    if (!s.json.empty()) result.write(s.json);
+  };
+  const auto take_time = [&] {
+    result.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    result.samples_per_second = static_cast<double>(samples) / std::max(result.train_seconds, 1e-9);
+  };
+  try {
+    trainer.fit(
+        opt, train,
+        [&](const Batch& b) {
+          samples += b.size();
+          return cross_entropy(net(b[0]), b[1]);
+        },
+        more);
+  } catch (const InterruptedError& e) {
+    std::fprintf(stderr, "mnist: %s\n", e.what());
+    take_time();
+    finish("interrupted", std::numeric_limits<double>::quiet_NaN());
+    return 128 + trainer.stop_signal();
+  }
+  take_time();
+
+  Predictions predictions;
+  const double accuracy_ = trainer.evaluate(test, [&](const Batch& b) {
+    const Tensor logits = net(b[0]);
+    predictions.add(logits, b[1]);
+    return accuracy(logits, b[1]);
+  });
+  predictions.print();
+  std::printf("trained %lld steps in %.1f s, %.0f images/s\ntest accuracy %.2f %%\n",
+              static_cast<long long>(trainer.global_step()), result.train_seconds, result.samples_per_second,
+              100 * accuracy_);
+  if (!s.out.empty()) {
+    save_safetensors(s.out + "/model.safetensors", net.state_dict());
+    draw_misclassified(s.out + "/misclassified.png", *digits.test, predictions);
+  }
+  finish(trainer.current_epoch() < s.epochs ? "stopped" : "done", accuracy_);
+  return examples::kDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return examples::run_program("mnist", [&] { return run(parse(argc, argv)); });
+}

@@ -1,0 +1,193 @@
+// The program as its user starts it: on digits that it draws itself, with a few steps.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "levin/data.h"
+#include "levin/serialize.h"
+#include "tests/skip.h"
+#include "train/fixture_test.h"
+
+extern char** environ;
+
+using namespace levin;
+using levin::test::TempDir;
+
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kProgram = LEVIN_BUILD_DIR "/examples/mnist";
+
+struct Ended {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+// Starts the program without a data folder, without a cache and without a way out to the network.
+pid_t start(const TempDir& dir, std::vector<std::string> arguments, const std::string& output) {
+  arguments.insert(arguments.begin(), kProgram);
+  std::vector<char*> argv, envp;
+  for (std::string& a : arguments) argv.push_back(a.data());
+  argv.push_back(nullptr);
+  std::vector<std::string> variables;
+  for (char** e = environ; *e; ++e) {
+    const std::string v = *e;
+    if (!v.starts_with("LEVIN_DATA=") && !v.starts_with("XDG_CACHE_HOME=") && !v.starts_with("https_proxy=") &&
+        !v.starts_with("no_proxy=") && !v.starts_with("NO_PROXY="))
+      variables.push_back(v);
+  }
+  variables.push_back("XDG_CACHE_HOME=" + dir.path() + "/cache");
+  variables.push_back("https_proxy=http://127.0.0.1:9");  // nobody listens there: curl fails at once
+  for (std::string& v : variables) envp.push_back(v.data());
+  envp.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  pid_t child = 0;
+  REQUIRE(posix_spawn(&child, kProgram.c_str(), &files, nullptr, argv.data(), envp.data()) == 0);
+  posix_spawn_file_actions_destroy(&files);
+  return child;
+}
+
+Ended wait_for(pid_t child, const std::string& output) {
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
+          .output = read_file(output, std::size_t{1} << 22)};
+}
+
+Ended run(const TempDir& dir, std::vector<std::string> arguments) {
+  const std::string output = dir / "output.txt";
+  return wait_for(start(dir, std::move(arguments), output), output);
+}
+
+bool built() {
+  if (fs::exists(kProgram)) return true;
+  levin::test::skip("examples/mnist is not built");
+  return false;
+}
+
+nlohmann::json json_of(const std::string& path) { return nlohmann::json::parse(read_file(path, 1 << 20)); }
+
+}  // namespace
+
+TEST_CASE("mnist trains on drawn digits, says so first, and leaves its result files") {
+  if (!built()) return;
+  const TempDir dir;
+  const std::string out = dir / "out", json = dir / "r.json";
+  const Ended e =
+      run(dir, {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "20", "--out", out, "--json", json});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  CHECK(e.output.starts_with("data: generated digits"));
+  CHECK(e.output.find("test accuracy") != std::string::npos);
+  for (const char* name : {"model.safetensors", "misclassified.png", "loss.svg", "metrics.csv"})
+    CHECK_MESSAGE(fs::file_size(fs::path(out) / name) > 0, name);
+  CHECK(load_safetensors(out + "/model.safetensors").tensors.size() == 6);
+  CHECK(data::load_png(out + "/misclassified.png").numel() > 0);
+  const nlohmann::json r = json_of(json);
+  for (const char* field : {"program", "status", "data", "seed", "device", "precision", "strategy", "world_size",
+                            "epochs", "optimizer_steps", "train_seconds", "samples_per_second", "peak_bytes",
+                            "parameters", "test_accuracy", "val_loss"})
+    CHECK_MESSAGE(r.contains(field), field);
+  CHECK(r["program"] == "mnist");
+  CHECK(r["status"] == "done");
+  CHECK(r["data"] == "generated");
+  CHECK(r["optimizer_steps"] == 20);
+  CHECK(r["parameters"] == 784 * 512 + 512 + 512 * 512 + 512 + 5120 + 10);
+  CHECK(r["val_loss"].is_null());
+  CHECK(r["test_accuracy"].get<double>() > 0.2);  // chance is 0.1
+  CHECK(r["train_seconds"].get<double>() > 0);
+}
+
+TEST_CASE("mnist gives the same weights for any number of workers and threads, and when cut and resumed") {
+  if (!built()) return;
+  const TempDir dir;
+  const auto weights = [&](const std::string& name, std::vector<std::string> more) {
+    const std::string out = dir / name;
+    more.insert(more.end(), {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "12", "--batch-size", "64",
+                             "--quiet", "--out", out});
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    std::string all;
+    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
+      all += content_hash(tensor_name, t);
+    return all;
+  };
+  const std::string base = weights("a", {"--workers", "0", "--threads", "1"});
+  CHECK(weights("b", {"--workers", "4", "--threads", "2"}) == base);
+  CHECK(weights("c", {"--workers", "1", "--threads", "2"}) == base);
+  CHECK(weights("d", {"--seed", "2"}) != base);
+  CHECK(weights("e", {"--max-steps", "7", "--json", dir / "e.json"}) != base);
+  CHECK(json_of(dir / "e.json")["status"] == "stopped");
+  CHECK(weights("e", {"--resume", "last"}) == base);
+}
+
+TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
+  if (!built()) return;
+  const TempDir dir;
+  const auto refused = [&](std::vector<std::string> arguments, const char* text) {
+    const Ended e = run(dir, std::move(arguments));
+    CAPTURE(e.output);
+    CHECK(e.code == 2);
+    CHECK(e.output.find(text) != std::string::npos);
+  };
+  refused({"--epoch", "1"}, "did you mean --epochs?");
+  refused({"--sampler", "full"}, "has no meaning for this program");
+  refused({"--epochs", "many"}, "--epochs");
+  refused({"--model", "resnet"}, "mlp");
+  refused({"--batch-size", "0"}, "--batch-size");
+  refused({"--device", "tpu"}, "--device");
+  refused({"surplus"}, "surplus");
+  refused({"--resume", "last"}, "--out");
+  refused({"--limit-train-batches", "lots"}, "lots");
+  const Ended help = run(dir, {"--help"});
+  CHECK(help.code == 0);
+  for (const char* flag : {"--data", "--epochs", "--batch-size", "--lr", "--model", "--workers", "--threads", "--seed",
+                           "--device", "--out", "--json", "--resume"})
+    CHECK_MESSAGE(help.output.find(flag) != std::string::npos, flag);
+}
+
+TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by exit code") {
+  if (!built()) return;
+  const TempDir dir;
+  fs::create_directories(dir / "empty");
+  CHECK(run(dir, {"--data", dir / "empty"}).code == 65);
+  fs::create_directories(dir / "bad");
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
+    write_file_atomically(dir / ("bad/" + std::string(name)), "this is no IDX file");
+  CHECK(run(dir, {"--data", dir / "bad"}).code == 65);
+  write_file_atomically(dir / "file", "x");
+  CHECK(run(dir, {"--out", dir / "file/below"}).code == 73);
+}
+
+TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
+  if (!built()) return;
+  const TempDir dir;
+  const std::string output = dir / "output.txt", out = dir / "out", json = dir / "r.json";
+  const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
+                                              "--json",  json,  "--checkpoint-every", "5"};
+  const pid_t child = start(dir, arguments, output);
+  // The first checkpoint says that training is under way.
+  for (int i = 0; i < 3000; ++i) {
+    std::error_code error;
+    if (fs::exists(out + "/checkpoints", error) && !fs::is_empty(out + "/checkpoints", error)) break;
+    usleep(20000);
+  }
+  kill(child, SIGINT);
+  const Ended e = wait_for(child, output);
+  CAPTURE(e.output);
+  CHECK(e.code == 130);
+  CHECK(json_of(json)["status"] == "interrupted");
+  CHECK(json_of(json)["test_accuracy"].is_null());
+  CHECK(fs::exists(out + "/checkpoints/last.safetensors"));
+}

@@ -1,0 +1,72 @@
+// A small problem for the trainer's tests: points in the plane, a net with dropout, a loader that shuffles.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/nn.h"
+#include "levin/ops.h"
+#include "levin/train.h"
+
+namespace levin::test {
+
+struct Net : nn::Module {
+  using Module::Module;
+  nn::Linear fc1{*this, "fc1", {.in = 2, .out = 16}};
+  nn::Dropout drop{*this, "drop", {.p = 0.25}};
+  nn::Linear fc2{*this, "fc2", {.in = 16, .out = 1}};
+  Tensor operator()(const Tensor& x) const { return fc2(drop(tanh(fc1(x)))); }
+};
+
+inline data::DatasetRef points(std::int64_t n) {
+  Generator gen(5);
+  const Tensor x = randn({n, 2}, gen, Device::cpu());
+  return data::tensor_dataset({x, slice(x, 1, 0, 1) * slice(x, 1, 1, 2)});
+}
+inline data::DataLoader loader(std::int64_t n = 40, std::int64_t batch_size = 4) {
+  return data::DataLoader(points(n), {.batch_size = batch_size, .shuffle = true, .generator = Generator(9)});
+}
+
+inline std::vector<float> weights_of(const nn::Module& net) {
+  std::vector<float> all;
+  for (const auto& [name, t] : net.state_dict()) {
+    const std::vector<float> values = t.to_vector<float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+// A directory of this test's own, removed at the end.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "levin-train-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TempDir() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Options of a run that writes and prints nothing.
+inline TrainerOptions silent() {
+  TrainerOptions options;
+  options.enable_checkpointing = false;
+  options.enable_progress_bar = false;
+  options.handle_signals = false;
+  return options;
+}
+
+}  // namespace levin::test

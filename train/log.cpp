@@ -1,0 +1,166 @@
+#include "train/log.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace train {
+
+void set_metric(Metrics& metrics, std::string_view name, double value) {
+  for (auto& [known, old] : metrics) {
+    if (known == name) {
+      old = value;
+      return;
+    }
+  }
+  metrics.emplace_back(name, value);
+}
+
+void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
+                    std::int64_t batch_size) {
+  if (value.numel() != 1)
+    fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
+  const bool on_step = options.on_step.value_or(scope == LogScope::train_batch);
+  const bool on_epoch = options.on_epoch.value_or(scope != LogScope::train_batch);
+  if (!on_step && !on_epoch)
+    fail<ConfigError>("log: \"", name, "\" has on_step = false and on_epoch = false; switch one on");
+  if (options.batch_size && *options.batch_size < 1)
+    fail<ConfigError>("log: \"", name, "\" has batch_size ", *options.batch_size, ", expected 1 or more");
+
+  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+  if (it == entries_.end()) {
+    entries_.push_back(
+        {.name = std::string(name), .on_step = on_step, .on_epoch = on_epoch, .prog_bar = options.prog_bar});
+    it = entries_.end() - 1;
+  } else if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar) {
+    fail<ConfigError>("log: \"", name, "\" is logged with two sets of options; give it the same everywhere");
+  }
+  const NoGrad off;
+  // A value that its owner changes in place later must not change here.
+  it->last = value.detach().clone();
+  it->fresh = true;
+  if (!on_epoch) return;
+  const auto weight = static_cast<double>(options.batch_size.value_or(batch_size));
+  const Tensor term = reshape(value.detach().to(DType::f64), Dims(std::initializer_list<std::int64_t>{})) * weight;
+  it->sum = it->sum.defined() ? it->sum.to(term.device()) + term : term;
+  it->weight += weight;
+}
+
+Metrics MetricLog::take_step() {
+  Metrics out;
+  for (Entry& e : entries_) {
+    if (e.on_step && e.fresh) out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, e.last.item());
+    e.fresh = false;
+  }
+  return out;
+}
+
+Metrics MetricLog::take_epoch() {
+  Metrics out;
+  for (Entry& e : entries_) {
+    if (e.on_epoch && e.weight > 0) out.emplace_back(e.on_step ? e.name + "_epoch" : e.name, e.sum.item() / e.weight);
+    e.sum = {};
+    e.weight = 0;
+  }
+  return out;
+}
+
+void MetricLog::reset() { entries_.clear(); }
+
+void MetricLog::newest(Metrics& into) const {
+  for (const Entry& e : entries_) {
+    if (!e.last.defined()) continue;
+    const bool both = e.on_step && e.on_epoch;
+    const bool mean = e.on_epoch && e.weight > 0;
+    if (e.on_step) set_metric(into, both ? e.name + "_step" : e.name, e.last.item());
+    if (mean) {
+      set_metric(into, e.name, e.sum.item() / e.weight);
+      if (both) set_metric(into, e.name + "_epoch", e.sum.item() / e.weight);
+    }
+  }
+}
+
+void MetricLog::progress(Metrics& into) const {
+  for (const Entry& e : entries_) {
+    if (!e.prog_bar || !e.last.defined()) continue;
+    if (e.on_step)
+      into.emplace_back(e.name, e.last.item());
+    else if (e.weight > 0)
+      into.emplace_back(e.name, e.sum.item() / e.weight);
+  }
+}
+
+std::vector<MetricLog::Saved> MetricLog::save() const {
+  std::vector<Saved> out;
+  for (const Entry& e : entries_) {
+    out.push_back({.name = e.name,
+                   .on_step = e.on_step,
+                   .on_epoch = e.on_epoch,
+                   .prog_bar = e.prog_bar,
+                   .sum = e.sum.defined() ? e.sum.item() : 0,
+                   .weight = e.weight,
+                   .last = e.last.defined() ? e.last.item() : 0});
+  }
+  return out;
+}
+
+void MetricLog::load(const std::vector<Saved>& saved) {
+  entries_.clear();
+  for (const Saved& s : saved) {
+    Entry e{.name = s.name, .on_step = s.on_step, .on_epoch = s.on_epoch, .prog_bar = s.prog_bar};
+    e.last = full({}, s.last, Device::cpu(), DType::f64);
+    if (s.weight > 0) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
+    e.weight = s.weight;
+    entries_.push_back(std::move(e));
+  }
+}
+
+}  // namespace train
+
+namespace {
+std::string shortest(double x) {
+  // %.17g reads back exactly; the shortest text that does is kinder to the eye.
+  std::array<char, 40> buffer{};
+  for (const int digits : {6, 9, 12, 15, 17}) {
+    const int n = std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, x);
+    const std::string s(buffer.data(), static_cast<std::size_t>(n));
+    if (std::isnan(x) || std::strtod(s.c_str(), nullptr) == x) return s;
+  }
+  return buffer.data();
+}
+}  // namespace
+
+void write_metrics_csv(const std::string& path, std::span<const LogRecord> records) {
+  std::set<std::string> names;
+  for (const LogRecord& r : records) {
+    for (const auto& [name, value] : r.values) names.insert(name);
+  }
+  std::string out = "step,epoch";
+  for (const std::string& name : names) {
+    const bool quote = name.find_first_of(",\"\n") != std::string::npos;
+    out += ',';
+    if (quote) out += '"';
+    for (const char c : name) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+    if (quote) out += '"';
+  }
+  out += '\n';
+  for (const LogRecord& r : records) {
+    out += std::to_string(r.step) + ',' + std::to_string(r.epoch);
+    const std::map<std::string, double> values(r.values.begin(), r.values.end());
+    for (const std::string& name : names) {
+      out += ',';
+      if (const auto it = values.find(name); it != values.end()) out += shortest(it->second);
+    }
+    out += '\n';
+  }
+  write_file_atomically(path, out);
+}
+
+}  // namespace levin

@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "levin/train.h"
+
+namespace levin {
+namespace {
+
+constexpr double kWidth = 760, kHeight = 440;                       // pixels
+constexpr double kLeft = 70, kRight = 20, kTop = 40, kBottom = 50;  // margins
+constexpr std::array kColours = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
+
+std::string number(const char* format, double x) {
+  std::array<char, 64> buffer{};
+  const int n = std::snprintf(buffer.data(), buffer.size(), format, x);
+  return std::string(buffer.data(), static_cast<std::size_t>(n));
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '&': out += "&amp;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+struct Range {
+  double low = HUGE_VAL, high = -HUGE_VAL;
+  void take(double x) {
+    if (!std::isfinite(x)) return;
+    low = std::min(low, x);
+    high = std::max(high, x);
+  }
+  // Something to draw even for no point, or for points of one value.
+  void widen() {
+    if (low > high) low = 0, high = 1;
+    if (low == high) low -= 0.5, high += 0.5;
+  }
+};
+
+// The step of 1, 2 or 5 times a power of ten that gives about `count` ticks.
+double tick_step(const Range& r, int count) {
+  const double raw = (r.high - r.low) / count;
+  const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  for (const double m : {1.0, 2.0, 5.0}) {
+    if (m * power >= raw) return m * power;
+  }
+  return 10 * power;
+}
+
+std::string text_at(double x, double y, std::string_view anchor, std::string_view content, std::string_view more = "") {
+  return "<text x=\"" + number("%.1f", x) + "\" y=\"" + number("%.1f", y) + "\" text-anchor=\"" + std::string(anchor) +
+         "\"" + std::string(more) + ">" + escaped(content) + "</text>\n";
+}
+std::string line(double x0, double y0, double x1, double y1, std::string_view colour) {
+  return "<line x1=\"" + number("%.1f", x0) + "\" y1=\"" + number("%.1f", y0) + "\" x2=\"" + number("%.1f", x1) +
+         "\" y2=\"" + number("%.1f", y1) + "\" stroke=\"" + std::string(colour) + "\"/>\n";
+}
+
+}  // namespace
+
+std::string svg_plot(std::span<const Series> series, const PlotOptions& options) {
+  Range xs, ys;
+  for (const Series& s : series) {
+    if (s.x.size() != s.y.size())
+      fail<ConfigError>("svg_plot: series \"", s.name, "\" has ", s.x.size(), " x and ", s.y.size(),
+                        " y values, expected equally many");
+    for (std::size_t i = 0; i < s.x.size(); ++i) {
+      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) continue;
+      xs.take(s.x[i]);
+      ys.take(s.y[i]);
+    }
+  }
+  xs.widen();
+  ys.widen();
+  const double w = kWidth - kLeft - kRight, h = kHeight - kTop - kBottom;
+  const auto px = [&](double x) { return kLeft + (x - xs.low) / (xs.high - xs.low) * w; };
+  const auto py = [&](double y) { return kTop + h - (y - ys.low) / (ys.high - ys.low) * h; };
+
+  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + number("%.0f", kWidth) + "\" height=\"" +
+                    number("%.0f", kHeight) +
+                    "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
+                    "fill=\"white\"/>\n";
+  for (double step = tick_step(xs, 8), x = std::ceil(xs.low / step) * step; x <= xs.high; x += step) {
+    out += line(px(x), kTop, px(x), kTop + h, "#eee");
+    out += text_at(px(x), kTop + h + 18, "middle", number("%.6g", std::abs(x) < step / 2 ? 0 : x));
+  }
+  for (double step = tick_step(ys, 6), y = std::ceil(ys.low / step) * step; y <= ys.high; y += step) {
+    out += line(kLeft, py(y), kLeft + w, py(y), "#eee");
+    out += text_at(kLeft - 6, py(y) + 4, "end", number("%.6g", std::abs(y) < step / 2 ? 0 : y));
+  }
+  out += line(kLeft, kTop + h, kLeft + w, kTop + h, "#444") + line(kLeft, kTop, kLeft, kTop + h, "#444");
+  out += text_at(kLeft + w / 2, 22, "middle", options.title, " font-size=\"15\"");
+  out += text_at(kLeft + w / 2, kHeight - 10, "middle", options.x_label);
+  out += text_at(16, kTop + h / 2, "middle", options.y_label,
+                 " transform=\"rotate(-90 16 " + number("%.1f", kTop + h / 2) + ")\"");
+
+  for (std::size_t k = 0; k < series.size(); ++k) {
+    const Series& s = series[k];
+    const std::string colour = kColours[k % kColours.size()];
+    std::string path;
+    bool drawing = false;
+    for (std::size_t i = 0; i < s.x.size(); ++i) {
+      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) {
+        drawing = false;
+        continue;
+      }
+      path += (drawing ? " L" : " M") + number("%.2f", px(s.x[i])) + " " + number("%.2f", py(s.y[i]));
+      drawing = true;
+    }
+    if (!path.empty())
+      out += "<path d=\"" + path.substr(1) + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"1.5\"/>\n";
+    const double y = kTop + 14 + 16 * static_cast<double>(k);
+    out += line(kLeft + w - 130, y - 4, kLeft + w - 110, y - 4, colour);
+    out += text_at(kLeft + w - 104, y, "start", s.name);
+  }
+  return out + "</svg>\n";
+}
+
+void write_svg_plot(const std::string& path, std::span<const Series> series, const PlotOptions& options) {
+  write_file_atomically(path, svg_plot(series, options));
+}
+
+}  // namespace levin

@@ -1,0 +1,102 @@
+// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp, files in
+// checkpoint.cpp, the order of hooks in callback.cpp.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levin/train.h"
+#include "train/log.h"
+#include "train/signals.h"
+
+namespace levin {
+
+struct Trainer::Run {
+  Run(Trainer& trainer, TrainerOptions options);
+
+  // ---- The loop (trainer.cpp)
+  void fit(TrainModule& module, OptimizerConfig config, data::DataLoader& train, data::DataLoader* val,
+           const std::string& ckpt_path);
+  void train_epoch();
+  void train_batch(const Batch& batch);
+  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool max_steps_reached() const;
+  enum class Stage : std::uint8_t { validation, test };
+  Metrics evaluation(Stage stage, TrainModule& module, data::DataLoader& loader);
+  Metrics evaluation_loop(Stage stage, TrainModule& module, data::DataLoader& loader, std::int64_t count);
+  double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
+  void check_interrupt();  // saves and throws when a signal came
+
+  // ---- One optimizer step (step.cpp): the batch's loss, detached
+  Tensor step(const StepInfo& info);
+  void clip_gradients();
+  void advance_schedulers(SchedulerConfig::Interval interval);
+
+  // ---- Hooks (callback.cpp): the one place that knows their order
+  template <class... P, class... A>
+  void call(void (Hooks::*hook)(P...), A&&... args) {
+    for (const auto& c : callbacks) (c.get()->*hook)(args...);
+    if (active) (active->*hook)(args...);
+  }
+  BatchStart call_batch_start(const StepInfo& info);
+  void call_epoch_end();
+  void call_exception(const std::exception& error) noexcept;
+  void verify_callbacks();
+
+  // ---- Files (checkpoint.cpp)
+  void save(const std::string& path, WeightsOnly weights);
+  void resume(const std::string& path);
+  [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
+  [[nodiscard]] std::string checkpoint_dir() const;
+  [[nodiscard]] bool checkpointing() const { return options.enable_checkpointing.value_or(true); }
+
+  [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
+  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
+  void record_step();
+
+  Trainer& trainer;
+  TrainerOptions options;
+  std::vector<std::shared_ptr<Callback>> callbacks;  // the user's, the progress bar, checkpoints last
+
+  // Borrowed for the length of a stage; tree and optimizer are remembered after it.
+  TrainModule* active = nullptr;
+  nn::Module* tree = nullptr;
+  bool fitted = false;
+  std::shared_ptr<optim::Optimizer> optimizer;
+  std::vector<SchedulerConfig> schedulers;
+  data::DataLoader* train_loader = nullptr;
+  data::DataLoader* val_loader = nullptr;
+  bool in_fit = false;
+  std::string resumed_from;
+
+  // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
+  std::int64_t epoch = 0, global_step = 0, total_batches = 0;
+  std::int64_t batches_done = 0;  // in this epoch
+  std::int64_t batches = 0;       // an epoch has
+  bool epoch_finished = false;    // its end hooks are running
+  bool stop = false;
+  int stop_signal = 0;
+
+  // Logging
+  train::LogScope scope = train::LogScope::none;
+  std::int64_t scope_batch_size = 1;
+  train::MetricLog train_log, eval_log;
+  Metrics epoch_metrics;  // of finished epochs and evaluations
+  std::vector<LogRecord> history;
+};
+
+// The mode flags of all modules of a tree, put back at the end.
+class ModeGuard {
+ public:
+  explicit ModeGuard(nn::Module* tree);
+  ~ModeGuard();
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
+
+ private:
+  std::vector<std::pair<nn::Module*, bool>> before_;
+};
+
+}  // namespace levin
