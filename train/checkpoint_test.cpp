@@ -35,7 +35,7 @@ struct Setup {
                           .interval = SchedulerConfig::Interval::step});
   }
   void fit(const std::string& ckpt_path = {}) {
-    trainer.fit(*opt, data, [&](const Batch& b) { return mse_loss(net(b[0]), b[1]); },
+    trainer.fit(*opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); },
                 {.schedulers = schedulers, .ckpt_path = ckpt_path});
   }
   double epoch_loss() {
@@ -219,7 +219,7 @@ TEST_CASE("a checkpoint of another run is refused with what differs, and changes
   data::DataLoader data = loader(40, 4);
   Trainer trainer(three_epochs());
   const std::vector<float> wide = weights_of(net);
-  const auto step = [&](const Batch& b) { return mse_loss(net(b[0]), b[1]); };
+  const auto step = [&](const Batch& b) { return squared_error(net(b[0]), b[1]); };
   try {
     trainer.fit(opt, data, step, {.ckpt_path = path});
     FAIL("accepted");
@@ -287,7 +287,7 @@ TEST_CASE("a second signal ends the process at once") {
         raise(SIGTERM);
         raise(SIGTERM);
         _exit(1);
-        return mse_loss(run.net(b[0]), b[1]);
+        return squared_error(run.net(b[0]), b[1]);
       });
     } catch (...) {}
     _exit(2);

@@ -31,6 +31,8 @@ inline data::DataLoader loader(std::int64_t n = 40, std::int64_t batch_size = 4)
   return data::DataLoader(points(n), {.batch_size = batch_size, .shuffle = true, .generator = Generator(9)});
 }
 
+inline Tensor squared_error(const Tensor& y, const Tensor& target) { return mean(square(y - target)); }
+
 inline std::vector<float> weights_of(const nn::Module& net) {
   std::vector<float> all;
   for (const auto& [name, t] : net.state_dict()) {

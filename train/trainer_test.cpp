@@ -55,11 +55,11 @@ struct RecordingModule : Recording<TrainModule> {
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
   Tensor training_step(const Batch& b, std::int64_t) override {
     note("training_step");
-    return mse_loss(fc(b[0]), b[1]);
+    return squared_error(fc(b[0]), b[1]);
   }
   void validation_step(const Batch& b, std::int64_t) override {
     note(fc.is_training() ? "validation_step in training mode" : "validation_step");
-    log("val_loss", mse_loss(fc(b[0]), b[1]));
+    log("val_loss", squared_error(fc(b[0]), b[1]));
   }
   OptimizerConfig configure_optimizers() override {
     return {.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})};
@@ -82,7 +82,7 @@ Counting train(TrainerOptions options, data::DataLoader& data) {
   Net net({.gen = gen, .device = Device::cpu()});
   optim::SGD opt(net.parameters(), {.lr = 0.05});
   Trainer trainer(options);
-  trainer.fit(opt, data, [&](const Batch& b) { return mse_loss(net(b[0]), b[1]); });
+  trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
   return {.steps = trainer.global_step(), .epochs = trainer.current_epoch()};
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("gradients are cleared after the forward pass: the step before's are t
   std::vector<bool> seen;
   Trainer(options).fit(opt, data, [&](const Batch& b) {
     seen.push_back(net.parameters()[0].value->grad().defined());
-    return mse_loss(net(b[0]), b[1]);
+    return squared_error(net(b[0]), b[1]);
   });
   CHECK(seen == std::vector<bool>{false, true, true});
 }
@@ -357,7 +357,7 @@ TEST_CASE("an error of the step reaches on_exception and the caller, with its ty
   CHECK(words.back() == "on_exception planted");
   CHECK_THROWS_AS((void)callback->trainer(), StateError);
   // The trainer is usable again.
-  trainer.fit(opt, data, [&](const Batch& b) { return mse_loss(net(b[0]), b[1]); });
+  trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
   CHECK(trainer.global_step() == 10);
 }
 
@@ -391,7 +391,7 @@ TEST_CASE("gradients are clipped to the norm over all parameters before the upda
     }
     norms.push_back(std::sqrt(sum));
   })};
-  Trainer(options).fit(opt, data, [&](const Batch& b) { return mse_loss(net(b[0]), b[1]) * 100.0; });
+  Trainer(options).fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]) * 100.0; });
   REQUIRE(norms.size() == 3);
   // The norm of unclipped gradients is far above; f32 rounding of 65 values stays within 1e-6 relative.
   for (const double n : norms) CHECK(n == doctest::Approx(1e-3).epsilon(1e-5));
