@@ -21,8 +21,8 @@ const T* optional_ptr(const Tensor& t) {
 
 // What a loss over classes is told, dense and checked. Nothing in it has a gradient.
 struct Classes {
-  Tensor target;  // i64 [rows]
-  Tensor weight;  // [cols] or undefined
+  SavedInput target{};  // i64 [rows]
+  SavedInput weight{};  // [cols] or undefined
   std::int64_t ignore_index;
   double label_smoothing = 0;
   Reduction reduction;
@@ -44,7 +44,7 @@ struct CrossEntropyBackward {
       const Tensor g = gy_.contiguous(), logits = x_.contiguous();
       kernels::cpu::cross_entropy_backward(
           on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(logits)),
-          static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target)), optional_ptr<T>(c.weight),
+          static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target.get())), optional_ptr<T>(c.weight.get()),
           static_cast<const A*>(ptr<A>(lse)), static_cast<const A*>(ptr<A>(weight_sum)), ptr<T>(gx), x_.shape()[0],
           x_.shape()[1], c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
     });
@@ -53,12 +53,13 @@ struct CrossEntropyBackward {
   Tensor reference(const Tensor& g, const Tensor& logits) const {
     const std::int64_t rows = logits.shape()[0], cols = logits.shape()[1];
     const DType dtype = logits.dtype();
-    const Tensor ignored = eq(c.target, c.ignore_index);
-    Tensor q = cast(one_hot(masked_fill(c.target, ignored, 0), cols), dtype) * (1 - c.label_smoothing) +
+    const Tensor& target = c.target.get();
+    const Tensor ignored = eq(target, c.ignore_index);
+    Tensor q = cast(one_hot(masked_fill(target, ignored, 0), cols), dtype) * (1 - c.label_smoothing) +
                c.label_smoothing / static_cast<double>(cols);
     if (c.weight.defined()) {
       // The smooth part weighs every class by its own weight, the sharp part by the target's: both are q's columns.
-      q = q * c.weight;
+      q = q * c.weight.get();
     }
     q = masked_fill(q, unsqueeze(ignored, 1), 0);
     const Tensor slope = sum(q, 1, KeepDim::yes) * softmax(logits, 1) - q;
@@ -87,9 +88,9 @@ struct CrossEntropy {
       using A = kernels::Accum<T>;
       const Tensor logits = x_.contiguous();
       kernels::cpu::cross_entropy(on, static_cast<const T*>(ptr<T>(logits)),
-                                  static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target)),
-                                  optional_ptr<T>(c.weight), ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), rows, cols,
-                                  c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
+                                  static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target.get())),
+                                  optional_ptr<T>(c.weight.get()), ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), rows,
+                                  cols, c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
     });
     x = x_;
     return out;
@@ -152,12 +153,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
     fail<ConfigError>("cross_entropy: label_smoothing is ", options.label_smoothing, ", expected a value in [0, 1]");
   }
   if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
-  Classes c{.target = reshape(dense(target), {target.numel()}),
-            .weight = dense(options.weight),
-            .ignore_index = options.ignore_index,
-            .label_smoothing = options.label_smoothing,
-            .reduction = options.reduction};
-  check_range("cross_entropy", c.target, logits.shape()[1], c.ignore_index);
+  Classes c{
+      .ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing, .reduction = options.reduction};
+  c.target = reshape(dense(target), {target.numel()});
+  c.weight = dense(options.weight);
+  check_range("cross_entropy", c.target.get(), logits.shape()[1], c.ignore_index);
   const Tensor loss = apply(CrossEntropy{std::move(c)}, class_rows(logits));
   return options.reduction == Reduction::none && target.rank() != 1 ? reshape(loss, Dims(target.shape().dims())) : loss;
 }

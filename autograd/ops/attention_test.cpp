@@ -1,0 +1,136 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/samples.h"
+
+namespace levin::testing {
+namespace {
+
+const Device cpu = Device::cpu();
+const double inf = std::numeric_limits<double>::infinity();
+
+// The definition in plain loops. q [B, L, E], k [B, S, E], v [B, S, Ev] as f64; mask [B, L, S] of added numbers, or empty.
+Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<double>& mask,
+                           bool causal, double scale) {
+  const std::int64_t b = q.size(0), l = q.size(1), e = q.size(2), s = k.size(1), ev = v.size(2);
+  const std::vector<double> qs = q.contiguous().to_vector<double>(), ks = k.contiguous().to_vector<double>(),
+                            vs = v.contiguous().to_vector<double>();
+  std::vector<double> y(std::size_t(b * l * ev), 0.0);
+  for (std::int64_t n = 0; n < b; ++n) {
+    for (std::int64_t i = 0; i < l; ++i) {
+      std::vector<double> w(std::size_t(s), 0.0);
+      double most = -inf, sum = 0;
+      for (std::int64_t j = 0; j < s; ++j) {
+        double dot = 0;
+        for (std::int64_t c = 0; c < e; ++c)
+          dot += qs[std::size_t((n * l + i) * e + c)] * ks[std::size_t((n * s + j) * e + c)];
+        dot *= scale;
+        if (!mask.empty()) dot += mask[std::size_t((n * l + i) * s + j)];
+        if (causal && j > i) dot = -inf;
+        w[std::size_t(j)] = dot;
+        most = std::max(most, dot);
+      }
+      if (most == -inf) continue;
+      for (double& x : w) sum += x = std::exp(x - most);
+      for (std::int64_t j = 0; j < s; ++j) {
+        for (std::int64_t c = 0; c < ev; ++c)
+          y[std::size_t((n * l + i) * ev + c)] += w[std::size_t(j)] / sum * vs[std::size_t((n * s + j) * ev + c)];
+      }
+    }
+  }
+  return from_data(std::span<const double>(y), {b, l, ev}, cpu);
+}
+
+std::vector<double> added(const Tensor& mask, const Shape& shape) {
+  const Tensor full = expand(mask, shape).contiguous();
+  std::vector<double> v = full.to(DType::f64).to_vector<double>();
+  if (mask.dtype() == DType::b8) {
+    for (double& x : v) x = x != 0 ? 0 : -inf;
+  }
+  return v;
+}
+
+}  // namespace
+
+LEVIN_OP_CASE(scaled_dot_product_attention) {
+  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 32, .layout_changes_sums = true};
+  const auto add = [&](std::int64_t b, std::int64_t l, std::int64_t s, std::int64_t e, std::int64_t ev, Causal causal,
+                       std::vector<Input> mask = {}) {
+    OpSample x{.inputs = {real({b, l, e}), real({b, s, e}), real({b, s, ev})}, .call = {}, .reference = {}};
+    for (const Input& m : mask) x.inputs.push_back(m);
+    x.call = [causal](const Tensors& in) {
+      return Tensors{scaled_dot_product_attention(in[0], in[1], in[2],
+                                                  {.mask = in.size() > 3 ? in[3] : Tensor(), .causal = causal})};
+    };
+    x.reference = [=](const Tensors& in) {
+      return Tensors{attention_reference(in[0], in[1], in[2],
+                                         in.size() > 3 ? added(in[3], {b, l, s}) : std::vector<double>{},
+                                         causal == Causal::yes, 1 / std::sqrt(double(e)))};
+    };
+    c.samples.push_back(x);
+  };
+  add(1, 1, 1, 1, 1, Causal::no);
+  add(0, 2, 3, 2, 2, Causal::no);
+  add(2, 3, 4, 2, 3, Causal::no);
+  add(1, 4, 4, 3, 2, Causal::yes);
+  add(1, 3, 5, 2, 2, Causal::yes);
+  add(1, 5, 3, 2, 2, Causal::yes);
+  add(2, 3, 4, 2, 2, Causal::no, {mask({3, 4})});
+  add(1, 4, 3, 2, 2, Causal::no,
+      {fixed(from_data(std::span<const bool>(std::array<bool, 12>{true, false, true, false, false, false, true, true,
+                                                                  true, false, true, true}),
+                       {4, 3}, cpu))});
+  add(2, 3, 4, 2, 2, Causal::yes, {real({2, 1, 4})});
+  add(3, 40, 65, 16, 24, Causal::yes);
+  c.errors.push_back({"widths",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({2, 4}, cpu), zeros({2, 4}, cpu));
+                      },
+                      throws<ShapeError>, "scaled_dot_product_attention: q has shape [2, 3], k [2, 4] and v [2, 4]"});
+  c.errors.push_back({"mask",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({4, 3}, cpu), zeros({4, 3}, cpu),
+                                                           {.mask = zeros({2, 2, 4}, cpu)});
+                      },
+                      throws<ShapeError>, "the mask has shape [2, 2, 4], expected one that broadcasts to [2, 4]"});
+  c.errors.push_back({"mask dtype",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({4, 3}, cpu), zeros({4, 3}, cpu),
+                                                           {.mask = zeros({2, 4}, cpu, DType::i64)});
+                      },
+                      throws<DTypeError>, "the mask is i64, expected bool or q's f32"});
+  c.errors.push_back({"no generator",
+                      [] {
+                        (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({4, 3}, cpu), zeros({4, 3}, cpu),
+                                                           {.dropout_p = 0.5});
+                      },
+                      throws<ConfigError>, "dropout_p is 0.5 and generator is null"});
+  return c;
+}
+
+TEST_CASE("attention of a row that may look at nothing is zero, and so are its gradients") {
+  Generator g(1);
+  Tensor q = randn({2, 4}, g, cpu, DType::f64), k = randn({3, 4}, g, cpu, DType::f64),
+         v = randn({3, 2}, g, cpu, DType::f64);
+  q.requires_grad_(), k.requires_grad_(), v.requires_grad_();
+  const Tensor mask = logical_not(eq(arange(2, cpu), 0));  // row 0 sees nothing
+  const Tensor y = scaled_dot_product_attention(q, k, v, {.mask = unsqueeze(mask, 1)});
+  CHECK(equal(select(y, 0, 0), zeros({2}, cpu, DType::f64)));
+  backward(sum(y));
+  CHECK(equal(select(q.grad(), 0, 0), zeros({4}, cpu, DType::f64)));
+  CHECK(all(isfinite(k.grad())).item<bool>());
+}
+
+TEST_CASE("attention with dropout draws from the generator it is given and keeps the mean") {
+  Generator g(1), d(2);
+  const Tensor q = randn({64, 8}, g, cpu), k = randn({64, 8}, g, cpu), v = ones({64, 1}, cpu);
+  const Tensor y = scaled_dot_product_attention(q, k, v, {.dropout_p = 0.25, .generator = &d});
+  CHECK(d.state().offset == 64 * 64 / 4);
+  // Each row is a mean of 64 weights, kept with probability 3/4 and scaled by 4/3; 64 rows: standard error below 0.05.
+  CHECK(std::abs(mean(y).item() - 1) < 0.25);
+  CHECK(std::abs(mean(y).item() - 1) > 0);
+}
+
+}  // namespace levin::testing
