@@ -187,6 +187,9 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
 
 Tensor accuracy(const Tensor& logits, const Tensor& target) {
   check_classes("accuracy", logits, target, {});
+  if (!is_float(logits.dtype())) {
+    fail<UnsupportedError>("accuracy: ", logits.dtype(), " on ", logits.device(), "; has f32, f64, f16, bf16");
+  }
   return mean(cast(eq(argmax(logits.detach(), 1), target), DType::f32));
 }
 

@@ -184,6 +184,9 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
   }
   std::vector<Operand> all;
   for (std::size_t i = 0; i < operands.size(); ++i) all.push_back(label(equation, i, e.inputs[i], operands[i]));
+  if (!is_float(operands[0].dtype())) {
+    fail<UnsupportedError>("einsum: ", operands[0].dtype(), " on ", operands[0].device(), "; has f32, f64, f16, bf16");
+  }
   for (const Tensor& x : operands) {
     if (x.dtype() != operands[0].dtype())
       fail<DTypeError>("einsum: tensors are ", operands[0].dtype(), " and ", x.dtype(), "; convert one with to(dtype)");
