@@ -14,6 +14,11 @@
 
 #include <doctest/doctest.h>
 
+#ifdef __linux__
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
 #include "kernels/lib/scratch.h"
 
 using namespace levin::kernels;
@@ -105,6 +110,60 @@ TEST_CASE("the number of threads may change while loops run") {
   set_num_threads(0);
   CHECK(num_threads() >= 1);
 }
+
+TEST_CASE("loops that follow at once or after a pause, from several callers, lose and repeat no chunk") {
+  for (const int threads : {2, 4}) {
+    const Threads guard(threads);
+    std::atomic<int> wrong{0};
+    const auto caller = [&](int seed) {
+      std::vector<int> seen(97);
+      for (int repeat = 0; repeat < 300; ++repeat) {
+        std::fill(seen.begin(), seen.end(), 0);
+        Cpu{}.parallel_for(97, 1 + (repeat + seed) % 40, [&](int64_t b, int64_t e) {
+          for (int64_t i = b; i < e; ++i) ++seen[static_cast<size_t>(i)];
+        });
+        wrong += std::count(seen.begin(), seen.end(), 1) != 97;
+        // Longer than a worker waits, about as long, and not at all.
+        if (repeat % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20 * (repeat + seed) % 400));
+      }
+    };
+    {
+      std::vector<std::jthread> callers;
+      for (int i = 0; i < 3; ++i) callers.emplace_back(caller, i);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("more threads than shares, and more than chunks, still run every chunk once") {
+  const Threads guard(40);
+  for (const int64_t n : {2, 39, 41, 1000}) {
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+    Cpu{}.parallel_for(n, 1, [&](int64_t b, int64_t) { ++seen[static_cast<size_t>(b)]; });
+    CHECK(std::all_of(seen.begin(), seen.end(), [](const std::atomic<int>& s) { return s == 1; }));
+  }
+}
+
+#ifdef __linux__
+TEST_CASE("the child of a fork has no workers and runs its loops alone") {
+  const Threads guard(2);
+  const auto total = [] {
+    std::atomic<int64_t> sum{0};
+    Cpu{}.parallel_for(1000, 10, [&](int64_t b, int64_t e) { sum += e - b; });
+    return sum.load();
+  };
+  CHECK(total() == 1000);  // a worker waits for the next loop
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(total() == 1000 && total() == 1000 ? 0 : 1);
+  }
+  REQUIRE(child > 0);
+  int status = -1;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
 
 TEST_CASE("a level has a name, and the CPU's level is one this machine runs") {
   CHECK(std::strcmp(name(CpuLevel::base), "base") == 0);

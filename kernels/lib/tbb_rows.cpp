@@ -1,16 +1,18 @@
-// The parallel_for seam over oneTBB.
+// The parallel_for seam over oneTBB. Waking a worker that sleeps takes longer than many kernels run, so a worker that has
+// helped with a loop stays for a moment and waits for the next one, which reaches it through one cache line.
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
-#include <memory>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <utility>
+#include <thread>
+#include <vector>
 
-#include <tbb/blocked_range.h>
 #include <tbb/global_control.h>
 #include <tbb/info.h>
-#include <tbb/parallel_for.h>
-#include <tbb/partitioner.h>
 #include <tbb/task_arena.h>
 
 #include "kernels/cpu.h"
@@ -18,24 +20,144 @@
 namespace levin::kernels {
 namespace {
 
-// Kernels have an arena of their own, so that a limit on them limits no other
-// user of TBB in the process.
-struct Team {
-  explicit Team(int n) : threads(n), arena(n) {
-    // TBB starts no more workers than cores unless it is told to: a test may
-    // ask for more.
-    if (n > tbb::info::default_concurrency())
-      more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(n));
+using Clock = std::chrono::steady_clock;
+
+// How long a worker waits for the next loop before its thread goes back to TBB: longer than what stands between the
+// kernels of a training step, short enough to be nothing beside a pause that a person or a disk makes.
+constexpr std::chrono::microseconds kStay{100};
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// One loop: its chunks lie in as many equal shares as threads may come, and a thread that has finished its own share
+// takes from the others'. The same thread thus meets the same part of the data in one loop after another, and a worker
+// that comes late finds nothing to do. Lives on the stack of its caller.
+struct Loop {
+  static constexpr int kMostShares = 16;
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+
+  Loop(int64_t n_, int64_t grain_, int64_t chunks, int threads, lib::ChunkBody body_, void* context_)
+      : n(n_), grain(grain_), count(std::min(threads, kMostShares)), body(body_), context(context_) {
+    for (int i = 0; i < count; ++i) {
+      shares[static_cast<size_t>(i)].next.store(chunks * i / count, std::memory_order_relaxed);
+      shares[static_cast<size_t>(i)].end = chunks * (i + 1) / count;
+    }
   }
-  int threads;
-  std::optional<tbb::global_control> more_workers;
+
+  void run(int thread) {
+    for (int k = 0; k < count; ++k) {
+      Share& share = shares[static_cast<size_t>((thread + k) % count)];
+      for (int64_t i; (i = share.next.load(std::memory_order_relaxed)) < share.end;) {
+        i = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (i >= share.end) break;
+        try {
+          const int64_t begin = i * grain;
+          body(context, begin, n - begin < grain ? n : begin + grain);
+        } catch (...) {
+          if (!failed.exchange(true)) error = std::current_exception();
+          for (int s = 0; s < count; ++s) {
+            Share& other = shares[static_cast<size_t>(s)];
+            other.next.store(other.end, std::memory_order_relaxed);
+          }
+        }
+      }
+    }
+  }
+
+  int64_t n, grain;
+  int count;
+  lib::ChunkBody body;
+  void* context;
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+  alignas(64) std::atomic<int> left{0};  // workers that took the loop and are done with it
+  std::array<Share, kMostShares> shares;
+};
+
+// The place of one worker: what it does, or the loop that waits there to be taken. The caller of a loop takes it back
+// if nobody came for it, so that no loop ever waits for a thread that did not start (nor after fork, where there is none).
+struct alignas(64) Place {
+  static constexpr uintptr_t kEmpty = 0, kFree = 1, kBusy = 2;  // no worker; one waits or is on its way; one works
+  std::atomic<uintptr_t> state{kEmpty};
+};
+
+struct Team {
+  explicit Team(int n) : places(static_cast<size_t>(n - 1)), arena(std::max(1, n - 1), 0) {}
+
+  // Puts the loop into the place of an idle worker, and sends for one where there is none.
+  bool post(size_t index, Loop& loop) {
+    std::atomic<uintptr_t>& state = places[index].state;
+    uintptr_t seen = state.load(std::memory_order_relaxed);
+    while (seen == Place::kEmpty || seen == Place::kFree)
+      if (state.compare_exchange_weak(seen, reinterpret_cast<uintptr_t>(&loop), std::memory_order_acq_rel)) {
+        if (seen == Place::kEmpty) arena.enqueue([this, index] { serve(index); });
+        return true;
+      }
+    return false;
+  }
+
+  bool take_back(size_t index, Loop& loop) {
+    auto mine = reinterpret_cast<uintptr_t>(&loop);
+    return places[index].state.compare_exchange_strong(mine, Place::kFree, std::memory_order_acq_rel);
+  }
+
+  // What a worker does: every loop that comes to its place, until none has come for a while. A waiting worker yields,
+  // so that it stands in nobody's way on a machine that has other work.
+  void serve(size_t index) noexcept {
+    std::atomic<uintptr_t>& state = places[index].state;
+    auto last = Clock::now();
+    for (unsigned spins = 1;; ++spins) {
+      uintptr_t seen = state.load(std::memory_order_acquire);
+      if (seen != Place::kFree) {
+        if (!state.compare_exchange_strong(seen, Place::kBusy, std::memory_order_acq_rel)) continue;
+        Loop& loop = *reinterpret_cast<Loop*>(seen);
+        loop.run(static_cast<int>(index) + 1);
+        state.store(Place::kFree, std::memory_order_release);  // before the caller may go on to its next loop
+        loop.left.fetch_add(1, std::memory_order_release);     // the last touch
+        last = Clock::now();
+        continue;
+      }
+      pause();
+      if (spins % 64 != 0) continue;
+      if (Clock::now() - last > kStay && state.compare_exchange_strong(seen, Place::kEmpty, std::memory_order_acq_rel))
+        return;
+      std::this_thread::yield();
+    }
+  }
+
+  std::vector<Place> places;
+  // Kernels have an arena of their own, so that a limit on them limits no other user of TBB in the process. Callers of
+  // loops do not enter it.
   tbb::task_arena arena;
 };
 
 struct Teams {
+  Teams() { use(tbb::info::default_concurrency()); }
+
+  void use(int n) {
+    const std::lock_guard lock(mutex);
+    Team& team = all.try_emplace(n, n).first->second;
+    // TBB starts no more workers than cores unless it is told to: a test may ask for more.
+    more_workers.reset();
+    if (n > tbb::info::default_concurrency())
+      more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(n));
+    current.store(&team, std::memory_order_release);
+    threads.store(n, std::memory_order_relaxed);
+  }
+
   std::mutex mutex;
-  std::shared_ptr<Team> current = std::make_shared<Team>(tbb::info::default_concurrency());
-  std::atomic<int> threads{current->threads};
+  std::map<int, Team> all;  // a team once made stays: a loop or a worker may be in it
+  std::optional<tbb::global_control> more_workers;
+  std::atomic<Team*> current{nullptr};
+  std::atomic<int> threads{1};
 };
 
 // Never destroyed: kernels may run in destructors of static objects.
@@ -44,64 +166,32 @@ Teams& teams() {
   return instance;
 }
 
-std::shared_ptr<Team> current_team() {
-  Teams& all = teams();
-  const std::lock_guard lock(all.mutex);
-  return all.current;
-}
-
-// One loop: its threads draw chunk numbers from a shared counter until none is
-// left. A worker that wakes late finds nothing to do, and the caller never
-// waits for one that did not start.
-struct Loop {
-  int64_t n, grain, chunks;
-  lib::ChunkBody body;
-  void* context;
-  std::atomic<int64_t> next{0};
-  std::atomic<bool> failed{false};
-  std::exception_ptr error;
-
-  void draw() {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
-      try {
-        const int64_t begin = i * grain;
-        body(context, begin, n - begin < grain ? n : begin + grain);
-      } catch (...) {
-        if (!failed.exchange(true)) error = std::current_exception();
-        next.store(chunks, std::memory_order_relaxed);
-      }
-    }
-  }
-};
-
 }  // namespace
 
 void set_num_threads(int n) {
   if (n <= 0) n = tbb::info::default_concurrency();
-  Teams& all = teams();
-  if (n == num_threads()) return;
-  auto team = std::make_shared<Team>(n);
-  const std::lock_guard lock(all.mutex);
-  all.current = std::move(team);
-  all.threads = n;
+  if (n != num_threads()) teams().use(n);
 }
 
 int num_threads() { return teams().threads.load(std::memory_order_relaxed); }
 
 void lib::parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context) {
   const int64_t chunks = n / grain + (n % grain != 0);
-  if (chunks == 1 || num_threads() == 1) {
+  Team& team = *teams().current.load(std::memory_order_acquire);
+  const auto helpers = std::min<size_t>(static_cast<size_t>(chunks - 1), team.places.size());
+  if (helpers == 0) {
     for (int64_t begin = 0; begin < n; begin += grain) body(context, begin, n - begin < grain ? n : begin + grain);
     return;
   }
-  Loop loop{.n = n, .grain = grain, .chunks = chunks, .body = body, .context = context, .error = nullptr};
-  const std::shared_ptr<Team> team = current_team();
-  const int64_t threads = chunks < team->threads ? chunks : team->threads;
-  team->arena.execute([&] {
-    tbb::parallel_for(
-        tbb::blocked_range<int64_t>(0, threads, 1), [&](const tbb::blocked_range<int64_t>&) { loop.draw(); },
-        tbb::simple_partitioner());
-  });
+  Loop loop(n, grain, chunks, static_cast<int>(helpers) + 1, body, context);
+  int taken = 0;
+  for (size_t i = 0; i < helpers; ++i) taken += team.post(i, loop);
+  loop.run(0);
+  for (size_t i = 0; i < helpers; ++i) taken -= team.take_back(i, loop);
+  for (unsigned spins = 1; loop.left.load(std::memory_order_acquire) != taken; ++spins) {
+    pause();
+    if (spins > 256) std::this_thread::yield();
+  }
   if (loop.error) std::rethrow_exception(loop.error);
 }
 
