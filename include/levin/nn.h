@@ -10,7 +10,9 @@
 //   Mlp net({.gen = gen, .device = Device::cpu()});   // net.parameters(): fc1.weight fc1.bias fc2.weight fc2.bias
 #pragma once
 
+#include "levin/nn/attention.h"
 #include "levin/nn/init.h"
 #include "levin/nn/layers.h"
 #include "levin/nn/module.h"
+#include "levin/nn/recurrent.h"
 #include "levin/nn/sequential.h"

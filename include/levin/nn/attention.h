@@ -1,0 +1,72 @@
+// Attention, batches first: [N, L, E]. Vaswani et al., "Attention is all you need", 2017.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "levin/nn/layers.h"
+#include "levin/nn/module.h"
+#include "levin/ops.h"
+
+namespace levin::nn {
+
+struct MultiheadAttentionOptions {
+  std::int64_t embed_dim = 0, num_heads = 0;  // heads of embed_dim / num_heads each
+  double dropout = 0;                         // of the attention weights, in training
+  bool bias = true;
+};
+// What may not be attended to, as PyTorch's module says it: in a bool mask true is left out (the op's mask is the other
+// way round); a floating mask is added to the scores.
+struct AttentionMasks {
+  Tensor key_padding{};  // [N, S]
+  Tensor attention{};    // [L, S] or [N * num_heads, L, S]
+  Causal causal = Causal::no;
+};
+// Parameters: in_proj_weight [3 E, E] (rows of q, k, v), in_proj_bias [3 E], out_proj.weight [E, E], out_proj.bias [E].
+class LEVIN_API MultiheadAttention : public Module {
+ public:
+  using Options = MultiheadAttentionOptions;
+  MultiheadAttention(Module& parent, std::string_view name, Options options);
+  // query [N, L, E], key and value [N, S, E] -> [N, L, E]. Throws ShapeError.
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionMasks& masks = {}) const;
+  Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const { return (*this)(x, x, x, masks); }
+
+  const Options options;
+  Parameter in_proj_weight, in_proj_bias;
+  Linear out_proj;
+
+ private:
+  mutable ModuleGenerator generator_;
+};
+
+enum class Activation : std::uint8_t { relu, gelu };
+struct TransformerEncoderLayerOptions {
+  std::int64_t d_model = 0, nhead = 0, dim_feedforward = 2048;
+  double dropout = 0.1;
+  Activation activation = Activation::relu;
+  double layer_norm_eps = 1e-5;
+  bool norm_first = false;  // normalise before each part (pre-norm) instead of after its residual sum
+  bool bias = true;
+};
+// Self-attention and a two-layer perceptron, each with dropout, a residual sum and a layer norm: [N, L, E] -> [N, L, E].
+class LEVIN_API TransformerEncoderLayer : public Module {
+ public:
+  using Options = TransformerEncoderLayerOptions;
+  TransformerEncoderLayer(Module& parent, std::string_view name, Options options);
+  Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const;
+
+  const Options options;
+  MultiheadAttention self_attn;
+  Linear linear1;
+  Dropout dropout;
+  Linear linear2;
+  LayerNorm norm1, norm2;
+  Dropout dropout1, dropout2;
+
+ private:
+  [[nodiscard]] Tensor attend(const Tensor& x, const AttentionMasks& masks) const;
+  [[nodiscard]] Tensor feed_forward(const Tensor& x) const;
+};
+
+}  // namespace levin::nn

@@ -1,0 +1,158 @@
+#include "levin/nn/attention.h"
+
+#include <array>
+#include <limits>
+
+#include "nn/options.h"
+
+namespace levin::nn {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+const MultiheadAttentionOptions& checked(const MultiheadAttentionOptions& o) {
+  check_at_least("MultiheadAttention", "embed_dim", o.embed_dim, 1);
+  check_at_least("MultiheadAttention", "num_heads", o.num_heads, 1);
+  check_probability("MultiheadAttention", "dropout", o.dropout);
+  if (o.embed_dim % o.num_heads != 0) {
+    fail<ConfigError>("MultiheadAttention: num_heads is ", o.num_heads, ", expected a divisor of embed_dim ",
+                      o.embed_dim);
+  }
+  return o;
+}
+
+const TransformerEncoderLayerOptions& checked(const TransformerEncoderLayerOptions& o) {
+  check_at_least("TransformerEncoderLayer", "d_model", o.d_model, 1);
+  check_at_least("TransformerEncoderLayer", "nhead", o.nhead, 1);
+  check_at_least("TransformerEncoderLayer", "dim_feedforward", o.dim_feedforward, 1);
+  check_probability("TransformerEncoderLayer", "dropout", o.dropout);
+  return o;
+}
+
+// A mask of the scores' dtype: minus infinity where a bool mask leaves out.
+Tensor additive(const Tensor& mask, DType dtype) {
+  if (mask.dtype() != DType::b8) return mask;
+  return masked_fill(zeros(mask.shape(), mask.device(), dtype), mask, -kInfinity);
+}
+
+// Both masks as the op takes them: bool with true for what takes part, or added to the scores.
+Tensor op_mask(const AttentionMasks& masks, std::int64_t n, std::int64_t heads, std::int64_t l, std::int64_t s,
+               DType dtype) {
+  Tensor padding = masks.key_padding, attention = masks.attention;
+  const auto check_dtype = [&](const char* name, const Tensor& mask) {
+    if (mask.dtype() != DType::b8 && mask.dtype() != dtype) {
+      fail<DTypeError>("MultiheadAttention: ", name, " is ", mask.dtype(), ", expected bool or the query's ", dtype);
+    }
+  };
+  if (padding.defined()) {
+    check_dtype("key_padding", padding);
+    if (padding.shape() != Shape{n, s}) {
+      fail<ShapeError>("MultiheadAttention: key_padding has shape ", padding.shape(), ", expected ", Shape{n, s});
+    }
+    padding = view(padding.contiguous(), {n, 1, 1, s});
+  }
+  if (attention.defined()) {
+    check_dtype("attention", attention);
+    if (attention.shape() == Shape{n * heads, l, s}) {
+      attention = view(attention.contiguous(), {n, heads, l, s});
+    } else if (attention.shape() != Shape{l, s}) {
+      fail<ShapeError>("MultiheadAttention: attention has shape ", attention.shape(), ", expected ", Shape{l, s},
+                       " or ", Shape{n * heads, l, s});
+    }
+  }
+  const auto left_out = [](const Tensor& t) { return !t.defined() || t.dtype() == DType::b8; };
+  if (left_out(padding) && left_out(attention)) {
+    if (padding.defined() && attention.defined()) return logical_not(logical_or(padding, attention));
+    const Tensor& one = padding.defined() ? padding : attention;
+    return one.defined() ? logical_not(one) : Tensor();
+  }
+  if (padding.defined() && attention.defined()) return additive(padding, dtype) + additive(attention, dtype);
+  return padding.defined() ? padding : attention;
+}
+
+}  // namespace
+
+MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, Options given)
+    : Module(parent, name),
+      options(checked(given)),
+      in_proj_weight(*this, "in_proj_weight", {3 * options.embed_dim, options.embed_dim},
+                     [](Tensor& x, Generator& gen) { init::xavier_uniform_(x, gen); }),
+      in_proj_bias(options.bias ? Parameter(*this, "in_proj_bias", {3 * options.embed_dim}, constant_value(0))
+                                : Parameter()),
+      out_proj(*this, "out_proj", {.in = options.embed_dim, .out = options.embed_dim, .bias = options.bias}),
+      generator_(*this, "generator") {
+  if (options.bias) init::zeros_(out_proj.bias);
+}
+
+Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                                      const AttentionMasks& masks) const {
+  const std::int64_t e = options.embed_dim, heads = options.num_heads;
+  const auto check = [&](const char* name, const Tensor& x) {
+    if (x.rank() != 3 || x.size(2) != e) {
+      fail<ShapeError>("MultiheadAttention: ", name, " has shape ", x.shape(), ", expected [N, L, ", e, "]");
+    }
+  };
+  check("query", query);
+  check("key", key);
+  check("value", value);
+  const std::int64_t n = query.size(0), l = query.size(1), s = key.size(1);
+  if (key.shape() != value.shape() || key.size(0) != n) {
+    fail<ShapeError>("MultiheadAttention: query ", query.shape(), ", key ", key.shape(), " and value ", value.shape(),
+                     "; expected one N, and one S of key and value");
+  }
+  // One product where one tensor is all three, else one each.
+  std::array<Tensor, 3> qkv;
+  if (query.impl() == key.impl() && key.impl() == value.impl()) {
+    const Tensors parts = chunk(linear(query, in_proj_weight, in_proj_bias), 3, -1);
+    for (std::size_t i = 0; i < 3; ++i) qkv[i] = parts[i];
+  } else {
+    const std::array<const Tensor*, 3> in{&query, &key, &value};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto row = static_cast<std::int64_t>(i) * e;
+      qkv[i] = linear(*in[i], narrow(in_proj_weight, 0, row, e),
+                      in_proj_bias.defined() ? narrow(in_proj_bias, 0, row, e) : Tensor());
+    }
+  }
+  for (Tensor& t : qkv) t = transpose(reshape(t, {n, t.size(1), heads, e / heads}), 1, 2);  // [N, heads, L, E / heads]
+  const double p = is_training() ? options.dropout : 0;
+  const Tensor y = scaled_dot_product_attention(qkv[0], qkv[1], qkv[2],
+                                                {.mask = op_mask(masks, n, heads, l, s, qkv[0].dtype()),
+                                                 .causal = masks.causal,
+                                                 .dropout_p = p,
+                                                 .generator = p > 0 ? &generator_ : nullptr});
+  return out_proj(reshape(transpose(y, 1, 2), {n, l, e}));
+}
+
+TransformerEncoderLayer::TransformerEncoderLayer(Module& parent, std::string_view name, Options given)
+    : Module(parent, name),
+      options(checked(given)),
+      self_attn(
+          *this, "self_attn",
+          {.embed_dim = options.d_model, .num_heads = options.nhead, .dropout = options.dropout, .bias = options.bias}),
+      linear1(*this, "linear1", {.in = options.d_model, .out = options.dim_feedforward, .bias = options.bias}),
+      dropout(*this, "dropout", {.p = options.dropout}),
+      linear2(*this, "linear2", {.in = options.dim_feedforward, .out = options.d_model, .bias = options.bias}),
+      norm1(*this, "norm1", {.shape = options.d_model, .eps = options.layer_norm_eps, .bias = options.bias}),
+      norm2(*this, "norm2", {.shape = options.d_model, .eps = options.layer_norm_eps, .bias = options.bias}),
+      dropout1(*this, "dropout1", {.p = options.dropout}),
+      dropout2(*this, "dropout2", {.p = options.dropout}) {}
+
+Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionMasks& masks) const {
+  return dropout1(self_attn(x, masks));
+}
+
+Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) const {
+  const Tensor hidden = linear1(x);
+  return dropout2(linear2(dropout(options.activation == Activation::relu ? relu(hidden) : gelu(hidden))));
+}
+
+Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
+  if (options.norm_first) {
+    const Tensor y = x + attend(norm1(x), masks);
+    return y + feed_forward(norm2(y));
+  }
+  const Tensor y = norm1(x + attend(x, masks));
+  return norm2(y + feed_forward(y));
+}
+
+}  // namespace levin::nn
