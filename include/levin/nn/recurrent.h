@@ -16,7 +16,7 @@ struct CellOptions {
   bool bias = true;
 };
 struct LSTMState {
-  Tensor h, c;
+  Tensor h{}, c{};
 };
 // One step. Gates i, f, g, o: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
 // Hochreiter & Schmidhuber, 1997. weight_ih [4 hidden, in], weight_hh [4 hidden, hidden], bias_ih, bias_hh [4 hidden].

@@ -1,0 +1,161 @@
+#include "nn/golden_test.h"
+
+namespace levin {
+namespace {
+
+TEST_CASE("convolution layers give PyTorch's values") {
+  Root root;
+  // fill(nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, groups=2))(wave((1, 2, 4, 3), 0.25))
+  nn::Conv2d conv2(root, "conv2", {.in = 2, .out = 4, .kernel = {3, 2}, .stride = 2, .padding = 1, .groups = 2});
+  fill_waves(conv2);
+  const Tensor y = conv2(wave({1, 2, 4, 3}, 0.25));
+  CHECK(y.shape() == Shape{1, 4, 2, 2});
+  check_close(y, {0.283348860974142, 0.72805810648414, 0.556561172117346, -0.194284889977707, 0.384211522107485,
+                  0.416876648147391, -0.0144434284116701, 0.455679792543709, -0.360290196001349, 0.0293611946996243,
+                  0.0188417682969947, -0.545979645622751, -0.169110640232874, -0.155321668418066, -0.816995449927535,
+                  -0.426502712692066});
+  // fill(nn.Conv1d(2, 2, 3, padding=2, dilation=2))(wave((1, 2, 4), 0.25))
+  nn::Conv1d conv1(root, "conv1", {.in = 2, .out = 2, .kernel = 3, .padding = 2, .dilation = 2});
+  fill_waves(conv1);
+  check_close(conv1(wave({1, 2, 4}, 0.25)),
+              {0.906347791801123, 1.08523322860577, 0.902513276198244, 0.934759513935641, 0.130759839788115,
+               -0.0984195635574015, -0.153556412987044, -0.378015902794293});
+  // fill(nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1, groups=2))(wave((1, 2, 2, 2), 0.25)).sum((2, 3))
+  nn::ConvTranspose2d up(root, "up",
+                         {.in = 2, .out = 4, .kernel = 3, .stride = 2, .padding = 1, .output_padding = 1, .groups = 2});
+  CHECK(up.weight.shape() == Shape{2, 2, 3, 3});
+  fill_waves(up);
+  const Tensor z = up(wave({1, 2, 2, 2}, 0.25));
+  CHECK(z.shape() == Shape{1, 4, 4, 4});
+  check_close(sum(z, {2, 3}), {6.67164343524112, 2.81857863708027, -1.7342910110737, -6.23700477443462});
+}
+
+TEST_CASE("batch norm gives PyTorch's values in training and evaluation, and its running statistics") {
+  // b = fill(nn.BatchNorm2d(2)); q = wave((2, 2, 2, 2), 0.25); y = b(q); b(q + 1)
+  Root root;
+  nn::BatchNorm2d b(root, "b", {.features = 2});
+  CHECK(state_names(b) ==
+        std::vector<std::string>{"weight", "bias", "running_mean", "running_var", "num_batches_tracked"});
+  fill_waves(b);
+  const Tensor q = wave({2, 2, 2, 2}, 0.25);
+  check_close(b(q), {0.173402544759669, 0.692715104733964, 0.861029059655638, 0.599183726546935, 0.630604979887446,
+                     0.0583492251612635, -0.281893768550211, -0.230102404861042, -0.438720499109271, 0.188317542359368,
+                     0.701583033789478, 0.859679194566945, 1.15544807335582, 0.616142621948671, 0.0465109812848681,
+                     -0.285540187291496});
+  (void)b(q + 1);
+  check_close(b.running_mean, {0.152624402909827, 0.0627998305114097});
+  check_close(b.running_var, {0.821413377065452, 0.827913624214176});
+  CHECK(b.num_batches_tracked.item<std::int64_t>() == 2);
+  CHECK(!b.running_mean.requires_grad());
+  b.eval();
+  check_close(b(q), {0.441222291252839, 0.572599767537248, 0.615180410343483, 0.548937878018876, 0.204389362535054,
+                     0.0237383886275376, -0.0836702790381937, -0.0673206657522189, 0.28636529976584, 0.444995538608023,
+                     0.574843206708525, 0.614838916833898, 0.370073001713243, 0.199823853101446, 0.0200012653780758,
+                     -0.0848213886451263});
+  CHECK(b.num_batches_tracked.item<std::int64_t>() == 2);
+  CHECK_THROWS_AS((void)b(wave({2, 3, 2, 2}, 0)), ShapeError);
+  CHECK_THROWS_AS((void)b(wave({2, 2}, 0)), ShapeError);
+}
+
+TEST_CASE("batch norm without momentum averages over all batches; without tracking it uses the batch's statistics") {
+  // b = nn.BatchNorm1d(2, momentum=None); u = wave((3, 2), 0.25); b(u); b(u * 2); b(u - 3)
+  Root root;
+  nn::BatchNorm1d b(root, "b", {.features = 2, .momentum = std::nullopt});
+  const Tensor u = wave({3, 2}, 0.25);
+  (void)b(u), (void)b(u * 2), (void)b(u - 3);
+  check_close(b.running_mean, {-0.703170304457582, -0.788149435813805});
+  check_close(b.running_var, {0.117146568684069, 0.297894247702531});
+
+  nn::BatchNorm1d plain(root, "plain", {.features = 2, .affine = false, .track_running_stats = false});
+  CHECK(plain.state_dict().empty());
+  const Tensor trained = plain(u);
+  plain.eval();
+  CHECK(equal(trained, plain(u)));
+  CHECK_THROWS_AS(nn::BatchNorm1d(root, "c", {.features = 2, .momentum = 1.5}), ConfigError);
+}
+
+TEST_CASE("the other norms give PyTorch's values") {
+  Root root;
+  // fill(nn.GroupNorm(2, 4))(wave((1, 4, 2), 0.25)); nn.GroupNorm of 2 groups over 4 channels
+  nn::GroupNorm group(root, "group", {.groups = 2, .features = 4});
+  fill_waves(group);
+  check_close(group(wave({1, 4, 2}, 0.25)),
+              {-0.22222168453372, 0.63893575549963, 0.759797371678798, 0.248086874171676, 0.418455644586974,
+               -0.114626705504398, -0.427840595111377, -0.424870630978649});
+  // fill(nn.LayerNorm((2, 2)))(wave((1, 2, 2), 0.25)), nn.LayerNorm(4, elementwise_affine=False)(wave((1, 4), 0.25))
+  nn::LayerNorm layer(root, "layer", {.shape = {2, 2}}), plain(root, "plain", {.shape = 4, .affine = false});
+  fill_waves(layer);
+  check_close(layer(wave({1, 2, 2}, 0.25)),
+              {-0.22222168453372, 0.430870303978853, 0.244205401705026, -0.407696286643972});
+  CHECK(plain.state_dict().empty());
+  check_close(plain(wave({1, 4}, 0.25)), {-1.60877893633156, 0.438011637748534, 1.10139520088993, 0.069372097693105});
+  // nn.InstanceNorm2d(2)(wave((1, 2, 2, 2), 0.25))
+  nn::InstanceNorm2d instance(root, "instance", {.features = 2});
+  CHECK(instance.state_dict().empty());
+  check_close(instance(wave({1, 2, 2, 2}, 0.25)),
+              {-1.60877893633156, 0.438011637748534, 1.10139520088992, 0.0693720976931048, 1.61733818016458,
+               0.0389180221438357, -0.899554672039009, -0.756701530269411});
+  // fill(nn.RMSNorm(4, eps=1e-6))(wave((1, 4), 0.25))
+  nn::RMSNorm rms(root, "rms", {.features = 4});
+  fill_waves(rms);
+  check_close(rms(wave({1, 4}, 0.25)), {0.139635303562811, 0.541036782139354, 0.451634888807781, 0.0198426414723592});
+}
+
+TEST_CASE("dropout draws anew in training, from a stream of its own path, and does nothing in evaluation") {
+  Generator gen(5);
+  nn::Module one({.gen = gen, .device = Device::cpu()}), two({.gen = gen, .device = Device::cpu()});
+  nn::Dropout a(one, "a", {.p = 0.25}), same(two, "a", {.p = 0.25}), other(two, "b", {.p = 0.25});
+  const Tensor x = ones({64, 64}, Device::cpu());
+  const Tensor first = a(x), second = a(x);
+  CHECK(!equal(first, second));
+  CHECK(equal(first, same(x)));
+  CHECK(!equal(first, other(x)));
+  // Of n = 4096 elements n / 4 are expected to fall, with a deviation of sqrt(n * 3 / 16) = 27.7; six of them.
+  const double dropped = sum(eq(first, 0)).item();
+  CHECK(std::abs(dropped - 1024) < 6 * 27.7);
+  CHECK(amax(first).item() == doctest::Approx(1 / 0.75));
+  a.eval();
+  CHECK(equal(a(x), x));
+}
+
+TEST_CASE("an embedding looks rows up; its padding row is zero and gets no gradient") {
+  Root root;
+  nn::Embedding e(root, "e", {.count = 5, .dim = 3, .padding_idx = -1});
+  CHECK(equal(select(e.weight, 0, 4), zeros({3}, Device::cpu(), DType::f64)));
+  const Tensor index = tensor<std::int64_t>({1, 4, 1}, Device::cpu());
+  const Tensor y = e(index);
+  CHECK(y.shape() == Shape{3, 3});
+  CHECK(equal(select(y, 0, 0), select(e.weight, 0, 1)));
+  backward(sum(y));
+  check_close(select(e.weight.grad(), 0, 1), {2, 2, 2});
+  check_close(select(e.weight.grad(), 0, 4), {0, 0, 0});
+}
+
+TEST_CASE("modules of ops are the ops") {
+  Root root;
+  nn::Sequential net(root, "net");
+  net.add<nn::Conv2d>({.in = 1, .out = 2, .kernel = 3, .padding = 1});
+  net.add<nn::GELU>();
+  net.add<nn::MaxPool2d>({.kernel = 2});
+  net.add<nn::SiLU>();
+  net.add<nn::AvgPool2d>({.kernel = 2, .stride = 1});
+  net.add<nn::Tanh>();
+  net.add<nn::AdaptiveAvgPool2d>({.output = 2});
+  net.add<nn::Sigmoid>();
+  net.add<nn::ELU>({.alpha = 0.5});
+  net.add<nn::Softplus>();
+  net.add<nn::Flatten>();
+  net.add<nn::Softmax>({.dim = -1});
+  net.add<nn::Identity>();
+  const Tensor x = wave({2, 1, 8, 8}, 0.25);
+  auto& conv = static_cast<nn::Conv2d&>(net[0]);
+  Tensor y = silu(max_pool2d(gelu(conv(x)), 2));
+  y = tanh(avg_pool2d(y, {.kernel = {2, 2}, .stride = {{1, 1}}}));
+  y = softplus(elu(sigmoid(adaptive_avg_pool2d(y, {2, 2})), 0.5));
+  CHECK(equal(net(x), softmax(flatten(y, 1), -1)));
+  backward(sum(net(x) * wave({2, 8}, 1)));
+  for (const ParamRef& p : net.parameters()) CHECK(norm(p.value->grad()).item() > 0);
+}
+
+}  // namespace
+}  // namespace levin
