@@ -80,6 +80,53 @@ TEST_CASE("a module tree lists its parameters by dotted names in the order of de
   CHECK(net.conv2.path() == "conv2");
 }
 
+TEST_CASE("a backward pass gives every parameter of a net a gradient, and a step along it lowers the loss") {
+  Generator gen(1);
+  LeNet net({.gen = gen, .device = cpu});
+  const Tensor images = rand({4, 1, 28, 28}, gen, cpu), labels = tensor<std::int64_t>({3, 1, 4, 1}, cpu);
+  const Tensor before = cross_entropy(net(images), labels);
+  backward(before);
+  for (const ParamRef& p : net.parameters()) {
+    CAPTURE(p.name);
+    REQUIRE(p.value->grad().defined());
+    CHECK(norm(p.value->grad()).item() > 0);
+    NoGrad off;
+    add_(*p.value, p.value->grad(), -1e-3);
+  }
+  CHECK(cross_entropy(net(images), labels).item() < before.item());
+  net.zero_grad();
+  for (const ParamRef& p : net.parameters()) CHECK(!p.value->grad().defined());
+}
+
+TEST_CASE("a net on meta has shapes and counts and no memory") {
+  Generator gen(1);
+  LeNet net({.gen = gen, .device = Device::meta()});
+  CHECK(net.parameter_count().total() == 32 * 25 + 32 + 64 * 32 * 25 + 64 + 3136 * 256 + 256 + 2560 + 10);
+  CHECK(net(zeros({2, 1, 28, 28}, Device::meta())).shape() == Shape{2, 10});
+}
+
+TEST_CASE("a module that overrides train keeps its part frozen in evaluation mode") {
+  struct Frozen : nn::Module {
+    using Module::Module;
+    nn::BatchNorm1d bn{*this, "bn", {.features = 3}};
+    void train(bool on) override {
+      Module::train(on);
+      bn.train(false);
+    }
+  };
+  struct Whole : nn::Module {
+    using Module::Module;
+    Frozen frozen{*this, "frozen"};
+    nn::Dropout drop{*this, "drop"};
+  };
+  Generator gen(1);
+  Whole net({.gen = gen, .device = cpu});
+  net.train();
+  CHECK(net.drop.is_training());
+  CHECK(net.frozen.is_training());
+  CHECK(!net.frozen.bn.is_training());
+}
+
 TEST_CASE("a state holds parameters and persistent buffers under PyTorch's names, module by module") {
   Generator gen(1);
   Net net({.gen = gen, .device = cpu});

@@ -157,6 +157,10 @@ TEST_CASE("multi-head attention gives PyTorch's values, with each kind of mask")
                -0.226852910754248, -0.397782902416394, -0.472039184343017, -0.56634265532836,  -0.167652934672037,
                -0.436883508787045, -0.485196350464768, -0.570860957360628, -0.145981278316904, -0.473204244308978,
                -0.498788287093481, -0.546768135428334, -0.177790931836909, -0.437353533850316});
+  // both ways of saying so, beside another mask
+  const Tensor later = b({0, 1, 1, 0, 0, 1, 0, 0, 0}, {3, 3});
+  const Tensor both = m(z, {.key_padding = padding, .causal = Causal::yes});
+  check_close(m(z, {.key_padding = padding, .attention = later}), both.detach().to_vector<double>());
   // k = wave((2, 2, 4), 1.5); m(z, k, k + 0.5)
   const Tensor k = wave({2, 2, 4}, 1.5);
   check_close(m(z, k, k + 0.5),
