@@ -131,6 +131,25 @@ TEST_CASE("mnist gives the same weights for any number of workers and threads, a
   CHECK(weights("e", {"--resume", "last"}) == base);
 }
 
+TEST_CASE("mnist's convolutional model too gives the same weights for any number of workers and threads") {
+  if (!built()) return;
+  const TempDir dir;
+  const auto weights = [&](const std::string& name, const char* workers, const char* threads) {
+    const std::string out = dir / name;
+    const Ended e = run(dir, {"--model", "cnn", "--epochs", "1", "--limit-train-batches", "3", "--batch-size", "48",
+                              "--quiet", "--out", out, "--workers", workers, "--threads", threads});
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    std::string all;
+    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
+      all += content_hash(tensor_name, t);
+    return all;
+  };
+  const std::string base = weights("a", "0", "1");
+  CHECK(weights("b", "4", "2") == base);
+  CHECK(weights("c", "1", "1") == base);
+}
+
 TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
   if (!built()) return;
   const TempDir dir;
