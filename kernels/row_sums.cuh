@@ -20,7 +20,7 @@
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 template <class A>
-struct Vector {
+struct RowVector {
   typedef A Type __attribute__((vector_size(LEVIN_VECTOR_BYTES)));
   static constexpr int64_t lanes = LEVIN_VECTOR_BYTES / int64_t{sizeof(A)};
 };
@@ -41,8 +41,8 @@ struct Sums {
 // Sums over i of term(V{}, i), which returns Sums<V, kSums> of the V at i: V is a vector, or A for the last elements.
 template <int kSums, class A, class Term>
 LEVIN_HD Sums<A, kSums> sum_terms(int64_t n, const Term& term) {
-  using V = typename Vector<A>::Type;
-  constexpr int64_t lanes = Vector<A>::lanes;
+  using V = typename RowVector<A>::Type;
+  constexpr int64_t lanes = RowVector<A>::lanes;
   constexpr int unroll = kSums == 1 ? 4 : 2;  // independent sums hide the latency of addition
   V total[kSums][unroll] = {};
   int64_t i = 0;
@@ -93,8 +93,8 @@ A row_dot(const A* x, const A* y, int64_t n) {
 // -inf for n = 0; NaN elements are passed over.
 template <class A>
 A row_max(const A* x, int64_t n) {
-  using V = typename Vector<A>::Type;
-  constexpr int64_t lanes = Vector<A>::lanes;
+  using V = typename RowVector<A>::Type;
+  constexpr int64_t lanes = RowVector<A>::lanes;
   A top = -std::numeric_limits<A>::infinity();
   int64_t i = 0;
   if (n >= lanes) {

@@ -55,7 +55,10 @@ std::vector<double> added(const Tensor& mask, const Shape& shape) {
 }  // namespace
 
 LEVIN_OP_CASE(scaled_dot_product_attention) {
-  OpCase c{.ops = {}, .dtypes = kFloatDTypes, .ulps = 32, .layout_changes_sums = true};
+  OpCase c{.ops = {"scaled_dot_product_attention", "scaled_dot_product_attention_backward"},
+           .dtypes = kFloatDTypes,
+           .ulps = 32,
+           .layout_changes_sums = true};
   const auto add = [&](std::int64_t b, std::int64_t l, std::int64_t s, std::int64_t e, std::int64_t ev, Causal causal,
                        std::vector<Input> mask = {}) {
     OpSample x{.inputs = {real({b, l, e}), real({b, s, e}), real({b, s, ev})}, .call = {}, .reference = {}};
@@ -84,6 +87,8 @@ LEVIN_OP_CASE(scaled_dot_product_attention) {
                        {4, 3}, cpu))});
   add(2, 3, 4, 2, 2, Causal::yes, {real({2, 1, 4})});
   add(3, 40, 65, 16, 24, Causal::yes);
+  add(2, 150, 150, 16, 8, Causal::yes);  // several blocks of rows
+  add(2, 130, 70, 8, 16, Causal::no);
   c.errors.push_back({"widths",
                       [] {
                         (void)scaled_dot_product_attention(zeros({2, 3}, cpu), zeros({2, 4}, cpu), zeros({2, 4}, cpu));
@@ -121,6 +126,40 @@ TEST_CASE("attention of a row that may look at nothing is zero, and so are its g
   backward(sum(y));
   CHECK(equal(select(q.grad(), 0, 0), zeros({4}, cpu, DType::f64)));
   CHECK(all(isfinite(k.grad())).item<bool>());
+}
+
+TEST_CASE("fused attention and its gradients over several blocks of rows equal the composite's") {
+  // A mask that lets everybody look takes the way through public ops.
+  struct Case {
+    Shape q, k, v;
+  };
+  for (const Case& c : {Case{{2, 150, 16}, {2, 150, 16}, {2, 150, 8}}, Case{{3, 1, 130, 8}, {2, 70, 8}, {2, 70, 12}}}) {
+    for (const Causal causal : {Causal::no, Causal::yes}) {
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+        Generator g(1);
+        const Tensors in{randn(c.q, g, cpu, DType::f64), randn(c.k, g, cpu, DType::f64),
+                         randn(c.v, g, cpu, DType::f64)};
+        const auto run = [&](DType t, bool fused, const Tensor& seed) {
+          Tensors x;
+          for (const Tensor& u : in) x.push_back(u.to(dtype).to(t)), x.back().requires_grad_();
+          const Tensor everybody = fused ? Tensor() : ones({1, 1}, cpu, DType::b8);
+          Tensors out{scaled_dot_product_attention(x[0], x[1], x[2], {.mask = everybody, .causal = causal})};
+          for (const Tensor& u : grad(out, x, std::array{seed.to(t)})) out.push_back(u);
+          return out;
+        };
+        const Tensor y = scaled_dot_product_attention(in[0], in[1], in[2]);
+        const Tensor seed = randn(y.shape(), g, cpu, DType::f64).to(dtype);
+        const Tensors got = run(dtype, true, seed), want = run(DType::f64, false, seed);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          CAPTURE(i);
+          CAPTURE(text(dtype));
+          // Sums of at most 150 * 3 rounded terms, each a product of a few rounded factors.
+          const double error = amax(abs(got[i].to(DType::f64) - want[i])).item(), scale = amax(abs(want[i])).item();
+          CHECK(error <= 8 * epsilon(dtype) * std::sqrt(450.0) * scale);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("attention with dropout draws from the generator it is given and keeps the mean") {

@@ -1,0 +1,222 @@
+// Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1.
+// Without mask and dropout it is a fused op; with them it is written in public ops.
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "autograd/op_table.h"
+#include "kernels/attention.cuh"
+#include "kernels/dispatch.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+constexpr const char* kOp = "scaled_dot_product_attention";
+
+Shape batch_of(const Tensor& t) { return Shape(t.shape().dims().first(static_cast<std::size_t>(t.rank() - 2))); }
+
+// What the fused ops know of a call beside its tensors.
+struct Form {
+  Shape batch;
+  double scale;
+  bool causal;
+};
+
+// Where the matrix of each batch begins, in elements.
+std::vector<std::int64_t> starts(const Tensor& t, const Shape& batch) {
+  const int lead = t.rank() - 2, skip = batch.rank() - lead;
+  std::vector<std::int64_t> at(static_cast<std::size_t>(batch.numel()));
+  for (std::int64_t n = 0; n < batch.numel(); ++n) {
+    std::int64_t rest = n, start = 0;
+    for (int d = batch.rank(); d-- > 0;) {
+      const std::int64_t i = rest % batch[d];
+      rest /= batch[d];
+      if (d >= skip && t.shape()[d - skip] != 1) start += i * t.strides()[d - skip];
+    }
+    at[static_cast<std::size_t>(n)] = start;
+  }
+  return at;
+}
+kernels::AttentionShape::Steps steps(const Tensor& t) { return {t.stride(-2), t.stride(-1)}; }
+
+// Calls f with the kernel's view of q, k, v.
+template <class F>
+void with_shape(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, F&& f) {
+  const std::vector<std::int64_t> q_at = starts(q, form.batch), k_at = starts(k, form.batch),
+                                  v_at = starts(v, form.batch);
+  f(kernels::AttentionShape{.rows = q.size(-2),
+                            .cols = k.size(-2),
+                            .width = q.size(-1),
+                            .out_width = v.size(-1),
+                            .scale = form.scale,
+                            .causal = form.causal,
+                            .q = steps(q),
+                            .k = steps(k),
+                            .v = steps(v),
+                            .q_at = q_at,
+                            .k_at = k_at,
+                            .v_at = v_at});
+}
+Shape batched(const Shape& batch, std::int64_t rows, std::int64_t cols) {
+  return batch.inserted(batch.rank(), rows).inserted(batch.rank() + 1, cols);
+}
+
+// Scores with -inf where a row may not look.
+Tensor causal_scores(const Tensor& scores) {
+  const Tensor row = arange(scores.size(-2), scores.device()), col = arange(scores.size(-1), scores.device());
+  return masked_fill(scores, gt(col, unsqueeze(row, 1)), -std::numeric_limits<double>::infinity());
+}
+
+struct AttentionBackward {
+  static constexpr OpInfo info{.name = "scaled_dot_product_attention_backward"};
+  Form form;
+  Stash y, lse;
+  SavedInput gy{}, q{}, k{}, v{};
+
+  // Gradients of the batch's full shape: the sum over broadcast batches is the caller's.
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+    gy = gy_, q = q_, k = k_, v = v_;
+    const auto like = [&](const Tensor& t) {
+      return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
+    };
+    std::array<Tensor, 3> out{like(q_), like(k_), like(v_)};
+    dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
+      using A = kernels::Accum<T>;
+      const Tensor g = gy_.contiguous();
+      with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
+        kernels::cpu::attention_backward(on, s, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(q_)),
+                                         static_cast<const T*>(ptr<T>(k_)), static_cast<const T*>(ptr<T>(v_)),
+                                         static_cast<const T*>(ptr<T>(y)), static_cast<const A*>(ptr<A>(lse)),
+                                         ptr<T>(out[0]), ptr<T>(out[1]), ptr<T>(out[2]));
+      });
+    });
+    return out;
+  }
+  // The definition in public ops: y is a function of the inputs here, so that no derivative is lost.
+  static std::array<Tensor, 3> reference(const std::array<Tensor, 4>& in, const Form& form) {
+    const auto& [g, q, k, v] = in;
+    const Tensor scores = matmul(q, transpose(k, -2, -1)) * form.scale;
+    const Tensor w = softmax(form.causal ? causal_scores(scores) : scores, -1);
+    const Tensor d = matmul(g, transpose(v, -2, -1));
+    const Tensor slope = w * (d - sum(d * w, -1, KeepDim::yes)) * form.scale;
+    return {matmul(slope, k), matmul(transpose(slope, -2, -1), q), matmul(transpose(w, -2, -1), g)};
+  }
+  Grads<4> backward(const Tensor& ggq, const Tensor& ggk, const Tensor& ggv, NeedMask need) {
+    return vjp<4>([&](auto& in) { return reference(in, form); }, std::array{gy.get(), q.get(), k.get(), v.get()},
+                  std::array{ggq, ggk, ggv}, need);
+  }
+};
+
+struct Attention {
+  static constexpr OpInfo info{.name = "scaled_dot_product_attention", .autocast = AutocastPolicy::lower};
+  Form form;
+  SavedInput q{}, k{}, v{};
+  SavedOutput y{};
+  Stash lse{};
+
+  Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+    q = q_, k = k_, v = v_;
+    Tensor out = empty(batched(form.batch, q_.size(-2), v_.size(-1)), q_.device(), q_.dtype());
+    lse = empty(form.batch.inserted(form.batch.rank(), q_.size(-2)), q_.device(),
+                q_.dtype() == DType::f64 ? DType::f64 : DType::f32);
+    dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
+      with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
+        kernels::cpu::attention(on, s, static_cast<const T*>(ptr<T>(q_)), static_cast<const T*>(ptr<T>(k_)),
+                                static_cast<const T*>(ptr<T>(v_)), ptr<T>(out), ptr<kernels::Accum<T>>(lse));
+      });
+    });
+    y = out;
+    return out;
+  }
+  auto saved_outputs() { return std::tie(y); }
+  Grads<3> backward(const Tensor& gy, NeedMask) {
+    const std::array<Tensor, 3> g =
+        apply(AttentionBackward{form, y.get().detach(), lse}, gy, q.get(), k.get(), v.get());
+    return {fit(g[0], q.get()), fit(g[1], k.get()), fit(g[2], v.get())};
+  }
+
+ private:
+  static Tensor fit(const Tensor& g, const Tensor& like) {
+    return g.shape() == like.shape() ? g : sum_to(g, like.shape());
+  }
+};
+
+LEVIN_OP_TABLE(Attention)
+LEVIN_OP_TABLE(AttentionBackward)
+
+void check_operand(const char* name, const Tensor& q, const Tensor& t) {
+  if (t.rank() < 2) fail<ShapeError>(kOp, ": ", name, " has shape ", t.shape(), ", expected at least two dimensions");
+  if (t.device() != q.device())
+    fail<DeviceError>(kOp, ": tensors are on ", q.device(), " and ", t.device(), "; move one with to(device)");
+}
+
+// Everything is checked before the first product.
+void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
+  check_operand("q", q, q);
+  check_operand("k", q, k);
+  check_operand("v", q, v);
+  for (const Tensor* t : {&k, &v}) {
+    if (t->dtype() != q.dtype())
+      fail<DTypeError>(kOp, ": tensors are ", q.dtype(), " and ", t->dtype(), "; convert one with to(dtype)");
+  }
+  if (!is_float(q.dtype()))
+    fail<UnsupportedError>(kOp, ": ", q.dtype(), " on ", q.device(), "; has f32, f64, f16, bf16");
+  if (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2)) {
+    fail<ShapeError>(kOp, ": q has shape ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
+                     ", expected [..., L, E], [..., S, E] and [..., S, Ev]");
+  }
+  const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(q), batch_of(k)), batch_of(v));
+  const Shape scores = batch.inserted(batch.rank(), q.size(-2)).inserted(batch.rank() + 1, k.size(-2));
+  if (options.mask.defined()) {
+    const Tensor& mask = options.mask;
+    check_operand("mask", q, mask.rank() < 2 ? q : mask);
+    if (mask.device() != q.device())
+      fail<DeviceError>(kOp, ": tensors are on ", q.device(), " and ", mask.device(), "; move one with to(device)");
+    if (mask.dtype() != DType::b8 && mask.dtype() != q.dtype())
+      fail<DTypeError>(kOp, ": the mask is ", mask.dtype(), ", expected bool or q's ", q.dtype());
+    if (broadcast_shapes(kOp, scores, mask.shape()) != scores)
+      fail<ShapeError>(kOp, ": the mask has shape ", mask.shape(), ", expected one that broadcasts to ", scores);
+  }
+  if (!(options.dropout_p >= 0 && options.dropout_p <= 1))
+    fail<ConfigError>(kOp, ": dropout_p is ", options.dropout_p, ", expected a probability in [0, 1]");
+  if (options.dropout_p > 0 && !options.generator)
+    fail<ConfigError>(kOp, ": dropout_p is ", options.dropout_p, " and generator is null; pass a generator");
+}
+
+}  // namespace
+
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options) {
+  check(q, k, v, options);
+  const double width = static_cast<double>(q.size(-1));
+  const double scale = options.scale.value_or(width > 0 ? 1 / std::sqrt(width) : 1);
+  const bool causal = options.causal == Causal::yes;
+  if (!options.mask.defined() && options.dropout_p == 0) {
+    const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(q), batch_of(k)), batch_of(v));
+    return apply(Attention{{batch, scale, causal}}, q, k, v);
+  }
+
+  // The scale goes to the smaller side of the first product.
+  Tensor scores = matmul(q * scale, transpose(k, -2, -1));
+  if (causal) scores = causal_scores(scores);
+  Tensor nobody;
+  if (options.mask.defined()) {
+    const double low = -std::numeric_limits<double>::infinity();
+    if (options.mask.dtype() == DType::b8)
+      scores = masked_fill(scores, logical_not(options.mask), low);
+    else
+      scores = scores + options.mask;
+    // A row that may look at nothing gives zeros, without a NaN on the way: its softmax is taken of zeros.
+    nobody = all(eq(scores.detach(), low), -1, KeepDim::yes);
+    scores = masked_fill(scores, nobody, 0);
+  }
+  Tensor share = softmax(scores, -1);
+  if (nobody.defined()) share = masked_fill(share, nobody, 0);
+  if (options.dropout_p > 0) share = dropout(share, options.dropout_p, *options.generator);
+  return matmul(share, v);
+}
+
+}  // namespace levin
