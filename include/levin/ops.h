@@ -305,7 +305,7 @@ struct BatchNormResult {
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
 
-// ---- Softmax, losses, attention.
+// ---- Softmax, losses, attention. A loss between two tensors wants equal shapes.
 [[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
 [[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
 enum class Reduction : std::uint8_t { none, mean, sum };
@@ -352,7 +352,7 @@ struct AttentionOptions {
   double dropout_p = 0;
   Generator* generator = nullptr;  // needed when dropout_p > 0
 };
-// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev].
+// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev]. A row that may look at nothing gives 0.
 [[nodiscard]] LEVIN_API Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                             const AttentionOptions& options = {});
 
