@@ -18,6 +18,7 @@
 // for one output row is contiguous whatever the stride. From the window it writes the matrix of taps by pixels, which
 // stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back into a
 // window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
+// 3x3 and 5x5 kernels of stride 1 on many channels in f32 go another way: winograd.cuh, which says what its error is.
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
 // blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.
@@ -31,54 +32,15 @@
 #include <span>
 #include <type_traits>
 
+#include "kernels/conv_shape.h"
 #include "kernels/cpu.h"
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_tile.cuh"
 #include "kernels/lib/scratch.h"
+#include "kernels/winograd.cuh"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
-
-struct ConvShape {
-  int64_t batch = 0, in_channels = 0, height = 0, width = 0, out_channels = 0;
-  int64_t kernel_h = 1, kernel_w = 1;
-  int64_t stride_h = 1, stride_w = 1;
-  int64_t padding_h = 0, padding_w = 0;
-  int64_t dilation_h = 1, dilation_w = 1;
-  int64_t groups = 1;
-
-  [[nodiscard]] int64_t out_height() const {
-    return extent(height + 2 * padding_h - dilation_h * (kernel_h - 1) - 1, stride_h);
-  }
-  [[nodiscard]] int64_t out_width() const {
-    return extent(width + 2 * padding_w - dilation_w * (kernel_w - 1) - 1, stride_w);
-  }
-  [[nodiscard]] int64_t pixels() const { return out_height() * out_width(); }
-  [[nodiscard]] int64_t group_in() const { return in_channels / groups; }
-  [[nodiscard]] int64_t group_out() const { return out_channels / groups; }
-  [[nodiscard]] int64_t taps() const { return kernel_h * kernel_w; }  // of one channel
-  // A plain matrix product: pixels see themselves alone.
-  [[nodiscard]] bool pointwise() const {
-    return taps() == 1 && stride_h == 1 && stride_w == 1 && padding_h == 0 && padding_w == 0;
-  }
-  [[nodiscard]] double flops() const {
-    return 2.0 * double(batch) * double(out_channels) * double(pixels()) * double(group_in()) * double(taps());
-  }
-
- private:
-  static int64_t extent(int64_t room, int64_t stride) { return room < 0 ? 0 : room / stride + 1; }
-};
-
-// `count` blocks of at most `size`, as equal as can be.
-struct EvenBlocks {
-  int64_t total, count, size;
-  EvenBlocks(int64_t all, int64_t most)
-      : total(all), count(std::max<int64_t>(1, (all + most - 1) / most)), size((all + count - 1) / count) {
-    count = std::max<int64_t>(1, (total + size - (size > 0)) / std::max<int64_t>(1, size));
-  }
-  [[nodiscard]] int64_t begin(int64_t i) const { return std::min(total, i * size); }
-  [[nodiscard]] int64_t end(int64_t i) const { return std::min(total, (i + 1) * size); }
-};
 
 // Blocks of output pixels: some whole rows, or a piece of one row; contiguous in y either way.
 struct PixelBlocks {
@@ -249,6 +211,9 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
   constexpr bool kPlain = std::is_same_v<T, F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
   if (s.batch * s.out_channels * pixels == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (winograd_forward_pays(s)) return winograd_forward(on, s, x, w, bias, y);
+  }
   if (s.pointwise()) {
     for (int64_t g = 0; g < s.groups; ++g) {
       const BatchDim images{s.batch, 0, s.in_channels * pixels, s.out_channels * pixels};
@@ -318,6 +283,9 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
   if (pixels * gout == 0) {
     std::fill_n(gx, s.batch * s.in_channels * image, T(0.0f));
     return;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (winograd_input_pays(s)) return winograd_input_gradient(on, s, gy, w, gx);
   }
   if (s.pointwise()) {
     for (int64_t g = 0; g < s.groups; ++g) {
@@ -404,6 +372,9 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
   if (s.batch * pixels == 0) {
     std::fill_n(gw, s.out_channels * k, T(0.0f));
     return;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (winograd_weight_pays(s)) return winograd_weight_gradient(on, s, x, gy, gw);
   }
   const EvenBlocks channels = channel_blocks<F>(s);
   const PixelBlocks blocks = pixel_blocks<F>(s, channels);
