@@ -298,6 +298,7 @@ int run(const Settings& s) {
     result.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result.samples_per_second = static_cast<double>(samples) / std::max(result.train_seconds, 1e-9);
   };
+  Predictions predictions;
   try {
     trainer.fit(
         opt, train,
@@ -306,20 +307,19 @@ int run(const Settings& s) {
           return cross_entropy(net(b[0]), b[1]);
         },
         more);
+    take_time();
+    (void)trainer.evaluate(test, [&](const Batch& b) {
+      const Tensor logits = net(b[0]);
+      predictions.add(logits, b[1]);
+      return accuracy(logits, b[1]);
+    });
   } catch (const InterruptedError& e) {
     std::fprintf(stderr, "mnist: %s\n", e.what());
-    take_time();
+    if (result.train_seconds == 0) take_time();  // not when the test was interrupted
     finish("interrupted", std::numeric_limits<double>::quiet_NaN());
     return 128 + trainer.stop_signal();
   }
-  take_time();
 
-  Predictions predictions;
-  (void)trainer.evaluate(test, [&](const Batch& b) {
-    const Tensor logits = net(b[0]);
-    predictions.add(logits, b[1]);
-    return accuracy(logits, b[1]);
-  });
   // From the counts: the mean of the batches' f32 accuracies is a few ulps off.
   const auto count = static_cast<double>(predictions.truth.size());
   const double right = (count - static_cast<double>(predictions.wrong().size())) / count;

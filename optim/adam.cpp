@@ -44,8 +44,14 @@ void Adam::step() {
   }
 }
 
-std::optional<double> Adam::momentum(int group) const { return options_.at(static_cast<std::size_t>(group)).beta1; }
-void Adam::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).beta1 = value; }
+std::optional<double> Adam::momentum(int group) const {
+  (void)group_at(group);
+  return options_[static_cast<std::size_t>(group)].beta1;
+}
+void Adam::set_momentum(int group, double value) {
+  (void)group_at(group);
+  options_[static_cast<std::size_t>(group)].beta1 = value;
+}
 
 std::array<const char*, Optimizer::kMaxState> Adam::state_names(int group) const {
   return {"exp_avg", "exp_avg_sq", options_[static_cast<std::size_t>(group)].amsgrad ? "max_exp_avg_sq" : nullptr};

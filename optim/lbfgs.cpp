@@ -113,6 +113,7 @@ namespace {
 Vector gathered(const Parameters& parameters, const bool gradients) {
   Vector out;
   for (const ParamRef& p : parameters) {
+    Updates::check("lbfgs", p);
     Tensor t = gradients ? p.value->grad() : *p.value;
     const auto n = static_cast<std::size_t>(p.value->numel());
     if (!t.defined()) {

@@ -35,7 +35,9 @@ Tensor Optimizer::step(const Function<Tensor()>& closure) {
 
 void Optimizer::zero_grad() {
   for (Group& g : groups_) {
-    for (ParamRef& p : g.parameters) p.value->set_grad({});
+    for (ParamRef& p : g.parameters) {
+      if (p.value->grad().defined()) p.value->set_grad({});  // a frozen one may have no slot to clear
+    }
   }
 }
 
@@ -114,7 +116,8 @@ NamedTensors Optimizer::state_dict() const {
       if (s.step == 0) continue;
       out.emplace_back(group.parameters[i].name + ".step", tensor({s.step}, Device::cpu()));
       for (std::size_t k = 0; k < names.size(); ++k) {
-        if (s.tensors[k].defined()) out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());
+        if (names[k] && s.tensors[k].defined())
+          out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());
       }
     }
   }

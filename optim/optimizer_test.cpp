@@ -151,6 +151,42 @@ TEST_CASE("a parameter without a gradient is left alone and counts no step") {
   CHECK_FALSE(a.grad().defined());
 }
 
+TEST_CASE("a parameter that was converted since its last update is refused and keeps its values") {
+  Tensor p = start(DType::f32);
+  SGD momentum({{&p, "p", nullptr}}, {.lr = 0.1, .momentum = 0.9});
+  LBFGS lbfgs({{&p, "p", nullptr}});
+  set_gradient(p, 0);
+  momentum.step();
+  for (const DType other : {DType::f64, DType::f16}) {
+    p = start(other);  // what a module's to(dtype) does
+    set_gradient(p, 1);
+    CHECK_THROWS_WITH_AS(momentum.step(), doctest::Contains("sgd: parameter p is now"), StateError);
+    CHECK(same_bits(p, start(other)));
+  }
+  CHECK_THROWS_WITH_AS(lbfgs.step([] { return tensor({1.0}, cpu); }), doctest::Contains("lbfgs: parameter p is now"),
+                       StateError);
+}
+
+TEST_CASE("zero_grad passes over a frozen parameter that never had a gradient") {
+  Tensor frozen = tensor({1.0, 2.0}, cpu), live = start(DType::f64);
+  SGD o({{&frozen, "frozen", nullptr}, {&live, "live", nullptr}});
+  set_gradient(live, 0);
+  o.zero_grad();
+  CHECK_FALSE(live.grad().defined());
+}
+
+TEST_CASE("a momentum that passes through 0 keeps its buffer in the state") {
+  Tensor p = start(DType::f64);
+  SGD o({{&p, "p", nullptr}}, {.lr = 0.1, .momentum = 0.9});
+  set_gradient(p, 0);
+  o.step();
+  o.set_momentum(0, 0);
+  bool kept = false;
+  for (const auto& [name, value] : o.state_dict()) kept = kept || name == "p.momentum_buffer";
+  CHECK(kept);
+  CHECK_THROWS_AS(o.set_momentum(1, 0.5), IndexError);
+}
+
 TEST_CASE("groups keep their own numbers") {
   Tensor a = start(DType::f64), b = start(DType::f64);
   SGD o({{&a, "a", nullptr}}, {.lr = 0.1});

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "optim/updates.h"
 
 namespace levin::optim {
@@ -24,13 +26,21 @@ void RMSprop::step() {
 }
 
 std::optional<double> RMSprop::momentum(int group) const {
-  return options_.at(static_cast<std::size_t>(group)).momentum;
+  (void)group_at(group);
+  return options_[static_cast<std::size_t>(group)].momentum;
 }
-void RMSprop::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).momentum = value; }
+void RMSprop::set_momentum(int group, double value) {
+  (void)group_at(group);
+  options_[static_cast<std::size_t>(group)].momentum = value;
+}
 
 std::array<const char*, Optimizer::kMaxState> RMSprop::state_names(int group) const {
   const RMSpropOptions& o = options_[static_cast<std::size_t>(group)];
-  return {"square_avg", o.momentum > 0 ? "momentum_buffer" : nullptr, o.centered ? "grad_avg" : nullptr};
+  // A schedule may pass through a momentum of 0: a buffer that exists stays part of the state.
+  const auto& states = groups_[static_cast<std::size_t>(group)].state;
+  const bool kept = o.momentum > 0 ||
+                    std::any_of(states.begin(), states.end(), [](const State& s) { return s.tensors[1].defined(); });
+  return {"square_avg", kept ? "momentum_buffer" : nullptr, o.centered ? "grad_avg" : nullptr};
 }
 
 std::vector<std::pair<const char*, double*>> RMSprop::numbers(int group) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "optim/updates.h"
 
 namespace levin::optim {
@@ -32,11 +34,21 @@ void SGD::step() {
   }
 }
 
-std::optional<double> SGD::momentum(int group) const { return options_.at(static_cast<std::size_t>(group)).momentum; }
-void SGD::set_momentum(int group, double value) { options_.at(static_cast<std::size_t>(group)).momentum = value; }
+std::optional<double> SGD::momentum(int group) const {
+  (void)group_at(group);
+  return options_[static_cast<std::size_t>(group)].momentum;
+}
+void SGD::set_momentum(int group, double value) {
+  (void)group_at(group);
+  options_[static_cast<std::size_t>(group)].momentum = value;
+}
 
 std::array<const char*, Optimizer::kMaxState> SGD::state_names(int group) const {
-  return {options_[static_cast<std::size_t>(group)].momentum != 0 ? "momentum_buffer" : nullptr, nullptr, nullptr};
+  // A schedule may pass through a momentum of 0: a buffer that exists stays part of the state.
+  const auto& states = groups_[static_cast<std::size_t>(group)].state;
+  const bool kept = options_[static_cast<std::size_t>(group)].momentum != 0 ||
+                    std::any_of(states.begin(), states.end(), [](const State& s) { return s.tensors[0].defined(); });
+  return {kept ? "momentum_buffer" : nullptr, nullptr, nullptr};
 }
 
 std::vector<std::pair<const char*, double*>> SGD::numbers(int group) {

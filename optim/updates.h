@@ -15,6 +15,7 @@ struct Updates {
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer) {
     Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
     const auto names = optimizer.state_names(group);
+    for (std::size_t i = 0; i < g.parameters.size(); ++i) check(optimizer.name(), g.parameters[i], &g.state[i]);
     std::vector<kernels::Slot<float>> single;
     std::vector<kernels::Slot<double>> wide;
     single.reserve(g.parameters.size());
@@ -49,6 +50,21 @@ struct Updates {
   }
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
   [[nodiscard]] static Tensor filled(const Tensor& like, double value);
+  // A parameter is a reference, and its owner may have converted it since it was given: the kernels would read its memory,
+  // or that of its state, as what it was.
+  static void check(const char* op, const ParamRef& p, const Optimizer::State* state = nullptr) {
+    const Tensor& value = *p.value;
+    const DType dtype = value.dtype();
+    bool fits = (dtype == DType::f32 || dtype == DType::f64) && value.device().is_cpu() && value.is_contiguous();
+    for (std::size_t k = 0; fits && state && k < state->tensors.size(); ++k) {
+      const Tensor& t = state->tensors[k];
+      fits = !t.defined() || (t.dtype() == dtype && t.numel() == value.numel());
+    }
+    if (fits) [[likely]]
+      return;
+    fail<StateError>(op, ": parameter ", p.name, " is now ", text(value),
+                     ", expected contiguous f32 or f64 on cpu, as at its last update; make a new optimizer after to()");
+  }
 
  private:
   template <class T>

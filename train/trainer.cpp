@@ -206,7 +206,9 @@ void Trainer::Run::train_epoch() {
     }
   }
   const bool whole = batches_done == batches;
-  const bool cut = !whole && !skipped && !stop;  // by max_steps: the epoch stays open for a run that goes on
+  // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size() promised
+  // ends it: waiting for the rest would never end.
+  const bool cut = !whole && !skipped && !stop && max_steps_reached();
   if (!whole && !cut) advance_schedulers(Interval::epoch);
   if (val_loader && !skipped && !cut && (whole || batches_done > first))
     evaluation(Stage::validation, *active, *val_loader);

@@ -197,6 +197,19 @@ TEST_CASE("limits of epochs, steps and batches are kept") {
   CHECK_THROWS_AS(train(options, data), ConfigError);
 }
 
+TEST_CASE("an epoch ends where its loader does, though size() promised more batches") {
+  struct Short final : data::BatchSampler {
+    std::int64_t size() const override { return 5; }
+    std::vector<std::vector<std::int64_t>> batches(std::int64_t) const override { return {{0, 1}, {2, 3}}; }
+  };
+  data::DataLoader data(points(8), {.batch_sampler = std::make_shared<Short>()});
+  TrainerOptions options = silent();
+  options.max_epochs = 3;
+  const Counting run = train(options, data);
+  CHECK(run.steps == 6);
+  CHECK(run.epochs == 3);
+}
+
 TEST_CASE("options out of range are refused with the option's name") {
   const auto refused = [](auto change) {
     TrainerOptions options = silent();

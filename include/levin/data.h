@@ -49,13 +49,14 @@ class LEVIN_API Dataset {
 using DatasetRef = std::shared_ptr<const Dataset>;
 
 // Stacks each field on a new dimension 0. Throws ShapeError or DTypeError naming field and sample where they differ,
-// DataError for no samples or fields that differ in number.
+// DataError for no samples, undefined fields or fields that differ in number, DeviceError for one that is not on cpu.
 [[nodiscard]] LEVIN_API Tensors collate(std::span<const Sample> samples);
 
 // Rows of tensors in memory: sample i is {field[i], ...}. Batches are copied row by row without a tensor a sample.
-// Throws DataError unless there is a field and all have the same size(0).
+// Throws DataError unless there is a field and all have the same size(0), DeviceError for one that is not on cpu.
 [[nodiscard]] LEVIN_API DatasetRef tensor_dataset(Tensors fields);
-// The same for pictures kept as u8: field 0 becomes f32, (x / 255 - mean) / std, field 1 (labels u8 [N]) becomes i64.
+// The same for pictures kept as u8: field 0 becomes f32, (x / 255 - mean) / std, field 1 (labels u8 [N]) becomes i64. Throws
+// DTypeError unless both are u8, ConfigError unless std is above 0.
 struct Normalization {
   float mean = 0;
   float std = 1;
@@ -133,7 +134,8 @@ class LEVIN_API DataLoader {
   struct Impl;
   struct Pass;
 
-  // Throws ConfigError for options that contradict each other (trainer documentation, "DataLoader").
+  // Throws ConfigError for options out of range or in contradiction: sampler with shuffle, drop_last without batch_size,
+  // prefetch_factor without workers, batch_sampler with any option that it decides.
   explicit DataLoader(DatasetRef dataset, DataLoaderOptions options = {});
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
@@ -156,6 +158,8 @@ class LEVIN_API DataLoader {
     Batch batch_;
     bool done_ = false;
   };
+  // Throws IndexError when the sampler gives an index outside of the dataset, StateError when the state that was loaded
+  // stands behind the epoch's end.
   [[nodiscard]] Iterator begin();
   [[nodiscard]] End end() const { return {}; }
 
@@ -169,7 +173,7 @@ class LEVIN_API DataLoader {
   void set_epoch(std::int64_t epoch);
   // The batch after those handed out, and the way back: the next loop begins there.
   [[nodiscard]] LoaderState state() const;
-  void load_state(const LoaderState& state);
+  void load_state(const LoaderState& state);  // throws StateError for an epoch or a batch out of range
 
  private:
   std::shared_ptr<Impl> impl_;

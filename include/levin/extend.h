@@ -9,7 +9,8 @@
 //   Tensor square(const Tensor& x) { return apply(Square{}, x); }
 //
 // `backward` calls public ops, so that it is differentiable itself, to any order. It gets one gradient an output (zeros
-// where nothing flowed) and returns one an input, undefined where not needed.
+// where nothing flowed) and returns one an input, undefined where not needed. `forward` returns tensors of its own: of an
+// input that passes through it returns detach(), since apply() hangs the record on what comes back.
 #pragma once
 
 #include <array>
@@ -117,7 +118,7 @@ LEVIN_API Mode& mode() noexcept;
 [[noreturn]] LEVIN_API void fail_freed(const OpInfo& info);
 LEVIN_API void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
                              std::span<const Tensor> inputs);
-// Rethrows what is in flight with the op's name in front.
+// Rethrows what is in flight: stale tensors, shape, dtype and support errors with the op's name in front, others as they are.
 [[noreturn]] LEVIN_API void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs,
                                                 std::span<const Tensor> grads);
 LEVIN_API Tensor zeros_for(const Shape& shape, DType dtype, Device device);

@@ -28,7 +28,8 @@ class LEVIN_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update of every parameter from its gradient.
+  // One update of every parameter from its gradient. Throws StateError when a parameter was converted (dtype, device) since
+  // its last update.
   virtual void step() = 0;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss, runs
   // backward and returns the loss; the others call it once and then step().
@@ -40,7 +41,8 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);
-  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none.
+  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it there is
+  // a ConfigError. A group that is not there is an IndexError, as for lr.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
 

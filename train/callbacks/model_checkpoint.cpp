@@ -60,7 +60,7 @@ void ModelCheckpoint::save() {
   saved_step_ = step;
   // Older ones go only when the new one is on disk; never the one that this run came from, never one from elsewhere.
   if (options_.save_top_k == 1 && !before.empty() && before != path && before != trainer().resumed_from() &&
-      fs::path(before).parent_path() == fs::path(dir))
+      fs::path(before).parent_path() == fs::path(path).parent_path())
     fs::remove(before, error);
 }
 
