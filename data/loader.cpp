@@ -103,7 +103,7 @@ struct DataLoader::Impl {
   std::int64_t batches() const {
     if (options.batch_sampler) return options.batch_sampler->size();
     const std::int64_t n = sampler->size(), step = options.batch_size.value_or(1);
-    return options.drop_last ? n / step : (n + step - 1) / step;
+    return n / step + (!options.drop_last && n % step != 0);
   }
 
   // One batch, on whatever thread. `who` completes messages: "in worker 1".

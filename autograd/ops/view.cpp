@@ -425,7 +425,7 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   const int d = wrap_dim("chunk", dim, x.rank());
   if (chunks < 1) fail<ShapeError>("chunk: ", chunks, " chunks are asked for, expected 1 or more");
-  return split(x, std::max<std::int64_t>(1, (x.shape()[d] + chunks - 1) / chunks), d);
+  return split(x, std::max<std::int64_t>(1, x.shape()[d] / chunks + (x.shape()[d] % chunks != 0)), d);
 }
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {

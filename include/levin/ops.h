@@ -1,7 +1,8 @@
 // The ops: free functions over tensors, differentiable to any order unless their line says otherwise. Names and
 // semantics are PyTorch's where it has the op. Operands of different dtypes throw DTypeError, of different devices
-// DeviceError, shapes that do not fit ShapeError; a dtype without a kernel throws UnsupportedError. Dimensions may be
-// negative.
+// DeviceError, shapes that do not fit ShapeError, dimensions and indices out of range IndexError, other options out of
+// range (a probability, a low above its high) ConfigError; a dtype without a kernel, and the values of a meta tensor where
+// they are needed, throw UnsupportedError. Dimensions may be negative.
 #pragma once
 
 #include <array>

@@ -191,7 +191,7 @@ class LEVIN_API Tensor {
   [[nodiscard]] Tensor contiguous() const;
   [[nodiscard]] Tensor detach() const;  // same storage, no history
 
-  // The single element as a C++ number. Waits for the device. Throws ShapeError when numel() != 1.
+  // The single element as a C++ number. Waits for the device. Throws ShapeError when numel() != 1, UnsupportedError on meta.
   template <class T = double>
   [[nodiscard]] T item() const {
     const Scalar s = item_scalar();
@@ -248,7 +248,7 @@ class LEVIN_API Tensor {
                                           std::int64_t offset);
 
 // Host data as a tensor on cpu without a copy. `owner` is kept until the last view is gone; `source` names the memory
-// in messages. Throws ShapeError when data is null and the shape is not empty.
+// in messages. Throws ShapeError when data is null and the shape is not empty, or data is not aligned to its elements.
 [[nodiscard]] LEVIN_API Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner,
                                          std::string source);
 namespace detail {
