@@ -133,6 +133,8 @@ PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
   if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
   if (padding < 0 || padding > kernel / 2)
     fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
+  // Padding can make room for a window that sees no element at all.
+  if (in < 1) fail<ShapeError>(op, ": dimension ", 2 + d, " of x ", x.shape(), " is empty, expected 1 or more");
   const std::int64_t room = in + 2 * padding - kernel;
   if (room < 0) {
     fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", 2 + d, ", x of shape ", x.shape(), " has ",

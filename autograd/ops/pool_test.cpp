@@ -112,6 +112,11 @@ LEVIN_OP_CASE(max_pool2d) {
                         (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), {.padding = {2, 0}});
                       },
                       throws<ShapeError>, "max_pool2d: padding is 2"});
+  c.errors.push_back({"empty but for padding",
+                      [] {
+                        (void)max_pool2d(zeros({1, 1, 0, 4}, cpu), {.padding = {1, 1}});
+                      },
+                      throws<ShapeError>, "max_pool2d: dimension 2 of x [1, 1, 0, 4] is empty"});
   c.errors.push_back({"stride",
                       [] {
                         (void)max_pool2d(zeros({1, 1, 3, 3}, cpu), {.stride = {{0, 1}}});
