@@ -66,7 +66,7 @@ void optimizer_step(benchmark::State& state) {
   }
   optim::Parameters parameters;
   for (int i = 0; i < kTensors; ++i)
-    parameters.push_back({&values[static_cast<std::size_t>(i)], "p" + std::to_string(i), nullptr});
+    parameters.push_back({&values[static_cast<std::size_t>(i)], std::to_string(i), nullptr});
   O opt(parameters, {.lr = 1e-4});
   for (auto _ : state) opt.step();
 }

@@ -90,6 +90,34 @@ LEVIN_HD A reciprocal_root(A variance, double eps) {
   return 1 / std::sqrt(variance + A(eps));
 }
 
+// Mean of a row and the sum of squares of what is left without it.
+template <class A>
+struct Moments {
+  A mean, square;
+};
+
+// One pass over the row, from a first guess of the mean: sum((x - mean)^2) = sum((x - guess)^2) - n (mean - guess)^2. A
+// guess that is off by more than the spread of the row would lose digits in that difference, and costs a second pass.
+template <class A>
+Moments<A> moments(const A* x, int64_t n) {
+  const int64_t some = std::min<int64_t>(n, Vector<A>::lanes);
+  const A guess = row_sum(x, some) / A(some);
+  const Sums<A, 2> s = sum_terms<2, A>(
+      n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+        const V d = load<V>(x + i) - guess;
+        return Sums<V, 2>{{d, d * d}};
+      });
+  const A shift = s.s[0] / A(n), mean = guess + shift, lost = s.s[0] * shift;
+  if (lost <= s.s[1] / 2) return {mean, s.s[1] - lost};
+  return {mean, sum_terms<1, A>(
+                    n,
+                    [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+                      const V d = load<V>(x + i) - mean;
+                      return Sums<V, 1>{{d * d}};
+                    })
+                    .s[0]};
+}
+
 // ---- Over the last dimension. RMS norm is layer norm with a mean of zero: kCentered says which.
 
 template <bool kCentered, class T, class W>
@@ -103,14 +131,7 @@ void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>
     WideRow<T> row(cols);
     for (int64_t r = first; r < last; ++r) {
       const A* const in = row.read(x + r * cols, cols);
-      const A mu = kCentered ? row_sum(in, cols) / A(cols) : A(0);
-      const A square = sum_terms<1, A>(
-                           cols,
-                           [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
-                             const V d = load<V>(in + i) - mu;
-                             return Sums<V, 1>{{d * d}};
-                           })
-                           .s[0];
+      const auto [mu, square] = kCentered ? moments(in, cols) : Moments<A>{A(0), row_dot(in, in, cols)};
       const A scale = reciprocal_root(square / A(cols), eps);
       T* const out = y + r * cols;
       if (plain)

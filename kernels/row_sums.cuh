@@ -38,6 +38,20 @@ struct Sums {
   A s[kSums];
 };
 
+// The sum of a vector's lanes, by halves and in registers.
+template <int kBytes, class A, class V>
+LEVIN_HD A lane_sum(V v) {
+  if constexpr (kBytes == sizeof(A)) {
+    return v[0];
+  } else {
+    typedef A Half __attribute__((vector_size(kBytes / 2)));
+    Half parts[2];
+    static_assert(sizeof parts == sizeof v);
+    std::memcpy(parts, &v, sizeof v);
+    return lane_sum<kBytes / 2, A>(parts[0] + parts[1]);
+  }
+}
+
 // Sums over i of term(V{}, i), which returns Sums<V, kSums> of the V at i: V is a vector, or A for the last elements.
 template <int kSums, class A, class Term>
 LEVIN_HD Sums<A, kSums> sum_terms(int64_t n, const Term& term) {
@@ -66,11 +80,7 @@ LEVIN_HD Sums<A, kSums> sum_terms(int64_t n, const Term& term) {
   for (int k = 0; k < kSums; ++k) {
     V v = total[k][0];
     for (int u = 1; u < unroll; ++u) v += total[k][u];
-    A part[lanes];
-    std::memcpy(part, &v, sizeof v);
-    for (int64_t half = lanes / 2; half > 0; half /= 2)
-      for (int64_t j = 0; j < half; ++j) part[j] += part[j + half];
-    sum.s[k] += part[0];
+    sum.s[k] += lane_sum<LEVIN_VECTOR_BYTES, A>(v);
   }
   return sum;
 }
