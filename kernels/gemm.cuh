@@ -434,10 +434,14 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
     }
     const double task_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
     const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
+    // Neighbouring tasks share their panels of B, unless all of B stays in a core's cache anyway: they then walk along the
+    // rows of C, and a thread writes rows of C as one piece. What reads or updates C next is cut the same way, and
+    // memory that another core wrote last costs several times as much.
+    const bool by_rows = n * kc * int64_t(sizeof(F)) <= 512 * 1024;
     on.parallel_for(tiles.count * groups, spread ? grain : tiles.count * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {
-        // Neighbouring tasks share their panels of B.
-        const int64_t i = task % tiles.count, group = task / tiles.count;
+        const int64_t i = by_rows ? task / groups : task % tiles.count;
+        const int64_t group = by_rows ? task % groups : task / tiles.count;
         const int64_t j_end = std::min(panels, (group + 1) * at_once);
         for (int64_t j = group * at_once; j < j_end; ++j) {
           const bool last = j == panels - 1;
