@@ -100,7 +100,7 @@ struct Moments {
 // guess that is off by more than the spread of the row would lose digits in that difference, and costs a second pass.
 template <class A>
 Moments<A> moments(const A* x, int64_t n) {
-  const int64_t some = std::min<int64_t>(n, Vector<A>::lanes);
+  const int64_t some = std::min<int64_t>(n, RowVector<A>::lanes);
   const A guess = row_sum(x, some) / A(some);
   const Sums<A, 2> s = sum_terms<2, A>(
       n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
