@@ -30,11 +30,19 @@
 #define LEVIN_X86_LEVELS 0
 #endif
 
+// Where there are higher levels, base runs on none but the oldest machines: there it is built small.
+#if LEVIN_X86_LEVELS
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+#endif
 #define LEVIN_LEVEL base
 #define LEVIN_VECTOR_BYTES 16
 #include LEVIN_LEVEL_FILE
 #undef LEVIN_LEVEL
 #undef LEVIN_VECTOR_BYTES
+#if LEVIN_X86_LEVELS
+#pragma GCC pop_options
+#endif
 
 #if LEVIN_X86_LEVELS
 #pragma GCC push_options

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/pointwise.cuh"
 
@@ -30,18 +31,30 @@ void narrow(Half half, const float* from, char* to, std::int64_t step, std::int6
   if (half == Half::bf16) run(bf16{});
 }
 
-bool any_half(const PointwisePlan& plan) {
+// Copies of one element, so that a loop finds a dense row.
+void spread(const char* from, int width, char* to, std::int64_t n) {
+  const auto run = [&]<class T>(T value) {
+    std::memcpy(&value, from, sizeof(T));
+    std::fill_n(reinterpret_cast<T*>(to), n, value);
+  };
+  if (width == 8) run(std::uint64_t{});
+  if (width == 4) run(std::uint32_t{});
+  if (width == 1) run(std::uint8_t{});
+}
+
+// Whether rows with these inner steps go by way of blocks.
+bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
   for (int k = 0; k < plan.operands; ++k) {
-    if (plan.half[static_cast<std::size_t>(k)] != Half::no) return true;
+    if (plan.half[static_cast<std::size_t>(k)] != Half::no || (plan.spread && k > 0 && step[k] == 0)) return true;
   }
   return false;
 }
 
-// One row of n elements through the loop, 16-bit operands by way of float blocks.
-void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool halves, char* const* p,
+// One row of n elements through the loop.
+void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool blocks, char* const* p,
              const std::int64_t* step, std::int64_t n) {
-  if (!halves) return loop(functor, p, step, n);
-  float block[kMaxOperands][kBlock];
+  if (!blocks) return loop(functor, p, step, n);
+  alignas(64) double block[kMaxOperands][kBlock];
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, n - begin);
     char* q[kMaxOperands];
@@ -49,15 +62,25 @@ void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
     for (int k = 0; k < plan.operands; ++k) {
       const auto i = static_cast<std::size_t>(k);
       char* from = p[k] + begin * step[k];
+      const bool repeat = k > 0 && step[k] == 0;
+      float* wide = reinterpret_cast<float*>(block[k]);
       q[k] = from;
       s[k] = step[k];
-      if (plan.half[i] == Half::no) continue;
-      q[k] = reinterpret_cast<char*>(block[k]);
-      s[k] = k > 0 && step[k] == 0 ? 0 : static_cast<std::int64_t>(sizeof(float));
-      if (k > 0) widen(plan.half[i], from, step[k], block[k], s[k] == 0 ? 1 : count);
+      if (plan.half[i] != Half::no) {
+        q[k] = reinterpret_cast<char*>(wide);
+        s[k] = repeat && !plan.spread ? 0 : static_cast<std::int64_t>(sizeof(float));
+        if (k > 0) widen(plan.half[i], from, step[k], wide, repeat ? 1 : count);
+        if (repeat && plan.spread) std::fill_n(wide, count, wide[0]);
+      } else if (repeat && plan.spread) {
+        q[k] = reinterpret_cast<char*>(block[k]);
+        s[k] = plan.width[i];
+        spread(from, plan.width[i], q[k], count);
+      }
     }
     loop(functor, q, s, count);
-    if (plan.half[0] != Half::no) narrow(plan.half[0], block[0], p[0] + begin * step[0], step[0], count);
+    if (plan.half[0] != Half::no) {
+      narrow(plan.half[0], reinterpret_cast<float*>(block[0]), p[0] + begin * step[0], step[0], count);
+    }
   }
 }
 
@@ -99,12 +122,12 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
                        std::int64_t grain) {
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
-  const bool halves = any_half(plan);
-  if (plan.numel <= grain) return run_row(loop, functor, plan, halves, plan.data.data(), step, plan.numel);
+  const bool blocks = by_blocks(plan, step);
+  if (plan.numel <= grain) return run_row(loop, functor, plan, blocks, plan.data.data(), step, plan.numel);
   on.parallel_for(plan.numel, grain, [&](std::int64_t begin, std::int64_t end) {
     char* p[kMaxOperands];
     for (int k = 0; k < plan.operands; ++k) p[k] = plan.data[static_cast<std::size_t>(k)] + begin * step[k];
-    run_row(loop, functor, plan, halves, p, step, end - begin);
+    run_row(loop, functor, plan, blocks, p, step, end - begin);
   });
 }
 
@@ -116,11 +139,11 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
     if (plan.rank == 0) row.steps = {};
     return run_pointwise_row(on, loop, functor, row, grain);
   }
-  const bool halves = any_half(plan);
   const auto last = static_cast<std::size_t>(plan.rank - 1);
   const std::int64_t inner = plan.sizes[last], rows = plan.numel / inner;
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][last];
+  const bool blocks = by_blocks(plan, step);
   on.parallel_for(rows, std::max<std::int64_t>(1, grain / inner), [&](std::int64_t begin, std::int64_t end) {
     std::array<std::int64_t, kMaxRank> index{};
     std::int64_t rest = begin;
@@ -135,7 +158,7 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
       for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
     }
     for (std::int64_t row = begin; row < end; ++row) {
-      run_row(loop, functor, plan, halves, p, step, inner);
+      run_row(loop, functor, plan, blocks, p, step, inner);
       for (std::size_t d = last; d-- > 0;) {
         const bool carry = ++index[d] == plan.sizes[d];
         for (int k = 0; k < plan.operands; ++k) {

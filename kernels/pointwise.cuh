@@ -33,6 +33,7 @@ struct PointwisePlan {
   std::array<char*, kMaxOperands> data{};
   // 16-bit operands as seen by the float loop: how each is widened.
   enum class Half : std::uint8_t { no, f16, bf16 };
+  bool spread = false;  // the loop has no form for broadcast inputs: they are written out, a block at a time
   std::array<Half, kMaxOperands> half{};
   std::array<std::uint8_t, kMaxOperands> width{};  // bytes an element
 
@@ -46,6 +47,13 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
 // The same for one dense row: every operand contiguous with n elements, or a single broadcast element (step 0).
 void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
                        std::int64_t grain);
+
+// Functors that cost more than a memory access say so by a smaller grain. Their loops have no form for a broadcast input,
+// which would be half of the library's code; see PointwisePlan::spread.
+template <class F>
+inline constexpr bool kCostly = requires {
+  F::kGrain;
+};
 
 // The C++ type a loop sees for a tensor element: float for the 16-bit floats.
 template <class T>
@@ -95,11 +103,11 @@ void loop2(const void* functor, char* const* p, const std::int64_t* step, std::i
   if (step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == sizeof(B)) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], b[i]));
-  } else if (step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == 0) {
+  } else if (!kCostly<F> && step[0] == sizeof(O) && step[1] == sizeof(A) && step[2] == 0) {
     const B y = *b;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i], y));
-  } else if (step[0] == sizeof(O) && step[1] == 0 && step[2] == sizeof(B)) {
+  } else if (!kCostly<F> && step[0] == sizeof(O) && step[1] == 0 && step[2] == sizeof(B)) {
     const A x = *a;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(x, b[i]));

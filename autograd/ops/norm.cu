@@ -36,27 +36,23 @@ template <class T>
 T* ptr_or_null(const Tensor& t) {
   return t.defined() ? ptr<T>(t) : nullptr;
 }
-Tensor dense(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
 
 // The dtype of the parameters that are there; x's own where there are none.
 DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
   return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
 }
 
-// Calls f(on, T{}, W{}): the types of x and of its parameters.
-template <class F>
-void dispatch_norm(const OpInfo& info, const Tensor& x, DType parameter, F&& f) {
-  dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T t) {
-    if (parameter != x.dtype())
-      f(on, t, float{});
-    else
-      f(on, t, t);
-  });
+// Kernels take parameters in the type of the sums: they are few, and one kernel then serves every pair of dtypes.
+Tensor widened(const Tensor& parameter, const Tensor& x) {
+  return parameter.defined() ? cast(parameter.contiguous(), wide(x.dtype())) : parameter;
+}
+Tensor narrowed(const Tensor& gradient, DType parameter) {
+  return gradient.defined() ? cast(gradient, parameter) : gradient;
 }
 
-// The gradient of a parameter, shaped as it is; undefined where not wanted.
-Tensor gradient_of(const Tensor& parameter, bool wanted) {
-  return wanted && parameter.defined() ? empty_like(parameter) : Tensor();
+// The gradient of a parameter, shaped as it is, in the type of the sums; undefined where not wanted.
+Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
+  return wanted && parameter.defined() ? empty_like(parameter, wide(x.dtype())) : Tensor();
 }
 Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
 
@@ -73,21 +69,21 @@ struct RowNormBackward {
   bool has_gw = false, has_gb = false;
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
     const std::int64_t rows = in.size(0), cols = in.size(1);
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, wanted[1]);
-    Tensor gb = wanted[2] && kCentered ? empty({cols}, in.device(), parameter_dtype) : Tensor();
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    Tensor gw = gradient_of(w_, x_, wanted[1]);
+    Tensor gb = wanted[2] && kCentered ? empty({cols}, in.device(), wide(in.dtype())) : Tensor();
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
-      const W* pw = ptr_or_null<W>(weight);
+      const A* pw = ptr_or_null<A>(weight);
       if constexpr (kCentered) {
         kernels::cpu::layer_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
                                           static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
-                                          ptr_or_null<T>(gx), ptr_or_null<W>(gw), ptr_or_null<W>(gb), rows, cols);
+                                          ptr_or_null<T>(gx), ptr_or_null<A>(gw), ptr_or_null<A>(gb), rows, cols);
       } else {
         kernels::cpu::rms_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
-                                        static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<W>(gw),
+                                        static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
                                         rows, cols);
       }
     });
@@ -96,7 +92,7 @@ struct RowNormBackward {
     w = w_;
     has_gw = gw.defined();
     has_gb = gb.defined();
-    return {gx, gw, gb};
+    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -127,16 +123,16 @@ struct RowNorm {
   DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
     const std::int64_t rows = in.size(0), cols = in.size(1);
     Tensor y = empty_like(in);
     mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
     rstd = empty({rows}, in.device(), wide(in.dtype()));
     parameter_dtype = parameters_of(x_, w_, b_);
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
-      const W *pw = ptr_or_null<W>(weight), *pb = ptr_or_null<W>(bias);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
       if constexpr (kCentered)
         kernels::cpu::layer_norm(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows, cols, eps);
       else
@@ -207,17 +203,17 @@ struct GroupNormBackward {
   bool has_gw = false, has_gb = false;
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
     const Sizes z = sizes_of(in);
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, wanted[1]);
-    Tensor gb = wanted[2] ? empty({z.c}, in.device(), parameter_dtype) : Tensor();
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    Tensor gw = gradient_of(w_, x_, wanted[1]);
+    Tensor gb = wanted[2] ? empty({z.c}, in.device(), wide(in.dtype())) : Tensor();
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       kernels::cpu::group_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)),
-                                        static_cast<const W*>(ptr_or_null<W>(weight)),
+                                        static_cast<const A*>(ptr_or_null<A>(weight)),
                                         static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
-                                        ptr_or_null<T>(gx), ptr_or_null<W>(gw), ptr_or_null<W>(gb), z.n, z.c, z.s,
+                                        ptr_or_null<T>(gx), ptr_or_null<A>(gw), ptr_or_null<A>(gb), z.n, z.c, z.s,
                                         groups);
     });
     gy = gy_;
@@ -225,7 +221,7 @@ struct GroupNormBackward {
     w = w_;
     has_gw = gw.defined();
     has_gb = gb.defined();
-    return {gx, gw, gb};
+    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -257,16 +253,16 @@ struct GroupNorm {
   DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
     const Sizes z = sizes_of(in);
     Tensor y = empty_like(in);
     mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
     rstd = empty_like(mean);
     parameter_dtype = parameters_of(x_, w_, b_);
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
-      kernels::cpu::group_norm(on, static_cast<const T*>(ptr<T>(in)), static_cast<const W*>(ptr_or_null<W>(weight)),
-                               static_cast<const W*>(ptr_or_null<W>(bias)), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n,
+      kernels::cpu::group_norm(on, static_cast<const T*>(ptr<T>(in)), static_cast<const A*>(ptr_or_null<A>(weight)),
+                               static_cast<const A*>(ptr_or_null<A>(bias)), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n,
                                z.c, z.s, groups, eps);
     });
     x = x_;
@@ -294,23 +290,24 @@ struct BatchNormBackward {
   [[nodiscard]] bool training() const { return !running_mean.defined(); }
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = dense(w_);
+    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
     const Sizes z = sizes_of(in);
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, wanted[1]);
-    Tensor gb = wanted[2] ? empty({z.c}, in.device(), parameter_dtype) : Tensor();
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    Tensor gw = gradient_of(w_, x_, wanted[1]);
+    Tensor gb = wanted[2] ? empty({z.c}, in.device(), wide(in.dtype())) : Tensor();
+    const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T *pg = ptr<T>(g), *px = ptr<T>(in);
-      const W* pw = ptr_or_null<W>(weight);
+      const A* pw = ptr_or_null<A>(weight);
       if (training()) {
         kernels::cpu::batch_norm_backward(on, pg, px, pw, static_cast<const A*>(ptr<A>(mean)),
-                                          static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<W>(gw),
-                                          ptr_or_null<W>(gb), z.n, z.c, z.s);
+                                          static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
+                                          ptr_or_null<A>(gb), z.n, z.c, z.s);
       } else {
-        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const W*>(ptr<W>(running_mean.get())),
-                                               static_cast<const W*>(ptr<W>(running_var.get())), ptr_or_null<T>(gx),
-                                               ptr_or_null<W>(gw), ptr_or_null<W>(gb), z.n, z.c, z.s, eps);
+        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const A*>(ptr<A>(m)),
+                                               static_cast<const A*>(ptr<A>(v)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
+                                               ptr_or_null<A>(gb), z.n, z.c, z.s, eps);
       }
     });
     gy = gy_;
@@ -318,7 +315,7 @@ struct BatchNormBackward {
     w = w_;
     has_gw = gw.defined();
     has_gb = gb.defined();
-    return {gx, gw, gb};
+    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -351,7 +348,7 @@ struct BatchNorm {
   DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = dense(w_), bias = dense(b_);
+    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
     const Sizes z = sizes_of(in);
     Tensor y = empty_like(in);
     parameter_dtype = running_mean.defined() ? running_mean.get().dtype() : parameters_of(x_, w_, b_);
@@ -360,26 +357,27 @@ struct BatchNorm {
     if (training) {
       mean = empty({z.c}, in.device(), wide(in.dtype()));
       rstd = empty_like(mean);
-      unbiased = empty({z.c}, in.device(), parameter_dtype);
+      unbiased = empty({z.c}, in.device(), wide(in.dtype()));
     }
-    dispatch_norm(info, in, parameter_dtype, [&]<class T, class W>(const Cpu& on, T, W) {
+    const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
+    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
-      const W *pw = ptr_or_null<W>(weight), *pb = ptr_or_null<W>(bias);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
       if (training) {
         // A momentum of 1 makes the running variance this batch's, with n - 1.
         Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
         fill_(unbiased, 0);
-        kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<W>(spare),
-                                       ptr<W>(unbiased), z.n, z.c, z.s, 1.0, eps);
+        kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(spare),
+                                       ptr<A>(unbiased), z.n, z.c, z.s, 1.0, eps);
       } else {
-        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const W*>(ptr<W>(running_mean.get())),
-                                      static_cast<const W*>(ptr<W>(running_var.get())), ptr<T>(y), z.n, z.c, z.s, eps);
+        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const A*>(ptr<A>(m)),
+                                      static_cast<const A*>(ptr<A>(v)), ptr<T>(y), z.n, z.c, z.s, eps);
       }
     });
     if (training) {
       *batch_mean = mean.clone();
-      *batch_var = cast(unbiased, mean.dtype());
+      *batch_var = unbiased;
     }
     batch_mean = batch_var = nullptr;
     x = x_;

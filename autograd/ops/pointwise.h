@@ -83,6 +83,7 @@ void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const
   kernels::PointwisePlan plan;
   add_to(plan, shape, out);
   (add_to(plan, shape, args), ...);
+  plan.spread = kernels::kCostly<F>;
   plan.collapse();
   kernels::run_pointwise(on, loop, &f, plan, grain_of<F>());
 }
