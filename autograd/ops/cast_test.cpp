@@ -43,21 +43,23 @@ LEVIN_OP_CASE(clone) {
 LEVIN_OP_CASE(alias) {
   OpCase c{.ops = {"alias"}, .dtypes = kFloatDTypes};
   for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
-    c.samples.push_back({.inputs = {real(s)},
-                         .call = [](const Tensors& in) {
-                           return Tensors{records(in[0]) ? detail::recorded_alias(in[0]) : in[0].detach()};
-                         },
-                         .reference = [](const Tensors& in) { return Tensors{in[0]}; }});
+    c.samples.push_back(
+        {.inputs = {real(s)},
+         .call =
+             [](const Tensors& in) { return Tensors{records(in[0]) ? detail::recorded_alias(in[0]) : in[0].detach()}; },
+         .reference = [](const Tensors& in) { return Tensors{in[0]}; }});
   }
   for (const DType t : {DType::i32, DType::i64, DType::u8, DType::b8}) c.dtypes.push_back(t);
-  c.errors.push_back({"integers", [] { (void)detail::recorded_alias(zeros({1}, cpu, DType::i64)); }, throws<DTypeError>, "i64"});
+  c.errors.push_back(
+      {"integers", [] { (void)detail::recorded_alias(zeros({1}, cpu, DType::i64)); }, throws<DTypeError>, "i64"});
   return c;
 }
 
 TEST_CASE("every dtype converts to every other, and integers out of range saturate") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor x = tensor({-3.7, 0.0, 2.9, 300.0, 1e30, nan}, cpu);
-  CHECK(x.to(DType::i64).to_vector<std::int64_t>() == std::vector<std::int64_t>{-3, 0, 2, 300, std::numeric_limits<std::int64_t>::max(), 0});
+  CHECK(x.to(DType::i64).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{-3, 0, 2, 300, std::numeric_limits<std::int64_t>::max(), 0});
   CHECK(x.to(DType::u8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 0, 2, 255, 255, 0});
   CHECK(x.to(DType::b8).to_vector<bool>() == std::vector<bool>{true, false, true, true, true, true});
   for (const DType a : kAllDTypes) {
