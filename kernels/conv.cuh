@@ -57,10 +57,10 @@ struct PixelBlocks {
 #include "kernels/each_level.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(conv_forward)
-LEVIN_PICK(conv_input_gradient)
-LEVIN_PICK(conv_weight_gradient)
-LEVIN_PICK(conv_bias_gradient)
+LEVIN_PICK_EVERY(conv_forward)
+LEVIN_PICK_EVERY(conv_input_gradient)
+LEVIN_PICK_EVERY(conv_weight_gradient)
+LEVIN_PICK_EVERY(conv_bias_gradient)
 }  // namespace levin::kernels::cpu
 #endif
 #else

@@ -7,6 +7,11 @@
 #include <memory>
 #include <type_traits>
 
+namespace levin {
+struct f16;
+struct bf16;
+}  // namespace levin
+
 namespace levin::kernels {
 
 // x86-64 (SSE2), x86-64-v3 (AVX2, FMA), x86-64-v4 (AVX-512); other CPUs have
@@ -54,5 +59,16 @@ struct Cpu {
         const_cast<void*>(static_cast<const void*>(std::addressof(body))));
   }
 };
+
+// Note [Levels and types]
+// A kernel's v4 code serves f32, the type that nets compute in; calls that involve f64 or 16-bit floats, or no f32 at all, run
+// its v3 code there, which is as fast on many CPUs and keeps the library a third smaller. gemm and conv have all levels
+// for all types: their tiles use the wider registers fully.
+template <class T>
+using PointedTo = std::remove_cv_t<std::remove_pointer_t<std::remove_cvref_t<T>>>;
+template <class T, class... Any>
+inline constexpr bool kIsOneOf = (std::is_same_v<PointedTo<T>, Any> || ...);
+template <class... T>
+inline constexpr bool kRunsAtV4 = (kIsOneOf<T, float> || ...) && !(kIsOneOf<T, double, f16, bf16> || ...);
 
 }  // namespace levin::kernels

@@ -66,26 +66,28 @@
 
 #undef LEVIN_LEVEL_FILE
 
-// LEVIN_PICK(f) makes cpu::f(on, args...) and cpu::f<T...>(on, args...), which
-// call the f of on's level. Every f must be a function template; explicit
+// LEVIN_PICK(f) makes cpu::f(on, args...) and cpu::f<T...>(on, args...), which call the f of on's level; at v4 only where
+// Note [Levels and types] says so. LEVIN_PICK_EVERY(f) has v4 for all types. Every f must be a function template; explicit
 // template arguments must be types.
 #ifndef LEVIN_PICK
 #if LEVIN_X86_LEVELS
-#define LEVIN_PICK(f)                                                                   \
-  template <class... T, class... Args>                                                  \
-  decltype(auto) f(const Cpu& on, Args&&... args) {                                     \
-    switch (on.level) {                                                                 \
-      case CpuLevel::v4: return v4::template f<T...>(on, static_cast<Args&&>(args)...); \
-      case CpuLevel::v3: return v3::template f<T...>(on, static_cast<Args&&>(args)...); \
-      case CpuLevel::base: break;                                                       \
-    }                                                                                   \
-    return base::template f<T...>(on, static_cast<Args&&>(args)...);                    \
+#define LEVIN_PICK_IF(f, at_v4)                                                                    \
+  template <class... T, class... Args>                                                             \
+  decltype(auto) f(const Cpu& on, Args&&... args) {                                                \
+    if constexpr (at_v4) {                                                                         \
+      if (on.level == CpuLevel::v4) return v4::template f<T...>(on, static_cast<Args&&>(args)...); \
+    }                                                                                              \
+    if (on.level != CpuLevel::base) return v3::template f<T...>(on, static_cast<Args&&>(args)...); \
+    return base::template f<T...>(on, static_cast<Args&&>(args)...);                               \
   }
+#define LEVIN_PICK(f) LEVIN_PICK_IF(f, (kRunsAtV4<T..., Args...>))
+#define LEVIN_PICK_EVERY(f) LEVIN_PICK_IF(f, true)
 #else
 #define LEVIN_PICK(f)                                                \
   template <class... T, class... Args>                               \
   decltype(auto) f(const Cpu& on, Args&&... args) {                  \
     return base::template f<T...>(on, static_cast<Args&&>(args)...); \
   }
+#define LEVIN_PICK_EVERY(f) LEVIN_PICK(f)
 #endif
 #endif

@@ -55,8 +55,8 @@ struct BatchDim {
 #include "kernels/each_level.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(gemm)
-LEVIN_PICK(gemm_batched)
+LEVIN_PICK_EVERY(gemm)
+LEVIN_PICK_EVERY(gemm_batched)
 }  // namespace levin::kernels::cpu
 #endif
 #else

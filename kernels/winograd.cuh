@@ -67,9 +67,9 @@ inline bool winograd_weight_pays(const ConvShape& s) {
 #include "kernels/each_level.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(winograd_forward)
-LEVIN_PICK(winograd_input_gradient)
-LEVIN_PICK(winograd_weight_gradient)
+LEVIN_PICK_EVERY(winograd_forward)
+LEVIN_PICK_EVERY(winograd_input_gradient)
+LEVIN_PICK_EVERY(winograd_weight_gradient)
 }  // namespace levin::kernels::cpu
 #endif
 #else
