@@ -137,6 +137,7 @@ Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn, std::span<cons
   }
   std::vector<Edge> outside = outside_edges(out, since);
   if (outside.empty()) return out;
+  if (out.size() > detail::kMostOutputs) detail::fail_outputs(CheckpointNode::kInfo, out.size());
   Tensors result;
   for (const Tensor& t : out) result.push_back(records(t) ? t.detach() : t);
   auto node = detail::Ref<Node>::adopt(new CheckpointNode(std::make_shared<const RegionFn>(std::move(fn)), inputs,

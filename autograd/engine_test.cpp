@@ -213,4 +213,19 @@ TEST_CASE("a frozen leaf takes part without a gradient") {
 }
 
 }  // namespace
+struct Copies {
+  static constexpr OpInfo info{.name = "copies"};
+  Tensors forward(const Tensor& t) { return Tensors(65536, t.detach()); }
+  Grads<1> backward(std::span<const Tensor> gy, NeedMask) { return {gy[0]}; }
+};
+
+TEST_CASE("an op with more outputs than a slot can count is refused") {
+  const auto many = [](std::span<const Tensor> in) { return Tensors(65536, in[0] * 2); };
+  Tensor x = ones({1}, Device::cpu());
+  x.requires_grad_();
+  const Tensors in{x};
+  CHECK_THROWS_AS((void)checkpoint(many, in), UnsupportedError);
+  CHECK_THROWS_AS((void)apply(Copies{}, x), UnsupportedError);
+}
+
 }  // namespace levin

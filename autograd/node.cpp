@@ -92,6 +92,11 @@ void fail_stale(std::uint32_t saved, std::uint32_t now, const char* writer, cons
   throw StaleSaved{saved, now, writer ? writer : "an unnamed op", t.impl(), t.shape(), t.dtype()};
 }
 
+void fail_outputs(const OpInfo& info, std::size_t outputs) {
+  fail<UnsupportedError>(std::string(info.name), ": ", outputs, " outputs of one op are to be recorded, at most ",
+                         kMostOutputs, " are supported; split the work or run it without grad");
+}
+
 void fail_freed(const OpInfo& info) {
   fail<AutogradError>(
       std::string(info.name),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <vector>
 
 #include "levin/data.h"
@@ -146,7 +147,12 @@ Tensor read_packed(Source& source) {
     fill(x.get().storage->data);
     return x;
   }
-  std::vector<std::byte> data(static_cast<std::size_t>(bytes));
+  std::vector<std::byte> data;
+  try {
+    data.resize(static_cast<std::size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    fail<OutOfMemoryError>(file, ": no memory for the ", bytes, " bytes that shape ", shape, " unpacks to");
+  }
   fill(data.data());
   detail::MemorySource memory(file, data);
   return detail::read_tensor(memory, file + ":", 0, shape, h.type, ByteOrder::big);

@@ -299,8 +299,16 @@ DataLoader::Iterator DataLoader::begin() {
     }
   }
   shared->next_load = shared->next_out = i.state.batch;
-  shared->ring.resize(static_cast<std::size_t>(i.options.num_workers) *
-                      static_cast<std::size_t>(i.options.prefetch_factor.value_or(2)));
+  // More places than batches would never be used.
+  const std::size_t slots = std::min(
+      static_cast<std::size_t>(i.options.num_workers) * static_cast<std::size_t>(i.options.prefetch_factor.value_or(2)),
+      static_cast<std::size_t>(std::max<std::int64_t>(1, shared->plan.size())));
+  try {
+    shared->ring.resize(slots);
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    fail<OutOfMemoryError>("loader: no memory for a ring of ", slots,
+                           " batches, num_workers * prefetch_factor; lower prefetch_factor");
+  }
   return Iterator(std::make_unique<Pass>(std::move(shared)));
 }
 

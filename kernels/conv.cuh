@@ -22,7 +22,7 @@
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
 // blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.
-// Throws std::bad_alloc when there is no memory for windows.
+// Throws OutOfMemoryError when there is no memory for windows.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_CONV_CUH
 #define LEVIN_KERNELS_CONV_CUH
@@ -67,11 +67,13 @@ LEVIN_PICK_EVERY(conv_bias_gradient)
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 // What output rows [r0, r1) and columns [q0, q1) see of a padded image, by channels:
-// [channels, rows, stride_w phases, phase_width].
+// [channels, rows, step_w phases, phase_width]. Along an axis with one output no stride is ever taken: its step is 1,
+// so that a window is not larger than about twice the padded image whatever the stride.
 struct Window {
   int64_t r0, r1, q0, q1;
+  int64_t step_h, step_w;     // the strides
   int64_t top, left;          // image coordinates of its corner
-  int64_t rows, phase_width;  // phase_width: columns of one remainder modulo stride_w
+  int64_t rows, phase_width;  // phase_width: columns of one remainder modulo step_w
   int64_t channel;            // numbers of a channel
 
   Window(const ConvShape& s, int64_t row0, int64_t row1, int64_t col0, int64_t col1)
@@ -79,12 +81,14 @@ struct Window {
         r1(row1),
         q0(col0),
         q1(col1),
-        top(r0 * s.stride_h - s.padding_h),
-        left(q0 * s.stride_w - s.padding_w) {
-    rows = (r1 - r0 - 1) * s.stride_h + (s.kernel_h - 1) * s.dilation_h + 1;
-    const int64_t cols = (q1 - q0 - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w + 1;
-    phase_width = (cols + s.stride_w - 1) / s.stride_w;
-    channel = rows * s.stride_w * phase_width;
+        step_h(s.out_height() == 1 ? 1 : s.stride_h),
+        step_w(s.out_width() == 1 ? 1 : s.stride_w),
+        top(r0 * step_h - s.padding_h),
+        left(q0 * step_w - s.padding_w) {
+    rows = (r1 - r0 - 1) * step_h + (s.kernel_h - 1) * s.dilation_h + 1;
+    const int64_t cols = (q1 - q0 - 1) * step_w + (s.kernel_w - 1) * s.dilation_w + 1;
+    phase_width = (cols + step_w - 1) / step_w;
+    channel = rows * step_w * phase_width;
   }
   Window(const ConvShape& s, const PixelBlocks& blocks, int64_t i)
       : Window(s, blocks.rows.begin(i / blocks.cols.count), blocks.rows.end(i / blocks.cols.count),
@@ -94,7 +98,7 @@ struct Window {
   // Where tap (i, j) of output row r begins, within a channel.
   int64_t at(const ConvShape& s, int64_t r, int64_t i, int64_t j) const {
     const int64_t col = j * s.dilation_w;
-    return ((r * s.stride_h + i * s.dilation_h) * s.stride_w + col % s.stride_w) * phase_width + col / s.stride_w;
+    return ((r * step_h + i * s.dilation_h) * step_w + col % step_w) * phase_width + col / step_w;
   }
 };
 
@@ -123,16 +127,16 @@ void fill_window(const ConvShape& s, const Window& win, const T* image, int64_t 
     for (int64_t row = 0; row < win.rows; ++row) {
       const int64_t y = win.top + row;
       const bool inside = y >= 0 && y < s.height;
-      for (int64_t phase = 0; phase < s.stride_w; ++phase, to += win.phase_width) {
+      for (int64_t phase = 0; phase < win.step_w; ++phase, to += win.phase_width) {
         // Columns left + phase + k * stride_w of the image, for those k that fall inside.
         const int64_t x = win.left + phase;
-        int64_t begin = x >= 0 ? 0 : (-x + s.stride_w - 1) / s.stride_w;
-        int64_t end = x >= s.width ? 0 : (s.width - x + s.stride_w - 1) / s.stride_w;
+        int64_t begin = x >= 0 ? 0 : (-x + win.step_w - 1) / win.step_w;
+        int64_t end = x >= s.width ? 0 : (s.width - x + win.step_w - 1) / win.step_w;
         begin = std::min(begin, win.phase_width);
         end = inside ? std::clamp(end, begin, win.phase_width) : begin;
         for (int64_t k = 0; k < begin; ++k) to[k] = F(0);
         if (end > begin)
-          copy_run(image + (c * s.height + y) * s.width + x + begin * s.stride_w, s.stride_w, to + begin, end - begin);
+          copy_run(image + (c * s.height + y) * s.width + x + begin * win.step_w, win.step_w, to + begin, end - begin);
         for (int64_t k = end; k < win.phase_width; ++k) to[k] = F(0);
       }
     }
@@ -145,7 +149,7 @@ template <class F>
 void write_taps(const ConvShape& s, const Window& win, const F* window, int64_t channels, F* to, int64_t pitch) {
   constexpr int L = kLanes<F>;
   const int64_t cols = win.q1 - win.q0, rows = win.r1 - win.r0;
-  const int64_t row_step = s.stride_h * s.stride_w * win.phase_width;
+  const int64_t row_step = win.step_h * win.step_w * win.phase_width;
   for (int64_t c = 0; c < channels; ++c, window += win.channel)
     for (int64_t i = 0; i < s.kernel_h; ++i)
       for (int64_t j = 0; j < s.kernel_w; ++j, to += pitch) {
@@ -173,7 +177,7 @@ void add_taps(const ConvShape& s, const Window& whole, const Window& win, const 
   const int64_t full = cols / L * L;
   Bits rest{};  // the lanes of the last, partial vector
   for (int l = 0; l < L; ++l) rest[l] = l < cols - full ? -1 : 0;
-  const int64_t row_step = s.stride_h * s.stride_w * whole.phase_width;
+  const int64_t row_step = whole.step_h * whole.step_w * whole.phase_width;
   for (int64_t c = 0; c < channels; ++c, window += whole.channel)
     for (int64_t i = 0; i < s.kernel_h; ++i)
       for (int64_t j = 0; j < s.kernel_w; ++j, taps += pitch) {
@@ -347,14 +351,14 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
             std::fill_n(to_gx, s.width, T(0.0f));
             continue;
           }
-          const F* src = window + c * whole.channel + window_row * s.stride_w * whole.phase_width;
-          const int64_t seen = std::min(s.width, s.stride_w * whole.phase_width - s.padding_w);
-          if (s.stride_w == 1) {
+          const F* src = window + c * whole.channel + window_row * whole.step_w * whole.phase_width;
+          const int64_t seen = std::min(s.width, whole.step_w * whole.phase_width - s.padding_w);
+          if (whole.step_w == 1) {
             for (int64_t col = 0; col < seen; ++col) to_gx[col] = T(src[col + s.padding_w]);
           } else {
             for (int64_t col = 0; col < seen; ++col)
               to_gx[col] =
-                  T(src[(col + s.padding_w) % s.stride_w * whole.phase_width + (col + s.padding_w) / s.stride_w]);
+                  T(src[(col + s.padding_w) % whole.step_w * whole.phase_width + (col + s.padding_w) / whole.step_w]);
           }
           for (int64_t col = std::max<int64_t>(0, seen); col < s.width; ++col) to_gx[col] = T(0.0f);
         }

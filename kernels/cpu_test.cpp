@@ -187,6 +187,6 @@ TEST_CASE("scratch memory is aligned, is given out once at a time, and comes bac
     const lib::Scratch a(99000), b(99000);  // both blocks are used again
     CHECK((a.as<void>() == first || b.as<void>() == first));
   }
-  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), std::bad_alloc);
+  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), OutOfMemoryError);
   lib::trim_scratch();
 }

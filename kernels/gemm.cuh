@@ -14,7 +14,7 @@
 //
 // Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any number
 // of threads, and for a batch and its products one by one. Levels differ in the last bits.
-// Throws std::bad_alloc when there is no memory for packed panels.
+// Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH
 #define LEVIN_KERNELS_GEMM_CUH

@@ -97,6 +97,17 @@ struct Box {
 
 namespace cpu {
 
+// a + b; integers wrap around.
+template <class T>
+LEVIN_HD T wrapping_sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return static_cast<T>(a + b);
+  }
+}
+
 inline constexpr int64_t kIndexTask = 32 * 1024;  // elements moved by one thread at a time
 
 inline int64_t first_outside(const Cpu&, const int64_t* index, int64_t n, int64_t bound) {
@@ -159,7 +170,7 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
         }
         for (const int64_t* i = first; i < last; ++i) {
           const T* add = src + (o * m + *i) * inner + c;
-          for (int64_t j = 0; j < n; ++j) tile[j] = static_cast<A>(tile[j] + A(add[j]));
+          for (int64_t j = 0; j < n; ++j) tile[j] = wrapping_sum(tile[j], A(add[j]));
         }
         for (int64_t j = 0; j < n; ++j) to[c + j] = T(tile[j]);
       }
@@ -210,7 +221,7 @@ void scatter(const Cpu& on, const IndexWalk& w, U* y, const int64_t* index, cons
 
 template <class T, class S>
 void scatter_add(const Cpu& on, const IndexWalk& w, T* y, const int64_t* index, const S* src) {
-  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = static_cast<T>(y[b] + T(src[c])); });
+  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = wrapping_sum(y[b], T(src[c])); });
 }
 
 template <class U>

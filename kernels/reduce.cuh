@@ -87,17 +87,35 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 namespace reduce_detail {
 using namespace kernels::reduce_detail;
 
+typedef int64_t Signed __attribute__((vector_size(LEVIN_VECTOR_BYTES)));
+typedef uint64_t Unsigned __attribute__((vector_size(LEVIN_VECTOR_BYTES)));
+// The type in which V adds and multiplies: integers wrap around, which only unsigned ones may.
+template <class V>
+struct Wrapping {
+  using type = V;
+};
+template <>
+struct Wrapping<int64_t> {
+  using type = uint64_t;
+};
+template <>
+struct Wrapping<Signed> {
+  using type = Unsigned;
+};
+
 // The operations work on scalars and on vector registers alike.
 struct Sum {
   template <class V>
   [[gnu::always_inline]] static V join(V a, V b) {
-    return a + b;
+    using W = typename Wrapping<V>::type;
+    return V(W(a) + W(b));
   }
 };
 struct Prod {
   template <class V>
   [[gnu::always_inline]] static V join(V a, V b) {
-    return a * b;
+    using W = typename Wrapping<V>::type;
+    return V(W(a) * W(b));
   }
 };
 struct Max {

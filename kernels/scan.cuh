@@ -5,7 +5,7 @@
 //   arg_extreme<Largest>(on, const T* x, T* values, int64_t* indices, outer, n, inner)
 //     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
-//     y[k] = x[0] + ... + x[k], summed in double (int64_t for integers and bool). S: T, or int64_t for those.
+//     y[k] = x[0] + ... + x[k], summed in double (int64_t for integers and bool, wrapping around). S: T, or int64_t for those.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -75,7 +75,7 @@ void arg_extreme(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t
 
 template <class T, class S>
 void cumsum(const Cpu& on, const T* x, S* y, int64_t outer, int64_t n, int64_t inner) {
-  using A = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap around
   scan_detail::each_tile(on, outer, n, inner, [&](int64_t o, int64_t first, int64_t width) {
     const int64_t start = o * n * inner + first;
     if (width == 1) {

@@ -26,7 +26,7 @@
 // w reaches its whole output channel. Numbers within a factor of 10^4 of the largest float may overflow inside.
 //
 // Bits depend on shape and level, not on threads: gw is summed over the tiles of a fixed number of chunks, and the
-// chunks in order. Throws std::bad_alloc when there is no memory for tiles.
+// chunks in order. Throws OutOfMemoryError when there is no memory for tiles.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_WINOGRAD_CUH
 #define LEVIN_KERNELS_WINOGRAD_CUH

@@ -27,7 +27,8 @@ struct Storage::External {
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   if (device.is_cpu()) {
     const std::size_t inlined = bytes <= kInlineBytes ? bytes + kAlignment : 0;
-    void* memory = ::operator new(sizeof(Storage) + inlined);
+    void* memory = ::operator new(sizeof(Storage) + inlined, std::nothrow);
+    if (!memory) fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, the system has no more");
     auto* s = new (memory) Storage;
     Ref<Storage> owner = Ref<Storage>::adopt(s);
     s->device = device;

@@ -90,6 +90,14 @@ TEST_CASE("factories: ranges, identity, constants") {
   CHECK(arange(2, 9, 3, cpu).to_vector<std::int64_t>() == std::vector<std::int64_t>{2, 5, 8});
   CHECK(arange(0.0, 1.0, 0.25, cpu, DType::f64).to_vector<double>() == std::vector<double>{0, 0.25, 0.5, 0.75});
   CHECK(arange(5, 2, -1, cpu).to_vector<std::int64_t>() == std::vector<std::int64_t>{5, 4, 3});
+  constexpr std::int64_t big = std::int64_t{1} << 60, most = std::numeric_limits<std::int64_t>::max();
+  CHECK(arange(big, big + 3, 1, cpu).to_vector<std::int64_t>() == std::vector<std::int64_t>{big, big + 1, big + 2});
+  CHECK(arange(-most, most, most, cpu).to_vector<std::int64_t>() == std::vector<std::int64_t>{-most, 0});
+  CHECK_THROWS_AS((void)arange(-most, most, 1, cpu), ShapeError);
+  CHECK_THROWS_AS((void)arange(0, 257, 1, cpu, DType::u8), DTypeError);
+  CHECK_THROWS_AS((void)arange(-1, 2, 1, cpu, DType::u8), DTypeError);
+  CHECK_THROWS_AS((void)arange(big, big + 1, 1, cpu, DType::i32), DTypeError);
+  CHECK(arange(0, 256, 255, cpu, DType::u8).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 255});
   CHECK_THROWS_AS((void)arange(0, 3, 0, cpu), ShapeError);
   CHECK_THROWS_AS((void)arange(0, 3, -1, cpu), ShapeError);
   CHECK(linspace(0, 1, 5, cpu, DType::f64).to_vector<double>() == std::vector<double>{0, 0.25, 0.5, 0.75, 1});

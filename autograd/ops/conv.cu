@@ -105,13 +105,31 @@ Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& 
   return apply(ConvWeightGradient{s}, x, gy);
 }
 
-// No tensor has more elements; a longer stride or padding can not mean anything.
+// Longer strides, paddings and padded extents can not mean anything, and products of two must not overflow.
 constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
+constexpr std::int64_t kMostPadded = std::int64_t{1} << 40;  // pixels of a padded image: what kernels count stays small
 
 void check_extents(const char* op, const char* what, const std::array<std::int64_t, 2>& v, std::int64_t least) {
   for (const std::int64_t n : v) {
     if (n < least || n > kMostExtent) fail<ShapeError>(op, ": ", what, " is ", n, ", expected ", least, " to 2^31");
   }
+}
+
+// (n - 1) * step + 1, or more than any extent may be.
+std::int64_t reach_of(std::int64_t n, std::int64_t step) {
+  std::int64_t reach = 0;
+  return __builtin_mul_overflow(n - 1, step, &reach) || reach > 4 * kMostExtent ? 4 * kMostExtent : reach + 1;
+}
+
+// x: [N, C, H, W], the side that is padded.
+std::array<std::int64_t, 2> padded_extents(const char* op, const std::array<std::int64_t, 2>& size,
+                                           const std::array<std::int64_t, 2>& padding) {
+  const std::array<std::int64_t, 2> padded{size[0] + 2 * padding[0], size[1] + 2 * padding[1]};
+  if (padded[0] > kMostExtent || padded[1] > kMostExtent || padded[0] * padded[1] > kMostPadded) {
+    fail<ShapeError>(op, ": the padded image is ", padded[0], " by ", padded[1],
+                     " pixels, expected at most 2^31 along each and 2^40 in all; lower the padding");
+  }
+  return padded;
 }
 
 void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {
@@ -172,10 +190,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                      ", kH, kW] for x ", x.shape(), " and ", o.groups, " groups");
   }
   check_bias("conv2d", bias, filters);
+  const std::array<std::int64_t, 2> extents = padded_extents("conv2d", {x.shape()[2], x.shape()[3]}, o.padding);
   for (int d = 0; d < 2; ++d) {
     const auto i = static_cast<std::size_t>(d);
-    const std::int64_t padded = x.shape()[2 + d] + 2 * o.padding[i],
-                       reach = o.dilation[i] * (weight.shape()[2 + d] - 1) + 1;
+    const std::int64_t padded = extents[i], reach = reach_of(weight.shape()[2 + d], o.dilation[i]);
     if (reach > padded) {
       fail<ShapeError>("conv2d: the kernel reaches over ", reach, " pixels along dimension ", 2 + d, ", x of shape ",
                        x.shape(), " has ", padded, " with padding");
@@ -219,17 +237,21 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                        " or dilation ", o.dilation[i]);
     }
     const std::int64_t n = x.shape()[2 + d];
-    size[i] = (n - 1) * o.stride[i] - 2 * o.padding[i] + o.dilation[i] * (weight.shape()[2 + d] - 1) +
-              o.output_padding[i] + 1;
-    if (n < 1 || size[i] < 1) {
+    // At most 2^33 each: the sum can not overflow.
+    size[i] = reach_of(n, o.stride[i]) - 2 * o.padding[i] + reach_of(weight.shape()[2 + d], o.dilation[i]) - 1 +
+              o.output_padding[i];
+    if (n < 1 || size[i] < 1 || size[i] > kMostExtent) {
       fail<ShapeError>(op, ": x of shape ", x.shape(), " gives ", size[i], " pixels along dimension ", 2 + d,
-                       ", expected 1 or more");
+                       ", expected 1 to 2^31");
     }
   }
+  (void)padded_extents(op, size, o.padding);
   // The input gradient of the convolution that leads from y's shape to x's.
   const ConvShape s =
       shape_of({x.shape()[0], filters, size[0], size[1]}, weight.shape(), o.stride, o.padding, o.dilation, o.groups);
-  Tensor y = conv_input_gradient(x, weight, s);
+  // An output padding of a stride or more leads to a larger x: what it has more is zeros.
+  const std::int64_t more_h = s.out_height() - x.shape()[2], more_w = s.out_width() - x.shape()[3];
+  Tensor y = conv_input_gradient(more_h + more_w > 0 ? pad(x, {0, more_w, 0, more_h}) : x, weight, s);
   return bias.defined() ? y + reshape(bias, {1, filters, 1, 1}) : y;
 }
 

@@ -145,6 +145,20 @@ LEVIN_OP_CASE(conv2d) {
                         (void)conv2d(image(), zeros({2, 4, 3, 3}, cpu), {}, {.padding = {std::int64_t{1} << 62, 0}});
                       },
                       throws<ShapeError>, "conv2d: padding is"});
+  c.errors.push_back({"padded image",
+                      [] {
+                        constexpr std::int64_t far = std::int64_t{1} << 31;
+                        (void)conv2d(zeros({1, 1, 5, 5}, cpu), zeros({1, 1, 3, 3}, cpu), {},
+                                     {.stride = {far, far}, .padding = {far, far}});
+                      },
+                      throws<ShapeError>, "conv2d: the padded image is"});
+  c.errors.push_back({"padded pixels",
+                      [] {
+                        constexpr std::int64_t far = std::int64_t{1} << 24;
+                        (void)conv2d(zeros({1, 1, 5, 5}, cpu), zeros({1, 1, 3, 3}, cpu), {},
+                                     {.stride = {far, far}, .padding = {far, far}});
+                      },
+                      throws<ShapeError>, "conv2d: the padded image is"});
   return c;
 }
 
@@ -200,7 +214,37 @@ LEVIN_OP_CASE(conv_transpose2d) {
                         (void)conv_transpose2d(image(), zeros({4, 3, 3, 3}, cpu), {}, {.output_padding = {1, 0}});
                       },
                       throws<ShapeError>, "conv_transpose2d: output_padding is 1"});
+  c.errors.push_back(
+      {"huge stride",
+       [] {
+         (void)conv_transpose2d(image(), zeros({4, 3, 3, 3}, cpu), {}, {.stride = {std::int64_t{1} << 31, 1}});
+       },
+       throws<ShapeError>, "pixels along dimension 2, expected 1 to 2^31"});
   return c;
+}
+
+TEST_CASE("a stride longer than the image costs nothing, forward and backward") {
+  Tensor x = reshape(arange(25, cpu, DType::f32), {1, 1, 5, 5}), w = ones({1, 1, 3, 3}, cpu);
+  x.requires_grad_();
+  w.requires_grad_();
+  const std::int64_t far = std::int64_t{1} << 31;
+  // The first of four outputs is the only one of a longer stride.
+  const Tensor near = select(select(conv2d(x, w, {}, {.stride = {4, 4}, .padding = {1, 1}}), 2, 0), 2, 0);
+  const Tensor y = conv2d(x, w, {}, {.stride = {far, far}, .padding = {1, 1}});
+  REQUIRE(y.shape() == Shape{1, 1, 1, 1});
+  CHECK(y.item<float>() == 12);  // 0 + 1 + 5 + 6
+  CHECK(near.item<float>() == 12);
+  const Tensors inputs{x, w}, grads = grad(sum(y), inputs), expected = grad(sum(near), inputs);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(grads[i].to_vector<float>() == expected[i].to_vector<float>());
+}
+
+TEST_CASE("conv_transpose2d with an output padding of a stride adds pixels that the kernel does not reach") {
+  const Tensor x = ones({1, 1, 2, 2}, cpu), w = ones({1, 1, 2, 2}, cpu);
+  const Tensor y = conv_transpose2d(x, w, {}, {.output_padding = {1, 1}, .dilation = {2, 2}});
+  REQUIRE(y.shape() == Shape{1, 1, 5, 5});
+  for (std::int64_t i = 0; i < 5; ++i)
+    for (std::int64_t j = 0; j < 5; ++j)
+      CHECK(select(select(y, 2, i), 2, j).item<float>() == (i < 4 && j < 4 ? 1.0f : 0.0f));
 }
 
 }  // namespace levin::testing

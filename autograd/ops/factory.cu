@@ -1,6 +1,7 @@
 // Tensors from nothing: constants, ranges, the identity.
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "autograd/ops/pointwise.h"
 
@@ -14,15 +15,35 @@ void check_number(const char* op, Scalar s, DType dtype) {
     fail<DTypeError>(std::string(op), ": the number ", s, " does not fit ", dtype);
 }
 
-// out[i] = begin + i * step, computed in double (integers exactly), one rounding.
+// Whether an integer dtype holds v.
+bool fits(std::int64_t v, DType dtype) {
+  if (dtype == DType::u8) return v >= 0 && v <= std::numeric_limits<std::uint8_t>::max();
+  if (dtype == DType::i32)
+    return v >= std::numeric_limits<std::int32_t>::min() && v <= std::numeric_limits<std::int32_t>::max();
+  return true;
+}
+
+// How many values there are in [begin, end) in steps of `step`; in unsigned integers, which no difference overflows.
+std::uint64_t count_of(std::int64_t begin, std::int64_t end, std::int64_t step) {
+  const auto a = static_cast<std::uint64_t>(begin), b = static_cast<std::uint64_t>(end),
+             s = static_cast<std::uint64_t>(step);
+  const std::uint64_t distance = step > 0 ? b - a : a - b, stride = step > 0 ? s : 0 - s;
+  return distance / stride + (distance % stride != 0);
+}
+
+// out[i] = begin + i * step, one rounding: in integers when both are, else in double.
 void fill_range(const OpInfo& info, const Tensor& out, Scalar begin, Scalar step) {
+  const bool exact = begin.is_integer() && step.is_integer();
+  const auto first = static_cast<std::uint64_t>(exact ? begin.integer() : 0),
+             by = static_cast<std::uint64_t>(exact ? step.integer() : 0);
   dispatch(info, out, kNumbers, [&]<class T>(const Cpu&, T) {
     T* y = ptr<T>(out);
     for (std::int64_t i = 0; i < out.numel(); ++i) {
+      const auto whole = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(i) * by);
       if constexpr (std::is_integral_v<T>)
-        y[i] = static_cast<T>(begin.integer() + i * step.integer());
+        y[i] = static_cast<T>(whole);
       else
-        y[i] = T(begin.real() + static_cast<double>(i) * step.real());
+        y[i] = T(exact ? static_cast<double>(whole) : begin.real() + static_cast<double>(i) * step.real());
     }
   });
 }
@@ -48,13 +69,25 @@ Tensor full_like(const Tensor& x, Scalar value) { return full(x.shape(), value, 
 
 Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype) {
   for (const Scalar s : {begin, end, step}) check_number("arange", s, dtype);
-  const double n = std::ceil((end.real() - begin.real()) / step.real());
-  if (step.real() == 0 || !std::isfinite(n) || n < 0) {
-    fail<ShapeError>("arange: from ", begin, " to ", end, " in steps of ", step, " never arrives");
-  }
-  if (n > static_cast<double>(kMaxDim))
+  const bool exact = begin.is_integer() && end.is_integer() && step.is_integer();
+  const bool arrives = exact ? step.integer() > 0 ? begin.integer() <= end.integer()
+                                                  : step.integer() < 0 && begin.integer() >= end.integer()
+                             : step.real() != 0 && (end.real() - begin.real()) / step.real() > -1;
+  if (!arrives) fail<ShapeError>("arange: from ", begin, " to ", end, " in steps of ", step, " never arrives");
+  const double n = exact ? static_cast<double>(count_of(begin.integer(), end.integer(), step.integer()))
+                         : std::ceil((end.real() - begin.real()) / step.real());
+  if (!(n <= static_cast<double>(kMaxDim)))
     fail<ShapeError>("arange: ", n, " values are asked for, at most 2^40 are supported");
-  Tensor out = empty({static_cast<std::int64_t>(n)}, device, dtype);
+  const auto count = static_cast<std::int64_t>(n);
+  if (!is_float(dtype) && count > 0) {
+    // Between begin and end, so the sum fits where the product may not.
+    const auto last =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(begin.integer()) +
+                                  static_cast<std::uint64_t>(count - 1) * static_cast<std::uint64_t>(step.integer()));
+    if (!fits(begin.integer(), dtype) || !fits(last, dtype))
+      fail<DTypeError>("arange: values from ", begin, " to ", last, " do not fit ", dtype, "; use a wider dtype");
+  }
+  Tensor out = empty({count}, device, dtype);
   fill_range(kArange, out, begin, step);
   return out;
 }

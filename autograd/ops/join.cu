@@ -176,6 +176,16 @@ Tensor triangle(const Tensor& x, std::int64_t diagonal) {
   return apply(Triangle<kUpper>{diagonal}, x);
 }
 
+// An index tensor of n elements, element i being of(i).
+template <class F>
+Tensor index_of(std::int64_t n, Device device, const F& of) {
+  Tensor index = empty({n}, device, DType::i64);
+  if (!device.is_cpu()) return index;
+  auto* to = ptr<std::int64_t>(index);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = of(i);
+  return index;
+}
+
 }  // namespace
 
 Tensor cat(std::span<const Tensor> xs, std::int64_t dim) {
@@ -244,17 +254,19 @@ Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
                        p.after[i], ", expected size above ", reflect ? high : 0);
     }
   }
-  Tensor y = x;
+  Shape out = x.shape();  // checked as a whole before any work
   for (int d = 0; d < x.rank(); ++d) {
     const auto i = static_cast<std::size_t>(d);
-    if (p.before[i] == 0 && p.after[i] == 0) continue;
-    const std::int64_t n = x.shape()[d];
-    std::vector<std::int64_t> from;
-    for (std::int64_t k = -p.before[i]; k < n + p.after[i]; ++k) {
-      const std::int64_t nearest = std::clamp<std::int64_t>(k, 0, n - 1);
-      from.push_back(reflect ? 2 * nearest - k : nearest);
-    }
-    y = index_select(y, d, from_data(from, Shape{static_cast<std::int64_t>(from.size())}, x.device()));
+    out = out.with(d, out[d] + p.before[i] + p.after[i]);
+  }
+  Tensor y = x;
+  for (int d = 0; d < x.rank(); ++d) {
+    const std::int64_t n = x.shape()[d], before = p.before[static_cast<std::size_t>(d)];
+    if (out[d] == n) continue;
+    y = index_select(y, d, index_of(out[d], x.device(), [&](std::int64_t at) {
+                       const std::int64_t k = at - before, nearest = std::clamp<std::int64_t>(k, 0, n - 1);
+                       return reflect ? 2 * nearest - k : nearest;
+                     }));
   }
   return y.impl() == x.impl() ? x.clone() : y;
 }
@@ -279,9 +291,7 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim
                      " times has more than 2^40 elements");
   }
   const Shape out = x.shape().with(at, x.shape()[at] * repeats);
-  std::vector<std::int64_t> from(static_cast<std::size_t>(out[at]));
-  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::int64_t>(i) / repeats;
-  return index_select(x, at, from_data(from, Shape{out[at]}, x.device()));
+  return index_select(x, at, index_of(out[at], x.device(), [&](std::int64_t i) { return i / repeats; }));
 }
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle<false>(x, diagonal); }

@@ -342,4 +342,19 @@ TEST_CASE("gradients at kinks: ties share, zeros of a product, a norm and a devi
 }
 
 }  // namespace
+TEST_CASE("integer sums and products wrap around") {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const Device here = Device::cpu();
+  for (const std::int64_t n : {std::int64_t{3}, std::int64_t{100}}) {
+    const Tensor x = full({n}, most, here, DType::i64);
+    const auto wrapped = static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(most));
+    CHECK(sum(x).item<std::int64_t>() == wrapped);
+    CHECK(select(cumsum(x, 0), 0, -1).item<std::int64_t>() == wrapped);
+    CHECK(prod(x, 0).item<std::int64_t>() == (n % 2 == 0 ? 1 : most));  // most * most is 1 modulo 2^64
+    const Tensor zero = zeros({1}, here, DType::i64), to = zeros({n}, here, DType::i64);
+    CHECK(index_add(zero, 0, to, x).item<std::int64_t>() == wrapped);
+    CHECK(scatter_add(zero, 0, to, x).item<std::int64_t>() == wrapped);
+  }
+}
+
 }  // namespace levin

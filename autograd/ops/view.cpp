@@ -254,7 +254,8 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t
   end = std::max(clip(end), begin);
   auto g = whole(x);
   g->shape = x.shape().with(d, (end - begin) / step + ((end - begin) % step != 0));
-  g->dim[d] = step;
+  g->dim[d] =
+      std::min(step, std::max<std::int64_t>(1, size));  // a longer step is never taken: the stride would overflow
   g->start[static_cast<std::size_t>(d)] = begin;
   return apply(Window<SliceName>{std::move(g)}, x);
 }
@@ -286,6 +287,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
   const int a = wrap_dim("diagonal", dim0, x.rank()), b = wrap_dim("diagonal", dim1, x.rank());
   if (a == b) fail<IndexError>("diagonal: both dimensions are ", a, ", expected two different ones");
   const std::int64_t rows = x.shape()[a], cols = x.shape()[b];
+  offset = std::clamp(offset, -rows, cols);  // beyond is as empty, and -offset can not overflow
   const std::int64_t length = std::max<std::int64_t>(
       0, offset >= 0 ? std::min(rows, cols - std::min(offset, cols)) : std::min(rows - std::min(-offset, rows), cols));
   auto g = whole(x);
@@ -308,6 +310,7 @@ Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t
   if (size < 1 || size > x.shape()[d])
     fail<ShapeError>("unfold: the window is ", size, ", dimension ", d, " has ", x.shape()[d]);
   if (step < 1) fail<ShapeError>("unfold: the step is ", step, ", expected 1 or more");
+  step = std::min(step, x.shape()[d]);  // a longer one is never taken: the stride would overflow
   auto g = whole(x);
   g->dim[d] = step;
   g->shape = x.shape().with(d, (x.shape()[d] - size) / step + 1).inserted(x.rank(), size);

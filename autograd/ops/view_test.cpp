@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -284,6 +286,17 @@ TEST_CASE("a reshape shares storage exactly when the layout allows it") {
   CHECK_FALSE(reshape(t(x), {24}).shares_storage(x));
   CHECK(view(slice(x, 0, 0, 4, 2), {2, 3, 2}).shares_storage(x));
   CHECK_FALSE(reshape(slice(x, 1, 0, 4), {16}).shares_storage(x));
+}
+
+TEST_CASE("steps and offsets of any size are taken without overflow") {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const Tensor x = reshape(arange(6, cpu), {2, 3});
+  CHECK(slice(x, 0, 1, most, most).to_vector<std::int64_t>() == std::vector<std::int64_t>{3, 4, 5});
+  CHECK(unfold(x, 0, 2, most).shape() == Shape{1, 3, 2});
+  CHECK(unfold(x, 0, 1, most).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 2});
+  CHECK(diagonal(x, -most - 1).numel() == 0);
+  CHECK(diagonal(x, most).numel() == 0);
+  CHECK(slice(x, 0, -most - 1, most).shape() == Shape{2, 3});
 }
 
 TEST_CASE("split, chunk and unbind cover the dimension once") {

@@ -116,6 +116,8 @@ LEVIN_API Mode& mode() noexcept;
 
 [[noreturn]] LEVIN_API void fail_stale(std::uint32_t saved, std::uint32_t now, const char* writer, const Tensor& t);
 [[noreturn]] LEVIN_API void fail_freed(const OpInfo& info);
+inline constexpr std::size_t kMostOutputs = 65535;  // of one recorded op: a tensor's slot has 16 bits
+[[noreturn]] LEVIN_API void fail_outputs(const OpInfo& info, std::size_t outputs);
 LEVIN_API void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
                              std::span<const Tensor> inputs);
 // Rethrows what is in flight: stale tensors, shape, dtype and support errors with the op's name in front, others as they are.
@@ -258,6 +260,7 @@ class OpNode final : public Node {
 
   void attach(Out& out) {
     std::span<Tensor> list = Outputs<Out>::list(out);
+    if (list.size() > kMostOutputs) fail_outputs(O::info, list.size());
     outputs_ = static_cast<std::uint32_t>(list.size());
     std::uint16_t slot = 0;
     for (Tensor& t : list) {

@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
-#include <new>
+
+#include "levin/error.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -43,9 +44,14 @@ FreeList& free_list() {
   return instance;
 }
 
+[[noreturn]] void fail_memory(size_t bytes) {
+  fail<OutOfMemoryError>("scratch: ", bytes,
+                         " bytes wanted by a kernel on cpu, the system has no more; use a smaller batch");
+}
+
 // Steps of an eighth of the size's power of two: sizes that differ little share a block.
 size_t rounded(size_t bytes) {
-  if (bytes > std::numeric_limits<size_t>::max() / 4) throw std::bad_alloc();
+  if (bytes > std::numeric_limits<size_t>::max() / 4) fail_memory(bytes);
   size_t step = 4096;
   while (step * 16 <= bytes) step *= 2;
   if (bytes >= kHugePage && step < kHugePage) step = kHugePage;
@@ -87,7 +93,7 @@ Scratch::Scratch(size_t bytes) {
     trim_scratch();
     data_ = system_block(bytes_);
   }
-  if (!data_) throw std::bad_alloc();
+  if (!data_) fail_memory(bytes);
 }
 
 Scratch::~Scratch() {

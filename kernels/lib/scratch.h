@@ -8,7 +8,7 @@ namespace levin::kernels::lib {
 
 class Scratch {
  public:
-  // Throws std::bad_alloc where the system has no more memory.
+  // Throws OutOfMemoryError where the system has no more memory.
   explicit Scratch(size_t bytes);
   ~Scratch();
   Scratch(const Scratch&) = delete;
