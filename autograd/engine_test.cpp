@@ -212,7 +212,6 @@ TEST_CASE("a frozen leaf takes part without a gradient") {
   CHECK_THROWS_AS(index.requires_grad_(), DTypeError);
 }
 
-}  // namespace
 struct Copies {
   static constexpr OpInfo info{.name = "copies"};
   Tensors forward(const Tensor& t) { return Tensors(65536, t.detach()); }
@@ -228,4 +227,5 @@ TEST_CASE("an op with more outputs than a slot can count is refused") {
   CHECK_THROWS_AS((void)apply(Copies{}, x), UnsupportedError);
 }
 
+}  // namespace
 }  // namespace levin

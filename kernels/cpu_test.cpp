@@ -20,6 +20,7 @@
 #endif
 
 #include "kernels/lib/scratch.h"
+#include "levin/error.h"
 
 using namespace levin::kernels;
 
@@ -187,6 +188,6 @@ TEST_CASE("scratch memory is aligned, is given out once at a time, and comes bac
     const lib::Scratch a(99000), b(99000);  // both blocks are used again
     CHECK((a.as<void>() == first || b.as<void>() == first));
   }
-  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), OutOfMemoryError);
+  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), levin::OutOfMemoryError);
   lib::trim_scratch();
 }

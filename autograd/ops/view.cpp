@@ -231,6 +231,35 @@ struct View {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {reshape(gy, Dims(from.dims()))}; }
 };
 
+// All parts of x along a dimension at once: their gradients are joined once, where an op for each part would fill and add
+// a tensor of x's size for each. unbind: parts of size 1 without the dimension.
+template <bool kUnbind>
+struct Split {
+  static constexpr OpInfo info{.name = kUnbind ? "unbind" : "split"};
+  int dim;
+  std::vector<std::int64_t> sizes{};
+
+  Tensors forward(const Tensor& x) {
+    Tensors parts;
+    parts.reserve(sizes.size());
+    std::int64_t begin = 0;
+    for (const std::int64_t n : sizes) {
+      Strides strides = x.strides();
+      if (kUnbind) {
+        for (int d = dim; d + 1 < x.rank(); ++d) strides[d] = strides[d + 1];
+      }
+      const Shape shape = kUnbind ? x.shape().removed(dim) : x.shape().with(dim, n);
+      parts.push_back(
+          as_strided(x, shape, strides, shape.numel() == 0 ? x.offset() : x.offset() + begin * x.strides()[dim]));
+      begin += n;
+    }
+    return parts;
+  }
+  Grads<1> backward(std::span<const Tensor> grads, NeedMask) { return {kUnbind ? stack(grads, dim) : cat(grads, dim)}; }
+};
+
+LEVIN_OP_TABLE(Split<false>)
+LEVIN_OP_TABLE(Split<true>)
 LEVIN_OP_TABLE(Window<SliceName>)
 LEVIN_OP_TABLE(Window<SelectName>)
 LEVIN_OP_TABLE(Window<DiagonalName>)
@@ -407,6 +436,7 @@ Tensors split(const Tensor& x, std::span<const std::int64_t> sizes, std::int64_t
   }
   if (total != x.shape()[d])
     fail<ShapeError>("split: the parts add up to ", total, ", dimension ", d, " has ", x.shape()[d]);
+  if (sizes.size() <= detail::kMostOutputs) return apply(Split<false>{d, {sizes.begin(), sizes.end()}}, x);
   Tensors parts;
   std::int64_t begin = 0;
   for (const std::int64_t s : sizes) {
@@ -433,6 +463,8 @@ Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {
   const int d = wrap_dim("unbind", dim, x.rank());
+  const auto n = static_cast<std::size_t>(x.shape()[d]);
+  if (n <= detail::kMostOutputs) return apply(Split<true>{d, std::vector<std::int64_t>(n, 1)}, x);
   Tensors parts;
   for (std::int64_t i = 0; i < x.shape()[d]; ++i) parts.push_back(select(x, d, i));
   return parts;

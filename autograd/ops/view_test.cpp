@@ -153,6 +153,54 @@ LEVIN_OP_CASE(unfold) {
   return c;
 }
 
+// Part k of x begins at index begin[k] of its dimension dim.
+template <bool kUnbind>
+OpCase parts_case(const char* op) {
+  OpCase c{.ops = {op}, .dtypes = kAllDTypes};
+  struct Parts {
+    Shape from;
+    int dim;
+    std::vector<std::int64_t> sizes;
+  };
+  for (const Parts& p : {Parts{{7, 2}, 0, {3, 3, 1}}, Parts{{2, 3, 2}, 1, {1, 0, 2}}, Parts{{0, 2}, 1, {1, 1}},
+                         Parts{{1}, 0, {1}}, Parts{{2, 4}, -1, {4}}}) {
+    const int dim = p.dim < 0 ? p.dim + p.from.rank() : p.dim;
+    const std::vector<std::int64_t> sizes =
+        kUnbind ? std::vector<std::int64_t>(static_cast<std::size_t>(p.from[dim]), 1) : p.sizes;
+    // With and without the last part: a part that is not used has gradient 0.
+    for (const std::size_t used : {sizes.size(), std::max<std::size_t>(1, sizes.size() - 1)}) {
+      c.samples.push_back({.inputs = {real(p.from, 0, 8)},
+                           .call =
+                               [=](const Tensors& in) {
+                                 Tensors parts = kUnbind ? unbind(in[0], p.dim) : split(in[0], sizes, p.dim);
+                                 parts.resize(used);
+                                 return parts;
+                               },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 Tensors parts;
+                                 std::int64_t begin = 0;
+                                 for (std::size_t k = 0; k < used; begin += sizes[k++]) {
+                                   const Shape to = kUnbind ? p.from.removed(dim) : p.from.with(dim, sizes[k]);
+                                   parts.push_back(picked(in[0], to, [=](const Ix& i) {
+                                     Ix at = i;
+                                     if (kUnbind)
+                                       at.insert(at.begin() + dim, begin);
+                                     else
+                                       at[static_cast<std::size_t>(dim)] += begin;
+                                     return at;
+                                   }));
+                                 }
+                                 return parts;
+                               }});
+    }
+  }
+  return c;
+}
+
+LEVIN_OP_CASE(split) { return parts_case<false>("split"); }
+LEVIN_OP_CASE(unbind) { return parts_case<true>("unbind"); }
+
 LEVIN_OP_CASE(transpose) {
   OpCase c =
       views({"transpose"}, {{{2, 3, 4},
@@ -303,6 +351,7 @@ TEST_CASE("split, chunk and unbind cover the dimension once") {
   const Tensor x = arange(7, cpu);
   const Tensors parts = split(x, 3);
   REQUIRE(parts.size() == 3);
+  for (const Tensor& part : parts) CHECK(part.shares_storage(x));
   CHECK(parts[2].to_vector<std::int64_t>() == std::vector<std::int64_t>{6});
   CHECK(chunk(x, 3).size() == 3);
   CHECK(unbind(reshape(arange(6, cpu), {2, 3}), 1).size() == 3);
