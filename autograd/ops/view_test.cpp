@@ -198,8 +198,24 @@ OpCase parts_case(const char* op) {
   return c;
 }
 
-LEVIN_OP_CASE(split) { return parts_case<false>("split"); }
-LEVIN_OP_CASE(unbind) { return parts_case<true>("unbind"); }
+LEVIN_OP_CASE(split) {
+  OpCase c = parts_case<false>("split");
+  c.errors.push_back({"total",
+                      [] {
+                        const std::vector<std::int64_t> sizes{1, 1};
+                        (void)split(zeros({3}, cpu), sizes);
+                      },
+                      throws<ShapeError>, "split: the parts add up to 2"});
+  c.errors.push_back(
+      {"size", [] { (void)split(zeros({3}, cpu), 0); }, throws<ShapeError>, "split: the part size is 0"});
+  return c;
+}
+
+LEVIN_OP_CASE(unbind) {
+  OpCase c = parts_case<true>("unbind");
+  c.errors.push_back({"dim", [] { (void)unbind(zeros({3}, cpu), 1); }, throws<IndexError>, "unbind: dimension is 1"});
+  return c;
+}
 
 LEVIN_OP_CASE(transpose) {
   OpCase c =
