@@ -1,4 +1,5 @@
 // Comparisons and logic (bool results, no gradient), and choosing by a condition.
+#include <bit>
 #include <cmath>
 
 #include "autograd/ops/pointwise.h"
@@ -10,6 +11,7 @@ namespace {
 #define LEVIN_COMPARISON(Type, op_name, sign)                                          \
   struct Type {                                                                        \
     static constexpr OpInfo info{.name = op_name, .autocast = AutocastPolicy::widest}; \
+    static constexpr std::int64_t kGrain = pointwise::kGrain;                          \
     template <class T>                                                                 \
     LEVIN_HD bool operator()(T a, T b) const {                                         \
       return a sign b;                                                                 \
@@ -23,14 +25,19 @@ LEVIN_COMPARISON(Gt, "gt", >);
 LEVIN_COMPARISON(Ge, "ge", >=);
 #undef LEVIN_COMPARISON
 
+// bool compares as the byte it is.
+template <class T>
+using Comparable = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, Wide<T>>;
+
 // Results are bool whatever the operands are.
 template <class F>
 struct Compare {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& a, const Tensor& b) {
     Tensor out = empty(common_shape(info.name, a, b), a.device(), DType::b8);
-    dispatch(info, a, kAll,
-             [&]<class T>(const Cpu& on, T) { run(on, F{}, Signature<bool, Wide<T>, Wide<T>>{}, out, a, b); });
+    dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
+      run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a, b);
+    });
     return out;
   }
 };
@@ -42,7 +49,8 @@ struct CompareNumber {
     check_scalar(info.name, a, number);
     Tensor out = empty_like(a, DType::b8);
     dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
-      run(on, F{}, Signature<bool, Wide<T>, Wide<T>>{}, out, a, Immediate<Wide<T>>{number.to<Wide<T>>()});
+      run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a,
+          Immediate<Comparable<T>>{static_cast<Comparable<T>>(number.to<Wide<T>>())});
     });
     return out;
   }
@@ -105,6 +113,10 @@ struct Logical {
   Tensor forward(const Tensor& a, const Tensor& b) { return map(info, F{}, kBool, a, b); }
 };
 
+// Values that are only moved: integers of the same width, so that one loop serves several dtypes.
+template <class T>
+using Bits =
+    std::conditional_t<sizeof(T) == 8, std::int64_t, std::conditional_t<sizeof(T) == 4, std::int32_t, std::uint8_t>>;
 struct Choose {
   template <class T>
   LEVIN_HD T operator()(bool c, T a, T b) const {
@@ -121,7 +133,8 @@ struct Where {
     if (c.dtype() != DType::b8) fail<DTypeError>("where: the condition is ", c.dtype(), ", expected bool");
     Tensor out = empty(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype());
     dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
-      run(on, Choose{}, Signature<Wide<T>, bool, Wide<T>, Wide<T>>{}, out, c, a, b);
+      using B = Bits<Wide<T>>;
+      run(on, Choose{}, Signature<B, bool, B, B>{}, out, c, a, b);
     });
     condition = c;
     shape_a = a.shape();
@@ -155,7 +168,8 @@ struct MaskedFill {
     if (m.dtype() != DType::b8) fail<DTypeError>("masked_fill: the mask is ", m.dtype(), ", expected bool");
     Tensor out = empty(broadcast_shapes("masked_fill", x.shape(), m.shape()), x.device(), x.dtype());
     dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      run(on, Fill{}, Signature<Wide<T>, Wide<T>, bool, Wide<T>>{}, out, x, m, Immediate<Wide<T>>{value.to<Wide<T>>()});
+      using B = Bits<Wide<T>>;
+      run(on, Fill{}, Signature<B, B, bool, B>{}, out, x, m, Immediate<B>{std::bit_cast<B>(value.to<Wide<T>>())});
     });
     mask = m;
     shape = x.shape();

@@ -23,6 +23,12 @@ template <class F>
 }
 
 template <class T>
+struct Immediate;
+template <class T>
+inline constexpr bool kIsImmediate = false;
+template <class T>
+inline constexpr bool kIsImmediate<Immediate<T>> = true;
+template <class T>
 struct Immediate {  // a C++ number in the place of a tensor
   T value;
 };
@@ -65,7 +71,9 @@ void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const
   static_assert(sizeof...(I) == sizeof...(Arg));
   const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, O, I...>(on);
   const Shape& shape = out.shape();
-  if (row_like(out, shape) && (row_like(args, shape) && ...)) {
+  // Costly loops have no form for a number: it is spread out like any broadcast operand.
+  constexpr bool spreads = kernels::kCostly<F> && (kIsImmediate<Arg> || ...);
+  if (!spreads && row_like(out, shape) && (row_like(args, shape) && ...)) {
     char* p[] = {address(out), address(args)...};
     const std::int64_t step[] = {row_step(out), row_step(args)...};
     const std::int64_t n = shape.numel();

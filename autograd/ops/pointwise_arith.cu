@@ -82,6 +82,7 @@ struct Div {
 struct Maximum {
   static constexpr OpInfo info{.name = "maximum", .autocast = AutocastPolicy::widest};
   static constexpr auto kTypes = kNumbers;
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
@@ -97,6 +98,7 @@ struct Maximum {
 struct Minimum {
   static constexpr OpInfo info{.name = "minimum", .autocast = AutocastPolicy::widest};
   static constexpr auto kTypes = kNumbers;
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
@@ -113,6 +115,7 @@ struct Minimum {
 struct Remainder {
   static constexpr OpInfo info{.name = "remainder", .autocast = AutocastPolicy::widest};
   static constexpr auto kTypes = kNumbers;
+  static constexpr std::int64_t kGrain = pointwise::kGrain;
   static constexpr Saves kSaves = Saves::input;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
