@@ -142,6 +142,7 @@ class Transformed final : public Dataset {
   Transformed(DatasetRef base, Function<Sample(Sample, Generator&)> f) : base_(std::move(base)), f_(std::move(f)) {}
   std::int64_t size() const override { return base_->size(); }
   Sample get(std::int64_t index, Generator& rng) const override { return f_(base_->get(index, rng), rng); }
+  std::int64_t random_index(std::int64_t index) const override { return base_->random_index(index); }
 
  private:
   DatasetRef base_;
@@ -161,6 +162,7 @@ class Subset final : public Dataset {
     for (const std::int64_t index : indices) inner.push_back(mapped(index));
     return base_->gather(inner, random);
   }
+  std::int64_t random_index(std::int64_t index) const override { return base_->random_index(mapped(index)); }
 
  private:
   std::int64_t mapped(std::int64_t index) const {
@@ -178,13 +180,14 @@ void check_base(const DatasetRef& base, const char* what) {
 }  // namespace
 
 Dataset::~Dataset() = default;
+std::int64_t Dataset::random_index(std::int64_t index) const { return index; }
 
 Tensors Dataset::gather(std::span<const std::int64_t> indices, const EpochRandom& random) const {
   std::vector<Sample> samples;
   samples.reserve(indices.size());
   for (const std::int64_t index : indices) {
     try {
-      Generator rng = random.sample(index);
+      Generator rng = random.sample(random_index(index));
       samples.push_back(get(index, rng));
     } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
   }

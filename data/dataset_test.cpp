@@ -111,6 +111,25 @@ TEST_CASE("a transform changes samples, with random numbers of the sample's own"
   CHECK_THROWS_AS((void)transform(base, {}), ConfigError);
 }
 
+TEST_CASE("samples of a subset have the random numbers of their base, one by one and in batches") {
+  const auto draw = [](Sample s, Generator& rng) {
+    Tensor x = empty({2}, Device::cpu());
+    x.mutable_data<float>()[0] = *s[0].data<float>();
+    x.mutable_data<float>()[1] = static_cast<float>(rng.seed() % 1000003);
+    return Sample{x};
+  };
+  const DatasetRef plain = tensor_dataset({of<float>({0, 1, 2, 3, 4, 5}, {6})}), drawn = transform(plain, draw);
+  const std::vector<float> expected = values<float>(gathered(drawn, {5, 2, 4})[0]);
+  const std::vector<std::int64_t> picked{0, 5, 2, 4};
+  const auto all = [](std::span<const Sample> samples) { return collate(samples); };
+  for (const DatasetRef& d : {subset(drawn, picked), transform(subset(plain, picked), draw),
+                              subset(subset(drawn, {4, 5, 0, 2}), {2, 1, 3, 0})}) {
+    CHECK(values<float>(gathered(d, {1, 2, 3})[0]) == expected);
+    DataLoader a(d, {.batch_size = 4}), b(d, {.batch_size = 4, .collate = all});
+    CHECK(values<float>((*a.begin())[0]) == values<float>((*b.begin())[0]));
+  }
+}
+
 TEST_CASE("subsets and random splits select without changing") {
   const DatasetRef base = tensor_dataset({of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10})});
   const DatasetRef s = subset(base, {9, 3, 3});

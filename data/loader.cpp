@@ -81,6 +81,7 @@ struct DataLoader::Impl {
   SamplerRef sampler;
   LoaderState state;    // of the pass under way, or the next one's when there is none
   bool resume = false;  // the next pass begins at state.batch
+  bool looping = false;  // an iterator stands before the end of its epoch
   std::int64_t next_epoch = 0;
   std::optional<tbb::task_arena> arena;
 
@@ -88,13 +89,23 @@ struct DataLoader::Impl {
     Plan p;
     if (options.batch_sampler) {
       for (const auto& batch : options.batch_sampler->batches(epoch)) {
+        if (batch.empty())
+          fail<DataError>("loader: batch ", p.size(), " of the batch sampler's epoch ", epoch, " is empty; leave it out");
         p.indices.insert(p.indices.end(), batch.begin(), batch.end());
         p.ends.push_back(p.indices.size());
+      }
+      if (p.size() != options.batch_sampler->size()) {
+        fail<DataError>("loader: the batch sampler gave ", p.size(), " batches for epoch ", epoch, ", its size() is ",
+                        options.batch_sampler->size());
       }
       return p;
     }
     p.indices = sampler->indices(epoch);
     const std::size_t n = p.indices.size();
+    if (static_cast<std::int64_t>(n) != sampler->size()) {
+      fail<DataError>("loader: the sampler gave ", n, " indices for epoch ", epoch, ", its size() is ",
+                      sampler->size());
+    }
     const auto step = static_cast<std::size_t>(options.batch_size.value_or(1));
     for (std::size_t end = step; end <= n; end += step) p.ends.push_back(end);
     if (!options.drop_last && n % step != 0) p.ends.push_back(n);
@@ -114,7 +125,7 @@ struct DataLoader::Impl {
       std::vector<Sample> samples;
       for (const std::int64_t index : indices) {
         try {
-          Generator rng = random.sample(index);
+          Generator rng = random.sample(dataset->random_index(index));
           samples.push_back(dataset->get(index, rng));
         } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
       }
@@ -180,12 +191,14 @@ struct DataLoader::Pass {
   };
 
   std::shared_ptr<Shared> shared;
+  bool looping = true;  // this pass, and with it the loader
 
-  explicit Pass(std::shared_ptr<Shared> s) : shared(std::move(s)) {}
+  explicit Pass(std::shared_ptr<Shared> s) : shared(std::move(s)) { shared->impl->looping = true; }
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
   // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
   ~Pass() {
+    leave();
     std::unique_lock lock(shared->mutex);
     shared->stop = true;
     shared->changed.wait(lock, [&] { return shared->running == 0; });
@@ -199,6 +212,7 @@ struct DataLoader::Pass {
     std::unique_lock lock(s.mutex);
     if (s.next_out == s.plan.size()) {
       impl.state = {s.random.epoch() + 1, 0};
+      leave();
       return false;
     }
     start_workers();
@@ -221,6 +235,7 @@ struct DataLoader::Pass {
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
       s.stop = true;
+      leave();
       throw;
     }
     ++s.next_out;
@@ -233,6 +248,9 @@ struct DataLoader::Pass {
   }
 
  private:
+  void leave() {
+    if (std::exchange(looping, false)) shared->impl->looping = false;
+  }
   // With the lock held. Waking a thread costs microseconds, so it is done when most of the ring has been emptied, and for
   // one worker, which wakes the next.
   void start_workers() {
@@ -285,6 +303,8 @@ DataLoader::~DataLoader() = default;
 
 DataLoader::Iterator DataLoader::begin() {
   Impl& i = *impl_;
+  if (i.looping)
+    fail<StateError>("loader: a loop begins while another has not ended; leave that one first, or make a second loader");
   if (!i.resume) i.state = {i.next_epoch, 0};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;

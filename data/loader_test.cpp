@@ -352,6 +352,50 @@ TEST_CASE("samplers and batch samplers decide the order") {
   for (const Batch& b : weighted) CHECK(b.indices == std::vector<std::int64_t>(100, 1));
 }
 
+TEST_CASE("samplers that do not keep their word are refused before a batch is loaded") {
+  class Batches final : public BatchSampler {
+   public:
+    Batches(std::int64_t size, std::vector<std::vector<std::int64_t>> batches)
+        : size_(size), batches_(std::move(batches)) {}
+    std::int64_t size() const override { return size_; }
+    std::vector<std::vector<std::int64_t>> batches(std::int64_t) const override { return batches_; }
+
+   private:
+    std::int64_t size_;
+    std::vector<std::vector<std::int64_t>> batches_;
+  };
+  class Short final : public Sampler {
+   public:
+    std::int64_t size() const override { return 3; }
+    std::vector<std::int64_t> indices(std::int64_t) const override { return {0, 1}; }
+  };
+  const auto begin = [](DataLoaderOptions options) {
+    DataLoader loader(std::make_shared<Numbers>(4), std::move(options));
+    return message<DataError>([&] { (void)loader.begin(); });
+  };
+  CHECK(contains(begin({.batch_sampler = std::make_shared<Batches>(2, std::vector<std::vector<std::int64_t>>{{0}, {}})}),
+                 "batch 1 of the batch sampler's epoch 0 is empty"));
+  CHECK(contains(begin({.batch_sampler = std::make_shared<Batches>(2, std::vector<std::vector<std::int64_t>>{{0}})}),
+                 "gave 1 batches for epoch 0, its size() is 2"));
+  CHECK(contains(begin({.sampler = std::make_shared<Short>()}), "gave 2 indices for epoch 0, its size() is 3"));
+}
+
+TEST_CASE("a second loop inside of the first is refused, and the first goes on") {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(std::make_shared<Numbers>(6), {.batch_size = 2, .num_workers = workers});
+    int batches = 0;
+    for ([[maybe_unused]] const Batch& b : loader) {
+      ++batches;
+      CHECK_THROWS_AS((void)loader.begin(), StateError);
+    }
+    CHECK(batches == 3);
+    DataLoader::Iterator first = loader.begin();
+    while (!(first == loader.end())) ++first;
+    DataLoader::Iterator second = loader.begin();  // the first stands at its end
+    CHECK((*second).indices.front() == 0);
+  }
+}
+
 TEST_CASE("without batching samples pass through as they are, and a collate function replaces stacking") {
   DataLoader single(std::make_shared<Numbers>(3), {.batch_size = std::nullopt, .num_workers = 1});
   CHECK(single.size() == 3);

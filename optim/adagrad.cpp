@@ -1,16 +1,23 @@
 #include "optim/updates.h"
 
 namespace levin::optim {
+namespace {
 
-Adagrad::Adagrad(Parameters parameters, AdagradOptions options) { add_group(std::move(parameters), options); }
-
-void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
+void check(const AdagradOptions& o) {
   if (!(o.lr_decay >= 0)) fail<ConfigError>("adagrad: lr_decay is ", o.lr_decay, ", expected 0 or more");
   if (!(o.eps >= 0)) fail<ConfigError>("adagrad: eps is ", o.eps, ", expected 0 or more");
   if (!(o.weight_decay >= 0)) fail<ConfigError>("adagrad: weight_decay is ", o.weight_decay, ", expected 0 or more");
   if (!(o.initial_accumulator_value >= 0)) {
     fail<ConfigError>("adagrad: initial_accumulator_value is ", o.initial_accumulator_value, ", expected 0 or more");
   }
+}
+
+}  // namespace
+
+Adagrad::Adagrad(Parameters parameters, AdagradOptions options) { add_group(std::move(parameters), options); }
+
+void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
+  check(o);
   add(std::move(parameters), o.lr);
   options_.push_back(o);
 }
@@ -34,5 +41,7 @@ std::vector<std::pair<const char*, double*>> Adagrad::numbers(int group) {
   AdagradOptions& o = options_[static_cast<std::size_t>(group)];
   return {{"lr_decay", &o.lr_decay}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
 }
+
+void Adagrad::check_numbers(int group) const { check(options_[static_cast<std::size_t>(group)]); }
 
 }  // namespace levin::optim

@@ -50,7 +50,11 @@ std::optional<double> Adam::momentum(int group) const {
 }
 void Adam::set_momentum(int group, double value) {
   (void)group_at(group);
-  options_[static_cast<std::size_t>(group)].beta1 = value;
+  AdamOptions& o = options_[static_cast<std::size_t>(group)];
+  AdamOptions next = o;
+  next.beta1 = value;
+  check(next);
+  o = next;
 }
 
 std::array<const char*, Optimizer::kMaxState> Adam::state_names(int group) const {
@@ -61,6 +65,8 @@ std::vector<std::pair<const char*, double*>> Adam::numbers(int group) {
   AdamOptions& o = options_[static_cast<std::size_t>(group)];
   return {{"beta1", &o.beta1}, {"beta2", &o.beta2}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
 }
+
+void Adam::check_numbers(int group) const { check(options_[static_cast<std::size_t>(group)]); }
 
 AdamW::AdamW(Parameters parameters, AdamWOptions options)
     : Adam(std::move(parameters), as_adam(options), Decay::decoupled) {}

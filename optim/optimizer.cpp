@@ -53,9 +53,15 @@ const Optimizer::Group& Optimizer::group_at(int group) const {
   return groups_[static_cast<std::size_t>(group)];
 }
 
+namespace {
+void check_lr(const std::string& op, const char* what, double lr) {
+  if (!(lr >= 0)) fail<ConfigError>(op, ": ", what, " is ", lr, ", expected 0 or more");
+}
+}  // namespace
+
 void Optimizer::set_lr(int group, double lr) {
   (void)group_at(group);
-  if (!(lr >= 0)) fail<ConfigError>(std::string(name()), ": lr is ", lr, ", expected 0 or more");
+  check_lr(name(), "lr", lr);
   groups_[static_cast<std::size_t>(group)].lr = lr;
 }
 
@@ -63,13 +69,14 @@ std::optional<double> Optimizer::momentum(int) const { return {}; }
 void Optimizer::set_momentum(int, double) { fail<ConfigError>(std::string(name()), ": it has no momentum"); }
 double Optimizer::initial_state(int, int) const { return 0; }
 std::vector<std::pair<const char*, double*>> Optimizer::numbers(int) { return {}; }
+void Optimizer::check_numbers(int) const {}
 NamedTensors Optimizer::extra_state() const { return {}; }
 void Optimizer::load_extra_state(const NamedTensors&) {}
 
 void Optimizer::add(Parameters parameters, double lr) {
   const std::string op = "optimizer";
   if (parameters.empty()) fail<ConfigError>(op, ": the parameter list is empty");
-  if (!(lr >= 0)) fail<ConfigError>(op, ": lr is ", lr, ", expected 0 or more");
+  check_lr(op, "lr", lr);
   std::set<const Tensor*> known;
   std::set<std::string> names;
   for (const Group& g : groups_) {
@@ -149,8 +156,10 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
     if (!lr)
       fail<ConfigError>(op, ": state has no ", group_key(g, "lr"), "; it belongs to an optimizer with other groups");
     group.lr = lr->item();
+    check_lr(op, "the state's lr", group.lr);
     const Tensor* initial = find(group_key(g, "initial_lr"), DType::f64, {1});
     group.initial_lr = initial ? std::optional<double>(initial->item()) : std::nullopt;
+    if (initial) check_lr(op, "the state's initial_lr", *group.initial_lr);
     for (const auto& [key, place] : numbers(g)) {
       const Tensor* v = find(group_key(g, key), DType::f64, {1});
       if (!v) fail<ConfigError>(op, ": state has no ", group_key(g, key), "; it was saved by another optimizer");
@@ -161,6 +170,7 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
       const ParamRef& p = group.parameters[i];
       State s;
       if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
+      if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (!names[k]) continue;
         const Tensor* t = find(p.name + "." + names[k], p.value->dtype(), p.value->shape());
@@ -182,9 +192,19 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
                         " is unknown here; it was saved by another optimizer or for other parameters");
     rest.push_back(state[i]);
   }
-  load_extra_state(rest);
+  // The numbers are checked where they stand; one out of range puts the old ones back.
+  const auto exchange = [&] {
+    for (auto& [place, value] : values) std::swap(*place, value);
+  };
+  exchange();
+  try {
+    for (int g = 0; g < groups(); ++g) check_numbers(g);
+    load_extra_state(rest);
+  } catch (...) {
+    exchange();
+    throw;
+  }
   groups_ = std::move(fresh);
-  for (const auto& [place, value] : values) *place = value;
 }
 
 }  // namespace levin::optim

@@ -141,6 +141,47 @@ TEST_CASE("a state of another optimizer or shape is refused and nothing changes"
   CHECK_THROWS_AS(adam.load_state_dict(state), ConfigError);
 }
 
+TEST_CASE("a state with numbers out of range is refused and nothing changes") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  Adam adam({{&a, "p", nullptr}}, {.lr = 0.1});
+  SGD sgd({{&b, "q", nullptr}}, {.lr = 0.25, .momentum = 0.9});
+  set_gradient(a, 0);
+  adam.step();
+  set_gradient(b, 0);
+  sgd.step();
+  const auto refused = [](Optimizer& o, const char* key, Tensor bad) {
+    const NamedTensors before = o.state_dict();
+    NamedTensors state = before;
+    bool found = false;
+    for (auto& [name, value] : state) {
+      if (name == key) {
+        value = bad;
+        found = true;
+      } else if (is_float(value.dtype())) {
+        value = value * 0.5;  // what must not stay
+      }
+    }
+    CHECK(found);
+    CHECK_THROWS_AS(o.load_state_dict(state), ConfigError);
+    const NamedTensors after = o.state_dict();
+    REQUIRE(after.size() == before.size());
+    for (std::size_t i = 0; i < after.size(); ++i) CHECK(same_bits(after[i].second.to(DType::f64), before[i].second.to(DType::f64)));
+  };
+  const double nan = std::nan("");
+  refused(adam, "group0.lr", tensor({nan}, cpu));
+  refused(adam, "group0.beta1", tensor({1.0}, cpu));
+  refused(adam, "group0.beta2", tensor({nan}, cpu));
+  refused(adam, "group0.eps", tensor({-1.0}, cpu));
+  refused(adam, "p.step", tensor({std::int64_t{-1}}, cpu));
+  refused(sgd, "group0.momentum", tensor({-0.5}, cpu));
+  refused(sgd, "group0.lr", tensor({-1.0}, cpu));
+  CHECK_THROWS_AS(sgd.set_momentum(0, nan), ConfigError);
+  CHECK_THROWS_AS(sgd.set_momentum(0, -1), ConfigError);
+  CHECK_THROWS_AS(adam.set_momentum(0, 1), ConfigError);
+  CHECK(*sgd.momentum(0) == 0.9);
+  CHECK(*adam.momentum(0) == 0.9);
+}
+
 TEST_CASE("a parameter without a gradient is left alone and counts no step") {
   Tensor a = start(DType::f64), b = start(DType::f64);
   Adam o({{&a, "a", nullptr}, {&b, "b", nullptr}});

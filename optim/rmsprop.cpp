@@ -3,14 +3,24 @@
 #include "optim/updates.h"
 
 namespace levin::optim {
+namespace {
+
+void check_momentum(double momentum) {
+  if (!(momentum >= 0)) fail<ConfigError>("rmsprop: momentum is ", momentum, ", expected 0 or more");
+}
+void check(const RMSpropOptions& o) {
+  if (!(o.alpha >= 0)) fail<ConfigError>("rmsprop: alpha is ", o.alpha, ", expected 0 or more");
+  if (!(o.eps >= 0)) fail<ConfigError>("rmsprop: eps is ", o.eps, ", expected 0 or more");
+  check_momentum(o.momentum);
+  if (!(o.weight_decay >= 0)) fail<ConfigError>("rmsprop: weight_decay is ", o.weight_decay, ", expected 0 or more");
+}
+
+}  // namespace
 
 RMSprop::RMSprop(Parameters parameters, RMSpropOptions options) { add_group(std::move(parameters), options); }
 
 void RMSprop::add_group(Parameters parameters, RMSpropOptions o) {
-  if (!(o.alpha >= 0)) fail<ConfigError>("rmsprop: alpha is ", o.alpha, ", expected 0 or more");
-  if (!(o.eps >= 0)) fail<ConfigError>("rmsprop: eps is ", o.eps, ", expected 0 or more");
-  if (!(o.momentum >= 0)) fail<ConfigError>("rmsprop: momentum is ", o.momentum, ", expected 0 or more");
-  if (!(o.weight_decay >= 0)) fail<ConfigError>("rmsprop: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  check(o);
   add(std::move(parameters), o.lr);
   options_.push_back(o);
 }
@@ -31,6 +41,7 @@ std::optional<double> RMSprop::momentum(int group) const {
 }
 void RMSprop::set_momentum(int group, double value) {
   (void)group_at(group);
+  check_momentum(value);
   options_[static_cast<std::size_t>(group)].momentum = value;
 }
 
@@ -47,5 +58,7 @@ std::vector<std::pair<const char*, double*>> RMSprop::numbers(int group) {
   RMSpropOptions& o = options_[static_cast<std::size_t>(group)];
   return {{"alpha", &o.alpha}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}, {"momentum", &o.momentum}};
 }
+
+void RMSprop::check_numbers(int group) const { check(options_[static_cast<std::size_t>(group)]); }
 
 }  // namespace levin::optim

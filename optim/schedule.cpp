@@ -239,6 +239,13 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Sch
   for (const auto& s : schedules_) {
     if (&s->optimizer() != &optimizer) fail<ConfigError>("sequential_lr: a schedule belongs to another optimizer");
     if (s->needs_metric()) fail<ConfigError>("sequential_lr: a plateau schedule can not be part of a sequence");
+    // A sequence asks its parts for lr alone: the momentum would stand still where the cycle began.
+    const auto* cycle = dynamic_cast<const OneCycleLR*>(s.get());
+    if (cycle && cycle->cycles_momentum()) {
+      fail<ConfigError>(
+          "sequential_lr: a one-cycle schedule of the sequence moves the momentum, expected the lr only; set "
+          "cycle_momentum = false");
+    }
   }
   apply();
 }

@@ -1,17 +1,26 @@
 #include <algorithm>
+#include <cmath>
 
 #include "optim/updates.h"
 
 namespace levin::optim {
 namespace {
 
-void check(const SGDOptions& o) {
-  if (!(o.momentum >= 0)) fail<ConfigError>("sgd: momentum is ", o.momentum, ", expected 0 or more");
+void check_momentum(double momentum) {
+  if (!(momentum >= 0)) fail<ConfigError>("sgd: momentum is ", momentum, ", expected 0 or more");
+}
+// What a schedule or a state may set: a momentum of 0 on the way is fine for nesterov too.
+void check_ranges(const SGDOptions& o) {
+  check_momentum(o.momentum);
+  if (std::isnan(o.dampening)) fail<ConfigError>("sgd: dampening is not a number");
   if (!(o.weight_decay >= 0)) fail<ConfigError>("sgd: weight_decay is ", o.weight_decay, ", expected 0 or more");
-  if (o.nesterov && (o.momentum <= 0 || o.dampening != 0)) {
-    fail<ConfigError>("sgd: nesterov is on with momentum ", o.momentum, " and dampening ", o.dampening,
-                      ", expected momentum above 0 and dampening 0");
-  }
+  if (o.nesterov && o.dampening != 0)
+    fail<ConfigError>("sgd: nesterov is on with dampening ", o.dampening, ", expected dampening 0");
+}
+void check(const SGDOptions& o) {
+  check_ranges(o);
+  if (o.nesterov && o.momentum <= 0)
+    fail<ConfigError>("sgd: nesterov is on with momentum ", o.momentum, ", expected momentum above 0");
 }
 
 }  // namespace
@@ -40,6 +49,7 @@ std::optional<double> SGD::momentum(int group) const {
 }
 void SGD::set_momentum(int group, double value) {
   (void)group_at(group);
+  check_momentum(value);
   options_[static_cast<std::size_t>(group)].momentum = value;
 }
 
@@ -55,5 +65,7 @@ std::vector<std::pair<const char*, double*>> SGD::numbers(int group) {
   SGDOptions& o = options_[static_cast<std::size_t>(group)];
   return {{"momentum", &o.momentum}, {"dampening", &o.dampening}, {"weight_decay", &o.weight_decay}};
 }
+
+void SGD::check_numbers(int group) const { check_ranges(options_[static_cast<std::size_t>(group)]); }
 
 }  // namespace levin::optim

@@ -17,6 +17,9 @@ double epsilon(DType t) {
   }
 }
 
-std::string text(const Scalar& s) { return s.is_integer() ? text(s.integer()) : text(s.real()); }
+std::string text(const Scalar& s) {
+  if (s.above<std::int64_t>()) return text(s.to<std::uint64_t>());
+  return s.is_integer() ? text(s.integer()) : text(s.real());
+}
 
 }  // namespace levin

@@ -46,7 +46,11 @@ struct CompareNumber {
   static constexpr OpInfo info = F::info;
   Scalar number;
   Tensor forward(const Tensor& a) {
-    check_scalar(info.name, a, number);
+    check_kind(info.name, a.dtype(), number);
+    // An integer that the dtype can not hold is less than every element, or greater.
+    const Range range = range_of(number, a.dtype());
+    if (range == Range::below) return full(a.shape(), F{}(1, 0), a.device(), DType::b8);
+    if (range == Range::above) return full(a.shape(), F{}(0, 1), a.device(), DType::b8);
     Tensor out = empty_like(a, DType::b8);
     dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a,

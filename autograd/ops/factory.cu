@@ -51,7 +51,7 @@ void fill_range(const OpInfo& info, const Tensor& out, Scalar begin, Scalar step
 }  // namespace
 
 Tensor full(const Shape& shape, Scalar value, Device device, DType dtype) {
-  check_number("full", value, dtype);
+  pointwise::check_scalar("full", dtype, value);
   Tensor out = empty(shape, device, dtype);
   if (device.is_cpu() && value.real() == 0 && !std::signbit(value.real())) {
     std::memset(pointwise::address(out), 0, static_cast<std::size_t>(out.numel()) * itemsize(dtype));

@@ -5,6 +5,7 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
+#include "autograd/ops/pointwise.h"
 #include "kernels/dispatch.h"
 #include "kernels/index.cuh"
 #include "levin/ops.h"
@@ -223,9 +224,7 @@ Tensor stack(std::span<const Tensor> xs, std::int64_t dim) {
 
 Tensor pad(const Tensor& x, Dims pads, Scalar value) {
   const Pads p(x, pads);
-  if (!value.is_integer() && !is_float(x.dtype())) {
-    fail<DTypeError>("pad: value is ", value, " and x is ", x.dtype(), ", expected an integer");
-  }
+  pointwise::check_scalar("pad", x, value);
   for (int d = 0; d < x.rank(); ++d) {
     const auto i = static_cast<std::size_t>(d);
     const std::int64_t cropped = std::max<std::int64_t>(0, -p.before[i]) + std::max<std::int64_t>(0, -p.after[i]);

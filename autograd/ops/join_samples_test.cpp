@@ -173,7 +173,7 @@ LEVIN_OP_CASE(pad) {
                       [] {
                         (void)pad(zeros({2}, cpu, DType::i64), {1, 1}, 0.5);
                       },
-                      throws<DTypeError>, "pad: value is 0.5"});
+                      throws<DTypeError>, "pad: the number 0.5"});
   c.errors.push_back({"reflect",
                       [] {
                         (void)pad(zeros({2}, cpu), {2, 0}, PadMode::reflect);

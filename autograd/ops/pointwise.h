@@ -121,13 +121,43 @@ template <class F, class... D>
   return out;
 }
 
-// A number takes the tensor's dtype; a fraction has no place in an integer tensor.
-inline void check_scalar(const char* op, const Tensor& x, Scalar s) {
-  if (!s.is_integer() && !is_float(x.dtype())) [[unlikely]] {
-    fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", x.dtype(),
-                     "; convert the tensor, or write an integer");
+// Where a number lies to the range of an integer dtype.
+enum class Range : std::uint8_t { below, inside, above };
+[[nodiscard]] inline Range range_of(Scalar s, DType t) {
+  const auto place = [&]<class T>(T) {
+    return s.below<T>() ? Range::below : s.above<T>() ? Range::above : Range::inside;
+  };
+  switch (t) {
+    case DType::i32: return place(std::int32_t{});
+    case DType::i64: return place(std::int64_t{});
+    case DType::u8: return place(std::uint8_t{});
+    case DType::b8: return place(bool{});
+    default: return Range::inside;
   }
 }
+// A number takes the tensor's dtype; a fraction has no place in an integer tensor. Comparisons, whose answer is known for
+// integers outside of the range too, need no more than that.
+inline void check_kind(const char* op, DType t, Scalar s) {
+  if (!s.is_integer() && !is_float(t)) [[unlikely]] {
+    fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", t, "; convert the tensor, or write an integer");
+  }
+}
+[[noreturn]] inline void fail_range(const char* op, DType t, Scalar s) {
+  const auto bound = [&](auto of) {
+    return t == DType::u8    ? text(of(std::uint8_t{}))
+           : t == DType::i32 ? text(of(std::int32_t{}))
+                             : text(of(std::int64_t{}));
+  };
+  fail<DTypeError>(op, ": the number ", s, " does not fit ", t, ", expected ",
+                   bound([]<class T>(T) { return std::numeric_limits<T>::min(); }), " to ",
+                   bound([]<class T>(T) { return std::numeric_limits<T>::max(); }), "; convert the tensor first");
+}
+// The result holds the number, or is computed from it: it must fit. For bool every integer but 0 is true.
+inline void check_scalar(const char* op, DType t, Scalar s) {
+  check_kind(op, t, s);
+  if (t != DType::b8 && range_of(s, t) != Range::inside) [[unlikely]] { fail_range(op, t, s); }
+}
+inline void check_scalar(const char* op, const Tensor& x, Scalar s) { check_scalar(op, x.dtype(), s); }
 
 enum class Side : std::uint8_t { left, right };  // where the number stands
 

@@ -283,8 +283,13 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
 
 Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high) {
   if (!low && !high) fail<ConfigError>("clamp: neither low nor high is given");
-  if (low) check_scalar("clamp", x, *low);
-  if (high) check_scalar("clamp", x, *high);
+  // A bound on its own side of the dtype's range bounds nothing; on the other side it would be the result.
+  const DType t = x.dtype();
+  for (const auto& bound : {low, high}) {
+    if (bound) check_kind("clamp", t, *bound);
+  }
+  if (low && range_of(*low, t) == Range::above) fail_range("clamp", t, *low);
+  if (high && range_of(*high, t) == Range::below) fail_range("clamp", t, *high);
   return unary(x, Clamp{low.value_or(0), high.value_or(0), low.has_value(), high.has_value()});
 }
 

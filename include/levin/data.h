@@ -45,6 +45,8 @@ class LEVIN_API Dataset {
   // The fields of a batch of these samples. Default: each by get, then collate. Override it where whole batches are
   // cheaper; the result must be the same.
   [[nodiscard]] virtual Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const;
+  // The index whose random numbers sample `index` is given: its own. A dataset over another's samples passes on theirs.
+  [[nodiscard]] virtual std::int64_t random_index(std::int64_t index) const;
 };
 using DatasetRef = std::shared_ptr<const Dataset>;
 
@@ -158,8 +160,9 @@ class LEVIN_API DataLoader {
     Batch batch_;
     bool done_ = false;
   };
-  // Throws IndexError when the sampler gives an index outside of the dataset, StateError when the state that was loaded
-  // stands behind the epoch's end.
+  // Throws IndexError when the sampler gives an index outside of the dataset, DataError for an empty batch or another number
+  // of indices or batches than its size(), StateError when the state that was loaded stands behind the epoch's end, or
+  // while another iterator stands before it.
   [[nodiscard]] Iterator begin();
   [[nodiscard]] End end() const { return {}; }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "levin/error.h"
 #include "levin/export.h"
@@ -146,36 +147,92 @@ concept Element = requires {
 template <Element T>
 inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 
-// A C++ number that takes the dtype of the tensor it meets; a fraction meeting an integer tensor throws DTypeError.
+namespace detail {
+// x as an integer: toward zero, the nearest that fits, NaN as 0; not 0 as true.
+template <std::integral I>
+constexpr I saturated(double x) {
+  if constexpr (std::same_as<I, bool>) {
+    return x != 0;
+  } else {
+    constexpr I low = std::numeric_limits<I>::min(), high = std::numeric_limits<I>::max();
+    if (!(x > static_cast<double>(low))) return x != x ? I(0) : low;
+    return x >= static_cast<double>(high) ? high : static_cast<I>(x);  // 64 bits: the bound rounds up to a power of two
+  }
+}
+}  // namespace detail
+
+// A C++ number that takes the dtype of the tensor it meets. A fraction meeting an integer tensor throws DTypeError, and so
+// does an integer outside of the dtype's range where the result can not hold it.
 class Scalar {
  public:
   template <std::integral I>
-  constexpr Scalar(I x) : integer_(static_cast<std::int64_t>(x)), real_(static_cast<double>(x)), is_integer_(true) {}
+  constexpr Scalar(I x) : real_(static_cast<double>(x)), is_integer_(true) {
+    if constexpr (!std::same_as<I, bool> && std::unsigned_integral<I> && sizeof(I) >= sizeof(std::int64_t)) {
+      constexpr auto high = static_cast<I>(std::numeric_limits<std::int64_t>::max());
+      beyond_ = x > high;
+      integer_ = static_cast<std::int64_t>(beyond_ ? high : x);
+    } else {
+      integer_ = static_cast<std::int64_t>(x);
+    }
+  }
   template <std::floating_point F>
   constexpr Scalar(F x) : real_(static_cast<double>(x)) {}
   [[nodiscard]] constexpr bool is_integer() const { return is_integer_; }
   [[nodiscard]] constexpr double real() const { return real_; }
+  // Toward zero, the nearest that fits, NaN as 0.
   [[nodiscard]] constexpr std::int64_t integer() const {
-    return is_integer_ ? integer_ : static_cast<std::int64_t>(real_);
+    return is_integer_ ? integer_ : detail::saturated<std::int64_t>(real_);
   }
-  // The value as a T, as a tensor of that dtype would hold it.
-  template <Element T>
-  [[nodiscard]] constexpr T to() const {
-    if constexpr (std::integral<T>) {
-      return static_cast<T>(is_integer_ ? integer_ : static_cast<std::int64_t>(real_));
+  // The value as a T: the nearest that fits for integers (NaN as 0), not 0 as true for bool, rounded for floats.
+  template <class T>
+  requires(Element<T> || std::integral<T>) [[nodiscard]] constexpr T to() const {
+    if constexpr (std::same_as<T, bool>) {
+      return real_ != 0;
+    } else if constexpr (std::integral<T>) {
+      if (!is_integer_ || beyond_) return detail::saturated<T>(real_);
+      return below<T>()   ? std::numeric_limits<T>::min()
+             : above<T>() ? std::numeric_limits<T>::max()
+                          : static_cast<T>(integer_);
     } else if constexpr (std::same_as<T, double>) {
       return real_;
-    } else if (is_integer_) {
+    } else if (is_integer_ && !beyond_) {
       return T(integer_);
     } else {
       return T(real_);
     }
   }
+  // An integer outside of T's range, under or over it; bool has 0 and 1. Floats hold every integer, rounded.
+  template <class T>
+  [[nodiscard]] constexpr bool below() const {
+    if constexpr (std::integral<T>)
+      return is_integer_ && std::cmp_less(integer_, lowest<T>());
+    else
+      return false;
+  }
+  template <class T>
+  [[nodiscard]] constexpr bool above() const {
+    if constexpr (std::same_as<T, std::uint64_t>)
+      return false;
+    else if constexpr (std::integral<T>)
+      return is_integer_ && (beyond_ || std::cmp_greater(integer_, highest<T>()));
+    else
+      return false;
+  }
 
  private:
+  // Promoted, since std::cmp_less takes no bool.
+  template <class T>
+  static constexpr auto lowest() {
+    return +std::numeric_limits<T>::min();
+  }
+  template <class T>
+  static constexpr auto highest() {
+    return +std::numeric_limits<T>::max();
+  }
   std::int64_t integer_ = 0;
   double real_ = 0;
   bool is_integer_ = false;
+  bool beyond_ = false;  // an unsigned integer above INT64_MAX: integer_ is INT64_MAX then
 };
 [[nodiscard]] LEVIN_API std::string text(const Scalar& s);
 

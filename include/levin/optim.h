@@ -41,13 +41,14 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);
-  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it there is
-  // a ConfigError. A group that is not there is an IndexError, as for lr.
+  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it there, or
+  // out of range, is a ConfigError. A group that is not there is an IndexError, as for lr.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
 
   // Everything that the next step depends on besides parameters and gradients: state tensors by parameter name, step
-  // counts, and each group's numbers. Loading checks names, shapes and dtypes first (ConfigError) and copies bit for bit.
+  // counts, and each group's numbers. Loading checks names, shapes, dtypes and the numbers' ranges first (ConfigError) and copies
+  // bit for bit.
   [[nodiscard]] NamedTensors state_dict() const;
   void load_state_dict(const NamedTensors& state);
   [[nodiscard]] virtual const char* name() const = 0;  // "sgd", "adamw"
@@ -74,6 +75,8 @@ class LEVIN_API Optimizer {
   [[nodiscard]] virtual double initial_state(int group, int which) const;  // value a state tensor starts with: 0
   // Numbers of a group besides lr, saved with the state: {"momentum", &options.momentum}, ...
   [[nodiscard]] virtual std::vector<std::pair<const char*, double*>> numbers(int group);
+  // Throws ConfigError when one of them is out of its constructor's range.
+  virtual void check_numbers(int group) const;
   // What an optimizer keeps beyond that, under names of its own; loading gets exactly the names it gave.
   [[nodiscard]] virtual NamedTensors extra_state() const;
   virtual void load_extra_state(const NamedTensors& state);
@@ -100,6 +103,7 @@ class LEVIN_API SGD final : public Optimizer {
  private:
   std::array<const char*, kMaxState> state_names(int group) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
+  void check_numbers(int group) const override;
   std::vector<SGDOptions> options_;
 };
 
@@ -127,6 +131,7 @@ class LEVIN_API Adam : public Optimizer {
  private:
   std::array<const char*, kMaxState> state_names(int group) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
+  void check_numbers(int group) const override;
   std::vector<AdamOptions> options_;
   Decay decay_ = Decay::coupled;
 };
@@ -163,6 +168,7 @@ class LEVIN_API RMSprop final : public Optimizer {
  private:
   std::array<const char*, kMaxState> state_names(int group) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
+  void check_numbers(int group) const override;
   std::vector<RMSpropOptions> options_;
 };
 
@@ -184,6 +190,7 @@ class LEVIN_API Adagrad final : public Optimizer {
   std::array<const char*, kMaxState> state_names(int group) const override;
   double initial_state(int group, int which) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
+  void check_numbers(int group) const override;
   std::vector<AdagradOptions> options_;
 };
 
@@ -345,6 +352,7 @@ class LEVIN_API OneCycleLR final : public Scheduler {
   void step() override;
   double lr_at(int group, std::int64_t t) const override;
   [[nodiscard]] double momentum_at(std::int64_t t) const;
+  [[nodiscard]] bool cycles_momentum() const { return options_.cycle_momentum; }
 
  private:
   [[nodiscard]] double between(double start, double peak, double end, std::int64_t t) const;
@@ -378,7 +386,8 @@ class LEVIN_API ReduceLROnPlateau final : public Scheduler {
   double best_;
   std::int64_t bad_ = 0, cooling_ = 0;
 };
-// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the optimizer.
+// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the optimizer;
+// one that needs a metric or moves the momentum is a ConfigError.
 class LEVIN_API SequentialLR final : public Scheduler {
  public:
   SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules,

@@ -191,12 +191,13 @@ class LEVIN_API Tensor {
   [[nodiscard]] Tensor contiguous() const;
   [[nodiscard]] Tensor detach() const;  // same storage, no history
 
-  // The single element as a C++ number. Waits for the device. Throws ShapeError when numel() != 1, UnsupportedError on meta.
+  // The single element as a C++ number; an integer T gets the nearest value that fits it, and 0 for NaN. Waits for the
+  // device. Throws ShapeError when numel() != 1, UnsupportedError on meta.
   template <class T = double>
   [[nodiscard]] T item() const {
     const Scalar s = item_scalar();
     if constexpr (std::integral<T>)
-      return static_cast<T>(s.integer());
+      return s.to<T>();
     else
       return static_cast<T>(s.real());
   }
