@@ -79,8 +79,8 @@ struct DataLoader::Impl {
   DatasetRef dataset;
   DataLoaderOptions options;
   SamplerRef sampler;
-  LoaderState state;    // of the pass under way, or the next one's when there is none
-  bool resume = false;  // the next pass begins at state.batch
+  LoaderState state;     // of the pass under way, or the next one's when there is none
+  bool resume = false;   // the next pass begins at state.batch
   bool looping = false;  // an iterator stands before the end of its epoch
   std::int64_t next_epoch = 0;
   std::optional<tbb::task_arena> arena;
@@ -90,7 +90,8 @@ struct DataLoader::Impl {
     if (options.batch_sampler) {
       for (const auto& batch : options.batch_sampler->batches(epoch)) {
         if (batch.empty())
-          fail<DataError>("loader: batch ", p.size(), " of the batch sampler's epoch ", epoch, " is empty; leave it out");
+          fail<DataError>("loader: batch ", p.size(), " of the batch sampler's epoch ", epoch,
+                          " is empty; leave it out");
         p.indices.insert(p.indices.end(), batch.begin(), batch.end());
         p.ends.push_back(p.indices.size());
       }
@@ -304,7 +305,8 @@ DataLoader::~DataLoader() = default;
 DataLoader::Iterator DataLoader::begin() {
   Impl& i = *impl_;
   if (i.looping)
-    fail<StateError>("loader: a loop begins while another has not ended; leave that one first, or make a second loader");
+    fail<StateError>(
+        "loader: a loop begins while another has not ended; leave that one first, or make a second loader");
   if (!i.resume) i.state = {i.next_epoch, 0};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;

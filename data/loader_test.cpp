@@ -373,8 +373,9 @@ TEST_CASE("samplers that do not keep their word are refused before a batch is lo
     DataLoader loader(std::make_shared<Numbers>(4), std::move(options));
     return message<DataError>([&] { (void)loader.begin(); });
   };
-  CHECK(contains(begin({.batch_sampler = std::make_shared<Batches>(2, std::vector<std::vector<std::int64_t>>{{0}, {}})}),
-                 "batch 1 of the batch sampler's epoch 0 is empty"));
+  CHECK(
+      contains(begin({.batch_sampler = std::make_shared<Batches>(2, std::vector<std::vector<std::int64_t>>{{0}, {}})}),
+               "batch 1 of the batch sampler's epoch 0 is empty"));
   CHECK(contains(begin({.batch_sampler = std::make_shared<Batches>(2, std::vector<std::vector<std::int64_t>>{{0}})}),
                  "gave 1 batches for epoch 0, its size() is 2"));
   CHECK(contains(begin({.sampler = std::make_shared<Short>()}), "gave 2 indices for epoch 0, its size() is 3"));

@@ -165,7 +165,8 @@ TEST_CASE("a state with numbers out of range is refused and nothing changes") {
     CHECK_THROWS_AS(o.load_state_dict(state), ConfigError);
     const NamedTensors after = o.state_dict();
     REQUIRE(after.size() == before.size());
-    for (std::size_t i = 0; i < after.size(); ++i) CHECK(same_bits(after[i].second.to(DType::f64), before[i].second.to(DType::f64)));
+    for (std::size_t i = 0; i < after.size(); ++i)
+      CHECK(same_bits(after[i].second.to(DType::f64), before[i].second.to(DType::f64)));
   };
   const double nan = std::nan("");
   refused(adam, "group0.lr", tensor({nan}, cpu));
