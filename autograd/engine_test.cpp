@@ -227,5 +227,19 @@ TEST_CASE("an op with more outputs than a slot can count is refused") {
   CHECK_THROWS_AS((void)apply(Copies{}, x), UnsupportedError);
 }
 
+struct FailsBackward {
+  static constexpr OpInfo info{.name = "fails_backward"};
+  Tensor forward(const Tensor& x) { return x.clone(); }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {select(gy, 0, 7)}; }
+};
+
+TEST_CASE("an error inside a backward keeps its type and names the op") {
+  Tensor x = leaf({1, 2});
+  const Tensor y = apply(FailsBackward{}, x);
+  CHECK_THROWS_WITH_AS(backward(y, ones_like(y)),
+                       doctest::Contains("fails_backward: in its backward, with gradients [2]: select: index is 7"),
+                       IndexError);
+}
+
 }  // namespace
 }  // namespace levin

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "levin/autograd.h"
@@ -104,6 +105,21 @@ void fail_freed(const OpInfo& info) {
       "to the first backward");
 }
 
+namespace {
+// Rethrows the error in flight with `prefix` in front, its type kept; another type goes on as it is.
+template <class... E>
+[[noreturn]] void rethrow_named(const std::string& prefix) {
+  const auto renamed = [&]<class T>(std::type_identity<T>) {
+    try {
+      throw;
+    } catch (const T& e) { fail<T>(prefix, e.what()); } catch (const Error&) {
+    }
+  };
+  (renamed(std::type_identity<E>{}), ...);
+  throw;
+}
+}  // namespace
+
 void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs, std::span<const Tensor> grads) {
   std::string shapes;
   for (const Tensor& g : grads)
@@ -121,12 +137,10 @@ void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs
                         ". Write to a clone(), or after backward");
   } catch (const AutogradError&) {
     throw;  // names its op already
-  } catch (const ShapeError& e) {
-    fail<ShapeError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
-  } catch (const DTypeError& e) {
-    fail<DTypeError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
-  } catch (const UnsupportedError& e) {
-    fail<UnsupportedError>(op, ": in its backward, with gradients ", shapes, ": ", e.what());
+  } catch (const Error&) {
+    rethrow_named<ShapeError, DTypeError, DeviceError, IndexError, UnsupportedError, OutOfMemoryError, ConfigError,
+                  StateError, CaptureError, CudaError, CommError>(op + ": in its backward, with gradients " + shapes +
+                                                                  ": ");
   }
 }
 

@@ -112,6 +112,10 @@ TEST_CASE("a schedule resumes where it was, and refuses wrong options and states
   CHECK_THROWS_AS(StepLR(f.optimizer, 0), ConfigError);
   CHECK_THROWS_AS(ReduceLROnPlateau(f.optimizer, {.factor = 1}), ConfigError);
   CHECK_THROWS_AS(SequentialLR(f.optimizer, {}, {}), ConfigError);
+  std::vector<std::unique_ptr<Scheduler>> cycling;
+  cycling.push_back(std::make_unique<OneCycleLR>(f.optimizer, OneCycleOptions{.max_lr = 1, .total_steps = 10}));
+  CHECK_THROWS_WITH_AS(SequentialLR(f.optimizer, std::move(cycling), {}), doctest::Contains("cycle_momentum = false"),
+                       ConfigError);
 }
 
 }  // namespace

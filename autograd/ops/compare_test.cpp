@@ -165,4 +165,28 @@ TEST_CASE("equal asks for the same shape, dtype and values; allclose accepts equ
   CHECK_FALSE(allclose(tensor({1.0}, cpu), tensor({1.1}, cpu)));
 }
 
+TEST_CASE("numbers outside a tensor's dtype compare and clamp as numbers, and do not fill") {
+  const Tensor x = tensor({std::uint8_t{0}, std::uint8_t{44}, std::uint8_t{255}}, cpu);
+  const auto bools = [](const Tensor& t) { return t.to_vector<bool>(); };
+  CHECK(bools(lt(x, 300)) == std::vector<bool>{true, true, true});
+  CHECK(bools(eq(x, 300)) == std::vector<bool>{false, false, false});
+  CHECK(bools(ge(x, -1)) == std::vector<bool>{true, true, true});
+  CHECK(bools(gt(x, 255)) == std::vector<bool>{false, false, false});
+  CHECK(clamp(x, -5, 300).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{0, 44, 255});
+  CHECK(clamp(x, 10, 300).to_vector<std::uint8_t>() == std::vector<std::uint8_t>{10, 44, 255});
+  CHECK_THROWS_AS((void)clamp(x, 300, 400), DTypeError);
+  CHECK_THROWS_WITH_AS((void)full({2}, 300, cpu, DType::u8), doctest::Contains("does not fit u8, expected 0 to 255"),
+                       DTypeError);
+  CHECK_THROWS_AS((void)(x + 300), DTypeError);
+  CHECK_THROWS_AS((void)masked_fill(x, gt(x, 1), -1), DTypeError);
+}
+
+TEST_CASE("a number read out of a tensor saturates in a narrower type, and NaN is 0") {
+  CHECK(tensor({1e30}, cpu).item<int>() == std::numeric_limits<int>::max());
+  CHECK(tensor({-1e30}, cpu).item<std::int64_t>() == std::numeric_limits<std::int64_t>::min());
+  CHECK(tensor({std::numeric_limits<double>::quiet_NaN()}, cpu).item<int>() == 0);
+  CHECK(tensor({std::int64_t{1} << 40}, cpu).item<std::uint8_t>() == 255);
+  CHECK(Scalar(std::numeric_limits<std::uint64_t>::max()).real() == doctest::Approx(0x1p64));
+}
+
 }  // namespace levin::testing
