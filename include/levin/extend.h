@@ -120,7 +120,7 @@ inline constexpr std::size_t kMostOutputs = 65535;  // of one recorded op: a ten
 [[noreturn]] LEVIN_API void fail_outputs(const OpInfo& info, std::size_t outputs);
 LEVIN_API void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
                              std::span<const Tensor> inputs);
-// Rethrows what is in flight: stale tensors, shape, dtype and support errors with the op's name in front, others as they are.
+// Rethrows what is in flight with the op's name in front, its type kept; a stale saved tensor becomes an AutogradError.
 [[noreturn]] LEVIN_API void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs,
                                                 std::span<const Tensor> grads);
 LEVIN_API Tensor zeros_for(const Shape& shape, DType dtype, Device device);
