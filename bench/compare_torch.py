@@ -172,7 +172,7 @@ def rows():
 
 def levin_times(folder, program, names, min_seconds, threads):
     """Runs one of Levin's benchmark programs; seconds by name."""
-    pattern = "^(" + "|".join(n.replace("/", "\\/") for n in names) + ")$"
+    pattern = "^(" + "|".join(names) + ")$"
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         subprocess.run([os.path.join(folder, "bench_" + program), "--json", out.name, "--threads", str(threads),
                         "--benchmark_filter=" + pattern, f"--benchmark_min_time={min_seconds}"],

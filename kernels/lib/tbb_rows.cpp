@@ -109,8 +109,8 @@ struct Team {
     return places[index].state.compare_exchange_strong(mine, Place::kFree, std::memory_order_acq_rel);
   }
 
-  // What a worker does: every loop that comes to its place, until none has come for a while. A waiting worker yields,
-  // so that it stands in nobody's way on a machine that has other work.
+  // What a worker does: every loop that comes to its place, until none has come for a while. It does not yield while it
+  // waits: the scheduler then lets it stand behind, and two threads ran at 1.4 times one instead of 1.9. The wait is short.
   void serve(size_t index) noexcept {
     std::atomic<uintptr_t>& state = places[index].state;
     auto last = Clock::now();
@@ -129,7 +129,6 @@ struct Team {
       if (spins % 64 != 0) continue;
       if (Clock::now() - last > kStay && state.compare_exchange_strong(seen, Place::kEmpty, std::memory_order_acq_rel))
         return;
-      std::this_thread::yield();
     }
   }
 
