@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -170,12 +171,15 @@ class Flags {
 
 // "100" is a count of batches, "0.5" a fraction.
 inline Portion portion(const std::string& flag, const std::string& text) {
-  const bool fraction = text.find_first_of(".eE") != std::string::npos;
+  std::int64_t count = 0;
+  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+      error == std::errc() && end == text.data() + text.size())
+    return Portion(count);
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0')
+  if (text.empty() || *end != '\0' || text.find_first_of(".eE") == std::string::npos)
     fail<ConfigError>(flag, ": \"", text, "\" is not a number; give a count such as 100 or a fraction such as 0.5");
-  return fraction ? Portion(value) : Portion(static_cast<std::int64_t>(value));
+  return Portion(value);
 }
 
 inline Device device(const std::string& name) {

@@ -274,7 +274,12 @@ int run(const Settings& s) {
         ModelCheckpointOptions{.every_n_train_steps = s.checkpoint_every, .save_top_k = -1}));
   Trainer trainer(options);
   // The schedule depends on the epochs asked for, not on --max-steps: a run that is cut and resumed is the run that was not.
-  const std::int64_t planned = s.epochs * limit.of(train.size(), "--limit-train-batches");
+  const std::int64_t batches = limit.of(train.size(), "--limit-train-batches");
+  std::int64_t planned = 0;
+  if (__builtin_mul_overflow(s.epochs, batches, &planned))
+    fail<ConfigError>("--epochs: ", s.epochs, " epochs of ", batches,
+                      " batches are more steps than can be counted; expected ",
+                      std::numeric_limits<std::int64_t>::max() / batches, " epochs at most");
   StepOptions more{.ckpt_path = s.resume};
   if (planned > 0)
     more.schedulers.push_back({.scheduler = std::make_shared<optim::OneCycleLR>(

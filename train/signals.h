@@ -5,18 +5,19 @@
 
 namespace levin::train {
 
+// Guards count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for
+// all of them.
 class SignalGuard {
  public:
-  explicit SignalGuard(bool install);  // an inner guard of a nested stage leaves the outer one's handlers alone
+  explicit SignalGuard(bool install);
   ~SignalGuard();
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
-  [[nodiscard]] static int received();  // the signal's number, 0: none since the outermost guard was made
+  // The signal's number, 0: none since the first of the guards that live now was made.
+  [[nodiscard]] static int received();
 
  private:
-  bool installed_ = false;
-  struct sigaction before_int_ {};
-  struct sigaction before_term_ {};
+  bool installed_;
 };
 
 }  // namespace levin::train

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -250,7 +251,7 @@ void Trainer::Run::record_step() {
 }
 
 void Trainer::Run::check_interrupt() {
-  const int signal = train::SignalGuard::received();
+  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // else: another trainer's
   if (signal == 0) return;
   stop_signal = signal;
   std::string saved = "; nothing was saved because checkpointing is off";
@@ -391,7 +392,8 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
   if (!run_->in_fit) fail<StateError>("estimated_stepping_batches: called outside of fit");
   const std::int64_t epochs = run_->max_epochs(), steps = run_->options.max_steps;
   if (epochs < 0) return steps < 0 ? std::nullopt : std::optional(steps);
-  const std::int64_t all = epochs * run_->batches;
+  std::int64_t all = 0;
+  if (__builtin_mul_overflow(epochs, run_->batches, &all)) all = std::numeric_limits<std::int64_t>::max();
   return steps < 0 ? all : std::min(all, steps);
 }
 void Trainer::request_stop() { run_->stop = true; }

@@ -197,6 +197,37 @@ TEST_CASE("limits of epochs, steps and batches are kept") {
   CHECK_THROWS_AS(train(options, data), ConfigError);
 }
 
+TEST_CASE("the steps of a run are as many as epochs, batches and max_steps allow, and at most the largest number") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  data::DataLoader data = loader(40, 4);  // 10 batches
+  const auto estimate = [&](std::int64_t epochs, std::int64_t steps) {
+    TrainerOptions options = silent();
+    options.max_epochs = epochs;
+    options.max_steps = steps;
+    std::optional<std::int64_t> found;
+    Trainer* running = nullptr;
+    options.callbacks = {std::make_shared<AtBatchEnd>([&](const StepInfo&) {
+      found = running->estimated_stepping_batches();
+      running->request_stop();
+    })};
+    Generator gen(3);
+    Net net({.gen = gen, .device = Device::cpu()});
+    optim::SGD opt(net.parameters(), {.lr = 0.05});
+    Trainer trainer(options);
+    running = &trainer;
+    trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
+    return found;
+  };
+  CHECK(estimate(3, -1) == 30);
+  CHECK(estimate(3, 12) == 12);
+  CHECK(estimate(-1, 12) == 12);
+  CHECK(estimate(-1, -1) == std::nullopt);
+  CHECK(estimate(kMost, -1) == kMost);
+  CHECK(estimate(kMost / 10, -1) == kMost / 10 * 10);
+  CHECK(estimate(kMost / 10 + 1, -1) == kMost);
+  CHECK(estimate(kMost, 12) == 12);
+}
+
 TEST_CASE("a sampler that gives fewer batches than it promised is refused, it does not loop for ever") {
   struct Short final : data::BatchSampler {
     std::int64_t size() const override { return 5; }

@@ -105,6 +105,8 @@ class LEVIN_API Callback : public Hooks {
   // Names the state in a checkpoint; callbacks with state need one of their own. Empty: no state.
   [[nodiscard]] virtual std::string state_key() const { return {}; }
   [[nodiscard]] virtual CallbackState state() const { return {}; }
+  // Called before anything else of the run changes. Throw for a state that does not fit: fit then rethrows and changes
+  // nothing; callbacks that were given theirs already, and this one, get back what state() told before.
   virtual void load_state(const CallbackState&) {}
   // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
   [[nodiscard]] virtual bool after_module() const { return false; }
@@ -224,7 +226,8 @@ enum class WeightsOnly : bool { no, yes };
 // Note [Interrupts]
 // While a stage runs, SIGINT and SIGTERM only set a flag. It is noticed between batches: the run saves `last` where
 // checkpointing is on and throws InterruptedError; stop_signal() then tells the number, with which programs exit (128 +
-// signal). A second signal exits at once.
+// signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but for
+// those with handle_signals = false.
 class LEVIN_API Trainer {
  public:
   // Throws ConfigError for options out of range or in contradiction.
@@ -257,7 +260,7 @@ class LEVIN_API Trainer {
   [[nodiscard]] std::int64_t total_batch_idx() const;  // batches trained in all epochs
   [[nodiscard]] std::int64_t batches_per_epoch() const;
   [[nodiscard]] bool is_last_batch() const;
-  // Optimizer steps of the whole run; no value when unlimited. Throws StateError outside of fit.
+  // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
 
   // Ends the run after this batch; validation and epoch-end hooks still run.
@@ -309,7 +312,12 @@ class LEVIN_API ModelCheckpoint : public Callback {
   [[nodiscard]] std::string state_key() const override { return "ModelCheckpoint"; }
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;
-  [[nodiscard]] const std::string& best_model_path() const { return best_model_path_; }  // the newest
+  // The newest `epoch=E-step=S` file that was written whole: without a metric to compare, the newest counts as the best,
+  // as in Lightning without `monitor`. Empty before the first, with save_top_k = 0, and when the file resumed from names
+  // one that is not there any more.
+  [[nodiscard]] const std::string& best_model_path() const { return best_model_path_; }
+  // <dirpath>/last.safetensors once this callback has written it; empty without save_last. The file that an interrupt
+  // saves has the same name and is the trainer's own.
   [[nodiscard]] const std::string& last_model_path() const { return last_model_path_; }
   [[nodiscard]] std::string directory() const;  // throws StateError while not attached and dirpath is empty
 
