@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -133,6 +134,34 @@ Loaded read(const std::string& path) {
                       "; use the Levin that wrote it");
   return loaded;
 }
+
+// Takes back what was loaded, the newest first, unless dropped.
+class Undo {
+ public:
+  Undo() = default;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  ~Undo() {
+    for (auto it = steps_.rbegin(); it != steps_.rend(); ++it) {
+      try {
+        it->second();
+      } catch (const std::exception& e) { tell(it->first, e.what()); } catch (...) {
+        tell(it->first, "an exception that is no std::exception");
+      }
+    }
+  }
+  void add(std::string what, std::function<void()> step) { steps_.emplace_back(std::move(what), std::move(step)); }
+  void drop() { steps_.clear(); }
+
+ private:
+  static void tell(const std::string& what, const char* why) noexcept {
+    try {
+      warn("W-CKPT-UNDO", WarningCategory::runtime,
+           "resume: the file does not fit, and the state that " + what + " had before could not be put back: " + why);
+    } catch (...) {}  // no memory for the text; the first error is on its way
+  }
+  std::vector<std::pair<std::string, std::function<void()>>> steps_;
+};
 
 }  // namespace
 
@@ -305,10 +334,36 @@ void Trainer::Run::resume(const std::string& path) {
     check_same(path, "values of a scheduler", below(file.tensors, scheduler_prefix(i)),
                schedulers[i].scheduler->state_dict());
 
-  // ---- Change the run. The optimizer checks its part itself before it changes anything.
+  std::string left;
+  for (const auto& [key, values] : callback_values) {
+    const bool known =
+        std::any_of(callbacks.begin(), callbacks.end(), [&](const auto& c) { return c->state_key() == key; });
+    if (!known) left += (left.empty() ? "" : ", ") + key;
+  }
+  if (!left.empty())
+    warn("W-CKPT-CALLBACKS", WarningCategory::user,
+         "resume: " + path + " holds the state of callbacks that this trainer lacks: " + left);
+
+  // ---- Change the run: first the parts that look at their state themselves and may refuse it, the optimizer last, which
+  // changes nothing when it throws; then those that can not fail.
+  Undo undo;
+  for (const auto& c : callbacks) {
+    const std::string key = c->state_key();
+    const auto it = callback_values.find(key);
+    if (key.empty() || it == callback_values.end()) continue;
+    CallbackState before = c->state();
+    for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into its own
+    undo.add("callback " + key, [c, before = std::move(before)] { c->load_state(before); });
+    c->load_state({.values = it->second, .tensors = below(file.tensors, callback_prefix(key))});
+  }
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
+    const std::shared_ptr<optim::Scheduler> scheduler = schedulers[i].scheduler;
+    undo.add("scheduler " + std::to_string(i),
+             [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
+    scheduler->load_state_dict(below(file.tensors, scheduler_prefix(i)));
+  }
   optimizer->load_state_dict(below(file.tensors, optimizer_prefix()));
-  for (std::size_t i = 0; i < schedulers.size(); ++i)
-    schedulers[i].scheduler->load_state_dict(below(file.tensors, scheduler_prefix(i)));
+  undo.drop();
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : weights) by_name.emplace(name, &t);
   for (const auto& [name, t] : here) {
@@ -322,19 +377,6 @@ void Trainer::Run::resume(const std::string& path) {
   total_batches = total;
   train_log.load(sums);
   resumed_from = path;
-
-  for (const auto& c : callbacks) {
-    const std::string key = c->state_key();
-    const auto it = callback_values.find(key);
-    if (key.empty() || it == callback_values.end()) continue;
-    c->load_state({.values = it->second, .tensors = below(file.tensors, callback_prefix(key))});
-    callback_values.erase(it);
-  }
-  std::string left;
-  for (const auto& [key, values] : callback_values) left += (left.empty() ? "" : ", ") + key;
-  if (!left.empty())
-    warn("W-CKPT-CALLBACKS", WarningCategory::user,
-         "resume: " + path + " holds the state of callbacks that this trainer lacks: " + left);
 }
 
 }  // namespace levin

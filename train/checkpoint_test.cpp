@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -64,7 +65,7 @@ void write_bytes(const std::string& path, const std::string& bytes) { std::ofstr
 }  // namespace
 
 TEST_CASE("a run that is cut and resumed ends with the bits of the run that was not cut") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   for (const Rule rule : {Rule::sgd, Rule::adam}) {
     Setup whole(rule, three_epochs());
     whole.fit();
@@ -96,7 +97,7 @@ TEST_CASE("a run that is cut and resumed ends with the bits of the run that was 
 }
 
 TEST_CASE("checkpoints written by the callback resume too, and older ones are removed") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.enable_checkpointing = true;
   options.default_root_dir = dir.path();
@@ -105,7 +106,7 @@ TEST_CASE("checkpoints written by the callback resume too, and older ones are re
   CHECK(std::filesystem::exists(dir / "checkpoints/epoch=2-step=30.safetensors"));
   CHECK_FALSE(std::filesystem::exists(dir / "checkpoints/epoch=0-step=10.safetensors"));
 
-  const TempDir other;
+  const TemporaryFolder other;
   options.default_root_dir = other.path();
   options.callbacks = {std::make_shared<ModelCheckpoint>(
       ModelCheckpointOptions{.every_n_train_steps = 10, .save_top_k = -1, .save_last = true})};
@@ -124,7 +125,7 @@ TEST_CASE("checkpoints written by the callback resume too, and older ones are re
 }
 
 TEST_CASE("ckpt_path last takes the newest whole checkpoint and says which it skipped") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.enable_checkpointing = true;
   options.default_root_dir = dir.path();
@@ -152,7 +153,7 @@ TEST_CASE("ckpt_path last takes the newest whole checkpoint and says which it sk
 }
 
 TEST_CASE("a damaged checkpoint is a typed error and changes nothing") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.max_steps = 5;
   Setup first(Rule::adam, options);
@@ -190,7 +191,7 @@ TEST_CASE("a damaged checkpoint is a typed error and changes nothing") {
 }
 
 TEST_CASE("a checkpoint of another run is refused with what differs, and changes nothing") {
-  const TempDir dir;
+  const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.max_steps = 5;
   Setup first(Rule::adam, options);
@@ -238,7 +239,7 @@ TEST_CASE("a checkpoint of another run is refused with what differs, and changes
 
 TEST_CASE("a signal between batches saves last and throws; the run goes on from there bit for bit") {
   for (const int signal : {SIGINT, SIGTERM}) {
-    const TempDir dir;
+    const TemporaryFolder dir;
     const std::string root = dir.path();
     const pid_t child = fork();
     REQUIRE(child >= 0);
@@ -320,7 +321,7 @@ TEST_CASE("a callback keeps its state across a resume") {
       sum = s.tensors.at(0).second;
     }
   };
-  const TempDir dir;
+  const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.max_steps = 7;
   options.callbacks = {std::make_shared<Counter>()};
@@ -334,4 +335,207 @@ TEST_CASE("a callback keeps its state across a resume") {
   second.fit(dir / "c.safetensors");
   CHECK(counter->batches == 9);
   CHECK(counter->sum.to_vector<float>() == std::vector<float>{9, 9});
+}
+
+namespace {
+
+// A state in one value and one tensor, written in place; refuses what it is told to.
+struct Picky : Callback {
+  std::string key, value;
+  Tensor tensor = zeros({2}, Device::cpu());
+  std::string refused;  // this value
+  std::int64_t step_seen = -1;
+  Picky(std::string k, std::string v, double x, std::string no = {})
+      : key(std::move(k)), value(std::move(v)), refused(std::move(no)) {
+    fill_(tensor, x);
+  }
+  std::string state_key() const override { return key; }
+  CallbackState state() const override { return {.values = {{"value", value}}, .tensors = {{"tensor", tensor}}}; }
+  void load_state(const CallbackState& s) override {
+    step_seen = trainer().global_step();
+    value = s.values.at(0).second;
+    const NoGrad off;
+    copy_(tensor, s.tensors.at(0).second);
+    if (value == refused) throw std::runtime_error("a state of another kind");  // too late for a guarantee of its own
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a callback that refuses its state leaves run, schedules and other callbacks as they were") {
+  const TemporaryFolder dir;
+  const std::string path = dir / "c.safetensors";
+  const auto with = [](std::shared_ptr<Callback> a, std::shared_ptr<Callback> b) {
+    TrainerOptions options = three_epochs();
+    options.callbacks = {std::move(a), std::move(b)};
+    return options;
+  };
+  TrainerOptions cut = with(std::make_shared<Picky>("a", "old", 1), std::make_shared<Picky>("b", "bad", 2));
+  cut.max_steps = 14;
+  Setup first(Rule::adam, cut);
+  first.fit();
+  first.trainer.save_checkpoint(path);
+
+  const auto a = std::make_shared<Picky>("a", "fresh", 7), b = std::make_shared<Picky>("b", "fresh", 8, "bad");
+  Setup second(Rule::adam, with(a, b));
+  const std::vector<float> weights = weights_of(second.net);
+  const double lr = second.opt->lr();
+  const auto scheduled = second.schedulers[0].scheduler->state_dict();
+  const auto generators = [&] {
+    std::vector<std::uint64_t> all;
+    for (const auto& [name, g] : second.net.generators()) all.push_back(g->state().offset);
+    return all;
+  };
+  const auto drawn = generators();
+  CHECK_THROWS_WITH_AS(second.fit(path), "a state of another kind", std::runtime_error);
+  CHECK(weights_of(second.net) == weights);
+  CHECK(second.opt->lr() == lr);
+  CHECK(second.opt->state_dict().size() == Setup(Rule::adam, three_epochs()).opt->state_dict().size());
+  const auto after = second.schedulers[0].scheduler->state_dict();
+  for (std::size_t i = 0; i < scheduled.size(); ++i)
+    CHECK(content_hash(after[i].first, after[i].second) == content_hash(scheduled[i].first, scheduled[i].second));
+  CHECK(generators() == drawn);
+  CHECK(second.trainer.global_step() == 0);
+  CHECK(second.trainer.current_epoch() == 0);
+  CHECK(second.trainer.total_batch_idx() == 0);
+  CHECK(second.trainer.resumed_from() == "");
+  CHECK(a->step_seen == 0);  // asked before the run changes
+  for (const auto& c : {a, b}) {
+    CHECK(c->value == "fresh");
+    CHECK(c->tensor.to_vector<float>() == std::vector<float>(2, c == a ? 7.f : 8.f));
+  }
+  // The same objects train as if nothing had been tried.
+  second.fit();
+  Setup whole(Rule::adam, three_epochs());
+  whole.fit();
+  CHECK(weights_of(second.net) == weights_of(whole.net));
+}
+
+TEST_CASE("a schedule that refuses its state leaves the run as it was") {
+  struct Fresh : optim::Scheduler {  // takes no state but that of the start
+    explicit Fresh(optim::Optimizer& o) : Scheduler(o) {}
+    double lr_at(int group, std::int64_t) const override { return base(group); }
+    void load_state_dict(const NamedTensors& state) override {
+      Scheduler::load_state_dict(state);
+      if (steps() > 0) fail<ConfigError>("fresh: not this state");
+    }
+  };
+  const TemporaryFolder dir;
+  const std::string path = dir / "c.safetensors";
+  TrainerOptions options = three_epochs();
+  const auto counter = std::make_shared<Picky>("a", "old", 1);
+  options.callbacks = {counter};
+  options.max_steps = 14;
+  Setup first(Rule::sgd, options);
+  first.schedulers = {{.scheduler = std::make_shared<Fresh>(*first.opt)}};
+  first.fit();
+  first.trainer.save_checkpoint(path);
+
+  counter->value = "fresh";
+  Setup second(Rule::sgd, options);
+  const auto fresh = std::make_shared<Fresh>(*second.opt);
+  second.schedulers = {{.scheduler = fresh}};
+  const std::vector<float> weights = weights_of(second.net);
+  CHECK_THROWS_WITH_AS(second.fit(path), doctest::Contains("not this state"), ConfigError);
+  CHECK(weights_of(second.net) == weights);
+  CHECK(second.trainer.global_step() == 0);
+  CHECK(counter->value == "fresh");
+  CHECK(fresh->steps() == 0);
+}
+
+TEST_CASE("the paths of a checkpoint callback name files that are there, also when a file could not be written") {
+  const TemporaryFolder dir;
+  const std::string checkpoints = dir / "checkpoints";
+  // At step 2 `last` can not be written, at 3 nothing can.
+  struct Obstacle : Callback {
+    std::string folder;
+    void put(std::int64_t step) const {
+      std::error_code error;
+      if (step == 1) {
+        std::filesystem::rename(folder + "/last.safetensors", folder + "/kept", error);
+        std::filesystem::create_directory(folder + "/last.safetensors", error);
+      }
+      if (step == 2) {
+        std::filesystem::rename(folder, folder + "-away", error);
+        write_bytes(folder, "in the way");
+      }
+      if (step == 3) {
+        std::filesystem::remove(folder, error);
+        std::filesystem::rename(folder + "-away", folder, error);
+        std::filesystem::remove(folder + "/last.safetensors", error);
+        std::filesystem::rename(folder + "/kept", folder + "/last.safetensors", error);
+      }
+    }
+    BatchStart on_train_batch_start(const StepInfo& info) override {
+      put(info.global_step);
+      return BatchStart::proceed;
+    }
+  };
+  struct Paths : Callback {
+    std::shared_ptr<ModelCheckpoint> of;
+    std::vector<std::string> seen;
+    BatchStart on_train_batch_start(const StepInfo&) override {
+      const auto name = [](const std::string& p) { return std::filesystem::path(p).filename().string(); };
+      seen.push_back(name(of->best_model_path()) + " " + name(of->last_model_path()));
+      return BatchStart::proceed;
+    }
+  };
+  const auto checkpoint =
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.every_n_train_steps = 1, .save_last = true});
+  const auto paths = std::make_shared<Paths>();
+  paths->of = checkpoint;
+  const auto obstacle = std::make_shared<Obstacle>();
+  obstacle->folder = checkpoints;
+  TrainerOptions options = three_epochs();
+  options.enable_checkpointing = true;
+  options.default_root_dir = dir.path();
+  options.max_steps = 5;
+  options.callbacks = {paths, obstacle, checkpoint};
+  std::vector<std::string> ids;
+  auto handler = set_warning_handler([&](const Warning& w) { ids.push_back(w.id); });
+  Setup run(Rule::sgd, options);
+  run.fit();
+  set_warning_handler(std::move(handler));
+  CHECK(ids == std::vector<std::string>(3, "W-CKPT-WRITE"));
+  CHECK(paths->seen == std::vector<std::string>{" ",  // then as each step left them
+                                                "epoch=0-step=1.safetensors last.safetensors",
+                                                "epoch=0-step=2.safetensors last.safetensors",
+                                                "epoch=0-step=2.safetensors last.safetensors",
+                                                "epoch=0-step=4.safetensors last.safetensors"});
+  // Nothing is left over: each newer file replaced the one before.
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints))
+    files.push_back(entry.path().filename().string());
+  std::sort(files.begin(), files.end());
+  CHECK(files == std::vector<std::string>{"epoch=0-step=5.safetensors", "last.safetensors"});
+
+  // A file that is gone is not named after a resume.
+  std::filesystem::copy(checkpoints + "/epoch=0-step=5.safetensors", dir / "copy.safetensors");
+  std::filesystem::remove(checkpoints + "/epoch=0-step=5.safetensors");
+  const auto resumed =
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.every_n_train_steps = 100, .save_last = true});
+  options.callbacks = {resumed};
+  Setup second(Rule::sgd, options);
+  second.fit(dir / "copy.safetensors");
+  CHECK(resumed->best_model_path() == "");
+  CHECK(resumed->last_model_path() == checkpoints + "/last.safetensors");
+}
+
+TEST_CASE("the paths of a checkpoint callback stay empty when nothing can be written") {
+  const TemporaryFolder dir;
+  write_bytes(dir / "checkpoints", "in the way");
+  TrainerOptions options = three_epochs();
+  options.enable_checkpointing = true;
+  options.default_root_dir = dir.path();
+  options.max_epochs = 1;
+  auto handler = set_warning_handler([](const Warning&) {});
+  for (const bool last : {false, true}) {
+    const auto checkpoint = std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = last});
+    options.callbacks = {checkpoint};
+    Setup run(Rule::sgd, options);
+    run.fit();
+    CHECK(checkpoint->best_model_path() == "");
+    CHECK(checkpoint->last_model_path() == "");
+  }
+  set_warning_handler(std::move(handler));
 }

@@ -1,9 +1,6 @@
 // A small problem for the trainer's tests: points in the plane, a net with dropout, a loader that shuffles.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -11,6 +8,7 @@
 #include "levin/nn.h"
 #include "levin/ops.h"
 #include "levin/train.h"
+#include "tests/temporary.h"
 
 namespace levin::test {
 
@@ -41,26 +39,6 @@ inline std::vector<float> weights_of(const nn::Module& net) {
   }
   return all;
 }
-
-// A directory of this test's own, removed at the end.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "levin-train-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempDir() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Options of a run that writes and prints nothing.
 inline TrainerOptions silent() {

@@ -34,7 +34,7 @@ TEST_CASE("a plot of nothing, of one point and of equal values is a picture too"
 }
 
 TEST_CASE("metrics.csv has a sorted column a name and values that read back exactly") {
-  const test::TempDir dir;
+  const test::TemporaryFolder dir;
   const std::vector<LogRecord> records = {{.step = 49, .epoch = 0, .values = {{"loss", 0.1}}},
                                           {.step = 99, .epoch = 1, .values = {{"acc,\"x\"", 1.0 / 3}}}};
   write_metrics_csv(dir / "m.csv", records);

@@ -17,7 +17,7 @@
 extern char** environ;
 
 using namespace levin;
-using levin::test::TempDir;
+using levin::test::TemporaryFolder;
 
 namespace {
 
@@ -30,7 +30,7 @@ struct Ended {
 };
 
 // Starts the program without a data folder, without a cache and without a way out to the network.
-pid_t start(const TempDir& dir, std::vector<std::string> arguments, const std::string& output) {
+pid_t start(const TemporaryFolder& dir, std::vector<std::string> arguments, const std::string& output) {
   arguments.insert(arguments.begin(), kProgram);
   std::vector<char*> argv, envp;
   for (std::string& a : arguments) argv.push_back(a.data());
@@ -63,7 +63,7 @@ Ended wait_for(pid_t child, const std::string& output) {
           .output = read_file(output, std::size_t{1} << 22)};
 }
 
-Ended run(const TempDir& dir, std::vector<std::string> arguments) {
+Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
   const std::string output = dir / "output.txt";
   return wait_for(start(dir, std::move(arguments), output), output);
 }
@@ -80,7 +80,7 @@ nlohmann::json json_of(const std::string& path) { return nlohmann::json::parse(r
 
 TEST_CASE("mnist trains on drawn digits, says so first, and leaves its result files") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string out = dir / "out", json = dir / "r.json";
   const Ended e =
       run(dir, {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "20", "--out", out, "--json", json});
@@ -109,7 +109,7 @@ TEST_CASE("mnist trains on drawn digits, says so first, and leaves its result fi
 
 TEST_CASE("mnist gives the same weights for any number of workers and threads, and when cut and resumed") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   const auto weights = [&](const std::string& name, std::vector<std::string> more) {
     const std::string out = dir / name;
     more.insert(more.end(), {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "12", "--batch-size", "64",
@@ -133,7 +133,7 @@ TEST_CASE("mnist gives the same weights for any number of workers and threads, a
 
 TEST_CASE("mnist's convolutional model too gives the same weights for any number of workers and threads") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   const auto weights = [&](const std::string& name, const char* workers, const char* threads) {
     const std::string out = dir / name;
     const Ended e = run(dir, {"--model", "cnn", "--epochs", "1", "--limit-train-batches", "3", "--batch-size", "48",
@@ -152,7 +152,7 @@ TEST_CASE("mnist's convolutional model too gives the same weights for any number
 
 TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   const auto refused = [&](std::vector<std::string> arguments, const char* text) {
     const Ended e = run(dir, std::move(arguments));
     CAPTURE(e.output);
@@ -168,6 +168,9 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"surplus"}, "surplus");
   refused({"--resume", "last"}, "--out");
   refused({"--limit-train-batches", "lots"}, "lots");
+  refused({"--limit-train-batches", "99999999999999999999"}, "--limit-train-batches");
+  // 469 batches an epoch: their number in 2^63 - 1 epochs can not be counted.
+  refused({"--epochs", "9223372036854775807"}, "19666038458112528 epochs at most");
   const Ended help = run(dir, {"--help"});
   CHECK(help.code == 0);
   for (const char* flag : {"--data", "--epochs", "--batch-size", "--lr", "--model", "--workers", "--threads", "--seed",
@@ -177,7 +180,7 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
 
 TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by exit code") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   fs::create_directories(dir / "empty");
   CHECK(run(dir, {"--data", dir / "empty"}).code == 65);
   fs::create_directories(dir / "bad");
@@ -191,7 +194,7 @@ TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by ex
 
 TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
   if (!built()) return;
-  const TempDir dir;
+  const TemporaryFolder dir;
   const std::string output = dir / "output.txt", out = dir / "out", json = dir / "r.json";
   const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
                                               "--json",  json,  "--checkpoint-every", "5"};

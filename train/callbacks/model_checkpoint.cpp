@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "levin/train.h"
 
@@ -43,23 +44,30 @@ void ModelCheckpoint::save() {
   std::string path = stem + ".safetensors";
   std::error_code error;
   for (int v = 1; fs::exists(path, error); ++v) path = stem + "-v" + std::to_string(v) + ".safetensors";
+  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. A path whose file
+  // was not written is taken back.
+  const auto write = [&](std::string& member, const std::string& file) {
+    const std::string before = std::exchange(member, file);
+    try {
+      trainer().save_checkpoint(file);
+      saved_step_ = step;
+      return true;
+    } catch (const FileError& e) {
+      // A full disk costs a file, not the run.
+      member = before;
+      warn("W-CKPT-WRITE", WarningCategory::runtime,
+           std::string("ModelCheckpoint: the run goes on without a file. ") + e.what());
+      return false;
+    } catch (...) {
+      member = before;
+      throw;
+    }
+  };
   const std::string before = best_model_path_;
-  // The new file names itself in its own state, so that a run that goes on from it knows what to delete next.
-  if (options_.save_top_k != 0) best_model_path_ = path;
-  if (options_.save_last) last_model_path_ = dir + "/last.safetensors";
-  try {
-    if (options_.save_top_k != 0) trainer().save_checkpoint(path);
-    if (options_.save_last) trainer().save_checkpoint(last_model_path_);
-  } catch (const FileError& e) {
-    // A full disk costs a file, not the run.
-    best_model_path_ = before;
-    warn("W-CKPT-WRITE", WarningCategory::runtime,
-         std::string("ModelCheckpoint: the run goes on without a file. ") + e.what());
-    return;
-  }
-  saved_step_ = step;
+  const bool newest = options_.save_top_k != 0 && write(best_model_path_, path);
+  if (options_.save_last) (void)write(last_model_path_, dir + "/last.safetensors");
   // Older ones go only when the new one is on disk; never the one that this run came from, never one from elsewhere.
-  if (options_.save_top_k == 1 && !before.empty() && before != path && before != trainer().resumed_from() &&
+  if (newest && options_.save_top_k == 1 && !before.empty() && before != path && before != trainer().resumed_from() &&
       fs::path(before).parent_path() == fs::path(path).parent_path())
     fs::remove(before, error);
 }
@@ -78,6 +86,10 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
     if (name == "best_model_path") best = value;
     if (name == "last_model_path") last = value;
   }
+  // A file that was moved or removed since is no longer named.
+  std::error_code error;
+  if (!fs::exists(best, error)) best.clear();
+  if (!fs::exists(last, error)) last.clear();
   best_model_path_ = best;
   if (dir == directory()) {
     last_model_path_ = last;
