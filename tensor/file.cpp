@@ -1,6 +1,7 @@
 #include "tensor/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,7 +11,11 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <system_error>
 #include <vector>
 
@@ -116,6 +121,46 @@ struct Temporary {
   }
 };
 
+// Note [Temporary files of the dead]
+// A writer that is killed leaves `NAME.tmp-<pid>-<n>`. It counts as stale when no process has that number and nobody holds
+// the lock that every writer keeps on its file until it has renamed it. The number alone would not do: another container
+// or machine that shares the folder numbers its processes anew, and a restarted container often has the number of the one
+// that died. So our own number says nothing, the lock decides; any other number that lives keeps the file.
+constexpr std::string_view kMark = ".tmp-";
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return path + std::string(kMark) + text(::getpid()) + "-" + text(counter++);
+}
+
+// The process number in a temporary file's name when what stands before it ends in `ending`.
+std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
+  const std::size_t at = name.rfind(kMark);
+  if (at == std::string_view::npos || !name.substr(0, at).ends_with(ending)) return {};
+  const std::string_view numbers = name.substr(at + kMark.size());
+  pid_t pid = 0;
+  unsigned count = 0;
+  const char* const end = numbers.data() + numbers.size();
+  const auto first = std::from_chars(numbers.data(), end, pid);
+  if (first.ec != std::errc() || pid <= 0 || first.ptr == end || *first.ptr != '-') return {};
+  const auto second = std::from_chars(first.ptr + 1, end, count);
+  if (second.ec != std::errc() || second.ptr != end) return {};
+  return pid;
+}
+
+// True when the file is gone because its writer is.
+bool remove_if_stale(const std::string& path, pid_t writer) {
+  if (writer != ::getpid() && !(::kill(writer, 0) != 0 && errno == ESRCH)) return false;
+  const Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
+  struct stat locked {};
+  struct stat named {};
+  if (fd.get() < 0 || ::fstat(fd.get(), &locked) != 0 || !S_ISREG(locked.st_mode)) return false;
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  // Not when the name has gone to another file since it was opened.
+  if (::stat(path.c_str(), &named) != 0 || named.st_ino != locked.st_ino || named.st_dev != locked.st_dev) return false;
+  return ::unlink(path.c_str()) == 0;
+}
+
 }  // namespace
 
 void write_file_atomically(const std::string& path, Parts parts) {
@@ -127,16 +172,23 @@ void write_file_atomically(const std::string& path, Parts parts) {
     if (!fd.close()) fail_writing(path, "closing", errno, total(parts));
     return;
   }
-  static std::atomic<unsigned> counter{0};
-  const std::string name = path + ".tmp-" + text(::getpid()) + "-" + text(counter++);
-  // The name is ours alone among living processes: a file that has it was left by a dead one with our number.
-  int opened = open_retrying(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
-  if (opened < 0 && errno == EEXIST) {
-    ::unlink(name.c_str());
+  std::string name = temporary_name(path);
+  int opened = -1;
+  while (true) {
     opened = open_retrying(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (opened < 0 && errno == EEXIST) {
+      if (!remove_if_stale(name, ::getpid())) name = temporary_name(path);
+      continue;
+    }
+    if (opened < 0) fail_writing(path, "creating a temporary file beside it", errno, total(parts));
+    // Where locks are not supported nobody else gets one either. Before it was ours the file may have looked stale.
+    (void)::flock(opened, LOCK_EX | LOCK_NB);
+    struct stat created {};
+    if (::fstat(opened, &created) != 0 || created.st_nlink > 0) break;
+    ::close(opened);
   }
-  if (opened < 0) fail_writing(path, "creating a temporary file beside it", errno, total(parts));
   Descriptor fd(opened);
+  const Descriptor lock(::fcntl(opened, F_DUPFD_CLOEXEC, 0));  // keeps the lock when fd is closed
   Temporary temporary(name);
   write_all(fd.get(), path, parts);
   sync(fd.get(), path, total(parts));
@@ -166,6 +218,17 @@ std::string read_file(const std::string& path, std::size_t max_bytes) {
 }
 
 namespace detail {
+
+void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept {
+  namespace fs = std::filesystem;
+  try {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (const auto writer = writer_of(name, ending)) (void)remove_if_stale(it->path().string(), *writer);
+    }
+  } catch (...) {}  // a sweep that can not be done is no reason not to save
+}
 
 FileSource::FileSource(const std::string& path) : Source(path) {
   // O_NONBLOCK: opening a pipe without a writer would wait for ever before it could be refused.

@@ -5,10 +5,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "levin/tensor.h"
 
 namespace levin::detail {
+
+// Removes from `folder` what killed writers left of files whose names end in `ending`: Note [Temporary files of the dead].
+// Never a file whose writer may live.
+void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept;
 
 class Source {
  public:

@@ -1,6 +1,8 @@
 #include "tensor/file.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -111,6 +113,113 @@ TEST_CASE("a temporary file left by a process that died with our number does not
   }
   write_file_atomically(path, "2");
   CHECK(read_file(path, 10) == "2");
+}
+
+namespace {
+
+// A process that has ended: its number belongs to nobody.
+pid_t dead_process() {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  return child;
+}
+
+}  // namespace
+
+TEST_CASE("a process that is killed while it writes leaves a file that the next sweep removes") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x.bin";
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {  // killed by the system in the middle of the write
+    const rlimit limit{1000, 1000}, no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, SIG_DFL);
+    write_file_atomically(path, std::string(5000, 'n'));
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(entries(folder.path()) == 1);
+  levin::detail::remove_stale_temporaries(folder.path(), ".other");
+  CHECK(entries(folder.path()) == 1);
+  levin::detail::remove_stale_temporaries(folder.path(), ".bin");
+  CHECK(entries(folder.path()) == 0);
+  levin::detail::remove_stale_temporaries(folder / "absent", ".bin");
+}
+
+TEST_CASE("a sweep leaves alone what a living process may be writing, and what only looks like a temporary file") {
+  const TemporaryFolder folder;
+  const std::string dead = std::to_string(dead_process()), ours = std::to_string(::getpid());
+  const std::string stale = folder / ("a.bin.tmp-" + dead + "-0"), ours_left = folder / ("a.bin.tmp-" + ours + "-7");
+  // Of a process that lives; of a dead number whose lock somebody holds (in another container, with numbers of its own);
+  // of our number, by a thread that is writing; and names that are none of ours.
+  const std::string parent = folder / ("a.bin.tmp-" + std::to_string(::getppid()) + "-0"),
+                    locked = folder / ("b.bin.tmp-" + dead + "-0"), writing = folder / ("b.bin.tmp-" + ours + "-8");
+  const std::vector<std::string> kept = {parent,
+                                         locked,
+                                         writing,
+                                         folder / "a.bin",
+                                         folder / ("a.tmp-" + dead + "-0"),
+                                         folder / ("a.bin.tmp-" + dead),
+                                         folder / ("a.bin.tmp-" + dead + "-x"),
+                                         folder / ("a.bin.tmp-" + dead + "-0.txt"),
+                                         folder / "a.bin.tmp--5-0"};
+  for (const std::string& path : kept) write_file_atomically(path, "kept");
+  for (const std::string& path : {stale, ours_left}) write_file_atomically(path, "left");
+  std::filesystem::create_directory(folder / ("c.bin.tmp-" + dead + "-0"));
+  std::vector<int> holders;
+  for (const std::string& path : {locked, writing}) {
+    holders.push_back(::open(path.c_str(), O_WRONLY));
+    REQUIRE(::flock(holders.back(), LOCK_EX | LOCK_NB) == 0);
+  }
+  levin::detail::remove_stale_temporaries(folder.path(), ".bin");
+  for (const std::string& path : kept) CHECK_MESSAGE(std::filesystem::exists(path), path);
+  CHECK_FALSE(std::filesystem::exists(stale));
+  CHECK_FALSE(std::filesystem::exists(ours_left));
+  CHECK(entries(folder.path()) == kept.size() + 1);
+  for (const int fd : holders) ::close(fd);
+  levin::detail::remove_stale_temporaries(folder.path(), ".bin");
+  CHECK_FALSE(std::filesystem::exists(locked));
+  CHECK_FALSE(std::filesystem::exists(writing));
+}
+
+TEST_CASE("a writer holds the lock on its temporary file") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x.bin";
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const std::string content(4 << 20, 'n');
+    while (true) write_file_atomically(path, content);
+  }
+  // Stopped at a moment when its file is there and not empty.
+  std::string found;
+  while (found.empty()) {
+    ::kill(child, SIGSTOP);
+    REQUIRE(::waitpid(child, nullptr, WUNTRACED) == child);
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      const std::string name = entry.path().string();
+      if (name.find(".tmp-") != std::string::npos && entry.file_size() > 0) found = name;
+    }
+    if (found.empty()) {
+      ::kill(child, SIGCONT);
+      ::usleep(200);
+    }
+  }
+  const int fd = ::open(found.c_str(), O_WRONLY);
+  CHECK(fd >= 0);
+  CHECK(::flock(fd, LOCK_EX | LOCK_NB) != 0);
+  ::kill(child, SIGKILL);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  CHECK(::flock(fd, LOCK_EX | LOCK_NB) == 0);
+  ::close(fd);
+  levin::detail::remove_stale_temporaries(folder.path(), ".bin");
+  CHECK_FALSE(std::filesystem::exists(found));
 }
 
 TEST_CASE("threads that write the same file leave one of their contents, whole") {

@@ -12,6 +12,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/file.h"
 #include "train/run.h"
 
 namespace levin {
@@ -211,6 +212,8 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     fs::create_directories(parent, error);
     if (error) fail<FileError>("save_checkpoint: can not make ", parent.string(), ": ", error.message());
   }
+  const std::string folder = fs::path(path).parent_path().string();
+  detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
   if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
 
   append(tensors, optimizer_prefix(), optimizer->state_dict());

@@ -362,6 +362,27 @@ struct Picky : Callback {
 
 }  // namespace
 
+TEST_CASE("a save removes what a killed save left in its folder, whatever step it was of") {
+  const TemporaryFolder dir;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) _exit(0);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  const std::string stale = dir / ("epoch=0-step=3.safetensors.tmp-" + std::to_string(child) + "-0"),
+                    alive = dir / ("epoch=0-step=3.safetensors.tmp-" + std::to_string(getppid()) + "-0");
+  TrainerOptions options = three_epochs();
+  options.max_steps = 1;
+  Setup run(Rule::sgd, options);
+  run.fit();
+  for (const WeightsOnly weights : {WeightsOnly::no, WeightsOnly::yes}) {
+    write_bytes(stale, "half a file");
+    write_bytes(alive, "half a file");
+    run.trainer.save_checkpoint(dir / "epoch=0-step=1.safetensors", weights);
+    CHECK_FALSE(std::filesystem::exists(stale));
+    CHECK(std::filesystem::exists(alive));
+  }
+}
+
 TEST_CASE("a callback that refuses its state leaves run, schedules and other callbacks as they were") {
   const TemporaryFolder dir;
   const std::string path = dir / "c.safetensors";

@@ -47,6 +47,7 @@ LEVIN_API void save_safetensors(const std::string& path, const NamedTensors& ten
 // ---- Files. After a crash, a kill or a full disk `path` holds the old content or the new, never a part: the bytes go to
 // `path`.tmp-<pid>-<n>, are synced, read back and compared, renamed, and the directory is synced. What is not a regular
 // file (a pipe, /dev/stdout) is written directly. Throws FileError with the bytes needed and free; nothing is left then.
+// A killed process leaves the temporary file; its writer's lock (flock) is gone with it.
 LEVIN_API void write_file_atomically(const std::string& path, std::string_view content);
 LEVIN_API void write_file_atomically(const std::string& path, std::span<const std::span<const std::byte>> parts);
 // The whole file. Throws FormatError when it is larger than max_bytes.

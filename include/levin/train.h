@@ -278,7 +278,8 @@ class LEVIN_API Trainer {
   [[nodiscard]] const std::vector<LogRecord>& history() const;
 
   // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
-  // names, the rest under "levin.". Throws FileError, StateError before a fit.
+  // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*), never
+  // a file that another process may be writing. Throws FileError, StateError before a fit.
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
 
   [[nodiscard]] TrainerOptions& options();
