@@ -1,0 +1,458 @@
+// The scheduler: which thread of a block runs next, and what barriers and warp functions wait for.
+//
+// Note [Who runs next]
+// A thread runs until it must wait or ends. Then its own stack asks pick() for the next one and passes straight to it;
+// the launching stack runs again only when none is left, or when one has thrown. Threads that have not begun have no
+// stack: a stack whose thread has ended begins the next, so a kernel without barriers needs one stack for all.
+#include "kernels/simt/run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "kernels/simt/block.h"
+#include "levin/error.h"
+
+constinit thread_local uint3 threadIdx = {0, 0, 0};
+constinit thread_local uint3 blockIdx = {0, 0, 0};
+constinit thread_local dim3 blockDim = {};
+constinit thread_local dim3 gridDim = {};
+
+namespace levin::simt {
+
+constinit thread_local Engine* engine = nullptr;
+
+namespace {
+
+constexpr std::uint64_t kSeedBits = 56;
+std::atomic<std::uint64_t> chosen{0};  // schedule above the seed, so that both change at once
+
+// splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::unique_ptr<void, FreeBytes> nan_filled(std::size_t bytes, std::size_t alignment) {
+  void* p = nullptr;
+  if (posix_memalign(&p, std::max<std::size_t>(alignment, 16), std::max<std::size_t>(bytes, 1)) != 0) {
+    fail<OutOfMemoryError>("simt: no memory for a shared array of ", bytes, " bytes");
+  }
+  std::memset(p, 0xff, bytes);
+  return std::unique_ptr<void, FreeBytes>(p);
+}
+
+void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* name) {
+  struct Limit {
+    const char* what;
+    unsigned value, most;
+  };
+  const Limit limits[] = {{"blocks.x", blocks.x, 2147483647u}, {"blocks.y", blocks.y, 65535u},
+                          {"blocks.z", blocks.z, 65535u},      {"threads.x", threads.x, 1024u},
+                          {"threads.y", threads.y, 1024u},     {"threads.z", threads.z, 64u}};
+  for (const Limit& limit : limits) {
+    if (limit.value == 0 || limit.value > limit.most) {
+      fail<CudaError>(name, ": invalid configuration argument (cudaErrorInvalidConfiguration): ", limit.what, " is ",
+                      limit.value, ", expected 1 to ", limit.most);
+    }
+  }
+  const std::uint64_t count = std::uint64_t{threads.x} * threads.y * threads.z;
+  if (count > kMaxThreads) {
+    fail<CudaError>(name, ": invalid configuration argument (cudaErrorInvalidConfiguration): ", count,
+                    " threads a block, at most ", kMaxThreads);
+  }
+  constexpr unsigned kMostShared = 227 * 1024;
+  if (shared_bytes > kMostShared) {
+    fail<CudaError>(name, ": invalid argument (cudaErrorInvalidValue): ", shared_bytes,
+                    " bytes of shared memory a block, at most ", kMostShared);
+  }
+}
+
+}  // namespace
+
+void FreeBytes::operator()(void* p) const { std::free(p); }
+
+bool same(const Site& a, const Site& b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+const char* name(Schedule schedule) {
+  constexpr const char* kNames[] = {"ascending", "descending", "shuffled", "greedy_warp"};
+  return kNames[int(schedule)];
+}
+
+void set_schedule(Schedule schedule, std::uint64_t seed) {
+  chosen.store(std::uint64_t(schedule) << kSeedBits | (seed & ((std::uint64_t{1} << kSeedBits) - 1)));
+}
+
+Schedule schedule() { return Schedule(chosen.load() >> kSeedBits); }
+
+Engine& in_kernel(const char* what) {
+  if (engine == nullptr) fail<InternalError>("simt: ", what, ": called outside of a kernel");
+  return *engine;
+}
+
+namespace {
+Engine& engine_of_thread() {
+  thread_local Engine own;
+  return own;
+}
+}  // namespace
+
+std::uint64_t switches() { return engine_of_thread().switches(); }
+
+void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name) {
+  if (engine != nullptr) fail<InternalError>("simt: ", name, ": launched from within a kernel; launch it after that");
+  check_limits(blocks, threads, shared_bytes, name);
+  Engine& own = engine_of_thread();
+  struct Leave {
+    ~Leave() { engine = nullptr; }
+  } leave;
+  engine = &own;
+  own.run(blocks, threads, shared_bytes, body, name);
+}
+
+// ---- A launch
+
+void Engine::run(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name) {
+  body_ = &body;
+  name_ = name;
+  shared_bytes_ = shared_bytes;
+  const std::uint64_t choice = chosen.load();
+  schedule_ = Schedule(choice >> kSeedBits);
+  seed_ = choice & ((std::uint64_t{1} << kSeedBits) - 1);
+  blockDim = threads;
+  gridDim = blocks;
+
+  const unsigned count = threads.x * threads.y * threads.z;
+  threads_.resize(count);
+  for (unsigned i = 0; i < count; ++i) {
+    threads_[i].index = {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+  }
+  warp_count_ = int((count + kLanes - 1) / kLanes);
+
+  // Blocks have no order in CUDA: here they follow the schedule as well, shuffled by i -> (i * step + first) % total.
+  const std::uint64_t total = std::uint64_t{blocks.x} * blocks.y * blocks.z;
+  std::uint64_t step = 1, first = 0;
+  if (schedule_ == Schedule::shuffled) {
+    first = mixed(seed_) % total;
+    step = mixed(seed_ + 1) % total;
+    while (step == 0 || std::gcd(step, total) != 1) ++step;
+  }
+  __extension__ using Wide = unsigned __int128;
+  for (std::uint64_t i = 0; i < total; ++i) {
+    const std::uint64_t block =
+        schedule_ == Schedule::descending ? total - 1 - i : std::uint64_t((Wide(i) * step + first) % total);
+    blockIdx = {unsigned(block % blocks.x), unsigned(block / blocks.x % blocks.y),
+                unsigned(block / blocks.x / blocks.y)};
+    random_ = mixed(seed_ ^ mixed(block));
+    run_block();
+  }
+}
+
+void Engine::reset_block() {
+  for (Thread& thread : threads_) {
+    thread.state = Thread::State::fresh;
+    thread.worker = nullptr;
+    thread.copies.clear();
+    thread.copy_group = 0;
+  }
+  for (int w = 0; w < warp_count_; ++w) {
+    const int lanes = std::min(kLanes, int(threads_.size()) - w * kLanes);
+    warps_[w].present = lanes == kLanes ? ~0u : (1u << lanes) - 1;
+    warps_[w].ready = warps_[w].present;
+    warps_[w].exited = 0;
+    warps_[w].groups.clear();
+  }
+  exited_ = waiting_ = votes_ = 0;
+  divergent_ = discarding_ = false;
+  error_ = nullptr;
+  static_bytes_ = 0;
+  cursor_ = schedule_ == Schedule::descending ? int(threads_.size()) - 1 : 0;
+  favourite_ = 0;
+  running_ = nullptr;
+}
+
+void Engine::run_block() {
+  reset_block();
+  struct Free {  // shared arrays end with the block, also when it throws
+    Engine& e;
+    ~Free() {
+      e.shared_.clear();
+      e.dynamic_.reset();
+    }
+  } free{*this};
+  if (shared_bytes_ != 0) dynamic_ = nan_filled(shared_bytes_, 16);
+  go(launcher_, pick());
+  if (error_ != nullptr) {
+    discard();
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+  if (exited_ != int(threads_.size())) {
+    const std::string why = stuck();
+    discard();
+    fail<InternalError>(kernel_text(), ": ", why);
+  }
+}
+
+// Unwinds every thread that has begun and not ended, so that its stack is free and what it holds is released.
+void Engine::discard() {
+  discarding_ = true;
+  for (Thread& thread : threads_) {
+    if (thread.worker != nullptr) go(launcher_, &thread);
+  }
+}
+
+// ---- Stacks
+
+Worker::Worker(Engine& e)
+    : engine(e),
+      fiber(
+          [](void* self) {
+            Worker& worker = *static_cast<Worker*>(self);
+            worker.engine.work(worker);
+          },
+          this) {}
+
+// The life of a stack: threads, one after another. It never returns: between threads it waits in idle_.
+void Engine::work(Worker& self) {
+  for (;;) {
+    Thread& thread = *running_;
+    try {
+      (*body_)();
+    } catch (const Discarded&) {
+    } catch (...) {
+      if (error_ == nullptr) error_ = std::current_exception();
+    }
+    exit(thread);
+    Thread* const next = error_ != nullptr || discarding_ ? nullptr : pick();
+    if (next != nullptr && next->worker == nullptr) {
+      next->worker = &self;
+      running_ = next;
+      threadIdx = next->index;
+      continue;
+    }
+    idle_.push_back(&self);
+    go(self.fiber, next);
+  }
+}
+
+void Engine::exit(Thread& thread) {
+  const int index = index_of(thread);
+  thread.state = Thread::State::exited;
+  thread.worker = nullptr;
+  ++exited_;
+  warps_[index / kLanes].exited |= 1u << index % kLanes;
+}
+
+void Engine::go(Fiber& from, Thread* next) {
+  if (next != nullptr) {
+    if (next->worker == nullptr) {
+      if (idle_.empty()) {
+        workers_.push_back(std::make_unique<Worker>(*this));
+        idle_.push_back(workers_.back().get());
+      }
+      next->worker = idle_.back();
+      idle_.pop_back();
+    }
+    running_ = next;
+    threadIdx = next->index;
+  }
+  ++switches_;
+  from.switch_to(next != nullptr ? next->worker->fiber : launcher_);
+}
+
+void Engine::wait() {
+  Thread& self = *running_;
+  Thread* const next = pick();
+  if (next != &self) go(self.worker->fiber, next);
+  if (discarding_) throw Discarded{};
+}
+
+// ---- The schedule
+
+void Engine::ready(Thread& thread) {
+  const int index = index_of(thread);
+  thread.state = Thread::State::ready;
+  warps_[index / kLanes].ready |= 1u << index % kLanes;
+}
+
+std::uint64_t Engine::random() { return mixed(random_++); }
+
+Thread* Engine::take(int warp, int lane) {
+  warps_[warp].ready &= ~(1u << lane);
+  return &threads_[warp * kLanes + lane];
+}
+
+Thread* Engine::pick() {
+  const int count = int(threads_.size());
+  const auto from_bit = [](int lane) { return ~0u << lane; };
+  // The first that is ready from `start` upwards, or from 0 when there is none.
+  const auto upwards = [&](int start) -> Thread* {
+    const int warp = start / kLanes;
+    for (int i = 0; i <= warp_count_; ++i) {
+      const int w = (warp + i) % warp_count_;
+      std::uint32_t bits = warps_[w].ready;
+      if (i == 0) bits &= from_bit(start % kLanes);
+      if (bits != 0) return take(w, std::countr_zero(bits));
+    }
+    return nullptr;
+  };
+  switch (schedule_) {
+    case Schedule::ascending: {
+      Thread* const next = upwards(cursor_);
+      if (next != nullptr) cursor_ = (index_of(*next) + 1) % count;
+      return next;
+    }
+    case Schedule::descending: {
+      const int warp = cursor_ / kLanes;
+      for (int i = 0; i <= warp_count_; ++i) {
+        const int w = (warp - i + 2 * warp_count_) % warp_count_;
+        std::uint32_t bits = warps_[w].ready;
+        if (i == 0) bits &= ~0u >> (kLanes - 1 - cursor_ % kLanes);
+        if (bits == 0) continue;
+        const int lane = kLanes - 1 - std::countl_zero(bits);
+        cursor_ = (w * kLanes + lane + count - 1) % count;
+        return take(w, lane);
+      }
+      return nullptr;
+    }
+    case Schedule::shuffled: return upwards(int(random() % std::uint64_t(count)));
+    case Schedule::greedy_warp: {
+      for (int i = 0; i < warp_count_; ++i) {
+        const int w = (favourite_ + i) % warp_count_;
+        if (warps_[w].ready == 0) continue;
+        favourite_ = w;
+        return take(w, std::countr_zero(warps_[w].ready));
+      }
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// ---- What threads wait for
+
+int Engine::barrier(Vote vote, int predicate, const char* what, Site at) {
+  Thread& self = *running_;
+  self.state = Thread::State::at_barrier;
+  self.what = what;
+  self.at = at;
+  if (waiting_++ == 0) {
+    votes_ = 0;
+    divergent_ = false;
+    barrier_at_ = at;
+  }
+  votes_ += predicate != 0 ? 1 : 0;
+  divergent_ = divergent_ || !same(at, barrier_at_);
+  const int count = int(threads_.size());
+  if (waiting_ == count && !divergent_) {
+    waiting_ = 0;
+    result_ = vote == Vote::all ? int(votes_ == count) : vote == Vote::any ? int(votes_ != 0) : votes_;
+    for (Thread& thread : threads_) ready(thread);
+    // Greedy goes on with a warp other than the first: then an early write of the first warp and one of another each
+    // meet a warp that has yet to read. With two warps there is only one or the other.
+    if (warp_count_ >= 2) {
+      favourite_ = int(warp_count_ == 2 ? random() % 2 : 1 + random() % std::uint64_t(warp_count_ - 1));
+    }
+  }
+  wait();
+  return result_;
+}
+
+std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site at, LaneInput in, WarpFunction f) {
+  Thread& self = *running_;
+  const int index = index_of(self), base = index / kLanes * kLanes, lane = index % kLanes;
+  Warp& warp = warps_[index / kLanes];
+  const auto refuse = [&](const std::string& why) {
+    fail_thread(std::string(what) + " with mask " + mask_text(mask) + " " + why, at);
+  };
+  if ((mask >> lane & 1u) == 0) refuse("called by lane " + text(lane) + ", which the mask does not name");
+  if ((mask & ~warp.present) != 0) {
+    refuse("names lanes " + lanes_text(mask & ~warp.present) + ", which are not in the block: its last warp has " +
+           text(std::popcount(warp.present)) + " threads");
+  }
+  if ((mask & warp.exited) != 0) refuse("names lanes " + lanes_text(mask & warp.exited) + ", which have exited");
+  if (in.width < 1 || in.width > kLanes || (in.width & (in.width - 1)) != 0) {
+    refuse("has width " + text(in.width) + ", expected a power of two up to 32");
+  }
+  self.in = in;
+  auto group = std::find_if(warp.groups.begin(), warp.groups.end(),
+                            [&](const Group& g) { return g.mask == mask && g.f == f && same(g.at, at); });
+  if (group == warp.groups.end()) group = warp.groups.insert(group, {mask, f, at, 0});
+  group->waiting |= 1u << lane;
+  if (group->waiting != mask) {
+    self.state = Thread::State::in_warp;
+    self.what = what;
+    self.at = at;
+    self.mask = mask;
+    wait();
+    return self.out;
+  }
+  // The last to arrive does the work and goes on.
+  warp.groups.erase(group);
+  LaneInput all[kLanes];
+  std::uint64_t out[kLanes] = {};
+  for (std::uint32_t left = mask; left != 0; left &= left - 1) {
+    const int l = std::countr_zero(left);
+    all[l] = threads_[base + l].in;
+  }
+  f(all, out, mask);
+  for (std::uint32_t left = mask & ~(1u << lane); left != 0; left &= left - 1) {
+    Thread& thread = threads_[base + std::countr_zero(left)];
+    thread.out = out[index_of(thread) % kLanes];
+    ready(thread);
+  }
+  return out[lane];
+}
+
+void* Engine::shared_array(const void* key, std::size_t bytes, std::size_t alignment) {
+  for (const SharedArray& array : shared_) {
+    if (array.key == key) return array.data.get();
+  }
+  static_bytes_ += bytes;
+  constexpr std::size_t kMostStatic = 48 * 1024;
+  if (static_bytes_ > kMostStatic) {
+    fail_thread("LEVIN_SHARED arrays of " + text(static_bytes_) + " bytes, at most " + text(kMostStatic) +
+                    "; use LEVIN_SHARED_DYNAMIC",
+                Site::current());
+  }
+  shared_.push_back({key, nan_filled(bytes, alignment)});
+  return shared_.back().data.get();
+}
+
+// ---- The calls of simt.h
+
+int barrier(Vote vote, int predicate, const char* what, Site at) {
+  return in_kernel(what).barrier(vote, predicate, what, at);
+}
+std::uint64_t warp_collective(std::uint32_t mask, const char* what, Site at, LaneInput in, WarpFunction f) {
+  return in_kernel(what).warp_collective(mask, what, at, in, f);
+}
+void* shared_array(const void* key, std::size_t bytes, std::size_t alignment) {
+  return in_kernel("LEVIN_SHARED").shared_array(key, bytes, alignment);
+}
+void* shared_dynamic() {
+  Engine& e = in_kernel("LEVIN_SHARED_DYNAMIC");
+  if (e.shared_dynamic() == nullptr) {
+    e.fail_thread("LEVIN_SHARED_DYNAMIC: the launch gives no bytes of shared memory; set Grid::shared",
+                  Site::current());
+  }
+  return e.shared_dynamic();
+}
+void trap(Site at) { in_kernel("__trap").fail_thread("__trap", at); }
+void fail_misaligned(const void* p, std::size_t bytes, Site at) {
+  in_kernel("a load or store")
+      .fail_thread("misaligned address: an access of " + text(bytes) + " bytes at " +
+                       text(reinterpret_cast<std::uintptr_t>(p) % bytes) + " bytes above a multiple of that",
+                   at);
+}
+
+}  // namespace levin::simt

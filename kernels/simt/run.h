@@ -1,0 +1,54 @@
+// Runs a CUDA kernel's body on the host: every thread of a block is a fiber, blocks run one after another on the calling
+// thread. README.md in this folder says what that shows and what it cannot.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/simt/types.h"
+
+namespace levin::simt {
+
+// In which order the threads of a block run between the points where they wait. A right kernel gives the same bits in
+// all of them. `ascending` and `descending` go round the block (and through the grid) in order of the thread index;
+// `shuffled` picks by the seed; `greedy_warp` lets one warp run as far as it can before any other moves, which is what
+// shows a missing barrier.
+enum class Schedule : std::uint8_t { ascending, descending, shuffled, greedy_warp };
+inline constexpr Schedule kSchedules[] = {Schedule::ascending, Schedule::descending, Schedule::shuffled,
+                                          Schedule::greedy_warp};
+[[nodiscard]] const char* name(Schedule schedule);
+
+// For all launches of the process that start from now on, on any thread; at start `ascending`. Bits of the seed above
+// the lowest 56 are dropped.
+void set_schedule(Schedule schedule, std::uint64_t seed = 0);
+[[nodiscard]] Schedule schedule();
+
+// A reference to a callable without arguments; it must outlive the call that is given it.
+class Body {
+ public:
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, Body>) Body(F&& f)
+      : object_(const_cast<void*>(static_cast<const void*>(&f))),
+        call_([](void* object) { (*static_cast<std::remove_reference_t<F>*>(object))(); }) {}
+  void operator()() const { call_(object_); }
+
+ private:
+  void* object_;
+  void (*call_)(void*);
+};
+
+// Calls `body` once for each thread of the grid and returns when all are done; `name` is for messages. May be called
+// from several threads at once. Throws
+//   CudaError      what CUDA refuses: a dimension of 0 or above CUDA's limits, more than 1024 threads a block, more than
+//                  227 KiB of shared memory
+//   InternalError  a launch from within a kernel; barriers that threads of a block reach at different places, or that
+//                  some leave before; warp functions whose mask names a lane that is not there; more than 48 KiB in
+//                  LEVIN_SHARED arrays
+// and what `body` throws. After an error the other threads of the block are unwound, the blocks left do not run, and the
+// next launch starts afresh.
+void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name);
+
+// For tests: how often this thread has passed from one stack to another since it started.
+[[nodiscard]] std::uint64_t switches();
+
+}  // namespace levin::simt
