@@ -32,23 +32,24 @@ std::uint64_t next_seq() {
 Node::Node(Kind kind) : seq_(next_seq()), kind_(kind) {}
 
 // Note [Freeing graphs]
-// A chain of a million nodes must not free itself by recursion. The last owner of a node takes its edges into a list
-// before the node, and with it the saved tensors, is destroyed: while the list holds a producer, dropping a saved tensor
-// that it produced can not be the last reference. Each producer then leaves the list in the same loop.
+// A chain of a million nodes must not free itself by recursion, and a release must not allocate: it may not throw. So
+// dying nodes are linked through a field of theirs. A node first drops what it saved, while its edges still hold the
+// producers: a saved tensor then is never the last owner of its producer. Then each producer that loses its last owner
+// with an edge, which happens once, joins the list.
 void Node::dispose() noexcept {
-  std::vector<detail::Ref<Node>> pending;
-  Node* node = this;
-  while (node) {
+  Node* dying = this;
+  while (dying) {
+    Node* node = dying;
+    dying = node->next_;
+    node->free_saved();
     for (Edge& e : node->edges()) {
-      if (e.node) pending.push_back(std::move(e.node));
+      if (!e.node) continue;
+      Node* producer = e.node.detach();
+      if (!producer->drop()) continue;
+      producer->next_ = dying;
+      dying = producer;
     }
     delete node;
-    node = nullptr;
-    while (!pending.empty() && !node) {
-      Node* next = pending.back().detach();
-      pending.pop_back();
-      if (next->drop()) node = next;
-    }
   }
 }
 

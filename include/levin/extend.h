@@ -9,8 +9,8 @@
 //   Tensor square(const Tensor& x) { return apply(Square{}, x); }
 //
 // `backward` calls public ops, so that it is differentiable itself, to any order. It gets one gradient an output (zeros
-// where nothing flowed) and returns one an input, undefined where not needed. `forward` returns tensors of its own: of an
-// input that passes through it returns detach(), since apply() hangs the record on what comes back.
+// where nothing flowed) and returns one an input, undefined where not needed. apply() hangs the record on what `forward`
+// returns, so an input that it returns unchanged comes back as a detach(): another handle on the same data.
 #pragma once
 
 #include <array>
@@ -81,6 +81,9 @@ class LEVIN_API Node : public detail::RefCounted {
   std::uint64_t seq_;
   Kind kind_;
   bool wants_grad_ = true;
+
+ private:
+  Node* next_ = nullptr;  // in dispose(): the list of nodes to destroy
 };
 inline Edge::Edge(detail::Ref<Node> n, std::uint32_t s) : node(std::move(n)), slot(s) {}
 inline Edge::Edge(const Edge&) = default;
@@ -316,6 +319,18 @@ class OpNode final : public Node {
   std::conditional_t<kSingle, std::tuple<>, std::unique_ptr<OutputMeta[]>> shapes_;
 };
 
+// A tensor that is not the op's own (an input passed through, or one with a history) must not lose its record to this op's.
+template <class Out>
+void make_own(Out& out, std::span<const Tensor* const> inputs) {
+  for (Tensor& t : Outputs<Out>::list(out)) {
+    if (!t.defined()) continue;
+    bool foreign = bool(t.get().meta);
+    for (const Tensor* in : inputs) foreign |= in->impl() == t.impl();
+    if (foreign) [[unlikely]]
+      t = t.detach();
+  }
+}
+
 template <class O, std::size_t N, class Out>
 void record(O&& op, Out& out, std::span<const Tensor* const> inputs) {
   auto* node = new OpNode<std::remove_cvref_t<O>, Out, N>(std::move(op), inputs);
@@ -344,6 +359,7 @@ requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) {
     return op.forward(in...);
   }();
   const std::array<const Tensor*, sizeof...(T)> inputs{&in...};
+  detail::make_own(out, inputs);
   if constexpr (detail::Differentiable<O>) {
     if (record) detail::record<O, sizeof...(T)>(std::move(op), out, inputs);
   }
@@ -364,6 +380,7 @@ auto apply(O op, std::span<const Tensor> in) {
   }();
   std::vector<const Tensor*> inputs;
   for (const Tensor& t : in) inputs.push_back(&t);
+  detail::make_own(out, inputs);
   if constexpr (detail::Differentiable<O>) {
     if (record) detail::record<O, 0>(std::move(op), out, inputs);
   }
