@@ -90,16 +90,27 @@ struct alignas(64) Place {
 };
 
 struct Team {
-  explicit Team(int n) : places(static_cast<size_t>(n - 1)), arena(std::max(1, n - 1), 0) {}
+  explicit Team(int n) : places(static_cast<size_t>(n - 1)), arena(std::max(1, n - 1), 0) {
+    // Here, where it may throw: TBB waits for ever for an arena whose making failed in the first enqueue().
+    if (n > 1) arena.initialize();
+  }
 
-  // Puts the loop into the place of an idle worker, and sends for one where there is none.
+  // Puts the loop into the place of an idle worker, and sends for one where there is none. Whether one could be sent for
+  // (there may be no memory for the message, or no thread) is no concern of the loop's: its caller can do all of it.
   bool post(size_t index, Loop& loop) {
     std::atomic<uintptr_t>& state = places[index].state;
     uintptr_t seen = state.load(std::memory_order_relaxed);
     while (seen == Place::kEmpty || seen == Place::kFree)
       if (state.compare_exchange_weak(seen, reinterpret_cast<uintptr_t>(&loop), std::memory_order_acq_rel)) {
-        if (seen == Place::kEmpty) arena.enqueue([this, index] { serve(index); });
-        return true;
+        if (seen == Place::kFree) return true;
+        try {
+          arena.enqueue([this, index] { serve(index); });
+          return true;
+        } catch (...) {
+          // What failed may be the waking of a thread, after the message was left: then somebody may have the loop.
+          auto mine = reinterpret_cast<uintptr_t>(&loop);
+          return !state.compare_exchange_strong(mine, Place::kEmpty, std::memory_order_acq_rel);
+        }
       }
     return false;
   }
@@ -116,6 +127,8 @@ struct Team {
     auto last = Clock::now();
     for (unsigned spins = 1;; ++spins) {
       uintptr_t seen = state.load(std::memory_order_acquire);
+      // Not ours: a worker whose sending was thought to have failed, and who came after all. See post().
+      if (seen == Place::kEmpty || seen == Place::kBusy) return;
       if (seen != Place::kFree) {
         if (!state.compare_exchange_strong(seen, Place::kBusy, std::memory_order_acq_rel)) continue;
         Loop& loop = *reinterpret_cast<Loop*>(seen);
@@ -143,11 +156,11 @@ struct Teams {
 
   void use(int n) {
     const std::lock_guard lock(mutex);
-    Team& team = all.try_emplace(n, n).first->second;
     // TBB starts no more workers than cores unless it is told to: a test may ask for more.
     more_workers.reset();
     if (n > tbb::info::default_concurrency())
       more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(n));
+    Team& team = all.try_emplace(n, n).first->second;
     current.store(&team, std::memory_order_release);
     threads.store(n, std::memory_order_relaxed);
   }
