@@ -9,59 +9,14 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/conv_products_test.h"
+#include "kernels/rows_test.h"
+
 using namespace levin;
 using namespace levin::kernels;
+using namespace levin::kernels::test;
 
 namespace {
-
-std::vector<CpuLevel> levels() {
-  std::vector<CpuLevel> all{CpuLevel::base};
-  if (cpu_level() >= CpuLevel::v3) all.push_back(CpuLevel::v3);
-  if (cpu_level() >= CpuLevel::v4) all.push_back(CpuLevel::v4);
-  return all;
-}
-
-struct Threads {
-  int before = num_threads();
-  explicit Threads(int n) { set_num_threads(n); }
-  ~Threads() { set_num_threads(before); }
-};
-
-template <class T>
-std::vector<T> random_numbers(int64_t n, uint32_t seed) {
-  std::mt19937 gen(seed);
-  std::vector<T> x(static_cast<size_t>(n));
-  for (T& v : x) v = T(float(gen() >> 8) * 0x1p-23f - 1.0f);
-  return x;
-}
-
-template <class T>
-constexpr double eps_of() {
-  if constexpr (std::is_same_v<T, double>) return 0x1p-52;
-  if constexpr (std::is_same_v<T, float>) return 0x1p-23;
-  if constexpr (std::is_same_v<T, f16>) return 0x1p-10;
-  return 0x1p-7;
-}
-
-// Calls f(x index, w index, y index) for every product of the sum that is y; all three results are sums of such products.
-template <class F>
-void each_product(const ConvShape& s, F&& f) {
-  const int64_t gin = s.group_in(), gout = s.group_out();
-  for (int64_t n = 0; n < s.batch; ++n)
-    for (int64_t o = 0; o < s.out_channels; ++o)
-      for (int64_t p = 0; p < s.out_height(); ++p)
-        for (int64_t q = 0; q < s.out_width(); ++q)
-          for (int64_t c = 0; c < gin; ++c)
-            for (int64_t i = 0; i < s.kernel_h; ++i)
-              for (int64_t j = 0; j < s.kernel_w; ++j) {
-                const int64_t row = p * s.stride_h - s.padding_h + i * s.dilation_h;
-                const int64_t col = q * s.stride_w - s.padding_w + j * s.dilation_w;
-                if (row < 0 || row >= s.height || col < 0 || col >= s.width) continue;
-                f(((n * s.in_channels + o / gout * gin + c) * s.height + row) * s.width + col,
-                  ((o * gin + c) * s.kernel_h + i) * s.kernel_w + j,
-                  ((n * s.out_channels + o) * s.out_height() + p) * s.out_width() + q);
-              }
-}
 
 // A result against the f64 sum, within (terms + 4) * eps / 2 * (sum of absolute values) and one rounding.
 struct Expected {
@@ -72,7 +27,7 @@ struct Expected {
   double worst(const std::vector<T>& got) const {
     double most = 0;
     for (size_t i = 0; i < sum.size(); ++i) {
-      const double bound = (terms[i] + 4) * eps_of<Accumulator<T>>() / 2 * abs[i] + eps_of<T>() / 2 * std::abs(sum[i]) +
+      const double bound = (terms[i] + 4) * kEps<Accumulator<T>> * abs[i] + kEps<T> * std::abs(sum[i]) +
                            (sizeof(T) == 2 ? 0x1p-25 : 0x1p-1000);
       most = std::max(most, std::isfinite(double(got[i])) ? std::abs(double(got[i]) - sum[i]) / bound : 1e30);
     }
@@ -95,8 +50,8 @@ void check(const ConvShape& s, CpuLevel level) {
   CAPTURE(s.groups);
   const int64_t nx = s.batch * s.in_channels * s.height * s.width, ny = s.batch * s.out_channels * s.pixels(),
                 nw = s.out_channels * s.group_in() * s.taps();
-  const auto x = random_numbers<T>(nx, 1), w = random_numbers<T>(nw, 2), b = random_numbers<T>(s.out_channels, 3),
-             gy = random_numbers<T>(ny, 4);
+  const auto x = numbers<T>(nx, 1, 1), w = numbers<T>(nw, 1, 2), b = numbers<T>(s.out_channels, 1, 3),
+             gy = numbers<T>(ny, 1, 4);
   const T nan = T(std::numeric_limits<float>::quiet_NaN());
   std::vector<T> y(size_t(ny), nan), y_plain = y, gx(size_t(nx), nan), gw(size_t(nw), nan),
                                      gb(size_t(s.out_channels), nan);
@@ -287,7 +242,7 @@ TEST_CASE("convolution has the same bits on one, two and three threads") {
     for (const ConvShape& s : {kShapes[0], kShapes[1], kShapes[8]}) {
       const int64_t nx = s.batch * s.in_channels * s.height * s.width, ny = s.batch * s.out_channels * s.pixels(),
                     nw = s.out_channels * s.group_in() * s.taps();
-      const auto x = random_numbers<float>(nx, 1), w = random_numbers<float>(nw, 2), gy = random_numbers<float>(ny, 4);
+      const auto x = numbers<float>(nx, 1, 1), w = numbers<float>(nw, 1, 2), gy = numbers<float>(ny, 1, 4);
       std::vector<float> all[3];
       for (int threads = 1; threads <= 3; ++threads) {
         const Threads guard(threads);

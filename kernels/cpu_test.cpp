@@ -20,17 +20,12 @@
 #endif
 
 #include "kernels/lib/scratch.h"
+#include "kernels/rows_test.h"
 #include "levin/error.h"
+#include "tests/memory.h"
 
 using namespace levin::kernels;
-
-namespace {
-struct Threads {
-  int before = num_threads();
-  explicit Threads(int n) { set_num_threads(n); }
-  ~Threads() { set_num_threads(before); }
-};
-}  // namespace
+using levin::kernels::test::Threads;
 
 TEST_CASE("parallel_for visits every index once, in chunks that depend on n and grain alone") {
   for (const int threads : {1, 2, 5}) {
@@ -162,6 +157,31 @@ TEST_CASE("the child of a fork has no workers and runs its loops alone") {
   REQUIRE(child > 0);
   int status = -1;
   CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a loop that can not send for its workers is run by its caller") {
+  // In a child without memory the message to a worker can not be made.
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);
+    set_num_threads(100);
+    levin::test::use_up_memory();
+    bool right = true;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      std::atomic<int64_t> sum{0};
+      try {
+        Cpu{}.parallel_for(1000, 1, [&](int64_t b, int64_t e) { sum += e - b; });
+      } catch (...) { right = false; }
+      right = right && sum == 1000;
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(status == 0);
 }
 #endif

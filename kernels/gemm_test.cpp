@@ -9,39 +9,13 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/rows_test.h"
+
 using namespace levin;
 using namespace levin::kernels;
+using namespace levin::kernels::test;
 
 namespace {
-
-std::vector<CpuLevel> levels() {
-  std::vector<CpuLevel> all{CpuLevel::base};
-  if (cpu_level() >= CpuLevel::v3) all.push_back(CpuLevel::v3);
-  if (cpu_level() >= CpuLevel::v4) all.push_back(CpuLevel::v4);
-  return all;
-}
-
-struct Threads {
-  int before = num_threads();
-  explicit Threads(int n) { set_num_threads(n); }
-  ~Threads() { set_num_threads(before); }
-};
-
-template <class T>
-std::vector<T> random_numbers(size_t n, uint32_t seed) {
-  std::mt19937 gen(seed);
-  std::vector<T> x(n);
-  for (T& v : x) v = T(float(gen() >> 8) * 0x1p-23f - 1.0f);  // [-1, 1)
-  return x;
-}
-
-template <class T>
-constexpr double eps_of() {
-  if constexpr (std::is_same_v<T, double>) return 0x1p-52;
-  if constexpr (std::is_same_v<T, float>) return 0x1p-23;
-  if constexpr (std::is_same_v<T, f16>) return 0x1p-10;
-  return 0x1p-7;
-}
 
 // A matrix in a layout: 0 rows contiguous, 1 columns contiguous, 2 rows with room between them, 3 every second number.
 template <class T>
@@ -53,7 +27,7 @@ struct Stored {
     if (layout == 1) row = 1, col = rows;
     if (layout == 2) row = cols + 5, size = rows * row;
     if (layout == 3) row = 2 * cols + 1, col = 2, size = rows * row;
-    data = random_numbers<T>(size_t(size + 1), seed);
+    data = numbers<T>(size + 1, 1, seed);
     view = {data.data(), row, col};
   }
   double at(int64_t i, int64_t j) const { return double(float_or_double(view.data[i * view.row + j * view.col])); }
@@ -78,8 +52,8 @@ void check(const Case& t, CpuLevel level) {
   const auto [m, n, k] = t.size;
   const Stored<T> a(m, k, t.a_layout, 1), b(k, n, t.b_layout, 2);
   const int64_t ldc = n + 3;
-  const std::vector<C> before = random_numbers<C>(size_t(m * ldc), 3);
-  const std::vector<T> col_bias = random_numbers<T>(size_t(n), 4), row_bias = random_numbers<T>(size_t(m), 5);
+  const std::vector<C> before = numbers<C>(m * ldc, 1, 3);
+  const std::vector<T> col_bias = numbers<T>(n, 1, 4), row_bias = numbers<T>(m, 1, 5);
   std::vector<C> c = before;
   if (t.beta == 0)
     for (C& x : c) x = C(std::numeric_limits<float>::quiet_NaN());  // must not be read
@@ -103,7 +77,7 @@ void check(const Case& t, CpuLevel level) {
       if (t.row_bias) want += double(row_bias[size_t(i)]), scale += 1;
       // |error| <= (k + 4) * eps / 2 * (sum of |a b| and the rest), and one rounding to C.
       using F = Accumulator<T>;
-      const double bound = double(k + 4) * eps_of<F>() / 2 * scale + eps_of<C>() / 2 * std::abs(want) + 1e-300;
+      const double bound = double(k + 4) * kEps<F> * scale + kEps<C> * std::abs(want) + 1e-300;
       const double got = double(c[size_t(i * ldc + j)]);
       worst = std::max(worst, std::isfinite(got) ? std::abs(got - want) / (bound + 0x1p-25 * (sizeof(C) == 2)) : 1e30);
     }
@@ -156,7 +130,7 @@ TEST_CASE("gemm reads every layout, scales, accumulates and adds biases, in ever
 
 TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
   for (const CpuLevel level : levels()) {
-    const std::vector<float> row{1, 2, 3, 4, 5}, b = random_numbers<float>(5 * 40, 1);
+    const std::vector<float> row{1, 2, 3, 4, 5}, b = numbers<float>(5 * 40, 1, 1);
     std::vector<float> c(20 * 40);
     cpu::gemm(Cpu{level}, GemmSize{20, 40, 5}, Matrix<float>{row.data(), 0, 1}, Matrix<float>{b.data(), 40, 1},
               c.data(), 40);
@@ -221,8 +195,8 @@ TEST_CASE("gemm_batched equals its products one by one, bit for bit, with any st
          {GemmSize{5, 7, 9}, GemmSize{33, 20, 40}, GemmSize{1, 50, 8}, GemmSize{200, 210, 220}}) {
       const auto [m, n, k] = size;
       const int64_t heads = 2, rows = 3;
-      const std::vector<float> a = random_numbers<float>(size_t(rows * heads * m * k), 1);
-      const std::vector<float> b = random_numbers<float>(size_t(rows * k * n), 2);
+      const std::vector<float> a = numbers<float>(rows * heads * m * k, 1, 1);
+      const std::vector<float> b = numbers<float>(rows * k * n, 1, 2);
       std::vector<float> c(size_t(rows * heads * m * n)), want(c.size());
       // b is the same for every head; c lies head by head.
       const BatchDim batch[] = {{rows, heads * m * k, k * n, m * n}, {heads, m * k, 0, rows * m * n}};

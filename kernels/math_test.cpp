@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/rows_test.h"
+
 #include "kernels/cpu.h"
 
 namespace levin::kernels {
@@ -39,6 +41,8 @@ LEVIN_PICK(map_pow)
 }  // namespace cpu
 
 namespace {
+
+using test::levels;
 // The reference is computed in the next wider type.
 template <class F>
 using Wide = std::conditional_t<sizeof(F) == 4, double, long double>;
@@ -137,13 +141,6 @@ std::vector<F> sweep(double limit) {
   for (const double span : {0.7, 4.0, 30.0, 120.0, 760.0})
     for (int i = 0; i < n; ++i) add(F((i - n / 2 + 0.37) * (2 * span / n)));
   return x;
-}
-
-std::vector<CpuLevel> levels() {
-  std::vector<CpuLevel> all{CpuLevel::base};
-  if (cpu_level() >= CpuLevel::v3) all.push_back(CpuLevel::v3);
-  if (cpu_level() >= CpuLevel::v4) all.push_back(CpuLevel::v4);
-  return all;
 }
 
 template <class F, class Map, class Ref>

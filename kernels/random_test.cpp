@@ -7,15 +7,12 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/rows_test.h"
+
 namespace levin::kernels {
 namespace {
 
-std::vector<CpuLevel> levels() {
-  std::vector<CpuLevel> all{CpuLevel::base};
-  if (cpu_level() >= CpuLevel::v3) all.push_back(CpuLevel::v3);
-  if (cpu_level() >= CpuLevel::v4) all.push_back(CpuLevel::v4);
-  return all;
-}
+using test::levels;
 
 // Runs `draw` (on, out, n, range) at every level and thread count; all bits must agree with base on one thread, and
 // with a draw of fewer elements and one that starts later.

@@ -1,6 +1,8 @@
-// What the tests of row kernels share: the levels of this CPU, test numbers, and comparison with a reference in double.
+// What the tests of kernels share: the levels of this CPU, a number of threads, test numbers, comparison with a reference
+// in double.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +26,15 @@ inline std::vector<CpuLevel> levels() {
   if (cpu_level() >= CpuLevel::v4) all.push_back(CpuLevel::v4);
   return all;
 }
+
+// Runs kernels on n threads while it lives.
+struct Threads {
+  int before = num_threads();
+  explicit Threads(int n) { set_num_threads(n); }
+  ~Threads() { set_num_threads(before); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+};
 
 template <class T>
 inline constexpr double kEps = std::is_same_v<T, double>  ? 0x1p-53

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/conv.cuh"
+#include "kernels/conv_products_test.h"
 #include "kernels/rows_test.h"
 
 using namespace levin;
@@ -45,24 +46,6 @@ struct Data {
         b(numbers<float>(s.out_channels, 1, 3)),
         gy(numbers<float>(s.batch * s.out_channels * s.pixels(), 1, 4)) {}
 };
-
-// Every product x * w that is part of an output: f(x index, w index, y index).
-template <class F>
-void each_product(const ConvShape& s, F&& f) {
-  for (int64_t n = 0; n < s.batch; ++n)
-    for (int64_t o = 0; o < s.out_channels; ++o)
-      for (int64_t p = 0; p < s.out_height(); ++p)
-        for (int64_t q = 0; q < s.out_width(); ++q)
-          for (int64_t c = 0; c < s.in_channels; ++c)
-            for (int64_t i = 0; i < s.kernel_h; ++i)
-              for (int64_t j = 0; j < s.kernel_w; ++j) {
-                const int64_t row = p - s.padding_h + i, col = q - s.padding_w + j;
-                if (row < 0 || row >= s.height || col < 0 || col >= s.width) continue;
-                f(size_t(((n * s.in_channels + c) * s.height + row) * s.width + col),
-                  size_t(((o * s.in_channels + c) * s.kernel_h + i) * s.kernel_w + j),
-                  size_t(((n * s.out_channels + o) * s.out_height() + p) * s.out_width() + q));
-              }
-}
 
 // The bound of Note [Error of Winograd] for numbers in [-1, 1): 256 * 2^-24 * sqrt(terms) for 5x5, 128 for 3x3.
 double worst(const std::vector<float>& got, const std::vector<double>& want, int64_t kernel, int64_t terms) {
