@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <typeinfo>
 #include <unordered_map>
 
+#include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -224,9 +226,16 @@ void Module::convert_all(Convert convert) {
       const Tensor old = s.value->detach();
       Tensor value = convert(old);
       if (value.impl() == old.impl()) continue;
-      value.requires_grad_(s.value->requires_grad());
-      const Tensor grad = s.value->requires_grad() ? s.value->grad() : Tensor();
-      if (grad.defined()) value.set_grad(convert(grad.detach()));
+      if (detail::Leaf* leaf = detail::leaf_of(*s.value)) {
+        value.requires_grad_();
+        const Tensor grad = s.value->grad();
+        if (grad.defined()) value.set_grad(convert(grad.detach()));
+        {
+          const std::lock_guard lock(leaf->mutex);
+          detail::leaf_of(value)->hooks = leaf->hooks;
+        }
+        value.requires_grad_(leaf->wants_grad());
+      }
       ready.emplace_back(s.value, std::move(value));
     }
     for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(*s.value));

@@ -237,6 +237,32 @@ TEST_CASE("to(dtype) converts values, gradients and floating buffers in place; h
   CHECK(!handles[0].value->grad().defined());
 }
 
+TEST_CASE("to(dtype) takes the gradients of frozen parameters and the hooks on gradients along") {
+  Generator gen(1);
+  Block net({.gen = gen, .device = cpu});
+  Tensor& weight = net.fc.weight;
+  int calls = 0;
+  DType seen = DType::f32;
+  HookHandle hook = on_gradient_complete(weight, [&](const Tensor& g) {
+    ++calls;
+    seen = g.dtype();
+  });
+  weight.set_grad(full({3, 3}, 0.5, cpu));
+  weight.requires_grad_(false);
+  net.to(DType::f64);
+  CHECK(!weight.requires_grad());
+  REQUIRE(weight.grad().defined());
+  CHECK(weight.grad().to_vector<double>() == std::vector<double>(9, 0.5));
+  weight.requires_grad_();
+  backward(sum(weight * 2));
+  CHECK(calls == 1);
+  CHECK(seen == DType::f64);
+  CHECK(weight.grad().to_vector<double>() == std::vector<double>(9, 2.5));
+  hook.remove();
+  backward(sum(weight));
+  CHECK(calls == 1);
+}
+
 TEST_CASE("a state goes from one net to another; values are copied, not shared") {
   Generator gen(1), other(2);
   Block from({.gen = gen, .device = cpu}), to({.gen = other, .device = cpu});

@@ -146,8 +146,9 @@ class LEVIN_API Module {
   // ---- Parameters as a whole
   void zero_grad();                     // gradients become undefined
   void requires_grad_(bool on = true);  // false freezes: no gradient is recorded or written
-  // Values, gradients and buffers move, or nothing when one can not; `to(dtype)` leaves integer buffers alone. Handles to
-  // parameters (ParamRef) see the new values; tensors copied from them and gradient hooks stay with the old.
+  // Values, gradients (of frozen parameters as well) and buffers move, or nothing when one can not; `to(dtype)` leaves
+  // integer buffers alone. Handles to parameters (ParamRef) see the new values, and hooks on their gradients go with them;
+  // tensors copied from them, and graphs recorded before, stay with the old.
   void to(Device device);
   void to(DType dtype);  // throws DTypeError unless floating
   [[nodiscard]] Device device() const;
