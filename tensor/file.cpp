@@ -12,6 +12,7 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -60,8 +61,10 @@ std::size_t total(Parts parts) {
   return bytes;
 }
 
+std::string folder_of(const std::string& path) { return path.substr(0, path.find_last_of('/') + 1); }
+
 [[noreturn]] void fail_writing(const std::string& path, const char* what, int error, std::size_t bytes) {
-  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
+  const std::string folder = folder_of(path);
   struct statvfs disk {};
   if ((error == ENOSPC || error == EDQUOT) && ::statvfs(folder.empty() ? "." : folder.c_str(), &disk) == 0) {
     fail<FileError>(path, ": ", what, " failed: ", reason(error), "; ", bytes, " bytes are needed, ",
@@ -87,6 +90,19 @@ void sync(int fd, const std::string& path, std::size_t bytes) {
     if (errno == EINVAL || errno == EROFS) return;  // a file system that knows no fsync
     fail_writing(path, "fsync", errno, bytes);
   }
+}
+
+// Owner and mode as they were, as far as the file system and our rights go: content is worth more than either.
+void keep_attributes(int fd, const struct stat& was) {
+  struct stat now {};
+  if (::fstat(fd, &now) != 0) return;
+  mode_t mode = was.st_mode & 07777u;
+  if ((now.st_uid != was.st_uid || now.st_gid != was.st_gid) && ::fchown(fd, was.st_uid, was.st_gid) != 0) {
+    mode &= 0777u;  // setuid for another user would be a gift
+    // Bits of the group were meant for another group.
+    if (now.st_gid != was.st_gid && ::fchown(fd, static_cast<uid_t>(-1), was.st_gid) != 0) mode &= ~mode_t{070};
+  }
+  (void)::fchmod(fd, mode);
 }
 
 // What a failing disk or file system made of the bytes shows before the old file is given up.
@@ -161,21 +177,40 @@ bool remove_if_stale(const std::string& path, pid_t writer) {
   return ::unlink(path.c_str()) == 0;
 }
 
+// Where a chain of symbolic links leads, whether or not a file is there.
+std::string followed(std::string path) {
+  constexpr int kMostLinks = 40;  // as Linux
+  for (int i = 0; i < kMostLinks; ++i) {
+    char target[PATH_MAX];
+    const ssize_t n = ::readlink(path.c_str(), target, sizeof target);
+    if (n <= 0) return path;  // not a link, or one that the calls to come will explain
+    if (n == sizeof target) fail_writing(path, "following the link", ENAMETOOLONG, 0);
+    const std::string to(target, static_cast<std::size_t>(n));
+    path = to.front() == '/' ? to : folder_of(path) + to;
+  }
+  fail_writing(path, "following the link", ELOOP, 0);
+}
+
 }  // namespace
 
-void write_file_atomically(const std::string& path, Parts parts) {
+void write_file_atomically(const std::string& given, Parts parts) {
   struct stat existing {};
-  if (::stat(path.c_str(), &existing) == 0 && !S_ISREG(existing.st_mode)) {
+  const bool exists = ::stat(given.c_str(), &existing) == 0;
+  if (exists && !S_ISREG(existing.st_mode)) {
+    const std::string& path = given;
     Descriptor fd(open_retrying(path.c_str(), O_WRONLY));
     if (fd.get() < 0) fail_writing(path, "opening", errno, total(parts));
     write_all(fd.get(), path, parts);
     if (!fd.close()) fail_writing(path, "closing", errno, total(parts));
     return;
   }
+  const std::string path = followed(given);
+  // Nobody may read more of it than of the old file, at no time.
+  const mode_t mode = exists ? 0600 : 0666;
   std::string name = temporary_name(path);
   int opened = -1;
   while (true) {
-    opened = open_retrying(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
+    opened = open_retrying(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, mode);
     if (opened < 0 && errno == EEXIST) {
       if (!remove_if_stale(name, ::getpid())) name = temporary_name(path);
       continue;
@@ -188,16 +223,20 @@ void write_file_atomically(const std::string& path, Parts parts) {
     ::close(opened);
   }
   Descriptor fd(opened);
-  const Descriptor lock(::fcntl(opened, F_DUPFD_CLOEXEC, 0));  // keeps the lock when fd is closed
+  const Descriptor lock(::fcntl(opened, F_DUPFD_CLOEXEC, 0));  // keeps the file locked and at hand when fd is closed
   Temporary temporary(name);
   write_all(fd.get(), path, parts);
   sync(fd.get(), path, total(parts));
   if (!fd.close()) fail_writing(path, "closing", errno, total(parts));
   compare(name, parts);
+  if (exists) {  // last, since they may forbid us to read it
+    keep_attributes(lock.get(), existing);
+    sync(lock.get(), path, total(parts));
+  }
   if (::rename(name.c_str(), path.c_str()) != 0) fail_writing(path, "renaming", errno, total(parts));
   temporary.kept = true;
   // The rename itself is only safe once the directory is on disk.
-  const std::string folder = path.substr(0, path.find_last_of('/') + 1);
+  const std::string folder = folder_of(path);
   const Descriptor directory(open_retrying(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY));
   if (directory.get() >= 0) sync(directory.get(), path, total(parts));
 }

@@ -238,6 +238,50 @@ TEST_CASE("threads that write the same file leave one of their contents, whole")
   CHECK(entries(folder.path()) == 1);
 }
 
+namespace {
+mode_t mode_of(const std::string& path) {
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  return info.st_mode & 07777u;
+}
+}  // namespace
+
+TEST_CASE("a file keeps its mode when it is replaced, and a new one has what the umask leaves") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x";
+  const mode_t mask = ::umask(027);
+  write_file_atomically(path, "1");
+  ::umask(mask);
+  CHECK(mode_of(path) == 0640);
+  for (const mode_t mode : {0600, 0644, 0755, 0666, 0400, 0200}) {
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    write_file_atomically(path, std::to_string(mode));
+    CHECK(mode_of(path) == mode);
+    REQUIRE(::chmod(path.c_str(), 0600) == 0);
+    CHECK(read_file(path, 10) == std::to_string(mode));
+  }
+}
+
+TEST_CASE("a symbolic link stays, and what it leads to is written") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "there");
+  std::filesystem::create_symlink("there/real", folder / "near");     // relative to the link's folder
+  std::filesystem::create_symlink(folder / "near", folder / "link");  // through another one, absolute
+  write_file_atomically(folder / "link", "new");                      // nothing was there
+  CHECK(std::filesystem::is_symlink(folder / "link"));
+  CHECK(std::filesystem::is_symlink(folder / "near"));
+  CHECK(read_file(folder / "there/real", 10) == "new");
+  REQUIRE(::chmod((folder / "there/real").c_str(), 0604) == 0);
+  write_file_atomically(folder / "link", "newer");
+  CHECK(std::filesystem::is_symlink(folder / "link"));
+  CHECK(read_file(folder / "there/real", 10) == "newer");
+  CHECK(mode_of(folder / "there/real") == 0604);
+  CHECK(entries(folder.path()) == 3);
+  CHECK(entries(folder / "there") == 1);
+  std::filesystem::create_symlink("loop", folder / "loop");
+  CHECK_THROWS_AS(write_file_atomically(folder / "loop", "1"), FileError);
+}
+
 TEST_CASE("a pipe is written to directly") {
   const TemporaryFolder folder;
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);

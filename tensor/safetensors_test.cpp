@@ -1,6 +1,11 @@
 #include <doctest/doctest.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -186,6 +191,54 @@ TEST_CASE("a header larger than the file or the limit is refused before it is re
   CHECK(contains(refusal(golden(), limited), "at most 10"));
   CHECK_THROWS_AS((void)load_safetensors("absent", {.header_bytes = 100'000'001}), Error);
 }
+
+#ifndef __SANITIZE_ADDRESS__
+namespace {
+// Loads a file of `header` alone in a child whose address space may grow by twenty times the file's size. 0 when it did.
+int load_in_bounds(const std::string& header, std::size_t tensors, std::size_t keys) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "x.safetensors";
+  std::size_t bytes = 0;
+  {
+    const std::string file = file_of(header, "");
+    bytes = file.size();
+    write_file_atomically(path, file);
+  }
+  ::malloc_trim(0);  // what the parent has to spare would cost the child nothing
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::size_t pages = 0;
+    std::FILE* statm = std::fopen("/proc/self/statm", "r");
+    if (!statm || std::fscanf(statm, "%zu", &pages) != 1) ::_exit(2);
+    const rlim_t most = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + 20 * bytes;
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_AS, &limit);
+    int rc = 1;
+    try {
+      const TensorFile loaded = load_safetensors(path);
+      rc = loaded.tensors.size() == tensors && loaded.metadata.size() == keys ? 0 : 3;
+    } catch (...) {}
+    ::_exit(rc);
+  }
+  int status = -1;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+}  // namespace
+
+TEST_CASE("a header of nothing but names costs no more than twenty times its size") {
+  constexpr std::size_t kCount = 200'000;
+  std::string tensors = "{", keys = "{\"__metadata__\":{";
+  for (std::size_t i = 0; i < kCount; ++i) {
+    tensors += "\"" + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},";
+    keys += "\"" + std::to_string(i) + "\":\"\",";
+  }
+  tensors.back() = '}';
+  keys.back() = '}';
+  CHECK(load_in_bounds(tensors, kCount, 0) == 0);
+  CHECK(load_in_bounds(keys + "}", 0, kCount) == 0);
+}
+#endif
 
 TEST_CASE("deep nesting is refused at its first level too many") {
   CHECK(contains(refusal(file_of("{\"a\":" + std::string(1 << 20, '['), ""), reads), "an array"));
