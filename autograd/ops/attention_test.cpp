@@ -62,7 +62,7 @@ LEVIN_OP_CASE(scaled_dot_product_attention) {
   const auto add = [&](std::int64_t b, std::int64_t l, std::int64_t s, std::int64_t e, std::int64_t ev, Causal causal,
                        std::vector<Input> mask = {}) {
     OpSample x{.inputs = {real({b, l, e}), real({b, s, e}), real({b, s, ev})}, .call = {}, .reference = {}};
-    for (const Input& m : mask) x.inputs.push_back(m);
+    for (const Input& m : mask) x.inputs.push_back(optional(m));
     x.call = [causal](const Tensors& in) {
       return Tensors{scaled_dot_product_attention(in[0], in[1], in[2],
                                                   {.mask = in.size() > 3 ? in[3] : Tensor(), .causal = causal})};

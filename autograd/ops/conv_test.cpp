@@ -99,7 +99,7 @@ LEVIN_OP_CASE(conv2d) {
             [o](const Tensors& in) {
               return Tensors{conv_reference(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), o)};
             }};
-    if (bias) s.inputs.push_back(real({w[0]}, -1, 1));
+    if (bias) s.inputs.push_back(optional(real({w[0]}, -1, 1)));
     c.samples.push_back(std::move(s));
   };
   add({1, 1, 1, 1}, {1, 1, 1, 1}, {}, false);
@@ -197,7 +197,7 @@ LEVIN_OP_CASE(conv_transpose2d) {
                    [o](const Tensors& in) {
                      return Tensors{transposed_reference(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), o)};
                    }};
-    if (bias) s.inputs.push_back(real({bias}, -1, 1));
+    if (bias) s.inputs.push_back(optional(real({bias}, -1, 1)));
     c.samples.push_back(std::move(s));
   };
   add({1, 1, 1, 1}, {1, 1, 1, 1}, {}, 0);

@@ -53,7 +53,7 @@ Tensor class_loss_reference(const Tensor& x, const Tensor& target, const Tensor&
 void add_samples(OpCase& c, bool cross) {
   const auto add = [&](Shape shape, bool weighted, double smoothing, std::int64_t ignore, Reduction reduction) {
     OpSample s{.inputs = {real(shape), index(shape.removed(1), shape[1])}, .call = {}, .reference = {}};
-    if (weighted) s.inputs.push_back(constant({shape[1]}, 0.5, 2));
+    if (weighted) s.inputs.push_back(optional(constant({shape[1]}, 0.5, 2)));
     s.call = [=](const Tensors& in) {
       const Tensor w = in.size() > 2 ? in[2] : Tensor();
       if (cross)

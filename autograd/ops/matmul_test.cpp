@@ -139,7 +139,7 @@ LEVIN_OP_CASE(linear) {
     for (const Shape& x : {Shape{1}, Shape{3}, Shape{2, 3}, Shape{0, 3}, Shape{2, 2, 3}, Shape{40, 301}}) {
       const std::int64_t out = x == Shape{1} ? 1 : 4;
       OpSample s{.inputs = {real(x), real({out, x.back()})}, .call = {}, .reference = {}};
-      if (biased) s.inputs.push_back(real({out}));
+      if (biased) s.inputs.push_back(optional(real({out})));
       s.call = [](const Tensors& in) { return Tensors{linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor())}; };
       s.reference = [](const Tensors& in) {
         const Tensor y = matmul_reference(in[0], t(in[1]));

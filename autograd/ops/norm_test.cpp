@@ -54,8 +54,8 @@ LEVIN_OP_CASE(layer_norm) {
                          in[0], second(in), third(in), 1e-5, std::max<std::int64_t>(rows, 1),
                          [cols](std::int64_t i) { return i / cols; }, [cols](std::int64_t i) { return i % cols; })};
                    }};
-    if (w) s.inputs.push_back(real(*w));
-    if (bias) s.inputs.push_back(real(*w));
+    if (w) s.inputs.push_back(optional(real(*w)));
+    if (bias) s.inputs.push_back(optional(real(*w)));
     c.samples.push_back(std::move(s));
   };
   add({1, 1}, Shape{1}, true);
@@ -92,7 +92,7 @@ LEVIN_OP_CASE(rms_norm) {
   OpCase c{.ops = {"rms_norm", "rms_norm_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 10};
   for (const Shape& x : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}, Shape{2, 2, 3}, Shape{9, 1000}}) {
     const std::int64_t cols = x.back();
-    c.samples.push_back({.inputs = {real(x), real({cols})},
+    c.samples.push_back({.inputs = {real(x), optional(real({cols}))},
                          .call = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1])}; },
                          .reference =
                              [cols](const Tensors& in) {
@@ -124,8 +124,8 @@ LEVIN_OP_CASE(group_norm) {
                   [=](std::int64_t i) { return i / per_group; }, [=](std::int64_t i) { return i / spatial % x[1]; })};
             }};
     if (affine) {
-      s.inputs.push_back(real({x[1]}));
-      s.inputs.push_back(real({x[1]}));
+      s.inputs.push_back(optional(real({x[1]})));
+      s.inputs.push_back(optional(real({x[1]})));
     }
     c.samples.push_back(std::move(s));
   };
@@ -161,8 +161,8 @@ LEVIN_OP_CASE(batch_norm) {
                                                channel, channel)};
                    }};
     if (affine) {
-      s.inputs.push_back(real({x[1]}));
-      s.inputs.push_back(real({x[1]}));
+      s.inputs.push_back(optional(real({x[1]})));
+      s.inputs.push_back(optional(real({x[1]})));
     }
     c.samples.push_back(std::move(s));
   };
@@ -189,7 +189,8 @@ LEVIN_OP_CASE(batch_norm_eval) {
   for (const Shape& x : {Shape{1, 1}, Shape{3, 2, 2}, Shape{0, 2}}) {
     const std::int64_t spatial = product_from(x, 2), channels = x[1];
     c.samples.push_back(
-        {.inputs = {real(x), real({channels}), real({channels}), constant({channels}), constant({channels}, 0.5, 2)},
+        {.inputs = {real(x), optional(real({channels})), optional(real({channels})), constant({channels}),
+                    constant({channels}, 0.5, 2)},
          .call = [](const Tensors& in) { return Tensors{batch_norm_eval(in[0], in[1], in[2], in[3], in[4])}; },
          .reference =
              [=](const Tensors& in) {

@@ -176,7 +176,7 @@ LEVIN_OP_CASE(max_pool2d_gather) {
                Tensor g = ones_like(y.detach());
                g.requires_grad_();
                const Tensor gv = grad(std::span(&y, 1), std::span(&v, 1), std::span(&g, 1), {.create_graph = true})[0];
-               const Tensor u = in[1];
+               const Tensor u = in[1].clone();  // grad would take ones for an undefined seed
                const Tensor result =
                    grad(std::span(&gv, 1), std::span(&g, 1), std::span(&u, 1), {.create_graph = true})[0];
                return Tensors{k == 2 ? repeat_interleave(repeat_interleave(result, 2, 2), 2, 3) : result};

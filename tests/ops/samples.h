@@ -13,7 +13,8 @@
 //
 // The suite then checks, for every sample: values against the reference in each dtype; strided, transposed, unaligned and
 // expanded inputs; 1 and 3 threads; the meta device; gradcheck and gradgradcheck; each need mask; a write to an input
-// between forward and backward; undefined inputs; dtypes that are not listed; the error cases.
+// between forward and backward; inputs left undefined, which is a StateError unless they are optional; dtypes that are not
+// listed; the error cases.
 #pragma once
 
 #include <functional>
@@ -37,6 +38,7 @@ struct Input {
   Shape shape{};
   double low = -2, high = 2;  // values are drawn from [low, high); integers for integer dtypes and Kind::index
   Tensor value{};             // Kind::fixed
+  bool optional = false;      // the op takes an undefined tensor for it, as ops.h says
 };
 inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
 // Takes the dtype under test, gets no gradient.
@@ -47,6 +49,11 @@ inline Input index(Shape shape, std::int64_t bound) {
   return {Input::Kind::index, shape, 0, double(bound), {}};
 }  // i64 in [0, bound)
 inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }  // bool
+// An operand that ops.h lets be undefined.
+inline Input optional(Input in) {
+  in.optional = true;
+  return in;
+}
 inline Input fixed(Tensor t) { return {Input::Kind::fixed, t.shape(), 0, 0, t}; }
 
 struct OpSample {
