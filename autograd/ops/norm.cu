@@ -56,36 +56,35 @@ Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
 }
 Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
 
-// ---- Over the last dimension of [rows, cols]: layer norm (centered) and RMS norm.
+// What a backward kernel reads and fills: dense, null where it is absent or not wanted.
+template <class T>
+struct GradientPointers {
+  const T *gy, *x;
+  const Accum<T>* w;
+  T* gx;
+  Accum<T>*gw, *gb;
+};
 
-template <bool kCentered>
-struct RowNormBackward {
-  static constexpr OpInfo info{.name = kCentered ? "layer_norm_backward" : "rms_norm_backward"};
-  double eps;
-  Stash mean, rstd;
+// What the backward ops of all norms share: the inputs they keep, the gradients they allocate, and a derivative of their
+// own, which is that of Self::reference.
+template <class Self>
+struct NormBackward {
   NeedMask wanted;
   DType parameter_dtype;
   SavedInput gy{}, x{}, w{};
   bool has_gw = false, has_gb = false;
 
-  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+  // kernel(on, GradientPointers<T>) fills the gradients of x [.., C, ..], weight and bias [C], C being dimension 1.
+  template <class Kernel>
+  std::array<Tensor, 3> gradients(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const Kernel& kernel) {
     const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
-    const std::int64_t rows = in.size(0), cols = in.size(1);
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
     Tensor gw = gradient_of(w_, x_, wanted[1]);
-    Tensor gb = wanted[2] && kCentered ? empty({cols}, in.device(), wide(in.dtype())) : Tensor();
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
+    dispatch(Self::info, in, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
-      const A* pw = ptr_or_null<A>(weight);
-      if constexpr (kCentered) {
-        kernels::cpu::layer_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
-                                          static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
-                                          ptr_or_null<T>(gx), ptr_or_null<A>(gw), ptr_or_null<A>(gb), rows, cols);
-      } else {
-        kernels::cpu::rms_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)), pw,
-                                        static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
-                                        rows, cols);
-      }
+      kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
+                                     ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
     });
     gy = gy_;
     x = x_;
@@ -93,6 +92,33 @@ struct RowNormBackward {
     has_gw = gw.defined();
     has_gb = gb.defined();
     return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
+  }
+
+  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
+    return vjp<3>([&](auto& in) { return static_cast<const Self&>(*this).reference(in); }, {gy.get(), x.get(), w.get()},
+                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
+  }
+};
+
+// ---- Over the last dimension of [rows, cols]: layer norm (centered) and RMS norm.
+
+template <bool kCentered>
+struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm_backward" : "rms_norm_backward"};
+  double eps;
+  Stash mean, rstd;
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const std::int64_t rows = x_.size(0), cols = x_.size(1);
+    return this->gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      if constexpr (kCentered) {
+        kernels::cpu::layer_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          rows, cols);
+      } else {
+        kernels::cpu::rms_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(rstd), p.gx, p.gw, rows, cols);
+      }
+    });
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -104,14 +130,9 @@ struct RowNormBackward {
     Tensor gx = u - h * mean_of(u * h);
     if (kCentered) gx = gx - mean_of(u);
     return {cast(gx * r, in[1].dtype()), cast_like(sum(g * h, 0), in[2]),
-            kCentered ? cast(sum(g, 0), parameter_dtype) : Tensor()};
+            kCentered ? cast(sum(g, 0), this->parameter_dtype) : Tensor()};
   }
   static Tensor mean_of(const Tensor& t) { return levin::mean(t, 1, KeepDim::yes); }
-
-  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
-    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
-                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
-  }
 };
 
 template <bool kCentered>
@@ -143,9 +164,7 @@ struct RowNorm {
     return y;
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    std::array<Tensor, 3> g =
-        apply(RowNormBackward<kCentered>{eps, mean, rstd, need, parameter_dtype}, gy, x.get(), w.get());
-    return {g[0], g[1], g[2]};
+    return apply(RowNormBackward<kCentered>{{need, parameter_dtype}, eps, mean, rstd}, gy, x.get(), w.get());
   }
 };
 
@@ -192,36 +211,19 @@ Sizes sizes_of(const Tensor& x) {
 // A parameter [c] beside x [n, c, s].
 Tensor per_channel(const Tensor& p, DType t) { return reshape(cast(p, t), {1, p.numel(), 1}); }
 
-struct GroupNormBackward {
+struct GroupNormBackward : NormBackward<GroupNormBackward> {
   static constexpr OpInfo info{.name = "group_norm_backward"};
   std::int64_t groups;
   double eps;
   Stash mean, rstd;
-  NeedMask wanted;
-  DType parameter_dtype;
-  SavedInput gy{}, x{}, w{};
-  bool has_gw = false, has_gb = false;
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
-    const Sizes z = sizes_of(in);
-    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, x_, wanted[1]);
-    Tensor gb = wanted[2] ? empty({z.c}, in.device(), wide(in.dtype())) : Tensor();
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    const Sizes z = sizes_of(x_);
+    return gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
       using A = Accum<T>;
-      kernels::cpu::group_norm_backward(on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(in)),
-                                        static_cast<const A*>(ptr_or_null<A>(weight)),
-                                        static_cast<const A*>(ptr<A>(mean)), static_cast<const A*>(ptr<A>(rstd)),
-                                        ptr_or_null<T>(gx), ptr_or_null<A>(gw), ptr_or_null<A>(gb), z.n, z.c, z.s,
-                                        groups);
+      kernels::cpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                        z.n, z.c, z.s, groups);
     });
-    gy = gy_;
-    x = x_;
-    w = w_;
-    has_gw = gw.defined();
-    has_gb = gb.defined();
-    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -236,11 +238,6 @@ struct GroupNormBackward {
     const Tensor gx = (u - levin::mean(u, 2, KeepDim::yes) - h * levin::mean(u * h, 2, KeepDim::yes)) * r;
     return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()),
             cast_like(sum(g * channels(h), {0, 2}), in[2]), cast(sum(g, {0, 2}), parameter_dtype)};
-  }
-
-  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
-    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
-                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
   }
 };
 
@@ -270,52 +267,32 @@ struct GroupNorm {
     return y;
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    std::array<Tensor, 3> g =
-        apply(GroupNormBackward{groups, eps, mean, rstd, need, parameter_dtype}, gy, x.get(), w.get());
-    return {g[0], g[1], g[2]};
+    return apply(GroupNormBackward{{need, parameter_dtype}, groups, eps, mean, rstd}, gy, x.get(), w.get());
   }
 };
 
 // Training: statistics of the batch. Evaluation: given statistics, which have no gradient.
-struct BatchNormBackward {
+struct BatchNormBackward : NormBackward<BatchNormBackward> {
   static constexpr OpInfo info{.name = "batch_norm_backward"};
   double eps;
   Stash mean, rstd;                      // training
   SavedInput running_mean, running_var;  // evaluation; undefined in training
-  NeedMask wanted;
-  DType parameter_dtype;
-  SavedInput gy{}, x{}, w{};
-  bool has_gw = false, has_gb = false;
 
   [[nodiscard]] bool training() const { return !running_mean.defined(); }
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
-    const Sizes z = sizes_of(in);
-    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, x_, wanted[1]);
-    Tensor gb = wanted[2] ? empty({z.c}, in.device(), wide(in.dtype())) : Tensor();
+    const Sizes z = sizes_of(x_);
     const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    return gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
       using A = Accum<T>;
-      const T *pg = ptr<T>(g), *px = ptr<T>(in);
-      const A* pw = ptr_or_null<A>(weight);
       if (training()) {
-        kernels::cpu::batch_norm_backward(on, pg, px, pw, static_cast<const A*>(ptr<A>(mean)),
-                                          static_cast<const A*>(ptr<A>(rstd)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
-                                          ptr_or_null<A>(gb), z.n, z.c, z.s);
+        kernels::cpu::batch_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          z.n, z.c, z.s);
       } else {
-        kernels::cpu::batch_norm_eval_backward(on, pg, px, pw, static_cast<const A*>(ptr<A>(m)),
-                                               static_cast<const A*>(ptr<A>(v)), ptr_or_null<T>(gx), ptr_or_null<A>(gw),
-                                               ptr_or_null<A>(gb), z.n, z.c, z.s, eps);
+        kernels::cpu::batch_norm_eval_backward(on, p.gy, p.x, p.w, ptr<const A>(m), ptr<const A>(v), p.gx, p.gw, p.gb,
+                                               z.n, z.c, z.s, eps);
       }
     });
-    gy = gy_;
-    x = x_;
-    w = w_;
-    has_gw = gw.defined();
-    has_gb = gb.defined();
-    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -329,11 +306,6 @@ struct BatchNormBackward {
     const Tensor gx = training() ? (u - mean_of(u) - h * mean_of(u * h)) * r : u * r;
     return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()), cast_like(sum(g * h, {0, 2}), in[2]),
             cast(sum(g, {0, 2}), parameter_dtype)};
-  }
-
-  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
-    return vjp<3>([&](auto& in) { return reference(in); }, {gy.get(), x.get(), w.get()},
-                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
   }
 };
 
@@ -385,9 +357,8 @@ struct BatchNorm {
     return y;
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    std::array<Tensor, 3> g = apply(
-        BatchNormBackward{eps, mean, rstd, running_mean, running_var, need, parameter_dtype}, gy, x.get(), w.get());
-    return {g[0], g[1], g[2]};
+    return apply(BatchNormBackward{{need, parameter_dtype}, eps, mean, rstd, running_mean, running_var}, gy, x.get(),
+                 w.get());
   }
 };
 
