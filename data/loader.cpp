@@ -6,12 +6,16 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
+#include <set>
+#include <thread>
 #include <vector>
 
 #include "data/errors.h"
-#include "levin/data.h"
+#include "data/loader.h"
+#include "levin/warning.h"
 
 // Note [Loading ahead]
 // A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an
@@ -19,6 +23,8 @@
 // ring is full; it ends then, so that no thread of TBB's pool ever sleeps in our hands, and the consumer starts tasks
 // again when half of the ring is free. The consumer takes the places in order. If no worker has begun the batch it
 // wants, it loads that one itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck.
+// Without in_order finished batches stand in a queue instead, and the consumer takes whichever came first; what a batch
+// holds is the same, since it follows from its position alone.
 namespace levin::data {
 namespace {
 
@@ -50,30 +56,21 @@ struct Plan {
   }
 };
 
-void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
-  if (!dataset) fail<ConfigError>("loader: the dataset is null");
-  if (o.num_workers < 0) fail<ConfigError>("loader: num_workers is ", o.num_workers, ", expected 0 or more");
-  if (!(o.timeout >= 0)) fail<ConfigError>("loader: timeout is ", o.timeout, ", expected 0 (none) or more seconds");
-  if (o.prefetch_factor && o.num_workers == 0) {
-    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, " with num_workers 0; set num_workers");
-  }
-  if (o.prefetch_factor && *o.prefetch_factor < 1) {
-    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, ", expected 1 or more");
-  }
-  if (o.sampler && o.shuffle) fail<ConfigError>("loader: sampler and shuffle are both given; give one");
-  if (o.batch_sampler) {
-    if (o.batch_size != 1 || o.shuffle || o.sampler || o.drop_last) {
-      fail<ConfigError>("loader: batch_sampler comes with batch_size, shuffle, sampler or drop_last; it decides them");
-    }
+}  // namespace
+
+std::atomic<double> wait_notice_seconds{10};
+
+void LoaderState::hand_out(std::int64_t position) {
+  if (position != batch) {
+    ahead.insert(std::upper_bound(ahead.begin(), ahead.end(), position), position);
     return;
   }
-  if (o.batch_size && *o.batch_size < 1) {
-    fail<ConfigError>("loader: batch_size is ", *o.batch_size, ", expected 1 or more");
+  ++batch;
+  while (!ahead.empty() && ahead.front() == batch) {
+    ahead.erase(ahead.begin());
+    ++batch;
   }
-  if (o.drop_last && !o.batch_size) fail<ConfigError>("loader: drop_last needs a batch_size");
 }
-
-}  // namespace
 
 struct DataLoader::Impl {
   DatasetRef dataset;
@@ -84,6 +81,28 @@ struct DataLoader::Impl {
   bool looping = false;  // an iterator stands before the end of its epoch
   std::int64_t next_epoch = 0;
   std::optional<tbb::task_arena> arena;
+  std::mutex init_mutex;
+  std::set<std::pair<std::thread::id, int>> initialized;  // threads by the worker they were: Note [Workers]
+
+  // Before a loop.
+  void forget_workers() {
+    const std::lock_guard lock(init_mutex);
+    std::erase_if(initialized,
+                  [&](const auto& w) { return !options.persistent_workers || w.second == options.num_workers; });
+  }
+  void initialize_worker(int id) {
+    if (!options.worker_init) return;
+    const std::pair worker(std::this_thread::get_id(), id);
+    {
+      const std::lock_guard lock(init_mutex);
+      if (initialized.contains(worker)) return;
+    }
+    try {
+      options.worker_init(id);
+    } catch (...) { rethrow_with("; in worker_init"); }
+    const std::lock_guard lock(init_mutex);
+    initialized.insert(worker);
+  }
 
   Plan plan(std::int64_t epoch) const {
     Plan p;
@@ -118,9 +137,10 @@ struct DataLoader::Impl {
     return n / step + (!options.drop_last && n % step != 0);
   }
 
-  // One batch, on whatever thread. `who` completes messages: "in worker 1".
-  Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, const std::string& who) const {
+  // One batch, on whatever thread. `worker` is num_workers for the calling thread.
+  Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
     try {
+      if (options.num_workers > 0) initialize_worker(worker);
       const bool one_by_one = !options.batch_size || options.collate;
       if (!one_by_one) return dataset->gather(indices, random);
       std::vector<Sample> samples;
@@ -131,13 +151,16 @@ struct DataLoader::Impl {
         } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
       }
       return options.batch_size ? options.collate(samples) : std::move(samples.front());
-    } catch (...) { rethrow_with(who); }
+    } catch (...) {
+      rethrow_with(worker < options.num_workers ? ", in worker " + text(worker) : ", in the calling thread");
+    }
   }
 };
 
 // One epoch under way. Shared by the consumer's iterator and the tasks; a task that TBB starts late finds `stop` set.
 struct DataLoader::Pass {
   struct Slot {
+    std::int64_t place = -1;  // in todo
     Tensors fields;
     std::exception_ptr error;
     bool ready = false;
@@ -148,17 +171,31 @@ struct DataLoader::Pass {
     EpochRandom random;
     std::mutex mutex;
     std::condition_variable changed;
-    std::vector<Slot> ring;       // batch k has place k % size; empty without workers
-    std::int64_t next_load = 0;   // the first batch nobody has begun
-    std::int64_t next_out = 0;    // the first batch not handed out
-    int queued = 0, running = 0;  // tasks
+    std::vector<std::int64_t> todo;    // positions of the batches still to come, in order
+    std::vector<Slot> ring;            // batch todo[k] has place k % size; empty without workers
+    std::deque<Slot> finished;         // instead of the ring's places without in_order
+    std::set<std::int64_t> under_way;  // places in todo being loaded, without in_order
+    std::int64_t next_load = 0;        // how many of todo somebody has begun
+    std::int64_t next_out = 0;         // how many were handed out
+    int queued = 0, running = 0;       // tasks
     bool stop = false;
+    const bool in_order;
 
-    Shared(std::shared_ptr<Impl> i, Plan p, std::int64_t epoch)
-        : impl(std::move(i)), plan(std::move(p)), random(impl->options.generator, epoch) {}
+    Shared(std::shared_ptr<Impl> i, Plan p, const LoaderState& state)
+        : impl(std::move(i)),
+          plan(std::move(p)),
+          random(impl->options.generator, state.epoch),
+          in_order(impl->options.in_order) {
+      for (std::int64_t k = state.batch; k < plan.size(); ++k) {
+        if (!std::binary_search(state.ahead.begin(), state.ahead.end(), k)) todo.push_back(k);
+      }
+    }
 
+    [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(todo.size()); }
+    [[nodiscard]] std::int64_t position(std::int64_t k) const { return todo[static_cast<std::size_t>(k)]; }
+    [[nodiscard]] std::span<const std::int64_t> indices(std::int64_t k) const { return plan.batch(position(k)); }
     [[nodiscard]] bool room() const {
-      return !stop && next_load < std::min(plan.size(), next_out + static_cast<std::int64_t>(ring.size()));
+      return !stop && next_load < std::min(size(), next_out + static_cast<std::int64_t>(ring.size()));
     }
 
     // With the lock held.
@@ -168,23 +205,31 @@ struct DataLoader::Pass {
     }
 
     void work(const std::shared_ptr<Shared>& self) {
-      const std::string who = ", in worker " + text(std::max(0, tbb::this_task_arena::current_thread_index()));
       std::unique_lock lock(mutex);
       --queued;
       if (stop) return;  // impl is gone
+      const int worker = std::clamp(tbb::this_task_arena::current_thread_index(), 0, impl->options.num_workers - 1);
       ++running;
       while (room()) {
         const std::int64_t k = next_load++;
+        if (!in_order) under_way.insert(k);
         if (room() && queued + running < impl->options.num_workers) start_one(self);
         lock.unlock();
         Slot done;
         try {
-          done.fields = impl->load(plan.batch(k), random, who);
+          done.fields = impl->load(indices(k), random, worker);
         } catch (...) { done.error = std::current_exception(); }
+        done.place = k;
         done.ready = true;
         lock.lock();
-        ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
-        if (k == next_out) changed.notify_all();
+        if (in_order) {
+          ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
+          if (k == next_out) changed.notify_all();
+        } else {
+          under_way.erase(k);
+          finished.push_back(std::move(done));
+          changed.notify_all();
+        }
       }
       --running;
       if (stop) changed.notify_all();
@@ -211,28 +256,16 @@ struct DataLoader::Pass {
     Shared& s = *shared;
     Impl& impl = *s.impl;
     std::unique_lock lock(s.mutex);
-    if (s.next_out == s.plan.size()) {
-      impl.state = {s.random.epoch() + 1, 0};
+    if (s.next_out == s.size()) {
+      impl.state = {.epoch = s.random.epoch() + 1};
       leave();
       return false;
     }
     start_workers();
-    const std::int64_t k = s.next_out;
-    const std::span<const std::int64_t> indices = s.plan.batch(k);
-    Tensors fields;
+    Slot taken;
     try {
-      if (k == s.next_load) {
-        ++s.next_load;
-        lock.unlock();
-        fields = impl.load(indices, s.random, ", in the calling thread");
-        lock.lock();
-      } else {
-        Slot& slot = s.ring[static_cast<std::size_t>(k) % s.ring.size()];
-        wait_for(slot, lock);
-        const Slot taken = std::exchange(slot, Slot{});
-        if (taken.error) std::rethrow_exception(taken.error);
-        fields = taken.fields;
-      }
+      taken = take(lock);
+      if (taken.error) std::rethrow_exception(taken.error);
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
       s.stop = true;
@@ -241,10 +274,12 @@ struct DataLoader::Pass {
     }
     ++s.next_out;
     lock.unlock();
-    impl.state = {s.random.epoch(), k + 1};
-    out.fields = std::move(fields);
+    const std::int64_t position = s.position(taken.place);
+    const std::span<const std::int64_t> indices = s.indices(taken.place);
+    impl.state.hand_out(position);
+    out.fields = std::move(taken.fields);
     out.indices.assign(indices.begin(), indices.end());
-    out.position = k;
+    out.position = position;
     return true;
   }
 
@@ -262,15 +297,61 @@ struct DataLoader::Pass {
     if (ahead <= (size >= 8 ? size / 4 : size / 2)) Shared::start_one(shared);
   }
 
-  void wait_for(Slot& slot, std::unique_lock<std::mutex>& lock) {
+  // The batch to hand out now, with the lock held at the end. One that nobody has begun is loaded here.
+  Slot take(std::unique_lock<std::mutex>& lock) {
     Shared& s = *shared;
-    const double timeout = s.impl->options.timeout;
-    if (timeout == 0) {
-      s.changed.wait(lock, [&] { return slot.ready; });
-    } else if (!s.changed.wait_for(lock, std::chrono::duration<double>(timeout), [&] { return slot.ready; })) {
-      fail<DataError>("loader: batch ", s.next_out, " of epoch ", s.random.epoch(), " (samples from ",
-                      s.plan.batch(s.next_out).front(), " on) did not come within ", timeout,
-                      " seconds; raise timeout, or look at what the dataset waits for");
+    const std::int64_t k = s.next_out;
+    // Without in_order any batch will do: one from a worker, or our own while a worker has not come to work.
+    const bool helpful = s.running < s.impl->options.num_workers || s.ring.empty();
+    const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
+    if (help) {
+      Slot mine;
+      mine.place = s.next_load++;
+      lock.unlock();
+      mine.fields = s.impl->load(s.indices(mine.place), s.random, s.impl->options.num_workers);
+      lock.lock();
+      return mine;
+    }
+    if (s.in_order) {
+      Slot& slot = s.ring[static_cast<std::size_t>(k) % s.ring.size()];
+      wait(lock, [&] { return slot.ready; });
+      return std::exchange(slot, Slot{});
+    }
+    wait(lock, [&] { return !s.finished.empty(); });
+    Slot first = std::move(s.finished.front());
+    s.finished.pop_front();
+    return first;
+  }
+
+  // What the consumer waits for, for messages; without in_order the oldest batch under way.
+  [[nodiscard]] std::string awaited() const {
+    const Shared& s = *shared;
+    const std::int64_t k = s.in_order || s.under_way.empty() ? s.next_out : *s.under_way.begin();
+    return "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch()) + " (samples from " +
+           text(s.indices(k).front()) + " on)";
+  }
+
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+    using Clock = std::chrono::steady_clock;
+    using Seconds = std::chrono::duration<double>;
+    constexpr double kForEver = 1e9;  // seconds: a clock's nanoseconds overflow at 9e9
+    const auto after = [](double seconds) { return std::chrono::duration_cast<Clock::duration>(Seconds(seconds)); };
+    Shared& s = *shared;
+    const double timeout = s.impl->options.timeout, notice = wait_notice_seconds;
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point deadline = start + after(timeout > 0 ? std::min(timeout, kForEver) : kForEver);
+    for (int n = 1;; ++n) {
+      const Clock::time_point said = start + after(notice * n);
+      if (s.changed.wait_until(lock, std::min(said, deadline), ready)) return;
+      if (deadline <= said && timeout > 0) {
+        fail<DataError>("loader: ", awaited(), " did not come within ", timeout,
+                        " seconds; raise timeout, or look at what the dataset waits for");
+      }
+      const std::string words = "loader: waiting for data: " + awaited() + ", " + text(notice * n) + " s";
+      lock.unlock();
+      warn("W-DATA-WAIT", WarningCategory::runtime, words, Repeat::yes);
+      lock.lock();
     }
   }
 };
@@ -307,10 +388,10 @@ DataLoader::Iterator DataLoader::begin() {
   if (i.looping)
     fail<StateError>(
         "loader: a loop begins while another has not ended; leave that one first, or make a second loader");
-  if (!i.resume) i.state = {i.next_epoch, 0};
+  if (!i.resume) i.state = {.epoch = i.next_epoch};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;
-  auto shared = std::make_shared<Pass::Shared>(impl_, i.plan(i.state.epoch), i.state.epoch);
+  auto shared = std::make_shared<Pass::Shared>(impl_, i.plan(i.state.epoch), i.state);
   if (i.state.batch > shared->plan.size()) {
     fail<StateError>("loader: the state stands at batch ", i.state.batch, ", the epoch has ", shared->plan.size(),
                      "; was it saved with other options or data?");
@@ -320,11 +401,11 @@ DataLoader::Iterator DataLoader::begin() {
       fail<IndexError>("loader: the sampler gave index ", index, ", the dataset has ", i.dataset->size(), " samples");
     }
   }
-  shared->next_load = shared->next_out = i.state.batch;
   // More places than batches would never be used.
   const std::size_t slots = std::min(
       static_cast<std::size_t>(i.options.num_workers) * static_cast<std::size_t>(i.options.prefetch_factor.value_or(2)),
       static_cast<std::size_t>(std::max<std::int64_t>(1, shared->plan.size())));
+  i.forget_workers();
   try {
     shared->ring.resize(slots);
   } catch (const std::exception&) {  // bad_alloc or length_error
@@ -350,6 +431,14 @@ void DataLoader::load_state(const LoaderState& state) {
   if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", size());
+  }
+  std::int64_t before = state.batch;
+  for (const std::int64_t k : state.ahead) {
+    if (k <= before || k >= size()) {
+      fail<StateError>("loader: the state says that batch ", k, " was handed out ahead of batch ", state.batch,
+                       ", expected ascending numbers above it and below ", size());
+    }
+    before = k;
   }
   impl_->state = state;
   impl_->next_epoch = state.epoch;

@@ -251,6 +251,7 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
                       {"loops",
                        {{"epochs_completed", epoch + (epoch_finished ? 1 : 0)},
                         {"batches_in_epoch", epoch_finished ? 0 : batches_done},
+                        {"batches_ahead", epoch_finished ? std::vector<std::int64_t>{} : position.ahead},
                         {"batches_per_epoch", batches},
                         {"total_batches", total_batches}}},
                       {"optimizers", {optimizer->name()}},
@@ -274,6 +275,7 @@ void Trainer::Run::resume(const std::string& path) {
 
   // ---- Read and check everything first
   std::int64_t epochs_completed, batches_in_epoch, steps, total;
+  std::vector<std::int64_t> ahead;
   std::vector<train::MetricLog::Saved> sums;
   std::vector<std::pair<Generator*, RandomRange>> generators;
   std::map<std::string, Metadata> callback_values;
@@ -284,6 +286,7 @@ void Trainer::Run::resume(const std::string& path) {
     epochs_completed = s.at("loops").at("epochs_completed").get<std::int64_t>();
     batches_in_epoch = s.at("loops").at("batches_in_epoch").get<std::int64_t>();
     total = s.at("loops").at("total_batches").get<std::int64_t>();
+    ahead = s.at("loops").value("batches_ahead", ahead);
     steps = s.at("global_step").get<std::int64_t>();
     optimizer_name = s.at("optimizers").at(0).get<std::string>();
     scheduler_count = s.at("lr_schedulers").get<std::size_t>();
@@ -319,6 +322,15 @@ void Trainer::Run::resume(const std::string& path) {
   }
   if (epochs_completed < 0 || batches_in_epoch < 0 || steps < 0 || total < 0)
     fail<FormatError>("resume: ", path, ": a counter is negative");
+  const std::int64_t behind = batches_in_epoch - static_cast<std::int64_t>(ahead.size());
+  for (std::size_t i = 0; i < ahead.size(); ++i) {
+    if (ahead[i] <= (i == 0 ? behind : ahead[i - 1]) || behind < 0)
+      fail<FormatError>("resume: ", path, ": batch ", ahead[i], " was trained ahead of ", behind,
+                        " others, expected ascending numbers above that");
+  }
+  if (!ahead.empty() && ahead.back() >= train_loader->size())
+    fail<ConfigError>("resume: ", path, " was written after batch ", ahead.back(), " of an epoch, which now has ",
+                      train_loader->size(), " batches; use the same data and batch size");
   if (max_epochs() >= 0 && epochs_completed > max_epochs())
     fail<ConfigError>("resume: ", path, " was written after ", epochs_completed, " epochs, max_epochs is ",
                       max_epochs(), "; raise it");
@@ -376,6 +388,7 @@ void Trainer::Run::resume(const std::string& path) {
   for (const auto& [generator, state] : generators) generator->set_state(state);
   epoch = epochs_completed;
   batches_done = batches_in_epoch;
+  position = {.epoch = epoch, .batch = behind, .ahead = std::move(ahead)};
   global_step = steps;
   total_batches = total;
   train_log.load(sums);

@@ -74,6 +74,7 @@ struct Trainer::Run {
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
   std::int64_t epoch = 0, global_step = 0, total_batches = 0;
   std::int64_t batches_done = 0;  // in this epoch
+  data::LoaderState position;     // which ones: a loader without in_order gives them as they finish
   std::int64_t batches = 0;       // an epoch has
   bool epoch_finished = false;    // its end hooks are running
   bool stop = false;

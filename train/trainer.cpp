@@ -193,7 +193,8 @@ void Trainer::Run::train_epoch() {
   scope = train::LogScope::train_epoch;
   call(&Hooks::on_train_epoch_start);
   if (batches_done < batches) {
-    train_loader->load_state({.epoch = epoch, .batch = batches_done});
+    position.epoch = epoch;
+    train_loader->load_state(position);
     for (auto batch = train_loader->begin(); batch != train_loader->end(); ++batch) {
       scope = train::LogScope::train_batch;
       scope_batch_size = std::max<std::int64_t>(1, batch->size());
@@ -228,6 +229,7 @@ void Trainer::Run::train_epoch() {
   if (!means.empty() && global_step > 0) history.push_back({.step = global_step - 1, .epoch = epoch, .values = means});
   ++epoch;
   batches_done = 0;
+  position = {.epoch = epoch};
 }
 
 void Trainer::Run::train_batch(const Batch& batch) {
@@ -235,6 +237,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   StepInfo step_info = info(&batch);
   step_info.loss = step(step_info);
   ++batches_done;
+  position.hand_out(batch.position);
   ++total_batches;
   advance_schedulers(Interval::step);
   if (batches_done == batches) advance_schedulers(Interval::epoch);

@@ -114,30 +114,48 @@ struct DataLoaderOptions {
   BatchSamplerRef batch_sampler{};                       // instead of batch_size, shuffle, sampler and drop_last
   int num_workers = 0;                                   // 0: load in the calling thread
   Function<Tensors(std::span<const Sample>)> collate{};  // instead of data::collate; called by several threads at once
-  bool drop_last = false;                                // drop the short last batch
-  double timeout = 0;                                    // seconds to wait for a worker, 0: for ever
-  std::optional<int> prefetch_factor{};                  // batches ahead for each worker, default 2
-  Generator generator{0};                                // of the shuffling and of the samples' random numbers
+  bool pin_memory = false;  // page-locked memory for copies to a CUDA device; without one a warning and nothing else
+  bool drop_last = false;   // drop the short last batch
+  double timeout = 0;       // seconds to wait for a worker, 0: for ever
+  Function<void(int)> worker_init{};     // Note [Workers]
+  std::optional<int> prefetch_factor{};  // batches ahead for each worker, default 2
+  bool persistent_workers = false;       // Note [Workers]
+  bool in_order = true;    // false: batches come as they finish; each holds what it holds in order, see `position`
+  Generator generator{0};  // of the shuffling and of the samples' random numbers
 };
+
+// Note [Workers]
+// Workers are threads of oneTBB's pool, which outlive every loop: there is nothing to start and no copy of the dataset.
+// worker_init(id) is called on a thread before its first batch as worker `id`, 0 <= id < num_workers, in each loop; with
+// persistent_workers in the first one alone, its effect lasts. A thread of the pool may serve as another worker later and
+// is initialized for that one then. The calling thread loads a batch itself when no worker has come to it; it is
+// worker `num_workers`, in each loop anew. Several threads call worker_init at once. What it throws is the error of the
+// batch that was to be loaded. With num_workers 0 it is not called.
 
 // Where a loader stands, for a run that continues later: the next batch is number `batch` of `epoch`.
 struct LoaderState {
   std::int64_t epoch = 0;
-  std::int64_t batch = 0;
+  std::int64_t batch = 0;             // all before it were handed out
+  std::vector<std::int64_t> ahead{};  // so were these behind it, ascending; only with in_order = false
+  // Counts the batch at `position`.
+  LEVIN_API void hand_out(std::int64_t position);
+  [[nodiscard]] std::int64_t handed_out() const { return batch + static_cast<std::int64_t>(ahead.size()); }
 };
 
 // for (const Batch& b : loader) is one epoch; the next loop is the next epoch. One loop at a time.
 //
 // An error of a dataset, transform or collate reaches the loop at the place of its batch: as the type it was when it is
 // a levin::Error, else as DataError, with sample, epoch and worker added to its text. Leaving the loop early, or
-// destroying the loader, waits for the samples being loaded and no longer.
+// destroying the loader, waits for the samples being loaded and no longer. While a loop waits for a worker it warns every
+// 10 seconds what it waits for (W-DATA-WAIT).
 class LEVIN_API DataLoader {
  public:
   struct Impl;
   struct Pass;
 
   // Throws ConfigError for options out of range or in contradiction: sampler with shuffle, drop_last without batch_size,
-  // prefetch_factor without workers, batch_sampler with any option that it decides.
+  // prefetch_factor or persistent_workers without workers, batch_sampler with any option that it decides. Warns of more
+  // workers than CPUs (W-DATA-MANY-WORKERS) and of pin_memory without a CUDA device (W-DATA-PIN).
   explicit DataLoader(DatasetRef dataset, DataLoaderOptions options = {});
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;

@@ -25,20 +25,9 @@
 #include "levin/optim.h"
 #include "levin/serialize.h"
 #include "levin/tensor.h"
+#include "levin/warning.h"
 
 namespace levin {
-
-// ---- Warnings: printed on stderr once per id and process. `possible_user` may be a false alarm.
-enum class WarningCategory : std::uint8_t { possible_user, user, deprecated, runtime };
-struct Warning {
-  std::string id;  // "W-TRAIN-EPOCHS"
-  WarningCategory category = WarningCategory::user;
-  std::string text;
-};
-LEVIN_API void warn(std::string_view id, WarningCategory category, std::string_view text);
-// Receives every warning, repeated ones too, instead of stderr; an empty function restores printing. Returns the one
-// before. Call it while no other thread warns.
-LEVIN_API Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler);
 
 class Trainer;
 

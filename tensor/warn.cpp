@@ -2,7 +2,7 @@
 #include <mutex>
 #include <set>
 
-#include "levin/train.h"
+#include "levin/warning.h"
 
 namespace levin {
 namespace {
@@ -20,14 +20,14 @@ Warnings& warnings() {
 
 }  // namespace
 
-void warn(std::string_view id, WarningCategory category, std::string_view text) {
+void warn(std::string_view id, WarningCategory category, std::string_view text, Repeat repeat) {
   Warnings& w = warnings();
   const std::lock_guard lock(w.mutex);
   if (w.handler) {
     w.handler(Warning{std::string(id), category, std::string(text)});
     return;
   }
-  if (!w.printed.emplace(id).second) return;
+  if (!w.printed.emplace(id).second && repeat == Repeat::no) return;
   std::fprintf(stderr, "warning: %.*s [%.*s]\n", static_cast<int>(text.size()), text.data(),
                static_cast<int>(id.size()), id.data());
 }

@@ -1,0 +1,49 @@
+#include "data/loader.h"
+#include "levin/warning.h"
+
+namespace levin::data {
+namespace {
+
+void check_combination(const DatasetRef& dataset, const DataLoaderOptions& o) {
+  if (!dataset) fail<ConfigError>("loader: the dataset is null");
+  if (o.num_workers < 0) fail<ConfigError>("loader: num_workers is ", o.num_workers, ", expected 0 or more");
+  if (!(o.timeout >= 0)) fail<ConfigError>("loader: timeout is ", o.timeout, ", expected 0 (none) or more seconds");
+  if (o.prefetch_factor && o.num_workers == 0) {
+    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, " with num_workers 0; set num_workers");
+  }
+  if (o.prefetch_factor && *o.prefetch_factor < 1) {
+    fail<ConfigError>("loader: prefetch_factor is ", *o.prefetch_factor, ", expected 1 or more");
+  }
+  if (o.persistent_workers && o.num_workers == 0)
+    fail<ConfigError>("loader: persistent_workers is true with num_workers 0; set num_workers");
+  if (o.sampler && o.shuffle) fail<ConfigError>("loader: sampler and shuffle are both given; give one");
+  if (o.batch_sampler) {
+    if (o.batch_size != 1 || o.shuffle || o.sampler || o.drop_last) {
+      fail<ConfigError>("loader: batch_sampler comes with batch_size, shuffle, sampler or drop_last; it decides them");
+    }
+    return;
+  }
+  if (o.batch_size && *o.batch_size < 1) {
+    fail<ConfigError>("loader: batch_size is ", *o.batch_size, ", expected 1 or more");
+  }
+  if (o.drop_last && !o.batch_size) fail<ConfigError>("loader: drop_last needs a batch_size");
+}
+
+}  // namespace
+
+void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
+  check_combination(dataset, o);
+  if (const int cpus = available_cpus(); o.num_workers > cpus) {
+    warn("W-DATA-MANY-WORKERS", WarningCategory::possible_user,
+         "loader: num_workers is " + text(o.num_workers) + " and this process may use " + text(cpus) +
+             " CPUs; more workers than CPUs help only where samples wait for files or a network, else set num_workers "
+             "= " +
+             text(suggested_workers()));
+  }
+  if (o.pin_memory) {
+    warn("W-DATA-PIN", WarningCategory::user,
+         "loader: pin_memory has no effect without a CUDA device; leave it out on cpu");
+  }
+}
+
+}  // namespace levin::data

@@ -1,0 +1,27 @@
+// What may be wrong and does not stop a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "levin/export.h"
+#include "levin/function.h"
+
+namespace levin {
+
+// `possible_user` may be a false alarm.
+enum class WarningCategory : std::uint8_t { possible_user, user, deprecated, runtime };
+struct Warning {
+  std::string id;  // "W-TRAIN-EPOCHS"
+  WarningCategory category = WarningCategory::user;
+  std::string text;
+};
+// Printed on stderr, once per id and process unless `repeat` says otherwise.
+enum class Repeat : bool { no, yes };
+LEVIN_API void warn(std::string_view id, WarningCategory category, std::string_view text, Repeat repeat = Repeat::no);
+// Receives every warning, repeated ones too, instead of stderr; an empty function restores printing. Returns the one
+// before. Call it while no other thread warns.
+LEVIN_API Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler);
+
+}  // namespace levin
