@@ -146,7 +146,6 @@ TEST_CASE("planted arrows against the table of layers are found") {
       {"kernels/simt/run.cpp", "#include \"levin/ops.h\"\n", up},
       {"kernels/simt/types.h", "#include <vector_types.h>\n", ""},
       {"kernels/norm.cuh", "#include <vector_types.h>\n", place},
-      {"autograd/ops/norm.cu", "#include \"kernels/simt/run.h\"\n", ""},
       {"nn/conv.cpp", "#include \"kernels/simt/run.h\"\n", up},
       {"data/loader.cpp", "#include <tbb/parallel_pipeline.h>\n", ""},
       {"data/mnist.cpp", "#include <zlib.h>\n", ""},
@@ -169,7 +168,7 @@ TEST_CASE("planted arrows against the table of layers are found") {
   }
 }
 
-TEST_CASE("planted asserts, streams and ops without a table line are found") {
+TEST_CASE("planted asserts, streams, ops without a table line and kernels out of the dialect are found") {
   const Plant plants[] = {
       {"nn/conv.cpp", "void f(int n) { assert(n > 0); }\n", "assert"},
       {"nn/conv.cpp", "#include <cassert>\n", "assert"},
@@ -180,6 +179,13 @@ TEST_CASE("planted asserts, streams and ops without a table line are found") {
       {"nn/conv.cpp", "std::vector<bool> mask;\n", "vector<bool>"},
       {"include/levin/nn.h", "std::function<void()> f;\n", "std::function"},
       {"nn/conv.cpp", "std::function<void()> f;\n", ""},
+      {"kernels/norm.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", "PTX"},
+      {"kernels/device/mma.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", ""},
+      {"kernels/norm.cuh", "__global__ void f() { __shared__ float x[32]; }\n", "LEVIN_SHARED"},
+      {"kernels/norm.cuh", "__global__ void f() { LEVIN_SHARED(float, x, 32); }  // not __shared__\n", ""},
+      {"autograd/ops/norm.cu", "void f() { kernel<<<1, 32>>>(); }\n", "gpu.h"},
+      {"kernels/norm.cuh", "__device__ int f() { return __popc(__activemask()); }\n", "__activemask"},
+      {"kernels/norm.cuh", "#include \"kernels/simt/simt.h\"\n", "language.h"},
       {"autograd/ops/norm.cu", "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\n", "op Norm"},
       {"autograd/ops/norm.cu",
        "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\nLEVIN_OP_TABLE(NormBackward, 1);\n",

@@ -377,6 +377,17 @@ std::vector<string> text_violations(const string& path, string_view text) {
   };
   forbid(R"(\bassert\s*\()", "assert vanishes under NDEBUG: use fail");
   forbid(R"(\bvector\s*<\s*bool\s*>)", "std::vector<bool> is not a container of bool");
+  if (ends(path, ".cuh") || ends(path, ".cu")) {
+    // What nvcc would take and the shim would not run.
+    if (path != "kernels/device/mma.cuh") forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh alone");
+    forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
+    forbid(R"(<<<)", "launch through kernels/gpu.h");
+    forbid(R"(\b__activemask\b)", "__activemask depends on timing: name the lanes");
+    for (const Include& include : includes_of(text)) {
+      if (starts(include.name, "kernels/simt/"))
+        report(include.line, "kernels include kernels/device/language.h, not the shim");
+    }
+  }
   if (starts(path, "include/levin/"))
     forbid(R"(\bstd\s*::\s*function\b)", "std::function in a public header costs 0.3 s");
   if (starts(path, "autograd/ops/")) {

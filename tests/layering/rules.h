@@ -25,7 +25,7 @@ std::vector<Include> includes_of(std::string_view text);
 std::vector<std::string> include_violations(const std::string& path, std::string_view text);
 
 // Rules about text: no stream headers in headers, no assert() or std::vector<bool>, no std::function in public headers,
-// and a LEVIN_OP_TABLE line for each op struct of autograd/ops.
+// a LEVIN_OP_TABLE line for each op struct of autograd/ops, and in .cuh and .cu files nothing that the shim cannot run.
 std::vector<std::string> text_violations(const std::string& path, std::string_view text);
 
 // A cycle among the headers, as `a -> b -> a`, or nothing. Each pair is a path and the file's text.
