@@ -51,6 +51,57 @@ static __global__ void sums_without_last_barrier(const float* x, float* y) {
   }
 }
 
+// The next three are right with kComplete and lack a barrier without.
+//
+// A tile at a time through shared memory; the barrier before the next tile is written is left out.
+template <bool kComplete>
+__global__ void tiles(const float* x, float* y, int count) {
+  LEVIN_SHARED(float, tile, 256);
+  const int n = int(blockDim.x), i = int(threadIdx.x);
+  for (int k = 0; k < count; ++k) {
+    tile[i] = x[k * n + i];
+    __syncthreads();
+    y[k * n + i] = tile[n - 1 - i];
+    if constexpr (kComplete) __syncthreads();
+  }
+}
+
+// The first warp combines what the others leave, and all read its result; the barrier before that is left out.
+template <bool kComplete>
+__global__ void first_warp_combines(const float* x, float* y, int rounds) {
+  LEVIN_SHARED(float, parts, 8);
+  LEVIN_SHARED(float, total, 1);
+  const int n = int(blockDim.x), i = int(threadIdx.x);
+  for (int k = 0; k < rounds; ++k) {
+    const float sum = warp_sum(x[k * n + i]);
+    if (i % 32 == 0) parts[i / 32] = sum;
+    __syncthreads();
+    if (i == 0) {
+      float all = 0;
+      for (int w = 0; w < n / 32; ++w) all += parts[w];
+      *total = all;
+    }
+    if constexpr (kComplete) {
+      __syncthreads();
+    } else if (i < 32) {
+      __syncwarp();
+    }
+    y[k * n + i] = *total;
+  }
+}
+
+// Lanes of a warp exchange through shared memory without __syncwarp.
+template <bool kComplete>
+__global__ void lanes_exchange(const float* x, float* y) {
+  LEVIN_SHARED(float, row, 32);
+  for (int k = 0; k < 3; ++k) {
+    row[threadIdx.x] = x[k * 32 + int(threadIdx.x)];
+    if constexpr (kComplete) __syncwarp();
+    y[k * 32 + int(threadIdx.x)] = row[threadIdx.x ^ 1];
+    if constexpr (kComplete) __syncwarp();
+  }
+}
+
 // Reads what the next thread writes, without any barrier.
 static __global__ void neighbour_without_barrier(const float* x, float* y) {
   LEVIN_SHARED(float, row, 64);
@@ -171,6 +222,42 @@ TEST_CASE("simt: a missing barrier gives a wrong result in at least one schedule
     if (schedule == simt::Schedule::greedy_warp) CHECK(y != right);
   }
   CHECK(wrong >= 1);
+}
+
+TEST_CASE("simt: the usual forgotten barriers are found by the four schedules, in blocks of two warps as well") {
+  const levin::test::KeepSchedule keep;
+  std::vector<float> x(4 * 256);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(i * i % 1009);
+  const auto wrong = [&](auto kernel, int threads, const std::vector<float>& right, auto... args) {
+    int count = 0;
+    for (const simt::Schedule schedule : simt::kSchedules) {
+      simt::set_schedule(schedule);
+      std::vector<float> y(right.size());
+      launch(kernel, 1, unsigned(threads), 0, static_cast<const float*>(x.data()), y.data(), args...);
+      count += y != right;
+    }
+    return count;
+  };
+  for (const int n : {64, 96, 256}) {
+    INFO(n, " threads");
+    std::vector<float> mirrored(std::size_t(4 * n)), sums(std::size_t(4 * n));
+    for (int k = 0; k < 4; ++k) {
+      float sum = 0;
+      for (int i = 0; i < n; ++i) sum += x[std::size_t(k * n + i)];
+      for (int i = 0; i < n; ++i) {
+        mirrored[std::size_t(k * n + i)] = x[std::size_t(k * n + n - 1 - i)];
+        sums[std::size_t(k * n + i)] = sum;
+      }
+    }
+    CHECK(wrong(tiles<true>, n, mirrored, 4) == 0);
+    CHECK(wrong(tiles<false>, n, mirrored, 4) > 0);
+    CHECK(wrong(first_warp_combines<true>, n, sums, 4) == 0);
+    CHECK(wrong(first_warp_combines<false>, n, sums, 4) > 0);
+  }
+  std::vector<float> swapped(96);
+  for (std::size_t i = 0; i < 96; ++i) swapped[i] = x[i ^ 1];
+  CHECK(wrong(lanes_exchange<true>, 32, swapped) == 0);
+  CHECK(wrong(lanes_exchange<false>, 32, swapped) > 0);
 }
 
 TEST_CASE("simt: shared memory read before it is written is NaN") {
