@@ -1,5 +1,4 @@
-// The table of all ops: constant-initialised entries in a linker section, enumerated by tests and benchmarks. Calls never
-// go through it.
+// The table of all ops: constant-initialised entries in a linker section, enumerated by tests. Calls never go through it.
 #pragma once
 
 #include <span>
