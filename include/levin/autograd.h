@@ -14,7 +14,8 @@
 
 namespace levin {
 
-// Guards of this thread's mode; worker tasks of Levin inherit it.
+// Guards of this thread's mode. Every thread has its own, on at first: a loader's workers are not under the caller's
+// NoGrad.
 class LEVIN_API GradMode {
  public:
   explicit GradMode(bool on);  // throws StateError when switching on under InferenceMode
@@ -70,7 +71,10 @@ struct GradOptions {
   bool create_graph = false;
   bool allow_unused = false;  // an input that outputs do not depend on gives an undefined tensor instead of an error
 };
-// sum_i seeds[i] . d outputs[i] / d inputs, one tensor an input; leaves are not touched. Empty seeds mean ones.
+// sum_i seeds[i] . d outputs[i] / d inputs, one tensor an input; leaves are not touched. An output without a seed
+// (seeds empty, or that one undefined) must have one element; its seed is 1. Throws AutogradError when an output or an
+// input does not require grad, a seed is missing, or an input is unused; ShapeError, DTypeError or DeviceError for a
+// seed unlike its output.
 [[nodiscard]] LEVIN_API Tensors grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                                      std::span<const Tensor> seeds = {}, GradOptions options = {});
 [[nodiscard]] inline Tensors grad(const Tensor& output, std::span<const Tensor> inputs, GradOptions options = {}) {
@@ -116,7 +120,7 @@ Grads<N> vjp(F&& fn, const std::array<Tensor, std::size_t(N)>& inputs, const std
   return result;
 }
 
-// Keeps a hook alive no longer than the leaf; remove() takes it off.
+// Takes a hook off again by remove(). The leaf owns the hook: the handle may be dropped, and may outlive the leaf.
 class LEVIN_API HookHandle {
  public:
   HookHandle() = default;

@@ -35,7 +35,8 @@ LEVIN_API void set_num_threads(int n);
 [[nodiscard]] LEVIN_API int num_threads();
 
 // What Levin's own allocator holds on a device: bytes in live tensors, the highest such sum since start or
-// reset_peak, and bytes kept for reuse.
+// reset_peak_memory, and bytes kept for reuse. On cpu tensors of at most 512 bytes are not counted: they are the
+// system's.
 struct MemoryStats {
   std::int64_t in_use = 0;
   std::int64_t peak = 0;

@@ -29,12 +29,11 @@ class LEVIN_API Error : public std::runtime_error {
    public:                                                                            \
     Name(const std::string& message, std::source_location at) : Error(message, at) {} \
   }
-LEVIN_ERROR_TYPE(ShapeError);   // shapes that do not fit each other or the op
-LEVIN_ERROR_TYPE(DTypeError);   // dtypes that differ, or that the argument may not have
-LEVIN_ERROR_TYPE(DeviceError);  // tensors on different devices, or data asked for on the wrong one
-LEVIN_ERROR_TYPE(IndexError);   // an index, dimension or class outside its range
-LEVIN_ERROR_TYPE(
-    AutogradError);  // misuse of recording: stale saved tensors, in-place on a recorded tensor, freed graphs
+LEVIN_ERROR_TYPE(ShapeError);        // shapes that do not fit each other or the op
+LEVIN_ERROR_TYPE(DTypeError);        // dtypes that differ, or that the argument may not have
+LEVIN_ERROR_TYPE(DeviceError);       // tensors on different devices, or data asked for on the wrong one
+LEVIN_ERROR_TYPE(IndexError);        // an index, dimension or class outside its range
+LEVIN_ERROR_TYPE(AutogradError);     // misuse of recording: stale saved tensors, in-place writes, freed graphs
 LEVIN_ERROR_TYPE(CaptureError);      // something that can not be captured into a step graph
 LEVIN_ERROR_TYPE(UnsupportedError);  // a combination of op, dtype and device without a kernel
 LEVIN_ERROR_TYPE(OutOfMemoryError);  // an allocation that could not be had, with bytes wanted and in use

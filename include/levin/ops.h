@@ -40,10 +40,10 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator,
                                        Device device, DType dtype = DType::i64);
-[[nodiscard]] LEVIN_API Tensor randperm(std::int64_t n, Generator& generator,
-                                        Device device);  // i64 permutation of 0..n-1
-[[nodiscard]] LEVIN_API Tensor bernoulli(const Tensor& p,
-                                         Generator& generator);  // 1 with probability p, else 0; no gradient
+// An i64 permutation of 0 .. n-1.
+[[nodiscard]] LEVIN_API Tensor randperm(std::int64_t n, Generator& generator, Device device);
+// 1 with probability p, else 0; no gradient.
+[[nodiscard]] LEVIN_API Tensor bernoulli(const Tensor& p, Generator& generator);
 
 // ---- Pointwise arithmetic, with broadcasting. A C++ number takes the tensor's dtype. `/` needs floats.
 [[nodiscard]] LEVIN_API Tensor add(const Tensor& a, const Tensor& b);
@@ -74,8 +74,8 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);  // NaN wins; ties share the gradient equally
 [[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
-[[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a,
-                                         const Tensor& b);  // sign of b, as Python's %; i % 0 throws IndexError
+// a % b with the sign of b, as Python's; an integer % 0 throws IndexError.
+[[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
 
 // ---- Pointwise functions. Floats only unless said.
@@ -100,8 +100,8 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor ceil(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor round(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor trunc(const Tensor& x);
-[[nodiscard]] LEVIN_API Tensor clamp(const Tensor& x, std::optional<Scalar> low,
-                                     std::optional<Scalar> high);  // integers too
+// min(max(x, low), high), either bound may be absent; integers too. The derivative is 1 at the bounds.
+[[nodiscard]] LEVIN_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high);
 
 // ---- Activations.
 enum class GeluForm : std::uint8_t { erf, tanh };
@@ -151,6 +151,8 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor cast(const Tensor& x, DType dtype);  // = x.to(dtype); a float NaN has no integer: 0
 
 // ---- Views: share x's storage.
+// Elements begin, begin + step, ... below end, as Python's x[begin:end:step]: negative ends count from the back, what
+// lies outside is cut off. step >= 1.
 [[nodiscard]] LEVIN_API Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t end,
                                      std::int64_t step = 1);
 [[nodiscard]] LEVIN_API Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t length);
@@ -159,14 +161,14 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor t(const Tensor& x);  // rank 2
 [[nodiscard]] LEVIN_API Tensor permute(const Tensor& x, Dims order);
 [[nodiscard]] LEVIN_API Tensor expand(const Tensor& x, const Shape& shape);
-[[nodiscard]] LEVIN_API Tensor view(const Tensor& x,
-                                    Dims shape);  // one -1 allowed; throws ShapeError when a copy would be needed
+// One size may be -1 and is worked out. Throws ShapeError when a copy would be needed.
+[[nodiscard]] LEVIN_API Tensor view(const Tensor& x, Dims shape);
 [[nodiscard]] LEVIN_API Tensor reshape(const Tensor& x, Dims shape);  // a view where possible, else a copy
 [[nodiscard]] LEVIN_API Tensor flatten(const Tensor& x, std::int64_t begin = 0, std::int64_t end = -1);
 [[nodiscard]] LEVIN_API Tensor squeeze(const Tensor& x, Dims dims = {});  // dims of size 1 among these; empty means all
 [[nodiscard]] LEVIN_API Tensor unsqueeze(const Tensor& x, std::int64_t dim);
-[[nodiscard]] LEVIN_API Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size,
-                                      std::int64_t step);  // windows, last dimension
+// Windows of `size` elements along dim, `step` apart: dim counts windows, a new last dimension their elements.
+[[nodiscard]] LEVIN_API Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step);
 [[nodiscard]] LEVIN_API Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim0 = 0,
                                         std::int64_t dim1 = 1);
 [[nodiscard]] LEVIN_API Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
@@ -178,20 +180,21 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor sum(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor mean(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor prod(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-[[nodiscard]] LEVIN_API Tensor amax(const Tensor& x, Dims dims = {},
-                                    KeepDim keep = KeepDim::no);  // ties share the gradient
+// Ties share the gradient. Throws ShapeError where there is nothing to choose from.
+[[nodiscard]] LEVIN_API Tensor amax(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor amin(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 // sum (x - mean)^2 / (n - correction)
 [[nodiscard]] LEVIN_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor std(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
-[[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {},
-                                    KeepDim keep = KeepDim::no);  // p in (0, inf]
+// (sum |x|^p)^(1/p), p in (0, inf].
+[[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor logsumexp(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-[[nodiscard]] LEVIN_API Tensor any(const Tensor& x, Dims dims = {},
-                                   KeepDim keep = KeepDim::no);  // bool; nonzero counts as true
+// bool; what is not 0 counts as true.
+[[nodiscard]] LEVIN_API Tensor any(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor all(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
+// i64, the first of equal ones; without dim the position in x flattened.
 [[nodiscard]] LEVIN_API Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = {},
-                                      KeepDim keep = KeepDim::no);  // the first
+                                      KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = {},
                                       KeepDim keep = KeepDim::no);
 struct ValuesIndices {
@@ -220,15 +223,15 @@ enum class Order : std::uint8_t { ascending, descending };
 }
 [[nodiscard]] LEVIN_API Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);  // index: rank 1
 [[nodiscard]] LEVIN_API Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
-[[nodiscard]] LEVIN_API Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index,
-                                       const Tensor& src);  // repeated indices: the last wins
+// Repeated indices: the last wins.
+[[nodiscard]] LEVIN_API Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 [[nodiscard]] LEVIN_API Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 [[nodiscard]] LEVIN_API Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 [[nodiscard]] LEVIN_API Tensor embedding(const Tensor& weight, const Tensor& index,
                                          std::optional<std::int64_t> padding_idx = {});
-[[nodiscard]] LEVIN_API Tensor masked_select(const Tensor& x,
-                                             const Tensor& mask);  // rank 1; its size depends on values
-[[nodiscard]] LEVIN_API Tensor nonzero(const Tensor& x);           // i64 [count, rank]
+// Of rank 1; its size depends on values.
+[[nodiscard]] LEVIN_API Tensor masked_select(const Tensor& x, const Tensor& mask);
+[[nodiscard]] LEVIN_API Tensor nonzero(const Tensor& x);                            // i64 [count, rank]
 [[nodiscard]] LEVIN_API Tensor one_hot(const Tensor& index, std::int64_t classes);  // i64 [..., classes]
 [[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, std::int64_t minlength = 0);
 enum class PadMode : std::uint8_t { constant, reflect, replicate };
@@ -294,8 +297,9 @@ struct PoolOptions {
 [[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 [[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 
-// ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be undefined.
-// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight.
+// ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be undefined:
+// 1 and 0.
+// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight (the last one without it).
 [[nodiscard]] LEVIN_API Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. Zhang & Sennrich, 2019.
 [[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
@@ -349,8 +353,8 @@ enum class LogTarget : bool { no, yes };
 // target * (log target - x), x in log space.
 [[nodiscard]] LEVIN_API Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction = KlReduction::mean,
                                       LogTarget log_target = LogTarget::no);
-[[nodiscard]] LEVIN_API Tensor accuracy(const Tensor& logits,
-                                        const Tensor& target);  // share of argmax == target, f32 scalar; no gradient
+// The share of argmax(logits, 1) == target, a f32 scalar; no gradient.
+[[nodiscard]] LEVIN_API Tensor accuracy(const Tensor& logits, const Tensor& target);
 // In training: elements become 0 with probability p, the others are scaled by 1 / (1 - p). 0 <= p <= 1.
 [[nodiscard]] LEVIN_API Tensor dropout(const Tensor& x, double p, Generator& generator);
 enum class Causal : bool { no, yes };

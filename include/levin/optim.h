@@ -21,7 +21,7 @@ using Parameters = std::vector<ParamRef>;
 struct Updates;  // optim/updates.h: the list of one group's updates
 
 // The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, and each belongs to
-// one group; anything else is a ConfigError when the group is added.
+// one group; anything else, or an option out of range, is a ConfigError when the group is added.
 class LEVIN_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -40,7 +40,7 @@ class LEVIN_API Optimizer {
   [[nodiscard]] const Parameters& parameters(int group) const { return group_at(group).parameters; }
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
-  void set_lr(int group, double lr);
+  void set_lr(int group, double lr);  // throws ConfigError below 0
   // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it there, or
   // out of range, is a ConfigError. A group that is not there is an IndexError, as for lr.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
@@ -222,7 +222,9 @@ class LEVIN_API LBFGS final : public Optimizer {
 };
 
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the p-norm of all of them together; returns it,
-// a f64 scalar. Without gradients it is 0. ErrorIfNonfinite::yes throws StateError before anything is scaled.
+// a f64 scalar. Without gradients it is 0. ErrorIfNonfinite::yes throws StateError before anything is scaled. Both
+// functions throw ConfigError for a limit below 0 (or p not above 0), UnsupportedError for gradients other than f32 and
+// f64.
 enum class ErrorIfNonfinite : bool { no, yes };
 LEVIN_API Tensor clip_grad_norm_(const Parameters& parameters, double max_norm, double p = 2,
                                  ErrorIfNonfinite check = ErrorIfNonfinite::no);
@@ -230,7 +232,8 @@ LEVIN_API Tensor clip_grad_norm_(const Parameters& parameters, double max_norm, 
 LEVIN_API void clip_grad_value_(const Parameters& parameters, double limit);
 
 // ---- Schedules. Each sets every group's lr from the lr the group had when the schedule was made ("base"), as a function of
-// t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms.
+// t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms. Constructors throw
+// ConfigError for numbers out of range.
 class LEVIN_API Scheduler {
  public:
   virtual ~Scheduler();

@@ -15,8 +15,8 @@ namespace levin {
 
 inline constexpr int kMaxRank = 8;
 inline constexpr std::int64_t kMaxDim = std::int64_t{1} << 40;  // one dimension
-inline constexpr std::int64_t kMaxNumel = std::int64_t{1}
-                                          << 48;  // product of max(dim, 1): no later product can overflow
+// The product of max(dim, 1): no later product can overflow.
+inline constexpr std::int64_t kMaxNumel = std::int64_t{1} << 48;
 
 // The sizes of a tensor's dimensions; rank 0 is a single element. Every Shape that exists is within the limits above:
 // the constructors throw ShapeError otherwise.

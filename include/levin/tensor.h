@@ -51,11 +51,12 @@ template <class T>
 class Ref {
  public:
   Ref() = default;
+  // Takes over a reference the caller holds.
   static Ref adopt(T* p) {
     Ref r;
     r.p_ = p;
     return r;
-  }  // takes over a reference the caller holds
+  }
   static Ref share(T* p) {
     if (p) p->retain();
     return adopt(p);
@@ -151,10 +152,10 @@ using Tensors = std::vector<Tensor>;
 
 class LEVIN_API Tensor {
  public:
-  Tensor() = default;  // undefined: holds nothing; every op refuses it
+  Tensor() = default;  // undefined: holds nothing; defined() and copying apart, using it throws StateError
   [[nodiscard]] bool defined() const { return bool(impl_); }
 
-  // Metadata. Dimensions may be negative: size(-1) is the last.
+  // Metadata. Dimensions may be negative: size(-1) is the last. size and stride throw IndexError.
   [[nodiscard]] const Shape& shape() const { return get().shape; }
   [[nodiscard]] std::int64_t size(std::int64_t d) const;
   [[nodiscard]] int rank() const { return get().shape.rank(); }
@@ -184,7 +185,7 @@ class LEVIN_API Tensor {
   }
 
   // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is so already,
-  // `to` when nothing changes.
+  // `to` when nothing changes. to(Device) throws UnsupportedError where there is nothing to copy from or to.
   [[nodiscard]] Tensor to(Device device) const;
   [[nodiscard]] Tensor to(DType dtype) const;
   [[nodiscard]] Tensor clone() const;
@@ -201,7 +202,7 @@ class LEVIN_API Tensor {
     else
       return static_cast<T>(s.real());
   }
-  // All elements in row-major order, on the host. T must be the dtype.
+  // All elements in row-major order, on the host. Throws DTypeError when T is not the dtype, UnsupportedError on meta.
   template <Element T>
   [[nodiscard]] std::vector<T> to_vector() const {
     check_copy_to_host(dtype_of<T>);

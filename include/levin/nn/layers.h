@@ -1,5 +1,6 @@
 // Layers: parameters and buffers under PyTorch's names, with its default initialisation, over the ops of levin/ops.h.
-// Constructors throw ConfigError for options outside their range; calls throw what the op behind them throws.
+// Constructors throw ConfigError for options outside their range; calls throw what the op behind them throws, and
+// ShapeError for an x that is not as said here.
 #pragma once
 
 #include <array>
