@@ -1,6 +1,5 @@
-// The CPU executor: every CPU kernel takes a `const Cpu&` first. It says which
-// x86 level the kernel runs at, and it is the one way to use more than one
-// core.
+// The CPU executor: every CPU kernel takes a `const Cpu&` first. It says which x86 level the kernel runs at, and it is
+// the one way to use more than one core.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +13,32 @@ struct bf16;
 
 namespace levin::kernels {
 
-// x86-64 (SSE2), x86-64-v3 (AVX2, FMA), x86-64-v4 (AVX-512); other CPUs have
-// `base` alone.
+// x86-64 (SSE2), x86-64-v3 (AVX2, FMA), x86-64-v4 (AVX-512); other CPUs have `base` alone.
 enum class CpuLevel : uint8_t { base, v3, v4 };
 
 // The highest level this CPU and its operating system run; found once.
 [[nodiscard]] CpuLevel cpu_level();
 [[nodiscard]] const char* name(CpuLevel level);
 
-// Cores a kernel may use, the caller included; at start those of the process's
-// affinity mask. n <= 0 restores that. May be called at any time: a loop
-// already running keeps the number it started with. Results never depend on it.
+// Cores a kernel may use, the caller included; at start those of the process's affinity mask. n <= 0 restores that. May
+// be called at any time: a loop already running keeps the number it started with. Results never depend on it.
 void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 
 namespace lib {
 using ChunkBody = void (*)(void* context, int64_t begin, int64_t end);
-// Calls body for every chunk [i * grain, min(n, (i + 1) * grain)), on up to
-// num_threads() threads, in no fixed order. Rethrows the first exception;
-// chunks not yet started are then skipped. Needs n >= 1 and grain >= 1.
+// Calls body for every chunk [i * grain, min(n, (i + 1) * grain)), on up to num_threads() threads, in no fixed order.
+// Rethrows the first exception; chunks not yet started are then skipped. Needs n >= 1 and grain >= 1.
 void parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context);
 }  // namespace lib
 
 struct Cpu {
   CpuLevel level = cpu_level();
 
-  // body(begin, end) over [0, n) in chunks of `grain`, the last one shorter.
-  // Chunk boundaries depend on n and grain only, also where one thread runs
-  // them all: a sum that writes one partial a chunk and adds the partials in
-  // chunk order has the same bits on any number of threads. One chunk or less
-  // costs a plain call. Nesting is fine; an exception of body reaches the
-  // caller. Choose a grain worth 10 us or more.
+  // body(begin, end) over [0, n) in chunks of `grain`, the last one shorter. Chunk boundaries depend on n and grain
+  // only, also where one thread runs them all: a sum that writes one partial a chunk and adds the partials in chunk
+  // order has the same bits on any number of threads. One chunk or less costs a plain call. Nesting is fine; an
+  // exception of body reaches the caller. Choose a grain worth 10 us or more.
   template <class F>
   void parallel_for(int64_t n, int64_t grain, F&& body) const {
     if (n <= 0) return;

@@ -1,5 +1,4 @@
-// Compiles the CPU half of one .cuh once per x86 level. There is no include
-// guard: each kernel file includes it once.
+// Compiles the CPU half of one .cuh once per x86 level. There is no include guard: each kernel file includes it once.
 //
 //   #ifndef LEVIN_LEVEL                       // outer pass
 //   #ifndef LEVIN_KERNELS_NORM_CUH
@@ -15,11 +14,9 @@
 //   }
 //   #endif
 //
-// Inside a level LEVIN_VECTOR_BYTES is the widest vector register: 16, 32
-// or 64. A helper that hot loops call must be defined inside the level or be
-// small enough to inline: what is defined outside has base code. Do not pass
-// vector types (vector_size, __m256) by value to a function or lambda that is
-// not in the level, nor through std templates.
+// Inside a level LEVIN_VECTOR_BYTES is the widest vector register: 16, 32 or 64. What hot loops call must be defined
+// inside the level or be small enough to inline: what is defined outside has base code. Do not pass vector types
+// (vector_size, __m256) by value to a function or lambda that is not in the level, nor through std templates.
 #ifndef LEVIN_LEVEL_FILE
 #error "define LEVIN_LEVEL_FILE before including kernels/each_level.h"
 #endif

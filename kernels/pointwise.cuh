@@ -48,8 +48,9 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
 void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
                        std::int64_t grain);
 
-// Functors that cost more than a memory access say so by a smaller grain. Their loops have no form for a broadcast input,
-// which would be half of the library's code; see PointwisePlan::spread.
+// Functors that declare a kGrain have loops without a form for a broadcast input, which would be half of the library's
+// code; see PointwisePlan::spread. They cost more than a memory access, or are cheap and rare (comparisons) and declare
+// the default grain for this alone.
 template <class F>
 inline constexpr bool kCostly = requires {
   F::kGrain;

@@ -11,8 +11,8 @@
 
 namespace levin::kernels {
 
-// Kept dimensions in order, reduced ones by falling stride; neighbours that one
-// step can walk are merged, size 1 is dropped. Steps in elements.
+// Kept dimensions in order, reduced ones by falling stride; neighbours that one step can walk are merged, size 1 is
+// dropped. Steps in elements.
 struct ReducePlan {
   int kept = 0, reduced = 0;  // counts of dimensions
   std::array<int64_t, kMaxRank> kept_size{}, kept_step{}, reduced_size{}, reduced_step{};
