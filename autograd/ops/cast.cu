@@ -76,47 +76,32 @@ LEVIN_OP_TABLE(Alias)
 
 void check_in_place(const char* op, const Tensor& x) {
   if (grad_mode() && x.requires_grad()) {
-    fail<AutogradError>(std::string(op), ": x requires grad; use a result of its own instead, or write under NoGrad");
+    fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
   }
   // A broadcast operand has one element for many places: writing to it in place has no meaning.
   for (int d = 0; d < x.rank(); ++d) {
     if (x.strides()[d] == 0 && x.shape()[d] > 1) {
-      fail<ShapeError>(std::string(op), ": x of shape ", x.shape(), " is expanded along dimension ", d,
-                       "; write to a clone()");
+      fail<ShapeError>(op, ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
     }
   }
 }
 void check_fits(const char* op, const Tensor& x, const Tensor& y) {
   if (broadcast_shapes(op, x.shape(), y.shape()) != x.shape()) {
-    fail<ShapeError>(std::string(op), ": y of shape ", y.shape(), " does not broadcast to x's shape ", x.shape());
+    fail<ShapeError>(op, ": y of shape ", y.shape(), " does not broadcast to x's shape ", x.shape());
   }
 }
 
-template <class T>
-LEVIN_HD T plus(T a, T b) {
-  if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
-  else
-    return a + b;
-}
-template <class T>
-LEVIN_HD T times(T a, T b) {
-  if constexpr (std::is_integral_v<T>)
-    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) * static_cast<std::make_unsigned_t<T>>(b));
-  else
-    return a * b;
-}
 struct AddScaled {
   Scalar alpha;
   template <class T>
   LEVIN_HD T operator()(T x, T y) const {
-    return plus(x, times(alpha.to<T>(), y));
+    return wrapping_sum(x, wrapping_product(alpha.to<T>(), y));
   }
 };
 struct Times {
   template <class T>
   LEVIN_HD T operator()(T x, T y) const {
-    return times(x, y);
+    return wrapping_product(x, y);
   }
 };
 

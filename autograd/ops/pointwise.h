@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <tuple>
+#include <type_traits>
 
 #include "autograd/op_table.h"
 #include "kernels/dispatch.h"
@@ -23,15 +24,32 @@ template <class F>
 }
 
 template <class T>
-struct Immediate;
+struct Immediate {  // a C++ number in the place of a tensor
+  T value;
+};
 template <class T>
 inline constexpr bool kIsImmediate = false;
 template <class T>
 inline constexpr bool kIsImmediate<Immediate<T>> = true;
+
+// f(a, b) that wraps around for integers, as in NumPy: signed overflow would be undefined.
+template <class T, class F>
+LEVIN_HD T wrapping(T a, T b, F f) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
+  } else {
+    return f(a, b);
+  }
+}
 template <class T>
-struct Immediate {  // a C++ number in the place of a tensor
-  T value;
-};
+LEVIN_HD T wrapping_sum(T a, T b) {
+  return wrapping(a, b, [](auto x, auto y) { return static_cast<decltype(x)>(x + y); });
+}
+template <class T>
+LEVIN_HD T wrapping_product(T a, T b) {
+  return wrapping(a, b, [](auto x, auto y) { return static_cast<decltype(x)>(x * y); });
+}
 
 template <class O, class... I>
 struct Signature {};
@@ -192,7 +210,8 @@ class Broadcast {
 
 enum class Saves : std::uint8_t { nothing, input, output };
 
-// y = f(x). F declares info, kTypes, kSaves, the functor, and `Tensor backward(gy, saved) const` in public ops.
+// y = f(x). F declares info, kTypes (the dtypes with a kernel), kSaves, the functor, and in public ops
+// `Tensor backward(gy, saved) const`, where saved is x or y as kSaves says; `backward(gy)` when it saves nothing.
 template <class F>
 struct Unary {
   static constexpr OpInfo info = F::info;
@@ -250,7 +269,9 @@ struct UnaryBackward {
   }
 };
 
-// y = f(a, b). F::backward(gy, a, b, y's place) is given as two rules in public ops; F::kTypes; saves both or nothing.
+// y = f(a, b), broadcast. F declares info, kTypes, kSaves (input, which is both, or nothing), the functor, and in
+// public ops the gradient of each operand in y's shape: backward_a and backward_b of (gy, a, b), or of (gy) when it
+// saves nothing.
 template <class F>
 struct Binary {
   static constexpr OpInfo info = F::info;
@@ -280,7 +301,9 @@ struct Binary {
   }
 };
 
-// y = f(x, number) or f(number, x).
+// y = f(x, number), or f(number, x) with Side::left. F declares what Binary asks for, kSavesWithNumber (whether x is
+// kept), and backward_right and backward_left of (gy, saved x, number): the gradient of x where the number stands on
+// that side.
 template <class F, Side side>
 struct WithNumber {
   static constexpr OpInfo info = F::info;

@@ -8,17 +8,6 @@ namespace levin {
 namespace pointwise {
 namespace {
 
-// Integer arithmetic wraps around, as in NumPy; signed overflow would be undefined.
-template <class T, class F>
-LEVIN_HD T wrapping(T a, T b, F f) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(f(static_cast<U>(a), static_cast<U>(b)));
-  } else {
-    return f(a, b);
-  }
-}
-
 struct Add {
   static constexpr OpInfo info{.name = "add", .autocast = AutocastPolicy::widest};
   static constexpr auto kTypes = kNumbers;
@@ -26,7 +15,7 @@ struct Add {
   static constexpr bool kSavesWithNumber = false;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
-    return wrapping(a, b, [](auto x, auto y) { return static_cast<decltype(x)>(x + y); });
+    return wrapping_sum(a, b);
   }
   Tensor backward_a(const Tensor& gy) const { return gy; }
   Tensor backward_b(const Tensor& gy) const { return gy; }
@@ -55,7 +44,7 @@ struct Mul {
   static constexpr bool kSavesWithNumber = false;
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
-    return wrapping(a, b, [](auto x, auto y) { return static_cast<decltype(x)>(x * y); });
+    return wrapping_product(a, b);
   }
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor& b) const { return gy * b; }
   Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor&) const { return gy * a; }
