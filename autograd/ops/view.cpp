@@ -9,15 +9,16 @@ namespace levin {
 namespace {
 
 // Note [Windows]
-// slice, narrow, select, diagonal and unfold look at some elements of x: `shape` with `strides` and `offset`, all relative
-// to a dense row-major tensor of x's shape. Backward writes the gradient through the same window into zeros; the window
-// of unfold overlaps itself, so it adds. Both are linear, and each is the other's derivative.
+// slice, narrow, select, diagonal and unfold look at some elements of x. Which ones is said in steps along x's
+// dimensions, not in x's strides, so that it holds for the gradient too, whatever its layout. Backward writes the
+// gradient through the same window into zeros; the window of unfold overlaps itself, so it adds. Both are linear, and
+// each is the other's derivative.
 struct Geometry {
-  Shape of;       // x's shape
-  Shape shape;    // the result's
-  Strides dim{};  // result dimension d steps along x's dimension from[d] by times[d] elements of it
+  Shape of;        // x's shape
+  Shape shape;     // the result's
+  Strides step{};  // result dimension d goes along x's dimension from[d], step[d] of its elements at a time
   std::array<std::int8_t, kMaxRank> from{};
-  std::array<std::int8_t, kMaxRank> from2{};   // a second dimension it steps along as well (diagonal), or -1
+  std::array<std::int8_t, kMaxRank> from2{};   // a second dimension it goes along as well (diagonal), or -1
   std::array<std::int64_t, kMaxRank> start{};  // first index along each dimension of x
   bool overlaps = false;
 
@@ -28,7 +29,7 @@ struct Geometry {
     for (int d = 0; d < of.rank(); ++d) offset += start[static_cast<std::size_t>(d)] * x.strides()[d];
     for (int d = 0; d < shape.rank(); ++d) {
       const auto i = static_cast<std::size_t>(d);
-      strides[d] = dim[d] * (x.strides()[from[i]] + (from2[i] >= 0 ? x.strides()[from2[i]] : 0));
+      strides[d] = step[d] * (x.strides()[from[i]] + (from2[i] >= 0 ? x.strides()[from2[i]] : 0));
     }
     return as_strided(x, shape, strides, shape.numel() == 0 ? x.offset() : offset);
   }
@@ -90,7 +91,7 @@ std::shared_ptr<Geometry> whole(const Tensor& x) {
   g->shape = x.shape();
   for (int d = 0; d < x.rank(); ++d) {
     g->from[static_cast<std::size_t>(d)] = static_cast<std::int8_t>(d);
-    g->dim[d] = 1;
+    g->step[d] = 1;
   }
   return g;
 }
@@ -99,7 +100,7 @@ void drop_dim(Geometry& g, int d) {
     const auto i = static_cast<std::size_t>(k);
     g.from[i] = g.from[i + 1];
     g.from2[i] = g.from2[i + 1];
-    g.dim[k] = g.dim[k + 1];
+    g.step[k] = g.step[k + 1];
   }
   g.shape = g.shape.removed(d);
 }
@@ -196,25 +197,24 @@ Shape resolve(const char* op, const Tensor& x, const Dims& dims) {
   for (int d = 0; d < dims.count(); ++d) {
     const std::int64_t size = dims[d];
     if (size == -1) {
-      if (open >= 0) fail<ShapeError>(std::string(op), ": two dimensions are -1, at most one can be worked out");
+      if (open >= 0) fail<ShapeError>(op, ": two dimensions are -1, at most one can be worked out");
       open = d;
       continue;
     }
-    if (size < 0) fail<ShapeError>(std::string(op), ": dimension ", d, " is ", size, ", expected 0 or more, or one -1");
-    if (__builtin_mul_overflow(known, size, &known)) fail<ShapeError>(std::string(op), ": the sizes overflow");
+    if (size < 0) fail<ShapeError>(op, ": dimension ", d, " is ", size, ", expected 0 or more, or one -1");
+    if (__builtin_mul_overflow(known, size, &known)) fail<ShapeError>(op, ": the sizes overflow");
     sizes[static_cast<std::size_t>(d)] = size;
   }
   if (open >= 0) {
     if (known == 0 || x.numel() % known != 0) {
-      fail<ShapeError>(std::string(op), ": shape ", x.shape(), " with ", x.numel(),
+      fail<ShapeError>(op, ": shape ", x.shape(), " with ", x.numel(),
                        " elements is not divisible by the given sizes' ", known);
     }
     sizes[static_cast<std::size_t>(open)] = x.numel() / known;
   }
   const Shape to(std::span<const std::int64_t>(sizes.data(), static_cast<std::size_t>(dims.count())));
   if (to.numel() != x.numel()) {
-    fail<ShapeError>(std::string(op), ": shape ", x.shape(), " has ", x.numel(), " elements, ", to, " has ",
-                     to.numel());
+    fail<ShapeError>(op, ": shape ", x.shape(), " has ", x.numel(), " elements, ", to, " has ", to.numel());
   }
   return to;
 }
@@ -283,7 +283,7 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t
   end = std::max(clip(end), begin);
   auto g = whole(x);
   g->shape = x.shape().with(d, (end - begin) / step + ((end - begin) % step != 0));
-  g->dim[d] =
+  g->step[d] =
       std::min(step, std::max<std::int64_t>(1, size));  // a longer step is never taken: the stride would overflow
   g->start[static_cast<std::size_t>(d)] = begin;
   return apply(Window<SliceName>{std::move(g)}, x);
@@ -304,7 +304,8 @@ Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
   const int d = wrap_dim("select", dim, x.rank());
   const std::int64_t size = x.shape()[d];
   if (index < -size || index >= size) {
-    fail<IndexError>("select: index is ", index, ", dimension ", d, " has size ", size);
+    fail<IndexError>("select: index is ", index, ", expected ", -size, " to ", size - 1, "; dimension ", d, " of x ",
+                     x.shape(), " has size ", size);
   }
   auto g = whole(x);
   g->start[static_cast<std::size_t>(d)] = index < 0 ? index + size : index;
@@ -330,7 +331,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
   g->shape = g->shape.inserted(last, length);
   g->from[static_cast<std::size_t>(last)] = static_cast<std::int8_t>(a);
   g->from2[static_cast<std::size_t>(last)] = static_cast<std::int8_t>(b);
-  g->dim[last] = 1;
+  g->step[last] = 1;
   return apply(Window<DiagonalName>{std::move(g)}, x);
 }
 
@@ -341,10 +342,10 @@ Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t
   if (step < 1) fail<ShapeError>("unfold: the step is ", step, ", expected 1 or more");
   step = std::min(step, x.shape()[d]);  // a longer one is never taken: the stride would overflow
   auto g = whole(x);
-  g->dim[d] = step;
+  g->step[d] = step;
   g->shape = x.shape().with(d, (x.shape()[d] - size) / step + 1).inserted(x.rank(), size);
   g->from[static_cast<std::size_t>(x.rank())] = static_cast<std::int8_t>(d);
-  g->dim[x.rank()] = 1;
+  g->step[x.rank()] = 1;
   g->overlaps = step < size;
   return apply(Window<UnfoldName>{std::move(g)}, x);
 }

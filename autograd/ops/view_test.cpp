@@ -93,7 +93,7 @@ LEVIN_OP_CASE(select) {
                     {{0, 2}, [](const Tensor& x) { return select(x, 1, 1); }, {0}, [](const Ix& i) { return i; }},
                     {{1}, [](const Tensor& x) { return select(x, 0, 0); }, {}, [](const Ix&) { return Ix{0}; }}});
   c.errors.push_back({"index", [] { (void)select(zeros({3}, cpu), 0, 3); }, throws<IndexError>,
-                      "select: index is 3, dimension 0 has size 3"});
+                      "select: index is 3, expected -3 to 2; dimension 0"});
   return c;
 }
 
