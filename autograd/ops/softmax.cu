@@ -1,5 +1,6 @@
 // Softmax and its logarithm along any dimension. The backwards are fused; `reference` in public ops is their derivative.
 #include "autograd/op_table.h"
+#include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
 #include "kernels/softmax.cuh"
 #include "levin/autograd.h"
@@ -7,14 +8,6 @@
 
 namespace levin {
 namespace {
-
-// The tensor as [outer, dim, inner].
-struct Along {
-  std::int64_t outer = 1, dim = 1, inner = 1;
-  Along(const Shape& s, int d) : dim(s.rank() == 0 ? 1 : s[d]) {
-    for (int k = 0; k < s.rank(); ++k) (k < d ? outer : inner) *= k == d ? 1 : s[k];
-  }
-};
 
 struct SoftmaxName {
   static constexpr OpInfo info{.name = "softmax", .autocast = AutocastPolicy::full};
@@ -39,12 +32,12 @@ struct SoftmaxBackward {
     Tensor gx = empty_like(y_);
     dispatch(info, y_, kFloats, [&]<class T>(const Cpu& on, T) {
       const Tensor g = gy_.contiguous(), out = y_.contiguous();
-      const Along n(y_.shape(), dim);
+      const Lines l(y_.shape(), dim);
       const T *pg = ptr<T>(g), *py = ptr<T>(out);
       if constexpr (kLog)
-        kernels::cpu::log_softmax_backward(on, pg, py, ptr<T>(gx), n.outer, n.dim, n.inner);
+        kernels::cpu::log_softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
       else
-        kernels::cpu::softmax_backward(on, pg, py, ptr<T>(gx), n.outer, n.dim, n.inner);
+        kernels::cpu::softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
     });
     return gx;
   }
@@ -71,12 +64,12 @@ struct Softmax {
     Tensor out = empty_like(x);
     dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
       const Tensor dense = x.contiguous();
-      const Along n(x.shape(), dim);
+      const Lines l(x.shape(), dim);
       const T* px = ptr<T>(dense);
       if constexpr (std::is_same_v<Name, LogSoftmaxName>)
-        kernels::cpu::log_softmax(on, px, ptr<T>(out), n.outer, n.dim, n.inner);
+        kernels::cpu::log_softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
       else
-        kernels::cpu::softmax(on, px, ptr<T>(out), n.outer, n.dim, n.inner);
+        kernels::cpu::softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
     });
     y = out;
     return out;
