@@ -1,8 +1,8 @@
 // Activation checkpointing.
+#include <algorithm>
 #include <memory>
 #include <unordered_set>
 
-#include "autograd/op_table.h"
 #include "autograd/random_tape.h"
 #include "levin/autograd.h"
 
@@ -33,13 +33,12 @@ std::uint64_t now() {
   return detail::Ref<Mark>::adopt(new Mark)->seq();
 }
 
+bool same(const Edge& a, const Edge& b) { return a.node == b.node && a.slot == b.slot; }
+
 // Edges from what a region recorded to what is older: its inputs, and the parameters and other tensors it captured.
 std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t since) {
   std::vector<Edge> found;
   std::unordered_set<const Node*> seen;
-  struct Slot {
-    bool operator()(const Edge& a, const Edge& b) const { return a.node == b.node && a.slot == b.slot; }
-  };
   std::vector<Edge> stack;
   for (const Tensor& t : outputs) {
     if (records(t)) stack.push_back(edge_of(t));
@@ -48,9 +47,7 @@ std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t s
     const Edge e = std::move(stack.back());
     stack.pop_back();
     if (e.node->seq() < since) {
-      bool known = false;
-      for (const Edge& f : found) known |= Slot{}(e, f);
-      if (!known) found.push_back(e);
+      if (std::none_of(found.begin(), found.end(), [&](const Edge& f) { return same(e, f); })) found.push_back(e);
       continue;
     }
     if (!seen.insert(e.node.get()).second) continue;
@@ -93,7 +90,8 @@ class CheckpointNode final : public Node {
       Tensors again = rerun(inputs);
       std::vector<Edge> roots, targets;
       for (const Tensor& t : again) roots.push_back(records(t) ? edge_of(t) : Edge{});
-      if (!matches(outside_edges(again, since))) {
+      const std::vector<Edge> used = outside_edges(again, since);
+      if (!std::equal(used.begin(), used.end(), outside_.begin(), outside_.end(), same)) {
         fail<AutogradError>("checkpoint: the second run used other tensors than the first; the function must be pure");
       }
       for (std::size_t i = 0; i < outside_.size(); ++i) targets.push_back(need[i] ? outside_[i] : Edge{});
@@ -110,13 +108,6 @@ class CheckpointNode final : public Node {
     tape_->play();
     const TapeScope scope(tape_.get());
     return (*fn_)(inputs);
-  }
-  bool matches(const std::vector<Edge>& edges) const {
-    if (edges.size() != outside_.size()) return false;
-    for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (edges[i].node != outside_[i].node || edges[i].slot != outside_[i].slot) return false;
-    }
-    return true;
   }
   std::shared_ptr<const RegionFn> fn_;
   std::shared_ptr<detail::RandomTape> tape_;
