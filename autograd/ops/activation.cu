@@ -65,6 +65,8 @@ struct Sigmoid {
 // x * Phi(x). Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016.
 struct Gelu {
   LEVIN_ACTIVATION(Gelu, "gelu", keep, Saves::input)
+  static constexpr double kRootHalf = 0.70710678118654752440;       // sqrt(1/2)
+  static constexpr double kDensityAtZero = 0.39894228040143267794;  // of N(0, 1): 1 / sqrt(2 pi)
   template <class T>
   LEVIN_HD T operator()(T x) const {
     return x * m::normal_cdf(x);
@@ -74,14 +76,14 @@ struct Gelu {
     return m::normal_cdf(x) + x * m::normal_pdf(x);
   }
   Tensor slope(const Tensor& x) const {
-    return erf(x * 0.70710678118654752440) * 0.5 + 0.5 + x * exp(x * x * -0.5) * 0.39894228040143267794;
+    return erf(x * kRootHalf) * 0.5 + 0.5 + x * exp(x * x * -0.5) * kDensityAtZero;
   }
 };
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of the same paper.
 struct GeluTanh {
   LEVIN_ACTIVATION(GeluTanh, "gelu_tanh", keep, Saves::input)
-  static constexpr double kScale = 0.79788456080286535588, kCubic = 0.044715;
+  static constexpr double kScale = 0.79788456080286535588 /* sqrt(2/pi) */, kCubic = 0.044715;
   template <class T>
   LEVIN_HD T operator()(T x) const {
     // (1 + tanh z) / 2 = sigmoid(2 z)

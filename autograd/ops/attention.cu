@@ -87,10 +87,9 @@ struct AttentionBackward {
       using A = kernels::Accum<T>;
       const Tensor g = gy_.contiguous();
       with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
-        kernels::cpu::attention_backward(on, s, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(q_)),
-                                         static_cast<const T*>(ptr<T>(k_)), static_cast<const T*>(ptr<T>(v_)),
-                                         static_cast<const T*>(ptr<T>(y)), static_cast<const A*>(ptr<A>(lse)),
-                                         ptr<T>(out[0]), ptr<T>(out[1]), ptr<T>(out[2]));
+        kernels::cpu::attention_backward(on, s, ptr<const T>(g), ptr<const T>(q_), ptr<const T>(k_), ptr<const T>(v_),
+                                         ptr<const T>(y), ptr<const A>(lse), ptr<T>(out[0]), ptr<T>(out[1]),
+                                         ptr<T>(out[2]));
       });
     });
     return out;
@@ -124,8 +123,8 @@ struct Attention {
                 q_.dtype() == DType::f64 ? DType::f64 : DType::f32);
     dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
       with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
-        kernels::cpu::attention(on, s, static_cast<const T*>(ptr<T>(q_)), static_cast<const T*>(ptr<T>(k_)),
-                                static_cast<const T*>(ptr<T>(v_)), ptr<T>(out), ptr<kernels::Accum<T>>(lse));
+        kernels::cpu::attention(on, s, ptr<const T>(q_), ptr<const T>(k_), ptr<const T>(v_), ptr<T>(out),
+                                ptr<kernels::Accum<T>>(lse));
       });
     });
     y = out;
@@ -149,8 +148,7 @@ LEVIN_OP_TABLE(AttentionBackward)
 
 void check_operand(const char* name, const Tensor& q, const Tensor& t) {
   if (t.rank() < 2) fail<ShapeError>(kOp, ": ", name, " has shape ", t.shape(), ", expected at least two dimensions");
-  if (t.device() != q.device())
-    fail<DeviceError>(kOp, ": tensors are on ", q.device(), " and ", t.device(), "; move one with to(device)");
+  check_same_device(kOp, q, t);
 }
 
 // Everything is checked before the first product.
@@ -158,12 +156,9 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   check_operand("q", q, q);
   check_operand("k", q, k);
   check_operand("v", q, v);
-  for (const Tensor* t : {&k, &v}) {
-    if (t->dtype() != q.dtype())
-      fail<DTypeError>(kOp, ": tensors are ", q.dtype(), " and ", t->dtype(), "; convert one with to(dtype)");
-  }
-  if (!is_float(q.dtype()))
-    fail<UnsupportedError>(kOp, ": ", q.dtype(), " on ", q.device(), "; has f32, f64, f16, bf16");
+  check_same_dtype(kOp, q, k);
+  check_same_dtype(kOp, q, v);
+  if (!is_float(q.dtype())) fail_unsupported(Attention::info, q, kFloats);
   if (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2)) {
     fail<ShapeError>(kOp, ": q has shape ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),
                      ", expected [..., L, E], [..., S, E] and [..., S, Ev]");
@@ -172,9 +167,7 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   const Shape scores = batch.inserted(batch.rank(), q.size(-2)).inserted(batch.rank() + 1, k.size(-2));
   if (options.mask.defined()) {
     const Tensor& mask = options.mask;
-    check_operand("mask", q, mask.rank() < 2 ? q : mask);
-    if (mask.device() != q.device())
-      fail<DeviceError>(kOp, ": tensors are on ", q.device(), " and ", mask.device(), "; move one with to(device)");
+    check_same_device(kOp, q, mask);
     if (mask.dtype() != DType::b8 && mask.dtype() != q.dtype())
       fail<DTypeError>(kOp, ": the mask is ", mask.dtype(), ", expected bool or q's ", q.dtype());
     if (broadcast_shapes(kOp, scores, mask.shape()) != scores)

@@ -13,9 +13,6 @@ namespace {
 
 using kernels::ConvShape;
 
-struct ConvForward;
-struct ConvInputGradient;
-struct ConvWeightGradient;
 Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s);
 Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s);
 Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s);
@@ -34,8 +31,8 @@ struct ConvForward {
     const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
     Tensor y = empty(output_shape(shape), in.device(), in.dtype());
     dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_forward(on, shape, static_cast<const T*>(ptr<T>(in)), static_cast<const T*>(ptr<T>(weight)),
-                                 static_cast<const T*>(bias.defined() ? ptr<T>(bias) : nullptr), ptr<T>(y));
+      kernels::cpu::conv_forward(on, shape, ptr<const T>(in), ptr<const T>(weight),
+                                 bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y));
     });
     x = x_;
     w = w_;
@@ -56,8 +53,7 @@ struct ConvInputGradient {
     const Tensor g = gy_.contiguous(), weight = w_.contiguous();
     Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
     dispatch(info, g, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_input_gradient(on, shape, static_cast<const T*>(ptr<T>(g)),
-                                        static_cast<const T*>(ptr<T>(weight)), ptr<T>(gx));
+      kernels::cpu::conv_input_gradient(on, shape, ptr<const T>(g), ptr<const T>(weight), ptr<T>(gx));
     });
     gy = gy_;
     w = w_;
@@ -78,8 +74,7 @@ struct ConvWeightGradient {
     const Tensor in = x_.contiguous(), g = gy_.contiguous();
     Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());
     dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_weight_gradient(on, shape, static_cast<const T*>(ptr<T>(in)), static_cast<const T*>(ptr<T>(g)),
-                                         ptr<T>(gw));
+      kernels::cpu::conv_weight_gradient(on, shape, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
     });
     x = x_;
     gy = gy_;
@@ -121,7 +116,7 @@ std::int64_t reach_of(std::int64_t n, std::int64_t step) {
   return __builtin_mul_overflow(n - 1, step, &reach) || reach > 4 * kMostExtent ? 4 * kMostExtent : reach + 1;
 }
 
-// x: [N, C, H, W], the side that is padded.
+// The height and width of an image with its padding.
 std::array<std::int64_t, 2> padded_extents(const char* op, const std::array<std::int64_t, 2>& size,
                                            const std::array<std::int64_t, 2>& padding) {
   const std::array<std::int64_t, 2> padded{size[0] + 2 * padding[0], size[1] + 2 * padding[1]};
@@ -196,7 +191,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
     const std::int64_t padded = extents[i], reach = reach_of(weight.shape()[2 + d], o.dilation[i]);
     if (reach > padded) {
       fail<ShapeError>("conv2d: the kernel reaches over ", reach, " pixels along dimension ", 2 + d, ", x of shape ",
-                       x.shape(), " has ", padded, " with padding");
+                       x.shape(), " has ", padded, " with padding; use a smaller kernel or dilation, or pad more");
     }
   }
   return conv_forward(x, weight, bias, shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups));

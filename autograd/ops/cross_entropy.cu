@@ -43,9 +43,8 @@ struct CrossEntropyBackward {
       using A = kernels::Accum<T>;
       const Tensor g = gy_.contiguous(), logits = x_.contiguous();
       kernels::cpu::cross_entropy_backward(
-          on, static_cast<const T*>(ptr<T>(g)), static_cast<const T*>(ptr<T>(logits)),
-          static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target.get())), optional_ptr<T>(c.weight.get()),
-          static_cast<const A*>(ptr<A>(lse)), static_cast<const A*>(ptr<A>(weight_sum)), ptr<T>(gx), x_.shape()[0],
+          on, ptr<const T>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
+          optional_ptr<T>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx), x_.shape()[0],
           x_.shape()[1], c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
     });
     return gx;
@@ -87,8 +86,7 @@ struct CrossEntropy {
     dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = kernels::Accum<T>;
       const Tensor logits = x_.contiguous();
-      kernels::cpu::cross_entropy(on, static_cast<const T*>(ptr<T>(logits)),
-                                  static_cast<const std::int64_t*>(ptr<std::int64_t>(c.target.get())),
+      kernels::cpu::cross_entropy(on, ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
                                   optional_ptr<T>(c.weight.get()), ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), rows,
                                   cols, c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
     });
@@ -106,19 +104,18 @@ LEVIN_OP_TABLE(CrossEntropyBackward)
 // target's shape is x's without dimension 1.
 void check_classes(const char* op, const Tensor& x, const Tensor& target, const Tensor& weight) {
   if (x.rank() < 2 || target.shape() != x.shape().removed(1)) {
-    fail<ShapeError>(std::string(op), ": the input has shape ", x.shape(), " and target ", target.shape(),
+    fail<ShapeError>(op, ": the input has shape ", x.shape(), " and target ", target.shape(),
                      ", expected [N, C] and [N], or [N, C, d...] and [N, d...]");
   }
   if (target.dtype() != DType::i64) {
-    fail<DTypeError>(std::string(op), ": target is ", target.dtype(), ", expected class indices of i64");
+    fail<DTypeError>(op, ": target is ", target.dtype(), ", expected class indices of i64");
   }
   check_same_device(op, x, target);
   if (!weight.defined()) return;
   check_same_dtype(op, x, weight);
   check_same_device(op, x, weight);
   if (weight.shape() != Shape{x.shape()[1]}) {
-    fail<ShapeError>(std::string(op), ": weight has shape ", weight.shape(), ", expected [", x.shape()[1],
-                     "], one for each class");
+    fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", x.shape()[1], "], one for each class");
   }
 }
 // `target` is dense.
@@ -127,8 +124,8 @@ void check_range(const char* op, const Tensor& target, std::int64_t classes, std
   const std::int64_t* t = ptr<std::int64_t>(target);
   const std::int64_t bad = kernels::cpu::first_bad_target(Cpu{}, t, target.numel(), classes, ignore_index);
   if (bad < 0) return;
-  fail<IndexError>(std::string(op), ": target ", t[bad], " at position ", bad, " is not a class, expected 0 to ",
-                   classes - 1, " or ignore_index ", ignore_index);
+  fail<IndexError>(op, ": target ", t[bad], " at position ", bad, " is not a class, expected 0 to ", classes - 1,
+                   " or ignore_index ", ignore_index);
 }
 
 // [N, C, d...] as rows of classes [N * d..., C].
@@ -164,9 +161,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options) {
   check_classes("nll_loss", log_probs, target, options.weight);
-  if (!is_float(log_probs.dtype())) {
-    fail<UnsupportedError>("nll_loss: ", log_probs.dtype(), " on ", log_probs.device(), "; has f32, f64, f16, bf16");
-  }
+  if (!is_float(log_probs.dtype())) fail_unsupported({.name = "nll_loss"}, log_probs, kFloats);
   const Tensor t = reshape(dense(target), {target.numel()});
   check_range("nll_loss", t, log_probs.shape()[1], options.ignore_index);
   const Tensor ignored = eq(t, options.ignore_index);
@@ -187,9 +182,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
 
 Tensor accuracy(const Tensor& logits, const Tensor& target) {
   check_classes("accuracy", logits, target, {});
-  if (!is_float(logits.dtype())) {
-    fail<UnsupportedError>("accuracy: ", logits.dtype(), " on ", logits.device(), "; has f32, f64, f16, bf16");
-  }
+  if (!is_float(logits.dtype())) fail_unsupported({.name = "accuracy"}, logits, kFloats);
   return mean(cast(eq(argmax(logits.detach(), 1), target), DType::f32));
 }
 

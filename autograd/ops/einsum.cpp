@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -184,15 +185,10 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
   }
   std::vector<Operand> all;
   for (std::size_t i = 0; i < operands.size(); ++i) all.push_back(label(equation, i, e.inputs[i], operands[i]));
-  if (!is_float(operands[0].dtype())) {
-    fail<UnsupportedError>("einsum: ", operands[0].dtype(), " on ", operands[0].device(), "; has f32, f64, f16, bf16");
-  }
+  if (!is_float(operands[0].dtype())) fail_unsupported({.name = "einsum"}, operands[0], kFloats);
   for (const Tensor& x : operands) {
-    if (x.dtype() != operands[0].dtype())
-      fail<DTypeError>("einsum: tensors are ", operands[0].dtype(), " and ", x.dtype(), "; convert one with to(dtype)");
-    if (x.device() != operands[0].device())
-      fail<DeviceError>("einsum: tensors are on ", operands[0].device(), " and ", x.device(),
-                        "; move one with to(device)");
+    check_same_dtype("einsum", operands[0], x);
+    check_same_device("einsum", operands[0], x);
   }
 
   std::array<std::int64_t, kLabels> size{};
@@ -204,7 +200,7 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
       const std::int64_t n = o.size(l);
       if (s >= 0 && s != n && s != 1 && n != 1) {
         fail<ShapeError>("einsum: \"", label_text(l), "\" in \"", equation, "\" is ", s, " in one operand and ", n,
-                         " in another");
+                         " in another, expected one size, or 1");
       }
       if (s < 0 || s == 1) s = n;
     }

@@ -11,8 +11,7 @@ namespace {
 constexpr OpInfo kArange{.name = "arange"}, kLinspace{.name = "linspace"}, kEye{.name = "eye"};
 
 void check_number(const char* op, Scalar s, DType dtype) {
-  if (!s.is_integer() && !is_float(dtype))
-    fail<DTypeError>(std::string(op), ": the number ", s, " does not fit ", dtype);
+  if (!s.is_integer() && !is_float(dtype)) fail<DTypeError>(op, ": the number ", s, " does not fit ", dtype);
 }
 
 // Whether an integer dtype holds v.

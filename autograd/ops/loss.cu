@@ -42,10 +42,12 @@ struct Absolute {
 
 // d^2 / 2 where |d| <= delta, delta (|d| - delta / 2) beyond, all times scale. Huber, 1964; smooth L1 is it with the scale
 // 1 / delta (Girshick, "Fast R-CNN", 2015).
-template <int kind>
+enum class HuberForm : std::uint8_t { huber, smooth_l1 };
+template <HuberForm form>
 struct Huber {
-  static constexpr OpInfo info{.name = kind == 0 ? "huber_loss" : "smooth_l1_loss", .autocast = AutocastPolicy::full};
-  static constexpr OpInfo backward_info{.name = kind == 0 ? "huber_loss_backward" : "smooth_l1_loss_backward"};
+  static constexpr bool kSmooth = form == HuberForm::smooth_l1;
+  static constexpr OpInfo info{.name = kSmooth ? "smooth_l1_loss" : "huber_loss", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo backward_info{.name = kSmooth ? "smooth_l1_loss_backward" : "huber_loss_backward"};
   double delta, scale;
   template <class T>
   LEVIN_HD T value(T d) const {
@@ -177,10 +179,10 @@ LEVIN_OP_TABLE(DifferenceLoss<Square>)
 LEVIN_OP_TABLE(DifferenceLossBackward<Square>)
 LEVIN_OP_TABLE(DifferenceLoss<Absolute>)
 LEVIN_OP_TABLE(DifferenceLossBackward<Absolute>)
-LEVIN_OP_TABLE(DifferenceLoss<Huber<0>>)
-LEVIN_OP_TABLE(DifferenceLossBackward<Huber<0>>)
-LEVIN_OP_TABLE(DifferenceLoss<Huber<1>>)
-LEVIN_OP_TABLE(DifferenceLossBackward<Huber<1>>)
+LEVIN_OP_TABLE(DifferenceLoss<Huber<HuberForm::huber>>)
+LEVIN_OP_TABLE(DifferenceLossBackward<Huber<HuberForm::huber>>)
+LEVIN_OP_TABLE(DifferenceLoss<Huber<HuberForm::smooth_l1>>)
+LEVIN_OP_TABLE(DifferenceLossBackward<Huber<HuberForm::smooth_l1>>)
 LEVIN_OP_TABLE(Bce)
 LEVIN_OP_TABLE(BceBackward)
 
@@ -189,7 +191,7 @@ void check_pair(const char* op, const Tensor& x, const Tensor& target) {
   check_same_dtype(op, x, target);
   check_same_device(op, x, target);
   if (x.shape() != target.shape()) {
-    fail<ShapeError>(std::string(op), ": x has shape ", x.shape(), " and target ", target.shape(),
+    fail<ShapeError>(op, ": x has shape ", x.shape(), " and target ", target.shape(),
                      ", expected equal shapes; reshape or expand one");
   }
 }
@@ -215,14 +217,14 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
   check_pair("huber_loss", x, target);
   if (!(delta > 0)) fail<ConfigError>("huber_loss: delta is ", delta, ", expected a positive number");
-  return reduce(apply(DifferenceLoss<Huber<0>>{{delta, 1}}, x, target), reduction);
+  return reduce(apply(DifferenceLoss<Huber<HuberForm::huber>>{{delta, 1}}, x, target), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta, Reduction reduction) {
   check_pair("smooth_l1_loss", x, target);
   if (!(beta >= 0)) fail<ConfigError>("smooth_l1_loss: beta is ", beta, ", expected 0 or more");
   if (beta == 0) return l1_loss(x, target, reduction);
-  return reduce(apply(DifferenceLoss<Huber<1>>{{beta, 1 / beta}}, x, target), reduction);
+  return reduce(apply(DifferenceLoss<Huber<HuberForm::smooth_l1>>{{beta, 1 / beta}}, x, target), reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, const Tensor& weight,
@@ -251,9 +253,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
 
 Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction, LogTarget log_target) {
   check_pair("kl_div", x, target);
-  if (!is_float(x.dtype())) {
-    fail<UnsupportedError>("kl_div: ", x.dtype(), " on ", x.device(), "; has f32, f64, f16, bf16");
-  }
+  if (!is_float(x.dtype())) fail_unsupported({.name = "kl_div"}, x, kFloats);
   if (reduction == KlReduction::batchmean && x.rank() == 0)
     fail<ShapeError>("kl_div: x is a single element, batchmean needs a first dimension");
   Tensor loss;

@@ -32,8 +32,7 @@ struct MaxPool {
     Tensor y = empty(at.out, x.device(), x.dtype());
     index = empty(at.out, x.device(), DType::i32);
     dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool(on, static_cast<const T*>(ptr<T>(x)), at.planes(), at.h, at.w, ptr<T>(y),
-                             ptr<std::int32_t>(index));
+      kernels::cpu::max_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y), ptr<std::int32_t>(index));
     });
     return y;
   }
@@ -48,9 +47,8 @@ struct MaxPoolScatter {
     const Tensor gy = gy_.contiguous();
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
     dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool_scatter(on, static_cast<const T*>(ptr<T>(gy)),
-                                     static_cast<const std::int32_t*>(ptr<std::int32_t>(index)), at.planes(), at.h,
-                                     at.w, ptr<T>(gx));
+      kernels::cpu::max_pool_scatter(on, ptr<const T>(gy), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
+                                     ptr<T>(gx));
     });
     return gx;
   }
@@ -65,8 +63,7 @@ struct MaxPoolGather {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
     dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool_gather(on, static_cast<const T*>(ptr<T>(x)),
-                                    static_cast<const std::int32_t*>(ptr<std::int32_t>(index)), at.planes(), at.h, at.w,
+      kernels::cpu::max_pool_gather(on, ptr<const T>(x), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
                                     ptr<T>(y));
     });
     return y;
@@ -81,7 +78,7 @@ struct AvgPool {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
     dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::avg_pool(on, static_cast<const T*>(ptr<T>(x)), at.planes(), at.h, at.w, ptr<T>(y));
+      kernels::cpu::avg_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y));
     });
     return y;
   }
@@ -95,7 +92,7 @@ struct AvgPoolBackward {
     const Tensor gy = gy_.contiguous();
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
     dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::avg_pool_backward(on, static_cast<const T*>(ptr<T>(gy)), at.planes(), at.h, at.w, ptr<T>(gx));
+      kernels::cpu::avg_pool_backward(on, ptr<const T>(gy), at.planes(), at.h, at.w, ptr<T>(gx));
     });
     return gx;
   }
@@ -138,7 +135,7 @@ PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
   const std::int64_t room = in + 2 * padding - kernel;
   if (room < 0) {
     fail<ShapeError>(op, ": the kernel is ", kernel, " along dimension ", 2 + d, ", x of shape ", x.shape(), " has ",
-                     in + 2 * padding, " with padding");
+                     in + 2 * padding, " with padding; use a smaller kernel or pad more");
   }
   std::int64_t out = (o.ceil_mode ? (room + stride - 1) / stride : room / stride) + 1;
   if (o.ceil_mode && (out - 1) * stride >= in + padding) --out;  // the last window must see something
@@ -160,8 +157,10 @@ Windows adaptive_windows(const char* op, const Tensor& x, std::array<std::int64_
   check_image(op, x);
   for (int d = 0; d < 2; ++d) {
     const std::int64_t out = output[static_cast<std::size_t>(d)];
-    if (out < 0 || (out > 0 && x.shape()[2 + d] < 1)) {
-      fail<ShapeError>(op, ": ", out, " outputs are asked for along dimension ", 2 + d, " of x ", x.shape());
+    if (out < 0) fail<ShapeError>(op, ": output is ", out, " along dimension ", 2 + d, ", expected 0 or more");
+    if (out > 0 && x.shape()[2 + d] < 1) {
+      fail<ShapeError>(op, ": dimension ", 2 + d, " of x ", x.shape(), " is empty, expected 1 or more for ", out,
+                       " outputs");
     }
   }
   const PoolAxis h{.in = x.shape()[2], .out = output[0], .adaptive = true},

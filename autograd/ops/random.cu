@@ -16,12 +16,11 @@ constexpr OpInfo kRand{.name = "rand"}, kRandn{.name = "randn"}, kRandint{.name 
 
 // Before a generator moves: a factory that throws leaves no trace.
 void check_float(const OpInfo& info, Device device, DType dtype) {
-  if (!is_float(dtype))
-    fail<UnsupportedError>(std::string(info.name), ": ", dtype, " on ", device, "; has f32, f64, f16, bf16");
+  if (!is_float(dtype)) fail<UnsupportedError>(info.name, ": ", dtype, " on ", device, "; has f32, f64, f16, bf16");
 }
 
 void check_probability(const char* op, double p) {
-  if (!(p >= 0 && p <= 1)) fail<ConfigError>(std::string(op), ": p is ", p, ", expected a probability in [0, 1]");
+  if (!(p >= 0 && p <= 1)) fail<ConfigError>(op, ": p is ", p, ", expected a probability in [0, 1]");
 }
 
 // 1 where u < p.
@@ -79,7 +78,7 @@ struct Dropout {
     Tensor y = empty_like(x);
     dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
       const Tensor dense = x.contiguous();
-      kernels::cpu::dropout(on, static_cast<const T*>(ptr<T>(dense)), ptr<T>(y), y.numel(), range, p);
+      kernels::cpu::dropout(on, ptr<const T>(dense), ptr<T>(y), y.numel(), range, p);
     });
     return y;
   }
@@ -152,7 +151,7 @@ Tensor bernoulli(const Tensor& p, Generator& generator) { return apply(Bernoulli
 
 Tensor dropout(const Tensor& x, double p, Generator& generator) {
   check_probability("dropout", p);
-  if (!is_float(x.dtype())) check_float(Dropout::info, x.device(), x.dtype());
+  check_float(Dropout::info, x.device(), x.dtype());
   if (p == 0) return x;
   const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel()) : RandomRange{};
   return apply(Dropout{p, range}, x);
