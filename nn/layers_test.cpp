@@ -101,6 +101,17 @@ TEST_CASE("the other norms give PyTorch's values") {
   check_close(rms(wave({1, 4}, 0.25)), {0.139635303562811, 0.541036782139354, 0.451634888807781, 0.0198426414723592});
 }
 
+TEST_CASE("norm layers refuse an x of other sizes, also where they have no parameters") {
+  Root root;
+  nn::GroupNorm group(root, "group", {.groups = 2, .features = 4, .affine = false});
+  CHECK_THROWS_WITH_AS((void)group(wave({1, 8, 2}, 0.25)), doctest::Contains("GroupNorm: x has shape [1, 8, 2]"),
+                       ShapeError);
+  nn::InstanceNorm2d instance(root, "instance", {.features = 2});
+  CHECK_THROWS_WITH_AS((void)instance(wave({1, 3, 2, 2}, 0.25)), doctest::Contains("expected 2 channels"), ShapeError);
+  nn::LayerNorm layer(root, "layer", {.shape = {2, 3}, .affine = false});
+  CHECK_THROWS_AS((void)layer(wave({1, 3, 3}, 0.25)), ShapeError);
+}
+
 TEST_CASE("dropout draws anew in training, from a stream of its own path, and does nothing in evaluation") {
   Generator gen(5);
   nn::Module one({.gen = gen, .device = Device::cpu()}), two({.gen = gen, .device = Device::cpu()});

@@ -38,9 +38,11 @@ const LayerNormOptions& checked(const LayerNormOptions& o) {
   return o;
 }
 
-// An absent scale is 1, an absent shift 0.
-Tensor or_constant(const Module& m, const Tensor& parameter, const Shape& shape, double value) {
-  return parameter.defined() ? parameter : full(shape, value, m.device(), m.dtype());
+// The ops can not see it where a layer has no parameters.
+void check_channels(const char* layer, const Tensor& x, std::int64_t features) {
+  if (x.rank() < 2 || x.size(1) != features) {
+    fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected ", features, " channels in dimension 1");
+  }
 }
 
 }  // namespace
@@ -63,15 +65,11 @@ BatchNorm::BatchNorm(Module& parent, std::string_view name, Options given)
                               : Buffer()) {}
 
 Tensor BatchNorm::normalise(const Tensor& x) const {
-  if (x.size(1) != options.features) {
-    fail<ShapeError>("BatchNorm: x has shape ", x.shape(), ", expected ", options.features, " channels in dimension 1");
-  }
-  const Tensor w = or_constant(*this, weight, {options.features}, 1),
-               b = or_constant(*this, bias, {options.features}, 0);
+  check_channels("BatchNorm", x, options.features);
   if (!is_training() && options.track_running_stats) {
-    return batch_norm_eval(x, w, b, running_mean, running_var, options.eps);
+    return batch_norm_eval(x, weight, bias, running_mean, running_var, options.eps);
   }
-  const BatchNormResult r = batch_norm_train(x, w, b, options.eps);
+  const BatchNormResult r = batch_norm_train(x, weight, bias, options.eps);
   if (is_training() && options.track_running_stats) {
     NoGrad off;
     copy_(num_batches_tracked, num_batches_tracked + 1);
@@ -111,8 +109,9 @@ LayerNorm::LayerNorm(Module& parent, std::string_view name, Options given)
       bias(options.affine && options.bias ? Parameter(*this, "bias", Shape(options.shape.span()), constant_value(0))
                                           : Parameter()) {}
 Tensor LayerNorm::operator()(const Tensor& x) const {
-  const Shape shape(options.shape.span());
-  return layer_norm(x, or_constant(*this, weight, shape, 1), or_constant(*this, bias, shape, 0), options.eps);
+  Tensor scale = weight;  // its shape tells the op which dimensions are normalised over
+  if (!scale.defined()) scale = ones(Shape(options.shape.span()), device(), dtype());
+  return layer_norm(x, scale, bias, options.eps);
 }
 
 RMSNorm::RMSNorm(Module& parent, std::string_view name, Options given)
@@ -125,9 +124,8 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
 Tensor GroupNorm::operator()(const Tensor& x) const {
-  const Shape shape{options.features};
-  return group_norm(x, options.groups, or_constant(*this, weight, shape, 1), or_constant(*this, bias, shape, 0),
-                    options.eps);
+  check_channels("GroupNorm", x, options.features);
+  return group_norm(x, options.groups, weight, bias, options.eps);
 }
 
 InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options given)
@@ -137,9 +135,8 @@ InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options gi
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
 Tensor InstanceNorm2d::operator()(const Tensor& x) const {
   if (x.rank() != 4) fail<ShapeError>("InstanceNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
-  const Shape shape{options.features};
-  return group_norm(x, options.features, or_constant(*this, weight, shape, 1), or_constant(*this, bias, shape, 0),
-                    options.eps);
+  check_channels("InstanceNorm2d", x, options.features);
+  return group_norm(x, options.features, weight, bias, options.eps);
 }
 
 }  // namespace levin::nn

@@ -16,13 +16,13 @@ CellOptions checked(const char* layer, const CellOptions& o) {
   return o;
 }
 
-RecurrentOptions checked(const RecurrentOptions& o) {
-  check_at_least("recurrent layer", "in", o.in, 1);
-  check_at_least("recurrent layer", "hidden", o.hidden, 1);
-  check_at_least("recurrent layer", "num_layers", o.num_layers, 1);
-  check_probability("recurrent layer", "dropout", o.dropout);
+RecurrentOptions checked(const char* layer, const RecurrentOptions& o) {
+  check_at_least(layer, "in", o.in, 1);
+  check_at_least(layer, "hidden", o.hidden, 1);
+  check_at_least(layer, "num_layers", o.num_layers, 1);
+  check_probability(layer, "dropout", o.dropout);
   if (o.dropout > 0 && o.num_layers == 1) {
-    fail<ConfigError>("recurrent layer: dropout is ", o.dropout,
+    fail<ConfigError>(layer, ": dropout is ", o.dropout,
                       " with one layer, expected 0: it acts between layers; use nn::Dropout on the output");
   }
   return o;
@@ -94,7 +94,7 @@ Tensor GRUCell::operator()(const Tensor& x, const Tensor& state) const {
 // ---- Whole sequences
 
 Recurrent::Recurrent(Module& parent, std::string_view name, std::int64_t gates, Options given)
-    : Module(parent, name), options(checked(given)) {
+    : Module(parent, name), options(checked(gates == 4 ? "LSTM" : "GRU", given)) {
   static const Tensor kAbsent;
   const std::int64_t directions = options.bidirectional ? 2 : 1, rows = gates * options.hidden;
   const auto add = [&](const char* what, const std::string& suffix, const Shape& shape) {

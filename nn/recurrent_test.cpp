@@ -96,7 +96,8 @@ TEST_CASE("dropout between recurrent layers acts in training alone") {
   CHECK(!equal(m(x).y, m(x).y));
   m.eval();
   CHECK(equal(m(x).y, m(x).y));
-  CHECK_THROWS_AS(nn::GRU(root, "n", {.in = 3, .hidden = 4, .dropout = 0.5}), ConfigError);
+  CHECK_THROWS_WITH_AS(nn::GRU(root, "n", {.in = 3, .hidden = 4, .dropout = 0.5}),
+                       doctest::Contains("GRU: dropout is 0.5 with one layer"), ConfigError);
 }
 
 TEST_CASE("recurrent layers refuse inputs and states that do not fit") {
