@@ -3,12 +3,14 @@
 namespace levin::optim {
 namespace {
 
-void check(const AdamOptions& o) {
-  for (const double beta : {o.beta1, o.beta2}) {
-    if (!(beta >= 0 && beta < 1)) fail<ConfigError>("adam: a beta is ", beta, ", expected at least 0 and below 1");
-  }
-  if (!(o.eps >= 0)) fail<ConfigError>("adam: eps is ", o.eps, ", expected 0 or more");
-  if (!(o.weight_decay >= 0)) fail<ConfigError>("adam: weight_decay is ", o.weight_decay, ", expected 0 or more");
+void check_beta(const char* op, const char* which, double beta) {
+  if (!(beta >= 0 && beta < 1)) fail<ConfigError>(op, ": ", which, " is ", beta, ", expected at least 0 and below 1");
+}
+void check(const char* op, const AdamOptions& o) {
+  check_beta(op, "beta1", o.beta1);
+  check_beta(op, "beta2", o.beta2);
+  if (!(o.eps >= 0)) fail<ConfigError>(op, ": eps is ", o.eps, ", expected 0 or more");
+  if (!(o.weight_decay >= 0)) fail<ConfigError>(op, ": weight_decay is ", o.weight_decay, ", expected 0 or more");
 }
 
 AdamOptions as_adam(const AdamWOptions& o) {
@@ -29,7 +31,8 @@ Adam::Adam(Parameters parameters, AdamOptions options, Decay decay) : decay_(dec
 }
 
 void Adam::add_group(Parameters parameters, AdamOptions options) {
-  check(options);
+  // Not name(): while Adam is constructed, an AdamW is none yet.
+  check(decay_ == Decay::decoupled ? "adamw" : "adam", options);
   add(std::move(parameters), options.lr);
   options_.push_back(options);
 }
@@ -50,11 +53,8 @@ std::optional<double> Adam::momentum(int group) const {
 }
 void Adam::set_momentum(int group, double value) {
   (void)group_at(group);
-  AdamOptions& o = options_[static_cast<std::size_t>(group)];
-  AdamOptions next = o;
-  next.beta1 = value;
-  check(next);
-  o = next;
+  check_beta(name(), "beta1", value);
+  options_[static_cast<std::size_t>(group)].beta1 = value;
 }
 
 std::array<const char*, Optimizer::kMaxState> Adam::state_names(int group) const {
@@ -66,7 +66,7 @@ std::vector<std::pair<const char*, double*>> Adam::numbers(int group) {
   return {{"beta1", &o.beta1}, {"beta2", &o.beta2}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
 }
 
-void Adam::check_numbers(int group) const { check(options_[static_cast<std::size_t>(group)]); }
+void Adam::check_numbers(int group) const { check(name(), options_[static_cast<std::size_t>(group)]); }
 
 AdamW::AdamW(Parameters parameters, AdamWOptions options)
     : Adam(std::move(parameters), as_adam(options), Decay::decoupled) {}

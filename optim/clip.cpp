@@ -48,7 +48,7 @@ Tensor clip_grad_norm_(const Parameters& parameters, double max_norm, double p, 
     each_gradient("clip_grad_norm_", parameters, "clip_grad_norm_",
                   [&](auto* g, std::int64_t n) { kernels::cpu::scale(on, g, n, factor); });
   }
-  return tensor({norm}, Device::cpu());
+  return from_data(std::span<const double>(&norm, 1), Shape{}, Device::cpu());
 }
 
 void clip_grad_value_(const Parameters& parameters, double limit) {

@@ -43,13 +43,12 @@ double cubic_minimum(const Point& a, const Point& b, double low, double high) {
 
 // Strong Wolfe line search. Nocedal & Wright, algorithms 3.5 (bracket) and 3.6 (zoom).
 template <class Eval>
-Point wolfe_search(const Point& start, double t, double direction_size, double tolerance, int max_evals, int& evals,
-                   Eval&& eval) {
+Point wolfe_search(const Point& start, double t, double direction_size, double tolerance, Eval&& eval) {
+  constexpr int max_evals = 25;  // in each of the two phases; PyTorch's max_ls
   constexpr double c1 = 1e-4, c2 = 0.9;
   const auto armijo = [&](const Point& p) { return p.f <= start.f + c1 * p.t * start.slope; };
   const auto curved = [&](const Point& p) { return std::abs(p.slope) <= -c2 * start.slope; };
   Point previous = start, now = eval(t);
-  ++evals;
   Point low, high;
   for (int i = 0;; ++i) {
     if (!armijo(now) || (i > 0 && now.f >= previous.f) || !std::isfinite(now.f)) {
@@ -67,7 +66,6 @@ Point wolfe_search(const Point& start, double t, double direction_size, double t
     const double next = cubic_minimum(previous, now, now.t + 0.01 * (now.t - previous.t), now.t * 10);
     previous = std::move(now);
     now = eval(next);
-    ++evals;
   }
   for (int i = 0; i < max_evals; ++i) {
     if (std::abs(high.t - low.t) * direction_size < tolerance) break;
@@ -75,7 +73,6 @@ Point wolfe_search(const Point& start, double t, double direction_size, double t
     const double at =
         std::isfinite(high.f) ? cubic_minimum(low, high, left + margin, right - margin) : (left + right) / 2;
     Point p = eval(at);
-    ++evals;
     if (!armijo(p) || p.f >= low.f || !std::isfinite(p.f)) {
       high = std::move(p);
     } else {
@@ -109,12 +106,13 @@ void LBFGS::step() { fail<StateError>("lbfgs: step() needs a closure that evalua
 
 namespace {
 
-// All gradients (unset ones as zeros) or all values, end to end in double.
-Vector gathered(const Parameters& parameters, const bool gradients) {
+enum class What : bool { values, gradients };
+// All values or all gradients (unset ones as zeros), end to end in double.
+Vector gathered(const Parameters& parameters, What what) {
   Vector out;
   for (const ParamRef& p : parameters) {
     Updates::check("lbfgs", p);
-    Tensor t = gradients ? p.value->grad() : *p.value;
+    Tensor t = what == What::gradients ? p.value->grad() : *p.value;
     const auto n = static_cast<std::size_t>(p.value->numel());
     if (!t.defined()) {
       out.resize(out.size() + n, 0.0);
@@ -155,7 +153,7 @@ Tensor LBFGS::step(const Function<Tensor()>& closure) {
   Tensor first_loss = closure();
   double loss = first_loss.item();
   int evals = 1;
-  Vector g = gathered(parameters, true);
+  Vector g = gathered(parameters, What::gradients);
   if (largest(g) <= options_.tolerance_grad) return first_loss;
   for (int iteration = 0; iteration < options_.max_iter; ++iteration) {
     ++m.iterations;
@@ -168,7 +166,7 @@ Tensor LBFGS::step(const Function<Tensor()>& closure) {
       add_scaled(y, -1, m.last_gradient);
       for (double& v : s) v *= m.t;
       const double ys = inner(y, s);
-      if (ys > 1e-10) {  // else the pair would break positive definiteness
+      if (ys > 1e-10) {  // else the pair would break positive definiteness; PyTorch's threshold
         if (static_cast<int>(m.steps.size()) == options_.history_size) {
           m.steps.pop_front();
           m.changes.pop_front();
@@ -201,20 +199,20 @@ Tensor LBFGS::step(const Function<Tensor()>& closure) {
     m.t = m.iterations == 1 ? std::min(1.0, 1 / total) * lr : lr;
     const double slope = inner(g, m.direction);
     if (slope > -options_.tolerance_change) break;
-    const Vector x = gathered(parameters, false);
+    const Vector x = gathered(parameters, What::values);
     bool converged = false;
     if (options_.line_search == LineSearch::strong_wolfe) {
       const auto eval = [&](double t) {
+        ++evals;
         write_values(parameters, x, t, m.direction);
         Point p;
         p.t = t;
         p.f = closure().item();
-        p.g = gathered(parameters, true);
+        p.g = gathered(parameters, What::gradients);
         p.slope = inner(p.g, m.direction);
         return p;
       };
-      const Point found =
-          wolfe_search({0, loss, g, slope}, m.t, largest(m.direction), options_.tolerance_change, 25, evals, eval);
+      const Point found = wolfe_search({0, loss, g, slope}, m.t, largest(m.direction), options_.tolerance_change, eval);
       m.t = found.t;
       loss = found.f;
       g = found.g;
@@ -224,7 +222,7 @@ Tensor LBFGS::step(const Function<Tensor()>& closure) {
       write_values(parameters, x, m.t, m.direction);
       if (iteration + 1 < options_.max_iter) {
         loss = closure().item();
-        g = gathered(parameters, true);
+        g = gathered(parameters, What::gradients);
         converged = largest(g) <= options_.tolerance_grad;
         ++evals;
       }

@@ -249,7 +249,9 @@ TEST_CASE("wrong parameters and options are refused before anything is built") {
   CHECK_THROWS_AS(SGD({{&half, "h", nullptr}}, {}), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.lr = -1}), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.nesterov = true}), ConfigError);
-  CHECK_THROWS_AS(Adam({{&a, "a", nullptr}}, {.beta1 = 1}), ConfigError);
+  CHECK_THROWS_WITH_AS(Adam({{&a, "a", nullptr}}, {.beta1 = 1}), doctest::Contains("adam: beta1 is 1"), ConfigError);
+  CHECK_THROWS_WITH_AS(AdamW({{&a, "a", nullptr}}, {.beta2 = -1}), doctest::Contains("adamw: beta2 is -1"),
+                       ConfigError);
   CHECK_THROWS_AS(RMSprop({{&a, "a", nullptr}}, {.alpha = -1}), ConfigError);
   CHECK_THROWS_AS(Adagrad({{&a, "a", nullptr}}, {.eps = std::nan("")}), ConfigError);
 }

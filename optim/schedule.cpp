@@ -170,7 +170,7 @@ void OneCycleLR::apply_momentum() {
   for (int g = 0; g < optimizer_->groups(); ++g) optimizer_->set_momentum(g, momentum_at(t_));
 }
 void OneCycleLR::step() {
-  if (t_ + 1 >= options_.total_steps + 1) {
+  if (t_ >= options_.total_steps) {
     fail<StateError>("one_cycle_lr: step ", t_ + 1, " is asked for, total_steps is ", options_.total_steps);
   }
   Scheduler::step();
