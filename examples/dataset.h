@@ -8,10 +8,12 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>

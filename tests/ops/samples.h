@@ -32,7 +32,8 @@ inline const std::vector<DType> kNumberDTypes{DType::f32, DType::f64, DType::f16
 inline const std::vector<DType> kAllDTypes{DType::f32, DType::f64, DType::f16, DType::bf16,
                                            DType::i32, DType::i64, DType::u8,  DType::b8};
 
-// A random input. `real` ones take the dtype under test and get gradients; the others keep their dtype.
+// A random input. `real` ones take the dtype under test and get gradients, `constant` ones only take the dtype; `index`
+// is i64 in [0, bound), `mask` is bool, `fixed` is the tensor given.
 struct Input {
   enum class Kind { real, constant, index, mask, fixed } kind = Kind::real;
   Shape shape{};
@@ -41,14 +42,11 @@ struct Input {
   bool optional = false;      // the op takes an undefined tensor for it, as ops.h says
 };
 inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
-// Takes the dtype under test, gets no gradient.
 inline Input constant(Shape shape, double low = -2, double high = 2) {
   return {Input::Kind::constant, shape, low, high, {}};
 }
-inline Input index(Shape shape, std::int64_t bound) {
-  return {Input::Kind::index, shape, 0, double(bound), {}};
-}  // i64 in [0, bound)
-inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }  // bool
+inline Input index(Shape shape, std::int64_t bound) { return {Input::Kind::index, shape, 0, double(bound), {}}; }
+inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }
 // An operand that ops.h lets be undefined.
 inline Input optional(Input in) {
   in.optional = true;
