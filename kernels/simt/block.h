@@ -1,4 +1,5 @@
-// One block of threads, as it runs. Internal to kernels/simt; run.cpp has the scheduler, diagnose.cpp the messages.
+// One block of threads, as it runs. Internal to kernels/simt; run.cpp has the scheduler, wait.cpp what threads wait for,
+// diagnose.cpp the messages.
 #pragma once
 
 #include <array>
@@ -65,6 +66,8 @@ struct Warp {
 struct FreeBytes {
   void operator()(void* p) const;
 };
+// Bytes 0xff, aligned to 16 at least; AddressSanitizer guards both ends.
+[[nodiscard]] std::unique_ptr<void, FreeBytes> nan_filled(std::size_t bytes, std::size_t alignment);
 struct SharedArray {
   const void* key;
   std::unique_ptr<void, FreeBytes> data;

@@ -1,4 +1,4 @@
-// The scheduler: which thread of a block runs next, and what barriers and warp functions wait for.
+// The scheduler: launches, stacks, and which thread of a block runs next.
 //
 // Note [Who runs next]
 // A thread runs until it must wait or ends. Then its own stack asks pick() for the next one and passes straight to it;
@@ -39,15 +39,6 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-std::unique_ptr<void, FreeBytes> nan_filled(std::size_t bytes, std::size_t alignment) {
-  void* p = nullptr;
-  if (posix_memalign(&p, std::max<std::size_t>(alignment, 16), std::max<std::size_t>(bytes, 1)) != 0) {
-    fail<OutOfMemoryError>("simt: no memory for a shared array of ", bytes, " bytes");
-  }
-  std::memset(p, 0xff, bytes);
-  return std::unique_ptr<void, FreeBytes>(p);
-}
-
 void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* name) {
   struct Limit {
     const char* what;
@@ -77,6 +68,15 @@ void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* 
 }  // namespace
 
 void FreeBytes::operator()(void* p) const { std::free(p); }
+
+std::unique_ptr<void, FreeBytes> nan_filled(std::size_t bytes, std::size_t alignment) {
+  void* p = nullptr;
+  if (posix_memalign(&p, std::max<std::size_t>(alignment, 16), std::max<std::size_t>(bytes, 1)) != 0) {
+    fail<OutOfMemoryError>("simt: no memory for a shared array of ", bytes, " bytes");
+  }
+  std::memset(p, 0xff, bytes);
+  return std::unique_ptr<void, FreeBytes>(p);
+}
 
 bool same(const Site& a, const Site& b) {
   return a.line() == b.line() && a.column() == b.column() &&
@@ -336,123 +336,6 @@ Thread* Engine::pick() {
     }
   }
   return nullptr;
-}
-
-// ---- What threads wait for
-
-int Engine::barrier(Vote vote, int predicate, const char* what, Site at) {
-  Thread& self = *running_;
-  self.state = Thread::State::at_barrier;
-  self.what = what;
-  self.at = at;
-  if (waiting_++ == 0) {
-    votes_ = 0;
-    divergent_ = false;
-    barrier_at_ = at;
-  }
-  votes_ += predicate != 0 ? 1 : 0;
-  divergent_ = divergent_ || !same(at, barrier_at_);
-  const int count = int(threads_.size());
-  if (waiting_ == count && !divergent_) {
-    waiting_ = 0;
-    result_ = vote == Vote::all ? int(votes_ == count) : vote == Vote::any ? int(votes_ != 0) : votes_;
-    for (Thread& thread : threads_) ready(thread);
-    // Greedy goes on with a warp other than the first: then an early write of the first warp and one of another each
-    // meet a warp that has yet to read. With two warps there is only one or the other.
-    if (warp_count_ >= 2) {
-      favourite_ = int(warp_count_ == 2 ? random() % 2 : 1 + random() % std::uint64_t(warp_count_ - 1));
-    }
-  }
-  wait();
-  return result_;
-}
-
-std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site at, LaneInput in, WarpFunction f) {
-  Thread& self = *running_;
-  const int index = index_of(self), base = index / kLanes * kLanes, lane = index % kLanes;
-  Warp& warp = warps_[index / kLanes];
-  const auto refuse = [&](const std::string& why) {
-    fail_thread(std::string(what) + " with mask " + mask_text(mask) + " " + why, at);
-  };
-  if ((mask >> lane & 1u) == 0) refuse("called by lane " + text(lane) + ", which the mask does not name");
-  if ((mask & ~warp.present) != 0) {
-    refuse("names lanes " + lanes_text(mask & ~warp.present) + ", which are not in the block: its last warp has " +
-           text(std::popcount(warp.present)) + " threads");
-  }
-  if ((mask & warp.exited) != 0) refuse("names lanes " + lanes_text(mask & warp.exited) + ", which have exited");
-  if (in.width < 1 || in.width > kLanes || (in.width & (in.width - 1)) != 0) {
-    refuse("has width " + text(in.width) + ", expected a power of two up to 32");
-  }
-  self.in = in;
-  auto group = std::find_if(warp.groups.begin(), warp.groups.end(),
-                            [&](const Group& g) { return g.mask == mask && g.f == f && same(g.at, at); });
-  if (group == warp.groups.end()) group = warp.groups.insert(group, {mask, f, at, 0});
-  group->waiting |= 1u << lane;
-  if (group->waiting != mask) {
-    self.state = Thread::State::in_warp;
-    self.what = what;
-    self.at = at;
-    self.mask = mask;
-    wait();
-    return self.out;
-  }
-  // The last to arrive does the work and goes on.
-  warp.groups.erase(group);
-  LaneInput all[kLanes];
-  std::uint64_t out[kLanes] = {};
-  for (std::uint32_t left = mask; left != 0; left &= left - 1) {
-    const int l = std::countr_zero(left);
-    all[l] = threads_[base + l].in;
-  }
-  f(all, out, mask);
-  for (std::uint32_t left = mask & ~(1u << lane); left != 0; left &= left - 1) {
-    Thread& thread = threads_[base + std::countr_zero(left)];
-    thread.out = out[index_of(thread) % kLanes];
-    ready(thread);
-  }
-  return out[lane];
-}
-
-void* Engine::shared_array(const void* key, std::size_t bytes, std::size_t alignment) {
-  for (const SharedArray& array : shared_) {
-    if (array.key == key) return array.data.get();
-  }
-  static_bytes_ += bytes;
-  constexpr std::size_t kMostStatic = 48 * 1024;
-  if (static_bytes_ > kMostStatic) {
-    fail_thread("LEVIN_SHARED arrays of " + text(static_bytes_) + " bytes, at most " + text(kMostStatic) +
-                    "; use LEVIN_SHARED_DYNAMIC",
-                Site::current());
-  }
-  shared_.push_back({key, nan_filled(bytes, alignment)});
-  return shared_.back().data.get();
-}
-
-// ---- The calls of simt.h
-
-int barrier(Vote vote, int predicate, const char* what, Site at) {
-  return in_kernel(what).barrier(vote, predicate, what, at);
-}
-std::uint64_t warp_collective(std::uint32_t mask, const char* what, Site at, LaneInput in, WarpFunction f) {
-  return in_kernel(what).warp_collective(mask, what, at, in, f);
-}
-void* shared_array(const void* key, std::size_t bytes, std::size_t alignment) {
-  return in_kernel("LEVIN_SHARED").shared_array(key, bytes, alignment);
-}
-void* shared_dynamic() {
-  Engine& e = in_kernel("LEVIN_SHARED_DYNAMIC");
-  if (e.shared_dynamic() == nullptr) {
-    e.fail_thread("LEVIN_SHARED_DYNAMIC: the launch gives no bytes of shared memory; set Grid::shared",
-                  Site::current());
-  }
-  return e.shared_dynamic();
-}
-void trap(Site at) { in_kernel("__trap").fail_thread("__trap", at); }
-void fail_misaligned(const void* p, std::size_t bytes, Site at) {
-  in_kernel("a load or store")
-      .fail_thread("misaligned address: an access of " + text(bytes) + " bytes at " +
-                       text(reinterpret_cast<std::uintptr_t>(p) % bytes) + " bytes above a multiple of that",
-                   at);
 }
 
 }  // namespace levin::simt
