@@ -52,10 +52,7 @@ Result must(const std::string& command) {
   return result;
 }
 
-std::string quoted(const fs::path& path) {
-  std::string out(1, '\'');  // not "'" + ...: g++ 12 at -O3 sees an overlap there that is none
-  return out.append(path.string()) + "'";
-}
+std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
 
 std::string trimmed(std::string text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();

@@ -289,9 +289,7 @@ string blanked(string_view text, bool literals) {
       i = end;
     } else if (starts(rest, "R\"") && (i == 0 || !is_word(text[i - 1]))) {
       const std::size_t open = text.find('(', i);
-      string close(text.substr(i + 2, open - i - 2));
-      close.insert(close.begin(), ')');  // not ")" + ...: g++ 12 at -O3 sees an overlap there that is none
-      close += '"';
+      const string close = ")" + string(text.substr(i + 2, open - i - 2)) + "\"";
       std::size_t end = text.find(close, open);
       end = end == string_view::npos ? text.size() : end;
       if (literals) blank(open + 1, end);
