@@ -2,14 +2,17 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "kernels/cpu.h"
+#include "kernels/gpu.h"
 #include "levin/op_info.h"
 #include "levin/tensor.h"
 
 namespace levin {
 
 using kernels::Cpu;
+using kernels::Gpu;
 
 template <class... F>
 struct overloaded : F... {
@@ -42,16 +45,39 @@ template <class... T>
   fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has);
 }
 
-// Calls f(Cpu, T{}) for the T that is x's dtype. On meta it checks the dtype and returns. Throws UnsupportedError.
+// Calls f(Cpu, T{}) or f(Gpu, T{}) for the T that is x's dtype, by x's device; what f can not be called with has no kernel.
+// On meta it checks the dtype and returns. Throws UnsupportedError.
 template <class... T, class F>
 void dispatch(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
   const Device device = x.device();
   const auto one = [&]<class U>(U value) {
     if (x.dtype() != dtype_of<U>) return false;
-    if (device.is_cpu()) f(Cpu{}, value);
+    if (device.is_cpu()) {
+      f(Cpu{}, value);
+      return true;
+    }
+#if LEVIN_LAUNCHES
+    if constexpr (std::is_invocable_v<F&, const Gpu&, U>) {
+      if (device.launches()) {
+        f(Gpu{Stream::current(device)}, value);
+        return true;
+      }
+    }
+#endif
+    return device.is_meta();
+  };
+  if (!(one(T{}) || ...)) fail_unsupported(info, x, types);
+}
+
+// Calls f(T{}) for the T that is x's dtype, whatever the device: for a second dtype inside of dispatch.
+template <class... T, class F>
+void dispatch_dtype(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
+  const auto one = [&]<class U>(U value) {
+    if (x.dtype() != dtype_of<U>) return false;
+    f(value);
     return true;
   };
-  if (!(one(T{}) || ...) || !(device.is_cpu() || device.is_meta())) fail_unsupported(info, x, types);
+  if (!(one(T{}) || ...)) fail_unsupported(info, x, types);
 }
 
 // All tensors on one device, or DeviceError naming the op and both.

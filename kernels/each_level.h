@@ -21,7 +21,7 @@
 #error "define LEVIN_LEVEL_FILE before including kernels/each_level.h"
 #endif
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(LEVIN_BASE_LEVEL)
 #define LEVIN_X86_LEVELS 1
 #else
 #define LEVIN_X86_LEVELS 0

@@ -6,12 +6,16 @@
 #ifndef LEVIN_KERNELS_POINTWISE_CUH
 #define LEVIN_KERNELS_POINTWISE_CUH
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/cpu.h"
+#include "kernels/device/strided.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/gpu.h"
 #include "kernels/hd.h"
 #include "levin/dtype.h"
 #include "levin/shape.h"
@@ -64,6 +68,147 @@ using Wide = std::conditional_t<std::is_same_v<T, f16> || std::is_same_v<T, bf16
 
 #define LEVIN_LEVEL_FILE "kernels/pointwise.cuh"
 #include "kernels/each_level.h"
+
+namespace levin::kernels::gpu {
+
+template <class T>
+struct Operand {  // elements in memory
+  const T* p;
+};
+template <class T>
+struct Number {  // one value for all elements
+  Wide<T> value;
+};
+
+template <class T, int V>
+struct Loaded {
+  Wide<T> v[V];
+};
+template <int V, class T>
+__device__ Loaded<T, V> fetch(const Operand<T>& in, std::int64_t offset, bool dense) {
+  Loaded<T, V> r;
+  if constexpr (V == 1) {
+    r.v[0] = Wide<T>(in.p[offset]);
+  } else if (dense) {
+    const Vec<T, V> x = load<V>(in.p + offset);
+    for (int j = 0; j < V; ++j) r.v[j] = Wide<T>(x[j]);
+  } else {
+    const Wide<T> x = Wide<T>(in.p[offset]);
+    for (int j = 0; j < V; ++j) r.v[j] = x;
+  }
+  return r;
+}
+template <int V, class T>
+__device__ Loaded<T, V> fetch(const Number<T>& in, std::int64_t, bool) {
+  Loaded<T, V> r;
+  for (int j = 0; j < V; ++j) r.v[j] = in.value;
+  return r;
+}
+
+// out[i] = f(in[i]...). An item is V elements that lie together in `out`; an operand's item is V elements that lie
+// together where `dense` has its bit (out is bit 0), else one element for all of them. V elements are 16 bytes of the
+// widest operand. One item a thread, in a grid-stride loop.
+template <class F, int V, class O, class... I, std::size_t... K>
+__device__ void pointwise_item(const F& f, const std::int64_t* offset, unsigned dense, O* out,
+                               std::index_sequence<K...>, const I&... in) {
+  const auto compute = [&](const auto&... x) {
+    Vec<O, V> y;
+    for (int j = 0; j < V; ++j) y[j] = static_cast<O>(f(x.v[j]...));
+    return y;
+  };
+  const Vec<O, V> y = compute(fetch<V>(in, offset[K + 1], (dense >> (K + 1) & 1u) != 0)...);
+  store(out + offset[0], y);
+}
+template <class F, int V, class O, class... I>
+__global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items, unsigned dense, O* out, I... in) {
+  const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
+  for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < items; u += step) {
+    std::int64_t offset[sizeof...(I) + 1];
+    at.offsets(u, offset);
+    pointwise_item<F, V>(f, offset, dense, out, std::make_index_sequence<sizeof...(I)>{}, in...);
+  }
+}
+
+// The plan in items of V elements.
+template <int N>
+[[nodiscard]] Strided<N> in_items(const PointwisePlan& plan, int v) {
+  Strided<N> at;
+  at.rank = plan.rank > 0 ? plan.rank : 1;
+  for (int d = 0; d < plan.rank; ++d) {
+    const bool inner = d == plan.rank - 1;
+    const auto i = static_cast<std::size_t>(d);
+    at.sizes[d] = Divider(inner ? plan.sizes[i] / v : plan.sizes[i]);
+    for (std::size_t k = 0; k < N; ++k) at.steps[k][d] = plan.steps[k][i] / plan.width[k] * (inner ? v : 1);
+  }
+  return at;
+}
+
+inline constexpr unsigned kPointwiseThreads = 256;
+inline constexpr std::int64_t kPointwiseBlocks =
+    132 * 16;  // several waves of an H200; more only repeat the loop's set-up
+
+template <class T>
+inline constexpr std::size_t kBytesOf = 0;
+template <class T>
+inline constexpr std::size_t kBytesOf<Operand<T>> = sizeof(T);
+
+template <class F, int V, class O, class... I>
+void launch_items(const Gpu& on, const F& f, const PointwisePlan& plan, unsigned dense, O* out, const I&... in) {
+  const std::int64_t items = plan.numel / V;
+  const std::int64_t blocks = (items + kPointwiseThreads - 1) / kPointwiseThreads;
+  on.launch(pointwise<F, V, O, I...>,
+            Grid{.blocks = static_cast<unsigned>(std::min(blocks, kPointwiseBlocks)), .threads = kPointwiseThreads}, f,
+            in_items<static_cast<int>(sizeof...(I)) + 1>(plan, V), items, dense, out, in...);
+}
+
+// Whether operand k's innermost dimension is read in vectors of `bytes`.
+[[nodiscard]] inline bool in_vectors(const PointwisePlan& plan, std::size_t k, std::int64_t bytes) {
+  if (reinterpret_cast<std::uintptr_t>(plan.data[k]) % static_cast<std::uintptr_t>(bytes) != 0) return false;
+  for (int d = 0; d + 1 < plan.rank; ++d) {
+    if (plan.steps[k][static_cast<std::size_t>(d)] % bytes != 0) return false;
+  }
+  return plan.steps[k][static_cast<std::size_t>(plan.rank - 1)] == plan.width[k];
+}
+
+// Launches f over a collapsed plan. Its first operand is out, the others are `in`, as Operand or Number, in their order.
+template <class F, class O, class... I>
+void launch_pointwise(const Gpu& on, const F& f, PointwisePlan plan, O* out, const I&... in) {
+  if (plan.numel == 0) return;
+  constexpr std::size_t kWidest = std::max({sizeof(O), kBytesOf<I>...});
+  constexpr int V = static_cast<int>(16 / kWidest);
+  constexpr bool kIsNumber[] = {false, kBytesOf<I> == 0 ...};
+  const auto last = static_cast<std::size_t>(plan.rank > 0 ? plan.rank - 1 : 0);
+  const std::int64_t inner = plan.rank > 0 ? plan.sizes[last] : 1;
+  // A row whose length is no multiple of V ends in a launch of its own; rows of several dimensions go by single elements.
+  bool vectors = plan.rank > 0 && (inner % V == 0 || (plan.rank == 1 && inner >= 64 * V));
+  unsigned dense = 0;
+  for (std::size_t k = 0; vectors && k < static_cast<std::size_t>(plan.operands); ++k) {
+    if (kIsNumber[k]) continue;
+    if (in_vectors(plan, k, V * plan.width[k]))
+      dense |= 1u << k;
+    else
+      vectors = k > 0 && plan.steps[k][last] == 0;
+  }
+  if (!vectors) return launch_items<F, 1>(on, f, plan, 0u, out, in...);
+  const std::int64_t tail = inner % V;
+  if (tail == 0) return launch_items<F, V>(on, f, plan, dense, out, in...);
+  PointwisePlan head = plan, rest = plan;
+  head.numel = head.sizes[0] = inner - tail;
+  rest.numel = rest.sizes[0] = tail;
+  launch_items<F, V>(on, f, head, dense, out, in...);
+  const auto behind = [&]<class T>(const T& x, std::size_t k) {
+    if constexpr (kBytesOf<T> == 0)
+      return x;
+    else
+      return T{x.p + (inner - tail) * plan.steps[k][0] / plan.width[k]};
+  };
+  [&]<std::size_t... K>(std::index_sequence<K...>) {
+    launch_items<F, 1>(on, f, rest, 0u, out + (inner - tail), behind(in, K + 1)...);
+  }
+  (std::make_index_sequence<sizeof...(I)>{});
+}
+
+}  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(pointwise_loop)  // pointwise_loop<F, Out, In...>(on): the loop of on's level

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
+
+#include "tensor/device_allocator.h"
+#include "tensor/size_class.h"
 
 namespace levin {
 namespace detail {
@@ -23,26 +25,12 @@ constexpr bool kCaching = true;
 #endif
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{1} << 21;  // from 2 pages on, blocks are aligned for huge pages
-constexpr std::size_t kMaxBytes = std::size_t{1}
-                                  << 53;  // no shape and dtype need more; keeps the size classes in range
 constexpr std::size_t kMinCacheLimit = std::size_t{256} << 20;
-
-// Size classes: powers of two, each split in four, so that at most a fifth of a block is unused.
-struct SizeClass {
-  std::size_t index, bytes;
-};
-SizeClass size_class(std::size_t bytes) {
-  bytes = bytes < 256 ? 256 : bytes;
-  const std::size_t power = static_cast<std::size_t>(std::bit_width(bytes - 1)) - 1;  // 2^power < bytes
-  const std::size_t quarter = std::size_t{1} << (power - 2);
-  const std::size_t steps = (bytes - (std::size_t{1} << power) + quarter - 1) / quarter;  // 1 .. 4
-  return {power * 4 + steps, (std::size_t{1} << power) + steps * quarter};
-}
 
 class HostAllocator {
  public:
   std::byte* allocate(std::size_t bytes) {
-    if (bytes > kMaxBytes) refuse(bytes);
+    if (bytes > kMaxBlockBytes) refuse(bytes);
     const SizeClass c = size_class(bytes);
     if (kCaching) {
       const std::lock_guard lock(mutex_);
@@ -128,7 +116,7 @@ class HostAllocator {
   }
 
   std::mutex mutex_;
-  std::array<std::vector<std::byte*>, 4 * 64> free_;
+  std::array<std::vector<std::byte*>, kSizeClasses> free_;
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
 };
 
@@ -168,14 +156,17 @@ void meta_remove(std::size_t bytes) noexcept { ledger().in_use -= static_cast<st
 
 MemoryStats memory_stats(Device d) {
   if (d.is_cpu()) return detail::host().stats();
+  if (d.launches()) return detail::device_allocator(d).stats();
   return {detail::ledger().in_use.load(), detail::ledger().peak.load(), 0};
 }
 void reset_peak_memory(Device d) {
   if (d.is_cpu()) return detail::host().reset_peak();
+  if (d.launches()) return detail::device_allocator(d).reset_peak();
   detail::ledger().peak = detail::ledger().in_use.load();
 }
 void release_cached_memory(Device d) {
   if (d.is_cpu()) detail::host().trim();
+  if (d.launches()) detail::device_allocator(d).trim();
 }
 
 }  // namespace levin

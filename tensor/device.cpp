@@ -6,6 +6,7 @@ std::string text(Device d) {
   switch (d.type()) {
     case DeviceType::cpu: return "cpu";
     case DeviceType::cuda: return "cuda:" + text(d.index());
+    case DeviceType::simt: return "simt";
     case DeviceType::meta: return "meta";
   }
   return "?";

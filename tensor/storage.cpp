@@ -3,6 +3,7 @@
 
 #include "levin/tensor.h"
 #include "tensor/allocator.h"
+#include "tensor/device_allocator.h"
 
 namespace levin::detail {
 namespace {
@@ -42,13 +43,28 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
     s->bytes = bytes;
     return owner;
   }
-  if (!device.is_meta()) fail<UnsupportedError>("allocate: this build has no device ", device, "; has cpu, meta");
+  if (device.launches()) {
+    DeviceAllocator& allocator = device_allocator(device);
+    auto* s = new (::operator new(sizeof(Storage))) Storage;
+    Ref<Storage> owner = Ref<Storage>::adopt(s);
+    s->device = device;
+    s->block_ = allocator.allocate(bytes, Stream::current(device).index(), Ref<Pool>::share(recording_pool(device)));
+    s->origin_ = Origin::device;
+    s->data = s->block_->data;
+    s->bytes = bytes;
+    return owner;
+  }
   auto* s = new (::operator new(sizeof(Storage))) Storage;
   s->device = device;
   s->bytes = bytes;
   s->origin_ = Origin::ledger;
   meta_add(bytes);
   return Ref<Storage>::adopt(s);
+}
+
+void Storage::used_on(const Stream& stream) {
+  if (origin_ == Origin::device) device_allocator(device).used_on(block_, stream);
+  if (origin_ == Origin::carved) external_->parent->used_on(stream);
 }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
@@ -81,7 +97,8 @@ Ref<Storage> Storage::carve(const Ref<Storage>& parent, std::size_t offset, std:
 void Storage::destroy(Storage* s) noexcept {
   if (s->origin_ == Origin::pooled && s->data) host_release(s->data, s->bytes);
   if (s->origin_ == Origin::ledger) meta_remove(s->bytes);
-  delete s->external_;
+  if (s->origin_ == Origin::device) device_allocator(s->device).release(s->block_);
+  if (s->origin_ == Origin::wrapped || s->origin_ == Origin::carved) delete s->external_;
   s->~Storage();
   ::operator delete(static_cast<void*>(s));
 }

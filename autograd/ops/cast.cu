@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "autograd/ops/pointwise.h"
+#include "tensor/runtime.h"
 
 namespace levin {
 namespace pointwise {
@@ -29,9 +30,8 @@ struct As {
 
 // out = x, converted to out's dtype and broadcast to its shape.
 void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
-  dispatch(info, x, kAll, [&]<class From>(const Cpu&, From) {
-    dispatch(info, out, kAll,
-             [&]<class To>(const Cpu& on, To) { run(on, As<Wide<To>>{}, Signature<Wide<To>, Wide<From>>{}, out, x); });
+  dispatch(info, x, kAll, [&]<class From>(const auto& on, From) {
+    dispatch_dtype(info, out, kAll, [&]<class To>(To) { run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x); });
   });
 }
 
@@ -52,15 +52,56 @@ struct Clone {
   static constexpr OpInfo info{.name = "clone"};
   Tensor forward(const Tensor& x) {
     Tensor out = empty_like(x);
+    const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
     if (x.device().is_cpu() && x.is_contiguous()) {
-      if (x.numel() > 0)
-        std::memcpy(address(out), address(x), static_cast<std::size_t>(x.numel()) * itemsize(x.dtype()));
+      if (bytes > 0) std::memcpy(address(out), address(x), bytes);
+    } else if (x.device().launches() && x.is_contiguous()) {
+      using detail::runtime::Copy;
+      if (bytes > 0) detail::runtime::copy(address(out), address(x), bytes, Copy::within, Stream::current(x.device()));
     } else {
       convert(info, out, x);
     }
     return out;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
+};
+
+// Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the launching
+// device's current stream; only a copy to the host waits for it.
+void transfer(const char* op, const Tensor& out, const Tensor& x) {
+  using detail::runtime::Copy;
+  const Device from = x.device(), to = out.device();
+  const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
+  if (bytes == 0) return;
+  if (from.launches() && to.launches()) {
+    const Stream here = Stream::current(to);
+    here.wait(Stream::current(from));
+    detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
+    x.get().storage->used_on(here);
+  } else if (to.launches()) {
+    // A recorded copy would read host memory that may be gone at the replay.
+    if (is_capturing(to)) fail<CaptureError>(op, ": copies from the host; not allowed while a graph is recorded");
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, Stream::current(to));
+  } else {
+    const Stream there = Stream::current(from);
+    detail::refuse_while_capturing(op, from);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_host, there);
+    detail::wait_for(there, op);
+  }
+}
+
+// The same values on another device.
+struct ToDevice {
+  static constexpr OpInfo info{.name = "to"};
+  Device to;
+  Device from = Device::cpu();
+  Tensor forward(const Tensor& x) {
+    from = x.device();
+    Tensor out = empty(x.shape(), to, x.dtype());
+    transfer("to", out, x.contiguous());
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy.to(from)}; }
 };
 
 // The same values with a node of their own; see Note [vjp].
@@ -72,6 +113,7 @@ struct Alias {
 
 LEVIN_OP_TABLE(Cast)
 LEVIN_OP_TABLE(Clone)
+LEVIN_OP_TABLE(ToDevice)
 LEVIN_OP_TABLE(Alias)
 
 void check_in_place(const char* op, const Tensor& x) {
@@ -128,8 +170,10 @@ Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 Tensor Tensor::to(Device device) const {
   if (device == this->device()) return *this;
   if (device.is_meta()) return empty(shape(), device, dtype());
-  fail<UnsupportedError>("to: a copy from ", this->device(), " to ", device,
-                         " is asked for; this build has cpu, and meta holds no values");
+  if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
+  if (device.launches()) detail::check_usable("to", device);
+  if (device.is_cpu() && this->device().is_cpu()) return *this;  // cpu's index names no other memory
+  return apply(ToDevice{device}, *this);
 }
 
 namespace detail {
@@ -145,18 +189,22 @@ Tensor recorded_alias(const Tensor& x) {
 
 void copy_(Tensor& x, const Tensor& from) {
   check_in_place("copy_", x);
-  if (x.device() != from.device() && !from.device().is_cpu()) check_same_device("copy_", x, from);
+  if (x.device().is_meta() != from.device().is_meta()) check_same_device("copy_", x, from);
   check_fits("copy_", x, from);
   const GradMode off(false);
-  convert(kCopyInfo, x, apart(x, from.detach()));
+  const bool other = x.device() != from.device();
+  if (other && x.is_contiguous() && x.shape() == from.shape() && x.dtype() == from.dtype())
+    transfer("copy_", x, from.detach().contiguous());
+  else
+    convert(kCopyInfo, x, other ? from.detach().to(x.device()) : apart(x, from.detach()));
   x.get().storage->wrote("copy_");
 }
 
 void fill_(Tensor& x, Scalar value) {
   check_in_place("fill_", x);
   check_scalar("fill_", x, value);
-  dispatch(kFillInfo, x, kAll, [&]<class T>(const Cpu& on, T) {
-    run(on, As<Wide<T>>{}, Signature<Wide<T>, Wide<T>>{}, x, Immediate<Wide<T>>{value.to<Wide<T>>()});
+  dispatch(kFillInfo, x, kAll, [&]<class T>(const auto& on, T) {
+    run(on, As<Wide<T>>{}, Signature<T, T>{}, x, Immediate<Wide<T>>{value.to<Wide<T>>()});
   });
   x.get().storage->wrote("fill_");
 }
@@ -168,9 +216,8 @@ void add_(Tensor& x, const Tensor& y, Scalar alpha) {
   check_fits("add_", x, y);
   check_scalar("add_", x, alpha);
   const Tensor source = apart(x, y);
-  dispatch(kAddInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
-    run(on, AddScaled{alpha}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source);
-  });
+  dispatch(kAddInfo, x, kNumbers,
+           [&]<class T>(const auto& on, T) { run(on, AddScaled{alpha}, Signature<T, T, T>{}, x, x, source); });
   x.get().storage->wrote("add_");
 }
 
@@ -181,15 +228,15 @@ void mul_(Tensor& x, const Tensor& y) {
   check_fits("mul_", x, y);
   const Tensor source = apart(x, y);
   dispatch(kMulInfo, x, kNumbers,
-           [&]<class T>(const Cpu& on, T) { run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, source); });
+           [&]<class T>(const auto& on, T) { run(on, Times{}, Signature<T, T, T>{}, x, x, source); });
   x.get().storage->wrote("mul_");
 }
 
 void mul_(Tensor& x, Scalar y) {
   check_in_place("mul_", x);
   check_scalar("mul_", x, y);
-  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const Cpu& on, T) {
-    run(on, Times{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, x, x, Immediate<Wide<T>>{y.to<Wide<T>>()});
+  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const auto& on, T) {
+    run(on, Times{}, Signature<T, T, T>{}, x, x, Immediate<Wide<T>>{y.to<Wide<T>>()});
   });
   x.get().storage->wrote("mul_");
 }

@@ -27,7 +27,7 @@ LEVIN_COMPARISON(Ge, "ge", >=);
 
 // bool compares as the byte it is.
 template <class T>
-using Comparable = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, Wide<T>>;
+using Comparable = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
 
 // Results are bool whatever the operands are.
 template <class F>
@@ -35,7 +35,7 @@ struct Compare {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& a, const Tensor& b) {
     Tensor out = empty(common_shape(info.name, a, b), a.device(), DType::b8);
-    dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, a, kAll, [&]<class T>(const auto& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a, b);
     });
     return out;
@@ -52,9 +52,9 @@ struct CompareNumber {
     if (range == Range::below) return full(a.shape(), F{}(1, 0), a.device(), DType::b8);
     if (range == Range::above) return full(a.shape(), F{}(0, 1), a.device(), DType::b8);
     Tensor out = empty_like(a, DType::b8);
-    dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, a, kAll, [&]<class T>(const auto& on, T) {
       run(on, F{}, Signature<bool, Comparable<T>, Comparable<T>>{}, out, a,
-          Immediate<Comparable<T>>{static_cast<Comparable<T>>(number.to<Wide<T>>())});
+          Immediate<Wide<Comparable<T>>>{static_cast<Wide<Comparable<T>>>(number.to<Wide<T>>())});
     });
     return out;
   }
@@ -94,7 +94,7 @@ struct Test {
   static constexpr OpInfo info = F::info;
   Tensor forward(const Tensor& x) {
     Tensor out = empty_like(x, DType::b8);
-    dispatch(info, x, F::kTypes, [&]<class T>(const Cpu& on, T) { run(on, F{}, Signature<bool, Wide<T>>{}, out, x); });
+    dispatch(info, x, F::kTypes, [&]<class T>(const auto& on, T) { run(on, F{}, Signature<bool, T>{}, out, x); });
     return out;
   }
 };
@@ -117,10 +117,16 @@ struct Logical {
   Tensor forward(const Tensor& a, const Tensor& b) { return map(info, F{}, kBool, a, b); }
 };
 
-// Values that are only moved: integers of the same width, so that one loop serves several dtypes.
+// Values that are only moved: integers of the same width, so that one loop serves several dtypes. The CPU's loops see
+// 16-bit floats as float.
 template <class T>
-using Bits =
-    std::conditional_t<sizeof(T) == 8, std::int64_t, std::conditional_t<sizeof(T) == 4, std::int32_t, std::uint8_t>>;
+using Bits = std::conditional_t<
+    sizeof(T) == 8, std::int64_t,
+    std::conditional_t<sizeof(T) == 4, std::int32_t, std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
+template <class On, class T>
+using Moved = std::conditional_t<std::is_same_v<On, Cpu>, Wide<T>, T>;
+template <class On, class T>
+using MovedBits = Bits<Moved<On, T>>;
 struct Choose {
   template <class T>
   LEVIN_HD T operator()(bool c, T a, T b) const {
@@ -136,8 +142,8 @@ struct Where {
     check_same_device("where", c, a);
     if (c.dtype() != DType::b8) fail<DTypeError>("where: the condition is ", c.dtype(), ", expected bool");
     Tensor out = empty(broadcast_shapes("where", c.shape(), common_shape("where", a, b)), a.device(), a.dtype());
-    dispatch(info, a, kAll, [&]<class T>(const Cpu& on, T) {
-      using B = Bits<Wide<T>>;
+    dispatch(info, a, kAll, [&]<class On, class T>(const On& on, T) {
+      using B = MovedBits<On, T>;
       run(on, Choose{}, Signature<B, bool, B, B>{}, out, c, a, b);
     });
     condition = c;
@@ -171,9 +177,10 @@ struct MaskedFill {
     check_scalar("masked_fill", x, value);
     if (m.dtype() != DType::b8) fail<DTypeError>("masked_fill: the mask is ", m.dtype(), ", expected bool");
     Tensor out = empty(broadcast_shapes("masked_fill", x.shape(), m.shape()), x.device(), x.dtype());
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      using B = Bits<Wide<T>>;
-      run(on, Fill{}, Signature<B, B, bool, B>{}, out, x, m, Immediate<B>{std::bit_cast<B>(value.to<Wide<T>>())});
+    dispatch(info, x, kAll, [&]<class On, class T>(const On& on, T) {
+      using B = MovedBits<On, T>;
+      const Immediate<B> number{std::bit_cast<B>(static_cast<Moved<On, T>>(value.to<Wide<T>>()))};
+      run(on, Fill{}, Signature<B, B, bool, B>{}, out, x, m, number);
     });
     mask = m;
     shape = x.shape();

@@ -89,8 +89,8 @@ struct DifferenceLossBackward {
   Tensor forward(const Tensor& g, const Tensor& a, const Tensor& b) {
     gy = g, x = a, target = b;
     Tensor out = empty_like(a);
-    dispatch(info, a, kFloats, [&]<class T>(const Cpu& on, T) {
-      run(on, DifferenceSlope<F>{f}, Signature<Wide<T>, Wide<T>, Wide<T>, Wide<T>>{}, out, g, a, b);
+    dispatch(info, a, kFloats, [&]<class T>(const auto& on, T) {
+      run(on, DifferenceSlope<F>{f}, Signature<T, T, T, T>{}, out, g, a, b);
     });
     return out;
   }
@@ -109,9 +109,8 @@ struct DifferenceLoss {
   Tensor forward(const Tensor& a, const Tensor& b) {
     x = a, target = b;
     Tensor out = empty_like(a);
-    dispatch(info, a, kFloats, [&]<class T>(const Cpu& on, T) {
-      run(on, Difference<F>{f}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b);
-    });
+    dispatch(info, a, kFloats,
+             [&]<class T>(const auto& on, T) { run(on, Difference<F>{f}, Signature<T, T, T>{}, out, a, b); });
     return out;
   }
   Grads<2> backward(const Tensor& gy, NeedMask need) {
@@ -145,9 +144,8 @@ struct BceBackward {
   Tensor forward(const Tensor& g, const Tensor& a, const Tensor& b) {
     gy = g, x = a, target = b;
     Tensor out = empty_like(a);
-    dispatch(info, a, kFloats, [&]<class T>(const Cpu& on, T) {
-      run(on, BceSlope{}, Signature<Wide<T>, Wide<T>, Wide<T>, Wide<T>>{}, out, g, a, b);
-    });
+    dispatch(info, a, kFloats,
+             [&]<class T>(const auto& on, T) { run(on, BceSlope{}, Signature<T, T, T, T>{}, out, g, a, b); });
     return out;
   }
   Grads<3> backward(const Tensor& gg, NeedMask need) {
@@ -162,9 +160,8 @@ struct Bce {
   Tensor forward(const Tensor& a, const Tensor& b) {
     x = a, target = b;
     Tensor out = empty_like(a);
-    dispatch(info, a, kFloats, [&]<class T>(const Cpu& on, T) {
-      run(on, BceValue{}, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b);
-    });
+    dispatch(info, a, kFloats,
+             [&]<class T>(const auto& on, T) { run(on, BceValue{}, Signature<T, T, T>{}, out, a, b); });
     return out;
   }
   Grads<2> backward(const Tensor& gy, NeedMask need) {

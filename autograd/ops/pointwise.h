@@ -83,11 +83,14 @@ void add_to(kernels::PointwisePlan& plan, const Shape& shape, const Immediate<T>
   plan.add(address(s), shape, Shape{}, Strides{}, dtype_of<T>);
 }
 
-// out = f(args...) on the CPU; O and I are the types the functor sees (float for 16-bit tensors).
+template <class T>
+using Wide = kernels::Wide<T>;
+
+// out = f(args...). O and I are the element types in memory; the functor sees float for 16-bit ones.
 template <class F, class O, class... I, class... Arg>
 void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
   static_assert(sizeof...(I) == sizeof...(Arg));
-  const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, O, I...>(on);
+  const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, Wide<O>, Wide<I>...>(on);
   const Shape& shape = out.shape();
   // Costly loops have no form for a number: it is spread out like any broadcast operand.
   constexpr bool spreads = kernels::kCostly<F> && (kIsImmediate<Arg> || ...);
@@ -115,12 +118,33 @@ void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const
 }
 
 template <class T>
-using Wide = kernels::Wide<T>;
+[[nodiscard]] kernels::gpu::Operand<T> operand_of(const Tensor& t) {
+  return {ptr<T>(t)};
+}
+template <class T, class N>
+[[nodiscard]] kernels::gpu::Number<T> operand_of(const Immediate<N>& s) {
+  return {static_cast<Wide<T>>(s.value)};
+}
+// A number is no operand in memory: its place in the plan is empty.
+template <class T>
+void add_operand(kernels::PointwisePlan& plan, const Shape& shape, const Immediate<T>&) {
+  plan.add(nullptr, shape, Shape{}, Strides{}, DType::u8);
+}
+inline void add_operand(kernels::PointwisePlan& plan, const Shape& shape, const Tensor& t) { add_to(plan, shape, t); }
+template <class F, class O, class... I, class... Arg>
+void run(const Gpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
+  static_assert(sizeof...(I) == sizeof...(Arg));
+  kernels::PointwisePlan plan;
+  add_to(plan, out.shape(), out);
+  (add_operand(plan, out.shape(), args), ...);
+  plan.collapse();
+  kernels::gpu::launch_pointwise(on, f, plan, ptr<O>(out), operand_of<I>(args)...);
+}
 
 template <class F, class... D>
 [[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a) {
   Tensor out = empty_like(a);
-  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>>{}, out, a); });
+  dispatch(info, a, types, [&]<class T>(const auto& on, T) { run(on, f, Signature<T, T>{}, out, a); });
   return out;
 }
 
@@ -134,8 +158,7 @@ template <class F, class... D>
 template <class F, class... D>
 [[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, const Tensor& b) {
   Tensor out = empty(common_shape(info.name, a, b), a.device(), a.dtype());
-  dispatch(info, a, types,
-           [&]<class T>(const Cpu& on, T) { run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, b); });
+  dispatch(info, a, types, [&]<class T>(const auto& on, T) { run(on, f, Signature<T, T, T>{}, out, a, b); });
   return out;
 }
 
@@ -183,12 +206,12 @@ template <Side side, class F, class... D>
 [[nodiscard]] Tensor map(const OpInfo& info, const F& f, Types<D...> types, const Tensor& a, Scalar s) {
   check_scalar(info.name, a, s);
   Tensor out = empty_like(a);
-  dispatch(info, a, types, [&]<class T>(const Cpu& on, T) {
+  dispatch(info, a, types, [&]<class T>(const auto& on, T) {
     const Immediate<Wide<T>> number{s.to<Wide<T>>()};
     if constexpr (side == Side::right)
-      run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, a, number);
+      run(on, f, Signature<T, T, T>{}, out, a, number);
     else
-      run(on, f, Signature<Wide<T>, Wide<T>, Wide<T>>{}, out, number, a);
+      run(on, f, Signature<T, T, T>{}, out, number, a);
   });
   return out;
 }

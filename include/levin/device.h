@@ -9,17 +9,24 @@
 
 namespace levin {
 
-enum class DeviceType : std::uint8_t { cpu, cuda, meta };
+enum class DeviceType : std::uint8_t { cpu, cuda, simt, meta };
 
 // A value. `meta` tensors have shape and dtype but no data: ops check and allocate in the ledger, and run no kernel.
+// `simt` runs the CUDA kernels on the host, thread by thread, and watches them (builds with -Dsimt=true). A tensor cannot
+// be made on a device that the build or the machine has not: UnsupportedError, DeviceError.
 class Device {
  public:
   static constexpr Device cpu(int index = 0) { return Device(DeviceType::cpu, index); }
+  static constexpr Device cuda(int index = 0) { return Device(DeviceType::cuda, index); }
+  static constexpr Device simt() { return Device(DeviceType::simt, 0); }
   static constexpr Device meta() { return Device(DeviceType::meta, 0); }
   [[nodiscard]] constexpr DeviceType type() const { return type_; }
   [[nodiscard]] constexpr int index() const { return index_; }
   [[nodiscard]] constexpr bool is_cpu() const { return type_ == DeviceType::cpu; }
+  [[nodiscard]] constexpr bool is_cuda() const { return type_ == DeviceType::cuda; }
   [[nodiscard]] constexpr bool is_meta() const { return type_ == DeviceType::meta; }
+  // Whether ops launch kernels there: cuda and simt.
+  [[nodiscard]] constexpr bool launches() const { return type_ == DeviceType::cuda || type_ == DeviceType::simt; }
   friend constexpr bool operator==(Device, Device) = default;
 
  private:
@@ -27,7 +34,11 @@ class Device {
   DeviceType type_;
   std::int16_t index_;
 };
-[[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cuda:1", "meta"
+[[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cuda:1", "simt", "meta"
+
+// How many devices of a type this process can use: 1 for cpu and meta; for cuda what the driver shows, 0 without a driver
+// or in a build without CUDA; for simt 1 or 0. Never throws.
+[[nodiscard]] LEVIN_API int device_count(DeviceType type);
 
 // The number of threads CPU kernels may use (default: the cores this process may run on). Never changes a result.
 // Throws ConfigError when n < 1.

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "levin/error.h"
@@ -49,6 +50,12 @@ struct f16 {
   std::uint16_t bits = 0;
   f16() = default;
   constexpr explicit f16(float x) {
+#if defined(__CUDA_ARCH__)
+    if (!std::is_constant_evaluated()) {
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+      return;
+    }
+#endif
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = u & 0x7fffffffu;
     // Below 2^-14 results are subnormal: adding 0.5 leaves round(x / 2^-24) in the low mantissa bits.
@@ -64,6 +71,13 @@ struct f16 {
   template <std::integral I>
   constexpr explicit f16(I x) : f16(detail::to_odd(x)) {}
   constexpr explicit operator float() const {
+#if defined(__CUDA_ARCH__)
+    if (!std::is_constant_evaluated()) {
+      float x = 0;
+      asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+      return x;
+    }
+#endif
     const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;  // exact, subnormals included
     std::uint32_t u = std::bit_cast<std::uint32_t>(scaled);
@@ -79,6 +93,12 @@ struct bf16 {
   std::uint16_t bits = 0;
   bf16() = default;
   constexpr explicit bf16(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if (!std::is_constant_evaluated()) {
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+      return;
+    }
+#endif
     const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) | 0x40u) : rounded);

@@ -13,5 +13,6 @@
 #include "levin/optim.h"
 #include "levin/serialize.h"
 #include "levin/shape.h"
+#include "levin/stream.h"
 #include "levin/tensor.h"
 #include "levin/train.h"

@@ -19,7 +19,11 @@
 
 namespace levin {
 
+class Stream;
+
 namespace detail {
+
+struct Block;
 
 // Intrusive counting. dispose() runs when the last reference goes.
 class LEVIN_API RefCounted {
@@ -99,6 +103,9 @@ class LEVIN_API Storage {
 
   // Uninitialised memory, 64-byte aligned. Throws OutOfMemoryError. On meta: no memory, counted in the ledger.
   static Ref<Storage> allocate(std::size_t bytes, Device device);
+  // The same on a device that launches kernels, where memory belongs to the stream that is current now and comes back to
+  // it: work of another stream that uses it must be told. Nothing to do on cpu and meta.
+  void used_on(const Stream& stream);
   // Memory of somebody else, kept alive by `owner`; `source` names it in messages ("numpy array", a file).
   static Ref<Storage> wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
                            std::string source);
@@ -118,14 +125,17 @@ class LEVIN_API Storage {
   [[nodiscard]] std::uint32_t use_count() const noexcept { return refs_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Origin : std::uint8_t { inlined, pooled, wrapped, carved, ledger };
+  enum class Origin : std::uint8_t { inlined, pooled, wrapped, carved, ledger, device };
   struct External;
   Storage() = default;
   ~Storage() = default;
   static void destroy(Storage* s) noexcept;
   mutable std::atomic<std::uint32_t> refs_{1};
   Origin origin_ = Origin::inlined;
-  External* external_ = nullptr;
+  union {
+    External* external_ = nullptr;  // wrapped, carved
+    Block* block_;                  // device
+  };
 };
 
 struct TensorImpl {

@@ -1,0 +1,48 @@
+// Where item u of a broadcast, strided operand lies: index arithmetic that kernels take by value.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device/language.h"
+#include "levin/shape.h"
+
+namespace levin::kernels {
+
+// u / divisor for 0 <= u < 2^63 by one high multiplication. Source: Granlund, Montgomery, "Division by invariant integers
+// using multiplication", PLDI 1994, figure 4.1.
+struct Divider {
+  std::uint64_t divisor = 1, magic = 1;
+  unsigned shift = 0;
+  Divider() = default;
+  explicit Divider(std::int64_t d) : divisor(static_cast<std::uint64_t>(d)) {
+    while ((std::uint64_t{1} << shift) < divisor) ++shift;
+    const auto rest = static_cast<unsigned __int128>((std::uint64_t{1} << shift) - divisor);
+    magic = static_cast<std::uint64_t>((rest << 64) / divisor) + 1;
+  }
+  __device__ std::int64_t quotient(std::int64_t u) const {
+    const auto n = static_cast<std::uint64_t>(u);
+    return static_cast<std::int64_t>((__umul64hi(magic, n) + n) >> shift);
+  }
+};
+
+// Steps of N operands over a common shape, innermost dimension last. A one-dimensional shape costs no division.
+template <int N>
+struct Strided {
+  int rank = 1;
+  Divider sizes[kMaxRank];
+  std::int64_t steps[N][kMaxRank] = {};
+
+  // The offsets of item u, in the unit of the steps.
+  __device__ void offsets(std::int64_t u, std::int64_t (&offset)[N]) const {
+    for (int k = 0; k < N; ++k) offset[k] = 0;
+    for (int d = rank - 1; d > 0; --d) {
+      const std::int64_t q = sizes[d].quotient(u);
+      const std::int64_t at = u - q * static_cast<std::int64_t>(sizes[d].divisor);
+      for (int k = 0; k < N; ++k) offset[k] += at * steps[k][d];
+      u = q;
+    }
+    for (int k = 0; k < N; ++k) offset[k] += u * steps[k][0];
+  }
+};
+
+}  // namespace levin::kernels

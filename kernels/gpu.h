@@ -1,0 +1,72 @@
+// The executor of devices that launch kernels: every such kernel goes through Gpu::launch, which enqueues it on a stream.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/device/language.h"
+#include "levin/stream.h"
+#include "tensor/runtime.h"
+
+namespace levin::kernels {
+
+struct Grid {
+  dim3 blocks{1, 1, 1}, threads{1, 1, 1};
+  unsigned shared = 0;  // bytes of LEVIN_SHARED_DYNAMIC
+};
+
+// Blocks that cover n items, `per_block` each.
+[[nodiscard]] inline unsigned blocks_for(std::int64_t n, std::int64_t per_block) {
+  return static_cast<unsigned>((n + per_block - 1) / per_block);
+}
+
+namespace lib {
+// cudaLaunchKernel, and its error as CudaError or OutOfMemoryError.
+void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Stream stream);
+}  // namespace lib
+
+struct Gpu {
+  Stream stream;
+
+  // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the kernel has run on return, unless
+  // the thread records a graph.
+  template <class... P, class... A>
+  requires(sizeof...(P) == sizeof...(A) && (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...),
+                                                                                          const Grid& grid,
+                                                                                          A... args) const {
+    if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
+#if defined(LEVIN_SIMT)
+    levin::detail::runtime::enqueue(stream, [kernel, grid, ... a = static_cast<P>(args)] {
+      const auto thread = [&] { kernel(a...); };
+      simt::run_grid(grid.blocks, grid.threads, grid.shared, simt::Body(thread), "kernel");
+    });
+#else
+    pass(kernel, grid, static_cast<P>(args)...);
+#endif
+  }
+
+  // For kernels that meet an index outside its range; see Note [Errors that kernels find].
+  [[nodiscard]] levin::detail::FaultSlot* faults() const { return levin::detail::runtime::faults(stream.device()); }
+
+ private:
+#if !defined(LEVIN_SIMT)
+  template <class... P>
+  void pass(void (*kernel)(P...), const Grid& grid, P... args) const {
+    void* arguments[] = {const_cast<void*>(static_cast<const void*>(&args))..., nullptr};
+    lib::launch_kernel(reinterpret_cast<const void*>(kernel), grid, arguments, stream);
+  }
+#endif
+};
+
+// Device code: the index is bad. The caller then skips the access.
+__device__ inline void report_index(levin::detail::FaultSlot* slot, const char* op, long long index, long long bound) {
+  if (atomicExch(&slot->taken, 1u) == 0u) {
+    slot->op = op;
+    slot->index = index;
+    slot->bound = bound;
+  }
+}
+
+}  // namespace levin::kernels

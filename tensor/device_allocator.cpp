@@ -1,0 +1,220 @@
+#include "tensor/device_allocator.h"
+
+#include <algorithm>
+#include <string>
+
+#include "tensor/runtime.h"
+
+namespace levin::detail {
+
+Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > kMaxBlockBytes) refuse(bytes);
+  const SizeClass c = keeps_ ? size_class(bytes) : SizeClass{0, bytes};
+  Block* block = nullptr;
+  if (keeps_) {
+    collect();
+    block = reuse(c.index, stream, pool.get());
+  }
+  if (!block) {
+    std::byte* data = source_.allocate(device_, c.bytes);
+    if (!data) {
+      trim_locked();
+      data = source_.allocate(device_, c.bytes);
+    }
+    if (!data) refuse(bytes);
+    try {
+      block = new Block;
+    } catch (...) {
+      source_.release(device_, data, c.bytes);
+      throw;
+    }
+    block->data = data;
+    block->bytes = c.bytes;
+    block->stream = stream;
+    block->pool = pool;
+  }
+  block->wanted = bytes;
+  link(block);
+  in_use_ += block->bytes;
+  peak_ = std::max(peak_, in_use_);
+  return block;
+}
+
+void DeviceAllocator::link(Block* block) {
+  block->before = nullptr;
+  block->behind = live_;
+  if (live_) live_->before = block;
+  live_ = block;
+}
+
+Block* DeviceAllocator::reuse(std::size_t size_class, std::uint32_t stream, const Pool* pool) {
+  const auto at = free_.find(Key{pool, stream});
+  if (at == free_.end()) return nullptr;
+  std::vector<Block*>& list = at->second->by_class[size_class];
+  if (list.empty()) return nullptr;
+  Block* block = list.back();
+  list.pop_back();
+  cached_ -= block->bytes;
+  return block;
+}
+
+void DeviceAllocator::release(Block* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  (block->before ? block->before->behind : live_) = block->behind;
+  if (block->behind) block->behind->before = block->before;
+  in_use_ -= block->bytes;
+  if (block->uses.empty()) return keep(block);
+  try {
+    waiting_.push_back(block);
+    cached_ += block->bytes;
+  } catch (...) {  // no room in the list: wait here
+    for (const Event& event : block->uses) {
+      try {
+        event.synchronize();
+      } catch (...) {}
+    }
+    block->uses.clear();
+    keep(block);
+  }
+}
+
+// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it.
+void DeviceAllocator::keep(Block* block) noexcept {
+  if (keeps_ || block->pool) {
+    try {
+      std::unique_ptr<Lists>& lists = free_[Key{block->pool.get(), block->stream}];
+      if (!lists) lists = std::make_unique<Lists>();
+      lists->by_class[keeps_ ? size_class(block->bytes).index : 0].push_back(block);
+      cached_ += block->bytes;
+      return;
+    } catch (...) {
+      if (block->pool) return;  // leaked rather than given to somebody else while a graph may use it
+    }
+  }
+  free_block(block);
+}
+
+void DeviceAllocator::free_block(Block* block) noexcept {
+  source_.release(device_, block->data, block->bytes);
+  delete block;
+}
+
+void DeviceAllocator::collect() noexcept {
+  if (waiting_.empty() || is_capturing(device_)) return;  // an event may not be asked while capturing
+  std::erase_if(waiting_, [&](Block* block) {
+    try {
+      std::erase_if(block->uses, [](const Event& event) { return event.done(); });
+    } catch (...) { return false; }
+    if (!block->uses.empty()) return false;
+    cached_ -= block->bytes;
+    keep(block);
+    return true;
+  });
+}
+
+void DeviceAllocator::used_on(Block* block, Stream stream) {
+  if (stream.index() == block->stream) return;
+  Event event(device_);
+  event.record(stream);
+  const std::lock_guard lock(mutex_);
+  block->uses.push_back(std::move(event));
+}
+
+void DeviceAllocator::trim() noexcept {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+void DeviceAllocator::trim_locked() noexcept {
+  collect();
+  for (auto& [key, lists] : free_) {
+    if (key.first) continue;
+    for (std::vector<Block*>& list : lists->by_class) {
+      for (Block* block : list) {
+        cached_ -= block->bytes;
+        free_block(block);
+      }
+      list.clear();
+    }
+  }
+}
+
+void DeviceAllocator::drop_pool(const Pool* pool) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto at = free_.begin(); at != free_.end();) {
+    if (at->first.first != pool) {
+      ++at;
+      continue;
+    }
+    for (std::vector<Block*>& list : at->second->by_class) {
+      for (Block* block : list) {
+        cached_ -= block->bytes;
+        free_block(block);
+      }
+    }
+    at = free_.erase(at);
+  }
+  // Tensors that outlive the graph keep their memory; once released it is ordinary memory.
+  for (Block* block = live_; block; block = block->behind) {
+    if (block->pool.get() == pool) block->pool = {};
+  }
+  for (Block* block : waiting_) {
+    if (block->pool.get() == pool) block->pool = {};
+  }
+}
+
+MemoryStats DeviceAllocator::stats() {
+  const std::lock_guard lock(mutex_);
+  return {static_cast<std::int64_t>(in_use_), static_cast<std::int64_t>(peak_), static_cast<std::int64_t>(cached_)};
+}
+
+std::size_t DeviceAllocator::bytes_of(const Pool* pool) {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const Block* block = live_; block; block = block->behind) bytes += block->pool.get() == pool ? block->bytes : 0;
+  for (const auto& [key, lists] : free_) {
+    if (key.first != pool) continue;
+    for (const std::vector<Block*>& list : lists->by_class) {
+      for (const Block* block : list) bytes += block->bytes;
+    }
+  }
+  return bytes;
+}
+
+void DeviceAllocator::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  peak_ = in_use_;
+}
+
+void DeviceAllocator::refuse(std::size_t bytes) {
+  std::vector<std::size_t> largest;
+  for (const Block* block = live_; block; block = block->behind) largest.push_back(block->wanted);
+  const std::size_t shown = std::min<std::size_t>(largest.size(), 5);
+  std::partial_sort(largest.begin(), largest.begin() + static_cast<std::ptrdiff_t>(shown), largest.end(),
+                    std::greater<>());
+  std::string list;
+  for (std::size_t i = 0; i < shown; ++i) list += (i ? ", " : "") + text(largest[i]);
+  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", device_, ", ", in_use_, " in use by ",
+                         largest.size(), " tensors (largest: ", list.empty() ? std::string("none") : list, "), ",
+                         cached_, " cached; use a smaller batch or free some");
+}
+
+DeviceAllocator& device_allocator(Device device) {
+  static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};
+  // Never destroyed: tensors in static objects may be released after the end of main.
+  static auto* allocators = [] {
+    auto* all = new std::vector<std::unique_ptr<DeviceAllocator>>;
+    for (int i = 0; i < runtime::count(DeviceType::cuda); ++i) {
+      all->push_back(std::make_unique<DeviceAllocator>(Device::cuda(i), kSource, runtime::keeps_blocks()));
+    }
+    if (runtime::count(DeviceType::simt) > 0) {
+      all->push_back(std::make_unique<DeviceAllocator>(Device::simt(), kSource, runtime::keeps_blocks()));
+    }
+    return all;
+  }();
+  check_usable("memory", device);
+  return *(*allocators)[static_cast<std::size_t>(device.index())];
+}
+
+}  // namespace levin::detail

@@ -1,0 +1,85 @@
+// The allocator of devices that launch kernels: blocks are kept for reuse in the order of a stream.
+//
+// Note [Stream-ordered memory]
+// A block belongs to the stream that was current when it was made. Released, it may be handed out at once to later work
+// of that stream, because the stream runs in order: no event, no wait. Work of another stream that reads it must be told
+// (used_on); the block then comes back when that stream has passed. A Pool is a private arena: a recorded graph keeps one,
+// so that the addresses it replays are given to nobody else while it lives.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "levin/stream.h"
+#include "levin/tensor.h"
+#include "tensor/size_class.h"
+
+namespace levin::detail {
+
+class Pool : public RefCounted {};
+
+struct Block {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;   // of the size class; exactly what was asked for where blocks are not kept
+  std::size_t wanted = 0;  // by whom holds it now
+  std::uint32_t stream = 0;
+  Ref<Pool> pool;
+  Block *before = nullptr, *behind = nullptr;  // the list of live blocks
+  std::vector<Event> uses;                     // points of other streams that the block must outlive
+};
+
+class DeviceAllocator {
+ public:
+  struct Source {  // the system below; replaced in tests
+    std::byte* (*allocate)(Device device, std::size_t bytes);
+    void (*release)(Device device, std::byte* block, std::size_t bytes) noexcept;
+  };
+  DeviceAllocator(Device device, Source source, bool keeps_blocks)
+      : device_(device), source_(source), keeps_(keeps_blocks) {}
+
+  // Throws OutOfMemoryError with bytes wanted, in use, cached and the largest live tensors, after one more try with the
+  // cache given back. `pool` may be null.
+  [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
+  void release(Block* block) noexcept;
+  // `block` is read or written by work now in `stream`, another than its own.
+  void used_on(Block* block, Stream stream);
+  void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that nothing records in any more
+  void trim() noexcept;                       // gives back the free blocks outside of pools
+  [[nodiscard]] MemoryStats stats();
+  [[nodiscard]] std::size_t bytes_of(const Pool* pool);
+  void reset_peak();
+
+ private:
+  struct Lists {
+    std::array<std::vector<Block*>, kSizeClasses> by_class;
+  };
+  using Key = std::pair<const Pool*, std::uint32_t>;
+  Block* reuse(std::size_t size_class, std::uint32_t stream, const Pool* pool);
+  void keep(Block* block) noexcept;
+  void free_block(Block* block) noexcept;
+  void collect() noexcept;  // blocks whose other streams have passed
+  void trim_locked() noexcept;
+  void link(Block* block);
+  [[noreturn]] void refuse(std::size_t bytes);
+
+  Device device_;
+  Source source_;
+  bool keeps_;
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<Lists>> free_;
+  std::vector<Block*> waiting_;
+  Block* live_ = nullptr;
+  std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
+};
+
+[[nodiscard]] DeviceAllocator& device_allocator(Device device);
+
+// The pool of the graph that the calling thread records on the device, or null. Set by Graph alone.
+[[nodiscard]] Pool* recording_pool(Device device) noexcept;
+void set_recording(Device device, Pool* pool) noexcept;
+
+}  // namespace levin::detail

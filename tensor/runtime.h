@@ -1,0 +1,91 @@
+// What a device that launches kernels can do below kernels: memory, copies, streams, events, recorded graphs. A build has
+// at most one such device, and exactly one of runtime_cuda.cpp, runtime_simt.cpp and runtime_none.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#if defined(LEVIN_SIMT)
+#include <functional>
+#endif
+
+#include "levin/stream.h"
+
+// Whether this build has a device that launches kernels, so that ops instantiate their bodies for it.
+#if defined(LEVIN_CUDA) || defined(LEVIN_SIMT)
+#define LEVIN_LAUNCHES 1
+#else
+#define LEVIN_LAUNCHES 0
+#endif
+
+namespace levin::detail {
+
+// Note [Errors that kernels find]
+// A kernel can not throw. One that meets an index outside its range does no access with it and fills the device's slot, in
+// memory that host and device share; the first one wins. The host looks when it next waits for the device and throws
+// IndexError naming op, index and bound. The context stays whole, so the process can go on.
+struct FaultSlot {
+  unsigned taken;  // set by an atomic exchange
+  unsigned filled;
+  const char* op;  // OpInfo::name, a pointer of the host
+  long long index, bound;
+};
+
+namespace runtime {
+
+[[nodiscard]] int count(DeviceType type) noexcept;  // cuda or simt
+
+// System memory of the device: null when there is no more of it, CudaError for any other failure. Release waits until
+// work that was enqueued before is done.
+[[nodiscard]] std::byte* allocate(Device device, std::size_t bytes);
+void release(Device device, std::byte* block, std::size_t bytes) noexcept;
+// Whether blocks are worth keeping: on simt each must be fresh, so that overruns and stale reads are seen.
+[[nodiscard]] bool keeps_blocks() noexcept;
+// Host memory that copies reach without staging.
+[[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
+void release_pinned(std::byte* block, std::size_t bytes) noexcept;
+
+enum class Copy : std::uint8_t { to_device, to_host, within };
+// Enqueued; the host memory must stay until the stream has passed, unless it is pageable and the copy goes to the device.
+void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream);
+
+[[nodiscard]] void* make_stream(Device device);
+void wait(Stream stream, void* event);
+void synchronize(Stream stream);
+void synchronize(Device device);
+
+[[nodiscard]] void* make_event(Device device);
+void free_event(Device device, void* event) noexcept;
+void record(void* event, Stream stream);
+[[nodiscard]] bool done(Device device, void* event);
+void synchronize_event(Device device, void* event);
+[[nodiscard]] double milliseconds(void* start, void* end);
+
+void begin_capture(Stream stream);
+struct Recorded {
+  void* graph = nullptr;
+  int nodes = 0;
+};
+[[nodiscard]] Recorded end_capture(Stream stream);
+void abandon_capture(Stream stream) noexcept;
+void replay(void* graph, Stream stream);
+void free_graph(Device device, void* graph) noexcept;
+
+[[nodiscard]] FaultSlot* faults(Device device);
+
+#if defined(LEVIN_SIMT)
+// Runs the work now, or keeps it while the stream's thread records a graph.
+void enqueue(Stream stream, std::function<void()> work);
+#endif
+
+}  // namespace runtime
+
+// Throws DeviceError or UnsupportedError unless the process can use the device.
+void check_usable(const char* op, Device device);
+// Throws CaptureError when the calling thread records a graph on the device: `what` would make the host wait.
+void refuse_while_capturing(const char* what, Device device);
+// Throws what a kernel reported since the last look; the device must be idle. See Note [Errors that kernels find].
+void report_faults(Device device);
+// The one place where the host waits for a stream and then reports what kernels found. `why` is the call that waits.
+void wait_for(Stream stream, const char* why);
+
+}  // namespace levin::detail

@@ -1,0 +1,193 @@
+// The CUDA runtime behind tensor/runtime.h.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "levin/error.h"
+#include "tensor/runtime.h"
+
+namespace levin::detail::runtime {
+namespace {
+
+void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) [[likely]]
+    return;
+  (void)cudaGetLastError();  // a sticky error stays; others must not be found by somebody else's check
+  fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+}
+
+// Makes a device current for a scope; other code of the process may count on what was current.
+class Current {
+ public:
+  explicit Current(Device device) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device.index()) check(cudaSetDevice(device.index()), "cudaSetDevice");
+    now_ = device.index();
+  }
+  ~Current() {
+    if (before_ != now_) (void)cudaSetDevice(before_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int before_ = 0, now_ = 0;
+};
+
+cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+cudaEvent_t point(void* event) { return static_cast<cudaEvent_t>(event); }
+
+}  // namespace
+
+int count(DeviceType type) noexcept {
+  if (type != DeviceType::cuda) return 0;
+  static const int devices = [] {
+    int n = 0;
+    // No driver, or one too old: the process works on the CPU.
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+      (void)cudaGetLastError();
+      n = 0;
+    }
+    return n;
+  }();
+  return devices;
+}
+
+std::byte* allocate(Device device, std::size_t bytes) {
+  const Current current(device);
+  void* block = nullptr;
+  const cudaError_t code = cudaMalloc(&block, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(code, "cudaMalloc");
+  return static_cast<std::byte*>(block);
+}
+void release(Device device, std::byte* block, std::size_t) noexcept {
+  int before = 0;
+  (void)cudaGetDevice(&before);
+  (void)cudaSetDevice(device.index());
+  (void)cudaFree(block);
+  (void)cudaSetDevice(before);
+}
+bool keeps_blocks() noexcept { return true; }
+
+std::byte* allocate_pinned(std::size_t bytes) {
+  void* block = nullptr;
+  check(cudaHostAlloc(&block, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+  return static_cast<std::byte*>(block);
+}
+void release_pinned(std::byte* block, std::size_t) noexcept { (void)cudaFreeHost(block); }
+
+void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
+  if (bytes == 0) return;
+  const Current current(stream.device());
+  const cudaMemcpyKind direction = kind == Copy::to_device ? cudaMemcpyHostToDevice
+                                   : kind == Copy::to_host ? cudaMemcpyDeviceToHost
+                                                           : cudaMemcpyDefault;
+  check(cudaMemcpyAsync(to, from, bytes, direction, queue(stream)), "cudaMemcpyAsync");
+}
+
+void* make_stream(Device device) {
+  const Current current(device);
+  cudaStream_t stream = nullptr;
+  // Not ordered with the legacy stream, which can not be captured.
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+void wait(Stream stream, void* event) {
+  const Current current(stream.device());
+  check(cudaStreamWaitEvent(queue(stream), point(event), 0), "cudaStreamWaitEvent");
+}
+void synchronize(Stream stream) {
+  const Current current(stream.device());
+  check(cudaStreamSynchronize(queue(stream)), "cudaStreamSynchronize");
+}
+void synchronize(Device device) {
+  const Current current(device);
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+void* make_event(Device device) {
+  const Current current(device);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return event;
+}
+void free_event(Device, void* event) noexcept {
+  if (event) (void)cudaEventDestroy(point(event));
+}
+void record(void* event, Stream stream) {
+  const Current current(stream.device());
+  check(cudaEventRecord(point(event), queue(stream)), "cudaEventRecord");
+}
+bool done(Device device, void* event) {
+  const Current current(device);
+  const cudaError_t code = cudaEventQuery(point(event));
+  if (code == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  check(code, "cudaEventQuery");
+  return true;
+}
+void synchronize_event(Device device, void* event) {
+  const Current current(device);
+  check(cudaEventSynchronize(point(event)), "cudaEventSynchronize");
+}
+double milliseconds(void* start, void* end) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, point(start), point(end)), "cudaEventElapsedTime");
+  return ms;
+}
+
+void begin_capture(Stream stream) {
+  const Current current(stream.device());
+  check(cudaStreamBeginCapture(queue(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+Recorded end_capture(Stream stream) {
+  const Current current(stream.device());
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(queue(stream), &graph), "cudaStreamEndCapture");
+  std::size_t nodes = 0;
+  cudaGraphExec_t exec = nullptr;
+  cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes);
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  check(code, "cudaGraphInstantiate");
+  return {exec, static_cast<int>(nodes)};
+}
+void abandon_capture(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(queue(stream), &graph);
+  if (graph) (void)cudaGraphDestroy(graph);
+  (void)cudaGetLastError();
+}
+void replay(void* graph, Stream stream) {
+  const Current current(stream.device());
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), queue(stream)), "cudaGraphLaunch");
+}
+void free_graph(Device, void* graph) noexcept {
+  if (graph) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
+FaultSlot* faults(Device device) {
+  // One a device, made at first use, in host memory that kernels reach; kept until the process ends.
+  static std::array<std::atomic<FaultSlot*>, 64> slots{};
+  static std::mutex mutex;
+  std::atomic<FaultSlot*>& slot = slots[static_cast<std::size_t>(device.index()) % slots.size()];
+  if (FaultSlot* made = slot.load(std::memory_order_acquire)) return made;
+  const std::lock_guard lock(mutex);
+  if (!slot.load()) {
+    auto* made = reinterpret_cast<FaultSlot*>(allocate_pinned(sizeof(FaultSlot)));
+    *made = {};
+    slot.store(made, std::memory_order_release);
+  }
+  return slot.load();
+}
+
+}  // namespace levin::detail::runtime

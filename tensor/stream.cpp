@@ -1,0 +1,184 @@
+#include "levin/stream.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "levin/error.h"
+#include "tensor/device_allocator.h"
+#include "tensor/runtime.h"
+
+namespace levin {
+namespace {
+
+constexpr int kMostDevices = 64;
+constexpr std::uint32_t kFurther = 32;
+
+// What a thread has current on each device. Zero-initialised: a null handle is looked up.
+struct Here {
+  void* handle;
+  std::uint32_t index;
+  bool known;
+  detail::Pool* pool;  // of the graph being recorded
+};
+thread_local std::array<Here, kMostDevices> here;
+
+Here& here_of(Device device) { return here[static_cast<std::size_t>(device.index())]; }
+
+// The streams of each device, made at first use and kept until the process ends.
+class Streams {
+ public:
+  Stream at(Device device, std::uint32_t index) {
+    if (!device.launches()) return {device, nullptr, index};
+    detail::check_usable("stream", device);
+    Slot& slot = slots_[static_cast<std::size_t>(device.index())][index];
+    if (!slot.made.load(std::memory_order_acquire)) {
+      const std::lock_guard lock(mutex_);
+      if (!slot.made.load(std::memory_order_relaxed)) {
+        slot.handle = detail::runtime::make_stream(device);
+        slot.made.store(true, std::memory_order_release);
+      }
+    }
+    return {device, slot.handle, index};
+  }
+  std::uint32_t next() { return 1 + turn_.fetch_add(1, std::memory_order_relaxed) % kFurther; }
+
+ private:
+  struct Slot {
+    std::atomic<bool> made{false};
+    void* handle = nullptr;
+  };
+  std::array<std::array<Slot, kFurther + 1>, kMostDevices> slots_;
+  std::mutex mutex_;
+  std::atomic<std::uint32_t> turn_{0};
+};
+Streams& streams() {
+  static auto* all = new Streams;
+  return *all;
+}
+
+}  // namespace
+
+Stream Stream::default_of(Device device) { return streams().at(device, 0); }
+Stream Stream::next_of(Device device) { return streams().at(device, streams().next()); }
+Stream Stream::current(Device device) {
+  if (!device.launches()) return {device, nullptr, 0};
+  Here& now = here_of(device);
+  if (!now.known) [[unlikely]] {
+    now.handle = default_of(device).handle();
+    now.known = true;
+  }
+  return {device, now.handle, now.index};
+}
+
+void Stream::wait(Stream other) const {
+  if (*this == other || !device_.launches() || !other.device_.launches()) return;
+  Event event(other.device_);
+  event.record(other);
+  event.block(*this);
+}
+
+void Stream::synchronize() const {
+  if (device_.launches()) detail::wait_for(*this, "synchronize");
+}
+
+StreamGuard::StreamGuard(Stream stream) : before_(Stream::current(stream.device())) {
+  Here& now = here_of(stream.device());
+  now.handle = stream.handle();
+  now.index = stream.index();
+}
+StreamGuard::~StreamGuard() {
+  Here& now = here_of(before_.device());
+  now.handle = before_.handle();
+  now.index = before_.index();
+}
+
+Event::Event(Device device) : device_(device) {
+  if (!device.launches()) return;
+  detail::check_usable("event", device);
+  handle_ = detail::runtime::make_event(device);
+}
+Event::~Event() {
+  if (handle_) detail::runtime::free_event(device_, handle_);
+}
+void Event::record(Stream stream) {
+  if (handle_) detail::runtime::record(handle_, stream);
+}
+void Event::block(Stream stream) const {
+  if (handle_ && stream.device().launches()) detail::runtime::wait(stream, handle_);
+}
+bool Event::done() const {
+  if (!handle_) return true;
+  detail::refuse_while_capturing("Event::done", device_);
+  return detail::runtime::done(device_, handle_);
+}
+void Event::synchronize() const {
+  if (!handle_) return;
+  detail::refuse_while_capturing("Event::synchronize", device_);
+  detail::runtime::synchronize_event(device_, handle_);
+}
+double Event::milliseconds_since(const Event& start) const {
+  return handle_ && start.handle_ ? detail::runtime::milliseconds(start.handle_, handle_) : 0;
+}
+
+bool is_capturing(Device device) { return device.launches() && here_of(device).pool; }
+
+void synchronize(Device device) {
+  if (!device.launches()) return;
+  detail::check_usable("synchronize", device);
+  detail::refuse_while_capturing("synchronize", device);
+  detail::runtime::synchronize(device);
+  detail::report_faults(device);
+}
+
+int device_count(DeviceType type) {
+  if (type == DeviceType::cpu || type == DeviceType::meta) return 1;
+  return std::min(detail::runtime::count(type), kMostDevices);
+}
+
+namespace detail {
+
+Pool* recording_pool(Device device) noexcept { return here_of(device).pool; }
+
+void check_usable(const char* op, Device device) {
+  const int count = device_count(device.type());
+  if (device.index() >= 0 && device.index() < count) [[likely]]
+    return;
+  if (device.type() == DeviceType::simt) {
+    fail<UnsupportedError>(op, ": this build has no device simt; configure it with -Dsimt=true");
+  }
+#if defined(LEVIN_CUDA)
+  if (count == 0) fail<DeviceError>(op, ": ", device, " is asked for, no CUDA device is usable here; use cpu");
+  fail<DeviceError>(op, ": ", device, " is asked for, expected an index below ", count);
+#else
+  fail<UnsupportedError>(op, ": this build has no device ", device, "; configure it with -Dcuda=enabled");
+#endif
+}
+
+void refuse_while_capturing(const char* what, Device device) {
+  if (is_capturing(device)) [[unlikely]] {
+    fail<CaptureError>(what, ": waits for the device; not allowed while a graph is recorded");
+  }
+}
+
+void report_faults(Device device) {
+  FaultSlot* slot = runtime::faults(device);
+  if (!slot->taken) [[likely]]
+    return;
+  const FaultSlot found = *slot;
+  *slot = {};
+  fail<IndexError>(found.op, ": index ", static_cast<std::int64_t>(found.index), " is out of range on ", device,
+                   ", expected 0 to ", static_cast<std::int64_t>(found.bound) - 1);
+}
+
+void wait_for(Stream stream, const char* why) {
+  refuse_while_capturing(why, stream.device());
+  runtime::synchronize(stream);
+  report_faults(stream.device());
+}
+
+void set_recording(Device device, Pool* pool) noexcept { here_of(device).pool = pool; }
+
+}  // namespace detail
+}  // namespace levin

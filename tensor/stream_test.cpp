@@ -1,0 +1,144 @@
+#include "levin/stream.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "tests/device.h"
+#include "tests/skip.h"
+
+namespace {
+
+using namespace levin;
+
+const Device cpu = Device::cpu();
+
+// The device, or a skip by name.
+#define DEVICE_OR_SKIP()                                                \
+  const auto found = test::launching_device();                          \
+  if (!found) return test::skip("no device that launches kernels here"); \
+  const Device device = *found
+
+Tensor ramp(std::int64_t n, Device device) { return arange(n, cpu, DType::f32).to(device); }
+
+}  // namespace
+
+TEST_CASE("a device that the build has not is refused by name") {
+  for (const Device d : {Device::cuda(), Device::cuda(63), Device::simt()}) {
+    if (d.index() < device_count(d.type())) continue;
+    CHECK_THROWS_AS((void)empty({2}, d), Error);
+    CHECK_THROWS_AS((void)zeros({2}, cpu).to(d), Error);
+    CHECK_THROWS_AS((void)Stream::default_of(d), Error);
+  }
+  CHECK(device_count(DeviceType::cpu) == 1);
+  CHECK(text(Device::simt()) == "simt");
+  CHECK(text(Device::cuda(3)) == "cuda:3");
+}
+
+TEST_CASE("a stream of the cpu is a name: nothing waits and nothing is recorded") {
+  const Stream s = Stream::current(cpu);
+  s.synchronize();
+  s.wait(s);
+  CHECK(s == Stream::default_of(cpu));
+  CHECK_THROWS_AS(Graph(s, [] {}), UnsupportedError);
+  CHECK_FALSE(is_capturing(cpu));
+}
+
+TEST_CASE("data goes to a device and comes back as it was, strided or not") {
+  DEVICE_OR_SKIP();
+  const Tensor x = ramp(24, cpu);
+  const Tensor there = x.to(device);
+  CHECK(there.device() == device);
+  CHECK(there.to_vector<float>() == x.to_vector<float>());
+  const Tensor turned = transpose(reshape(there, {4, 6}), 0, 1);
+  CHECK(turned.to_vector<float>() == transpose(reshape(x, {4, 6}), 0, 1).to_vector<float>());
+  CHECK(there.to(device).shares_storage(there));
+  CHECK(zeros({0, 3}, device).to(cpu).shape() == Shape{0, 3});
+  CHECK(narrow(there, 0, 5, 1).item<float>() == 5);
+  CHECK_THROWS_AS((void)there.data<float>(), DeviceError);
+  CHECK_THROWS_AS((void)(there + x), DeviceError);
+}
+
+TEST_CASE("a gradient crosses devices with the data") {
+  DEVICE_OR_SKIP();
+  Tensor x = ramp(3, cpu);
+  x.requires_grad_();
+  const Tensor y = x.to(device) * 2;
+  const Tensor g = grad(Tensors{y}, Tensors{x}, Tensors{ramp(3, device)})[0];
+  CHECK(g.device() == cpu);
+  CHECK(g.to_vector<float>() == std::vector<float>{0, 2, 4});
+}
+
+TEST_CASE("a guard makes a stream current for its scope and its thread") {
+  DEVICE_OR_SKIP();
+  const Stream before = Stream::current(device), other = Stream::next_of(device);
+  CHECK(other.index() != before.index());
+  Tensor x;
+  {
+    const StreamGuard guard(other);
+    CHECK(Stream::current(device) == other);
+    x = ramp(1000, device) + 1;
+  }
+  CHECK(Stream::current(device) == before);
+  before.wait(other);
+  CHECK((x + 1).to_vector<float>()[999] == 1001);
+}
+
+TEST_CASE("memory of a device is counted and comes back") {
+  DEVICE_OR_SKIP();
+  const auto before = memory_stats(device).in_use;
+  {
+    const Tensor x = zeros({1000}, device);
+    CHECK(memory_stats(device).in_use >= before + 4000);
+  }
+  CHECK(memory_stats(device).in_use == before);
+  CHECK_THROWS_AS((void)empty({std::int64_t{1} << 40}, device), OutOfMemoryError);
+}
+
+TEST_CASE("events measure time between two points of a stream") {
+  DEVICE_OR_SKIP();
+  const Stream s = Stream::current(device);
+  Event start(device), end(device);
+  CHECK(start.done());
+  start.record(s);
+  (void)(ramp(100, device) + 1);
+  end.record(s);
+  end.synchronize();
+  CHECK(end.done());
+  CHECK(end.milliseconds_since(start) >= 0);
+}
+
+TEST_CASE("a recorded graph runs when it is replayed, on the addresses it saw") {
+  DEVICE_OR_SKIP();
+  Tensor x = ramp(8, device), sum = zeros({8}, device);
+  Tensor y;
+  Graph graph(Stream::current(device), [&] {
+    y = x * 2 + 1;
+    NoGrad guard;
+    add_(sum, y);
+  });
+  CHECK(graph.nodes() >= 3);
+  CHECK(graph.memory_bytes() >= 32);
+  CHECK(sum.to_vector<float>()[3] == 0);  // recording ran nothing
+  graph.replay();
+  CHECK(y.to_vector<float>()[3] == 7);
+  copy_(x, ramp(8, device) + 10);
+  graph.replay();
+  CHECK(y.to_vector<float>()[3] == 27);
+  CHECK(sum.to_vector<float>()[3] == 34);
+}
+
+TEST_CASE("while a graph is recorded nothing may wait for the device, and a failed recording leaves none") {
+  DEVICE_OR_SKIP();
+  const Tensor x = ramp(1, device);
+  const Stream s = Stream::current(device);
+  CHECK_THROWS_WITH_AS(Graph(s, [&] { (void)x.item(); }),
+                       "to: waits for the device; not allowed while a graph is recorded", CaptureError);
+  CHECK_FALSE(is_capturing(device));
+  CHECK_THROWS_AS(Graph(s, [&] { s.synchronize(); }), CaptureError);
+  CHECK_THROWS_AS(Graph(s, [&] { (void)ramp(2, device); }), CaptureError);
+  CHECK_THROWS_AS(Graph(s, [&] { Graph inner(s, [] {}); }), CaptureError);
+  CHECK((x + 1).item<float>() == 1);
+}

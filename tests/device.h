@@ -1,0 +1,17 @@
+// The device under test beside the CPU: cuda or simt, as the build has it and `levin_tests --device` says.
+#pragma once
+
+#include <optional>
+
+#include "levin/device.h"
+
+namespace levin::test {
+
+// The device that launches kernels, where there is one.
+[[nodiscard]] inline std::optional<Device> launching_device() {
+  if (device_count(DeviceType::cuda) > 0) return Device::cuda();
+  if (device_count(DeviceType::simt) > 0) return Device::simt();
+  return std::nullopt;
+}
+
+}  // namespace levin::test
