@@ -40,6 +40,9 @@ template <class T>
 
 template <class... T>
 [[noreturn, gnu::noinline, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {
+  if (x.device().launches())
+    fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(),
+                           "; has no kernel for it, use to(Device::cpu())");
   std::string has;
   ((has += (has.empty() ? "" : ", ") + std::string(name(dtype_of<T>))), ...);
   fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has);

@@ -33,9 +33,8 @@ struct Gpu {
   // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the kernel has run on return, unless
   // the thread records a graph.
   template <class... P, class... A>
-  requires(sizeof...(P) == sizeof...(A) && (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...),
-                                                                                          const Grid& grid,
-                                                                                          A... args) const {
+  requires(sizeof...(P) == sizeof...(A) &&
+           (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const Grid& grid, A... args) const {
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #if defined(LEVIN_SIMT)
     levin::detail::runtime::enqueue(stream, [kernel, grid, ... a = static_cast<P>(args)] {

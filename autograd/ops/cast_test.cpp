@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -37,6 +38,21 @@ LEVIN_OP_CASE(clone) {
                          .reference = [](const Tensors& in) { return Tensors{in[0]}; }});
   }
   c.errors.push_back({"undefined", [] { (void)Tensor().clone(); }, throws<StateError>, "undefined"});
+  return c;
+}
+
+// There and back; on a machine without such a device the tensor stays where it is.
+LEVIN_OP_CASE(to) {
+  OpCase c{.ops = {"to"}, .dtypes = kAllDTypes, .values_on_meta = true, .needs_device = true};
+  const Device device = test::launching_device().value_or(cpu);
+  for (const Shape& s : {Shape{1}, Shape{0}, Shape{3, 5}}) {
+    c.samples.push_back({.inputs = {real(s, 0, 8)},
+                         .call = [device](const Tensors& in) { return Tensors{in[0].to(device).to(cpu)}; },
+                         .reference = [](const Tensors& in) { return Tensors{in[0].to(cpu)}; }});
+  }
+  c.errors.push_back({"undefined", [device] { (void)Tensor().to(device); }, throws<StateError>, "undefined"});
+  c.errors.push_back({"from meta", [] { (void)empty({2}, Device::meta()).to(cpu); }, throws<UnsupportedError>,
+                      "to: a meta tensor has no values"});
   return c;
 }
 

@@ -66,10 +66,10 @@ class LEVIN_API Event {
     std::swap(handle_, other.handle_);
     return *this;
   }
-  void record(Stream stream);            // after all that is now in the stream
-  void block(Stream stream) const;       // the stream's later work waits for the event, on the device
-  [[nodiscard]] bool done() const;       // without waiting; true when never recorded
-  void synchronize() const;              // waits on the host
+  void record(Stream stream);       // after all that is now in the stream
+  void block(Stream stream) const;  // the stream's later work waits for the event, on the device
+  [[nodiscard]] bool done() const;  // without waiting; true when never recorded
+  void synchronize() const;         // waits on the host
   // Milliseconds on the device between two recorded events that are done.
   [[nodiscard]] double milliseconds_since(const Event& start) const;
 
@@ -108,7 +108,7 @@ class LEVIN_API Graph {
   Graph(Graph&&) noexcept;
   Graph& operator=(Graph&&) noexcept;
   void replay();
-  [[nodiscard]] int nodes() const;               // kernels, copies and fills recorded
+  [[nodiscard]] int nodes() const;                  // kernels, copies and fills recorded
   [[nodiscard]] std::int64_t memory_bytes() const;  // held for tensors made inside
 
  private:

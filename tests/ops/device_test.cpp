@@ -1,0 +1,138 @@
+// The op table on the device that launches kernels, cuda or simt: the same samples, against the same references.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "levin/stream.h"
+#include "tests/device.h"
+#include "tests/ops/harness.h"
+#include "tests/skip.h"
+#if defined(LEVIN_SIMT)
+#include "kernels/simt/run.h"
+#endif
+
+namespace levin::testing {
+namespace {
+
+Tensors moved(const Tensors& inputs, Device device) {
+  Tensors there;
+  for (const Tensor& t : inputs) there.push_back(t.detach().to(device));
+  return there;
+}
+
+// Cases whose ops have no kernels for devices yet. A case that runs may not stand here.
+constexpr std::string_view kCpuOnly[] = {"none"};
+bool cpu_only(const std::string& name) { return std::count(std::begin(kCpuOnly), std::end(kCpuOnly), name) > 0; }
+
+template <class F>
+void for_each_device_case(F&& f) {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  for (const NamedCase& named : op_cases()) {
+    if (cpu_only(named.name)) continue;
+    const OpCase c = named.make();
+    for (std::size_t i = 0; i < c.samples.size(); ++i) {
+      INFO("case " << std::string(named.name) << ", sample " << i);
+      // One failing case does not hide the others.
+      try {
+        f(c, c.samples[i], *device);
+      } catch (const Error& e) { FAIL_CHECK(e.what()); }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ops on a device: values match the f64 reference, gradients those of the cpu, in every dtype") {
+  for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
+    for (const DType dtype : c.dtypes) {
+      CAPTURE(text(dtype));
+      const Tensors inputs = make_inputs(s, dtype, 1);
+      const Run here = run(s, inputs), there = run(s, moved(inputs, device));
+      for (const Tensor& t : there.outputs) CHECK((t.device() == device || c.needs_device));
+      check_close(c, dtype, there.outputs, s.reference(widened(s, inputs)));
+      Tensors got, want;
+      for (std::size_t k = 0; k < here.gradients.size(); ++k) {
+        REQUIRE(here.gradients[k].defined() == there.gradients[k].defined());
+        if (!here.gradients[k].defined()) continue;
+        got.push_back(there.gradients[k]);
+        want.push_back(here.gradients[k]);
+      }
+      check_close(c, dtype, got, want);
+    }
+  });
+}
+
+TEST_CASE("ops on a device: strided, transposed and unaligned inputs give the same result") {
+  for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
+    for (const DType dtype : c.dtypes) {
+      if (dtype != DType::bf16 && dtype != c.dtypes.front()) continue;
+      CAPTURE(text(dtype));
+      const Tensors dense = moved(make_inputs(s, dtype, 2), device);
+      const Run want = run(s, dense);
+      for (const Layout layout : {Layout::transposed, Layout::stepped, Layout::unaligned}) {
+        CAPTURE(int(layout));
+        Tensors other;
+        for (const Tensor& t : dense) other.push_back(laid_out(t, layout));
+        const Run got = run(s, other);
+        if (c.layout_changes_sums) {
+          check_close(c, dtype, got.outputs, want.outputs);
+        } else {
+          for (std::size_t k = 0; k < want.outputs.size(); ++k) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
+        }
+      }
+    }
+  });
+}
+
+#if defined(LEVIN_SIMT)
+TEST_CASE("ops on simt: no order in which threads run changes a bit") {
+  for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
+    const Tensors inputs = moved(make_inputs(s, c.dtypes.front(), 3), device);
+    const Run want = run(s, inputs);
+    for (const simt::Schedule schedule : simt::kSchedules) {
+      CAPTURE(simt::name(schedule));
+      simt::set_schedule(schedule, 17);
+      const Run got = run(s, inputs);
+      simt::set_schedule(simt::Schedule::ascending);
+      for (std::size_t k = 0; k < want.outputs.size(); ++k) REQUIRE(same_bits(got.outputs[k], want.outputs[k]));
+      for (std::size_t k = 0; k < want.gradients.size(); ++k) REQUIRE(same_bits(got.gradients[k], want.gradients[k]));
+    }
+  });
+}
+#endif
+
+TEST_CASE("ops on a device: a recorded and replayed run has the bits of an eager one") {
+  for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
+    if (c.needs_device || c.values_on_meta) return;  // what needs values on the host can not be recorded
+    const Tensors inputs = moved(make_inputs(s, c.dtypes.front(), 4), device);
+    const Tensors want = s.call(inputs);
+    Tensors got;
+    Graph graph(Stream::current(device), [&] { got = s.call(inputs); });
+    graph.replay();
+    REQUIRE(got.size() == want.size());
+    for (std::size_t k = 0; k < want.size(); ++k) REQUIRE(same_bits(got[k], want[k]));
+  });
+}
+
+TEST_CASE("ops on a device: an op without a kernel there is an UnsupportedError that names it") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  for (const NamedCase& named : op_cases()) {
+    if (!cpu_only(named.name)) continue;
+    INFO("case " << std::string(named.name));
+    const OpCase c = named.make();
+    bool refused = false;
+    for (const OpSample& s : c.samples) {
+      try {
+        (void)run(s, moved(make_inputs(s, c.dtypes.front(), 5), *device));
+      } catch (const UnsupportedError&) { refused = true; } catch (const DeviceError&) {
+        refused = true;  // a helper of the op made its tensor on the cpu
+      }
+    }
+    CHECK_MESSAGE(refused, named.name << " runs on " << text(*device) << ": take it off the list");
+  }
+}
+
+}  // namespace levin::testing
