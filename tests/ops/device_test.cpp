@@ -213,7 +213,7 @@ TEST_CASE("ops on a device: an op without a kernel there is an UnsupportedError 
         refused = true;  // a helper of the op made its tensor on the cpu
       }
     }
-    CHECK_MESSAGE(refused, named.name << " runs on " << text(*device) << ": take it off the list");
+    CHECK_MESSAGE(refused, std::string(named.name) << " runs on " << text(*device) << ": take it off the list");
   }
 }
 
