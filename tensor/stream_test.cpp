@@ -71,7 +71,7 @@ TEST_CASE("a gradient crosses devices with the data") {
   CHECK(g.to_vector<float>() == std::vector<float>{0, 2, 4});
 }
 
-TEST_CASE("a guard makes a stream current for its scope and its thread") {
+TEST_CASE("a guard makes a device's stream current for its scope and its thread") {
   DEVICE_OR_SKIP();
   const Stream before = Stream::current(device), other = Stream::next_of(device);
   CHECK(other.index() != before.index());
@@ -97,7 +97,7 @@ TEST_CASE("memory of a device is counted and comes back") {
   CHECK_THROWS_AS((void)empty({std::int64_t{1} << 40}, device), OutOfMemoryError);
 }
 
-TEST_CASE("events measure time between two points of a stream") {
+TEST_CASE("events measure time between two points of a device's stream") {
   DEVICE_OR_SKIP();
   const Stream s = Stream::current(device);
   Event start(device), end(device);
@@ -110,7 +110,7 @@ TEST_CASE("events measure time between two points of a stream") {
   CHECK(end.milliseconds_since(start) >= 0);
 }
 
-TEST_CASE("a recorded graph runs when it is replayed, on the addresses it saw") {
+TEST_CASE("a recorded graph runs on the device when it is replayed, on the addresses it saw") {
   DEVICE_OR_SKIP();
   Tensor x = ramp(8, device), sum = zeros({8}, device);
   Tensor y;

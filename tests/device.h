@@ -1,4 +1,4 @@
-// The device under test beside the CPU: cuda or simt, as the build has it and `levin_tests --device` says.
+// The device under test beside the CPU: cuda or simt, as the build and the machine have it.
 #pragma once
 
 #include <optional>

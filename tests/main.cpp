@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "tests/device.h"
 #include "tests/skip.h"
 
 namespace {
@@ -47,9 +48,9 @@ struct Counter : doctest::IReporter {
 REGISTER_LISTENER("levin_counts", 1, Counter);
 
 constexpr const char* kUsage =
-    "usage: levin_tests [--filter TEXT] [--device cpu] [--list] [--durations]\n"
+    "usage: levin_tests [--filter TEXT] [--device cuda|simt] [--list] [--durations]\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
-    "  --device NAME  run the tests of one device; this build has cpu\n"
+    "  --device NAME  run the tests of kernels that are launched, on cuda or simt; without it all tests run\n"
     "  --list         print the names\n"
     "  --durations    print the seconds of each test\n";
 
@@ -90,7 +91,14 @@ int main(int argc, char** argv) {
       context.addFilter("test-case", filter_of(value()).c_str());
     } else if (arg == "--device") {
       const std::string device = value();
-      if (device != "cpu") usage_error("--device " + device + ": this build has only cpu");
+      const auto found = levin::test::launching_device();
+      if (!found || (device != "cuda" && device != "simt") || !levin::text(*found).starts_with(device)) {
+        usage_error("--device " + device + ": this build and machine launch kernels on " +
+                    (found ? levin::text(*found) : "no device"));
+      }
+      // Tests that launch kernels have one of these words in their names.
+      context.addFilter("test-case", "*device*");
+      context.addFilter("test-case", "*simt*");
     } else if (arg == "--list") {
       list = true;
     } else if (arg == "--durations") {
