@@ -37,6 +37,31 @@ enum class Reduce : uint8_t { sum, prod, max, min };  // max and min: NaN wins
 // What is reduced: x, x != 0, |x|, x^2, |x|^p, (x - shift)^2, exp(x - shift). All but the first two need floats.
 enum class Map : uint8_t { value, nonzero, abs, square, power, deviation, exp };
 
+// What becomes of a reduced value v: v, v / number, sqrt(v), sqrt(v / number), v^number, log(v) + shift, v or 0 where it
+// is not finite, v > 0.
+struct Finish {
+  enum Kind : uint8_t { as_is, divide, root, divide_root, power, log, finite, positive };
+  Kind kind = as_is;
+  double number = 0;
+};
+template <class A>
+LEVIN_HD A finished(Finish f, A v, A shift) {
+  if constexpr (std::is_floating_point_v<A>) {
+    const A number = static_cast<A>(f.number);
+    switch (f.kind) {
+      case Finish::divide: return v / number;
+      case Finish::root: return std::sqrt(v);
+      case Finish::divide_root: return std::sqrt(v / number);
+      case Finish::power: return std::pow(v, number);
+      case Finish::log: return std::log(v) + shift;
+      case Finish::finite: return v - v == A(0) ? v : A(0);
+      default: return v;
+    }
+  } else {
+    return f.kind == Finish::positive ? A(v > 0) : v;
+  }
+}
+
 template <class T>
 using ReduceAccum = std::conditional_t<std::is_integral_v<T>, int64_t, Accum<T>>;
 

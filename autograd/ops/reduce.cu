@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
 #include "kernels/reduce.cuh"
+#include "kernels/reduce_gpu.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
 namespace levin {
 namespace {
 
+using kernels::Finish;
 using kernels::Map;
 using kernels::Reduce;
 using kernels::ReduceAccum;
@@ -41,37 +44,52 @@ struct Over {
   [[nodiscard]] Tensor spread(const Tensor& gy) const { return expand(keep(gy), in); }
 };
 
-// One value an output in the type sums are kept in; on the stack when there are few.
+// n values of scratch; on the cpu on the stack when there are few.
 template <class A>
 class Partial {
  public:
-  explicit Partial(std::int64_t n) {
+  Partial(const Cpu&, Device, std::int64_t n) {
     if (n > kInline) heap_.resize(static_cast<std::size_t>(n));
   }
-  [[nodiscard]] A* data() { return heap_.empty() ? inline_ : heap_.data(); }
+  Partial(const Gpu&, Device device, std::int64_t n) : there_(empty(Shape{n}, device, dtype_of<A>)) {}
+  [[nodiscard]] A* data() {
+    if (there_.defined()) return ptr<A>(there_);
+    return heap_.empty() ? inline_ : heap_.data();
+  }
 
  private:
   static constexpr std::int64_t kInline = 64;
   A inline_[kInline];
   std::vector<A> heap_;
+  Tensor there_;
 };
 
-// y[o] = finish(o, the reduction of output o), rounded once to O.
-template <class T, class O, class F>
-void reduce_into(const Cpu& on, const Tensor& x, const ReducePlan& plan, Reduce op, Map map, const Tensor& y, F finish,
-                 const ReduceAccum<T>* shift = nullptr, double p = 0) {
-  using A = ReduceAccum<T>;
-  O* to = ptr<O>(y);
+template <class T, Map kMap>
+using ReduceType = std::conditional_t<kMap == Map::nonzero, std::int64_t, ReduceAccum<T>>;
+
+// to[o] = the reduction of output o, finished and rounded once to O.
+template <Reduce kOp, Map kMap, class T, class O, class A = ReduceType<T, kMap>>
+void reduce_into(const Cpu& on, const Tensor& x, const ReducePlan& plan, O* to, Finish finish = {},
+                 const A* shift = nullptr, double p = 0) {
+  const auto finish_all = [&](const A* from) {
+    for (std::int64_t o = 0; o < plan.outputs; ++o) to[o] = O(finished(finish, from[o], shift ? shift[o] : A(0)));
+  };
   if constexpr (std::is_same_v<A, O>) {
-    kernels::cpu::reduce<T, A>(on, ptr<const T>(x), plan, op, map, to, shift, p);
-    for (std::int64_t o = 0; o < plan.outputs; ++o) to[o] = finish(o, to[o]);
+    kernels::cpu::reduce<T, A>(on, ptr<const T>(x), plan, kOp, kMap, to, shift, p);
+    if (finish.kind != Finish::as_is) finish_all(to);
   } else {
-    Partial<A> partial(plan.outputs);
-    kernels::cpu::reduce<T, A>(on, ptr<const T>(x), plan, op, map, partial.data(), shift, p);
-    for (std::int64_t o = 0; o < plan.outputs; ++o) to[o] = O(finish(o, partial.data()[o]));
+    Partial<A> partial(on, x.device(), plan.outputs);
+    kernels::cpu::reduce<T, A>(on, ptr<const T>(x), plan, kOp, kMap, partial.data(), shift, p);
+    finish_all(partial.data());
   }
 }
-constexpr auto kAsIs = [](std::int64_t, auto v) { return v; };
+template <Reduce kOp, Map kMap, class T, class O, class A = ReduceType<T, kMap>>
+void reduce_into(const Gpu& on, const Tensor& x, const ReducePlan& plan, O* to, Finish finish = {},
+                 const A* shift = nullptr, double p = 0) {
+  std::optional<Partial<A>> parts;
+  kernels::gpu::reduce<kOp, kMap, T, A>(on, ptr<const T>(x), plan, finish, to, shift, p,
+                                        [&](std::int64_t n) { return parts.emplace(on, x.device(), n).data(); });
+}
 
 DType sum_dtype(const Tensor& x) { return is_float(x.dtype()) ? x.dtype() : DType::i64; }
 template <class T>
@@ -85,8 +103,8 @@ struct Sum {
 
   Tensor forward(const Tensor& x) {
     Tensor y = empty(over.out, x.device(), sum_dtype(x));
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      reduce_into<T, SumType<T>>(on, x, over.plan(x), Reduce::sum, Map::value, y, kAsIs);
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+      reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<SumType<T>>(y));
     });
     return y;
   }
@@ -100,10 +118,9 @@ struct Mean {
 
   Tensor forward(const Tensor& x) {
     Tensor y = empty(over.out, x.device(), x.dtype());
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      using A = ReduceAccum<T>;
-      const A n = static_cast<A>(over.count());
-      reduce_into<T, T>(on, x, over.plan(x), Reduce::sum, Map::value, y, [n](std::int64_t, A v) { return v / n; });
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      const Finish finish{Finish::divide, static_cast<double>(over.count())};
+      reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<T>(y), finish);
     });
     return y;
   }
@@ -141,8 +158,8 @@ struct Prod {
 
   Tensor forward(const Tensor& x_) {
     Tensor y = empty(over.out, x_.device(), sum_dtype(x_));
-    dispatch(info, x_, kAll, [&]<class T>(const Cpu& on, T) {
-      reduce_into<T, SumType<T>>(on, x_, over.plan(x_), Reduce::prod, Map::value, y, kAsIs);
+    dispatch(info, x_, kAll, [&]<class T>(const auto& on, T) {
+      reduce_into<Reduce::prod, Map::value, T>(on, x_, over.plan(x_), ptr<SumType<T>>(y));
     });
     x = x_;
     return y;
@@ -164,8 +181,8 @@ struct Extreme {
 
   Tensor forward(const Tensor& x_) {
     Tensor out = empty(over.out, x_.device(), x_.dtype());
-    dispatch(info, x_, kAll, [&]<class T>(const Cpu& on, T) {
-      reduce_into<T, T>(on, x_, over.plan(x_), kMax ? Reduce::max : Reduce::min, Map::value, out, kAsIs);
+    dispatch(info, x_, kAll, [&]<class T>(const auto& on, T) {
+      reduce_into<kMax ? Reduce::max : Reduce::min, Map::value, T>(on, x_, over.plan(x_), ptr<T>(out));
     });
     x = x_;
     y = out.detach();
@@ -199,16 +216,14 @@ struct Var {
 
   Tensor forward(const Tensor& x_) {
     Tensor out = empty(over.out, x_.device(), x_.dtype());
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       using A = ReduceAccum<T>;
       const ReducePlan plan = over.plan(x_);
-      Partial<A> mean(plan.outputs);
-      kernels::cpu::reduce<T, A>(on, ptr<const T>(x_), plan, Reduce::sum, Map::value, mean.data());
-      for (std::int64_t o = 0; o < plan.outputs; ++o) mean.data()[o] /= static_cast<A>(plan.n);
-      const A n = static_cast<A>(divisor());
-      reduce_into<T, T>(
-          on, x_, plan, Reduce::sum, Map::deviation, out,
-          [n](std::int64_t, A v) { return kRoot ? std::sqrt(v / n) : v / n; }, mean.data());
+      Partial<A> mean(on, x_.device(), plan.outputs);
+      const Finish finish{kRoot ? Finish::divide_root : Finish::divide, divisor()};
+      reduce_into<Reduce::sum, Map::value, T>(on, x_, plan, mean.data(),
+                                              Finish{Finish::divide, static_cast<double>(plan.n)});
+      reduce_into<Reduce::sum, Map::deviation, T>(on, x_, plan, ptr<T>(out), finish, mean.data());
     });
     x = x_;
     if constexpr (kRoot) y = out;
@@ -240,20 +255,18 @@ struct Norm {
 
   Tensor forward(const Tensor& x_) {
     Tensor out = empty(over.out, x_.device(), x_.dtype());
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
-      using A = ReduceAccum<T>;
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       const ReducePlan plan = over.plan(x_);
+      T* to = ptr<T>(out);
+      const ReduceAccum<T>* no_shift = nullptr;
       if (plan.n == 0 || p == 1) {
-        reduce_into<T, T>(on, x_, plan, Reduce::sum, Map::abs, out, kAsIs);
+        reduce_into<Reduce::sum, Map::abs, T>(on, x_, plan, to);
       } else if (p == 2) {
-        reduce_into<T, T>(on, x_, plan, Reduce::sum, Map::square, out, [](std::int64_t, A v) { return std::sqrt(v); });
+        reduce_into<Reduce::sum, Map::square, T>(on, x_, plan, to, Finish{Finish::root});
       } else if (std::isinf(p)) {
-        reduce_into<T, T>(on, x_, plan, Reduce::max, Map::abs, out, kAsIs);
+        reduce_into<Reduce::max, Map::abs, T>(on, x_, plan, to);
       } else {
-        const A root = static_cast<A>(1 / p);
-        reduce_into<T, T>(
-            on, x_, plan, Reduce::sum, Map::power, out, [root](std::int64_t, A v) { return std::pow(v, root); },
-            nullptr, p);
+        reduce_into<Reduce::sum, Map::power, T>(on, x_, plan, to, Finish{Finish::power, 1 / p}, no_shift, p);
       }
     });
     x = x_;
@@ -289,17 +302,13 @@ struct LogSumExp {
 
   Tensor forward(const Tensor& x_) {
     Tensor out = empty(over.out, x_.device(), x_.dtype());
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       using A = ReduceAccum<T>;
       const ReducePlan plan = over.plan(x_);
-      Partial<A> top(plan.outputs);
-      A* shift = top.data();
-      kernels::cpu::reduce<T, A>(on, ptr<const T>(x_), plan, Reduce::max, Map::value, shift);
+      Partial<A> top(on, x_.device(), plan.outputs);
       // An infinite maximum must not be subtracted from itself.
-      for (std::int64_t o = 0; o < plan.outputs; ++o) shift[o] = std::isfinite(shift[o]) ? shift[o] : A(0);
-      reduce_into<T, T>(
-          on, x_, plan, Reduce::sum, Map::exp, out, [shift](std::int64_t o, A v) { return std::log(v) + shift[o]; },
-          shift);
+      reduce_into<Reduce::max, Map::value, T>(on, x_, plan, top.data(), Finish{Finish::finite});
+      reduce_into<Reduce::sum, Map::exp, T>(on, x_, plan, ptr<T>(out), Finish{Finish::log}, top.data());
     });
     x = x_;
     y = out;
@@ -323,13 +332,10 @@ struct Truth {
 
   Tensor forward(const Tensor& x) {
     Tensor y = empty(over.out, x.device(), DType::b8);
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      const ReducePlan plan = over.plan(x);
-      Partial<std::int64_t> partial(plan.outputs);
-      kernels::cpu::reduce<T, std::int64_t>(on, ptr<const T>(x), plan, kAny ? Reduce::max : Reduce::min, Map::nonzero,
-                                            partial.data());
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
       // Of nothing, any is false and all is true: the identities of max and min.
-      for (std::int64_t o = 0; o < plan.outputs; ++o) ptr<bool>(y)[o] = partial.data()[o] > 0;
+      reduce_into<kAny ? Reduce::max : Reduce::min, Map::nonzero, T>(on, x, over.plan(x), ptr<bool>(y),
+                                                                     Finish{Finish::positive});
     });
     return y;
   }
