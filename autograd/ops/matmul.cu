@@ -4,6 +4,7 @@
 #include "autograd/op_table.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.cuh"
+#include "kernels/gemm_device.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -22,6 +23,21 @@ Matrix<T> matrix(const Tensor& t) {
 }
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
+// One product a batch index, on a device: what cpu::gemm_batched does, with memory for parts of long sums.
+template <class T>
+void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batch, const GemmSize& size,
+                  const Matrix<T>& a, const Matrix<T>& b, kernels::gpu::Target<T> to) {
+  std::int64_t batches = 1;
+  for (const BatchDim& dim : batch) batches *= dim.size;
+  const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, batches);
+  Tensor parts;
+  if (plan.workspace() > 0) {
+    parts = empty({plan.workspace()}, y.device(), dtype_of<kernels::Accum<T>>);
+    to.partial = ptr<kernels::Accum<T>>(parts);
+  }
+  kernels::gpu::gemm_batched(on, plan, batch, a, b, to);
+}
+
 // [..., m, k] [..., k, n] -> [..., m, n]; the leading dimensions broadcast.
 struct Matmul {
   static constexpr OpInfo info{.name = "matmul", .autocast = AutocastPolicy::lower};
@@ -30,17 +46,25 @@ struct Matmul {
 
   Tensor forward(const Tensor& a_, const Tensor& b_) {
     Tensor y = empty(shape, a_.device(), a_.dtype());
-    dispatch(info, a_, kFloats, [&]<class T>(const Cpu& on, T) {
-      const int lead = shape.rank() - 2;
-      const GemmSize size{shape[lead], shape[lead + 1], a_.shape().back()};
-      if (lead == 0) return kernels::cpu::gemm(on, size, matrix<T>(a_), matrix<T>(b_), ptr<T>(y), y.strides()[0]);
-      std::array<BatchDim, kMaxRank> batch{};
-      for (int d = 0; d < lead; ++d) {
-        batch[static_cast<std::size_t>(d)] = {shape[d], step(a_, lead - d), step(b_, lead - d), y.strides()[d]};
-      }
-      kernels::cpu::gemm_batched(on, std::span<const BatchDim>(batch.data(), static_cast<std::size_t>(lead)), size,
-                                 matrix<T>(a_), matrix<T>(b_), ptr<T>(y), y.strides()[lead]);
-    });
+    const int lead = shape.rank() - 2;
+    const GemmSize size{shape[lead], shape[lead + 1], a_.shape().back()};
+    std::array<BatchDim, kMaxRank> dims{};
+    for (int d = 0; d < lead; ++d) {
+      dims[static_cast<std::size_t>(d)] = {shape[d], step(a_, lead - d), step(b_, lead - d), y.strides()[d]};
+    }
+    const std::span<const BatchDim> batch(dims.data(), static_cast<std::size_t>(lead));
+    dispatch(info, a_, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          if (lead == 0)
+                            return kernels::cpu::gemm(on, size, matrix<T>(a_), matrix<T>(b_), ptr<T>(y),
+                                                      y.strides()[0]);
+                          kernels::cpu::gemm_batched(on, batch, size, matrix<T>(a_), matrix<T>(b_), ptr<T>(y),
+                                                     y.strides()[lead]);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          gemm_batched(on, y, batch, size, matrix<T>(a_), matrix<T>(b_),
+                                       kernels::gpu::Target<T>{.y = ptr<T>(y), .row_step = y.strides()[lead]});
+                        }});
     a = a_;
     b = b_;
     return y;
@@ -71,15 +95,20 @@ struct Linear {
 
   Tensor forward(const Tensor& x_, const Tensor& w, const Tensor& bias) {
     Tensor y = empty(shape, x_.device(), x_.dtype());
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       const Tensor dense = x_.rank() == 2 ? x_ : x_.contiguous();
       const std::int64_t in = w.shape()[1], out = w.shape()[0], rows = rows_of(x_);
       const Matrix<T> left = x_.rank() == 2 ? matrix<T>(x_) : Matrix<T>{ptr<T>(dense), in, 1};
       const Matrix<T> right{ptr<T>(w), w.strides()[1], w.strides()[0]};
-      kernels::GemmOptions<T> options;
       const Tensor b = bias.defined() ? bias.contiguous() : bias;
-      if (b.defined()) options.col_bias = ptr<T>(b);
-      kernels::cpu::gemm(on, GemmSize{rows, out, in}, left, right, ptr<T>(y), out, options);
+      const T* const col_bias = b.defined() ? ptr<T>(b) : nullptr;
+      const GemmSize size{rows, out, in};
+      if constexpr (std::is_same_v<decltype(on), const Cpu&>) {
+        kernels::cpu::gemm(on, size, left, right, ptr<T>(y), out, kernels::GemmOptions<T>{.col_bias = col_bias});
+      } else {
+        gemm_batched(on, y, {}, size, left, right,
+                     kernels::gpu::Target<T>{.y = ptr<T>(y), .row_step = out, .col_bias = col_bias});
+      }
     });
     x = x_;
     weight = w;
