@@ -192,6 +192,22 @@ struct ChunkAt {
   }
 };
 
+// A thread's chunks into a stage [kDepth][kTile + kVec<T>].
+template <bool kAlongK, class T, int kTile, int kChunks>
+__device__ __forceinline__ void keep_chunks(T* stage, const Chunk<T> (&chunks)[kChunks]) {
+  constexpr int kPitch = kTile + kVec<T>;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const ChunkAt<kAlongK, kTile, kTileDepth<T>, kVec<T>> in(int(threadIdx.x) + c * 256);
+    if constexpr (kAlongK) {
+#pragma unroll
+      for (int e = 0; e < kVec<T>; ++e) stage[(in.k + e) * kPitch + in.line] = chunks[c][e];
+    } else {
+      store(stage + in.k * kPitch + in.line, chunks[c]);
+    }
+  }
+}
+
 // Blocks of 256 threads, grid: tiles in x and y, splits in z.
 template <class T, int kTile, class A, class B>
 __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T> to) {
@@ -216,18 +232,6 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
       next_b[c] = b.get(tile.col + in_b.line, k + in_b.k);
     }
   };
-  const auto keep = [&]<bool kAlongK>(std::bool_constant<kAlongK>, T* stage, const Chunk<T>(&next)[kChunks]) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const ChunkAt<kAlongK, kTile, kDepth, kSize> in(thread + c * 256);
-      if constexpr (kAlongK) {
-#pragma unroll
-        for (int e = 0; e < kSize; ++e) stage[(in.k + e) * kPitch + in.line] = next[c][e];
-      } else {
-        store(stage + in.k * kPitch + in.line, next[c]);
-      }
-    }
-  };
   // A thread's rows: kSize neighbours of every 16 * kSize.
   const auto line_of = [](int r, int t) { return r / kSize * (16 * kSize) + t * kSize + r % kSize; };
 
@@ -237,8 +241,8 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
   for (int64_t k = tile.k0; k < tile.k1; k += kDepth, turn ^= 1) {
     T* const stage_a = tiles + turn * 2 * kStage;
     T* const stage_b = stage_a + kStage;
-    keep(std::bool_constant<A::kAlongK>{}, stage_a, next_a);
-    keep(std::bool_constant<B::kAlongK>{}, stage_b, next_b);
+    keep_chunks<A::kAlongK, T, kTile>(stage_a, next_a);
+    keep_chunks<B::kAlongK, T, kTile>(stage_b, next_b);
     // The stage before was read by all when they came here, so the next turn may write it.
     __syncthreads();
     if (k + kDepth < tile.k1) fetch(k + kDepth);

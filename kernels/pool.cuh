@@ -9,6 +9,9 @@
 //   avg_pool_backward(on, gy, planes, h, w, gx)         spreads gy / count over the window; overlaps add in order
 //
 // A plane belongs to one task, so results do not depend on the number of threads. No window is empty.
+//
+// On devices gpu::max_pool and its kin take the same arguments: a thread an output, and for the two gradients a thread an
+// input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_POOL_CUH
 #define LEVIN_KERNELS_POOL_CUH
@@ -17,6 +20,8 @@
 #include <cstdint>
 
 #include "kernels/cpu.h"
+#include "kernels/device/strided.cuh"
+#include "kernels/gpu.h"
 #include "kernels/hd.h"
 #include "levin/dtype.h"
 
@@ -40,6 +45,15 @@ struct PoolAxis {
     const std::int64_t first = o * stride - padding;
     return std::min(first + kernel, in + padding) - first;
   }
+  // The windows that see input i: [first_window(i), last_window(i)].
+  LEVIN_HD std::int64_t first_window(std::int64_t i) const {
+    if (adaptive) return i * out / in;
+    const std::int64_t room = i + padding - kernel;
+    return room < 0 ? 0 : room / stride + 1;
+  }
+  LEVIN_HD std::int64_t last_window(std::int64_t i) const {
+    return std::min(out, adaptive ? ((i + 1) * out - 1) / in + 1 : (i + padding) / stride + 1) - 1;
+  }
 };
 
 // Planes a task: about 64 K elements.
@@ -59,6 +73,151 @@ LEVIN_PICK(max_pool_gather)
 LEVIN_PICK(avg_pool)
 LEVIN_PICK(avg_pool_backward)
 }  // namespace levin::kernels::cpu
+
+namespace levin::kernels::gpu {
+
+// Places of [planes, rows, cols] in a grid-stride loop: f(u, plane, row, col) for place u.
+template <class F>
+__device__ __forceinline__ void for_each_place(std::int64_t places, const Divider& rows, const Divider& cols, F&& f) {
+  const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
+  for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < places; u += step) {
+    const std::int64_t line = cols.quotient(u), plane = rows.quotient(line);
+    f(u, plane, line - plane * static_cast<std::int64_t>(rows.divisor),
+      u - line * static_cast<std::int64_t>(cols.divisor));
+  }
+}
+
+template <class T>
+__global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
+                                 T* y, std::int32_t* index) {
+  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
+    const T* in = x + plane * h.in * w.in;
+    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+    std::int64_t place = h.begin(i) * w.in + c0;
+    auto best = Accum<T>(in[place]);
+    for (std::int64_t r = h.begin(i); r < r1; ++r) {
+      for (std::int64_t c = c0; c < c1; ++c) {
+        const auto v = Accum<T>(in[r * w.in + c]);
+        if (v > best || v != v) {
+          best = v;
+          place = r * w.in + c;
+        }
+      }
+    }
+    y[u] = T(best);
+    index[u] = static_cast<std::int32_t>(place);
+  });
+}
+
+template <class T>
+__global__ void max_pool_inputs(const T* gy, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
+                                PoolAxis h, PoolAxis w, T* gx) {
+  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
+    const auto place = static_cast<std::int32_t>(r * w.in + c);
+    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
+    Accum<T> sum = 0;
+    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
+      for (std::int64_t j = j0; j <= j1; ++j) {
+        const std::int64_t o = (plane * h.out + i) * w.out + j;
+        if (index[o] == place) sum += Accum<T>(gy[o]);
+      }
+    }
+    gx[u] = T(sum);
+  });
+}
+
+template <class T>
+__global__ void max_pool_places(const T* x, const std::int32_t* index, std::int64_t places, Divider rows, Divider cols,
+                                PoolAxis h, PoolAxis w, T* y) {
+  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t, std::int64_t) {
+    y[u] = x[plane * h.in * w.in + index[u]];
+  });
+}
+
+template <class T>
+__global__ void avg_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
+                                 T* y) {
+  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
+    const T* in = x + plane * h.in * w.in;
+    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+    Accum<T> sum = 0;
+    for (std::int64_t r = h.begin(i); r < r1; ++r) {
+      for (std::int64_t c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
+    }
+    y[u] = T(sum / Accum<T>(h.count(i) * w.count(j)));
+  });
+}
+
+template <class T>
+__global__ void avg_pool_inputs(const T* gy, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
+                                T* gx) {
+  for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t r, std::int64_t c) {
+    const std::int64_t i1 = h.last_window(r), j0 = w.first_window(c), j1 = w.last_window(c);
+    Accum<T> sum = 0;
+    for (std::int64_t i = h.first_window(r); i <= i1; ++i) {
+      for (std::int64_t j = j0; j <= j1; ++j) {
+        sum += Accum<T>(gy[(plane * h.out + i) * w.out + j]) / Accum<T>(h.count(i) * w.count(j));
+      }
+    }
+    gx[u] = T(sum);
+  });
+}
+
+// Calls launch(grid, places, rows, cols) for [planes, rows, cols], unless that is empty.
+template <class F>
+void over_places(std::int64_t planes, std::int64_t rows, std::int64_t cols, F&& launch) {
+  const std::int64_t places = planes * rows * cols;
+  if (places == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((places + 255) / 256, 132 * 16));
+  launch(Grid{.blocks = blocks, .threads = 256}, places, Divider(rows), Divider(cols));
+}
+
+template <class T>
+void max_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
+              std::int32_t* index) {
+  over_places(planes, h.out, w.out,
+              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
+                on.launch(max_pool_windows<T>, grid, x, places, rows, cols, h, w, y, index);
+              });
+}
+template <class T>
+void max_pool_scatter(const Gpu& on, const T* gy, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                      const PoolAxis& w, T* gx) {
+  over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
+    on.launch(max_pool_inputs<T>, grid, gy, index, places, rows, cols, h, w, gx);
+  });
+}
+template <class T>
+void max_pool_gather(const Gpu& on, const T* x, const std::int32_t* index, std::int64_t planes, const PoolAxis& h,
+                     const PoolAxis& w, T* y) {
+  over_places(planes, h.out, w.out,
+              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
+                on.launch(max_pool_places<T>, grid, x, index, places, rows, cols, h, w, y);
+              });
+}
+template <class T>
+void avg_pool(const Gpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
+  over_places(planes, h.out, w.out,
+              [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
+                on.launch(avg_pool_windows<T>, grid, x, places, rows, cols, h, w, y);
+              });
+}
+template <class T>
+void avg_pool_backward(const Gpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
+  over_places(planes, h.in, w.in, [&](const Grid& grid, std::int64_t places, const Divider& rows, const Divider& cols) {
+    on.launch(avg_pool_inputs<T>, grid, gy, places, rows, cols, h, w, gx);
+  });
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels {  // of the executor that is given
+using cpu::avg_pool, gpu::avg_pool;
+using cpu::avg_pool_backward, gpu::avg_pool_backward;
+using cpu::max_pool, gpu::max_pool;
+using cpu::max_pool_gather, gpu::max_pool_gather;
+using cpu::max_pool_scatter, gpu::max_pool_scatter;
+}  // namespace levin::kernels
 
 #endif  // LEVIN_KERNELS_POOL_CUH
 #else

@@ -31,8 +31,8 @@ struct MaxPool {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
     index = empty(at.out, x.device(), DType::i32);
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y), ptr<std::int32_t>(index));
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      kernels::max_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y), ptr<std::int32_t>(index));
     });
     return y;
   }
@@ -46,9 +46,9 @@ struct MaxPoolScatter {
   Tensor forward(const Tensor& gy_) {
     const Tensor gy = gy_.contiguous();
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
-    dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool_scatter(on, ptr<const T>(gy), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
-                                     ptr<T>(gx));
+    dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
+      kernels::max_pool_scatter(on, ptr<const T>(gy), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
+                                ptr<T>(gx));
     });
     return gx;
   }
@@ -62,9 +62,8 @@ struct MaxPoolGather {
   Tensor forward(const Tensor& x_) {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::max_pool_gather(on, ptr<const T>(x), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
-                                    ptr<T>(y));
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      kernels::max_pool_gather(on, ptr<const T>(x), ptr<const std::int32_t>(index), at.planes(), at.h, at.w, ptr<T>(y));
     });
     return y;
   }
@@ -77,8 +76,8 @@ struct AvgPool {
   Tensor forward(const Tensor& x_) {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::avg_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y));
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      kernels::avg_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y));
     });
     return y;
   }
@@ -91,8 +90,8 @@ struct AvgPoolBackward {
   Tensor forward(const Tensor& gy_) {
     const Tensor gy = gy_.contiguous();
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
-    dispatch(info, gy, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::avg_pool_backward(on, ptr<const T>(gy), at.planes(), at.h, at.w, ptr<T>(gx));
+    dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
+      kernels::avg_pool_backward(on, ptr<const T>(gy), at.planes(), at.h, at.w, ptr<T>(gx));
     });
     return gx;
   }
