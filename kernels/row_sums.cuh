@@ -27,7 +27,7 @@ struct RowVector {
 
 // Reads a V, a vector or a single number, at p.
 template <class V, class A>
-LEVIN_HD V load(const A* p) {
+[[gnu::always_inline]] inline V load(const A* p) {
   V v;
   std::memcpy(&v, p, sizeof v);
   return v;
@@ -40,7 +40,7 @@ struct Sums {
 
 // The sum of a vector's lanes, by halves and in registers.
 template <int kBytes, class A, class V>
-LEVIN_HD A lane_sum(V v) {
+[[gnu::always_inline]] inline A lane_sum(V v) {
   if constexpr (kBytes == sizeof(A)) {
     return v[0];
   } else {
@@ -54,7 +54,7 @@ LEVIN_HD A lane_sum(V v) {
 
 // Sums over i of term(V{}, i), which returns Sums<V, kSums> of the V at i: V is a vector, or A for the last elements.
 template <int kSums, class A, class Term>
-LEVIN_HD Sums<A, kSums> sum_terms(int64_t n, const Term& term) {
+[[gnu::always_inline]] inline Sums<A, kSums> sum_terms(int64_t n, const Term& term) {
   using V = typename RowVector<A>::Type;
   constexpr int64_t lanes = RowVector<A>::lanes;
   constexpr int unroll = kSums == 1 ? 4 : 2;  // independent sums hide the latency of addition

@@ -1,7 +1,7 @@
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_SOFTMAX_CUH
 #define LEVIN_KERNELS_SOFTMAX_CUH
-// Softmax, log-softmax and fused cross-entropy. T: float, double, f16, bf16; sums in Accum<T>. Sizes may be zero. Rows
+// Softmax and log-softmax. T: float, double, f16, bf16; sums in Accum<T>. Sizes may be zero. Rows
 // and columns run in parallel, and no sum depends on the number of threads.
 //
 // [outer, dim, inner], all tensors contiguous, x and y may be the same memory, so may gy and gx:
@@ -12,36 +12,245 @@
 // A row whose maximum is -inf or NaN gives NaN, as in PyTorch.
 // [rows, cols] with x_stride and y_stride elements between the starts of rows:
 //   softmax_rows(on, const T* x, x_stride, T* y, y_stride, rows, cols)
-//
-// Cross-entropy of logits x [rows, cols] (contiguous) with class indices target [rows]; e = label_smoothing:
-//   row = w[t] * (1 - e) * (lse - x[t]) + e / cols * sum_c w[c] * (lse - x[c]),   0 where t == ignore_index
-//   out: none [rows]: row;   sum [1]: the sum of rows;   mean [1]: sum / weight,  weight = sum of w[t] not ignored
-//   cross_entropy(on, const T* x, const int64_t* target, const T* class_weight, T* out, A* lse, A* weight,
-//                 rows, cols, int64_t ignore_index, double label_smoothing, Reduction)
-//     A = Accum<T>; class_weight: [cols] or null (all 1); lse: [rows], weight: [1], both always written.
-//     Every target is in [0, cols) or equals ignore_index: the op checks with first_bad_target.
-//     All rows ignored: mean is NaN, as in PyTorch.
-//   cross_entropy_backward(on, const T* gy, const T* x, const int64_t* target, const T* class_weight, const A* lse,
-//                          const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
-//     gy: [rows] for none, else [1]; gx: [rows, cols].
-//   first_bad_target(on, const int64_t* target, rows, cols, ignore_index): its row, or -1
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "kernels/cpu.h"
+#include "kernels/device/row.cuh"
 #include "kernels/hd.h"
 #include "kernels/math.h"
 #include "kernels/row_sums.cuh"
 
-namespace levin::kernels {
-enum class Reduction : uint8_t { none, sum, mean };
-}
-
 #define LEVIN_LEVEL_FILE "kernels/softmax.cuh"
 #include "kernels/each_level.h"
+
+namespace levin::kernels::gpu {
+
+// exp(x) as exactly as T needs it: for 16-bit numbers the exponential unit's own base.
+template <class T>
+__device__ __forceinline__ Accum<T> exp_of(Accum<T> x) {
+  if constexpr (std::is_same_v<T, double>)
+    return ::exp(x);
+  else if constexpr (std::is_same_v<T, float>)
+    return ::expf(x);
+  else
+    return ::exp2f(x * 1.44269504f);
+}
+template <class A>
+__device__ __forceinline__ A lowest() {
+  return -std::numeric_limits<A>::infinity();
+}
+
+// The largest of the numbers seen so far and the sum of exp(x - largest), in one pass. -inf adds nothing, NaN and +inf
+// make the sum NaN. Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class T>
+struct ExpSum {
+  using A = Accum<T>;
+  A top = lowest<A>(), sum = 0;
+
+  template <int V>
+  __device__ __forceinline__ void add(const Vec<T, V>& v) {
+    A most = top;
+#pragma unroll
+    for (int j = 0; j < V; ++j) most = Larger{}(most, A(v[j]));
+    const A from = most == lowest<A>() ? A(0) : most;
+    if (most != top) sum *= exp_of<T>(top - from);
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum += exp_of<T>(A(v[j]) - from);
+    top = most;
+  }
+  // This part of the sum, below another maximum.
+  __device__ __forceinline__ A below(A most) const { return sum * exp_of<T>(top - most); }
+  template <class Of>
+  __device__ __forceinline__ ExpSum over() const {
+    ExpSum all;
+    all.top = Of::max(top);
+    all.sum = Of::sum(below(all.top));
+    return all;
+  }
+};
+
+// What becomes of x, and of (gy, y), when the sums are known.
+template <class T, bool kLog>
+struct SoftmaxOf {
+  using A = Accum<T>;
+  A top, last;
+  __device__ explicit SoftmaxOf(const ExpSum<T>& s) : top(s.top), last(kLog ? A(::log(s.sum)) : A(1) / s.sum) {}
+  __device__ __forceinline__ T operator()(T x) const {
+    return kLog ? T((A(x) - top) - last) : T(exp_of<T>(A(x) - top) * last);
+  }
+};
+template <class T, bool kLog>
+__device__ __forceinline__ Accum<T> slope_term(T gy, T y) {
+  return kLog ? Accum<T>(gy) : Accum<T>(gy) * Accum<T>(y);
+}
+template <class T, bool kLog>
+__device__ __forceinline__ T slope_of(T gy, T y, Accum<T> sum) {
+  using A = Accum<T>;
+  return kLog ? T(A(gy) - exp_of<T>(A(y)) * sum) : T((A(gy) - sum) * A(y));
+}
+
+// [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
+template <class T, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const T* x, T* y, std::int64_t rows,
+                                                                       std::int64_t cols, RowPlan plan) {
+  using Of = Team<kThreads>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
+    ExpSum<T> own;
+    each_chunk<kThreads>(plan, [&](std::int64_t c) { own.add(row.first(c)); });
+    const SoftmaxOf<T, kLog> f(own.template over<Of>());
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      Vec<T> v = row.again(c);
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) v[j] = f(v[j]);
+      write_chunk(y + r * cols, c * kVec<T>, cols, plan.vectors, v);
+    });
+  }
+}
+template <class T, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(const T* gy, const T* y, T* gx,
+                                                                                std::int64_t rows, std::int64_t cols,
+                                                                                RowPlan plan) {
+  using Of = Team<kThreads>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
+    const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
+    Accum<T> own = 0;
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Vec<T> a = g.first(c), b = out.first(c);
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
+    });
+    const Accum<T> sum = Of::sum(own);
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Vec<T> a = g.again(c), b = out.again(c);
+      Vec<T> v;
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) v[j] = slope_of<T, kLog>(a[j], b[j], sum);
+      write_chunk(gx + r * cols, c * kVec<T>, cols, plan.vectors, v);
+    });
+  }
+}
+
+// [outer, dim, inner]: a block has 32 neighbouring columns, and each of its 8 warps an eighth of their elements. The
+// second pass finds a short column in the caches.
+inline constexpr int kTileColumns = 32, kTileParts = 8, kTileThreads = kTileColumns * kTileParts;
+struct ColumnTiles {
+  std::int64_t dim, inner, in_row, count;  // in_row: tiles side by side; count: in all
+  ColumnTiles(std::int64_t outer, std::int64_t d, std::int64_t i)
+      : dim(d), inner(i), in_row((i + kTileColumns - 1) / kTileColumns), count(outer * in_row) {}
+  [[nodiscard]] Grid grid() const {
+    return {.blocks = static_cast<unsigned>(std::min(count, kRowBlocks)), .threads = kTileThreads};
+  }
+  // f(offset of element 0 of this thread's column, whether there is such a column, its part)
+  template <class F>
+  __device__ void each(F&& f) const {
+    const int column = static_cast<int>(threadIdx.x) % kTileColumns,
+              part = static_cast<int>(threadIdx.x) / kTileColumns;
+    for (std::int64_t t = blockIdx.x; t < count; t += gridDim.x) {
+      const std::int64_t o = t / in_row, j = (t - o * in_row) * kTileColumns + column;
+      f(o * dim * inner + j, j < inner, part);
+    }
+  }
+};
+// The sum (or what f makes of two) of the parts of each column; `scratch` is the block's, [kTileThreads].
+template <class A, class F>
+__device__ __forceinline__ A combine_parts(A x, A* scratch, F f) {
+  scratch[threadIdx.x] = x;
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x) % kTileColumns;
+  A all = scratch[column];
+#pragma unroll
+  for (int p = 1; p < kTileParts; ++p) all = f(all, scratch[p * kTileColumns + column]);
+  __syncthreads();
+  return all;
+}
+template <class T, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns(const T* x, T* y, ColumnTiles tiles) {
+  LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
+  tiles.each([&](std::int64_t at, bool inside, int part) {
+    ExpSum<T> own;
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+      Vec<T, 1> v;
+      v[0] = x[at + d * tiles.inner];
+      own.add(v);
+    }
+    ExpSum<T> all;
+    all.top = combine_parts(own.top, scratch, Larger{});
+    all.sum = combine_parts(own.below(all.top), scratch, Plus{});
+    const SoftmaxOf<T, kLog> f(all);
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+      y[at + d * tiles.inner] = f(x[at + d * tiles.inner]);
+  });
+}
+template <class T, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T* gy, const T* y, T* gx,
+                                                                         ColumnTiles tiles) {
+  LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
+  tiles.each([&](std::int64_t at, bool inside, int part) {
+    Accum<T> own = 0;
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+      own += slope_term<T, kLog>(gy[at + d * tiles.inner], y[at + d * tiles.inner]);
+    const Accum<T> sum = combine_parts(own, scratch, Plus{});
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+      const std::int64_t i = at + d * tiles.inner;
+      gx[i] = slope_of<T, kLog>(gy[i], y[i], sum);
+    }
+  });
+}
+
+template <bool kLog, class T>
+void launch_softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  if (inner != 1) {
+    const ColumnTiles tiles(outer, dim, inner);
+    return on.launch(softmax_columns<T, kLog>, tiles.grid(), x, y, tiles);
+  }
+  with_team(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
+    on.launch(softmax_rows<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
+  });
+}
+template <bool kLog, class T>
+void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+                             std::int64_t inner) {
+  if (inner != 1) {
+    const ColumnTiles tiles(outer, dim, inner);
+    return on.launch(softmax_columns_backward<T, kLog>, tiles.grid(), gy, y, gx, tiles);
+  }
+  with_team(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
+    on.launch(softmax_rows_backward<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
+              plan);
+  });
+}
+
+template <class T>
+void softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  launch_softmax<false>(on, x, y, outer, dim, inner);
+}
+template <class T>
+void log_softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  launch_softmax<true>(on, x, y, outer, dim, inner);
+}
+template <class T>
+void softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+                      std::int64_t inner) {
+  launch_softmax_backward<false>(on, gy, y, gx, outer, dim, inner);
+}
+template <class T>
+void log_softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+                          std::int64_t inner) {
+  launch_softmax_backward<true>(on, gy, y, gx, outer, dim, inner);
+}
+
+}  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(softmax)
@@ -49,14 +258,6 @@ LEVIN_PICK(softmax_rows)
 LEVIN_PICK(log_softmax)
 LEVIN_PICK(softmax_backward)
 LEVIN_PICK(log_softmax_backward)
-LEVIN_PICK(cross_entropy)
-LEVIN_PICK(cross_entropy_backward)
-
-inline int64_t first_bad_target(const Cpu&, const int64_t* target, int64_t rows, int64_t cols, int64_t ignore_index) {
-  for (int64_t r = 0; r < rows; ++r)
-    if (target[r] != ignore_index && (target[r] < 0 || target[r] >= cols)) return r;
-  return -1;
-}
 }  // namespace levin::kernels::cpu
 #endif
 #else
@@ -241,105 +442,6 @@ void log_softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t
 #pragma GCC ivdep
       for (int64_t j = 0; j < columns; ++j)
         out[d * inner + j] = T(A(g[d * inner + j]) - math::exp_nonpositive(A(p[d * inner + j])) * sum[j]);
-  });
-}
-
-// ---- Cross-entropy
-
-// The weights of the classes in the type of the sums, or nothing.
-template <class T>
-std::vector<Accum<T>> wide_weights(const T* class_weight, int64_t cols) {
-  std::vector<Accum<T>> w;
-  if (class_weight != nullptr)
-    for (int64_t c = 0; c < cols; ++c) w.push_back(Accum<T>(class_weight[c]));
-  return w;
-}
-
-template <class T>
-void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const T* class_weight, T* out, Accum<T>* lse,
-                   Accum<T>* weight, int64_t rows, int64_t cols, int64_t ignore_index, double label_smoothing,
-                   Reduction reduction) {
-  using A = Accum<T>;
-  const std::vector<A> weights = wide_weights(class_weight, cols);
-  const A* const w = class_weight != nullptr ? weights.data() : nullptr;
-  const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
-  const int64_t grain = rows_at_once(cols);
-  struct Part {
-    double loss = 0, weight = 0;
-  };
-  std::vector<Part> parts(size_t((rows + grain - 1) / grain));
-  on.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
-    WideRow<T> row(cols);
-    Part part;
-    for (int64_t r = first; r < last; ++r) {
-      const A* const in = row.read(x + r * cols, cols);
-      const A top = row_max(in, cols);
-      const A log = math::log(sum_of_exp(in, top, cols));
-      const A total = top + log;
-      lse[r] = total;
-      const int64_t t = target[r];
-      A loss = 0, own = 0;
-      if (t != ignore_index) {
-        own = w != nullptr ? w[t] : A(1);
-        loss = rest * own * ((top - in[t]) + log);  // lse - x[t] would lose the bits of a small loss
-        if (smooth != 0) {
-          const A others =
-              w != nullptr
-                  ? sum_terms<1, A>(
-                        cols, [=]<class V>(V, int64_t i) __attribute__((
-                                  always_inline)) { return Sums<V, 1>{{(total - load<V>(in + i)) * load<V>(w + i)}}; })
-                        .s[0]
-                  : sum_terms<1, A>(
-                        cols, [=]<class V>(V, int64_t i)
-                                  __attribute__((always_inline)) { return Sums<V, 1>{{total - load<V>(in + i)}}; })
-                        .s[0];
-          loss += smooth * others;
-        }
-      }
-      if (reduction == Reduction::none) out[r] = T(loss);
-      part.loss += double(loss);
-      part.weight += double(own);
-    }
-    parts[size_t(first / grain)] = part;
-  });
-  Part all;
-  for (const Part& p : parts) all.loss += p.loss, all.weight += p.weight;
-  *weight = A(all.weight);
-  if (reduction == Reduction::sum) *out = T(A(all.loss));
-  if (reduction == Reduction::mean) *out = T(A(all.loss / all.weight));
-}
-
-template <class T>
-void cross_entropy_backward(const Cpu& on, const T* gy, const T* x, const int64_t* target, const T* class_weight,
-                            const Accum<T>* lse, const Accum<T>* weight, T* gx, int64_t rows, int64_t cols,
-                            int64_t ignore_index, double label_smoothing, Reduction reduction) {
-  using A = Accum<T>;
-  const std::vector<A> weights = wide_weights(class_weight, cols);
-  const A* const w = class_weight != nullptr ? weights.data() : nullptr;
-  const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
-  const A all = w != nullptr ? row_sum(w, cols) : A(cols);
-  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const T* const in = x + r * cols;
-      T* const g = gx + r * cols;
-      const int64_t t = target[r];
-      if (t == ignore_index) {
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(A(0));
-        continue;
-      }
-      A up = A(gy[reduction == Reduction::none ? r : 0]);
-      if (reduction == Reduction::mean) up /= *weight;
-      const A own = up * rest * (w != nullptr ? w[t] : A(1));
-      const A scale = own + up * smooth * all, total = lse[r], even = up * smooth;
-      const A at_target = math::exp_nonpositive(A(in[t]) - total) * scale - even * (w != nullptr ? w[t] : A(1)) - own;
-      if (w != nullptr)
-#pragma GCC ivdep
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even * w[c]);
-      else
-#pragma GCC ivdep
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even);
-      g[t] = T(at_target);
-    }
   });
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/softmax.cuh"
+#include "kernels/cross_entropy.cuh"
 
 #include "kernels/rows_test.h"
 

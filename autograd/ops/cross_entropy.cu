@@ -1,7 +1,7 @@
 // Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
 #include "autograd/op_table.h"
+#include "kernels/cross_entropy.cuh"
 #include "kernels/dispatch.h"
-#include "kernels/softmax.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

@@ -30,14 +30,16 @@ struct SoftmaxBackward {
     gy = gy_;
     y = y_;
     Tensor gx = empty_like(y_);
-    dispatch(info, y_, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, y_, kFloats, [&]<class T>(const auto& on, T) {
+      using kernels::cpu::log_softmax_backward, kernels::cpu::softmax_backward;
+      using kernels::gpu::log_softmax_backward, kernels::gpu::softmax_backward;
       const Tensor g = gy_.contiguous(), out = y_.contiguous();
       const Lines l(y_.shape(), dim);
       const T *pg = ptr<T>(g), *py = ptr<T>(out);
       if constexpr (kLog)
-        kernels::cpu::log_softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
+        log_softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
       else
-        kernels::cpu::softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
+        softmax_backward(on, pg, py, ptr<T>(gx), l.outer, l.n, l.inner);
     });
     return gx;
   }
@@ -62,14 +64,16 @@ struct Softmax {
 
   Tensor forward(const Tensor& x) {
     Tensor out = empty_like(x);
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      using kernels::cpu::log_softmax, kernels::cpu::softmax;
+      using kernels::gpu::log_softmax, kernels::gpu::softmax;
       const Tensor dense = x.contiguous();
       const Lines l(x.shape(), dim);
       const T* px = ptr<T>(dense);
       if constexpr (std::is_same_v<Name, LogSoftmaxName>)
-        kernels::cpu::log_softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
+        log_softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
       else
-        kernels::cpu::softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
+        softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
     });
     y = out;
     return out;

@@ -3,7 +3,10 @@
 #include <cmath>
 #include <limits>
 
+#include "levin/stream.h"
+#include "tests/device.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -47,6 +50,7 @@ OpCase softmax_case(std::vector<std::string> ops, Tensor (*f)(const Tensor&, std
   add({3, 5}, 0);
   add({2, 3, 4}, 1);
   add({30, 1030}, -1);
+  add({2, 11, 40}, 1);
   const std::string name = ops[0];
   c.errors.push_back({"dimension", [f] { (void)f(zeros({2, 3}, cpu), 2); }, throws<IndexError>, name});
   return c;
@@ -63,6 +67,26 @@ TEST_CASE("softmax of large logits is finite, and a row of -inf is NaN as in PyT
   CHECK(equal(big, tensor({0.5f, 0.5f, 0.f}, cpu)));
   CHECK(equal(softmax(tensor({-inf, 0.f}, cpu), 0), tensor({0.f, 1.f}, cpu)));
   CHECK(std::isnan(softmax(tensor({-inf, -inf}, cpu), 0).to_vector<float>()[0]));
+}
+
+TEST_CASE("softmax of a row that no block can keep on the chip reads it twice, with masked and infinite numbers") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> v(std::size_t(2 * 60001));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = i % 3 == 0 ? -inf : float(i % 1000) / 500;
+  v[60001 + 7] = inf;
+  const Tensor x = from_data(std::span<const float>(v), {2, 60001}, cpu), there = x.to(*device);
+  for (const bool log_of_it : {false, true}) {
+    const auto want = (log_of_it ? log_softmax(x, 1) : softmax(x, 1)).to_vector<float>();
+    const auto got = (log_of_it ? log_softmax(there, 1) : softmax(there, 1)).to(cpu).to_vector<float>();
+    // Two exponentials and a division of 4 eps each; the sum of 60001 numbers in blocks adds less than that.
+    const double scale = log_of_it ? 12 : 1.0 / 20000;
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      if (std::isnan(want[i]) ? std::isnan(got[i]) : want[i] == got[i]) continue;
+      REQUIRE(std::abs(double(want[i]) - double(got[i])) <= 12 * epsilon(DType::f32) * scale * 8);
+    }
+  }
 }
 
 }  // namespace levin::testing

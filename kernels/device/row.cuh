@@ -1,0 +1,130 @@
+// A row of a matrix worked on by a warp or by a block, read from memory once where it fits on the chip.
+//
+// The row is dealt out in chunks of 16 bytes: thread t has chunks t, t + kThreads, ... Who adds what so depends on the
+// length alone: a row that lies unaligned, and is then read element by element, has the same sums, bit for bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/device/block.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/gpu.h"
+#include "kernels/hd.h"
+
+namespace levin::kernels::gpu {
+
+// The threads of one row: a warp, several of which make a block, or a block.
+template <int kThreads>
+struct Team {
+  static constexpr int kBlock = kThreads == 32 ? 128 : kThreads;
+  static constexpr int kRows = kBlock / kThreads;  // rows a block works on at a time
+
+  static __device__ int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+  static __device__ int row() { return static_cast<int>(threadIdx.x) / kThreads; }
+
+  // All threads of the team call and get the result.
+  template <class A, class F>
+  static __device__ A reduce(A x, F f) {
+    if constexpr (kThreads == 32) {
+      return warp_reduce(x, f);
+    } else {
+      LEVIN_SHARED(A, scratch, kThreads / 32);
+      return block_reduce<kThreads>(x, scratch, f);
+    }
+  }
+  template <class A>
+  static __device__ A sum(A x) {
+    return reduce(x, Plus{});
+  }
+  template <class A>
+  static __device__ A max(A x) {
+    return reduce(x, Larger{});
+  }
+};
+
+inline constexpr std::int64_t kWarpColumns = 1024;  // longer rows take a block
+inline constexpr int kRowThreads = 256;             // of such a block
+inline constexpr std::int64_t kMostKeptBytes =
+    200 * 1024;  // of rows kept in a block's shared memory (an H200 has 227 KiB)
+inline constexpr std::int64_t kRowBlocks = std::int64_t{1} << 20;
+
+// How rows of `cols` elements are read. `kept`: rows that a team keeps in shared memory at a time.
+struct RowPlan {
+  bool vectors = false;     // whole chunks, aligned
+  bool keeps = false;       // else every pass reads memory
+  std::int64_t chunks = 0;  // a row
+};
+template <class T, int kThreads>
+[[nodiscard]] RowPlan plan_rows(std::int64_t cols, int kept, std::initializer_list<const void*> pointers) {
+  RowPlan plan{.vectors = cols % kVec<T> == 0, .keeps = false, .chunks = (cols + kVec<T> - 1) / kVec<T>};
+  for (const void* p : pointers) plan.vectors = plan.vectors && aligned16(p);
+  plan.keeps = plan.chunks * 16 * kept * Team<kThreads>::kRows <= kMostKeptBytes;
+  return plan;
+}
+template <int kThreads>
+[[nodiscard]] Grid row_grid(const RowPlan& plan, std::int64_t rows, int kept, std::int64_t most_blocks = kRowBlocks) {
+  using Of = Team<kThreads>;
+  return {.blocks = static_cast<unsigned>(std::min((rows + Of::kRows - 1) / Of::kRows, most_blocks)),
+          .threads = Of::kBlock,
+          .shared = plan.keeps && plan.chunks > 0 ? static_cast<unsigned>(plan.chunks * 16 * kept * Of::kRows) : 16u};
+}
+
+// f(kThreads as a constant) with the team size for rows of `cols`.
+template <class F>
+void with_team(std::int64_t cols, F&& f) {
+  if (cols <= kWarpColumns)
+    f(std::integral_constant<int, 32>{});
+  else
+    f(std::integral_constant<int, kRowThreads>{});
+}
+
+// A chunk of a row of n elements from element i on; `fill` past the row's end.
+template <class T>
+__device__ __forceinline__ Vec<T> read_chunk(const T* row, std::int64_t i, std::int64_t n, bool vectors, T fill) {
+  if (vectors) return load<kVec<T>>(row + i);
+  Vec<T> v;
+#pragma unroll
+  for (int j = 0; j < kVec<T>; ++j) v[j] = i + j < n ? row[i + j] : fill;
+  return v;
+}
+template <class T>
+__device__ __forceinline__ void write_chunk(T* row, std::int64_t i, std::int64_t n, bool vectors, const Vec<T>& v) {
+  if (vectors) return store(row + i, v);
+#pragma unroll
+  for (int j = 0; j < kVec<T>; ++j)
+    if (i + j < n) row[i + j] = v[j];
+}
+
+// This thread's part of one row. Kept chunks are read by the thread that wrote them: no barrier stands between.
+template <class T, int kThreads>
+struct RowPart {
+  static constexpr int V = kVec<T>;
+  const T* in;
+  std::int64_t n;
+  RowPlan plan;
+  Vec<T>* kept;  // [chunks] of the row, in shared memory
+  T fill;
+
+  __device__ RowPart(const T* in_, std::int64_t n_, const RowPlan& plan_, Vec<T>* kept_, T fill_ = T(0.0f))
+      : in(in_), n(n_), plan(plan_), kept(kept_), fill(fill_) {}
+
+  __device__ __forceinline__ Vec<T> first(std::int64_t chunk) const {
+    const Vec<T> v = read_chunk(in, chunk * V, n, plan.vectors, fill);
+    if (plan.keeps) kept[chunk] = v;
+    return v;
+  }
+  __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const {
+    return plan.keeps ? kept[chunk] : read_chunk(in, chunk * V, n, plan.vectors, fill);
+  }
+};
+
+// f(chunk) for the chunks of this thread.
+template <int kThreads, class F>
+__device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
+#pragma unroll 4
+  for (std::int64_t chunk = Team<kThreads>::rank(); chunk < plan.chunks; chunk += kThreads) f(chunk);
+}
+
+}  // namespace levin::kernels::gpu
