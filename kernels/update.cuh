@@ -26,7 +26,7 @@ struct Slot {
   T* b = nullptr;
   T* c = nullptr;
   std::int64_t n = 0;
-  const std::int64_t* step = nullptr;  // 1 at the first update
+  std::int64_t* step = nullptr;  // 1 at the first update
 };
 
 struct SgdRule {  // a: momentum buffer

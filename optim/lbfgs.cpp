@@ -111,7 +111,7 @@ enum class What : bool { values, gradients };
 Vector gathered(const Parameters& parameters, What what) {
   Vector out;
   for (const ParamRef& p : parameters) {
-    Updates::check("lbfgs", p);
+    Updates::check("lbfgs", p, Device::cpu());
     Tensor t = what == What::gradients ? p.value->grad() : *p.value;
     const auto n = static_cast<std::size_t>(p.value->numel());
     if (!t.defined()) {

@@ -3,7 +3,9 @@
 #include <set>
 
 #include "levin/optim.h"
+#include "levin/stream.h"
 #include "optim/updates.h"
+#include "tensor/runtime.h"
 
 namespace levin::optim {
 namespace {
@@ -16,13 +18,31 @@ std::string group_key(int group, const char* what) { return "group" + text(group
 }  // namespace
 
 Tensor Updates::filled(const Tensor& like, double value) {
-  Tensor t = empty_like(like);
+  Tensor t = empty(like.shape(), Device::cpu(), like.dtype());
   const auto n = static_cast<std::size_t>(t.numel());
   if (t.dtype() == DType::f32)
     std::fill_n(first<float>(t), n, static_cast<float>(value));
   else
     std::fill_n(first<double>(t), n, value);
-  return t;
+  return t.to(like.device());
+}
+
+void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
+  if (!g.steps.defined() || g.steps.device() != device) {
+    std::vector<std::int64_t> steps;
+    for (const Optimizer::State& s : g.state) steps.push_back(s.step);
+    g.steps = from_data(steps, {static_cast<std::int64_t>(steps.size())}, device);
+    g.numbers = {};
+  }
+  const std::array<double, 2> now{g.lr, momentum};
+  if (g.numbers.defined() && now == g.written) return;
+  // In place: a recorded step reads this address.
+  if (!g.numbers.defined()) g.numbers = empty({2}, device, DType::f64);
+  if (is_capturing(device))
+    fail<CaptureError>("optimizer: lr or momentum changed; set them before a step is recorded, or between its replays");
+  detail::runtime::copy(first<double>(g.numbers), now.data(), sizeof now, detail::runtime::Copy::to_device,
+                        Stream::current(device));
+  g.written = now;
 }
 
 Optimizer::~Optimizer() = default;
@@ -38,6 +58,13 @@ void Optimizer::zero_grad() {
     for (ParamRef& p : g.parameters) {
       if (p.value->grad().defined()) p.value->set_grad({});  // a frozen one may have no slot to clear
     }
+  }
+}
+
+void Optimizer::prepare_replay() {
+  for (int g = 0; g < groups(); ++g) {
+    const Device device = group_at(g).parameters.front().value->device();
+    if (device.launches()) Updates::prepare(groups_[static_cast<std::size_t>(g)], device, momentum(g).value_or(0));
   }
 }
 
@@ -98,8 +125,12 @@ void Optimizer::add(Parameters parameters, double lr) {
     }
     if (!p.value->is_contiguous())
       fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
-    if (!p.value->device().is_cpu())
-      fail<ConfigError>(op, ": parameter ", p.name, " is on ", p.value->device(), ", expected cpu");
+    const Device device = p.value->device(), first = parameters.front().value->device();
+    if (!device.is_cpu() && !device.launches())
+      fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", expected cpu, cuda or simt");
+    if (device != first)
+      fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", the group's first on ", first,
+                        "; give each device a group of its own");
   }
   Group group;
   group.state.resize(parameters.size());
@@ -118,10 +149,13 @@ NamedTensors Optimizer::state_dict() const {
     for (const auto& [key, value] : const_cast<Optimizer*>(this)->numbers(g))
       out.emplace_back(group_key(g, key), number(*value));
     const auto names = state_names(g);
+    // On a device the counts live there: a replayed step moves them without the host.
+    const std::vector<std::int64_t> steps =
+        group.steps.defined() ? group.steps.to_vector<std::int64_t>() : std::vector<std::int64_t>();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const State& s = group.state[i];
       if (s.step == 0) continue;
-      out.emplace_back(group.parameters[i].name + ".step", tensor({s.step}, Device::cpu()));
+      out.emplace_back(group.parameters[i].name + ".step", tensor({steps.empty() ? s.step : steps[i]}, Device::cpu()));
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && s.tensors[k].defined())
           out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());
@@ -176,10 +210,11 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
         const Tensor* t = find(p.name + "." + names[k], p.value->dtype(), p.value->shape());
         if (!t && s.step > 0)
           fail<ConfigError>(op, ": state has no ", p.name, ".", names[k], "; it was saved by another optimizer");
-        if (t) s.tensors[k] = t->detach().contiguous().clone();
+        if (t) s.tensors[k] = t->detach().contiguous().clone().to(p.value->device());
       }
       group.state[i] = std::move(s);
     }
+    group.steps = group.numbers = {};  // made again from the state at the next step
   }
   NamedTensors rest;
   const NamedTensors extra = extra_state();

@@ -20,8 +20,9 @@ using Parameters = std::vector<ParamRef>;
 
 struct Updates;  // optim/updates.h: the list of one group's updates
 
-// The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, and each belongs to
-// one group; anything else, or an option out of range, is a ConfigError when the group is added.
+// The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, each belongs to one
+// group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option out of range, is a
+// ConfigError when the group is added.
 class LEVIN_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -35,6 +36,9 @@ class LEVIN_API Optimizer {
   // backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
   void zero_grad();  // gradients become undefined
+  // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read them.
+  // Call it before each replay. step() does it itself.
+  void prepare_replay();
 
   [[nodiscard]] int groups() const { return static_cast<int>(groups_.size()); }
   [[nodiscard]] const Parameters& parameters(int group) const { return group_at(group).parameters; }
@@ -64,6 +68,10 @@ class LEVIN_API Optimizer {
     std::vector<State> state;
     double lr = 0;
     std::optional<double> initial_lr;  // set by the first schedule: later ones start from it too
+    // On a device that launches kernels: the parameters' step counts (State::step only says that there are some), {lr,
+    // momentum}, and what was last written there.
+    Tensor steps, numbers;
+    std::array<double, 2> written{};
   };
   friend class Scheduler;
   friend struct Updates;
@@ -222,7 +230,8 @@ class LEVIN_API LBFGS final : public Optimizer {
 };
 
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the p-norm of all of them together; returns it,
-// a f64 scalar. Without gradients it is 0. ErrorIfNonfinite::yes throws StateError before anything is scaled. Both
+// a f64 scalar on the gradients' device (without gradients 0 on cpu); on a device nothing waits unless ErrorIfNonfinite
+// asks. ErrorIfNonfinite::yes throws StateError before anything is scaled. Both
 // functions throw ConfigError for a limit below 0 (or p not above 0), UnsupportedError for gradients other than f32 and
 // f64.
 enum class ErrorIfNonfinite : bool { no, yes };

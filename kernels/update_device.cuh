@@ -1,0 +1,239 @@
+// Optimizer updates and gradient norms on devices: the contract of kernels/update.cuh, for all slots of a group in one launch.
+//
+// What changes from step to step is read from the device's memory, so that a recorded step goes on learning: `numbers` holds
+// {lr, momentum or beta1} in double, a slot's `step` is the device's. A SlotTable travels as an argument of the kernel.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/device/block.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/gpu.h"
+#include "kernels/update_device.h"
+
+namespace levin::kernels {
+
+template <class T>
+struct SlotTable {
+  // 28 KB: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
+  static constexpr int kMost = 400;
+  int count = 0;
+  Slot<T> slots[kMost];
+  std::int64_t first_block[kMost + 1] = {};  // slot k is updated by blocks [first_block[k], first_block[k + 1])
+};
+
+inline constexpr int kUpdateThreads = 256;
+inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
+
+namespace gpu {
+
+// One element's update: p, its gradient and the slot's arrays a, b, c. Those a slot has not are dummies.
+template <class T>
+struct SgdStep {
+  T lr, wd, sign, keep, take, of_grad, of_buffer;
+  __device__ SgdStep(const SgdRule& r, const double* numbers, std::int64_t step)
+      : lr(T(numbers[0])), wd(T(r.weight_decay)), sign(r.maximize ? T(-1) : T(1)) {
+    const T mu = T(numbers[1]);
+    keep = step == 1 ? T(0) : mu;
+    take = step == 1 ? T(1) : T(1 - r.dampening);
+    of_grad = r.nesterov ? T(1) : T(0);
+    of_buffer = r.nesterov ? mu : T(1);
+  }
+  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g + wd * p;
+    if (!s.a) {
+      p -= lr * d;
+      return;
+    }
+    a = keep * a + take * d;
+    p -= lr * (of_grad * d + of_buffer * a);
+  }
+};
+
+template <class T>
+struct AdamStep {
+  T b1, b2, c1, c2, eps, sign, step_size, root, shrink, wd;
+  __device__ AdamStep(const AdamRule& r, const double* numbers, std::int64_t step) {
+    const double lr = numbers[0], beta1 = numbers[1], t = static_cast<double>(step);
+    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.eps);
+    sign = r.maximize ? T(-1) : T(1);
+    step_size = T(lr / (1 - ::pow(beta1, t)));
+    root = T(::sqrt(1 - ::pow(r.beta2, t)));
+    shrink = r.decoupled ? T(1 - lr * r.weight_decay) : T(1);
+    wd = r.decoupled ? T(0) : T(r.weight_decay);
+  }
+  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T& b, T& c) const {
+    const T d = sign * g + wd * p;
+    a = b1 * a + c1 * d;
+    b = b2 * b + c2 * d * d;
+    T most = b;
+    if (s.c) most = c = b > c ? b : c;
+    p = p * shrink - step_size * a / (::sqrt(most) / root + eps);
+  }
+};
+
+template <class T>
+struct RmspropStep {
+  T lr, wd, alpha, rest, eps, mu, sign;
+  __device__ RmspropStep(const RmspropRule& r, const double* numbers, std::int64_t)
+      : lr(T(numbers[0])),
+        wd(T(r.weight_decay)),
+        alpha(T(r.alpha)),
+        rest(T(1 - r.alpha)),
+        eps(T(r.eps)),
+        mu(T(numbers[1])),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T& b, T& c) const {
+    const T d = sign * g + wd * p;
+    a = alpha * a + rest * d * d;
+    T spread = a;
+    if (s.c) {
+      c += rest * (d - c);
+      spread = a - c * c;
+    }
+    T change = d / (::sqrt(spread) + eps);
+    if (s.b) b = change = mu * b + change;
+    p -= lr * change;
+  }
+};
+
+template <class T>
+struct AdagradStep {
+  T lr, wd, eps, sign;
+  __device__ AdagradStep(const AdagradRule& r, const double* numbers, std::int64_t step)
+      : lr(T(numbers[0] / (1 + static_cast<double>(step - 1) * r.lr_decay))),
+        wd(T(r.weight_decay)),
+        eps(T(r.eps)),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  __device__ void operator()(const Slot<T>&, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g + wd * p;
+    a += d * d;
+    p -= lr * d / (::sqrt(a) + eps);
+  }
+};
+
+template <class R, class T>
+struct StepOf;
+template <class T>
+struct StepOf<SgdRule, T> : std::type_identity<SgdStep<T>> {};
+template <class T>
+struct StepOf<AdamRule, T> : std::type_identity<AdamStep<T>> {};
+template <class T>
+struct StepOf<RmspropRule, T> : std::type_identity<RmspropStep<T>> {};
+template <class T>
+struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
+
+// The slot that a block works on.
+template <class T>
+__device__ int slot_of(const SlotTable<T>& table, std::int64_t block) {
+  int low = 0, high = table.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (table.first_block[middle] <= block ? low : high) = middle;
+  }
+  return low;
+}
+
+template <int V, class F, class T>
+__device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
+    Vec<T, V> p = load<V>(s.p + i), a{}, b{}, c{};
+    const Vec<T, V> g = load<V>(s.g + i);
+    if (s.a) a = load<V>(s.a + i);
+    if (s.b) b = load<V>(s.b + i);
+    if (s.c) c = load<V>(s.c + i);
+    for (int j = 0; j < V; ++j) f(s, p[j], g[j], a[j], b[j], c[j]);
+    store(s.p + i, p);
+    if (s.a) store(s.a + i, a);
+    if (s.b) store(s.b + i, b);
+    if (s.c) store(s.c + i, c);
+  }
+}
+
+// One thread a slot, before the update: its count of steps.
+template <class T>
+__global__ void advance_steps(const __grid_constant__ SlotTable<T> table) {
+  const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (k < table.count) ++*table.slots[k].step;
+}
+
+template <class R, class T>
+__global__ void update(const __grid_constant__ SlotTable<T> table, R rule, const double* numbers) {
+  using Step = typename StepOf<R, T>::type;
+  const int k = slot_of(table, blockIdx.x);
+  const Slot<T>& s = table.slots[k];
+  // Powers in double are worth computing once a block.
+  LEVIN_SHARED(Step, shared, 1);
+  if (threadIdx.x == 0) *shared = Step(rule, numbers, *s.step);
+  __syncthreads();
+  const Step f = *shared;
+  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
+  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  constexpr int V = kVec<T>;
+  const bool vectors = (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) &&
+                       aligned16(s.c);
+  if (vectors)
+    update_elements<V>(f, s, begin, end);
+  else
+    update_elements<1>(f, s, begin, end);
+}
+
+// ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through it.
+
+// partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays NaN.
+template <class T>
+__global__ void power_sums(const __grid_constant__ SlotTable<T> table, double power, double* partial) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const int k = slot_of(table, blockIdx.x);
+  const Slot<T>& s = table.slots[k];
+  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
+  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  const bool largest = power > 1e300;
+  double sum = 0;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    const double v = ::fabs(static_cast<double>(s.g[i]));
+    sum = largest ? Larger{}(v, sum) : sum + (power == 2 ? v * v : ::pow(v, power));
+  }
+  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+// One block: norm = (sum of the partials)^(1 / power).
+template <class T>  // T of the norm: double
+__global__ void norm_of_sums(const double* partial, std::int64_t n, double power, T* norm) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const bool largest = power > 1e300;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads)
+    sum = largest ? Larger{}(partial[i], sum) : sum + partial[i];
+  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+}
+// g *= min(1, max_norm / (norm + 1e-6)), norm read from the device; a NaN norm spreads.
+template <class T>
+__global__ void scale_to_norm(const __grid_constant__ SlotTable<T> table, double max_norm, const double* norm) {
+  const double factor = max_norm / (*norm + 1e-6);
+  if (factor >= 1) return;
+  const int k = slot_of(table, blockIdx.x);
+  const Slot<T>& s = table.slots[k];
+  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
+  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) s.p[i] *= T(factor);
+}
+// g = clamp(g, -limit, limit)
+template <class T>
+__global__ void clamp_all(const __grid_constant__ SlotTable<T> table, double limit) {
+  const int k = slot_of(table, blockIdx.x);
+  const Slot<T>& s = table.slots[k];
+  const T high = T(limit);
+  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
+  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    const T v = s.p[i];
+    s.p[i] = v > high ? high : v < -high ? -high : v;
+  }
+}
+
+}  // namespace gpu
+}  // namespace levin::kernels

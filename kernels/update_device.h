@@ -1,0 +1,29 @@
+// Optimizer updates, gradient norms and clipping on devices that launch kernels; update_device.cu.
+#pragma once
+
+#include <span>
+
+#include "kernels/gpu.h"
+#include "kernels/update.cuh"
+
+namespace levin::kernels {
+
+// Enqueues one update of every slot: a launch that counts the steps up and one that updates, for 400 slots at a time.
+// Slots and `numbers` {lr, momentum or beta1} lie on the device; the rule's own lr and momentum are not read. R is one of
+// the rules of update.cuh, T float or double.
+template <class R, class T>
+void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers);
+
+// Gradients of both dtypes; p and g of a slot are its gradient, n its elements.
+struct GradientSlots {
+  std::span<const Slot<float>> single;
+  std::span<const Slot<double>> wide;
+};
+// *norm = the p-norm of all elements together; p = inf is the largest magnitude. A fixed order of sums, in double.
+void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm);
+// g *= min(1, max_norm / (*norm + 1e-6)), without the host: norm is read on the device. A NaN norm spreads.
+void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm);
+// g = clamp(g, -limit, limit)
+void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit);
+
+}  // namespace levin::kernels
