@@ -4,6 +4,8 @@
 #include "kernels/conv.cuh"
 
 #include "autograd/op_table.h"
+#include "autograd/ops/gemm_parts.h"
+#include "kernels/conv_device.cuh"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -30,10 +32,18 @@ struct ConvForward {
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
     const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
     Tensor y = empty(output_shape(shape), in.device(), in.dtype());
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_forward(on, shape, ptr<const T>(in), ptr<const T>(weight),
-                                 bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y));
-    });
+    dispatch(info, in, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::conv_forward(on, shape, ptr<const T>(in), ptr<const T>(weight),
+                                                     bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const kernels::GemmPlan plan = kernels::conv_forward_plan<T>(shape);
+                          const GemmParts<T> parts(plan, y.device());
+                          kernels::gpu::conv_forward(on, plan, shape, ptr<const T>(in), ptr<const T>(weight),
+                                                     bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y),
+                                                     parts.get());
+                        }});
     x = x_;
     w = w_;
     return y;
@@ -52,9 +62,17 @@ struct ConvInputGradient {
   Tensor forward(const Tensor& gy_, const Tensor& w_) {
     const Tensor g = gy_.contiguous(), weight = w_.contiguous();
     Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
-    dispatch(info, g, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_input_gradient(on, shape, ptr<const T>(g), ptr<const T>(weight), ptr<T>(gx));
-    });
+    dispatch(info, g, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::conv_input_gradient(on, shape, ptr<const T>(g), ptr<const T>(weight),
+                                                            ptr<T>(gx));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const kernels::GemmPlan plan = kernels::conv_input_plan<T>(shape);
+                          const GemmParts<T> parts(plan, gx.device());
+                          kernels::gpu::conv_input_gradient(on, plan, shape, ptr<const T>(g), ptr<const T>(weight),
+                                                            ptr<T>(gx), parts.get());
+                        }});
     gy = gy_;
     w = w_;
     return gx;
@@ -73,9 +91,16 @@ struct ConvWeightGradient {
   Tensor forward(const Tensor& x_, const Tensor& gy_) {
     const Tensor in = x_.contiguous(), g = gy_.contiguous();
     Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::conv_weight_gradient(on, shape, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
-    });
+    dispatch(info, in, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::conv_weight_gradient(on, shape, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const kernels::GemmPlan plan = kernels::conv_weight_plan<T>(shape);
+                          const GemmParts<T> parts(plan, gw.device());
+                          kernels::gpu::conv_weight_gradient(on, plan, shape, ptr<const T>(in), ptr<const T>(g),
+                                                             ptr<T>(gw), parts.get());
+                        }});
     x = x_;
     gy = gy_;
     return gw;

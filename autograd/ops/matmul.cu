@@ -2,6 +2,7 @@
 #include <array>
 
 #include "autograd/op_table.h"
+#include "autograd/ops/gemm_parts.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_device.cuh"
@@ -30,11 +31,8 @@ void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batc
   std::int64_t batches = 1;
   for (const BatchDim& dim : batch) batches *= dim.size;
   const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, batches);
-  Tensor parts;
-  if (plan.workspace() > 0) {
-    parts = empty({plan.workspace()}, y.device(), dtype_of<kernels::Accum<T>>);
-    to.partial = ptr<kernels::Accum<T>>(parts);
-  }
+  const GemmParts<T> parts(plan, y.device());
+  to.partial = parts.get();
   kernels::gpu::gemm_batched(on, plan, batch, a, b, to);
 }
 
