@@ -7,9 +7,15 @@
 //     values, indices: as x.
 //   topk(on, const T* x, T* values, int64_t* indices, outer, n, inner, k, bool largest)
 //     values, indices: [outer, k, inner], the first k of the sorted order.
+// The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
+//
+// Note [Sorting on a GPU]
+// Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kTile items in
+// shared memory by a bitonic network; longer lines are merged from sorted runs, two by two: each block makes one tile of
+// a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared memory. For a
+// small k only the first k of every tile go on to the next round.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -17,18 +23,18 @@
 #include <vector>
 
 #include "kernels/cpu.h"
+#include "kernels/gpu.h"
+#include "kernels/hd.h"
 #include "levin/dtype.h"
 
-namespace levin::kernels::cpu {
-
-namespace sort_detail {
+namespace levin::kernels::sort_detail {
 
 template <class T>
 using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
 // An unsigned number that orders as the value does.
 template <class T>
-Key<T> key_of(T x) {
+LEVIN_HD Key<T> key_of(T x) {
   if constexpr (std::is_integral_v<T>) {
     if constexpr (std::is_signed_v<T>) {
       using U = std::make_unsigned_t<T>;
@@ -41,7 +47,7 @@ Key<T> key_of(T x) {
     constexpr U kSign = static_cast<U>(U{1} << (8 * sizeof(T) - 1));
     constexpr int kMantissa = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : std::is_same_v<T, bf16> ? 7 : 10;
     constexpr U kInfinity = static_cast<U>(static_cast<U>(kSign - 1) >> kMantissa << kMantissa);
-    const U bits = std::bit_cast<U>(x);
+    const U bits = kernels::bit_cast<U>(x);
     const U magnitude = static_cast<U>(bits & static_cast<U>(~kSign));
     if (magnitude > kInfinity) return std::numeric_limits<U>::max();
     if (magnitude == 0) return kSign;
@@ -53,8 +59,15 @@ template <class K>
 struct Item {
   K key;
   uint32_t at;
-  friend bool operator<(const Item& a, const Item& b) { return a.key != b.key ? a.key < b.key : a.at < b.at; }
+  LEVIN_HD friend bool operator<(const Item& a, const Item& b) { return a.key != b.key ? a.key < b.key : a.at < b.at; }
 };
+
+}  // namespace levin::kernels::sort_detail
+
+namespace levin::kernels::cpu {
+
+namespace sort_detail {
+using namespace kernels::sort_detail;
 
 // Least significant digit first, 11 bits a digit; a digit that is the same everywhere costs no pass.
 template <class K>
@@ -172,4 +185,215 @@ void topk(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer,
 }
 
 }  // namespace levin::kernels::cpu
+
+namespace levin::kernels::gpu {
+
+inline constexpr int kSortTile = 2048, kSortThreads = 256, kSortRun = kSortTile / kSortThreads;
+
+template <class T>
+using SortItem = sort_detail::Item<sort_detail::Key<T>>;
+
+// Lines of x, and where the results go.
+template <class T>
+struct SortLines {
+  const T* x;
+  T* values;
+  std::int64_t* indices;
+  std::int64_t n, inner, count;  // the first `count` of each line's order are written
+  bool descending;
+
+  __device__ const T* line(std::int64_t l) const {
+    const std::int64_t o = l / inner;
+    return x + o * n * inner + (l - o * inner);
+  }
+  __device__ SortItem<T> item(std::int64_t l, std::int64_t k) const {
+    const auto key = sort_detail::key_of(line(l)[k * inner]);
+    return {descending ? static_cast<sort_detail::Key<T>>(~key) : key, static_cast<std::uint32_t>(k)};
+  }
+  __device__ void put(std::int64_t l, std::int64_t k, std::uint32_t at) const {
+    const std::int64_t o = l / inner, to = (o * count + k) * inner + (l - o * inner);
+    values[to] = line(l)[at * inner];
+    indices[to] = at;
+  }
+  // Behind every item.
+  __device__ static SortItem<T> last() { return {std::numeric_limits<sort_detail::Key<T>>::max(), 0xffffffffu}; }
+};
+
+// Sorts `size` (a power of two) shared items; all threads of the block call.
+template <class I>
+__device__ void sort_shared(I* items, int size) {
+  for (int run = 2; run <= size; run *= 2) {
+    for (int apart = run / 2; apart > 0; apart /= 2) {
+      for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += static_cast<int>(blockDim.x)) {
+        const int low = 2 * pair - (pair & (apart - 1)), high = low + apart;
+        const bool up = (low & run) == 0;
+        const I a = items[low], b = items[high];
+        if ((b < a) == up) {
+          items[low] = b;
+          items[high] = a;
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// Sorts tiles of at most kSortTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile go
+// to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is 1.
+// size: the power of two that a tile is filled up to.
+template <class T>
+__global__ void __launch_bounds__(kSortThreads)
+    sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size,
+               std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
+  LEVIN_SHARED(SortItem<T>, items, kSortTile);
+  const std::int64_t tiles = (m + kSortTile - 1) / kSortTile;
+  for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
+    const std::int64_t l = t / tiles, tile = t - l * tiles, first = tile * kSortTile;
+    const int own = static_cast<int>(m - first < kSortTile ? m - first : kSortTile);
+    for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
+      items[i] = i >= own ? lines.last() : from ? from[l * m + first + i] : lines.item(l, first + i);
+    }
+    __syncthreads();
+    sort_shared(items, size);
+    const int given = static_cast<int>(keep < own ? keep : own);
+    for (int i = static_cast<int>(threadIdx.x); i < given; i += static_cast<int>(blockDim.x)) {
+      if (to) {
+        to[l * to_m + tile * keep + i] = items[i];
+      } else {
+        lines.put(l, i, items[i].at);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// How many of the first `i` items of two merged runs a (of na) and b (of nb) come from a.
+template <class I, class N>
+__device__ N merge_border(const I* a, N na, const I* b, N nb, N i) {
+  N low = i > nb ? i - nb : N(0), high = i < na ? i : na;
+  while (low < high) {
+    const N middle = (low + high) / 2;
+    if (b[i - 1 - middle] < a[middle]) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// Merges neighbouring sorted runs of `run` items (a multiple of kSortTile) of each line. A block makes a tile. Results are
+// written where `to` is null.
+template <class T>
+__global__ void __launch_bounds__(kSortThreads)
+    sort_merge(SortLines<T> lines, std::int64_t count, const SortItem<T>* from, std::int64_t run, SortItem<T>* to) {
+  using I = SortItem<T>;
+  LEVIN_SHARED(I, items, kSortTile);
+  const std::int64_t n = lines.n, wanted = to ? n : lines.count;
+  const std::int64_t tiles = (wanted + kSortTile - 1) / kSortTile;
+  for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
+    const std::int64_t l = t / tiles, first = (t - l * tiles) * kSortTile;
+    const std::int64_t base = first / (2 * run) * (2 * run), middle = base + run < n ? base + run : n;
+    const std::int64_t end = base + 2 * run < n ? base + 2 * run : n;
+    const I *a = from + l * n + base, *b = from + l * n + middle;
+    const std::int64_t na = middle - base, nb = end - middle;
+    const std::int64_t i0 = first - base, i1 = i0 + kSortTile < na + nb ? i0 + kSortTile : na + nb;
+    const std::int64_t a0 = merge_border(a, na, b, nb, i0), a1 = merge_border(a, na, b, nb, i1);
+    const int from_a = static_cast<int>(a1 - a0), own = static_cast<int>(i1 - i0), from_b = own - from_a;
+    for (int i = static_cast<int>(threadIdx.x); i < own; i += kSortThreads) {
+      items[i] = i < from_a ? a[a0 + i] : b[i0 - a0 + (i - from_a)];
+    }
+    __syncthreads();
+    const int start = static_cast<int>(threadIdx.x) * kSortRun;
+    if (start < own) {
+      const int stop = start + kSortRun < own ? start + kSortRun : own;
+      int in_a = merge_border(items, from_a, items + from_a, from_b, start), in_b = from_a + start - in_a;
+      for (int i = start; i < stop; ++i) {
+        const bool take_a = in_b >= own || (in_a < from_a && items[in_a] < items[in_b]);
+        const I next = items[take_a ? in_a++ : in_b++];
+        const std::int64_t at = first + i;
+        if (to) {
+          to[l * n + at] = next;
+        } else if (at < lines.count) {
+          lines.put(l, at, next.at);
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
+namespace sort_detail {
+using namespace kernels::sort_detail;
+
+inline Grid grid(std::int64_t blocks, unsigned threads = kSortThreads) {
+  return {.blocks = static_cast<unsigned>(std::min(blocks, std::int64_t{1} << 30)), .threads = threads};
+}
+
+template <class T>
+void tiles(const Gpu& on, const SortLines<T>& lines, std::int64_t count, std::int64_t m, const SortItem<T>* from,
+           std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
+  int size = 2;
+  while (size < kSortTile && size < m) size *= 2;
+  const auto threads = static_cast<unsigned>(std::clamp(size / 2, 32, kSortThreads));
+  on.launch(sort_tiles<T>, grid(count * ((m + kSortTile - 1) / kSortTile), threads), lines, count, m, from, size, keep,
+            to, to_m);
+}
+
+// The first lines.count of the order, of which kSortTile hold two times at least: tiles shrink until one is left.
+template <class T, class F>
+void few(const Gpu& on, const SortLines<T>& lines, std::int64_t count, F&& scratch) {
+  const std::int64_t k = lines.count;
+  // Every tile gives k items, the last one what it has, up to k.
+  const auto left = [k](std::int64_t m) { return m / kSortTile * k + std::min(k, m % kSortTile); };
+  const auto bytes = [count](std::int64_t m) { return count * m * std::int64_t{sizeof(SortItem<T>)}; };
+  std::int64_t m = lines.n;
+  const SortItem<T>* from = nullptr;
+  SortItem<T>* room[2] = {nullptr, nullptr};
+  for (int round = 0; m > kSortTile; ++round) {
+    const std::int64_t next = left(m);
+    SortItem<T>*& to = room[round % 2];
+    if (!to) to = reinterpret_cast<SortItem<T>*>(scratch(bytes(next)));
+    tiles(on, lines, count, m, from, k, to, next);
+    from = to;
+    m = next;
+  }
+  tiles<T>(on, lines, count, m, from, k, nullptr, 0);
+}
+
+template <class T, class F>
+void all(const Gpu& on, const SortLines<T>& lines, std::int64_t count, F&& scratch) {
+  const std::int64_t n = lines.n;
+  if (n <= kSortTile) return tiles<T>(on, lines, count, n, nullptr, lines.count, nullptr, 0);
+  const std::int64_t bytes = count * n * std::int64_t{sizeof(SortItem<T>)};
+  auto* from = reinterpret_cast<SortItem<T>*>(scratch(bytes));
+  SortItem<T>* to = n > 2 * kSortTile ? reinterpret_cast<SortItem<T>*>(scratch(bytes)) : nullptr;
+  tiles<T>(on, lines, count, n, nullptr, kSortTile, from, n);
+  for (std::int64_t run = kSortTile; run < n; run *= 2) {
+    const bool last = 2 * run >= n;
+    const std::int64_t blocks = count * (((last ? lines.count : n) + kSortTile - 1) / kSortTile);
+    on.launch(sort_merge<T>, grid(blocks), lines, count, from, run, last ? nullptr : to);
+    std::swap(from, to);
+  }
+}
+
+}  // namespace sort_detail
+
+template <class T, class F>
+void sort(const Gpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+          std::int64_t inner, bool descending, F&& scratch) {
+  if (n == 0 || outer * inner == 0) return;
+  sort_detail::all(on, SortLines<T>{x, values, indices, n, inner, n, descending}, outer * inner, scratch);
+}
+
+template <class T, class F>
+void topk(const Gpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+          std::int64_t inner, std::int64_t k, bool largest, F&& scratch) {
+  if (k == 0 || outer * inner == 0) return;
+  const SortLines<T> lines{x, values, indices, n, inner, k, largest};
+  return k <= kSortTile / 4 ? sort_detail::few(on, lines, outer * inner, scratch)
+                            : sort_detail::all(on, lines, outer * inner, scratch);
+}
+
+}  // namespace levin::kernels::gpu
 #endif

@@ -10,6 +10,27 @@
 namespace levin {
 namespace {
 
+// Room for kernels, kept while it lives.
+struct Scratch {
+  Device device;
+  Tensor held{};
+  template <class V>
+  [[nodiscard]] V* operator()(std::int64_t count) {
+    held = empty(Shape{count}, device, dtype_of<V>);
+    return ptr<V>(held);
+  }
+};
+
+template <bool kLargest, class T>
+void arg_extreme(const Cpu& on, const Tensor& x, T* values, std::int64_t* indices, const Lines& l) {
+  kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(x), values, indices, l.outer, l.n, l.inner);
+}
+template <bool kLargest, class T>
+void arg_extreme(const Gpu& on, const Tensor& x, T* values, std::int64_t* indices, const Lines& l) {
+  kernels::gpu::arg_extreme<kLargest, T>(on, ptr<const T>(x), values, indices, l.outer, l.n, l.inner,
+                                         Scratch{x.device()});
+}
+
 template <bool kLargest>
 struct ArgExtreme {
   static constexpr OpInfo info{.name = kLargest ? "argmax" : "argmin"};
@@ -19,10 +40,9 @@ struct ArgExtreme {
   Tensor forward(const Tensor& x) {
     Tensor y = empty(out, x.device(), DType::i64);
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
       const Lines l = dim ? Lines(x.shape(), *dim) : Lines(Shape{x.numel()}, 0);
-      kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(dense), nullptr, ptr<std::int64_t>(y), l.outer, l.n,
-                                             l.inner);
+      arg_extreme<kLargest, T>(on, dense, nullptr, ptr<std::int64_t>(y), l);
     });
     return y;
   }
@@ -31,7 +51,7 @@ LEVIN_OP_TABLE(ArgExtreme<true>)
 LEVIN_OP_TABLE(ArgExtreme<false>)
 
 template <bool kLargest>
-Tensor arg_extreme(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
+Tensor place_of_extreme(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
   constexpr const char* op = ArgExtreme<kLargest>::info.name;
   const std::optional<int> at = dim ? std::optional(wrap_dim(op, *dim, x.rank())) : std::nullopt;
   if ((at ? x.shape()[*at] : x.numel()) == 0) {
@@ -55,10 +75,9 @@ struct ExtremeAlong {
     Tensor values = empty(out, x.device(), x.dtype());
     indices = empty(out, x.device(), DType::i64);
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
       const Lines l(in, dim);
-      kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
-                                             l.outer, l.n, l.inner);
+      arg_extreme<kLargest, T>(on, dense, ptr<T>(values), ptr<std::int64_t>(indices), l);
     });
     return {values, indices};
   }
@@ -81,6 +100,9 @@ ValuesIndices extreme_along(const Tensor& x, std::int64_t dim, KeepDim keep) {
   return {values, indices};
 }
 
+template <class T>
+using SumOf = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+
 struct CumSum {
   static constexpr OpInfo info{.name = "cumsum", .autocast = AutocastPolicy::full};
   int dim;
@@ -88,11 +110,15 @@ struct CumSum {
   Tensor forward(const Tensor& x) {
     Tensor y = empty_like(x, is_float(x.dtype()) ? x.dtype() : DType::i64);
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      using S = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
-      const Lines l(x.shape(), dim);
-      kernels::cpu::cumsum(on, ptr<const T>(dense), ptr<S>(y), l.outer, l.n, l.inner);
-    });
+    const Lines l(x.shape(), dim);
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::cumsum(on, ptr<const T>(dense), ptr<SumOf<T>>(y), l.outer, l.n, l.inner);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::cumsum(on, ptr<const T>(dense), ptr<SumOf<T>>(y), l.outer, l.n, l.inner,
+                                               Scratch{x.device()});
+                        }});
     return y;
   }
   Grads<1> backward(const Tensor& gy, Need<1>) { return {flip(cumsum(flip(gy, dim), dim), dim)}; }
@@ -102,10 +128,10 @@ LEVIN_OP_TABLE(CumSum)
 }  // namespace
 
 Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
-  return arg_extreme<true>(x, dim, keep);
+  return place_of_extreme<true>(x, dim, keep);
 }
 Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, KeepDim keep) {
-  return arg_extreme<false>(x, dim, keep);
+  return place_of_extreme<false>(x, dim, keep);
 }
 ValuesIndices max(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<true>(x, dim, keep); }
 ValuesIndices min(const Tensor& x, std::int64_t dim, KeepDim keep) { return extreme_along<false>(x, dim, keep); }

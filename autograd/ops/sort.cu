@@ -10,6 +10,17 @@
 namespace levin {
 namespace {
 
+// Room for kernels, kept while it lives.
+struct Scratch {
+  Device device;
+  std::array<Tensor, 2> held{};
+  [[nodiscard]] std::uint8_t* operator()(std::int64_t bytes) {
+    Tensor& room = held[held[0].defined() ? 1 : 0];
+    room = empty(Shape{bytes}, device, DType::u8);
+    return ptr<std::uint8_t>(room);
+  }
+};
+
 struct Sort {
   static constexpr OpInfo info{.name = "sort"};
   int dim;
@@ -22,11 +33,17 @@ struct Sort {
     Tensor values = empty_like(x);
     indices = empty_like(x, DType::i64);
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      const Lines l(in, dim);
-      kernels::cpu::sort(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices), l.outer, l.n, l.inner,
-                         order == Order::descending);
-    });
+    const Lines l(in, dim);
+    const bool down = order == Order::descending;
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::sort(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
+                                             l.outer, l.n, l.inner, down);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::sort(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
+                                             l.outer, l.n, l.inner, down, Scratch{x.device()});
+                        }});
     return {values, indices};
   }
   Grads<1> backward(const Tensor& gy, const Tensor&, Need<1>) { return {put_back(gy, in, dim, indices)}; }
@@ -46,11 +63,17 @@ struct TopK {
     Tensor values = empty(in.with(dim, k), x.device(), x.dtype());
     indices = empty_like(values, DType::i64);
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      const Lines l(in, dim);
-      kernels::cpu::topk(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices), l.outer, l.n, l.inner, k,
-                         order == Order::descending);
-    });
+    const Lines l(in, dim);
+    const bool largest = order == Order::descending;
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::topk(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
+                                             l.outer, l.n, l.inner, k, largest);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::topk(on, ptr<const T>(dense), ptr<T>(values), ptr<std::int64_t>(indices),
+                                             l.outer, l.n, l.inner, k, largest, Scratch{x.device()});
+                        }});
     return {values, indices};
   }
   Grads<1> backward(const Tensor& gy, const Tensor&, Need<1>) { return {put_back(gy, in, dim, indices)}; }

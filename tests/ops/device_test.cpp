@@ -23,7 +23,6 @@ Tensors moved(const Tensors& inputs, Device device) {
 
 // Cases whose ops have no kernels for devices yet. A case that runs may not stand here.
 constexpr std::string_view kCpuOnly[] = {
-    "accuracy",
     "batch_norm",
     "batch_norm_eval",
     "bernoulli",
