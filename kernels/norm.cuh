@@ -1,7 +1,7 @@
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_NORM_CUH
 #define LEVIN_KERNELS_NORM_CUH
-// Layer, RMS, group and batch norm. T: type of x, y and their gradients (float, double, f16, bf16); W: type of the
+// Layer and RMS norm. T: type of x, y and their gradients (float, double, f16, bf16); W: type of the
 // parameters and running statistics, T or float; A = Accum<T>: sums and saved statistics. All tensors contiguous. Every
 // sum has a fixed order, whatever the number of threads. w and b may be null (1 and 0); gx, gw, gb may be null (not
 // wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers.
@@ -13,23 +13,6 @@
 //                       rows, cols)
 //   rms_norm(on, const T* x, const W* w, T* y, A* rstd, rows, cols, double eps)     y = x / sqrt(mean(x^2) + eps) * w
 //   rms_norm_backward(on, const T* gy, const T* x, const W* w, const A* rstd, T* gx, W* gw, rows, cols)
-//
-// Per channel, x, y, gy, gx: [n, c, s] (s: product of the spatial sizes, 1 for [n, c]); w, b, gw, gb: [c]:
-//   batch_norm_train(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, W* running_mean, W* running_var,
-//                    n, c, s, double momentum, double eps)
-//     mean, rstd [c]: of the batch (biased variance); running = (1 - momentum) * running + momentum * batch, the
-//     variance unbiased there (needs n * s >= 2 to be finite); running_mean and running_var may be null.
-//   batch_norm_eval(on, const T* x, const W* w, const W* b, const W* running_mean, const W* running_var, T* y,
-//                   n, c, s, double eps)
-//   batch_norm_backward(on, const T* gy, const T* x, const W* w, const A* mean, const A* rstd, T* gx, W* gw, W* gb,
-//                       n, c, s)                                            of batch_norm_train
-//   batch_norm_eval_backward(on, const T* gy, const T* x, const W* w, const W* running_mean, const W* running_var,
-//                            T* gx, W* gw, W* gb, n, c, s, double eps)
-//
-// Per sample and group of c / groups channels; mean, rstd: [n, groups]; groups divides c:
-//   group_norm(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, n, c, s, groups, double eps)
-//   group_norm_backward(on, const T* gy, const T* x, const W* w, const A* mean, const A* rstd, T* gx, W* gw, W* gb,
-//                       n, c, s, groups)
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -37,23 +20,296 @@
 #include <vector>
 
 #include "kernels/cpu.h"
+#include "kernels/device/row.cuh"
 #include "kernels/hd.h"
+#include "kernels/math.h"
 #include "kernels/row_sums.cuh"
 
 #define LEVIN_LEVEL_FILE "kernels/norm.cuh"
 #include "kernels/each_level.h"
+
+namespace levin::kernels::gpu {
+
+// Elements [i, i + V) of a parameter in the type of the sums, `missing` where there is none.
+template <int V, class A>
+struct Parameters {
+  A v[V];
+  __device__ __forceinline__ Parameters(const A* p, std::int64_t i, std::int64_t n, bool vectors, A missing) {
+    if (p == nullptr) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = missing;
+    } else if (vectors) {
+      constexpr int N = V < kVec<A> ? V : kVec<A>;
+#pragma unroll
+      for (int k = 0; k < V; k += N) {
+        const Vec<A, N> x = load<N>(p + i + k);
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[k + j] = x[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = i + j < n ? p[i + j] : missing;
+    }
+  }
+};
+
+// y = (x - mean) * rstd * w + b for [rows, cols]; RMS norm has no mean. The row is read once where it fits on the chip,
+// and the variance is taken around the mean.
+template <bool kCentered, class T, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const T* x, const Accum<T>* w, const Accum<T>* b,
+                                                                    T* y, Accum<T>* mean, Accum<T>* rstd,
+                                                                    std::int64_t rows, std::int64_t cols, Accum<T> eps,
+                                                                    RowPlan plan) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  constexpr int V = kVec<T>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
+    A own = 0, mu = 0;
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Vec<T> v = row.first(c);
+#pragma unroll
+      for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
+    });
+    if constexpr (kCentered) {
+      mu = Of::sum(own) / A(cols);
+      own = 0;
+      each_chunk<kThreads>(plan, [&](std::int64_t c) {
+        const Vec<T> v = row.again(c);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const A d = c * V + j < cols ? A(v[j]) - mu : A(0);
+          own += d * d;
+        }
+      });
+    }
+    const A scale = math::rsqrt(Of::sum(own) / A(cols) + eps);
+    if (Of::rank() == 0) {
+      if constexpr (kCentered) mean[r] = mu;
+      rstd[r] = scale;
+    }
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Parameters<V, A> weight(w, c * V, cols, plan.vectors, A(1)), bias(b, c * V, cols, plan.vectors, A(0));
+      Vec<T> v = row.again(c);
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = T((A(v[j]) - mu) * scale * weight.v[j] + bias.v[j]);
+      write_chunk(y + r * cols, c * V, cols, plan.vectors, v);
+    });
+  }
+}
+
+template <class A>
+struct Pair {
+  A a, b;
+};
+template <class A>
+__device__ __forceinline__ Pair<A> from_lane_xor(Pair<A> x, int lanes) {
+  return {from_lane_xor(x.a, lanes), from_lane_xor(x.b, lanes)};
+}
+struct PlusPair {
+  template <class A>
+  __device__ __forceinline__ Pair<A> operator()(Pair<A> x, Pair<A> y) const {
+    return {x.a + y.a, x.b + y.b};
+  }
+};
+
+// Note [Column sums beside row sums]
+// The backward of a row norm reduces along rows for gx and along columns for gw and gb, from the same inputs. A fixed
+// number of blocks goes over the rows; each keeps its column sums in shared memory, where a column belongs to one thread
+// (of a warp, which has sums of its own), so nothing waits; in the end each block leaves one row of sums in `parts`, and
+// norm_columns adds these in their order. Only columns too many for shared memory are summed in `parts` itself.
+//
+// A row of sums is [2, V / N, chunks, N] for gw and gb, N numbers being 16 bytes: a warp's accesses then lie together.
+template <class T>
+struct ColumnSums {
+  using A = Accum<T>;
+  static constexpr int V = kVec<T>, N = kVec<A>, kPieces = V / N;
+  static __host__ __device__ std::int64_t size(std::int64_t chunks) { return 2 * V * chunks; }
+  static __device__ std::int64_t place(std::int64_t chunks, int which, std::int64_t column) {
+    const std::int64_t chunk = column / V;
+    const int j = static_cast<int>(column - chunk * V);
+    return ((which * kPieces + j / N) * chunks + chunk) * N + j % N;
+  }
+  static __device__ __forceinline__ void add(A* sums, std::int64_t chunks, std::int64_t chunk, int which,
+                                             const A (&x)[V]) {
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      A* const p = sums + ((which * kPieces + k) * chunks + chunk) * N;
+      Vec<A> s = load<N>(p);
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] += x[k * N + j];
+      store(p, s);
+    }
+  }
+};
+struct BackwardPlan {
+  RowPlan rows;
+  bool sums = false;         // gw or gb is wanted
+  bool sums_inside = false;  // in shared memory
+  unsigned blocks = 0, shared = 16;
+};
+inline constexpr std::int64_t kMultiprocessors = 132;  // of an H200; elsewhere the work is dealt out less evenly
+template <class T, int kThreads>
+[[nodiscard]] BackwardPlan plan_backward(std::int64_t rows, std::int64_t cols, bool sums,
+                                         std::initializer_list<const void*> pointers) {
+  using Of = Team<kThreads>;
+  BackwardPlan plan{.rows = plan_rows<T, kThreads>(cols, 2, pointers), .sums = sums};
+  const std::int64_t kept = plan.rows.chunks * 16 * 2 * Of::kRows,
+                     parts = ColumnSums<T>::size(plan.rows.chunks) * std::int64_t{sizeof(Accum<T>)} * Of::kRows;
+  plan.sums_inside = sums && parts <= kMostKeptBytes;
+  if (plan.sums_inside) plan.rows.keeps = kept + parts <= kMostKeptBytes;
+  const std::int64_t shared = (plan.rows.keeps ? kept : 0) + (plan.sums_inside ? parts : 0);
+  plan.shared = static_cast<unsigned>(std::max<std::int64_t>(shared, 16));
+  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, 1024 / Of::kBlock);
+  plan.blocks = static_cast<unsigned>(std::min((rows + Of::kRows - 1) / Of::kRows, kMultiprocessors * at_once));
+  return plan;
+}
+
+// With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
+template <bool kCentered, class T, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(const T* gy, const T* x, const Accum<T>* w,
+                                                                             const Accum<T>* mean, const Accum<T>* rstd,
+                                                                             T* gx, Accum<T>* parts, std::int64_t rows,
+                                                                             std::int64_t cols, BackwardPlan plan) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  using Columns = ColumnSums<T>;
+  constexpr int V = kVec<T>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  const std::int64_t chunks = plan.rows.chunks, size = Columns::size(chunks);
+  A* const inside = reinterpret_cast<A*>(shared + (plan.rows.keeps ? 2 * Of::kRows * chunks : 0));
+  A* const outside = parts + blockIdx.x * size;
+  A* const own = plan.sums_inside ? inside + Of::row() * size : outside;
+  if (plan.sums) {
+    A zero[V] = {};
+    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+      for (int which = 0; which < 2; ++which)
+#pragma unroll
+        for (int k = 0; k < Columns::kPieces; ++k) {
+          Vec<A> none;
+          for (int j = 0; j < Columns::N; ++j) none[j] = zero[j];
+          store(own + ((which * Columns::kPieces + k) * chunks + c) * Columns::N, none);
+        }
+    });
+  }
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    Vec<T>* const kept = shared + 2 * Of::row() * chunks;
+    const RowPart<T, kThreads> g(gy + r * cols, cols, plan.rows, kept),
+        in(x + r * cols, cols, plan.rows, kept + chunks);
+    const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
+    Pair<A> sum{0, 0};
+    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+      const Vec<T> a = g.first(c), b = in.first(c);
+      const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const A u = A(a[j]) * weight.v[j];
+        sum.a += u;
+        sum.b += u * (A(b[j]) - mu);
+      }
+    });
+    sum = Of::reduce(sum, PlusPair{});
+    const A shift = kCentered ? sum.a / A(cols) : A(0), slope = sum.b * scale * scale / A(cols);
+    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+      const Vec<T> a = g.again(c), b = in.again(c);
+      if (plan.sums) {
+        A of_w[V], of_b[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          of_b[j] = A(a[j]);
+          of_w[j] = A(a[j]) * ((A(b[j]) - mu) * scale);
+        }
+        Columns::add(own, chunks, c, 0, of_w);
+        Columns::add(own, chunks, c, 1, of_b);
+      }
+      if (gx == nullptr) return;
+      const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
+      Vec<T> v;
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = T((A(a[j]) * weight.v[j] - shift - (A(b[j]) - mu) * slope) * scale);
+      write_chunk(gx + r * cols, c * V, cols, plan.rows.vectors, v);
+    });
+  }
+  if (!plan.sums_inside) return;
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < size; i += Of::kBlock) {
+    A all = inside[i];
+    for (int team = 1; team < Of::kRows; ++team) all += inside[team * size + i];
+    outside[i] = all;
+  }
+}
+
+// gw or gb (blockIdx.y) from one row of sums a block. 32 columns a block; warp k adds the parts k, k + 32, ...
+inline constexpr int kFinishThreads = 1024;
+template <class T>
+__global__ __launch_bounds__(kFinishThreads) void norm_columns(const Accum<T>* parts, std::int64_t count,
+                                                               std::int64_t cols, Accum<T>* gw, Accum<T>* gb) {
+  using A = Accum<T>;
+  LEVIN_SHARED(A, scratch, kFinishThreads);
+  const int which = static_cast<int>(blockIdx.y);
+  A* const out = which == 0 ? gw : gb;
+  if (out == nullptr) return;
+  const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32, chunks = (cols + kVec<T> - 1) / kVec<T>,
+                     size = ColumnSums<T>::size(chunks);
+  A own = 0;
+  if (column < cols) {
+    const A* const p = parts + ColumnSums<T>::place(chunks, which, column);
+#pragma unroll 4
+    for (std::int64_t k = threadIdx.x / 32; k < count; k += kFinishThreads / 32) own += p[k * size];
+  }
+  scratch[threadIdx.x] = own;
+  __syncthreads();
+  if (threadIdx.x >= 32 || column >= cols) return;
+  A all = scratch[threadIdx.x];
+  for (int k = 1; k < kFinishThreads / 32; ++k) all += scratch[k * 32 + threadIdx.x];
+  out[column] = all;
+}
+
+template <bool kCentered, class T>
+void launch_norm_rows(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
+                      Accum<T>* rstd, std::int64_t rows, std::int64_t cols, double eps) {
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
+    on.launch(norm_rows<kCentered, T, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows, cols,
+              static_cast<Accum<T>>(eps), plan);
+  });
+}
+// Elements of the type of the sums that norm_rows_backward needs for gw and gb.
+template <class T>
+[[nodiscard]] std::int64_t norm_rows_scratch(std::int64_t rows, std::int64_t cols) {
+  std::int64_t n = 0;
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, true, {});
+    n = plan.blocks * ColumnSums<T>::size(plan.rows.chunks);
+  });
+  return n;
+}
+template <bool kCentered, class T>
+void launch_norm_rows_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
+                               const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
+                               std::int64_t cols, Accum<T>* scratch) {
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const bool sums = gw != nullptr || gb != nullptr;
+    const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
+    on.launch(norm_rows_backward<kCentered, T, kThreads>,
+              Grid{.blocks = plan.blocks, .threads = Team<kThreads>::kBlock, .shared = plan.shared}, gy, x, w, mean,
+              rstd, gx, scratch, rows, cols, plan);
+    if (!sums) return;
+    on.launch(norm_columns<T>, Grid{.blocks = {blocks_for(cols, 32), 2, 1}, .threads = kFinishThreads}, scratch,
+              std::int64_t{plan.blocks}, cols, gw, gb);
+  });
+}
+
+}  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(layer_norm)
 LEVIN_PICK(layer_norm_backward)
 LEVIN_PICK(rms_norm)
 LEVIN_PICK(rms_norm_backward)
-LEVIN_PICK(batch_norm_train)
-LEVIN_PICK(batch_norm_eval)
-LEVIN_PICK(batch_norm_backward)
-LEVIN_PICK(batch_norm_eval_backward)
-LEVIN_PICK(group_norm)
-LEVIN_PICK(group_norm_backward)
 }  // namespace levin::kernels::cpu
 #endif
 #else
@@ -209,271 +465,6 @@ void rms_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const
                        int64_t rows, int64_t cols) {
   norm_rows_backward<false>(on, gy, x, w, static_cast<const Accum<T>*>(nullptr), rstd, gx, gw, static_cast<W*>(nullptr),
                             rows, cols);
-}
-
-// ---- Per channel of [n, c, s]
-
-// Sums over n and s of each channel: total[k * c + channel]. term(V{}, channel, a, b) gives the terms of numbers a and
-// b of x and y at one place, V a vector or A; y may be null (b is then a).
-template <int kSums, class T, class Term>
-void channel_sums(const Cpu& on, const T* x, const T* y, int64_t n, int64_t c, int64_t s, Accum<T>* total,
-                  const Term& term) {
-  using A = Accum<T>;
-  if (s == 1) {  // rows of channels: column sums
-    const int64_t grain = rows_of_part(n, c);
-    std::vector<A> parts(size_t((n + grain - 1) / grain * kSums * c));
-    on.parallel_for(n, grain, [&](int64_t first, int64_t last) {
-      A* const part = parts.data() + first / grain * kSums * c;
-      WideRow<T> wide_x(c), wide_y(c);
-      for (int64_t i = first; i < last; ++i) {
-        const A* const a = wide_x.read(x + i * c, c);
-        const A* const b = y != nullptr ? wide_y.read(y + i * c, c) : a;
-#pragma GCC ivdep
-        for (int64_t j = 0; j < c; ++j) {
-          const Sums<A, kSums> t = term(A{}, j, a[j], b[j]);
-          for (int k = 0; k < kSums; ++k) part[k * c + j] += t.s[k];
-        }
-      }
-    });
-    return combine(parts, kSums * c, total);
-  }
-  constexpr int64_t tile = 4096;
-  on.parallel_for(c, std::max<int64_t>(1, rows_at_once(n * s)), [&](int64_t first, int64_t last) {
-    const int64_t length = std::min(s, tile);
-    WideRow<T> wide_x(length), wide_y(length);
-    for (int64_t j = first; j < last; ++j) {
-      double sum[kSums] = {};
-      for (int64_t i = 0; i < n; ++i)
-        for (int64_t at = 0; at < s; at += tile) {
-          const int64_t count = std::min(tile, s - at), offset = (i * c + j) * s + at;
-          const A* const a = wide_x.read(x + offset, count);
-          const A* const b = y != nullptr ? wide_y.read(y + offset, count) : a;
-          const Sums<A, kSums> t = sum_terms<kSums, A>(
-              count, [&]<class V>(V v, int64_t e)
-                         __attribute__((always_inline)) { return term(v, j, load<V>(a + e), load<V>(b + e)); });
-          for (int k = 0; k < kSums; ++k) sum[k] += double(t.s[k]);
-        }
-      for (int k = 0; k < kSums; ++k) total[k * c + j] = A(sum[k]);
-    }
-  });
-}
-
-// y = x * scale[channel] + shift[channel] after taking `center` away, all in [n, c, s].
-template <class T>
-void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Accum<T>* scale, const Accum<T>* shift,
-                    T* y, int64_t n, int64_t c, int64_t s) {
-  using A = Accum<T>;
-  on.parallel_for(n, rows_at_once(c * s), [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const T* const in = x + i * c * s;
-      T* const out = y + i * c * s;
-      if (s == 1) {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < c; ++j) out[j] = T((A(in[j]) - center[j]) * scale[j] + shift[j]);
-        continue;
-      }
-      for (int64_t j = 0; j < c; ++j) {
-        const A m = center[j], f = scale[j], h = shift[j];
-        const T* const from = in + j * s;
-        T* const to = out + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((A(from[e]) - m) * f + h);
-      }
-    }
-  });
-}
-
-// gx = gy * p[channel] + x * q[channel] + r[channel].
-template <class T>
-void channel_combine(const Cpu& on, const T* gy, const T* x, const Accum<T>* center, const Accum<T>* p,
-                     const Accum<T>* q, const Accum<T>* r, T* gx, int64_t n, int64_t c, int64_t s) {
-  using A = Accum<T>;
-  on.parallel_for(n, rows_at_once(c * s), [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const T *const g = gy + i * c * s, *const in = x + i * c * s;
-      T* const out = gx + i * c * s;
-      if (s == 1) {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < c; ++j) out[j] = T(A(g[j]) * p[j] + (A(in[j]) - center[j]) * q[j] + r[j]);
-        continue;
-      }
-      for (int64_t j = 0; j < c; ++j) {
-        const A m = center[j], a = p[j], b = q[j], h = r[j];
-        const T *const gs = g + j * s, *const from = in + j * s;
-        T* const to = out + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T(A(gs[e]) * a + (A(from[e]) - m) * b + h);
-      }
-    }
-  });
-}
-
-template <class T, class W>
-void batch_norm_train(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd,
-                      W* running_mean, W* running_var, int64_t n, int64_t c, int64_t s, double momentum, double eps) {
-  using A = Accum<T>;
-  const T* const none = nullptr;
-  const double count = double(n * s);
-  channel_sums<1>(
-      on, x, none, n, c, s, mean,
-      []<class V>(V, int64_t, V a, V) __attribute__((always_inline)) { return Sums<V, 1>{{a}}; });
-  for (int64_t j = 0; j < c; ++j) mean[j] = A(double(mean[j]) / count);
-  channel_sums<1>(
-      on, x, none, n, c, s, rstd, [mean]<class V>(V, int64_t j, V a, V) __attribute__((always_inline)) {
-        const V d = a - mean[j];
-        return Sums<V, 1>{{d * d}};
-      });
-  std::vector<A> scale = widened(w, c, A(1));
-  const std::vector<A> shift = widened(b, c, A(0));
-  for (int64_t j = 0; j < c; ++j) {
-    const double square = double(rstd[j]);
-    if (running_mean != nullptr)
-      running_mean[j] = W(A((1 - momentum) * double(A(running_mean[j])) + momentum * double(mean[j])));
-    if (running_var != nullptr)
-      running_var[j] = W(A((1 - momentum) * double(A(running_var[j])) + momentum * (square / (count - 1))));
-    rstd[j] = reciprocal_root(A(square / count), eps);
-    scale[size_t(j)] *= rstd[j];
-  }
-  channel_affine(on, x, mean, scale.data(), shift.data(), y, n, c, s);
-}
-
-template <class T, class W>
-void batch_norm_eval(const Cpu& on, const T* x, const W* w, const W* b, const W* running_mean, const W* running_var,
-                     T* y, int64_t n, int64_t c, int64_t s, double eps) {
-  using A = Accum<T>;
-  std::vector<A> scale = widened(w, c, A(1));
-  const std::vector<A> shift = widened(b, c, A(0)), center = widened(running_mean, c, A(0));
-  for (int64_t j = 0; j < c; ++j) scale[size_t(j)] *= reciprocal_root(A(running_var[j]), eps);
-  channel_affine(on, x, center.data(), scale.data(), shift.data(), y, n, c, s);
-}
-
-// sums: gb and gw of each channel, one after the other.
-template <class T>
-void batch_norm_sums(const Cpu& on, const T* gy, const T* x, const Accum<T>* mean, const Accum<T>* rstd, Accum<T>* sums,
-                     int64_t n, int64_t c, int64_t s) {
-  channel_sums<2>(
-      on, gy, x, n, c, s, sums, [ mean, rstd ]<class V>(V, int64_t j, V g, V a) __attribute__((always_inline)) {
-        return Sums<V, 2>{{g, g * ((a - mean[j]) * rstd[j])}};
-      });
-}
-
-template <class T, class W>
-void batch_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
-                         T* gx, W* gw, W* gb, int64_t n, int64_t c, int64_t s) {
-  using A = Accum<T>;
-  std::vector<A> sums(size_t(2 * c));
-  batch_norm_sums(on, gy, x, mean, rstd, sums.data(), n, c, s);
-  store(gb, sums.data(), c);
-  store(gw, sums.data() + c, c);
-  if (gx == nullptr) return;
-  // gx = w rstd (gy - mean(gy) - h mean(gy h)), h = (x - mean) rstd
-  std::vector<A> p = widened(w, c, A(1)), q(static_cast<size_t>(c)), r(static_cast<size_t>(c));
-  for (int64_t j = 0; j < c; ++j) {
-    const size_t k = size_t(j);
-    p[k] *= rstd[j];
-    q[k] = -p[k] * rstd[j] * A(double(sums[size_t(c) + k]) / double(n * s));
-    r[k] = -p[k] * A(double(sums[k]) / double(n * s));
-  }
-  channel_combine(on, gy, x, mean, p.data(), q.data(), r.data(), gx, n, c, s);
-}
-
-template <class T, class W>
-void batch_norm_eval_backward(const Cpu& on, const T* gy, const T* x, const W* w, const W* running_mean,
-                              const W* running_var, T* gx, W* gw, W* gb, int64_t n, int64_t c, int64_t s, double eps) {
-  using A = Accum<T>;
-  std::vector<A> scale = widened(w, c, A(1)), rstd(static_cast<size_t>(c));
-  const std::vector<A> center = widened(running_mean, c, A(0)), zero(size_t(c), A(0));
-  for (size_t k = 0; k < size_t(c); ++k) {
-    rstd[k] = reciprocal_root(A(running_var[k]), eps);
-    scale[k] *= rstd[k];
-  }
-  if (gw != nullptr || gb != nullptr) {
-    std::vector<A> sums(size_t(2 * c));
-    batch_norm_sums(on, gy, x, center.data(), rstd.data(), sums.data(), n, c, s);
-    store(gb, sums.data(), c);
-    store(gw, sums.data() + c, c);
-  }
-  if (gx != nullptr) channel_affine(on, gy, zero.data(), scale.data(), zero.data(), gx, n, c, s);
-}
-
-// ---- Per sample and group: the elements of a group are contiguous.
-
-template <class T, class W>
-void group_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd, int64_t n,
-                int64_t c, int64_t s, int64_t groups, double eps) {
-  using A = Accum<T>;
-  const std::vector<A> weight = widened(w, c, A(1)), bias = widened(b, c, A(0));
-  const A *const wide_w = weight.data(), *const wide_b = bias.data();
-  const int64_t width = c / groups, count = width * s;
-  on.parallel_for(n * groups, rows_at_once(count), [=](int64_t first, int64_t last) {
-    WideRow<T> row(count);
-    for (int64_t k = first; k < last; ++k) {
-      const A* const in = row.read(x + k * count, count);
-      const A mu = row_sum(in, count) / A(count);
-      const A square = sum_terms<1, A>(
-                           count,
-                           [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
-                             const V d = load<V>(in + i) - mu;
-                             return Sums<V, 1>{{d * d}};
-                           })
-                           .s[0];
-      mean[k] = mu;
-      rstd[k] = reciprocal_root(square / A(count), eps);
-      for (int64_t j = 0; j < width; ++j) {
-        const int64_t channel = k % groups * width + j;
-        const A scale = rstd[k] * wide_w[channel], shift = wide_b[channel];
-        const A* const from = in + j * s;
-        T* const to = y + k * count + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((from[e] - mu) * scale + shift);
-      }
-    }
-  });
-}
-
-template <class T, class W>
-void group_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
-                         T* gx, W* gw, W* gb, int64_t n, int64_t c, int64_t s, int64_t groups) {
-  using A = Accum<T>;
-  const std::vector<A> weight = widened(w, c, A(1));
-  const int64_t width = c / groups, count = width * s;
-  std::vector<A> sums(size_t(2 * n * c));  // of gy h and of gy, for each sample and channel
-  on.parallel_for(n * groups, rows_at_once(count), [&](int64_t first, int64_t last) {
-    WideRow<T> wide_g(count), wide_x(count);
-    for (int64_t k = first; k < last; ++k) {
-      const A *const g = wide_g.read(gy + k * count, count), *const in = wide_x.read(x + k * count, count);
-      const A mu = mean[k], scale = rstd[k];
-      A* const part = sums.data() + k / groups * 2 * c;
-      A shift = 0, slope = 0;
-      for (int64_t j = 0; j < width; ++j) {
-        const int64_t channel = k % groups * width + j;
-        const A *const gs = g + j * s, *const from = in + j * s;
-        const Sums<A, 2> t = sum_terms<2, A>(
-            s, [=]<class V>(V, int64_t e) __attribute__((always_inline)) {
-              const V u = load<V>(gs + e);
-              return Sums<V, 2>{{u * ((load<V>(from + e) - mu) * scale), u}};
-            });
-        part[channel] = t.s[0];
-        part[c + channel] = t.s[1];
-        slope += weight[size_t(channel)] * t.s[0];
-        shift += weight[size_t(channel)] * t.s[1];
-      }
-      if (gx == nullptr) continue;
-      shift /= A(count);
-      slope = slope * scale / A(count);
-      for (int64_t j = 0; j < width; ++j) {
-        const A own = weight[size_t(k % groups * width + j)];
-        const A *const gs = g + j * s, *const from = in + j * s;
-        T* const to = gx + k * count + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((gs[e] * own - shift - (from[e] - mu) * slope) * scale);
-      }
-    }
-  });
-  std::vector<A> total(size_t(2 * c));
-  combine(sums, 2 * c, total.data());
-  store(gw, total.data(), c);
-  store(gb, total.data() + c, c);
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -1,4 +1,4 @@
-#include "kernels/norm.cuh"
+#include "kernels/channel_norm.cuh"
 
 #include "kernels/rows_test.h"
 

@@ -1,9 +1,9 @@
 // Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
 // derivative to any order.
-#include "kernels/norm.cuh"
-
 #include "autograd/op_table.h"
+#include "kernels/channel_norm.cuh"
 #include "kernels/dispatch.h"
+#include "kernels/norm.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -81,11 +81,15 @@ struct NormBackward {
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
     Tensor gw = gradient_of(w_, x_, wanted[1]);
     Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
-    dispatch(Self::info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    const auto run = [&]<class T, class On>(const On& on, T) {
       using A = Accum<T>;
-      kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
-                                     ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
-    });
+      if constexpr (std::is_invocable_v<const Kernel&, const On&, const GradientPointers<T>&>)
+        kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
+                                       ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
+      else
+        fail_unsupported(Self::info, in, kFloats);
+    };
+    dispatch(Self::info, in, kFloats, run);
     gy = gy_;
     x = x_;
     w = w_;
@@ -110,7 +114,7 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
     const std::int64_t rows = x_.size(0), cols = x_.size(1);
-    return this->gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
       using A = Accum<T>;
       if constexpr (kCentered) {
         kernels::cpu::layer_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
@@ -118,7 +122,17 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
       } else {
         kernels::cpu::rms_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(rstd), p.gx, p.gw, rows, cols);
       }
-    });
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      const bool sums = p.gw != nullptr || p.gb != nullptr;
+      const Tensor parts =
+          empty({sums ? kernels::gpu::norm_rows_scratch<T>(rows, cols) : 0}, x_.device(), wide(x_.dtype()));
+      kernels::gpu::launch_norm_rows_backward<kCentered>(on, p.gy, p.x, p.w, kCentered ? ptr<const A>(mean) : nullptr,
+                                                         ptr<const A>(rstd), p.gx, p.gw, p.gb, rows, cols,
+                                                         ptr<A>(parts));
+    };
+    return this->gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -150,7 +164,7 @@ struct RowNorm {
     mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
     rstd = empty({rows}, in.device(), wide(in.dtype()));
     parameter_dtype = parameters_of(x_, w_, b_);
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
@@ -158,7 +172,14 @@ struct RowNorm {
         kernels::cpu::layer_norm(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows, cols, eps);
       else
         kernels::cpu::rms_norm(on, px, pw, ptr<T>(y), ptr<A>(rstd), rows, cols, eps);
-    });
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      kernels::gpu::launch_norm_rows<kCentered>(on, ptr<const T>(in), ptr_or_null<const A>(weight),
+                                                ptr_or_null<const A>(bias), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows,
+                                                cols, eps);
+    };
+    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
     w = w_;
     return y;

@@ -65,6 +65,7 @@ LEVIN_OP_CASE(layer_norm) {
   add({2, 3, 4}, Shape{4}, false);
   add({0, 4}, Shape{4}, true);
   add({9, 1000}, Shape{1000}, true);
+  add({3, 1100}, Shape{1100}, true);
   c.errors.push_back({"weight",
                       [] {
                         (void)layer_norm(zeros({2, 3}, cpu), zeros({2}, cpu), {});
@@ -90,7 +91,7 @@ LEVIN_OP_CASE(layer_norm) {
 
 LEVIN_OP_CASE(rms_norm) {
   OpCase c{.ops = {"rms_norm", "rms_norm_backward"}, .dtypes = kFloatDTypes, .ulps = 8, .sums = 10};
-  for (const Shape& x : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}, Shape{2, 2, 3}, Shape{9, 1000}}) {
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 5}, Shape{0, 4}, Shape{2, 2, 3}, Shape{9, 1000}, Shape{2, 1028}}) {
     const std::int64_t cols = x.back();
     c.samples.push_back({.inputs = {real(x), optional(real({cols}))},
                          .call = [](const Tensors& in) { return Tensors{rms_norm(in[0], in[1])}; },
