@@ -45,6 +45,7 @@ void check_finite(double norm) {
   fail<StateError>("clip_grad_norm_: the gradients' norm is ", norm, ", expected a finite number; nothing was scaled");
 }
 
+#if LEVIN_LAUNCHES
 // The device whose kernels clip, where it is not the cpu.
 Device device_of(const Parameters& parameters) {
   for (const ParamRef& p : parameters) {
@@ -53,7 +54,6 @@ Device device_of(const Parameters& parameters) {
   return Device::cpu();
 }
 
-#if LEVIN_LAUNCHES
 // The gradients as the kernels take them.
 class OnDevice {
  public:
