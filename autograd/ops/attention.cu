@@ -1,5 +1,6 @@
 // Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1.
-// Without mask and dropout it is a fused op; with them it is written in public ops.
+// Without mask and dropout it is a fused op; with them it is written in public ops. Devices have the fused forward for
+// 16-bit floats and heads of up to 128, and the rest of it in public ops.
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -7,6 +8,7 @@
 
 #include "autograd/op_table.h"
 #include "kernels/attention.cuh"
+#include "kernels/attention_device.cuh"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -60,6 +62,45 @@ void with_shape(const Form& form, const Tensor& q, const Tensor& k, const Tensor
                             .k_at = k_at,
                             .v_at = v_at});
 }
+
+// The matrices of t on a device, and how far apart those of neighbours in `batch` lie.
+template <class T>
+kernels::gpu::Lines<T, true> lines(const Tensor& t, const Shape& batch, std::int64_t (&apart)[kMaxRank]) {
+  kernels::gpu::Lines<T, true> l{ptr<T>(t),  t.stride(-2), t.stride(-1),
+                                 t.size(-2), t.size(-1),   t.stride(-1) == 1 && kernels::gpu::aligned16(ptr<T>(t))};
+  l.vectors = l.vectors && l.line_step % kernels::gpu::kVec<T> == 0;
+  const int skip = batch.rank() - (t.rank() - 2);
+  for (int d = 0; d < batch.rank(); ++d) {
+    apart[d] = d < skip || t.shape()[d - skip] == 1 ? 0 : t.strides()[d - skip];
+    l.vectors = l.vectors && apart[d] % kernels::gpu::kVec<T> == 0;
+  }
+  return l;
+}
+template <class T>
+void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
+               const Tensor& lse) {
+  if (y.numel() == 0) return;
+  const Shape& batch = form.batch;
+  kernels::Strided<3> at;
+  const auto q_lines = lines<T>(q, batch, at.steps[0]), k_lines = lines<T>(k, batch, at.steps[1]),
+             v_lines = lines<T>(v, batch, at.steps[2]);
+  at.rank = std::max(1, batch.rank());
+  for (int d = 0; d < batch.rank(); ++d) at.sizes[d] = kernels::Divider(batch[d]);
+  const kernels::gpu::AttentionRows s{.batches = batch.numel(),
+                                      .rows = q.size(-2),
+                                      .cols = k.size(-2),
+                                      .width = q.size(-1),
+                                      .out_width = v.size(-1),
+                                      .scale = static_cast<float>(form.scale),
+                                      .causal = form.causal};
+  kernels::gpu::attention(on, s, q_lines, k_lines, v_lines, at, ptr<T>(y), ptr<float>(lse));
+}
+// Whether a device has the fused forward.
+bool fits_device(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto head = [](const Tensor& t) { return t.size(-1) >= 1 && t.size(-1) <= kernels::gpu::kWidestHead; };
+  return itemsize(q.dtype()) == 2 && k.size(-2) > 0 && head(q) && head(v);
+}
+
 Shape batched(const Shape& batch, std::int64_t rows, std::int64_t cols) {
   return batch.inserted(batch.rank(), rows).inserted(batch.rank() + 1, cols);
 }
@@ -82,6 +123,7 @@ struct AttentionBackward {
     const auto like = [&](const Tensor& t) {
       return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
     };
+    if (gy_.device().launches()) return reference({gy_, q_, k_, v_}, form);
     std::array<Tensor, 3> out{like(q_), like(k_), like(v_)};
     dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
       using A = kernels::Accum<T>;
@@ -121,12 +163,16 @@ struct Attention {
     Tensor out = empty(batched(form.batch, q_.size(-2), v_.size(-1)), q_.device(), q_.dtype());
     lse = empty(form.batch.inserted(form.batch.rank(), q_.size(-2)), q_.device(),
                 q_.dtype() == DType::f64 ? DType::f64 : DType::f32);
-    dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
-      with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
-        kernels::cpu::attention(on, s, ptr<const T>(q_), ptr<const T>(k_), ptr<const T>(v_), ptr<T>(out),
-                                ptr<kernels::Accum<T>>(lse));
-      });
-    });
+    dispatch(info, q_, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
+                            kernels::cpu::attention(on, s, ptr<const T>(q_), ptr<const T>(k_), ptr<const T>(v_),
+                                                    ptr<T>(out), ptr<kernels::Accum<T>>(lse));
+                          });
+                        },
+                        [&]<kernels::gpu::TensorCoreHalf T>(const Gpu& on, T) {
+                          attention<T>(on, form, q_, k_, v_, out, lse);
+                        }});
     y = out;
     return out;
   }
@@ -187,7 +233,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   const double width = static_cast<double>(q.size(-1));
   const double scale = options.scale.value_or(width > 0 ? 1 / std::sqrt(width) : 1);
   const bool causal = options.causal == Causal::yes;
-  if (!options.mask.defined() && options.dropout_p == 0) {
+  if (!options.mask.defined() && options.dropout_p == 0 && (!q.device().launches() || fits_device(q, k, v))) {
     const Shape batch = broadcast_shapes(kOp, broadcast_shapes(kOp, batch_of(q), batch_of(k)), batch_of(v));
     return apply(Attention{{batch, scale, causal}}, q, k, v);
   }

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -113,6 +115,39 @@ LEVIN_OP_CASE(scaled_dot_product_attention) {
                       },
                       throws<ConfigError>, "dropout_p is 0.5 and generator is null"});
   return c;
+}
+
+TEST_CASE(
+    "attention on a device: 16-bit heads of every width it fuses, broadcast and strided batches, equal the cpu's") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  struct Case {
+    Shape q, k, v;
+  };
+  for (const Case& c :
+       {Case{{1, 70, 64}, {1, 70, 64}, {1, 70, 64}}, Case{{2, 1, 9, 100}, {1, 2, 80, 100}, {2, 2, 80, 40}},
+        Case{{1, 65, 128}, {1, 130, 128}, {1, 130, 128}}, Case{{3, 20}, {2, 20}, {2, 129}}}) {
+    for (const Causal causal : {Causal::no, Causal::yes}) {
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        if (c.v.back() > 128 && causal == Causal::yes) continue;  // too wide for the fused op
+        CAPTURE(text(c.q));
+        CAPTURE(text(dtype));
+        Generator g(1);
+        const auto make = [&](const Shape& s) { return randn(s, g, cpu, DType::f64).to(dtype); };
+        // Rows of q and k as a projection to two heads leaves them: every second one is the other head's.
+        const auto both = [](const Shape& s) { return s.with(s.rank() - 2, 2 * s[s.rank() - 2]); };
+        const auto head = [](const Tensor& t) { return slice(t, -2, 0, t.size(-2), 2); };
+        const Tensor q = make(both(c.q)), k = make(both(c.k)), v = make(c.v);
+        const Tensor want = scaled_dot_product_attention(head(q).to(DType::f64), head(k).to(DType::f64),
+                                                         v.to(DType::f64), {.causal = causal});
+        const Tensor got =
+            scaled_dot_product_attention(head(q.to(*device)), head(k.to(*device)), v.to(*device), {.causal = causal});
+        // A weight is rounded once and the result once; the weights of a row add up to 1 and |v| < 5.
+        const double eps = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+        CHECK(allclose(got.to(cpu).to(DType::f64), want, 0, 5 * 2 * eps));
+      }
+    }
+  }
 }
 
 TEST_CASE("attention of a row that may look at nothing is zero, and so are its gradients") {
