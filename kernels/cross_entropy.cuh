@@ -13,11 +13,14 @@
 //                          const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
 //     gy: [rows] for none, else [1]; gx: [rows, cols].
 //   first_bad_target(on, const int64_t* target, rows, cols, ignore_index): its row, or -1
+// On a device a target is checked by the kernel: see Note [Errors that kernels find]. cross_entropy takes the op's name for
+// that, and parts, 2 * cross_entropy_teams<T>(rows, cols) doubles of scratch memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "kernels/gpu.h"
 #include "kernels/softmax.cuh"
 
 namespace levin::kernels {
@@ -26,6 +29,175 @@ enum class Reduction : uint8_t { none, sum, mean };
 
 #define LEVIN_LEVEL_FILE "kernels/cross_entropy.cuh"
 #include "kernels/each_level.h"
+
+namespace levin::kernels::gpu {
+
+// What a row's target asks for.
+template <class T>
+struct Smoothed {
+  using A = Accum<T>;
+  std::int64_t ignore_index;
+  A rest, smooth;  // 1 - e and e / cols
+
+  Smoothed(std::int64_t ignore, double e, std::int64_t cols)
+      : ignore_index(ignore), rest(static_cast<A>(1 - e)), smooth(static_cast<A>(e / static_cast<double>(cols))) {}
+  __device__ bool counts(std::int64_t t, std::int64_t cols) const { return t != ignore_index && t >= 0 && t < cols; }
+};
+
+// A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team goes
+// over rows and leaves the sum of their losses and of their weights in parts [teams, 2]. A target that is no class is
+// reported, and its row counts as ignored.
+template <class T, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows(
+    const T* x, const std::int64_t* target, const T* w, T* losses, Accum<T>* lse, double* parts, std::int64_t rows,
+    std::int64_t cols, Smoothed<T> s, RowPlan plan, levin::detail::FaultSlot* faults, const char* op) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  constexpr int V = kVec<T>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  const std::int64_t team = std::int64_t{blockIdx.x} * Of::kRows + Of::row();
+  double loss_sum = 0, weight_sum = 0;
+  for (std::int64_t r = team; r < rows; r += std::int64_t{gridDim.x} * Of::kRows) {
+    const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
+    ExpSum<T> own;
+    each_chunk<kThreads>(plan, [&](std::int64_t c) { own.add(row.first(c)); });
+    const ExpSum<T> all = own.template over<Of>();
+    const A log = ::log(all.sum), total = all.top + log;
+    const std::int64_t t = target[r];
+    const bool counted = s.counts(t, cols);
+    A loss = 0, weight = 0;
+    if (counted) {
+      weight = w != nullptr ? A(w[t]) : A(1);
+      loss =
+          s.rest * weight * ((all.top - A(x[r * cols + t])) + log);  // lse - x[t] would lose the bits of a small loss
+    }
+    if (s.smooth != 0) {
+      A others = 0;
+      each_chunk<kThreads>(plan, [&](std::int64_t c) {
+        const Vec<T> v = row.again(c);
+        const Vec<T> of = w != nullptr ? read_chunk(w, c * V, cols, plan.vectors, T(0.0f)) : v;
+#pragma unroll
+        for (int j = 0; j < V; ++j)
+          if (c * V + j < cols) others += (total - A(v[j])) * (w != nullptr ? A(of[j]) : A(1));
+      });
+      others = Of::sum(others);
+      if (counted) loss += s.smooth * others;
+    }
+    loss_sum += double(loss);
+    weight_sum += double(weight);
+    if (Of::rank() != 0) continue;
+    lse[r] = total;
+    if (losses != nullptr) losses[r] = T(loss);
+    if (!counted && t != s.ignore_index) report_index(faults, op, t, cols);
+  }
+  if (Of::rank() == 0) {
+    parts[2 * team] = loss_sum;
+    parts[2 * team + 1] = weight_sum;
+  }
+}
+
+inline constexpr int kLossThreads = 256;
+template <class T>
+static __global__ __launch_bounds__(kLossThreads) void cross_entropy_total(const double* parts, std::int64_t teams,
+                                                                           T* out, Accum<T>* weight,
+                                                                           Reduction reduction) {
+  LEVIN_SHARED(double, scratch, kLossThreads / 32);
+  double loss = 0, shares = 0;
+  for (std::int64_t i = threadIdx.x; i < teams; i += kLossThreads) {
+    loss += parts[2 * i];
+    shares += parts[2 * i + 1];
+  }
+  loss = block_sum<kLossThreads>(loss, scratch);
+  shares = block_sum<kLossThreads>(shares, scratch);
+  if (threadIdx.x != 0) return;
+  *weight = Accum<T>(shares);
+  if (reduction == Reduction::sum) *out = T(Accum<T>(loss));
+  if (reduction == Reduction::mean) *out = T(Accum<T>(loss / shares));
+}
+
+// gx = (softmax(x) s - q) gy, where q are the shares of the classes in a row's target and s is their sum.
+template <class T, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_backward(
+    const T* gy, const T* x, const std::int64_t* target, const T* w, const Accum<T>* lse, const Accum<T>* weight, T* gx,
+    std::int64_t rows, std::int64_t cols, Smoothed<T> s, RowPlan plan, Reduction reduction) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  constexpr int V = kVec<T>;
+  A all = A(cols);
+  if (w != nullptr && s.smooth != 0) {
+    all = 0;
+    for (std::int64_t c = Of::rank(); c < cols; c += kThreads) all += A(w[c]);
+    all = Of::sum(all);
+  }
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    const std::int64_t t = target[r];
+    const bool counted = s.counts(t, cols);
+    A own = 0, scale = 0, even = 0;
+    const A total = lse[r];
+    if (counted) {
+      A up = A(gy[reduction == Reduction::none ? r : 0]);
+      if (reduction == Reduction::mean) up /= *weight;
+      own = up * s.rest * (w != nullptr ? A(w[t]) : A(1));
+      even = up * s.smooth;
+      scale = own + even * all;
+    }
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      Vec<T> v;
+      if (counted) {
+        v = read_chunk(x + r * cols, c * V, cols, plan.vectors, T(0.0f));
+        const Vec<T> of = w != nullptr && even != 0 ? read_chunk(w, c * V, cols, plan.vectors, T(0.0f)) : Vec<T>{};
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const A smooth = even == 0 ? A(0) : even * (w != nullptr ? A(of[j]) : A(1));
+          v[j] = T(exp_of<T>(A(v[j]) - total) * scale - smooth - (c * V + j == t ? own : A(0)));
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < V; ++j) v[j] = T(0.0f);
+      }
+      write_chunk(gx + r * cols, c * V, cols, plan.vectors, v);
+    });
+  }
+}
+
+// Teams of cross_entropy for the shape: `parts` has two numbers each.
+inline constexpr std::int64_t kLossBlocks = 132 * 16;
+template <class T>
+[[nodiscard]] std::int64_t cross_entropy_teams(std::int64_t rows, std::int64_t cols) {
+  std::int64_t teams = 0;
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const Grid grid = row_grid<kThreads>(plan_rows<T, kThreads>(cols, 1, {}), rows, 1, kLossBlocks);
+    teams = std::int64_t{grid.blocks.x} * Team<kThreads>::kRows;
+  });
+  return teams;
+}
+template <class T>
+void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const T* class_weight, T* out,
+                   Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
+                   std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
+    on.launch(cross_entropy_rows<T, kThreads>, row_grid<kThreads>(plan, rows, 1, kLossBlocks), x, target, class_weight,
+              reduction == Reduction::none ? out : nullptr, lse, parts, rows, cols,
+              Smoothed<T>(ignore_index, label_smoothing, cols), plan, on.faults(), op);
+  });
+  on.launch(cross_entropy_total<T>, Grid{.blocks = 1, .threads = kLossThreads}, parts,
+            cross_entropy_teams<T>(rows, cols), out, weight, reduction);
+}
+template <class T>
+void cross_entropy_backward(const Gpu& on, const T* gy, const T* x, const std::int64_t* target, const T* class_weight,
+                            const Accum<T>* lse, const Accum<T>* weight, T* gx, std::int64_t rows, std::int64_t cols,
+                            std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
+  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(cols, 0, {x, class_weight, gx});
+    on.launch(cross_entropy_rows_backward<T, kThreads>, row_grid<kThreads>(plan, rows, 0, kLossBlocks), gy, x, target,
+              class_weight, lse, weight, gx, rows, cols, Smoothed<T>(ignore_index, label_smoothing, cols), plan,
+              reduction);
+  });
+}
+
+}  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
 LEVIN_PICK(cross_entropy)

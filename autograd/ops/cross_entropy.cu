@@ -39,13 +39,14 @@ struct CrossEntropyBackward {
     gy = gy_;
     x = x_;
     Tensor gx = empty_like(x_);
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+    const Tensor g = gy_.contiguous(), logits = x_.contiguous();
+    dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
+      using kernels::cpu::cross_entropy_backward, kernels::gpu::cross_entropy_backward;
       using A = kernels::Accum<T>;
-      const Tensor g = gy_.contiguous(), logits = x_.contiguous();
-      kernels::cpu::cross_entropy_backward(
-          on, ptr<const T>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
-          optional_ptr<T>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx), x_.shape()[0],
-          x_.shape()[1], c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
+      cross_entropy_backward(on, ptr<const T>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
+                             optional_ptr<T>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx),
+                             x_.shape()[0], x_.shape()[1], c.ignore_index, c.label_smoothing,
+                             kernel_reduction(c.reduction));
     });
     return gx;
   }
@@ -83,13 +84,23 @@ struct CrossEntropy {
     Tensor out = empty(c.reduction == Reduction::none ? Shape{rows} : Shape{}, x_.device(), x_.dtype());
     lse = empty({rows}, x_.device(), accumulator(x_.dtype()));
     weight_sum = empty({1}, x_.device(), accumulator(x_.dtype()));
-    dispatch(info, x_, kFloats, [&]<class T>(const Cpu& on, T) {
+    const Tensor logits = x_.contiguous();
+    const std::int64_t* const target = ptr<const std::int64_t>(c.target.get());
+    const kernels::Reduction reduction = kernel_reduction(c.reduction);
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = kernels::Accum<T>;
-      const Tensor logits = x_.contiguous();
-      kernels::cpu::cross_entropy(on, ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
-                                  optional_ptr<T>(c.weight.get()), ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), rows,
-                                  cols, c.ignore_index, c.label_smoothing, kernel_reduction(c.reduction));
-    });
+      kernels::cpu::cross_entropy(on, ptr<const T>(logits), target, optional_ptr<T>(c.weight.get()), ptr<T>(out),
+                                  ptr<A>(lse), ptr<A>(weight_sum), rows, cols, c.ignore_index, c.label_smoothing,
+                                  reduction);
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = kernels::Accum<T>;
+      const Tensor parts = empty({2 * kernels::gpu::cross_entropy_teams<T>(rows, cols)}, x_.device(), DType::f64);
+      kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, optional_ptr<T>(c.weight.get()),
+                                  ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), ptr<double>(parts), rows, cols,
+                                  c.ignore_index, c.label_smoothing, reduction);
+    };
+    dispatch(info, x_, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
     return out;
   }
@@ -118,7 +129,7 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, const 
     fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", x.shape()[1], "], one for each class");
   }
 }
-// `target` is dense.
+// `target` is dense. On a device the kernel that reads it checks it.
 void check_range(const char* op, const Tensor& target, std::int64_t classes, std::int64_t ignore_index) {
   if (!target.device().is_cpu()) return;
   const std::int64_t* t = ptr<std::int64_t>(target);

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include "levin/stream.h"
+#include "tests/device.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -78,6 +81,7 @@ void add_samples(OpCase& c, bool cross) {
     if (!cross) continue;
     add({5, 4}, false, 0.1, -100, r);
     add({5, 4}, true, 0.3, 1, r);
+    add({3, 1030}, true, 0.1, 1, r);
     add({2, 3, 2, 2}, true, 0.2, 0, r);
   }
 }
@@ -186,6 +190,26 @@ TEST_CASE("cross-entropy agrees with PyTorch") {
                                  0.09881581703435029, -0.25725196782203136, 0.15843615078768103};
   const std::vector<double> got = x.grad().to_vector<double>();
   for (std::size_t i = 0; i < want.size(); ++i) CHECK(std::abs(got[i] - want[i]) < 1e-15);
+}
+
+TEST_CASE("cross-entropy on a device: a target that is no class is reported when the host waits, and work goes on") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor x = zeros({3, 4}, *device);
+  for (const std::int64_t bad : {std::int64_t{4}, std::int64_t{-1}}) {
+    const Tensor y = cross_entropy(x, tensor<std::int64_t>({0, bad, 3}, *device), {.reduction = Reduction::sum});
+    std::string message;
+    try {
+      (void)y.to(cpu);
+    } catch (const IndexError& e) { message = e.what(); }
+    CAPTURE(message);
+    CHECK(message.find("cross_entropy: index " + text(bad)) == 0);
+    CHECK(message.find("expected 0 to 3") != std::string::npos);
+    // The row was left out, the others are there, and the device works.
+    CHECK(std::abs(y.to(cpu).item() - 2 * std::log(4.0)) <= 8 * epsilon(DType::f32));
+    const Tensor good = cross_entropy(x, tensor<std::int64_t>({0, 1, 3}, *device));
+    CHECK(std::abs(good.to(cpu).item() - std::log(4.0)) <= 8 * epsilon(DType::f32));
+  }
 }
 
 }  // namespace levin::testing

@@ -28,7 +28,6 @@ constexpr std::string_view kCpuOnly[] = {
     "bernoulli",
     "bincount",
     "cat",
-    "cross_entropy",
     "cumsum",
     "dropout",
     "embedding",
