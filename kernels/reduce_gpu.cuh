@@ -311,28 +311,29 @@ inline Way way_of(const ReducePlan& plan, int v) {
     way.columns = {width, plan.kept_step[k], divide_up(items, across), static_cast<int>(across)};
     const std::int64_t blocks = outer * way.columns.tiles;
     if (!way.one_thread && blocks < kBlocks / 2)
-      way.chunks = std::clamp<std::int64_t>(plan.n / kChunkRows, 1, divide_up(kBlocks, blocks));
+      way.chunks = std::clamp<std::int64_t>(plan.n / kChunkRows, 1, kBlocks / blocks);
   } else if (plan.outputs < kBlocks / 2) {
-    way.chunks = std::clamp<std::int64_t>(plan.n / kChunkElements, 1,
-                                          divide_up(kBlocks, std::max<std::int64_t>(1, plan.outputs)));
+    way.chunks =
+        std::clamp<std::int64_t>(plan.n / kChunkElements, 1, kBlocks / std::max<std::int64_t>(1, plan.outputs));
   }
   return way;
 }
 
-// Elements a load: 16 bytes of floats; what is rare or costly to compute is loaded one by one.
+// Elements a load: 16 bytes of floats; what is rare or costly to compute is loaded one by one, which halves the kernels.
 template <class T, Reduce kOp, Map kMap>
-inline constexpr int kVector = kOp == Reduce::prod || kMap == Map::power       ? 1
-                               : std::is_floating_point_v<T> || sizeof(T) == 2 ? 16 / int(sizeof(T))
-                               : sizeof(T) == 1                                ? 4
-                                                                               : 1;
+constexpr int vector_of() {
+  if (kOp == Reduce::prod || kMap == Map::power) return 1;
+  if (sizeof(T) == 1) return 4;
+  return std::is_integral_v<T> || kMap == Map::nonzero ? 1 : 16 / int(sizeof(T));
+}
 
 inline bool all_multiples(std::int64_t v, const std::int64_t* steps, int count) {
   return std::all_of(steps, steps + std::max(count, 0), [v](std::int64_t step) { return step % v == 0; });
 }
 
-template <class T, class A, Reduce kOp, Map kMap, class O>
+// kMost: elements a load where addresses and sizes allow it.
+template <int kMost, class T, class A, Reduce kOp, Map kMap, class O>
 void launch(const Gpu& on, const T* x, const ReducePlan& plan, const ReduceOut<A, O>& out, double p_, const Way& way) {
-  constexpr int kMost = kVector<T, kOp, kMap>;
   const A p = static_cast<A>(p_);
   const bool aligned = reinterpret_cast<std::uintptr_t>(x) % (kMost * sizeof(T)) == 0;
   ReduceAt at;
@@ -391,16 +392,17 @@ template <Reduce kOp, Map kMap, class T, class A, class O, class F>
 void reduce(const Gpu& on, const T* x, const ReducePlan& plan, Finish finish, O* out, const A* shift, double p,
             F&& scratch) {
   if (plan.outputs == 0) return;
-  const reduce_detail::Way way = reduce_detail::way_of(plan, reduce_detail::kVector<T, kOp, kMap>);
+  constexpr int kMost = reduce_detail::vector_of<T, kOp, kMap>();
+  const reduce_detail::Way way = reduce_detail::way_of(plan, kMost);
   A* parts = way.chunks > 1 ? scratch(way.chunks * plan.outputs) : nullptr;
-  reduce_detail::launch<T, A, kOp, kMap, O>(on, x, plan, {.out = out, .parts = parts, .shift = shift, .finish = finish},
-                                            p, way);
+  reduce_detail::launch<kMost, T, A, kOp, kMap, O>(
+      on, x, plan, {.out = out, .parts = parts, .shift = shift, .finish = finish}, p, way);
   if (!parts) return;
   const Shape shape = way.by_column ? Shape{way.chunks, plan.outputs} : Shape{plan.outputs, way.chunks};
   const ReducePlan rest(shape, contiguous_strides(shape), way.by_column ? 1u : 2u);
-  reduce_detail::Way join = reduce_detail::way_of(rest, reduce_detail::kVector<A, kOp, Map::value>);
+  reduce_detail::Way join = reduce_detail::way_of(rest, 1);
   join.chunks = 1;
-  reduce_detail::launch<A, A, kOp, Map::value, O>(
+  reduce_detail::launch<1, A, A, kOp, Map::value, O>(
       on, parts, rest, {.out = out, .parts = nullptr, .shift = shift, .finish = finish}, 0, join);
 }
 

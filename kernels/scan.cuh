@@ -128,7 +128,7 @@ struct Walk {
     down = kWalkThreads / across;
     const std::int64_t blocks = (lines + across - 1) / across, least = down * per_thread * 4;
     if (blocks > 0 && blocks < kBlocks / 2) {
-      chunks = std::min((kBlocks + blocks - 1) / blocks, std::max<std::int64_t>(1, n / least));
+      chunks = std::min(kBlocks / blocks, std::max<std::int64_t>(1, n / least));
     }
     per_chunk = (n + chunks - 1) / chunks;
     chunks = per_chunk > 0 ? (n + per_chunk - 1) / per_chunk : 1;

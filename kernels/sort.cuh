@@ -202,18 +202,25 @@ struct SortLines {
   std::int64_t n, inner, count;  // the first `count` of each line's order are written
   bool descending;
 
-  __device__ const T* line(std::int64_t l) const {
-    const std::int64_t o = l / inner;
-    return x + o * n * inner + (l - o * inner);
-  }
-  __device__ SortItem<T> item(std::int64_t l, std::int64_t k) const {
-    const auto key = sort_detail::key_of(line(l)[k * inner]);
-    return {descending ? static_cast<sort_detail::Key<T>>(~key) : key, static_cast<std::uint32_t>(k)};
-  }
-  __device__ void put(std::int64_t l, std::int64_t k, std::uint32_t at) const {
-    const std::int64_t o = l / inner, to = (o * count + k) * inner + (l - o * inner);
-    values[to] = line(l)[at * inner];
-    indices[to] = at;
+  // One of them: its elements are x[k * inner], its results stand at to[k * inner].
+  struct Line {
+    const T* x;
+    T* values;
+    std::int64_t* indices;
+    std::int64_t inner;
+    bool descending;
+    __device__ SortItem<T> item(std::int64_t k) const {
+      const auto key = sort_detail::key_of(x[k * inner]);
+      return {descending ? static_cast<sort_detail::Key<T>>(~key) : key, static_cast<std::uint32_t>(k)};
+    }
+    __device__ void put(std::int64_t k, std::uint32_t at) const {
+      values[k * inner] = x[at * inner];
+      indices[k * inner] = at;
+    }
+  };
+  __device__ Line line(std::int64_t l) const {
+    const std::int64_t o = l / inner, rest = l - o * inner, to = o * count * inner + rest;
+    return {x + o * n * inner + rest, values + to, indices + to, inner, descending};
   }
   // Behind every item.
   __device__ static SortItem<T> last() { return {std::numeric_limits<sort_detail::Key<T>>::max(), 0xffffffffu}; }
@@ -249,9 +256,10 @@ __global__ void __launch_bounds__(kSortThreads)
   const std::int64_t tiles = (m + kSortTile - 1) / kSortTile;
   for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
     const std::int64_t l = t / tiles, tile = t - l * tiles, first = tile * kSortTile;
+    const auto line = lines.line(l);
     const int own = static_cast<int>(m - first < kSortTile ? m - first : kSortTile);
     for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
-      items[i] = i >= own ? lines.last() : from ? from[l * m + first + i] : lines.item(l, first + i);
+      items[i] = i >= own ? lines.last() : from ? from[l * m + first + i] : line.item(first + i);
     }
     __syncthreads();
     sort_shared(items, size);
@@ -260,7 +268,7 @@ __global__ void __launch_bounds__(kSortThreads)
       if (to) {
         to[l * to_m + tile * keep + i] = items[i];
       } else {
-        lines.put(l, i, items[i].at);
+        line.put(i, items[i].at);
       }
     }
     __syncthreads();
@@ -305,18 +313,29 @@ __global__ void __launch_bounds__(kSortThreads)
     }
     __syncthreads();
     const int start = static_cast<int>(threadIdx.x) * kSortRun;
+    I merged[kSortRun];
     if (start < own) {
-      const int stop = start + kSortRun < own ? start + kSortRun : own;
       int in_a = merge_border(items, from_a, items + from_a, from_b, start), in_b = from_a + start - in_a;
-      for (int i = start; i < stop; ++i) {
-        const bool take_a = in_b >= own || (in_a < from_a && items[in_a] < items[in_b]);
-        const I next = items[take_a ? in_a++ : in_b++];
-        const std::int64_t at = first + i;
-        if (to) {
-          to[l * n + at] = next;
-        } else if (at < lines.count) {
-          lines.put(l, at, next.at);
-        }
+#pragma unroll
+      for (int j = 0; j < kSortRun; ++j) {
+        const bool has_a = in_a < from_a, has_b = in_b < own;
+        if (!has_a && !has_b) break;
+        const bool take_a = !has_b || (has_a && items[in_a] < items[in_b]);
+        merged[j] = items[take_a ? in_a++ : in_b++];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kSortRun; ++j) {
+      if (start + j < own) items[start + j] = merged[j];
+    }
+    __syncthreads();
+    const auto line = lines.line(l);
+    for (int i = static_cast<int>(threadIdx.x); i < own; i += kSortThreads) {
+      if (to) {
+        to[l * n + first + i] = items[i];
+      } else if (first + i < lines.count) {
+        line.put(first + i, items[i].at);
       }
     }
     __syncthreads();

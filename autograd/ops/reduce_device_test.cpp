@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "levin/ops.h"
+#include "levin/stream.h"
 #include "tests/device.h"
 #include "tests/skip.h"
+#if defined(LEVIN_SIMT)
+#include "kernels/simt/run.h"
+#endif
 
 namespace levin {
 namespace {
@@ -212,6 +216,32 @@ TEST_CASE("sort and topk on a device: tiles, merges and equal values give the cp
   const Tensor x = from_data(odd, {6}, Device::cpu()).to(DType::f16).to(*device);
   CHECK(values(argsort(x)) == Values{1, 0, 4, 5, 3, 2});
   CHECK(values(argsort(x, -1, Order::descending)) == Values{2, 3, 5, 0, 4, 1});
+}
+
+TEST_CASE("reductions, cumsum, sort and topk on a device: cut work has the same bits in every order and in a graph") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor line = drawn({20003}, 6, DType::f32).to(*device), rows = drawn({700, 30}, 7, DType::f32).to(*device);
+  const auto work = [&] {
+    const ValuesIndices sorted = sort(narrow(line, 0, 0, 5000)), few = topk(line, 100), top = max(line, 0);
+    return std::vector<Tensor>{sum(line),     sum(rows, {0}), cumsum(line, 0), cumsum(rows, 0),
+                               sorted.values, sorted.indices, few.values,      few.indices,
+                               top.values,    top.indices,    var(rows, {0}),  logsumexp(line, {})};
+  };
+  const std::vector<Tensor> want = work();
+  std::vector<Tensor> got;
+  Graph graph(Stream::current(*device), [&] { got = work(); });
+  graph.replay();
+  for (std::size_t k = 0; k < want.size(); ++k) CHECK_MESSAGE(values(got[k]) == values(want[k]), "result " << k);
+#if defined(LEVIN_SIMT)
+  for (const simt::Schedule schedule : simt::kSchedules) {
+    CAPTURE(simt::name(schedule));
+    simt::set_schedule(schedule, 17);
+    got = work();
+    simt::set_schedule(simt::Schedule::ascending);
+    for (std::size_t k = 0; k < want.size(); ++k) CHECK_MESSAGE(values(got[k]) == values(want[k]), "result " << k);
+  }
+#endif
 }
 
 }  // namespace levin
