@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
   const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const auto fetch = [&](const Lines<T, true>& from, int64_t line, T* to) {
-#pragma unroll
+#pragma unroll 1  // addresses of all copies at once would not fit beside the sums
     for (int c = 0; c < kWidth / 16; ++c) {
       const int id = thread + c * kAttentionThreads, row = id / (kWidth / 8), col = id % (kWidth / 8) * 8;
       from.put(to + row * kPitch + col, line + row, col);

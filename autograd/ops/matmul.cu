@@ -6,6 +6,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_device.cuh"
+#include "kernels/gemm_library.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -24,10 +25,17 @@ Matrix<T> matrix(const Tensor& t) {
 }
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
-// One product a batch index, on a device: what cpu::gemm_batched does, with memory for parts of long sums.
+// One product a batch index, on a device: what cpu::gemm_batched does, with memory for parts of long sums. With CUDA the
+// large ones go to cuBLASLt.
 template <class T>
 void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batch, const GemmSize& size,
                   const Matrix<T>& a, const Matrix<T>& b, kernels::gpu::Target<T> to) {
+#if defined(LEVIN_CUDA)
+  if (const auto product = kernels::library_product<T>(batch, size, a, b, to.y, to.row_step, to.col_bias)) {
+    const Tensor workspace = empty({kernels::lib::kCublasWorkspace}, y.device(), DType::u8);
+    if (kernels::lib::cublas_multiply(*product, ptr<std::uint8_t>(workspace), on.stream)) return;
+  }
+#endif
   std::int64_t batches = 1;
   for (const BatchDim& dim : batch) batches *= dim.size;
   const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, batches);

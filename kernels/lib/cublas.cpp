@@ -1,0 +1,142 @@
+// Matrix products by cuBLASLt.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+
+#include "kernels/gemm_library.h"
+#include "levin/error.h"
+
+namespace levin::kernels::lib {
+namespace {
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  fail<CudaError>("cublas: ", call, " failed: ", cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::f64) return CUDA_R_64F;
+  if (dtype == DType::f16) return CUDA_R_16F;
+  if (dtype == DType::bf16) return CUDA_R_16BF;
+  return CUDA_R_32F;
+}
+
+// One shape's descriptors and algorithm.
+struct Plan {
+  cublasLtMatmulDesc_t form = nullptr;
+  cublasLtMatrixLayout_t x = nullptr, y = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool found = false;
+};
+
+template <class V>
+void set(cublasLtMatmulDesc_t form, cublasLtMatmulDescAttributes_t what, const V& value) {
+  check(cublasLtMatmulDescSetAttribute(form, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+
+cublasLtMatrixLayout_t layout(const LibraryProduct& p, int64_t rows, int64_t cols, int64_t ld, int64_t apart) {
+  cublasLtMatrixLayout_t l = nullptr;
+  check(cublasLtMatrixLayoutCreate(&l, type_of(p.dtype), uint64_t(rows), uint64_t(cols), ld),
+        "cublasLtMatrixLayoutCreate");
+  const auto batches = int32_t(p.batches);
+  check(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches),
+        "cublasLtMatrixLayoutSetAttribute");
+  check(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart, sizeof apart),
+        "cublasLtMatrixLayoutSetAttribute");
+  return l;
+}
+
+Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
+  Plan plan;
+  const bool wide = p.dtype == DType::f64;
+  // Sums in f32 without TF32: what PyTorch does by default.
+  check(cublasLtMatmulDescCreate(&plan.form, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                 wide ? CUDA_R_64F : CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  set(plan.form, CUBLASLT_MATMUL_DESC_TRANSA, p.x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.form, CUBLASLT_MATMUL_DESC_TRANSB, p.y.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias) {
+    set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan.form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  plan.x = layout(p, p.x.rows, p.x.cols, p.x.ld, p.x.apart);
+  plan.y = layout(p, p.y.rows, p.y.cols, p.y.ld, p.y.apart);
+  plan.d = layout(p, p.rows, p.cols, p.ld, p.apart);
+
+  cublasLtMatmulPreference_t wishes = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&wishes), "cublasLtMatmulPreferenceCreate");
+  const auto bytes = uint64_t(kCublasWorkspace);
+  check(cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+        "cublasLtMatmulPreferenceSetAttribute");
+  // A plan serves other tensors of its shape as well, so it counts on no more than what all of them have.
+  const auto alignment = uint32_t(kLibraryAlignment);
+  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    check(cublasLtMatmulPreferenceSetAttribute(wishes, what, &alignment, sizeof alignment),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes, 1, &best, &count);
+  (void)cublasLtMatmulPreferenceDestroy(wishes);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
+  plan.algorithm = best.algo;
+  return plan;
+}
+
+// Made on first use and kept until the process ends: the CUDA runtime may be gone before static objects are.
+struct Cache {
+  std::mutex mutex;
+  std::map<int, cublasLtHandle_t> handles;
+  std::map<std::array<int64_t, 19>, Plan> plans;
+};
+Cache& cache() {
+  static Cache* const c = new Cache;
+  return *c;
+}
+
+}  // namespace
+
+bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
+  const int device = stream.device().index();
+  int before = 0;
+  (void)cudaGetDevice(&before);
+  if (before != device) (void)cudaSetDevice(device);
+  struct Back {
+    int before, now;
+    ~Back() {
+      if (before != now) (void)cudaSetDevice(before);
+    }
+  } const back{before, device};
+
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);  // also of the plan's bias pointer
+  cublasLtHandle_t& handle = c.handles[device];
+  if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
+  const std::array<int64_t, 19> key{
+      device,    int64_t(p.dtype),  p.rows,   p.cols,         p.depth,  p.ld,           p.apart,
+      p.batches, p.bias != nullptr, p.x.rows, p.x.cols,       p.x.ld,   p.x.transposed, p.x.apart,
+      p.y.rows,  p.y.cols,          p.y.ld,   p.y.transposed, p.y.apart};
+  auto at = c.plans.find(key);
+  if (at == c.plans.end()) at = c.plans.emplace(key, make_plan(handle, p)).first;
+  const Plan& plan = at->second;
+  if (!plan.found) return false;
+  if (p.bias) set(plan.form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const float one = 1, zero = 0;
+  const double wide_one = 1, wide_zero = 0;
+  const bool wide = p.dtype == DType::f64;
+  check(
+      cublasLtMatmul(handle, plan.form, wide ? static_cast<const void*>(&wide_one) : &one, p.x.data, plan.x, p.y.data,
+                     plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d, plan.d,
+                     &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle())),
+      "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace levin::kernels::lib
