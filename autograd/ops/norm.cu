@@ -81,15 +81,11 @@ struct NormBackward {
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
     Tensor gw = gradient_of(w_, x_, wanted[1]);
     Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
-    const auto run = [&]<class T, class On>(const On& on, T) {
+    dispatch(Self::info, in, kFloats, [&]<class T>(const auto& on, T) {
       using A = Accum<T>;
-      if constexpr (std::is_invocable_v<const Kernel&, const On&, const GradientPointers<T>&>)
-        kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
-                                       ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
-      else
-        fail_unsupported(Self::info, in, kFloats);
-    };
-    dispatch(Self::info, in, kFloats, run);
+      kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
+                                     ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
+    });
     gy = gy_;
     x = x_;
     w = w_;
@@ -232,6 +228,21 @@ Sizes sizes_of(const Tensor& x) {
 // A parameter [c] beside x [n, c, s].
 Tensor per_channel(const Tensor& p, DType t) { return reshape(cast(p, t), {1, p.numel(), 1}); }
 
+// Scratch memory of the kernels: partial sums, and `rows` rows of coefficients.
+template <class T>
+struct ChannelScratch {
+  kernels::gpu::ChannelPlan plan;
+  Tensor sums, table;
+  ChannelScratch(const Tensor& x, std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t rows)
+      : plan(kernels::gpu::plan_channels<T>(n, c, s)),
+        sums(empty({plan.scratch()}, x.device(), DType::f64)),
+        table(empty({4 * rows}, x.device(), wide(x.dtype()))) {}
+  [[nodiscard]] double* parts() const { return ptr<double>(sums); }
+  [[nodiscard]] kernels::gpu::Coefficients<Accum<T>>* coefficients() const {
+    return reinterpret_cast<kernels::gpu::Coefficients<Accum<T>>*>(ptr<Accum<T>>(table));
+  }
+};
+
 struct GroupNormBackward : NormBackward<GroupNormBackward> {
   static constexpr OpInfo info{.name = "group_norm_backward"};
   std::int64_t groups;
@@ -240,11 +251,18 @@ struct GroupNormBackward : NormBackward<GroupNormBackward> {
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
     const Sizes z = sizes_of(x_);
-    return gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
       using A = Accum<T>;
       kernels::cpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
                                         z.n, z.c, z.s, groups);
-    });
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(x_, 1, z.n * z.c, z.s, z.n * z.c);
+      kernels::gpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                        z.n, z.c, z.s, groups, scratch.plan, scratch.parts(), scratch.coefficients());
+    };
+    return gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -277,12 +295,19 @@ struct GroupNorm {
     mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
     rstd = empty_like(mean);
     parameter_dtype = parameters_of(x_, w_, b_);
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
-      kernels::cpu::group_norm(on, static_cast<const T*>(ptr<T>(in)), static_cast<const A*>(ptr_or_null<A>(weight)),
-                               static_cast<const A*>(ptr_or_null<A>(bias)), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n,
-                               z.c, z.s, groups, eps);
-    });
+      kernels::cpu::group_norm(on, ptr<const T>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
+                               ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, eps);
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(in, 1, z.n * groups, z.c / groups * z.s, z.n * z.c);
+      kernels::gpu::group_norm(on, ptr<const T>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
+                               ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, scratch.plan, eps,
+                               scratch.parts(), scratch.coefficients());
+    };
+    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
     w = w_;
     return y;
@@ -304,7 +329,7 @@ struct BatchNormBackward : NormBackward<BatchNormBackward> {
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
     const Sizes z = sizes_of(x_);
     const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
-    return gradients(gy_, x_, w_, [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
       using A = Accum<T>;
       if (training()) {
         kernels::cpu::batch_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
@@ -313,7 +338,20 @@ struct BatchNormBackward : NormBackward<BatchNormBackward> {
         kernels::cpu::batch_norm_eval_backward(on, p.gy, p.x, p.w, ptr<const A>(m), ptr<const A>(v), p.gx, p.gw, p.gb,
                                                z.n, z.c, z.s, eps);
       }
-    });
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(x_, z.n, z.c, z.s, z.c);
+      if (training()) {
+        kernels::gpu::batch_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          scratch.plan, scratch.parts(), scratch.coefficients());
+      } else {
+        const Tensor r = empty_like(v);
+        kernels::gpu::batch_norm_eval_backward(on, p.gy, p.x, p.w, ptr<const A>(m), ptr<const A>(v), p.gx, p.gw, p.gb,
+                                               scratch.plan, eps, scratch.parts(), scratch.coefficients(), ptr<A>(r));
+      }
+    };
+    return gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
   }
 
   std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
@@ -353,7 +391,7 @@ struct BatchNorm {
       unbiased = empty({z.c}, in.device(), wide(in.dtype()));
     }
     const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
-    dispatch(info, in, kFloats, [&]<class T>(const Cpu& on, T) {
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
@@ -367,7 +405,21 @@ struct BatchNorm {
         kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const A*>(ptr<A>(m)),
                                       static_cast<const A*>(ptr<A>(v)), ptr<T>(y), z.n, z.c, z.s, eps);
       }
-    });
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
+      const ChannelScratch<T> scratch(in, z.n, z.c, z.s, z.c);
+      if (training) {
+        kernels::gpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(unbiased),
+                                       scratch.plan, eps, scratch.parts(), scratch.coefficients());
+      } else {
+        kernels::gpu::batch_norm_eval(on, px, pw, pb, ptr<const A>(m), ptr<const A>(v), ptr<T>(y), z.n, z.c, z.s, eps,
+                                      scratch.coefficients());
+      }
+    };
+    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
     if (training) {
       *batch_mean = mean.clone();
       *batch_var = unbiased;

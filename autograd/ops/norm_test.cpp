@@ -135,6 +135,8 @@ LEVIN_OP_CASE(group_norm) {
   add({1, 4, 2, 2}, 4, false);
   add({2, 2}, 1, true);
   add({0, 4, 3}, 2, true);
+  add({2, 4, 4, 8}, 2, true);
+  add({1, 2, 50, 90}, 1, true);
   c.errors.push_back({"groups",
                       [] {
                         (void)group_norm(zeros({2, 4, 3}, cpu), 3, {}, {});
@@ -149,7 +151,7 @@ LEVIN_OP_CASE(batch_norm) {
   OpCase c{.ops = {"batch_norm", "batch_norm_backward"},
            .dtypes = kFloatDTypes,
            .ulps = 8,
-           .sums = 10,
+           .sums = 20,
            .no_single = "training needs two values a channel"};
   const auto add = [&](Shape x, bool affine) {
     OpSample s{.inputs = {real(x)},
@@ -172,6 +174,8 @@ LEVIN_OP_CASE(batch_norm) {
   add({3, 2, 2, 1}, false);
   add({2, 0}, true);
   add({9, 7, 5, 11}, true);
+  add({130, 33}, true);
+  add({2, 1, 33, 64}, true);
   c.errors.push_back({"one value",
                       [] {
                         (void)batch_norm_train(zeros({1, 3}, cpu), {}, {});
@@ -187,7 +191,7 @@ LEVIN_OP_CASE(batch_norm) {
 
 LEVIN_OP_CASE(batch_norm_eval) {
   OpCase c{.ops = {"batch_norm"}, .dtypes = kFloatDTypes, .ulps = 8};
-  for (const Shape& x : {Shape{1, 1}, Shape{3, 2, 2}, Shape{0, 2}}) {
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 2, 2}, Shape{0, 2}, Shape{2, 3, 16}}) {
     const std::int64_t spatial = product_from(x, 2), channels = x[1];
     c.samples.push_back(
         {.inputs = {real(x), optional(real({channels})), optional(real({channels})), constant({channels}),

@@ -23,8 +23,6 @@ Tensors moved(const Tensors& inputs, Device device) {
 
 // Cases whose ops have no kernels for devices yet. A case that runs may not stand here.
 constexpr std::string_view kCpuOnly[] = {
-    "batch_norm",
-    "batch_norm_eval",
     "bernoulli",
     "bincount",
     "cat",
@@ -33,7 +31,6 @@ constexpr std::string_view kCpuOnly[] = {
     "embedding",
     "flip",
     "gather",
-    "group_norm",
     "index_add",
     "index_select",
     "masked_select",
