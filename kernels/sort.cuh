@@ -10,7 +10,7 @@
 // The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
 //
 // Note [Sorting on a GPU]
-// Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kTile items in
+// Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kOrderTile items in
 // shared memory by a bitonic network; longer lines are merged from sorted runs, two by two: each block makes one tile of
 // a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared memory. For a
 // small k only the first k of every tile go on to the next round.
@@ -188,7 +188,7 @@ void topk(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer,
 
 namespace levin::kernels::gpu {
 
-inline constexpr int kSortTile = 2048, kSortThreads = 256, kSortRun = kSortTile / kSortThreads;
+inline constexpr int kOrderTile = 2048, kOrderThreads = 256, kOrderRun = kOrderTile / kOrderThreads;
 
 template <class T>
 using SortItem = sort_detail::Item<sort_detail::Key<T>>;
@@ -245,19 +245,19 @@ __device__ void sort_shared(I* items, int size) {
   }
 }
 
-// Sorts tiles of at most kSortTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile go
+// Sorts tiles of at most kOrderTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile go
 // to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is 1.
 // size: the power of two that a tile is filled up to.
 template <class T>
-__global__ void __launch_bounds__(kSortThreads)
+__global__ void __launch_bounds__(kOrderThreads)
     sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size,
                std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
-  LEVIN_SHARED(SortItem<T>, items, kSortTile);
-  const std::int64_t tiles = (m + kSortTile - 1) / kSortTile;
+  LEVIN_SHARED(SortItem<T>, items, kOrderTile);
+  const std::int64_t tiles = (m + kOrderTile - 1) / kOrderTile;
   for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
-    const std::int64_t l = t / tiles, tile = t - l * tiles, first = tile * kSortTile;
+    const std::int64_t l = t / tiles, tile = t - l * tiles, first = tile * kOrderTile;
     const auto line = lines.line(l);
-    const int own = static_cast<int>(m - first < kSortTile ? m - first : kSortTile);
+    const int own = static_cast<int>(m - first < kOrderTile ? m - first : kOrderTile);
     for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
       items[i] = i >= own ? lines.last() : from ? from[l * m + first + i] : line.item(first + i);
     }
@@ -290,34 +290,34 @@ __device__ N merge_border(const I* a, N na, const I* b, N nb, N i) {
   return low;
 }
 
-// Merges neighbouring sorted runs of `run` items (a multiple of kSortTile) of each line. A block makes a tile. Results are
+// Merges neighbouring sorted runs of `run` items (a multiple of kOrderTile) of each line. A block makes a tile. Results are
 // written where `to` is null.
 template <class T>
-__global__ void __launch_bounds__(kSortThreads)
+__global__ void __launch_bounds__(kOrderThreads)
     sort_merge(SortLines<T> lines, std::int64_t count, const SortItem<T>* from, std::int64_t run, SortItem<T>* to) {
   using I = SortItem<T>;
-  LEVIN_SHARED(I, items, kSortTile);
+  LEVIN_SHARED(I, items, kOrderTile);
   const std::int64_t n = lines.n, wanted = to ? n : lines.count;
-  const std::int64_t tiles = (wanted + kSortTile - 1) / kSortTile;
+  const std::int64_t tiles = (wanted + kOrderTile - 1) / kOrderTile;
   for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
-    const std::int64_t l = t / tiles, first = (t - l * tiles) * kSortTile;
+    const std::int64_t l = t / tiles, first = (t - l * tiles) * kOrderTile;
     const std::int64_t base = first / (2 * run) * (2 * run), middle = base + run < n ? base + run : n;
     const std::int64_t end = base + 2 * run < n ? base + 2 * run : n;
     const I *a = from + l * n + base, *b = from + l * n + middle;
     const std::int64_t na = middle - base, nb = end - middle;
-    const std::int64_t i0 = first - base, i1 = i0 + kSortTile < na + nb ? i0 + kSortTile : na + nb;
+    const std::int64_t i0 = first - base, i1 = i0 + kOrderTile < na + nb ? i0 + kOrderTile : na + nb;
     const std::int64_t a0 = merge_border(a, na, b, nb, i0), a1 = merge_border(a, na, b, nb, i1);
     const int from_a = static_cast<int>(a1 - a0), own = static_cast<int>(i1 - i0), from_b = own - from_a;
-    for (int i = static_cast<int>(threadIdx.x); i < own; i += kSortThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < own; i += kOrderThreads) {
       items[i] = i < from_a ? a[a0 + i] : b[i0 - a0 + (i - from_a)];
     }
     __syncthreads();
-    const int start = static_cast<int>(threadIdx.x) * kSortRun;
-    I merged[kSortRun];
+    const int start = static_cast<int>(threadIdx.x) * kOrderRun;
+    I merged[kOrderRun];
     if (start < own) {
       int in_a = merge_border(items, from_a, items + from_a, from_b, start), in_b = from_a + start - in_a;
 #pragma unroll
-      for (int j = 0; j < kSortRun; ++j) {
+      for (int j = 0; j < kOrderRun; ++j) {
         const bool has_a = in_a < from_a, has_b = in_b < own;
         if (!has_a && !has_b) break;
         const bool take_a = !has_b || (has_a && items[in_a] < items[in_b]);
@@ -326,12 +326,12 @@ __global__ void __launch_bounds__(kSortThreads)
     }
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < kSortRun; ++j) {
+    for (int j = 0; j < kOrderRun; ++j) {
       if (start + j < own) items[start + j] = merged[j];
     }
     __syncthreads();
     const auto line = lines.line(l);
-    for (int i = static_cast<int>(threadIdx.x); i < own; i += kSortThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < own; i += kOrderThreads) {
       if (to) {
         to[l * n + first + i] = items[i];
       } else if (first + i < lines.count) {
@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(kSortThreads)
 namespace sort_detail {
 using namespace kernels::sort_detail;
 
-inline Grid grid(std::int64_t blocks, unsigned threads = kSortThreads) {
+inline Grid grid(std::int64_t blocks, unsigned threads = kOrderThreads) {
   return {.blocks = static_cast<unsigned>(std::min(blocks, std::int64_t{1} << 30)), .threads = threads};
 }
 
@@ -353,23 +353,23 @@ template <class T>
 void tiles(const Gpu& on, const SortLines<T>& lines, std::int64_t count, std::int64_t m, const SortItem<T>* from,
            std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
   int size = 2;
-  while (size < kSortTile && size < m) size *= 2;
-  const auto threads = static_cast<unsigned>(std::clamp(size / 2, 32, kSortThreads));
-  on.launch(sort_tiles<T>, grid(count * ((m + kSortTile - 1) / kSortTile), threads), lines, count, m, from, size, keep,
-            to, to_m);
+  while (size < kOrderTile && size < m) size *= 2;
+  const auto threads = static_cast<unsigned>(std::clamp(size / 2, 32, kOrderThreads));
+  on.launch(sort_tiles<T>, grid(count * ((m + kOrderTile - 1) / kOrderTile), threads), lines, count, m, from, size,
+            keep, to, to_m);
 }
 
-// The first lines.count of the order, of which kSortTile hold two times at least: tiles shrink until one is left.
+// The first lines.count of the order, of which kOrderTile hold two times at least: tiles shrink until one is left.
 template <class T, class F>
 void few(const Gpu& on, const SortLines<T>& lines, std::int64_t count, F&& scratch) {
   const std::int64_t k = lines.count;
   // Every tile gives k items, the last one what it has, up to k.
-  const auto left = [k](std::int64_t m) { return m / kSortTile * k + std::min(k, m % kSortTile); };
+  const auto left = [k](std::int64_t m) { return m / kOrderTile * k + std::min(k, m % kOrderTile); };
   const auto bytes = [count](std::int64_t m) { return count * m * std::int64_t{sizeof(SortItem<T>)}; };
   std::int64_t m = lines.n;
   const SortItem<T>* from = nullptr;
   SortItem<T>* room[2] = {nullptr, nullptr};
-  for (int round = 0; m > kSortTile; ++round) {
+  for (int round = 0; m > kOrderTile; ++round) {
     const std::int64_t next = left(m);
     SortItem<T>*& to = room[round % 2];
     if (!to) to = reinterpret_cast<SortItem<T>*>(scratch(bytes(next)));
@@ -383,14 +383,14 @@ void few(const Gpu& on, const SortLines<T>& lines, std::int64_t count, F&& scrat
 template <class T, class F>
 void all(const Gpu& on, const SortLines<T>& lines, std::int64_t count, F&& scratch) {
   const std::int64_t n = lines.n;
-  if (n <= kSortTile) return tiles<T>(on, lines, count, n, nullptr, lines.count, nullptr, 0);
+  if (n <= kOrderTile) return tiles<T>(on, lines, count, n, nullptr, lines.count, nullptr, 0);
   const std::int64_t bytes = count * n * std::int64_t{sizeof(SortItem<T>)};
   auto* from = reinterpret_cast<SortItem<T>*>(scratch(bytes));
-  SortItem<T>* to = n > 2 * kSortTile ? reinterpret_cast<SortItem<T>*>(scratch(bytes)) : nullptr;
-  tiles<T>(on, lines, count, n, nullptr, kSortTile, from, n);
-  for (std::int64_t run = kSortTile; run < n; run *= 2) {
+  SortItem<T>* to = n > 2 * kOrderTile ? reinterpret_cast<SortItem<T>*>(scratch(bytes)) : nullptr;
+  tiles<T>(on, lines, count, n, nullptr, kOrderTile, from, n);
+  for (std::int64_t run = kOrderTile; run < n; run *= 2) {
     const bool last = 2 * run >= n;
-    const std::int64_t blocks = count * (((last ? lines.count : n) + kSortTile - 1) / kSortTile);
+    const std::int64_t blocks = count * (((last ? lines.count : n) + kOrderTile - 1) / kOrderTile);
     on.launch(sort_merge<T>, grid(blocks), lines, count, from, run, last ? nullptr : to);
     std::swap(from, to);
   }
@@ -410,8 +410,8 @@ void topk(const Gpu& on, const T* x, T* values, std::int64_t* indices, std::int6
           std::int64_t inner, std::int64_t k, bool largest, F&& scratch) {
   if (k == 0 || outer * inner == 0) return;
   const SortLines<T> lines{x, values, indices, n, inner, k, largest};
-  return k <= kSortTile / 4 ? sort_detail::few(on, lines, outer * inner, scratch)
-                            : sort_detail::all(on, lines, outer * inner, scratch);
+  return k <= kOrderTile / 4 ? sort_detail::few(on, lines, outer * inner, scratch)
+                             : sort_detail::all(on, lines, outer * inner, scratch);
 }
 
 }  // namespace levin::kernels::gpu
