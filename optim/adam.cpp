@@ -32,8 +32,9 @@ Adam::Adam(Parameters parameters, AdamOptions options, Decay decay) : decay_(dec
 
 void Adam::add_group(Parameters parameters, AdamOptions options) {
   // Not name(): while Adam is constructed, an AdamW is none yet.
-  check(decay_ == Decay::decoupled ? "adamw" : "adam", options);
-  add(std::move(parameters), options.lr);
+  const char* const optimizer = decay_ == Decay::decoupled ? "adamw" : "adam";
+  check(optimizer, options);
+  add(optimizer, std::move(parameters), options.lr);
   options_.push_back(options);
 }
 

@@ -98,7 +98,7 @@ LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), m
   if (options.max_iter < 1) fail<ConfigError>("lbfgs: max_iter is ", options.max_iter, ", expected 1 or more");
   if (options.history_size < 1)
     fail<ConfigError>("lbfgs: history_size is ", options.history_size, ", expected 1 or more");
-  add(std::move(parameters), options.lr);
+  add("lbfgs", std::move(parameters), options.lr);
 }
 LBFGS::~LBFGS() = default;
 

@@ -100,8 +100,8 @@ void Optimizer::check_numbers(int) const {}
 NamedTensors Optimizer::extra_state() const { return {}; }
 void Optimizer::load_extra_state(const NamedTensors&) {}
 
-void Optimizer::add(Parameters parameters, double lr) {
-  const std::string op = "optimizer";  // not name(): constructors call this, and it is pure until they are done
+void Optimizer::add(const char* optimizer, Parameters parameters, double lr) {
+  const std::string op = optimizer;
   if (parameters.empty()) fail<ConfigError>(op, ": the parameter list is empty");
   check_lr(op, "lr", lr);
   std::set<const Tensor*> known;

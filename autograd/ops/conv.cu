@@ -222,7 +222,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   return conv_forward(x, weight, bias, shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups));
 }
 
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions1d& o) {
   if (x.rank() != 3) fail<ShapeError>("conv1d: x has shape ", x.shape(), ", expected [N, C, L]");
   if (weight.rank() != 3)
     fail<ShapeError>("conv1d: weight has shape ", weight.shape(), ", expected [out, in / groups, k]");

@@ -271,11 +271,11 @@ struct ConvOptions {
 // the largest float may overflow. Other shapes and dtypes are summed term by term.
 [[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions& options = {});
-struct Conv1dOptions {
+struct ConvOptions1d {
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
 };
 [[nodiscard]] LEVIN_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                                      const Conv1dOptions& options = {});
+                                      const ConvOptions1d& options = {});
 struct ConvTransposeOptions {
   std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, output_padding{0, 0}, dilation{1, 1};
   std::int64_t groups = 1;

@@ -76,7 +76,8 @@ class LEVIN_API Optimizer {
   friend class Scheduler;
   friend struct Updates;
   Optimizer() = default;
-  void add(Parameters parameters, double lr);
+  // For messages it is told its optimizer's name: constructors call it, and name() is pure until they are done.
+  void add(const char* optimizer, Parameters parameters, double lr);
   [[nodiscard]] const Group& group_at(int group) const;
   // State in use: names as PyTorch's ("momentum_buffer", "exp_avg"), null for unused.
   [[nodiscard]] virtual std::array<const char*, kMaxState> state_names(int group) const = 0;

@@ -49,7 +49,7 @@ struct Conv1dOptions {
 // [N, in, L] -> [N, out, L']. weight [out, in / groups, kernel], bias [out].
 class LEVIN_API Conv1d : public Module {
  public:
-  using Options = nn::Conv1dOptions;
+  using Options = Conv1dOptions;
   Conv1d(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
 

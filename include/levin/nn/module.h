@@ -20,10 +20,10 @@ namespace levin::nn {
 
 class Module;
 
-// What a root is given and its children inherit. Only the seed of `gen` is read: two roots made of one generator start
-// equal; fork it first when they should not.
+// What a root is given and its children inherit. Only the seed of `gen` is read, and the generator given does not move:
+// two roots made of one start equal; give each a fork, {.gen = gen.fork("critic"), ...}, when they should not.
 struct Options {
-  Generator& gen;
+  Generator gen;
   Device device;
   DType dtype = DType::f32;
 };
