@@ -5,9 +5,8 @@
 //   cpu::conv_forward        (on, shape, const T* x, const T* w, const T* bias or null, T* y)
 //   cpu::conv_input_gradient (on, shape, const T* gy, const T* w, T* gx)     also the forward of a transposed convolution
 //   cpu::conv_weight_gradient(on, shape, const T* x, const T* gy, T* gw)
-//   cpu::conv_bias_gradient  (on, shape, const T* gy, T* gb)
 //
-// x, gx: [N, C, H, W]; w, gw: [O, C / G, kh, kw]; bias, gb: [O]; y, gy: [N, O, out_height(), out_width()]; all contiguous,
+// x, gx: [N, C, H, W]; w, gw: [O, C / G, kh, kw]; bias: [O]; y, gy: [N, O, out_height(), out_width()]; all contiguous,
 // outputs overwritten, none overlapping an input. One dimension: H = kh = 1, padding 0. C and O are multiples of G,
 // stride and dilation >= 1, padding >= 0; any extent may be 0. x outside the image is 0: 0 * NaN does not arise from it
 // where w is finite. T: float, double, f16, bf16; 16-bit types are summed in float and rounded once.
@@ -60,7 +59,6 @@ namespace levin::kernels::cpu {
 LEVIN_PICK_EVERY(conv_forward)
 LEVIN_PICK_EVERY(conv_input_gradient)
 LEVIN_PICK_EVERY(conv_weight_gradient)
-LEVIN_PICK_EVERY(conv_bias_gradient)
 }  // namespace levin::kernels::cpu
 #endif
 #else
@@ -431,31 +429,6 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
   });
 }
 
-template <class T>
-void conv_bias_gradient(const Cpu& on, const ConvShape& s, const T* gy, T* gb) {
-  using F = Accumulator<T>;
-  constexpr int64_t kLanesOfSums = 32;  // independent chains: speed, and a shorter one is more exact
-  const int64_t pixels = s.pixels();
-  on.parallel_for(s.out_channels, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, s.batch * pixels)),
-                  [&](int64_t from, int64_t to) {
-                    for (int64_t o = from; o < to; ++o) {
-                      double total = 0;
-                      for (int64_t n = 0; n < s.batch; ++n) {
-                        const T* g = gy + (n * s.out_channels + o) * pixels;
-                        F sums[kLanesOfSums] = {};
-                        int64_t p = 0;
-                        for (; p + kLanesOfSums <= pixels; p += kLanesOfSums)
-                          for (int64_t l = 0; l < kLanesOfSums; ++l) sums[l] += F(g[p + l]);
-                        for (int64_t l = 0; p < pixels; ++p, ++l) sums[l] += F(g[p]);
-                        F sum = 0;
-                        for (const F lane : sums) sum += lane;
-                        total += double(sum);
-                      }
-                      gb[o] = T(F(total));
-                    }
-                  });
-}
-
 // Compiled once, in conv.cpp.
 #ifdef LEVIN_COMPILE_CONV
 #define LEVIN_CONV_IS template
@@ -465,8 +438,7 @@ void conv_bias_gradient(const Cpu& on, const ConvShape& s, const T* gy, T* gb) {
 #define LEVIN_CONV(T)                                                                              \
   LEVIN_CONV_IS void conv_forward(const Cpu&, const ConvShape&, const T*, const T*, const T*, T*); \
   LEVIN_CONV_IS void conv_input_gradient(const Cpu&, const ConvShape&, const T*, const T*, T*);    \
-  LEVIN_CONV_IS void conv_weight_gradient(const Cpu&, const ConvShape&, const T*, const T*, T*);   \
-  LEVIN_CONV_IS void conv_bias_gradient(const Cpu&, const ConvShape&, const T*, T*);
+  LEVIN_CONV_IS void conv_weight_gradient(const Cpu&, const ConvShape&, const T*, const T*, T*);
 LEVIN_CONV(float)
 LEVIN_CONV(double)
 LEVIN_CONV(f16)

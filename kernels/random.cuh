@@ -7,9 +7,9 @@
 //                                              for float, 53 for double, 11 for f16, 8 for bf16: T holds it exactly.
 //   normal(on, T* out, n, range, double mean, double std)     mean + std z, floats; f16 and bf16 round the float z
 //   randint(on, T* out, n, range, int64_t low, int64_t high)  low <= integer < high, any T; needs low < high
-//   bernoulli(on, T* out, n, range, double p)                 1 with probability p (to 2^-32), else 0; any T
 //   dropout(on, const T* x, T* y, n, range, double p)         y = x / (1 - p), or 0 with probability p; floats
 //     The backward pass is the same call with gy, gx and the range of the forward pass. y may be x. p == 1 gives 0.
+//     The probability is p rounded to a multiple of 2^-32.
 //   permutation(on, int64_t* out, n, range)                   0 .. n-1 in random order (Fisher and Yates)
 #include <algorithm>
 #include <bit>
@@ -36,7 +36,6 @@ namespace levin::kernels::cpu {
 LEVIN_PICK(uniform)
 LEVIN_PICK(normal)
 LEVIN_PICK(randint)
-LEVIN_PICK(bernoulli)
 LEVIN_PICK(dropout)
 LEVIN_PICK(permutation)
 }  // namespace levin::kernels::cpu
@@ -184,16 +183,6 @@ struct Chance {
 inline Chance chance(double p) {
   const double t = std::floor(p * 0x1p32 + 0.5);
   return {t >= 0x1p32 ? 0 : uint32_t(t), t >= 0x1p32 ? 1u : 0u};
-}
-
-template <class T>
-void bernoulli(const Cpu& on, T* out, int64_t n, RandomRange range, double p) {
-  const Chance hit = chance(p);
-  each_tile<false>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t*) {
-    T* const y = out + at;
-    const T one = T(1), zero = T(0);
-    for (int64_t i = 0; i < count; ++i) y[i] = hit(words[i]) ? one : zero;
-  });
 }
 
 template <class T>

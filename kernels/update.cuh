@@ -15,6 +15,7 @@
 
 #include "kernels/cpu.h"
 #include "kernels/hd.h"
+#include "kernels/lib/scratch.h"
 
 namespace levin::kernels {
 
@@ -193,12 +194,12 @@ template <class F>
 double chunked_sum(const Cpu& on, std::int64_t n, F&& part) {
   const std::int64_t chunks = (n + kUpdateChunk - 1) / kUpdateChunk;
   if (chunks <= 1) return n > 0 ? part(std::int64_t{0}, n) : 0.0;
-  double* partial = new double[static_cast<std::size_t>(chunks)];
+  const lib::Scratch memory(static_cast<std::size_t>(chunks) * sizeof(double));
+  double* const partial = memory.as<double>();
   on.parallel_for(n, kUpdateChunk,
                   [&](std::int64_t begin, std::int64_t end) { partial[begin / kUpdateChunk] = part(begin, end); });
   double total = 0;
   for (std::int64_t i = 0; i < chunks; ++i) total += partial[i];
-  delete[] partial;
   return total;
 }
 
