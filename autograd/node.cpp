@@ -8,6 +8,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/thread_modes.h"
 
 namespace levin {
 namespace detail {
@@ -16,6 +17,22 @@ Mode& mode() noexcept {
   static thread_local constinit Mode m;
   return m;
 }
+
+// All of Mode but the tape, which belongs to a call of checkpoint() on its own thread.
+ThreadModes thread_modes() noexcept {
+  const Mode& m = mode();
+  return {.grad = m.grad, .inference = m.inference, .anomaly = m.anomaly};
+}
+namespace {
+void set_thread_modes(const ThreadModes& modes) noexcept {
+  Mode& m = mode();
+  m.grad = modes.grad;
+  m.inference = modes.inference;
+  m.anomaly = modes.anomaly;
+}
+}  // namespace
+ThreadModesScope::ThreadModesScope(ThreadModes modes) noexcept : before_(thread_modes()) { set_thread_modes(modes); }
+ThreadModesScope::~ThreadModesScope() { set_thread_modes(before_); }
 
 }  // namespace detail
 

@@ -13,6 +13,7 @@
 
 #include "data/loader.h"
 #include "data/random.h"
+#include "levin/autograd.h"
 #include "levin/data.h"
 #include "levin/warning.h"
 
@@ -91,7 +92,8 @@ TEST_CASE("a sequential loader gives every sample once, in order, the last batch
     CHECK(b[0].shape() == Shape{b.size(), 1});
     seen.insert(seen.end(), b.indices.begin(), b.indices.end());
     CHECK(std::equal(b.indices.begin(), b.indices.end(), b[0].data<std::int64_t>()));
-    CHECK_THROWS_AS((void)b[2], IndexError);
+    CHECK_THROWS_WITH_AS((void)b[2], doctest::Contains("batch: field is 2, expected 0 to 1"), IndexError);
+    CHECK_THROWS_WITH_AS((void)Batch{}[0], doctest::Contains("batch: field is 0, the batch has none"), IndexError);
   }
   CHECK(sizes == std::vector<std::int64_t>{4, 4, 2});
   CHECK(seen == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
@@ -672,6 +674,71 @@ TEST_CASE("options that contradict each other are refused before any work") {
   CHECK_THROWS_AS(make({.batch_sampler = none, .drop_last = true}), ConfigError);
   CHECK_THROWS_AS(DataLoader(nullptr), ConfigError);
   CHECK_NOTHROW(make({.batch_sampler = none, .num_workers = 2}));
+}
+
+// Notes under which modes samples are loaded, by workers and by the calling thread. The latter begins no sample before a
+// worker has loaded one, so both are seen.
+struct ModeSpy : Numbers {
+  explicit ModeSpy(std::int64_t n) : Numbers(n) {}
+  Sample get(std::int64_t index, Generator& rng) const override {
+    const bool is_worker = std::this_thread::get_id() != caller;
+    std::unique_lock lock(mutex);
+    if (!is_worker) seen.wait_for(lock, std::chrono::seconds(10), [&] { return workers > 0; });
+    workers += is_worker;
+    callers += !is_worker;
+    seen.notify_all();
+    recording.insert(grad_mode());
+    try {
+      const GradMode on(true);
+      may_record.insert(true);
+    } catch (const StateError&) { may_record.insert(false); }
+    return Numbers::get(index, rng);
+  }
+  const std::thread::id caller = std::this_thread::get_id();
+  mutable std::mutex mutex;
+  mutable std::condition_variable seen;
+  mutable int workers = 0, callers = 0;
+  mutable std::set<bool> recording, may_record;
+};
+
+TEST_CASE("every sample is loaded under the modes of the thread that began the loop, whichever thread loads it") {
+  for (const bool in_order : {true, false}) {
+    const auto load_all = [&](auto& begin) {
+      const auto spy = std::make_shared<ModeSpy>(64);
+      DataLoader loader(spy, {.batch_size = 1, .num_workers = 2, .in_order = in_order});
+      begin(loader);
+      CHECK(spy->workers > 0);
+      CHECK(spy->callers > 0);
+      CHECK(spy->workers + spy->callers == 64);
+      return std::pair(spy->recording, spy->may_record);
+    };
+    const std::set<bool> yes{true}, no{false};
+    const auto take_all = [](DataLoader& loader) {
+      std::int64_t batches = 0;
+      for (const Batch& b : loader) batches += b.size();
+      CHECK(batches == 64);
+    };
+    CHECK(load_all(take_all) == std::pair(yes, yes));
+    const auto without_recording = [&](DataLoader& loader) {
+      const NoGrad off;
+      take_all(loader);
+    };
+    CHECK(load_all(without_recording) == std::pair(no, yes));
+    const auto inference = [&](DataLoader& loader) {
+      const InferenceMode on;
+      take_all(loader);
+    };
+    CHECK(load_all(inference) == std::pair(no, no));
+    const auto begun_before = [](DataLoader& loader) {
+      auto batch = loader.begin();
+      const NoGrad off;
+      while (batch != loader.end()) {
+        ++batch;
+        CHECK_FALSE(grad_mode());  // the calling thread's own mode is back
+      }
+    };
+    CHECK(load_all(begun_before) == std::pair(yes, yes));
+  }
 }
 
 TEST_CASE("several loaders run at once, also one inside of the other's loop") {

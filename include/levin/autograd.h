@@ -14,8 +14,8 @@
 
 namespace levin {
 
-// Guards of this thread's mode. Every thread has its own, on at first: a loader's workers are not under the caller's
-// NoGrad.
+// Guards of this thread's mode. Every thread has its own, on at first. A data loader loads all batches of a loop under
+// the modes of the thread that began the loop, on whatever thread.
 class LEVIN_API GradMode {
  public:
   explicit GradMode(bool on);  // throws StateError when switching on under InferenceMode
@@ -130,8 +130,8 @@ class LEVIN_API HookHandle {
  private:
   std::weak_ptr<void> hook_;
 };
-// Calls `hook` each time this leaf's gradient is complete in a backward, with the tensor that grad() holds: after the last
-// contribution was added. Writing to it in place changes the slot. Throws AutogradError on a non-leaf.
+// Calls `hook` each time this leaf's gradient is complete in a backward, with the tensor that grad() holds: after the
+// last contribution was added. Writing to it in place changes the slot. Throws AutogradError on a non-leaf.
 LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& gradient)> hook);
 
 // Runs fn(inputs) keeping nothing but the inputs; backward runs fn again, with the same random numbers, to get what it

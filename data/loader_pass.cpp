@@ -1,0 +1,268 @@
+#include "data/loader_pass.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+
+#include "data/errors.h"
+#include "data/loader.h"
+#include "levin/warning.h"
+
+// Note [Loading ahead]
+// A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an
+// arena of the loader's own. Each takes the next batch number, loads it and puts it into its place of a ring, until the
+// ring is full; it ends then, so that no thread of TBB's pool ever sleeps in our hands, and the consumer starts tasks
+// again when half of the ring is free. The consumer takes the places in order. If no worker has begun the batch it
+// wants, it loads that one itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck.
+// Without in_order finished batches stand in a queue instead, and the consumer takes whichever came first; what a batch
+// holds is the same, since it follows from its position alone.
+namespace levin::data {
+
+std::atomic<double> wait_notice_seconds{10};
+
+void DataLoader::Impl::initialize_worker(int id) {
+  if (!options.worker_init) return;
+  const std::pair worker(std::this_thread::get_id(), id);
+  {
+    const std::lock_guard lock(init_mutex);
+    if (initialized.contains(worker)) return;
+  }
+  try {
+    options.worker_init(id);
+  } catch (...) { rethrow_with("; in worker_init"); }
+  const std::lock_guard lock(init_mutex);
+  initialized.insert(worker);
+}
+
+Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
+  try {
+    if (options.num_workers > 0) initialize_worker(worker);
+    const bool one_by_one = !options.batch_size || options.collate;
+    if (!one_by_one) return dataset->gather(indices, random);
+    std::vector<Sample> samples;
+    for (const std::int64_t index : indices) {
+      try {
+        Generator rng = random.sample(dataset->random_index(index));
+        samples.push_back(dataset->get(index, rng));
+      } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
+    }
+    return options.batch_size ? options.collate(samples) : std::move(samples.front());
+  } catch (...) {
+    rethrow_with(worker < options.num_workers ? ", in worker " + text(worker) : ", in the calling thread");
+  }
+}
+
+struct DataLoader::Pass::Slot {
+  std::int64_t place = -1;  // in todo
+  Tensors fields;
+  std::exception_ptr error;
+  bool ready = false;
+};
+
+struct DataLoader::Pass::Shared {
+  std::shared_ptr<Impl> impl;
+  Plan plan;
+  EpochRandom random;
+  const levin::detail::ThreadModes modes;  // of the thread that began the loop: every batch is loaded under them
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::int64_t> todo;    // positions of the batches still to come, in order
+  std::vector<Slot> ring;            // batch todo[k] has place k % size; empty without workers
+  std::deque<Slot> finished;         // instead of the ring's places without in_order
+  std::set<std::int64_t> under_way;  // places in todo being loaded, without in_order
+  std::int64_t next_load = 0;        // how many of todo somebody has begun
+  std::int64_t next_out = 0;         // how many were handed out
+  int queued = 0, running = 0;       // tasks
+  bool stop = false;
+  const bool in_order;
+
+  Shared(std::shared_ptr<Impl> i, Plan p)
+      : impl(std::move(i)),
+        plan(std::move(p)),
+        random(impl->options.generator, impl->state.epoch),
+        modes(levin::detail::thread_modes()),
+        in_order(impl->options.in_order) {
+    const LoaderState& state = impl->state;
+    for (std::int64_t k = state.batch; k < plan.size(); ++k) {
+      if (!std::binary_search(state.ahead.begin(), state.ahead.end(), k)) todo.push_back(k);
+    }
+    // More places than batches would never be used.
+    const DataLoaderOptions& o = impl->options;
+    const std::size_t slots =
+        std::min(static_cast<std::size_t>(o.num_workers) * static_cast<std::size_t>(o.prefetch_factor.value_or(2)),
+                 static_cast<std::size_t>(std::max<std::int64_t>(1, plan.size())));
+    try {
+      ring.resize(slots);
+    } catch (const std::exception&) {  // bad_alloc or length_error
+      fail<OutOfMemoryError>("loader: no memory for a ring of ", slots,
+                             " batches, num_workers * prefetch_factor; lower prefetch_factor");
+    }
+  }
+
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(todo.size()); }
+  [[nodiscard]] std::int64_t position(std::int64_t k) const { return todo[static_cast<std::size_t>(k)]; }
+  [[nodiscard]] std::span<const std::int64_t> indices(std::int64_t k) const { return plan.batch(position(k)); }
+  [[nodiscard]] bool room() const {
+    return !stop && next_load < std::min(size(), next_out + static_cast<std::int64_t>(ring.size()));
+  }
+
+  [[nodiscard]] Tensors load(std::int64_t k, int worker) {
+    const levin::detail::ThreadModesScope scope(modes);
+    return impl->load(indices(k), random, worker);
+  }
+
+  // With the lock held.
+  static void start_one(const std::shared_ptr<Shared>& s) {
+    ++s->queued;
+    s->impl->arena->enqueue([s] { s->work(s); });
+  }
+
+  void work(const std::shared_ptr<Shared>& self) {
+    std::unique_lock lock(mutex);
+    --queued;
+    if (stop) return;  // impl is gone
+    const int worker = std::clamp(tbb::this_task_arena::current_thread_index(), 0, impl->options.num_workers - 1);
+    ++running;
+    while (room()) {
+      const std::int64_t k = next_load++;
+      if (!in_order) under_way.insert(k);
+      if (room() && queued + running < impl->options.num_workers) start_one(self);
+      lock.unlock();
+      Slot done;
+      try {
+        done.fields = load(k, worker);
+      } catch (...) { done.error = std::current_exception(); }
+      done.place = k;
+      done.ready = true;
+      lock.lock();
+      if (in_order) {
+        ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
+        if (k == next_out) changed.notify_all();
+      } else {
+        under_way.erase(k);
+        finished.push_back(std::move(done));
+        changed.notify_all();
+      }
+    }
+    --running;
+    if (stop) changed.notify_all();
+  }
+};
+
+DataLoader::Pass::Pass(std::shared_ptr<Impl> impl, Plan plan)
+    : shared_(std::make_shared<Shared>(std::move(impl), std::move(plan))) {
+  shared_->impl->looping = true;
+}
+DataLoader::Pass::~Pass() {
+  leave();
+  std::unique_lock lock(shared_->mutex);
+  shared_->stop = true;
+  shared_->changed.wait(lock, [&] { return shared_->running == 0; });
+  shared_->impl.reset();  // a late task must not keep the dataset
+}
+
+bool DataLoader::Pass::next(Batch& out) {
+  Shared& s = *shared_;
+  Impl& impl = *s.impl;
+  std::unique_lock lock(s.mutex);
+  if (s.next_out == s.size()) {
+    impl.state = {.epoch = s.random.epoch() + 1};
+    leave();
+    return false;
+  }
+  start_workers();
+  Slot taken;
+  try {
+    taken = take(lock);
+    if (taken.error) std::rethrow_exception(taken.error);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    s.stop = true;
+    leave();
+    throw;
+  }
+  ++s.next_out;
+  lock.unlock();
+  const std::int64_t position = s.position(taken.place);
+  const std::span<const std::int64_t> indices = s.indices(taken.place);
+  impl.state.hand_out(position);
+  out.fields = std::move(taken.fields);
+  out.indices.assign(indices.begin(), indices.end());
+  out.position = position;
+  return true;
+}
+
+void DataLoader::Pass::leave() {
+  if (std::exchange(looping_, false)) shared_->impl->looping = false;
+}
+// With the lock held. Waking a thread costs microseconds, so it is done when most of the ring has been emptied, and
+// for one worker, which wakes the next.
+void DataLoader::Pass::start_workers() {
+  Shared& s = *shared_;
+  const auto size = static_cast<std::int64_t>(s.ring.size());
+  const std::int64_t ahead = s.next_load - s.next_out;
+  if (size == 0 || !s.room() || s.queued + s.running >= s.impl->options.num_workers) return;
+  if (ahead <= (size >= 8 ? size / 4 : size / 2)) Shared::start_one(shared_);
+}
+
+// The batch to hand out now, with the lock held at the end. One that nobody has begun is loaded here.
+DataLoader::Pass::Slot DataLoader::Pass::take(std::unique_lock<std::mutex>& lock) {
+  Shared& s = *shared_;
+  const std::int64_t k = s.next_out;
+  // Without in_order any batch will do: one from a worker, or our own while a worker has not come to work.
+  const bool helpful = s.running < s.impl->options.num_workers || s.ring.empty();
+  const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
+  if (help) {
+    Slot mine;
+    mine.place = s.next_load++;
+    lock.unlock();
+    mine.fields = s.load(mine.place, s.impl->options.num_workers);
+    lock.lock();
+    return mine;
+  }
+  if (s.in_order) {
+    Slot& slot = s.ring[static_cast<std::size_t>(k) % s.ring.size()];
+    wait(lock, [&] { return slot.ready; });
+    return std::exchange(slot, Slot{});
+  }
+  wait(lock, [&] { return !s.finished.empty(); });
+  Slot first = std::move(s.finished.front());
+  s.finished.pop_front();
+  return first;
+}
+
+// What the consumer waits for, for messages; without in_order the oldest batch under way.
+std::string DataLoader::Pass::awaited() const {
+  const Shared& s = *shared_;
+  const std::int64_t k = s.in_order || s.under_way.empty() ? s.next_out : *s.under_way.begin();
+  return "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch()) + " (samples from " +
+         text(s.indices(k).front()) + " on)";
+}
+
+template <class Ready>
+void DataLoader::Pass::wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  constexpr double kForEver = 1e9;  // seconds: a clock's nanoseconds overflow at 9e9
+  const auto after = [](double seconds) { return std::chrono::duration_cast<Clock::duration>(Seconds(seconds)); };
+  Shared& s = *shared_;
+  const double timeout = s.impl->options.timeout, notice = wait_notice_seconds;
+  const Clock::time_point start = Clock::now();
+  const Clock::time_point deadline = start + after(timeout > 0 ? std::min(timeout, kForEver) : kForEver);
+  for (int n = 1;; ++n) {
+    const Clock::time_point said = start + after(notice * n);
+    if (s.changed.wait_until(lock, std::min(said, deadline), ready)) return;
+    if (deadline <= said && timeout > 0) {
+      fail<DataError>("loader: ", awaited(), " did not come within ", timeout,
+                      " seconds; raise timeout, or look at what the dataset waits for");
+    }
+    const std::string words = "loader: waiting for data: " + awaited() + ", " + text(notice * n) + " s";
+    lock.unlock();
+    warn("W-DATA-WAIT", WarningCategory::runtime, words, Repeat::yes);
+    lock.lock();
+  }
+}
+
+}  // namespace levin::data

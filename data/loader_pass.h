@@ -1,0 +1,82 @@
+// What the loader's two files share: loader.cpp has options, order and state, loader_pass.cpp loads one epoch ahead of
+// its consumer.
+#pragma once
+
+#include <tbb/task_arena.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "levin/data.h"
+#include "tensor/thread_modes.h"
+
+namespace levin::data {
+
+// The batches of one epoch: batch k has the indices [ends[k - 1], ends[k]).
+struct Plan {
+  std::vector<std::int64_t> indices;
+  std::vector<std::size_t> ends;
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(ends.size()); }
+  [[nodiscard]] std::span<const std::int64_t> batch(std::int64_t k) const {
+    const auto at = static_cast<std::size_t>(k);
+    const std::size_t begin = at ? ends[at - 1] : 0;
+    return {indices.data() + begin, ends[at] - begin};
+  }
+};
+
+struct DataLoader::Impl {
+  DatasetRef dataset;
+  DataLoaderOptions options;
+  SamplerRef sampler;
+  LoaderState state;     // of the pass under way, or the next one's when there is none
+  bool resume = false;   // the next pass begins at state.batch
+  bool looping = false;  // an iterator stands before the end of its epoch
+  std::int64_t next_epoch = 0;
+  std::optional<tbb::task_arena> arena;
+  std::mutex init_mutex;
+  std::set<std::pair<std::thread::id, int>> initialized;  // threads by the worker they were: Note [Workers]
+
+  void forget_workers();  // before a loop
+  [[nodiscard]] Plan plan(std::int64_t epoch) const;
+  [[nodiscard]] std::int64_t batches() const;
+  // One batch, on whatever thread. `worker` is num_workers for the calling thread.
+  [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
+
+ private:
+  void initialize_worker(int id);
+};
+
+// One epoch under way, from `impl->state` on.
+struct DataLoader::Pass {
+  Pass(std::shared_ptr<Impl> impl, Plan plan);  // throws OutOfMemoryError
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
+  ~Pass();
+
+  // The next batch; false at the end.
+  bool next(Batch& out);
+
+ private:
+  struct Slot;
+  struct Shared;
+  void leave();
+  void start_workers();
+  Slot take(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::string awaited() const;
+  template <class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, const Ready& ready);
+
+  std::shared_ptr<Shared> shared_;
+  bool looping_ = true;  // this pass, and with it the loader
+};
+
+}  // namespace levin::data
