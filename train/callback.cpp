@@ -15,8 +15,11 @@ Trainer& TrainModule::trainer() const {
 }
 
 void TrainModule::validation_step(const Batch&, std::int64_t) {
-  fail<ConfigError>(
-      "fit: a validation loader was given and the module has no validation_step; override it or leave out ", ".val");
+  const bool called_by_name = trainer_ && !trainer_->run_->in_fit;
+  fail<ConfigError>(called_by_name
+                        ? "validate: the module has no validation_step; override it"
+                        : "fit: a validation loader was given and the module has no validation_step; override it or "
+                          "leave out .val");
 }
 void TrainModule::test_step(const Batch&, std::int64_t) {
   fail<ConfigError>("test: the module has no test_step; override it");

@@ -341,6 +341,29 @@ TEST_CASE("a callback keeps its state across a resume") {
   CHECK(counter->sum.to_vector<float>() == std::vector<float>{9, 9});
 }
 
+TEST_CASE("a callback whose state is tensors alone keeps it across a resume") {
+  struct Sum : Callback {
+    Tensor sum = zeros({2}, Device::cpu());
+    std::string state_key() const override { return "Sum"; }
+    void on_train_batch_end(const StepInfo&) override { sum = sum + 1.0; }
+    CallbackState state() const override { return {.values = {}, .tensors = {{"sum", sum}}}; }
+    void load_state(const CallbackState& s) override { sum = s.tensors.at(0).second; }
+  };
+  const TemporaryFolder dir;
+  TrainerOptions options = three_epochs();
+  options.max_steps = 7;
+  options.callbacks = {std::make_shared<Sum>()};
+  Setup first(Rule::sgd, options);
+  first.fit();
+  first.trainer.save_checkpoint(dir / "c.safetensors");
+  const auto sum = std::make_shared<Sum>();
+  options.max_steps = 9;
+  options.callbacks = {sum};
+  Setup second(Rule::sgd, options);
+  second.fit(dir / "c.safetensors");
+  CHECK(sum->sum.to_vector<float>() == std::vector<float>{9, 9});
+}
+
 namespace {
 
 // A state in one value and one tensor, written in place; refuses what it is told to.

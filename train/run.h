@@ -1,5 +1,5 @@
-// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp, files in
-// checkpoint.cpp, the order of hooks in callback.cpp.
+// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp, files
+// in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
 #include <memory>
@@ -27,6 +27,7 @@ struct Trainer::Run {
   Metrics evaluation(Stage stage, TrainModule& module, data::DataLoader& loader);
   Metrics evaluation_loop(Stage stage, TrainModule& module, data::DataLoader& loader, std::int64_t count);
   double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
+  void check_options() const;
   void check_interrupt();  // saves and throws when a signal came
 
   // ---- One optimizer step (step.cpp): the batch's loss, detached
@@ -45,7 +46,7 @@ struct Trainer::Run {
   void call_exception(const std::exception& error) noexcept;
   void verify_callbacks();
 
-  // ---- Files (checkpoint.cpp)
+  // ---- Files (checkpoint.cpp writes and reads, resume.cpp finds and takes over)
   void save(const std::string& path, WeightsOnly weights);
   void resume(const std::string& path);
   [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
@@ -69,6 +70,7 @@ struct Trainer::Run {
   data::DataLoader* train_loader = nullptr;
   data::DataLoader* val_loader = nullptr;
   bool in_fit = false;
+  const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"
   std::string resumed_from;
 
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.

@@ -12,8 +12,8 @@ namespace {
 std::atomic<int> g_received{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may not wait for a lock");
 
-// Guards of all threads share the process's two handlers: the first to come installs them, the last to go puts back what
-// was there. The handler never takes the lock.
+// Guards of all threads share the process's two handlers: the first to come installs them, the last to go puts back
+// what was there. The handler never takes the lock.
 struct Handlers {
   std::mutex mutex;
   int guards = 0;

@@ -4,8 +4,8 @@
 
 namespace levin {
 
-// Reads top to bottom; runs eagerly. Gradients are cleared behind the forward pass, so that what the step before left can
-// be looked at until then. The optimizer calls the closure: once, or as often as it likes (LBFGS).
+// Reads top to bottom; runs eagerly. Gradients are cleared behind the forward pass, so that what the step before left
+// can be looked at until then. The optimizer calls the closure: once, or as often as it likes (LBFGS).
 Tensor Trainer::Run::step(const StepInfo& info) {
   const Tensor first = optimizer->step([&] {
     const Tensor loss = active->training_step(*info.batch, info.batch_idx);

@@ -102,13 +102,18 @@ std::int64_t Portion::of(std::int64_t n, std::string_view option) const {
 }
 
 Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(o)) {
+  check_options();
+  verify_callbacks();
+}
+
+void Trainer::Run::check_options() const {
   if (options.max_epochs) check_limit("max_epochs", *options.max_epochs);
   check_limit("max_steps", options.max_steps);
   if (options.log_every_n_steps < 0)
     fail<ConfigError>("Trainer: log_every_n_steps is ", options.log_every_n_steps, ", expected 0 (never) or more");
-  if (options.gradient_clip_val && std::isnan(*options.gradient_clip_val))
-    fail<ConfigError>("Trainer: gradient_clip_val is not a number; leave it unset to switch clipping off");
-  verify_callbacks();
+  if (options.gradient_clip_val && !(*options.gradient_clip_val >= 0))
+    fail<ConfigError>("Trainer: gradient_clip_val is ", *options.gradient_clip_val,
+                      ", expected a number above 0; leave it unset to switch clipping off");
 }
 
 std::int64_t Trainer::Run::max_epochs() const {
@@ -128,6 +133,7 @@ StepInfo Trainer::Run::info(const Batch* batch) const {
 
 void Trainer::Run::fit(TrainModule& module, OptimizerConfig config, data::DataLoader& train, data::DataLoader* val,
                        const std::string& ckpt_path) {
+  check_options();  // they may have been changed since the constructor looked
   if (!config.optimizer)
     fail<ConfigError>("fit: configure_optimizers returned no optimizer; return one, there is nothing to train without");
   for (const SchedulerConfig& s : config.schedulers) {
@@ -154,6 +160,7 @@ void Trainer::Run::fit(TrainModule& module, OptimizerConfig config, data::DataLo
     if (!m) train_loader = val_loader = nullptr;
   };
   const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
+  const Restore named(call_name, "fit");
   tree = module.tree();
   fitted = true;
   optimizer = std::move(config.optimizer);
@@ -208,8 +215,8 @@ void Trainer::Run::train_epoch() {
     }
   }
   const bool whole = batches_done == batches;
-  // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size() promised
-  // ends it: waiting for the rest would never end.
+  // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
+  // promised ends it: waiting for the rest would never end.
   const bool cut = !whole && !skipped && !stop && max_steps_reached();
   if (!whole && !cut) advance_schedulers(Interval::epoch);
   if (val_loader && !skipped && !cut && (whole || batches_done > first))
@@ -263,7 +270,7 @@ void Trainer::Run::check_interrupt() {
     save(path, WeightsOnly::no);
     saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
   }
-  fail<InterruptedError>("fit: stopped by ", signal == SIGINT ? "SIGINT" : "SIGTERM", " after ", global_step,
+  fail<InterruptedError>(call_name, ": stopped by ", signal == SIGINT ? "SIGINT" : "SIGTERM", " after ", global_step,
                          " optimizer steps", saved);
 }
 
@@ -284,6 +291,7 @@ Metrics Trainer::Run::evaluation(Stage stage, TrainModule& module, data::DataLoa
                        [&] {
                          if (!nested) attach(nullptr);
                        });
+  const Restore named(call_name, nested ? call_name : val ? "validate" : "test");
   try {
     return evaluation_loop(stage, module, loader, count);
   } catch (const std::exception& error) {
@@ -329,6 +337,7 @@ Metrics Trainer::Run::evaluation_loop(Stage stage, TrainModule& module, data::Da
 
 double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
   const ModeGuard modes(over);
+  const Restore named(call_name, in_fit ? call_name : "evaluate");
   if (over) over->train(false);
   const InferenceMode inference;
   const train::SignalGuard signals(options.handle_signals);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <stdexcept>
 
@@ -252,8 +253,11 @@ TEST_CASE("options out of range are refused with the option's name") {
   CHECK(refused([](TrainerOptions& o) { o.max_epochs = -2; }).find("max_epochs is -2") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.max_steps = -5; }).find("max_steps is -5") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.log_every_n_steps = -1; }).find("log_every_n_steps") != std::string::npos);
-  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = std::nan(""); }).find("gradient_clip_val") !=
+  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = std::nan(""); }).find("gradient_clip_val is nan") !=
         std::string::npos);
+  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = -1; }) ==
+        "Trainer: gradient_clip_val is -1, expected a number above 0; leave it unset to switch clipping off");
+  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = 0; }) == "accepted");
   CHECK(refused([](TrainerOptions& o) {
           o.callbacks = {std::make_shared<ProgressBar>()};
         }).find("enable_progress_bar") != std::string::npos);
@@ -261,6 +265,80 @@ TEST_CASE("options out of range are refused with the option's name") {
           o.callbacks = {std::make_shared<ModelCheckpoint>()};
         }).find("enable_checkpointing") != std::string::npos);
   CHECK(refused([](TrainerOptions&) {}) == "accepted");
+}
+
+TEST_CASE("options that were changed to what is out of range are refused by the next fit, before any work") {
+  data::DataLoader data = loader();
+  Generator gen(3);
+  Net net({.gen = gen, .device = Device::cpu()});
+  optim::SGD opt(net.parameters(), {.lr = 0.05});
+  const std::vector<float> before = weights_of(net);
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  Trainer trainer(options);
+  trainer.options().gradient_clip_val = -1;
+  CHECK_THROWS_WITH_AS(trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); }),
+                       doctest::Contains("gradient_clip_val is -1"), ConfigError);
+  CHECK(weights_of(net) == before);
+}
+
+// Without validation_step and test_step.
+struct OnlyTraining : TrainModule {
+  using TrainModule::TrainModule;
+  nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+  Tensor training_step(const Batch& b, std::int64_t) override { return squared_error(fc(b[0]), b[1]); }
+  OptimizerConfig configure_optimizers() override {
+    return {.optimizer = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})};
+  }
+};
+
+TEST_CASE("a missing step is told by the name of the call that wanted it") {
+  Generator gen(3);
+  OnlyTraining module({.gen = gen, .device = Device::cpu()});
+  data::DataLoader data = loader();
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  Trainer trainer(options);
+  CHECK_THROWS_WITH_AS(trainer.validate(module, data),
+                       doctest::Contains("validate: the module has no validation_step; override it"), ConfigError);
+  CHECK_THROWS_WITH_AS(trainer.test(module, data), doctest::Contains("test: the module has no test_step"), ConfigError);
+  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = &data, .val = &data}),
+                       doctest::Contains("fit: a validation loader was given and the module has no validation_step; "
+                                         "override it or leave out .val"),
+                       ConfigError);
+}
+
+TEST_CASE("an interrupt is told by the name of the call that it ended") {
+  struct Module : OnlyTraining {
+    using OnlyTraining::OnlyTraining;
+    void validation_step(const Batch&, std::int64_t) override {}
+    void test_step(const Batch&, std::int64_t) override {}
+  };
+  Generator gen(3);
+  Module module({.gen = gen, .device = Device::cpu()});
+  data::DataLoader data = loader();
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  options.handle_signals = true;
+  struct Raise : Callback {
+    void on_train_batch_end(const StepInfo&) override { raise(SIGINT); }
+    void on_validation_batch_end(const StepInfo&) override { raise(SIGINT); }
+    void on_test_batch_end(const StepInfo&) override { raise(SIGTERM); }
+  };
+  options.callbacks = {std::make_shared<Raise>()};
+  Trainer trainer(options);
+  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = &data}), doctest::Contains("fit: stopped by SIGINT after 1 "),
+                       InterruptedError);
+  CHECK_THROWS_WITH_AS(trainer.validate(module, data), doctest::Contains("validate: stopped by SIGINT"),
+                       InterruptedError);
+  CHECK_THROWS_WITH_AS(trainer.test(module, data), doctest::Contains("test: stopped by SIGTERM"), InterruptedError);
+  const auto raising = [](const Batch& b) {
+    raise(SIGINT);
+    return sum(b[1]);
+  };
+  CHECK_THROWS_WITH_AS((void)trainer.evaluate(module, data, raising), doctest::Contains("evaluate: stopped by SIGINT"),
+                       InterruptedError);
+  CHECK(trainer.stop_signal() == SIGINT);
 }
 
 TEST_CASE("a stop request ends the run after its batch and the epoch counts as done") {

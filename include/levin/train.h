@@ -192,7 +192,7 @@ struct TrainerOptions {
   std::int64_t max_steps = -1;               // completed optimizer steps
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{};
   std::int64_t log_every_n_steps = 50;  // 0: never
-  std::optional<double> gradient_clip_val{};
+  std::optional<double> gradient_clip_val{};  // unset or 0: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
   bool detect_anomaly = false;
@@ -215,8 +215,8 @@ enum class WeightsOnly : bool { no, yes };
 // Note [Interrupts]
 // While a stage runs, SIGINT and SIGTERM only set a flag. It is noticed between batches: the run saves `last` where
 // checkpointing is on and throws InterruptedError; stop_signal() then tells the number, with which programs exit (128 +
-// signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but for
-// those with handle_signals = false.
+// signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but
+// for those with handle_signals = false.
 class LEVIN_API Trainer {
  public:
   // Throws ConfigError for options out of range or in contradiction.
@@ -226,8 +226,8 @@ class LEVIN_API Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // Trains until max_epochs, max_steps or a granted stop request. A second fit goes on from the counters (raise
-  // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint that
-  // can not be resumed, and changes nothing then; rethrows what the step throws.
+  // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
+  // that can not be resumed, and changes nothing then; rethrows what the step throws.
   void fit(TrainModule& module, const FitOptions& loaders);
   // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
   // "train_loss".
@@ -237,8 +237,8 @@ class LEVIN_API Trainer {
   // One pass in eval mode without recording; the metrics that the module logged.
   Metrics validate(TrainModule& module, data::DataLoader& loader);
   Metrics test(TrainModule& module, data::DataLoader& loader);
-  // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode is
-  // restored. The module is the last fit's (throws StateError before one) or the one given.
+  // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
+  // is restored. The module is the last fit's (throws StateError before one) or the one given.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] double evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
 
@@ -257,9 +257,9 @@ class LEVIN_API Trainer {
   [[nodiscard]] bool stop_requested() const;
   [[nodiscard]] int stop_signal() const;  // 0: none
 
-  // Keeps `value` (one element, detached) for the step's record and the epoch's mean. It stays on its device and is read
-  // when a record is written. Throws ShapeError for more than one element, StateError outside of a hook or step, ConfigError
-  // for one name with two sets of options.
+  // Keeps `value` (one element, detached) for the step's record and the epoch's mean. It stays on its device and is
+  // read when a record is written. Throws ShapeError for more than one element, StateError outside of a hook or step,
+  // ConfigError for one name with two sets of options.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
   [[nodiscard]] Metrics callback_metrics();  // the newest of each name; waits for the device
@@ -267,8 +267,8 @@ class LEVIN_API Trainer {
   [[nodiscard]] const std::vector<LogRecord>& history() const;
 
   // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
-  // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*), never
-  // a file that another process may be writing. Throws FileError, StateError before a fit.
+  // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
+  // never a file that another process may be writing. Throws FileError, StateError before a fit.
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
 
   [[nodiscard]] TrainerOptions& options();
@@ -279,6 +279,7 @@ class LEVIN_API Trainer {
   struct Run;  // internal (train/run.h)
 
  private:
+  friend class TrainModule;
   std::unique_ptr<Run> run_;
 };
 
@@ -302,9 +303,9 @@ class LEVIN_API ModelCheckpoint : public Callback {
   [[nodiscard]] std::string state_key() const override { return "ModelCheckpoint"; }
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;
-  // The newest `epoch=E-step=S` file that was written whole: without a metric to compare, the newest counts as the best,
-  // as in Lightning without `monitor`. Empty before the first, with save_top_k = 0, and when the file resumed from names
-  // one that is not there any more.
+  // The newest `epoch=E-step=S` file that was written whole: without a metric to compare, the newest counts as the
+  // best, as in Lightning without `monitor`. Empty before the first, with save_top_k = 0, and when the file resumed
+  // from names one that is not there any more.
   [[nodiscard]] const std::string& best_model_path() const { return best_model_path_; }
   // <dirpath>/last.safetensors once this callback has written it; empty without save_last. The file that an interrupt
   // saves has the same name and is the trainer's own.
@@ -318,8 +319,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   std::int64_t saved_step_ = -1;
 };
 
-// On a terminal a bar on stderr, redrawn at most ten times a second; otherwise one line every log_every_n_steps and one an
-// epoch. Added by default with enable_progress_bar.
+// On a terminal a bar on stderr, redrawn at most ten times a second; otherwise one line every log_every_n_steps and one
+// an epoch. Added by default with enable_progress_bar.
 class LEVIN_API ProgressBar : public Callback {
  public:
   ProgressBar();

@@ -44,8 +44,8 @@ void ModelCheckpoint::save() {
   std::string path = stem + ".safetensors";
   std::error_code error;
   for (int v = 1; fs::exists(path, error); ++v) path = stem + "-v" + std::to_string(v) + ".safetensors";
-  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. A path whose file
-  // was not written is taken back.
+  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. A path whose
+  // file was not written is taken back.
   const auto write = [&](std::string& member, const std::string& file) {
     const std::string before = std::exchange(member, file);
     try {

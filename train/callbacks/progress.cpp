@@ -69,7 +69,7 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
   if (!d.terminal) {
     if (every == 0 || info.global_step % every != 0) return;
     const double rate = static_cast<double>(done - d.first_batch) / std::max(d.seconds(), 1e-9);
-    std::fprintf(stderr, "epoch %lld: %lld/%lld batches, %.1f/s%s\n", static_cast<long long>(info.epoch),
+    std::fprintf(stderr, "epoch %lld: %lld/%lld batches, %.1f batches/s%s\n", static_cast<long long>(info.epoch),
                  static_cast<long long>(done), static_cast<long long>(total), rate,
                  shown(trainer().progress_metrics()).c_str());
     return;
@@ -82,8 +82,9 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
   const std::int64_t filled = total > 0 ? kCells * done / total : 0;
   std::string bar;
   for (std::int64_t i = 0; i < kCells; ++i) bar += i < filled ? '#' : '.';
-  std::fprintf(stderr, "\r\033[KEpoch %lld: [%s] %lld/%lld [%s<%s, %.1f/s%s]", static_cast<long long>(info.epoch),
-               bar.c_str(), static_cast<long long>(done), static_cast<long long>(total), minutes(elapsed).c_str(),
+  std::fprintf(stderr, "\r\033[KEpoch %lld: [%s] %lld/%lld [%s<%s, %.1f batches/s%s]",
+               static_cast<long long>(info.epoch), bar.c_str(), static_cast<long long>(done),
+               static_cast<long long>(total), minutes(elapsed).c_str(),
                minutes(static_cast<double>(total - done) / std::max(rate, 1e-9)).c_str(), rate,
                shown(trainer().progress_metrics()).c_str());
   std::fflush(stderr);

@@ -1,0 +1,44 @@
+// What checkpoint.cpp writes to files and reads from them, and resume.cpp puts into a run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "train/run.h"
+
+namespace levin::train {
+
+// A file's content, complete and whole: hashes are right, counters are not negative.
+struct Checkpoint {
+  std::string path;
+  NamedTensors weights, rest;  // rest: under "levin."
+  std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0;
+  std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
+  std::string optimizer;
+  std::size_t schedulers = 0;
+  std::map<std::string, Metadata> callbacks;  // values by state key
+  std::map<std::string, RandomRange> generators;
+  std::vector<MetricLog::Saved> log;
+
+  // Batches of the epoch that were trained without a gap.
+  [[nodiscard]] std::int64_t batches_in_order() const {
+    return batches_in_epoch - static_cast<std::int64_t>(batches_ahead.size());
+  }
+};
+// Throws FileError, FormatError for a damaged file, ConfigError for weights alone.
+[[nodiscard]] Checkpoint read_checkpoint(const std::string& path);
+
+// Where the parts of a run lie in `rest`.
+[[nodiscard]] std::string optimizer_prefix();
+[[nodiscard]] std::string scheduler_prefix(std::size_t i);
+[[nodiscard]] std::string callback_prefix(std::string_view key);
+
+// The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.
+[[nodiscard]] NamedTensors weights_of(const Trainer::Run& run);
+
+}  // namespace levin::train

@@ -1,0 +1,223 @@
+// Goes on from a checkpoint: finds it, compares it with the run, and only then changes the run.
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <system_error>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/checkpoint.h"
+
+namespace levin {
+namespace {
+
+namespace fs = std::filesystem;
+using train::Checkpoint;
+
+// The tensors below a prefix, without it.
+NamedTensors below(const NamedTensors& all, std::string_view prefix) {
+  NamedTensors out;
+  for (const auto& [name, tensor] : all) {
+    if (std::string_view(name).substr(0, prefix.size()) == prefix) out.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return out;
+}
+
+// Throws unless both hold the same names with the same shapes and dtypes, and lists what differs.
+void check_same(const std::string& path, const char* what, const NamedTensors& file, const NamedTensors& here) {
+  std::map<std::string_view, const Tensor*> found;
+  for (const auto& [name, t] : file) found.emplace(name, &t);
+  std::string missing, shapes, unexpected;
+  const auto list = [](std::string& to, std::string_view entry) {
+    to += (to.empty() ? "" : ", ") + std::string(entry);
+  };
+  for (const auto& [name, t] : here) {
+    const auto it = found.find(name);
+    if (it == found.end()) {
+      list(missing, name);
+      continue;
+    }
+    const Tensor& f = *it->second;
+    if (f.shape() != t.shape() || f.dtype() != t.dtype())
+      list(shapes, name + " (" + text(f.dtype()) + " " + text(f.shape()) + " in the file, " + text(t.dtype()) + " " +
+                       text(t.shape()) + " here)");
+    found.erase(it);
+  }
+  for (const auto& [name, t] : found) list(unexpected, name);
+  if (missing.empty() && shapes.empty() && unexpected.empty()) return;
+  std::string message;
+  if (!missing.empty()) message += "; missing in the file: " + missing;
+  if (!unexpected.empty()) message += "; only in the file: " + unexpected;
+  if (!shapes.empty()) message += "; different: " + shapes;
+  fail<ConfigError>("resume: the ", what, " of ", path, " are not those of this run", message);
+}
+
+// Throws ConfigError where the file is another run's.
+void check_fits(const Trainer::Run& run, const Checkpoint& file) {
+  const std::string& path = file.path;
+  const std::int64_t size = run.train_loader->size(), max_epochs = run.max_epochs();
+  if (!file.batches_ahead.empty() && file.batches_ahead.back() >= size)
+    fail<ConfigError>("resume: ", path, " was written after batch ", file.batches_ahead.back(),
+                      " of an epoch, which now has ", size, " batches; use the same data and batch size");
+  if (max_epochs >= 0 && file.epochs_completed > max_epochs)
+    fail<ConfigError>("resume: ", path, " was written after ", file.epochs_completed, " epochs, max_epochs is ",
+                      max_epochs, "; raise it");
+  if (file.batches_in_epoch > run.batches)
+    fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch, which now has ",
+                      run.batches, "; use the same data and batch size");
+  if (file.optimizer != run.optimizer->name())
+    fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizer, ", this run has ",
+                      run.optimizer->name());
+  if (file.schedulers != run.schedulers.size())
+    fail<ConfigError>("resume: ", path, " holds the state of ", file.schedulers, " schedulers, this run has ",
+                      run.schedulers.size());
+  check_same(path, "weights", file.weights, train::weights_of(run));
+  for (std::size_t i = 0; i < run.schedulers.size(); ++i)
+    check_same(path, "values of a scheduler", below(file.rest, train::scheduler_prefix(i)),
+               run.schedulers[i].scheduler->state_dict());
+}
+
+// The generators of the run's tree with the states that the file has for them. Throws ConfigError unless it has one for
+// each and no other.
+std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Generator*, RandomRange>> matched;
+  if (run.tree) {
+    for (const auto& [name, generator] : run.tree->generators()) {
+      const auto state = file.generators.find(name);
+      if (state == file.generators.end())
+        fail<ConfigError>("resume: ", file.path, " has no state of the generator \"", name, "\" of this module");
+      matched.emplace_back(generator, state->second);
+    }
+  }
+  if (matched.size() != file.generators.size())
+    fail<ConfigError>("resume: ", file.path, " holds the state of ", file.generators.size(),
+                      " generators, this module has ", matched.size());
+  return matched;
+}
+
+void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
+  std::string left;
+  for (const auto& [key, values] : file.callbacks) {
+    const bool known =
+        std::any_of(run.callbacks.begin(), run.callbacks.end(), [&](const auto& c) { return c->state_key() == key; });
+    if (!known) left += (left.empty() ? "" : ", ") + key;
+  }
+  if (!left.empty())
+    warn("W-CKPT-CALLBACKS", WarningCategory::user,
+         "resume: " + file.path + " holds the state of callbacks that this trainer lacks: " + left);
+}
+
+// Takes back what was loaded, the newest first, unless dropped.
+class Undo {
+ public:
+  Undo() = default;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  ~Undo() {
+    for (auto it = steps_.rbegin(); it != steps_.rend(); ++it) {
+      try {
+        it->second();
+      } catch (const std::exception& e) { tell(it->first, e.what()); } catch (...) {
+        tell(it->first, "an exception that is no std::exception");
+      }
+    }
+  }
+  void add(std::string what, std::function<void()> step) { steps_.emplace_back(std::move(what), std::move(step)); }
+  void drop() { steps_.clear(); }
+
+ private:
+  static void tell(const std::string& what, const char* why) noexcept {
+    try {
+      warn("W-CKPT-UNDO", WarningCategory::runtime,
+           "resume: the file does not fit, and the state that " + what + " had before could not be put back: " + why);
+    } catch (...) {}  // no memory for the text; the first error is on its way
+  }
+  std::vector<std::pair<std::string, std::function<void()>>> steps_;
+};
+
+// The parts that look at their state themselves and may refuse it: all of them change, or none. The optimizer is the last,
+// because it changes nothing when it throws.
+void load_parts(const Trainer::Run& run, const Checkpoint& file) {
+  Undo undo;
+  for (const auto& c : run.callbacks) {
+    const std::string key = c->state_key();
+    const auto it = file.callbacks.find(key);
+    if (key.empty() || it == file.callbacks.end()) continue;
+    CallbackState before = c->state();
+    for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into its own
+    undo.add("callback " + key, [c, before = std::move(before)] { c->load_state(before); });
+    c->load_state({.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))});
+  }
+  for (std::size_t i = 0; i < run.schedulers.size(); ++i) {
+    const std::shared_ptr<optim::Scheduler> scheduler = run.schedulers[i].scheduler;
+    undo.add("scheduler " + std::to_string(i),
+             [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
+    scheduler->load_state_dict(below(file.rest, train::scheduler_prefix(i)));
+  }
+  run.optimizer->load_state_dict(below(file.rest, train::optimizer_prefix()));
+  undo.drop();
+}
+
+void copy_weights(const Trainer::Run& run, const Checkpoint& file) {
+  std::map<std::string_view, const Tensor*> by_name;
+  for (const auto& [name, t] : file.weights) by_name.emplace(name, &t);
+  NamedTensors here = train::weights_of(run);  // they share the parameters' memory
+  for (auto& [name, t] : here) copy_(t, *by_name.at(name));
+}
+
+}  // namespace
+
+std::string Trainer::Run::checkpoint_dir() const {
+  for (const auto& c : callbacks) {
+    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get())) return checkpoint->directory();
+  }
+  return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
+}
+
+std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
+  if (ckpt_path.empty()) return {};
+  if (ckpt_path != "last") return ckpt_path;
+  // The newest whole one. Names say nothing about age: a directory may hold several runs.
+  const std::string dir = checkpoint_dir();
+  std::vector<std::pair<fs::file_time_type, std::string>> files;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".safetensors") continue;
+    const auto time = fs::last_write_time(it->path(), error);
+    if (!error) files.emplace_back(time, it->path().string());
+  }
+  std::sort(files.rbegin(), files.rend());
+  for (const auto& [time, path] : files) {
+    try {
+      (void)train::read_checkpoint(path);
+      return path;
+    } catch (const Error& e) {
+      warn("W-CKPT-SKIPPED", WarningCategory::runtime, std::string("fit: skipped a checkpoint. ") + e.what());
+    }
+  }
+  warn("W-CKPT-LAST", WarningCategory::user,
+       "fit: ckpt_path = \"last\" and no checkpoint in " + dir + "; starting fresh");
+  return {};
+}
+
+void Trainer::Run::resume(const std::string& path) {
+  const NoGrad off;
+  const Checkpoint file = train::read_checkpoint(path);
+  const auto generators = match_generators(*this, file);
+  check_fits(*this, file);
+  warn_of_unknown_callbacks(*this, file);
+
+  load_parts(*this, file);
+  // Nothing below can fail.
+  copy_weights(*this, file);
+  for (const auto& [generator, state] : generators) generator->set_state(state);
+  epoch = file.epochs_completed;
+  batches_done = file.batches_in_epoch;
+  position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};
+  global_step = file.global_step;
+  total_batches = file.total_batches;
+  train_log.load(file.log);
+  resumed_from = path;
+}
+
+}  // namespace levin
