@@ -229,15 +229,134 @@ Settings parse(int argc, char** argv) {
   return s;
 }
 
+void make_output_folder(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) fail<FileError>("--out: can not make ", path, ": ", error.message());
+}
+
+std::unique_ptr<Classifier> make_model(const Settings& s, const Generator& gen, Device device) {
+  const nn::Options options{.gen = gen.fork("model"), .device = device};
+  if (s.model == "cnn") return std::make_unique<LeNet>(options);
+  return std::make_unique<Mlp>(options);
+}
+
+TrainerOptions trainer_options(const Settings& s, const Portion& limit) {
+  TrainerOptions options{.max_epochs = s.epochs,
+                         .max_steps = s.max_steps,
+                         .limit_train_batches = limit,
+                         .enable_checkpointing = !s.out.empty(),
+                         .enable_progress_bar = !s.quiet,
+                         .default_root_dir = s.out};
+  if (s.checkpoint_every > 0)
+    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.every_n_train_steps = s.checkpoint_every, .save_top_k = -1}));
+  return options;
+}
+
+// The schedule is one cycle over all epochs asked for, whatever --max-steps says: so a run that is cut and resumed is the
+// one that was not.
+StepOptions step_options(const Settings& s, optim::Optimizer& opt, std::int64_t batches) {
+  StepOptions options{.ckpt_path = s.resume};
+  std::int64_t planned = 0;
+  if (__builtin_mul_overflow(s.epochs, batches, &planned))
+    fail<ConfigError>("--epochs: ", s.epochs, " epochs of ", batches,
+                      " batches are more steps than can be counted; expected ",
+                      std::numeric_limits<std::int64_t>::max() / batches, " epochs at most");
+  if (planned > 0)
+    options.schedulers.push_back({.scheduler = std::make_shared<optim::OneCycleLR>(
+                                      opt, optim::OneCycleOptions{.max_lr = s.lr, .total_steps = planned}),
+                                  .interval = SchedulerConfig::Interval::step});
+  return options;
+}
+
+// What a run found out, also one that was interrupted: then the accuracy is not a number.
+struct Outcome {
+  std::int64_t samples = 0;  // trained on
+  double seconds = 0;        // of training
+  bool trained = false, interrupted = false;
+  double accuracy = std::numeric_limits<double>::quiet_NaN();
+  Predictions predictions;
+
+  [[nodiscard]] double samples_per_second() const { return static_cast<double>(samples) / std::max(seconds, 1e-9); }
+};
+
+Outcome train_and_test(Trainer& trainer, const Classifier& net, optim::Optimizer& opt, data::DataLoader& train,
+                       data::DataLoader& test, const StepOptions& options) {
+  Outcome outcome;
+  const auto start = std::chrono::steady_clock::now();
+  const auto take_time = [&] {
+    outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  try {
+    trainer.fit(
+        opt, train,
+        [&](const Batch& b) {
+          outcome.samples += b.size();
+          return cross_entropy(net(b[0]), b[1]);
+        },
+        options);
+    take_time();
+    outcome.trained = true;
+    (void)trainer.evaluate(test, [&](const Batch& b) {
+      const Tensor logits = net(b[0]);
+      outcome.predictions.add(logits, b[1]);
+      return accuracy(logits, b[1]);
+    });
+    // From the counts: the mean of the batches' f32 accuracies is a few ulps off.
+    const auto count = static_cast<double>(outcome.predictions.truth.size());
+    outcome.accuracy = (count - static_cast<double>(outcome.predictions.wrong().size())) / count;
+  } catch (const InterruptedError& e) {
+    std::fprintf(stderr, "mnist: %s\n", e.what());
+    if (!outcome.trained) take_time();
+    outcome.interrupted = true;
+  }
+  return outcome;
+}
+
+void print_results(const Trainer& trainer, const Outcome& outcome) {
+  outcome.predictions.print();
+  std::printf("trained %lld steps in %.1f s, %.0f images/s\ntest accuracy %.2f %%\n",
+              static_cast<long long>(trainer.global_step()), outcome.seconds, outcome.samples_per_second(),
+              100 * outcome.accuracy);
+}
+
+// The files of --out and --json; of an interrupted run those that do not need its end.
+void write_results(const Settings& s, const Trainer& trainer, const Classifier& net, const Digits& digits,
+                   const Outcome& outcome) {
+  if (!s.out.empty()) {
+    write_metrics_csv(s.out + "/metrics.csv", trainer.history());
+    draw_loss(s.out + "/loss.svg", trainer.history());
+    if (!outcome.interrupted) {
+      save_safetensors(s.out + "/model.safetensors", net.state_dict());
+      draw_misclassified(s.out + "/misclassified.png", *digits.test, outcome.predictions);
+    }
+  }
+  if (s.json.empty()) return;
+  examples::Result result{.program = "mnist",
+                          .status = outcome.interrupted                  ? "interrupted"
+                                    : trainer.current_epoch() < s.epochs ? "stopped"
+                                                                         : "done",
+                          .data = digits.real ? "real" : "generated",
+                          .seed = s.seed,
+                          .device = net.device(),
+                          .epochs = s.epochs,
+                          .optimizer_steps = trainer.global_step(),
+                          .parameters = net.parameter_count().total(),
+                          .train_seconds = outcome.seconds,
+                          .samples_per_second = outcome.samples_per_second()};
+  result.more["test_accuracy"] =
+      std::isnan(outcome.accuracy) ? nlohmann::ordered_json() : nlohmann::ordered_json(outcome.accuracy);
+  result.more["val_loss"] = nullptr;
+  result.write(s.json);
+}
+
 int run(const Settings& s) {
   if (s.threads > 0) set_num_threads(s.threads);
   const Device device = examples::device(s.device);
   const Portion limit = examples::portion("--limit-train-batches", s.limit_train_batches);
-  if (!s.out.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(s.out, error);
-    if (error) fail<FileError>("--out: can not make ", s.out, ": ", error.message());
-  }
+  make_output_folder(s.out);
 
   const Generator gen(s.seed);
   const Digits digits = find_digits(s.data, gen.fork("digits"));
@@ -248,96 +367,15 @@ int run(const Settings& s) {
       {.batch_size = s.batch_size, .shuffle = true, .num_workers = s.workers, .generator = gen.fork("shuffle")});
   data::DataLoader test(digits.test, {.batch_size = 1000, .num_workers = s.workers});
 
-  Generator init = gen.fork("model");
-  std::unique_ptr<Classifier> owner;
-  if (s.model == "cnn")
-    owner = std::make_unique<LeNet>(nn::Options{.gen = init, .device = device});
-  else
-    owner = std::make_unique<Mlp>(nn::Options{.gen = init, .device = device});
-  Classifier& net = *owner;
-  optim::AdamW opt(net.parameters(), {.lr = s.lr, .weight_decay = 1e-2});
-  examples::Result result{.program = "mnist",
-                          .data = digits.real ? "real" : "generated",
-                          .seed = s.seed,
-                          .device = device,
-                          .epochs = s.epochs};
-  for (const ParamRef& p : net.parameters()) result.parameters += p.value->numel();
+  const std::unique_ptr<Classifier> net = make_model(s, gen, device);
+  optim::AdamW opt(net->parameters(), {.lr = s.lr, .weight_decay = 1e-2});
+  Trainer trainer(trainer_options(s, limit));
+  const StepOptions options = step_options(s, opt, limit.of(train.size(), "--limit-train-batches"));
 
-  TrainerOptions options{.max_epochs = s.epochs,
-                         .max_steps = s.max_steps,
-                         .limit_train_batches = limit,
-                         .enable_checkpointing = !s.out.empty(),
-                         .enable_progress_bar = !s.quiet,
-                         .default_root_dir = s.out};
-  if (s.checkpoint_every > 0)
-    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.every_n_train_steps = s.checkpoint_every, .save_top_k = -1}));
-  Trainer trainer(options);
-  // The schedule depends on the epochs asked for, not on --max-steps: a run that is cut and resumed is the run that was not.
-  const std::int64_t batches = limit.of(train.size(), "--limit-train-batches");
-  std::int64_t planned = 0;
-  if (__builtin_mul_overflow(s.epochs, batches, &planned))
-    fail<ConfigError>("--epochs: ", s.epochs, " epochs of ", batches,
-                      " batches are more steps than can be counted; expected ",
-                      std::numeric_limits<std::int64_t>::max() / batches, " epochs at most");
-  StepOptions more{.ckpt_path = s.resume};
-  if (planned > 0)
-    more.schedulers.push_back({.scheduler = std::make_shared<optim::OneCycleLR>(
-                                   opt, optim::OneCycleOptions{.max_lr = s.lr, .total_steps = planned}),
-                               .interval = SchedulerConfig::Interval::step});
-
-  std::int64_t samples = 0;
-  const auto start = std::chrono::steady_clock::now();
-  const auto finish = [&](const char* status, double accuracy) {
-    result.status = status;
-    result.optimizer_steps = trainer.global_step();
-    result.more["test_accuracy"] = std::isnan(accuracy) ? nlohmann::ordered_json() : nlohmann::ordered_json(accuracy);
-    result.more["val_loss"] = nullptr;
-    if (!s.out.empty()) {
-      write_metrics_csv(s.out + "/metrics.csv", trainer.history());
-      draw_loss(s.out + "/loss.svg", trainer.history());
-    }
-    if (!s.json.empty()) result.write(s.json);
-  };
-  const auto take_time = [&] {
-    result.train_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    result.samples_per_second = static_cast<double>(samples) / std::max(result.train_seconds, 1e-9);
-  };
-  Predictions predictions;
-  try {
-    trainer.fit(
-        opt, train,
-        [&](const Batch& b) {
-          samples += b.size();
-          return cross_entropy(net(b[0]), b[1]);
-        },
-        more);
-    take_time();
-    (void)trainer.evaluate(test, [&](const Batch& b) {
-      const Tensor logits = net(b[0]);
-      predictions.add(logits, b[1]);
-      return accuracy(logits, b[1]);
-    });
-  } catch (const InterruptedError& e) {
-    std::fprintf(stderr, "mnist: %s\n", e.what());
-    if (result.train_seconds == 0) take_time();  // not when the test was interrupted
-    finish("interrupted", std::numeric_limits<double>::quiet_NaN());
-    return 128 + trainer.stop_signal();
-  }
-
-  // From the counts: the mean of the batches' f32 accuracies is a few ulps off.
-  const auto count = static_cast<double>(predictions.truth.size());
-  const double right = (count - static_cast<double>(predictions.wrong().size())) / count;
-  predictions.print();
-  std::printf("trained %lld steps in %.1f s, %.0f images/s\ntest accuracy %.2f %%\n",
-              static_cast<long long>(trainer.global_step()), result.train_seconds, result.samples_per_second,
-              100 * right);
-  if (!s.out.empty()) {
-    save_safetensors(s.out + "/model.safetensors", net.state_dict());
-    draw_misclassified(s.out + "/misclassified.png", *digits.test, predictions);
-  }
-  finish(trainer.current_epoch() < s.epochs ? "stopped" : "done", right);
-  return examples::kDone;
+  const Outcome outcome = train_and_test(trainer, *net, opt, train, test, options);
+  if (!outcome.interrupted) print_results(trainer, outcome);
+  write_results(s, trainer, *net, digits, outcome);
+  return outcome.interrupted ? 128 + trainer.stop_signal() : examples::kDone;
 }
 
 }  // namespace
