@@ -86,7 +86,8 @@ class TensorDataset final : public Dataset {
   Tensors fields_;
 };
 
-// u8 pictures and labels, converted as they are gathered. A table of 256 results is as exact as the formula and cheaper.
+// u8 pictures and labels, converted as they are gathered. A table of 256 results is as exact as the formula
+// and cheaper.
 class ImageDataset final : public Dataset {
  public:
   ImageDataset(const Tensor& images, const Tensor& labels, Normalization n)
@@ -119,14 +120,18 @@ class ImageDataset final : public Dataset {
       check_index(indices[i], size());
       prefetch(images_, indices, i);
       convert(indices[i], pixels, labels++);
-      pixels += row_bytes(images_);
+      pixels += pixels_each();
     }
     return batch;
   }
 
  private:
+  // Values of one picture, in the batch as in the file.
+  [[nodiscard]] std::size_t pixels_each() const {
+    return images_.size(0) == 0 ? 0 : static_cast<std::size_t>(images_.numel() / images_.size(0));
+  }
   void convert(std::int64_t index, float* pixels, std::int64_t* label) const {
-    const std::size_t count = row_bytes(images_);
+    const std::size_t count = pixels_each();
     const auto* from =
         reinterpret_cast<const std::uint8_t*>(bytes_of(images_)) + static_cast<std::size_t>(index) * count;
     const float* table = table_.data();
@@ -271,7 +276,8 @@ std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int
 }
 
 const Tensor& Batch::operator[](std::size_t field) const {
-  if (field >= fields.size()) fail<IndexError>("batch: field is ", field, ", it has ", fields.size());
+  if (fields.empty()) fail<IndexError>("batch: field is ", field, ", the batch has none");
+  if (field >= fields.size()) fail<IndexError>("batch: field is ", field, ", expected 0 to ", fields.size() - 1);
   return fields[field];
 }
 

@@ -57,6 +57,7 @@ std::pair<Tensor, Tensor> load_mnist(const std::string& dir, Split split) {
 }
 
 namespace {
+// By as_strided, since unsqueeze is an op and data/ stands below the ops.
 DatasetRef with_channel(const std::pair<Tensor, Tensor>& digits, Normalization normalization) {
   const auto& [images, labels] = digits;
   const Shape shape = images.shape().inserted(1, 1);

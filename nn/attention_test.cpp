@@ -6,7 +6,8 @@ namespace levin {
 namespace {
 
 TEST_CASE("multi-head attention gives PyTorch's values, with each kind of mask") {
-  // m = fill(nn.MultiheadAttention(4, 2, batch_first=True)); z = wave((2, 3, 4), 0.25); m(z, z, z, need_weights=False)[0]
+  // m = fill(nn.MultiheadAttention(4, 2, batch_first=True)); z = wave((2, 3, 4), 0.25)
+  // m(z, z, z, need_weights=False)[0]
   Root root;
   nn::MultiheadAttention m(root, "m", {.embed_dim = 4, .num_heads = 2});
   CHECK(state_names(m) ==

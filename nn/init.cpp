@@ -126,8 +126,8 @@ void orthogonal_(Tensor& weight, Generator& gen, double gain) {
       randn({count, length}, gen, weight.device().is_meta() ? weight.device() : Device::cpu(), DType::f64);
   if (weight.device().is_meta()) return;
   std::vector<double> v = drawn.to_vector<double>();
-  // Gram-Schmidt of Gaussian vectors is uniform over orthonormal sets. The second pass removes what rounding left of the
-  // first ("twice is enough"; Giraud, Langou, Rozloznik, 2005).
+  // Gram-Schmidt of Gaussian vectors is uniform over orthonormal sets. The second pass removes what rounding left of
+  // the first ("twice is enough"; Giraud, Langou, Rozloznik, 2005).
   const auto dot = [&](const double* a, const double* b) {
     double s = 0;
     for (std::int64_t i = 0; i < length; ++i) s += a[i] * b[i];

@@ -27,7 +27,8 @@ Moments moments(const Tensor& x) {
   return m;
 }
 
-// The mean of n draws deviates by std / sqrt(n), their std by std * sqrt((kurtosis - 1) / 4n) <= std / sqrt(2n): six of each.
+// The mean of n draws deviates by std / sqrt(n), their std by std * sqrt((kurtosis - 1) / 4n) <= std / sqrt(2n): six of
+// each.
 void check_moments(const Tensor& x, double mean, double std) {
   const Moments m = moments(x);
   const auto n = static_cast<double>(x.numel());

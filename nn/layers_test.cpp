@@ -20,7 +20,8 @@ TEST_CASE("convolution layers give PyTorch's values") {
   check_close(conv1(wave({1, 2, 4}, 0.25)),
               {0.906347791801123, 1.08523322860577, 0.902513276198244, 0.934759513935641, 0.130759839788115,
                -0.0984195635574015, -0.153556412987044, -0.378015902794293});
-  // fill(nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1, groups=2))(wave((1, 2, 2, 2), 0.25)).sum((2, 3))
+  // fill(nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1, groups=2))(
+  //     wave((1, 2, 2, 2), 0.25)).sum((2, 3))
   nn::ConvTranspose2d up(root, "up",
                          {.in = 2, .out = 4, .kernel = 3, .stride = 2, .padding = 1, .output_padding = 1, .groups = 2});
   CHECK(up.weight.shape() == Shape{2, 2, 3, 3});
@@ -170,3 +171,21 @@ TEST_CASE("modules of ops are the ops") {
 
 }  // namespace
 }  // namespace levin
+
+// Names of options mean one thing each, also for a program that opens both namespaces.
+namespace opened {
+using namespace levin;
+using namespace levin::nn;
+
+TEST_CASE("options of layers and of ops have names that do not meet") {
+  const Conv1dOptions layer{.in = 2, .out = 3, .kernel = 3};
+  const ConvOptions1d op{.stride = 2};
+  CHECK(layer.kernel + op.stride == 5);
+  const Conv2dOptions layer2{.in = 2, .out = 3, .kernel = 3};
+  const ConvOptions op2{.stride = {2, 2}};
+  CHECK(layer2.kernel.array()[1] + op2.stride[1] == 5);
+  const Pool2dOptions pool{.kernel = 2};
+  const PoolOptions pool_op{.kernel = {3, 3}};
+  CHECK(pool.kernel.array()[0] + pool_op.kernel[0] == 5);
+}
+}  // namespace opened

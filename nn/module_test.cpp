@@ -200,6 +200,20 @@ TEST_CASE("initial values depend on seed and name, not on the order of construct
   CHECK(!equal(a1.weight, a3.weight));
 }
 
+TEST_CASE("a root takes a fork, a const generator or a seed as it is, and leaves the given one where it stands") {
+  Generator gen(7);
+  const Generator constant(7);
+  const auto weight = [](nn::Options options) {
+    nn::Module root(std::move(options));
+    return nn::Linear(root, "a", {.in = 5, .out = 4}).weight.detach();
+  };
+  const Tensor of_seed = weight({.gen = Generator(7), .device = cpu});
+  CHECK(equal(weight({.gen = gen, .device = cpu}), of_seed));
+  CHECK(equal(weight({.gen = constant, .device = cpu}), of_seed));
+  CHECK(!equal(weight({.gen = gen.fork("critic"), .device = cpu}), of_seed));
+  CHECK(gen.state().offset == 0);
+}
+
 TEST_CASE("train and eval set the flags of the whole tree, set_training_flag one of them") {
   Generator gen(1);
   Block net({.gen = gen, .device = cpu});

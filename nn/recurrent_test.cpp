@@ -47,7 +47,8 @@ TEST_CASE("a GRU with batches first and an initial state gives PyTorch's values"
 }
 
 TEST_CASE("recurrent cells give PyTorch's values") {
-  // x = wave((3, 2, 3), 0.25)[0]; nn.LSTMCell(3, 2)(x, (wave((2, 2), 0.5), wave((2, 2), 0.75))), nn.GRUCell(3, 2)(x, wave((2, 2), 0.5))
+  // x = wave((3, 2, 3), 0.25)[0]
+  // nn.LSTMCell(3, 2)(x, (wave((2, 2), 0.5), wave((2, 2), 0.75))), nn.GRUCell(3, 2)(x, wave((2, 2), 0.5))
   Root root;
   nn::LSTMCell lstm(root, "lstm", {.in = 3, .hidden = 2});
   nn::GRUCell gru(root, "gru", {.in = 3, .hidden = 2});

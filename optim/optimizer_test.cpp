@@ -244,7 +244,13 @@ TEST_CASE("groups keep their own numbers") {
 
 TEST_CASE("wrong parameters and options are refused before anything is built") {
   Tensor a = start(DType::f64), half = start(DType::f32).detach().to(DType::f16);
-  CHECK_THROWS_AS(SGD({}, {}), ConfigError);
+  CHECK_THROWS_WITH_AS(SGD({}, {}), doctest::Contains("sgd: the parameter list is empty"), ConfigError);
+  CHECK_THROWS_WITH_AS(AdamW({{&a, "a", nullptr}}, {.lr = -1}),
+                       doctest::Contains("adamw: lr is -1, expected 0 or more"), ConfigError);
+  CHECK_THROWS_WITH_AS(Adam({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("adam: lr"), ConfigError);
+  CHECK_THROWS_WITH_AS(RMSprop({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("rmsprop: lr"), ConfigError);
+  CHECK_THROWS_WITH_AS(Adagrad({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("adagrad: lr"), ConfigError);
+  CHECK_THROWS_WITH_AS(LBFGS({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("lbfgs: lr"), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}, {&a, "b", nullptr}}, {}), ConfigError);
   CHECK_THROWS_AS(SGD({{&half, "h", nullptr}}, {}), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.lr = -1}), ConfigError);

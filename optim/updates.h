@@ -72,8 +72,8 @@ struct Updates {
   [[nodiscard]] static Tensor filled(const Tensor& like, double value);
   // The step counts and numbers of a group in its device's memory. Numbers are written when a schedule changed them.
   static void prepare(Optimizer::Group& g, Device device, double momentum);
-  // A parameter is a reference, and its owner may have converted it since it was given: the kernels would read its memory,
-  // or that of its state, as what it was.
+  // A parameter is a reference, and its owner may have converted it since it was given: the kernels would read its
+  // memory, or that of its state, as what it was.
   static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();

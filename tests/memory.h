@@ -9,8 +9,8 @@
 
 namespace levin::test {
 
-// From here on every allocation of this process fails: for a child that was forked for it. Useless under AddressSanitizer,
-// which has an allocator of its own.
+// From here on every allocation of this process fails: for a child that was forked for it. Useless under
+// AddressSanitizer, which has an allocator of its own.
 inline void use_up_memory() {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_AS, &none);

@@ -57,8 +57,8 @@ using DatasetRef = std::shared_ptr<const Dataset>;
 // Rows of tensors in memory: sample i is {field[i], ...}. Batches are copied row by row without a tensor a sample.
 // Throws DataError unless there is a field and all have the same size(0), DeviceError for one that is not on cpu.
 [[nodiscard]] LEVIN_API DatasetRef tensor_dataset(Tensors fields);
-// The same for pictures kept as u8: field 0 becomes f32, (x / 255 - mean) / std, field 1 (labels u8 [N]) becomes i64. Throws
-// DTypeError unless both are u8, ConfigError unless std is above 0.
+// The same for pictures kept as u8: field 0 becomes f32, (x / 255 - mean) / std, field 1 (labels u8 [N]) becomes i64.
+// Throws DTypeError unless both are u8, ConfigError unless std is above 0.
 struct Normalization {
   float mean = 0;
   float std = 1;
@@ -126,11 +126,11 @@ struct DataLoaderOptions {
 
 // Note [Workers]
 // Workers are threads of oneTBB's pool, which outlive every loop: there is nothing to start and no copy of the dataset.
-// worker_init(id) is called on a thread before its first batch as worker `id`, 0 <= id < num_workers, in each loop; with
-// persistent_workers in the first one alone, its effect lasts. A thread of the pool may serve as another worker later and
-// is initialized for that one then. The calling thread loads a batch itself when no worker has come to it; it is
-// worker `num_workers`, in each loop anew. Several threads call worker_init at once. What it throws is the error of the
-// batch that was to be loaded. With num_workers 0 it is not called.
+// worker_init(id) is called on a thread before its first batch as worker `id`, 0 <= id < num_workers, in each loop;
+// with persistent_workers in the first one alone, its effect lasts. A thread of the pool may serve as another worker
+// later and is initialized for that one then. The calling thread loads a batch itself when no worker has come to it; it
+// is worker `num_workers`, in each loop anew. Several threads call worker_init at once. What it throws is the error of
+// the batch that was to be loaded. With num_workers 0 it is not called.
 
 // Where a loader stands, for a run that continues later: the next batch is number `batch` of `epoch`.
 struct LoaderState {
@@ -146,16 +146,16 @@ struct LoaderState {
 //
 // An error of a dataset, transform or collate reaches the loop at the place of its batch: as the type it was when it is
 // a levin::Error, else as DataError, with sample, epoch and worker added to its text. Leaving the loop early, or
-// destroying the loader, waits for the samples being loaded and no longer. While a loop waits for a worker it warns every
-// 10 seconds what it waits for (W-DATA-WAIT).
+// destroying the loader, waits for the samples being loaded and no longer. While a loop waits for a worker it warns
+// every 10 seconds what it waits for (W-DATA-WAIT).
 class LEVIN_API DataLoader {
  public:
   struct Impl;
   struct Pass;
 
-  // Throws ConfigError for options out of range or in contradiction: sampler with shuffle, drop_last without batch_size,
-  // prefetch_factor or persistent_workers without workers, batch_sampler with any option that it decides. Warns of more
-  // workers than CPUs (W-DATA-MANY-WORKERS) and of pin_memory without a CUDA device (W-DATA-PIN).
+  // Throws ConfigError for options out of range or in contradiction: sampler with shuffle, drop_last without
+  // batch_size, prefetch_factor or persistent_workers without workers, batch_sampler with any option that it decides.
+  // Warns of more workers than CPUs (W-DATA-MANY-WORKERS) and of pin_memory without a CUDA device (W-DATA-PIN).
   explicit DataLoader(DatasetRef dataset, DataLoaderOptions options = {});
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
@@ -178,9 +178,9 @@ class LEVIN_API DataLoader {
     Batch batch_;
     bool done_ = false;
   };
-  // Throws IndexError when the sampler gives an index outside of the dataset, DataError for an empty batch or another number
-  // of indices or batches than its size(), StateError when the state that was loaded stands behind the epoch's end, or
-  // while another iterator stands before it.
+  // Throws IndexError when the sampler gives an index outside of the dataset, DataError for an empty batch or another
+  // number of indices or batches than its size(), StateError when the state that was loaded stands behind the epoch's
+  // end, or while another iterator stands before it.
   [[nodiscard]] Iterator begin();
   [[nodiscard]] End end() const { return {}; }
 
@@ -207,7 +207,8 @@ class LEVIN_API DataLoader {
 
 // ---- Digits. IDX files: http://yann.lecun.com/exdb/mnist, plain or gzip.
 enum class Split : std::uint8_t { train, test };
-// One IDX file: u8 data as u8, int8 and int16 as i32, i32, f32, f64. Throws FormatError with file, value got and expected.
+// One IDX file: u8 data as u8, int8 and int16 as i32, i32, f32, f64. Throws FormatError with file, value got and
+// expected.
 [[nodiscard]] LEVIN_API Tensor load_idx(const std::string& path);
 // MNIST from `dir`: train-images-idx3-ubyte and the like, with or without .gz. Sample: {f32 [1, 28, 28], i64 []}.
 // Throws FileError when a file is absent, FormatError when images and labels do not fit each other.

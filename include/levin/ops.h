@@ -1,9 +1,9 @@
 // The ops: free functions over tensors, differentiable to any order unless their line says otherwise. Names and
 // semantics are PyTorch's where it has the op. Operands of different dtypes throw DTypeError, of different devices
 // DeviceError, shapes that do not fit ShapeError, dimensions and indices out of range IndexError, other options out of
-// range (a probability, a low above its high) ConfigError; a dtype without a kernel, and the values of a meta tensor where
-// they are needed, throw UnsupportedError; an undefined tensor throws StateError unless the line says that it may be left
-// out. Dimensions may be negative.
+// range (a probability, a low above its high) ConfigError; a dtype without a kernel, and the values of a meta tensor
+// where they are needed, throw UnsupportedError; an undefined tensor throws StateError unless the line says that it may
+// be left out. Dimensions may be negative.
 #pragma once
 
 #include <array>
@@ -264,11 +264,12 @@ struct ConvOptions {
 // weight [out, in / groups, kH, kW], bias [out] or undefined.
 //
 // On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32 with 16
-// channels or more on both sides, come from Winograd's algorithm where the image is large enough for it to pay. For values
-// in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and 256 * 2^-24 * sqrt(n) for 5x5,
-// where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the inputs to 10 mantissa bits (TF32) costs.
-// A NaN or infinity of the image reaches up to 3 pixels further than term by term, and values within a factor of 10^4 of
-// the largest float may overflow. Other shapes and dtypes are summed term by term.
+// channels or more on both sides, come from Winograd's algorithm where the image is large enough for it to pay. For
+// values in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and below
+// 256 * 2^-24 * sqrt(n) for 5x5, where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the inputs
+// to 10 mantissa bits (TF32) costs. A NaN or infinity of the image reaches up to 3 pixels further than term by term,
+// and values within a factor of 10^4 of the largest float may overflow. Other shapes and dtypes are summed term by
+// term.
 [[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions& options = {});
 struct ConvOptions1d {
@@ -297,9 +298,9 @@ struct PoolOptions {
 [[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 [[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 
-// ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be undefined:
-// 1 and 0.
-// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight (the last one without it).
+// ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be
+// undefined: 1 and 0. y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight (the
+// last one without it).
 [[nodiscard]] LEVIN_API Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. Zhang & Sennrich, 2019.
 [[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
@@ -365,7 +366,8 @@ struct AttentionOptions {
   double dropout_p = 0;
   Generator* generator = nullptr;  // needed when dropout_p > 0
 };
-// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev]. A row that may look at nothing gives 0.
+// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev]. A row that may look at
+// nothing gives 0.
 [[nodiscard]] LEVIN_API Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                             const AttentionOptions& options = {});
 

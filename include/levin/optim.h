@@ -1,4 +1,5 @@
-// Optimizers, gradient clipping, learning-rate schedules. An optimizer takes parameters as references and knows no module.
+// Optimizers, gradient clipping, learning-rate schedules. An optimizer is given references to parameters and knows no
+// module.
 #pragma once
 
 #include <array>
@@ -20,24 +21,24 @@ using Parameters = std::vector<ParamRef>;
 
 struct Updates;  // optim/updates.h: the list of one group's updates
 
-// The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, each belongs to one
-// group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option out of range, is a
-// ConfigError when the group is added.
+// The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, each belongs to
+// one group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option out of
+// range, is a ConfigError when the group is added.
 class LEVIN_API Optimizer {
  public:
   virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One update of every parameter from its gradient. Throws StateError when a parameter was converted (dtype, device) since
-  // its last update.
+  // One update of every parameter from its gradient. Throws StateError when a parameter was converted (dtype, device)
+  // since its last update.
   virtual void step() = 0;
-  // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss, runs
-  // backward and returns the loss; the others call it once and then step().
+  // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
+  // runs backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
   void zero_grad();  // gradients become undefined
-  // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read them.
-  // Call it before each replay. step() does it itself.
+  // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read
+  // them. Call it before each replay. step() does it itself.
   void prepare_replay();
 
   [[nodiscard]] int groups() const { return static_cast<int>(groups_.size()); }
@@ -45,14 +46,14 @@ class LEVIN_API Optimizer {
   [[nodiscard]] std::vector<ParamRef> parameters() const;  // of all groups, in order
   [[nodiscard]] double lr(int group = 0) const { return group_at(group).lr; }
   void set_lr(int group, double lr);  // throws ConfigError below 0
-  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it there, or
-  // out of range, is a ConfigError. A group that is not there is an IndexError, as for lr.
+  // SGD's and RMSprop's momentum, Adam's beta1: what one-cycle schedules move. Empty where there is none; setting it
+  // there, or out of range, is a ConfigError. A group that is not there is an IndexError, as for lr.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
 
   // Everything that the next step depends on besides parameters and gradients: state tensors by parameter name, step
-  // counts, and each group's numbers. Loading checks names, shapes, dtypes and the numbers' ranges first (ConfigError) and copies
-  // bit for bit.
+  // counts, and each group's numbers. Loading checks names, shapes, dtypes and the numbers' ranges first (ConfigError)
+  // and copies bit for bit.
   [[nodiscard]] NamedTensors state_dict() const;
   void load_state_dict(const NamedTensors& state);
   [[nodiscard]] virtual const char* name() const = 0;  // "sgd", "adamw"
@@ -121,8 +122,8 @@ struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool amsgrad = false, maximize = false;
 };
-// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps).
-// Kingma & Ba, 2015. weight_decay is added to g.
+// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+// p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Kingma & Ba, 2015. weight_decay is added to g.
 class LEVIN_API Adam : public Optimizer {
  public:
   explicit Adam(Parameters parameters, AdamOptions options = {});
@@ -212,7 +213,8 @@ struct LBFGSOptions {
   int history_size = 100;
   LineSearch line_search = LineSearch::none;
 };
-// Limited-memory BFGS, one group. step() without a closure throws StateError. Nocedal & Wright, "Numerical Optimization", 7.2.
+// Limited-memory BFGS, one group. step() without a closure throws StateError.
+// Nocedal & Wright, "Numerical Optimization", 7.2.
 class LEVIN_API LBFGS final : public Optimizer {
  public:
   explicit LBFGS(Parameters parameters, LBFGSOptions options = {});
@@ -241,9 +243,9 @@ LEVIN_API Tensor clip_grad_norm_(const Parameters& parameters, double max_norm, 
 // Clamps every gradient element to [-limit, limit].
 LEVIN_API void clip_grad_value_(const Parameters& parameters, double limit);
 
-// ---- Schedules. Each sets every group's lr from the lr the group had when the schedule was made ("base"), as a function of
-// t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms. Constructors throw
-// ConfigError for numbers out of range.
+// ---- Schedules. Each sets every group's lr from the lr the group had when the schedule was made ("base"), as a
+// function of t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms.
+// Constructors throw ConfigError for numbers out of range.
 class LEVIN_API Scheduler {
  public:
   virtual ~Scheduler();
@@ -356,8 +358,8 @@ struct OneCycleOptions {
   double base_momentum = 0.85, max_momentum = 0.95;
   double div_factor = 25, final_div_factor = 1e4;
 };
-// Up from max_lr / div_factor to max_lr, then down to that start / final_div_factor; momentum the other way round. Smith &
-// Topin, "Super-Convergence", 2018. Throws StateError past total_steps.
+// Up from max_lr / div_factor to max_lr, then down to that start / final_div_factor; momentum the other way round.
+// Smith & Topin, "Super-Convergence", 2018. Throws StateError past total_steps.
 class LEVIN_API OneCycleLR final : public Scheduler {
  public:
   OneCycleLR(Optimizer& optimizer, OneCycleOptions options);
@@ -383,7 +385,8 @@ struct PlateauOptions {
   int cooldown = 0;
   double min_lr = 0, eps = 1e-8;
 };
-// lr *= factor after more than `patience` calls of step(metric) without improvement. step() without a metric: StateError.
+// lr *= factor after more than `patience` calls of step(metric) without improvement. step() without a metric
+// throws StateError.
 class LEVIN_API ReduceLROnPlateau final : public Scheduler {
  public:
   explicit ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options = {});
@@ -399,8 +402,8 @@ class LEVIN_API ReduceLROnPlateau final : public Scheduler {
   double best_;
   std::int64_t bad_ = 0, cooling_ = 0;
 };
-// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the optimizer;
-// one that needs a metric or moves the momentum is a ConfigError.
+// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the
+// optimizer; one that needs a metric or moves the momentum is a ConfigError.
 class LEVIN_API SequentialLR final : public Scheduler {
  public:
   SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules,

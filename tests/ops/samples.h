@@ -7,14 +7,15 @@
 //                            .call = [](const Tensors& in) { return Tensors{layer_norm(in[0], in[1], in[2])}; },
 //                            .reference = [](const Tensors& in) { return Tensors{...the definition, in f64...}; }});
 //     }
-//     c.errors.push_back({"weight of the wrong shape", [] { (void)layer_norm(...); }, throws<ShapeError>, "layer_norm: weight"});
+//     c.errors.push_back({"weight of the wrong shape", [] { (void)layer_norm(...); }, throws<ShapeError>,
+//                         "layer_norm: weight"});
 //     return c;
 //   }
 //
-// The suite then checks, for every sample: values against the reference in each dtype; strided, transposed, unaligned and
-// expanded inputs; 1 and 3 threads; the meta device; gradcheck and gradgradcheck; each need mask; a write to an input
-// between forward and backward; inputs left undefined, which is a StateError unless they are optional; dtypes that are not
-// listed; the error cases.
+// The suite then checks, for every sample: values against the reference in each dtype; strided, transposed, unaligned
+// and expanded inputs; 1 and 3 threads; the meta device; gradcheck and gradgradcheck; each need mask; a write to an
+// input between forward and backward; inputs left undefined, which is a StateError unless they are optional; dtypes
+// that are not listed; the error cases.
 #pragma once
 
 #include <functional>

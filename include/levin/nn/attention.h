@@ -49,7 +49,8 @@ struct TransformerEncoderLayerOptions {
   bool norm_first = false;  // normalise before each part (pre-norm) instead of after its residual sum
   bool bias = true;
 };
-// Self-attention and a two-layer perceptron, each with dropout, a residual sum and a layer norm: [N, L, E] -> [N, L, E].
+// Self-attention and a two-layer perceptron, each with dropout, a residual sum and a layer norm:
+// [N, L, E] -> [N, L, E].
 class LEVIN_API TransformerEncoderLayer : public Module {
  public:
   using Options = TransformerEncoderLayerOptions;

@@ -42,8 +42,8 @@ struct KaimingOptions {
 LEVIN_API void kaiming_uniform_(Tensor& weight, Generator& gen, const KaimingOptions& options = {});
 LEVIN_API void kaiming_normal_(Tensor& weight, Generator& gen, const KaimingOptions& options = {});
 
-// Orthonormal rows or columns (whichever are fewer) of the weight seen as [size(0), rest], times gain; uniform over such
-// matrices. Saxe et al., 2013. Computed on the host in f64, in time n k^2.
+// Orthonormal rows or columns (whichever are fewer) of the weight seen as [size(0), rest], times gain; uniform over
+// such matrices. Saxe et al., 2013. Computed on the host in f64, in time n k^2.
 LEVIN_API void orthogonal_(Tensor& weight, Generator& gen, double gain = 1);
 
 }  // namespace levin::nn::init

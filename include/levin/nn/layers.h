@@ -24,8 +24,8 @@ class Size2 {
   std::array<std::int64_t, 2> hw_;
 };
 
-// ---- Linear and convolution. Weights start as U(-b, b) with b = 1 / sqrt(fan in) (kaiming_uniform, a = sqrt(5)), biases
-// with the same b.
+// ---- Linear and convolution. Weights start as U(-b, b) with b = 1 / sqrt(fan in) (kaiming_uniform, a = sqrt(5)),
+// biases with the same b.
 struct LinearOptions {
   std::int64_t in = 0, out = 0;
   bool bias = true;

@@ -100,8 +100,8 @@ struct LoadReport {
   [[nodiscard]] bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
 };
 
-// A module is whatever callable its struct is: there is no virtual forward. It is neither copied nor moved, so addresses
-// are stable. Names below are relative to the module asked, joined by '.'.
+// A module is whatever callable its struct is: there is no virtual forward. It is neither copied nor moved, so
+// addresses are stable. Names below are relative to the module asked, joined by '.'.
 class LEVIN_API Module {
  public:
   // A root. Throws DTypeError unless the dtype is floating.
@@ -147,8 +147,8 @@ class LEVIN_API Module {
   void zero_grad();                     // gradients become undefined
   void requires_grad_(bool on = true);  // false freezes: no gradient is recorded or written
   // Values, gradients (of frozen parameters as well) and buffers move, or nothing when one can not; `to(dtype)` leaves
-  // integer buffers alone. Handles to parameters (ParamRef) see the new values, and hooks on their gradients go with them;
-  // tensors copied from them, and graphs recorded before, stay with the old.
+  // integer buffers alone. Handles to parameters (ParamRef) see the new values, and hooks on their gradients go with
+  // them; tensors copied from them, and graphs recorded before, stay with the old.
   void to(Device device);
   void to(DType dtype);  // throws DTypeError unless floating
   [[nodiscard]] Device device() const;
@@ -157,8 +157,9 @@ class LEVIN_API Module {
   // ---- State: names as PyTorch gives them, parameters before buffers within a module. The tensors share the module's
   // memory; clone() what must not change with it.
   [[nodiscard]] NamedTensors state_dict() const;
-  // Copies values into the module, whatever device they are on. All is checked before anything changes: with Strict::yes
-  // any difference of names, shapes or dtypes is a ConfigError that lists them; with Strict::no what fits is copied.
+  // Copies values into the module, whatever device they are on. All is checked before anything changes: with
+  // Strict::yes any difference of names, shapes or dtypes is a ConfigError that lists them; with Strict::no what fits
+  // is copied.
   LoadReport load_state_dict(const NamedTensors& state, Strict strict = Strict::yes);
 
   // ---- For modules whose parts are known at run time only; the references stay valid with the module

@@ -50,8 +50,8 @@ struct RecurrentOptions {
   double dropout = 0;          // of each layer's output but the last's, in training
   bool bidirectional = false;  // a second pass from the end; outputs are joined, forward first
 };
-// What LSTM and GRU share. Parameters of layer k: weight_ih_l<k>, weight_hh_l<k>, bias_ih_l<k>, bias_hh_l<k>, and the same
-// with "_reverse" for the pass from the end.
+// What LSTM and GRU share. Parameters of layer k: weight_ih_l<k>, weight_hh_l<k>, bias_ih_l<k>, bias_hh_l<k>, and the
+// same with "_reverse" for the pass from the end.
 class LEVIN_API Recurrent : public Module {
  public:
   using Options = RecurrentOptions;
