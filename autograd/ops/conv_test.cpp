@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "tests/device.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -245,6 +247,39 @@ TEST_CASE("conv_transpose2d with an output padding of a stride adds pixels that 
   for (std::int64_t i = 0; i < 5; ++i)
     for (std::int64_t j = 0; j < 5; ++j)
       CHECK(select(select(y, 2, i), 2, j).item<float>() == (i < 4 && j < 4 ? 1.0f : 0.0f));
+}
+
+// Sums of small integers are exact, so every order of them has the same bits.
+TEST_CASE(
+    "convolution on a device: split sums, whole chunks of pixels and single channels equal the cpu's, bit by bit") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  struct Case {
+    Shape x, w;
+    ConvOptions options;
+  };
+  for (const Case& c : {Case{{2, 4, 4, 4}, {8, 2, 1, 1}, {.groups = 2}},          // images as they lie
+                        Case{{1, 64, 3, 4}, {2, 64, 3, 3}, {.padding = {1, 1}}},  // a long sum over taps
+                        Case{{3, 2, 16, 16}, {2, 2, 3, 3}, {.padding = {1, 1}}},  // a long sum over pixels
+                        Case{{2, 6, 9, 8}, {6, 1, 3, 3}, {.stride = {2, 3}, .groups = 6}}}) {
+    for (const DType dtype : kFloatDTypes) {
+      CAPTURE(text(c.x));
+      CAPTURE(text(dtype));
+      Generator g(1);
+      const auto make = [&](const Shape& s) { return round(randn(s, g, cpu, DType::f32)).to(dtype); };
+      const Tensor x = make(c.x), w = make(c.w), b = make({c.w[0]});
+      const Tensor seed = make(conv2d(x, w, b, c.options).shape());
+      const auto run = [&](Device on) {
+        Tensors in{x.to(on), w.to(on), b.to(on)};
+        for (Tensor& t : in) t = t.detach(), t.requires_grad_();
+        Tensors out{conv2d(in[0], in[1], in[2], c.options)};
+        for (const Tensor& t : grad(out, in, std::array{seed.to(on)})) out.push_back(t);
+        return out;
+      };
+      const Tensors want = run(cpu), got = run(*device);
+      for (std::size_t k = 0; k < want.size(); ++k) CHECK(equal(got[k].to(cpu), want[k]));
+    }
+  }
 }
 
 }  // namespace levin::testing
