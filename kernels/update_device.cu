@@ -43,7 +43,7 @@ void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slo
     on.launch(gpu::update<R, T>, grid_of(blocks), table, rule, numbers);
   });
 }
-#define LEVIN_UPDATE(R)                                                                                       \
+#define LEVIN_UPDATE(R)                                                                                        \
   template void update_on_device<R, float>(const Gpu&, const R&, std::span<const Slot<float>>, const double*); \
   template void update_on_device<R, double>(const Gpu&, const R&, std::span<const Slot<double>>, const double*);
 LEVIN_UPDATE(SgdRule)

@@ -172,8 +172,8 @@ __global__ void update(const __grid_constant__ SlotTable<T> table, R rule, const
   const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
   const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
   constexpr int V = kVec<T>;
-  const bool vectors = (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) &&
-                       aligned16(s.c);
+  const bool vectors =
+      (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
   if (vectors)
     update_elements<V>(f, s, begin, end);
   else

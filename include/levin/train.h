@@ -191,8 +191,8 @@ struct TrainerOptions {
   std::optional<std::int64_t> max_epochs{};  // -1: no limit; unset: 1000, or no limit when max_steps is set
   std::int64_t max_steps = -1;               // completed optimizer steps
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{};
-  std::int64_t log_every_n_steps = 50;  // 0: never
-  std::optional<double> gradient_clip_val{};  // unset or 0: off
+  std::int64_t log_every_n_steps = 50;                                // 0: never
+  std::optional<double> gradient_clip_val{};                          // unset or 0: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
   bool detect_anomaly = false;
