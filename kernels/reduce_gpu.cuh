@@ -8,7 +8,8 @@
 // Where the elements of an output lie close together, 1 to 32 lanes or a block take an output; where outputs lie close
 // together, neighbouring threads take neighbouring outputs and the block's rows of threads share the elements. Few and
 // long outputs are cut into chunks whose partial results a second launch joins: no atomics, and the cut depends on the
-// shape alone, so the bits are the same in every run. Each thread keeps four partial results and joins vectors as trees.
+// shape alone, so the bits are the same in every run. Each thread keeps four partial results and joins vectors as
+// trees.
 #pragma once
 
 #include <algorithm>
@@ -194,9 +195,9 @@ __global__ void __launch_bounds__(kReduceThreads) reduce_blocks(const T* x, Redu
   }
 }
 
-// Neighbouring outputs of the innermost kept dimension: `width` of them, `step` elements apart, V in an item. A block has
-// `across` threads along them and kReduceThreads / across rows of threads along the elements. at.kept: the other kept
-// dimensions; at.per_chunk counts elements. parts: [chunks, outputs].
+// Neighbouring outputs of the innermost kept dimension: `width` of them, `step` elements apart, V in an item. A block
+// has `across` threads along them and kReduceThreads / across rows of threads along the elements. at.kept: the other
+// kept dimensions; at.per_chunk counts elements. parts: [chunks, outputs].
 struct Columns {
   std::int64_t width, step, tiles;
   int across;
@@ -319,7 +320,8 @@ inline Way way_of(const ReducePlan& plan, int v) {
   return way;
 }
 
-// Elements a load: 16 bytes of floats; what is rare or costly to compute is loaded one by one, which halves the kernels.
+// Elements a load: 16 bytes of floats; what is rare or costly to compute is loaded one by one, in fewer
+// kernels.
 template <class T, Reduce kOp, Map kMap>
 constexpr int vector_of() {
   if (kOp == Reduce::prod || kMap == Map::power) return 1;

@@ -5,8 +5,10 @@
 //   arg_extreme<Largest>(on, const T* x, T* values, int64_t* indices, outer, n, inner)
 //     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
-//     y[k] = x[0] + ... + x[k], summed in double (int64_t for integers and bool, wrapping around). S: T, or int64_t for those.
-// The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most once.
+//     y[k] = x[0] + ... + x[k], summed in double (int64_t for integers and bool, wrapping around). S: T, or int64_t for
+//     those.
+// The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
+// once.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -108,8 +110,8 @@ void cumsum(const Cpu& on, const T* x, S* y, int64_t outer, int64_t n, int64_t i
 namespace levin::kernels::gpu {
 
 // A block of kWalkThreads threads walks `across` neighbouring lines (outputs of the walk) with `down` threads along n
-// each. Threads that are neighbours read neighbours: along n when inner is 1, else along inner. Few and long lines are cut
-// into chunks, by the shape alone.
+// each. Threads that are neighbours read neighbours: along n when inner is 1, else along inner. Few and long lines are
+// cut into chunks, by the shape alone.
 inline constexpr int kWalkThreads = 256;
 struct Walk {
   std::int64_t lines, n, inner;
@@ -170,8 +172,8 @@ template <class T>
 using Compared =
     std::conditional_t<std::is_integral_v<T>, std::conditional_t<sizeof(T) == 8, long long, int>, Accum<T>>;
 
-// The best of a chunk of each line. `from`: [lines, n] places in x's lines (of full_n elements) to choose among, or null
-// for all. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
+// The best of a chunk of each line. `from`: [lines, n] places in x's lines (of full_n elements) to choose among, or
+// null for all. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
 template <bool kLargest, class T>
 __global__ void __launch_bounds__(kWalkThreads)
     walk_extreme(const T* x, Walk walk, std::int64_t full_n, const std::int64_t* from, std::int64_t* parts, T* values,

@@ -10,10 +10,10 @@
 // The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
 //
 // Note [Sorting on a GPU]
-// Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kOrderTile items in
-// shared memory by a bitonic network; longer lines are merged from sorted runs, two by two: each block makes one tile of
-// a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared memory. For a
-// small k only the first k of every tile go on to the next round.
+// Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kOrderTile
+// items in shared memory by a bitonic network; longer lines are merged from sorted runs, two by two: each block makes
+// one tile of a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared
+// memory. For a small k only the first k of every tile go on to the next round.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -245,9 +245,9 @@ __device__ void sort_shared(I* items, int size) {
   }
 }
 
-// Sorts tiles of at most kOrderTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile go
-// to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is 1.
-// size: the power of two that a tile is filled up to.
+// Sorts tiles of at most kOrderTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile
+// go to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is
+// 1. size: the power of two that a tile is filled up to.
 template <class T>
 __global__ void __launch_bounds__(kOrderThreads)
     sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size,
@@ -290,8 +290,8 @@ __device__ N merge_border(const I* a, N na, const I* b, N nb, N i) {
   return low;
 }
 
-// Merges neighbouring sorted runs of `run` items (a multiple of kOrderTile) of each line. A block makes a tile. Results are
-// written where `to` is null.
+// Merges neighbouring sorted runs of `run` items (a multiple of kOrderTile) of each line. A block makes a tile. Results
+// are written where `to` is null.
 template <class T>
 __global__ void __launch_bounds__(kOrderThreads)
     sort_merge(SortLines<T> lines, std::int64_t count, const SortItem<T>* from, std::int64_t run, SortItem<T>* to) {

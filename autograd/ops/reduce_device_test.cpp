@@ -1,5 +1,5 @@
-// Reductions, running sums and sorting on a device, where the work is cut: long, narrow, odd and unaligned shapes. Short
-// ones are in the conformance suite.
+// Reductions, running sums and sorting on a device, where the work is cut: long, narrow, odd and unaligned shapes.
+// Short ones are in the conformance suite.
 #include <doctest/doctest.h>
 
 #include <cmath>
