@@ -141,7 +141,7 @@ __global__ __launch_bounds__(kChannelThreads) void channel_moments(const T* x, d
       square += d * d;
     }
   });
-  const double shift = count > 0 ? double(sum) / double(count) : 0.0, own = double(guess) + shift,
+  const double shift = count > 0 ? double(sum / A(count)) : 0.0, own = double(guess) + shift,
                around = double(square) - double(sum) * shift;
   const std::int64_t elements = plan.elements(blockIdx.y, V);
   const double mean = elements > 0 ? Of::sum(own * double(count), scratch) / double(elements) : 0.0;

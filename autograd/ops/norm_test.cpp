@@ -2,7 +2,10 @@
 
 #include <cmath>
 
+#include "levin/stream.h"
+#include "tests/device.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -235,6 +238,51 @@ TEST_CASE("16-bit activations take f32 parameters, and their gradients are f32")
   CHECK(x.grad().dtype() == DType::bf16);
   CHECK(w.grad().dtype() == DType::f32);
   CHECK(b.grad().to_vector<float>() == std::vector<float>(8, 4.f));
+}
+
+TEST_CASE("batch norm on a device keeps the variance of channels far from zero") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  for (const Shape& shape : {Shape{3, 2, 601}, Shape{3, 2, 600}, Shape{300, 2}}) {
+    std::vector<float> v(static_cast<std::size_t>(shape.numel()));
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] = 4096 + float(i * 7 % 64) / 64;  // exact in f32
+    const Tensor x = from_data(std::span<const float>(v), shape, cpu);
+    const Tensor want = batch_norm_train(x.to(DType::f64), {}, {}).var;
+    const auto a = want.to_vector<double>();
+    const auto b = batch_norm_train(x.to(*device), {}, {}).var.to(cpu).to(DType::f64).to_vector<double>();
+    // Numbers around a guess lie within the spread: squares and their difference round a few times, sums by blocks.
+    for (std::size_t k = 0; k < a.size(); ++k) CHECK(std::abs(a[k] - b[k]) <= 32 * epsilon(DType::f32) * a[k]);
+  }
+}
+
+TEST_CASE("layer norm on a device of rows too long for a block's memory has the values and gradients of the cpu") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const std::int64_t cols = 60001;
+  std::vector<float> v(static_cast<std::size_t>(3 * cols)), g(v.size()), w(static_cast<std::size_t>(cols));
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = float(i * 37 % 101) / 50 - 1, g[i] = float(i * 11 % 29) / 16 - 1;
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = 1 + float(i % 5) / 8;
+  const auto run_on = [&](Device d) {
+    Tensor x = from_data(std::span<const float>(v), {3, cols}, cpu).to(d),
+           weight = from_data(std::span<const float>(w), {cols}, cpu).to(d), bias = zeros({cols}, d);
+    for (Tensor* t : {&x, &weight, &bias}) t->requires_grad_();
+    const Tensor y = layer_norm(x, weight, bias);
+    const Tensors roots{y}, wanted{x, weight, bias}, seeds{from_data(std::span<const float>(g), {3, cols}, cpu).to(d)};
+    Tensors all = grad(roots, wanted, seeds);
+    all.push_back(y.detach());
+    return all;
+  };
+  const Tensors want = run_on(cpu), got = run_on(*device);
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    CAPTURE(k);
+    const auto a = want[k].to_vector<float>(), b = got[k].to(cpu).to_vector<float>();
+    double most = 0, off = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      most = std::max(most, double(std::abs(a[i])));
+      off = std::max(off, std::abs(double(a[i]) - double(b[i])));
+    }
+    CHECK(off <= 32 * epsilon(DType::f32) * most);  // a handful of roundings; the row's sums add fewer, in blocks
+  }
 }
 
 }  // namespace levin::testing
