@@ -1,6 +1,7 @@
 // Activation checkpointing.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <unordered_set>
 
 #include "autograd/random_tape.h"
@@ -58,6 +59,19 @@ std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t s
   return found;
 }
 
+// Autocast as it was around the region, with casts of its own: one that was made outside before would be another edge in
+// the second run.
+class Region {
+ public:
+  explicit Region(DType autocast) : off_(Autocast::off()) {
+    if (autocast != DType::f32) on_.emplace(autocast);
+  }
+
+ private:
+  Autocast off_;
+  std::optional<Autocast> on_;
+};
+
 // Note [Checkpoint]
 // The node's edges are those that leave the recorded region, found by recording it once and dropping the record. Backward
 // records the region again and asks the engine for gradients at exactly these edges, so captured parameters get theirs
@@ -65,8 +79,8 @@ std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t s
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(std::shared_ptr<const RegionFn> fn, std::span<const Tensor> inputs, std::vector<Edge> outside,
-                 std::shared_ptr<detail::RandomTape> tape, std::size_t outputs)
-      : Node(Kind::op), fn_(std::move(fn)), tape_(std::move(tape)), outside_(std::move(outside)) {
+                 std::shared_ptr<detail::RandomTape> tape, DType autocast, std::size_t outputs)
+      : Node(Kind::op), fn_(std::move(fn)), tape_(std::move(tape)), autocast_(autocast), outside_(std::move(outside)) {
     saved_.resize(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) saved_[i] = inputs[i];
     edges_ = outside_.data();
@@ -105,12 +119,14 @@ class CheckpointNode final : public Node {
 
  private:
   Tensors rerun(std::span<const Tensor> inputs) {
+    const Region region(autocast_);
     tape_->play();
     const TapeScope scope(tape_.get());
     return (*fn_)(inputs);
   }
   std::shared_ptr<const RegionFn> fn_;
   std::shared_ptr<detail::RandomTape> tape_;
+  DType autocast_;  // f32: off
   std::vector<SavedInput> saved_;
   std::vector<Edge> outside_;
 };
@@ -121,8 +137,10 @@ Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn, std::span<cons
   if (!grad_mode()) return fn(inputs);
   const std::uint64_t since = now();
   auto tape = std::make_shared<detail::RandomTape>();
+  const DType autocast = autocast_dtype();
   Tensors out;
   {
+    const Region region(autocast);
     const TapeScope scope(tape.get());
     out = fn(inputs);
   }
@@ -132,7 +150,7 @@ Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn, std::span<cons
   Tensors result;
   for (const Tensor& t : out) result.push_back(records(t) ? t.detach() : t);
   auto node = detail::Ref<Node>::adopt(new CheckpointNode(std::make_shared<const RegionFn>(std::move(fn)), inputs,
-                                                          std::move(outside), std::move(tape), out.size()));
+                                                          std::move(outside), std::move(tape), autocast, out.size()));
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (!records(out[i])) continue;
     result[i].get().meta = node;

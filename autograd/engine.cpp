@@ -236,6 +236,7 @@ void check_seed(const char* what, const Tensor& out, const Tensor& seed) {
 
 Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const Edge> targets, bool retain_graph,
                      bool create_graph) {
+  const AutocastOff off;  // each op's backward runs in the dtype of its forward
   // Seeds of outputs that are targets themselves are handled too: a root is a node like any other.
   return Backward(targets, retain_graph || create_graph, create_graph).run(roots, std::move(seeds));
 }

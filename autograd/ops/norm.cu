@@ -369,7 +369,7 @@ struct BatchNormBackward : NormBackward<BatchNormBackward> {
 };
 
 struct BatchNorm {
-  static constexpr OpInfo info{.name = "batch_norm", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = "batch_norm"};
   double eps;
   SavedInput running_mean{}, running_var{};  // defined: evaluation
   Tensor* batch_mean = nullptr;              // training: where the statistics go, during forward only

@@ -86,11 +86,11 @@ void add_to(kernels::PointwisePlan& plan, const Shape& shape, const Immediate<T>
 template <class T>
 using Wide = kernels::Wide<T>;
 
-// out = f(args...). O and I are the element types in memory; the functor sees float for 16-bit ones.
+// On the CPU, with the types that loops see: one instance serves f32, f16 and bf16.
 template <class F, class O, class... I, class... Arg>
-void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
+[[gnu::noinline]] void run_loop(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
   static_assert(sizeof...(I) == sizeof...(Arg));
-  const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, Wide<O>, Wide<I>...>(on);
+  const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, O, I...>(on);
   const Shape& shape = out.shape();
   // Costly loops have no form for a number: it is spread out like any broadcast operand.
   constexpr bool spreads = kernels::kCostly<F> && (kIsImmediate<Arg> || ...);
@@ -115,6 +115,12 @@ void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const
   plan.spread = kernels::kCostly<F>;
   plan.collapse();
   kernels::run_pointwise(on, loop, &f, plan, grain_of<F>());
+}
+
+// out = f(args...). O and I are the element types in memory; the functor sees float for 16-bit ones.
+template <class F, class O, class... I, class... Arg>
+void run(const Cpu& on, const F& f, Signature<O, I...>, const Tensor& out, const Arg&... args) {
+  run_loop(on, f, Signature<Wide<O>, Wide<I>...>{}, out, args...);
 }
 
 template <class T>

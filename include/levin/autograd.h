@@ -43,6 +43,32 @@ class LEVIN_API InferenceMode {
 };
 [[nodiscard]] LEVIN_API bool grad_mode();
 
+// While it lives, ops of this thread take their floating inputs as their policy says (OpInfo::autocast): products of matrices,
+// convolutions, attention and recurrent cells in `dtype` (f16 or bf16; DTypeError otherwise), functions that lose digits in
+// 16 bits (exp, log, pow, sums, softmax, norms, losses) in f32, ops of several tensors in the widest dtype among them, the rest
+// as they are. f64 and integers are never changed. Casts are ops: f32 parameters get f32 gradients. The cast of a parameter is
+// made once until the outermost guard ends, or the parameter is written. Backward runs each op in the dtype of its forward, so
+// it belongs after the guard. Works on every device. Source: Micikevicius et al., "Mixed Precision Training", 2018.
+//
+//   Tensor loss = [&] { const Autocast on(DType::bf16); return cross_entropy(net(x), y); }();
+//   backward(loss);
+class LEVIN_API Autocast {
+ public:
+  explicit Autocast(DType dtype);
+  [[nodiscard]] static Autocast off() { return Autocast(); }  // switches it off for a scope inside
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  Autocast();
+  std::unique_ptr<detail::CastCache> own_;  // of the outermost guard
+  detail::CastCache* before_;
+  DType dtype_before_;
+};
+// The dtype of the innermost guard; f32 where autocast is off.
+[[nodiscard]] LEVIN_API DType autocast_dtype();
+
 // While it lives, the first op whose result holds a NaN, forward or backward, throws AutogradError with its name and
 // the shapes of its inputs. Slow: every result is read.
 class LEVIN_API AnomalyMode {

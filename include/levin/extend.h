@@ -109,11 +109,14 @@ inline Edge::~Edge() = default;
 namespace detail {
 // Thread-local mode, changed by RAII guards alone (levin/autograd.h).
 class RandomTape;
+class CastCache;
 struct Mode {
-  bool grad = true;            // record ops
-  bool inference = false;      // switching `grad` on is refused
-  bool anomaly = false;        // check every result for NaN
-  RandomTape* tape = nullptr;  // checkpoint(): ranges of random numbers written down or played back
+  bool grad = true;               // record ops
+  bool inference = false;         // switching `grad` on is refused
+  bool anomaly = false;           // check every result for NaN
+  RandomTape* tape = nullptr;     // checkpoint(): ranges of random numbers written down or played back
+  CastCache* autocast = nullptr;  // on: where casts of parameters are kept
+  DType autocast_dtype = DType::f32;
 };
 LEVIN_API Mode& mode() noexcept;
 
@@ -186,6 +189,20 @@ class SavedOutput {
 using Stash = Tensor;  // an intermediate without history
 
 namespace detail {
+
+// The inputs as the policy of an op wants them under the mode's autocast, which is off when it returns; see Autocast.
+LEVIN_API void autocast_inputs(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out);
+class AutocastOff {
+ public:
+  AutocastOff() : mode_(mode()), before_(mode_.autocast) { mode_.autocast = nullptr; }
+  ~AutocastOff() { mode_.autocast = before_; }
+  AutocastOff(const AutocastOff&) = delete;
+  AutocastOff& operator=(const AutocastOff&) = delete;
+
+ private:
+  Mode& mode_;
+  CastCache* before_;
+};
 
 class GradOff {  // the cheapest form of NoGrad, for apply()
  public:
@@ -347,12 +364,28 @@ void anomaly(const OpInfo& info, Out& out, std::span<const Tensor* const> inputs
 
 }  // namespace detail
 
+template <class O, class... T>
+requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> decltype(op.forward(in...));
+
+namespace detail {
+// apply() under autocast: the same, with the inputs as the op's policy wants them and autocast off. Built small.
+template <class O, class... T>
+[[gnu::noinline, gnu::cold]] auto apply_cast(O& op, const T&... in) -> decltype(op.forward(in...)) {
+  std::array<Tensor, sizeof...(T)> args;
+  autocast_inputs(O::info, std::array<const Tensor*, sizeof...(T)>{&in...}, args);
+  const AutocastOff off;
+  return std::apply([&](const auto&... a) { return levin::apply(std::move(op), a...); }, args);
+}
+}  // namespace detail
+
 // Runs op.forward(in...) without recording inside, and records op when grad mode is on and an input requires grad.
 // forward returns a Tensor, a std::array of them, or Tensors. An op without `backward` has no derivative (comparisons,
 // indices): its result never requires grad.
 template <class O, class... T>
-requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) {
+requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> decltype(op.forward(in...)) {
   detail::Mode& mode = detail::mode();
+  if (mode.autocast) [[unlikely]]
+    return detail::apply_cast(op, in...);
   [[maybe_unused]] const bool record = mode.grad && (records(in) || ...);
   auto out = [&] {
     detail::GradOff off;
@@ -370,8 +403,16 @@ requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) {
 
 // The same for an op over a list of tensors (cat, stack): forward(std::span<const Tensor>), backward returns Tensors.
 template <class O>
-auto apply(O op, std::span<const Tensor> in) {
+auto apply(O op, std::span<const Tensor> in) -> decltype(op.forward(in)) {
   detail::Mode& mode = detail::mode();
+  if (mode.autocast) [[unlikely]] {
+    std::vector<const Tensor*> given;
+    for (const Tensor& t : in) given.push_back(&t);
+    Tensors args(in.size());
+    detail::autocast_inputs(O::info, given, args);
+    const detail::AutocastOff off;
+    return apply(std::move(op), std::span<const Tensor>(args));
+  }
   bool record = false;
   for (const Tensor& t : in) record |= mode.grad && records(t);
   auto out = [&] {

@@ -1,0 +1,108 @@
+#include "autograd/autocast.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace detail {
+
+// Casts of leaf parameters, by handle. A cast that was made without recording must not serve where one records, or the
+// parameter would get no gradient.
+class CastCache {
+ public:
+  Tensor cast_of(const Tensor& x, DType dtype) {
+    Entry& e = entries_[{x.impl(), mode().grad}];
+    if (!e.cast.defined() || e.version != x.version() || e.cast.dtype() != dtype) {
+      e = {x, cast(x, dtype), x.version()};
+    }
+    return e.cast;
+  }
+
+ private:
+  struct Entry {
+    Tensor source, cast;  // the source is kept, so that its address stays its own
+    std::uint32_t version = 0;
+  };
+  using Key = std::pair<const TensorImpl*, bool>;
+  struct Hash {
+    std::size_t operator()(const Key& k) const {
+      return std::hash<const void*>{}(k.first) * 2 + static_cast<std::size_t>(k.second);
+    }
+  };
+  std::unordered_map<Key, Entry, Hash> entries_;
+};
+
+namespace {
+
+bool changes(const Tensor& t) { return t.defined() && is_float(t.dtype()) && t.dtype() != DType::f64; }
+bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
+
+// The widest of the floating inputs; f16 and bf16 meet in f32.
+DType widest(std::span<const Tensor* const> in) {
+  bool any = false;
+  DType wide = DType::f32;
+  for (const Tensor* t : in) {
+    if (!t->defined() || !is_float(t->dtype())) continue;
+    const DType d = t->dtype();
+    if (!any)
+      wide = d;
+    else if (d == DType::f64 || wide == DType::f64)
+      wide = DType::f64;
+    else if (d != wide)
+      wide = DType::f32;
+    any = true;
+  }
+  return wide;
+}
+
+}  // namespace
+
+void autocast_inputs(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out) {
+  CastCache& cache = *mode().autocast;
+  const DType lower = mode().autocast_dtype;
+  const AutocastOff off;
+  const DType wide = info.autocast == AutocastPolicy::widest ? widest(in) : DType::f32;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Tensor& t = *in[i];
+    DType target = t.defined() ? t.dtype() : DType::f32;
+    switch (info.autocast) {
+      case AutocastPolicy::keep: break;
+      case AutocastPolicy::lower: target = changes(t) ? lower : target; break;
+      case AutocastPolicy::full: target = changes(t) ? DType::f32 : target; break;
+      case AutocastPolicy::widest: target = changes(t) ? wide : target; break;
+    }
+    if (!t.defined() || target == t.dtype())
+      out[i] = t;
+    else if (is_half(target) && t.is_leaf() && t.requires_grad())
+      out[i] = cache.cast_of(t, target);
+    else
+      out[i] = cast(t, target);
+  }
+}
+
+}  // namespace detail
+
+Autocast::Autocast(DType dtype) : before_(detail::mode().autocast), dtype_before_(detail::mode().autocast_dtype) {
+  if (dtype != DType::f16 && dtype != DType::bf16)
+    fail<DTypeError>("autocast: the dtype is ", dtype, ", expected f16 or bf16");
+  detail::Mode& mode = detail::mode();
+  if (!before_) {
+    own_ = std::make_unique<detail::CastCache>();
+    mode.autocast = own_.get();
+  }
+  mode.autocast_dtype = dtype;
+}
+Autocast::Autocast() : before_(detail::mode().autocast), dtype_before_(detail::mode().autocast_dtype) {
+  detail::mode().autocast = nullptr;
+}
+Autocast::~Autocast() {
+  detail::mode().autocast = before_;
+  detail::mode().autocast_dtype = dtype_before_;
+}
+
+DType autocast_dtype() { return detail::mode().autocast ? detail::mode().autocast_dtype : DType::f32; }
+
+}  // namespace levin
