@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "kernels/attention.cuh"
 #include "kernels/attention_device.cuh"
@@ -202,8 +203,8 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOpt
   check_operand("q", q, q);
   check_operand("k", q, k);
   check_operand("v", q, v);
-  check_same_dtype(kOp, q, k);
-  check_same_dtype(kOp, q, v);
+  check_dtypes_meet(kOp, q, k);
+  check_dtypes_meet(kOp, q, v);
   if (!is_float(q.dtype())) fail_unsupported(Attention::info, q, kFloats);
   if (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2)) {
     fail<ShapeError>(kOp, ": q has shape ", q.shape(), ", k ", k.shape(), " and v ", v.shape(),

@@ -3,6 +3,7 @@
 //   y  = conv(x, w)          gx = input_gradient(gy, w)       gw = weight_gradient(x, gy)
 #include "kernels/conv.cuh"
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/gemm_parts.h"
 #include "kernels/conv_device.cuh"
@@ -154,10 +155,10 @@ std::array<std::int64_t, 2> padded_extents(const char* op, const std::array<std:
 
 void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {
   check_same_device(op, x, w);
-  check_same_dtype(op, x, w);
+  check_dtypes_meet(op, x, w);
   if (bias.defined()) {
     check_same_device(op, x, bias);
-    check_same_dtype(op, x, bias);
+    check_dtypes_meet(op, x, bias);
   }
   if (x.rank() != 4) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
   if (w.rank() != 4) fail<ShapeError>(op, ": weight has shape ", w.shape(), ", expected 4 dimensions");

@@ -1,4 +1,5 @@
 // Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "kernels/cross_entropy.cuh"
 #include "kernels/dispatch.h"
@@ -123,7 +124,7 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, const 
   }
   check_same_device(op, x, target);
   if (!weight.defined()) return;
-  check_same_dtype(op, x, weight);
+  check_dtypes_meet(op, x, weight);
   check_same_device(op, x, weight);
   if (weight.shape() != Shape{x.shape()[1]}) {
     fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", x.shape()[1], "], one for each class");

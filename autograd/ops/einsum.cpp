@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "kernels/dispatch.h"
 #include "levin/ops.h"
 
@@ -187,7 +188,7 @@ Tensor einsum(std::string_view equation, std::span<const Tensor> operands) {
   for (std::size_t i = 0; i < operands.size(); ++i) all.push_back(label(equation, i, e.inputs[i], operands[i]));
   if (!is_float(operands[0].dtype())) fail_unsupported({.name = "einsum"}, operands[0], kFloats);
   for (const Tensor& x : operands) {
-    check_same_dtype("einsum", operands[0], x);
+    check_dtypes_meet("einsum", operands[0], x);
     check_same_device("einsum", operands[0], x);
   }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
@@ -280,7 +281,7 @@ int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tens
     fail<ShapeError>(op, ": index has shape ", index.shape(), ", expected rank ", x.rank(), " as x ", x.shape());
   }
   if (src.defined()) {
-    check_same_dtype(op, x, src);
+    check_dtypes_meet(op, x, src);
     check_same_device(op, x, src);
     if (src.rank() != x.rank()) {
       fail<ShapeError>(op, ": src has shape ", src.shape(), ", expected rank ", x.rank(), " as x ", x.shape());
@@ -318,7 +319,7 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   const int at = wrap_dim("index_add", dim, x.rank());
   check_index_type("index_add", x, index);
   check_rank_one("index_add", index);
-  check_same_dtype("index_add", x, src);
+  check_dtypes_meet("index_add", x, src);
   check_same_device("index_add", x, src);
   if (src.rank() != x.rank() || src.shape() != x.shape().with(at, index.numel())) {
     fail<ShapeError>("index_add: src has shape ", src.shape(), ", expected ", x.shape().with(at, index.numel()),

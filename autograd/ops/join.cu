@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "autograd/ops/pointwise.h"
@@ -195,7 +196,7 @@ Tensor cat(std::span<const Tensor> xs, std::int64_t dim) {
   const int at = wrap_dim("cat", dim, first.rank());
   for (std::size_t i = 1; i < xs.size(); ++i) {
     const Tensor& x = xs[i];
-    check_same_dtype("cat", first, x);
+    check_dtypes_meet("cat", first, x);
     check_same_device("cat", first, x);
     if (x.rank() != first.rank() || x.shape().with(at, first.shape()[at]) != first.shape()) {
       fail<ShapeError>("cat: tensor ", i, " has shape ", x.shape(), ", expected that of tensor 0 ", first.shape(),
@@ -211,7 +212,7 @@ Tensor stack(std::span<const Tensor> xs, std::int64_t dim) {
   Tensors rows;
   rows.reserve(xs.size());
   for (std::size_t i = 0; i < xs.size(); ++i) {
-    check_same_dtype("stack", xs[0], xs[i]);
+    check_dtypes_meet("stack", xs[0], xs[i]);
     check_same_device("stack", xs[0], xs[i]);
     if (xs[i].shape() != xs[0].shape()) {
       fail<ShapeError>("stack: tensor ", i, " has shape ", xs[i].shape(), ", expected that of tensor 0 ",

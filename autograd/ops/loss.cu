@@ -2,6 +2,7 @@
 // it, are public ops.
 #include <cmath>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/pointwise.h"
 #include "kernels/math.h"
 
@@ -185,7 +186,7 @@ LEVIN_OP_TABLE(BceBackward)
 
 // A loss of a broadcast pair is nearly always a mistake: [N] against [N, 1] would be N * N differences.
 void check_pair(const char* op, const Tensor& x, const Tensor& target) {
-  check_same_dtype(op, x, target);
+  check_dtypes_meet(op, x, target);
   check_same_device(op, x, target);
   if (x.shape() != target.shape()) {
     fail<ShapeError>(op, ": x has shape ", x.shape(), " and target ", target.shape(),
@@ -230,7 +231,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
   check_pair(op, x, target);
   for (const Tensor* w : {&weight, &pos_weight}) {
     if (!w->defined()) continue;
-    check_same_dtype(op, x, *w);
+    check_dtypes_meet(op, x, *w);
     check_same_device(op, x, *w);
     if (broadcast_shapes(op, x.shape(), w->shape()) != x.shape()) {
       fail<ShapeError>(op, ": ", w == &weight ? "weight" : "pos_weight", " has shape ", w->shape(),

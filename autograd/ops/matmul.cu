@@ -1,6 +1,7 @@
 // Products of matrices. Operands are read where they lie, through their strides; nothing is transposed in memory.
 #include <array>
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/gemm_parts.h"
 #include "kernels/dispatch.h"
@@ -144,7 +145,7 @@ LEVIN_OP_TABLE(Linear)
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
-  check_same_dtype("matmul", a, b);
+  check_dtypes_meet("matmul", a, b);
   check_same_device("matmul", a, b);
   if (a.rank() == 0 || b.rank() == 0) {
     fail<ShapeError>("matmul: a has shape ", a.shape(), " and b ", b.shape(), ", expected at least one dimension each");
@@ -176,14 +177,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  check_same_dtype("linear", x, weight);
+  check_dtypes_meet("linear", x, weight);
   check_same_device("linear", x, weight);
   if (weight.rank() != 2 || x.rank() == 0 || x.shape().back() != weight.shape()[1]) {
     fail<ShapeError>("linear: x has shape ", x.shape(), " and weight ", weight.shape(),
                      ", expected [..., in] and [out, in]");
   }
   if (bias.defined()) {
-    check_same_dtype("linear", x, bias);
+    check_dtypes_meet("linear", x, bias);
     check_same_device("linear", x, bias);
     if (bias.shape() != Shape{weight.shape()[0]}) {
       fail<ShapeError>("linear: bias has shape ", bias.shape(), ", expected [", weight.shape()[0],

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/pointwise.h"
 
 namespace levin {
@@ -263,7 +264,7 @@ Tensor trunc(const Tensor& x) { return unary<Trunc>(x); }
 Tensor round(const Tensor& x) { return unary<Round>(x); }
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
-  check_same_dtype("remainder", a, b);
+  check_dtypes_meet("remainder", a, b);
   if (is_integer(b.dtype()) && b.device().is_cpu() && any(eq(b, 0)).item<bool>()) {
     fail<IndexError>("remainder: the divisor holds a 0, expected none in an integer tensor");
   }
