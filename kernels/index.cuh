@@ -1,7 +1,8 @@
 #ifndef LEVIN_KERNELS_INDEX_CUH
 #define LEVIN_KERNELS_INDEX_CUH
-// Moving elements by index. What only moves works on bits: U is the unsigned integer as wide as the element. Indices
-// are checked by the op (first_outside) before any of these runs. Sizes may be zero.
+// Moving elements by index. What only moves works on bits: U is the unsigned integer as wide as the element. On the CPU
+// the op checks indices (first_outside) before any of these runs; on a device the kernels do: they report an index
+// outside and skip the access, see Note [Errors that kernels find]. Sizes may be zero.
 //
 //   first_outside(on, const int64_t* index, n, bound)      the first position whose index is not in [0, bound), or -1
 //   index_select(on, const U* x, index, U* y, outer, dim, m, inner)
@@ -12,9 +13,9 @@
 //   gather(on, const IndexWalk&, const U* x, index, U* y)             y[w.c] = x[w.b + index * w.step]
 //   scatter(on, const IndexWalk&, U* y, index, const U* src)          y[w.b + index * w.step] = src[w.c], the last wins
 //   scatter_add(on, const IndexWalk&, T* y, index, const T* src)      the same with +=, in index order
-//   copy_box(on, const U* from, U* to, const Box&)                    strided to strided, negative steps allowed
-//   nonzero(on, const T* x, n, F&& place)                             positions of x != 0: see below
-//   triangle(on, const U* x, U* y, matrices, rows, cols, diagonal, bool upper)
+//   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
+//   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
+// On devices gather and scatter take IndexSteps for the walk, and sums by index stand in kernels/group.cuh.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -22,17 +23,15 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/bits.cuh"
 #include "kernels/cpu.h"
+#include "kernels/device/strided.cuh"
+#include "kernels/group.cuh"
 #include "kernels/hd.h"
 #include "levin/dtype.h"
 #include "levin/shape.h"
 
 namespace levin::kernels {
-
-template <class T>
-using Bits = std::conditional_t<
-    sizeof(T) == 8, uint64_t,
-    std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
 
 // The elements of an index tensor, and where each has its partners: b in the tensor that is indexed (without the
 // indexed dimension), c in the one of the index's shape. Loops: `tasks` over the other dimensions, k over the indexed
@@ -89,24 +88,7 @@ struct IndexWalk {
   }
 };
 
-// A block of `size` elements, read and written with steps of their own.
-struct Box {
-  int rank = 0;
-  std::array<int64_t, kMaxRank> size{}, from{}, to{};
-};
-
 namespace cpu {
-
-// a + b; integers wrap around.
-template <class T>
-LEVIN_HD T wrapping_sum(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
-    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-  } else {
-    return static_cast<T>(a + b);
-  }
-}
 
 inline constexpr int64_t kIndexTask = 32 * 1024;  // elements moved by one thread at a time
 
@@ -151,7 +133,7 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
   for (int64_t i = m - 1; i >= 0; --i) order[static_cast<size_t>(--begin_of[static_cast<size_t>(index[i])])] = i;
   const int64_t work = std::max<int64_t>(1, inner * (1 + m / std::max<int64_t>(1, dim)));
   on.parallel_for(outer * dim, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
-    using A = std::conditional_t<std::is_integral_v<T>, T, Accum<T>>;
+    using A = IndexSum<T>;
     constexpr int64_t kTile = 512;
     A tile[kTile];
     for (int64_t t = begin; t < end; ++t) {
@@ -224,121 +206,173 @@ void scatter_add(const Cpu& on, const IndexWalk& w, T* y, const int64_t* index, 
   each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = wrapping_sum(y[b], T(src[c])); });
 }
 
-template <class U>
-void copy_box(const Cpu& on, const U* from, U* to, Box box) {
-  if (box.rank == 0) {
-    *to = *from;
-    return;
-  }
-  // Neighbours that one step walks on both sides are one dimension.
-  int rank = 0;
-  for (int d = 0; d < box.rank; ++d) {
-    const auto at = static_cast<size_t>(d);
-    if (box.size[at] == 1) continue;
-    if (rank > 0) {
-      const auto before = static_cast<size_t>(rank - 1);
-      if (box.from[before] == box.from[at] * box.size[at] && box.to[before] == box.to[at] * box.size[at]) {
-        box.size[before] *= box.size[at];
-        box.from[before] = box.from[at];
-        box.to[before] = box.to[at];
-        continue;
-      }
-    }
-    const auto next = static_cast<size_t>(rank++);
-    box.size[next] = box.size[at];
-    box.from[next] = box.from[at];
-    box.to[next] = box.to[at];
-  }
-  if (rank == 0) rank = 1, box.size[0] = 1, box.from[0] = box.to[0] = 1;
-  for (int d = 0; d < rank; ++d)
-    if (box.size[static_cast<size_t>(d)] == 0) return;
-  const auto inner = static_cast<size_t>(rank - 1);
-  // One long line is cut, so that threads can share it.
-  constexpr int64_t kPiece = 16 * 1024;
-  const int64_t n = box.size[inner], a = box.from[inner], b = box.to[inner], pieces = (n + kPiece - 1) / kPiece;
-  int64_t lines = 1;
-  for (int d = 0; d + 1 < rank; ++d) lines *= box.size[static_cast<size_t>(d)];
-  on.parallel_for(lines * pieces, std::max<int64_t>(1, kIndexTask / std::min(n, kPiece)),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t t = begin; t < end; ++t) {
-                      const int64_t first = t % pieces * kPiece, count = std::min(kPiece, n - first);
-                      int64_t line = t / pieces, x = first * a, y = first * b;
-                      for (int d = rank - 2; d >= 0; --d) {
-                        const auto at = static_cast<size_t>(d);
-                        x += line % box.size[at] * box.from[at];
-                        y += line % box.size[at] * box.to[at];
-                        line /= box.size[at];
-                      }
-                      if (a == 1 && b == 1) {
-                        std::memcpy(to + y, from + x, static_cast<size_t>(count) * sizeof(U));
-                      } else {
-                        for (int64_t i = 0; i < count; ++i) to[y + i * b] = from[x + i * a];
-                      }
-                    }
-                  });
+inline void one_hot(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t classes) {
+  for (int64_t i = 0; i < n; ++i) y[i * classes + index[i]] = 1;
 }
 
-template <class T>
-[[nodiscard]] bool is_nonzero(T x) {
-  if constexpr (std::is_integral_v<T>) {
-    return x != T(0);
-  } else {
-    return static_cast<Accum<T>>(x) != 0;
-  }
-}
-inline constexpr int64_t kNonzeroChunk = 64 * 1024;
-
-// How many of x's n elements are not zero before each chunk of kNonzeroChunk, and in all (the last entry).
-template <class T>
-std::vector<int64_t> count_nonzero(const Cpu& on, const T* x, int64_t n) {
-  const int64_t chunks = (n + kNonzeroChunk - 1) / kNonzeroChunk;
-  std::vector<int64_t> before(static_cast<size_t>(chunks + 1));
-  on.parallel_for(n, kNonzeroChunk, [&](int64_t begin, int64_t end) {
-    int64_t count = 0;
-    for (int64_t i = begin; i < end; ++i) count += is_nonzero(x[i]);
-    before[static_cast<size_t>(begin / kNonzeroChunk + 1)] = count;
-  });
-  for (size_t c = 1; c < before.size(); ++c) before[c] += before[c - 1];
-  return before;
-}
-
-// y: [before.back(), rank], the coordinates of the elements that are not zero, in row-major order.
-template <class T>
-void nonzero(const Cpu& on, const T* x, const std::vector<int64_t>& before, int64_t* y, const Shape& shape) {
-  const int rank = shape.rank();
-  on.parallel_for(shape.numel(), kNonzeroChunk, [&](int64_t begin, int64_t end) {
-    int64_t* to = y + before[static_cast<size_t>(begin / kNonzeroChunk)] * rank;
-    for (int64_t i = begin; i < end; ++i) {
-      if (!is_nonzero(x[i])) continue;
-      int64_t rest = i;
-      for (int d = rank - 1; d >= 0; --d) {
-        to[d] = rest % shape[d];
-        rest /= shape[d];
-      }
-      to += rank;
-    }
-  });
-}
-
-template <class U>
-void triangle(const Cpu& on, const U* x, U* y, int64_t matrices, int64_t rows, int64_t cols, int64_t diagonal,
-              bool upper) {
-  on.parallel_for(matrices * rows, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, cols)),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t r = begin; r < end; ++r) {
-                      // Columns below `split` belong to the lower triangle without the upper one, or with it.
-                      const int64_t row = r % rows, edge = row + diagonal + (upper ? 0 : 1);
-                      const int64_t split = std::clamp<int64_t>(edge, 0, cols);
-                      const U* from = x + r * cols;
-                      U* to = y + r * cols;
-                      const auto copy = [&](int64_t b, int64_t e) { std::copy(from + b, from + e, to + b); };
-                      const auto clear = [&](int64_t b, int64_t e) { std::fill(to + b, to + e, U{0}); };
-                      upper ? clear(0, split) : copy(0, split);
-                      upper ? copy(split, cols) : clear(split, cols);
-                    }
-                  });
+inline void bincount(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t) {
+  for (int64_t i = 0; i < n; ++i) ++y[index[i]];
 }
 
 }  // namespace cpu
+
+namespace gpu {
+
+// An item is W bytes of a row. What no index names is 0.
+template <int W>
+__global__ void select_items(IndexRange range, const std::uint8_t* x, const std::int64_t* index, std::uint8_t* y,
+                             std::int64_t items, Divider inner, Divider m) {
+  Chunk<W> v[kItems];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const std::int64_t u = first_item() + k * kMoveThreads;
+    if (u >= items) continue;
+    const std::int64_t t = inner.quotient(u), o = m.quotient(t), row = index[t - o * std::int64_t(m.divisor)];
+    v[k] = Chunk<W>{};
+    if (range.holds(row)) { v[k] = load_chunk<W>(x, (o * range.bound + row - t) * std::int64_t(inner.divisor) + u); }
+  }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (first_item() + k * kMoveThreads < items) store_chunk<W>(y, first_item() + k * kMoveThreads, v[k]);
+  }
+}
+
+template <class U>
+void index_select(const Gpu& on, const char* op, const U* x, const std::int64_t* index, U* y, std::int64_t outer,
+                  std::int64_t dim, std::int64_t m, std::int64_t inner) {
+  if (outer * m * inner == 0) return;
+  const std::int64_t bytes = inner * std::int64_t{sizeof(U)};
+  for_width(common_width({address_of(x), address_of(y), bytes}), [&]<int W>(std::integral_constant<int, W>) {
+    const std::int64_t items = outer * m * (bytes / W);
+    on.launch(select_items<W>, move_grid(items), IndexRange(on, op, dim), reinterpret_cast<const std::uint8_t*>(x),
+              index, reinterpret_cast<std::uint8_t*>(y), items, Divider(bytes / W), Divider(m));
+  });
+}
+
+// The elements of an index tensor, which is contiguous: offset 0 of an element is that of its partner in the tensor that
+// is indexed, without the indexed dimension; offset 1 that of its partner in the tensor of the index's shape.
+struct IndexSteps {
+  Strided<2> at;
+  std::int64_t step = 0;  // along the indexed dimension
+  std::int64_t items = 1;
+
+  IndexSteps(const Shape& index, int dim, const Strides& b, const Strides& c) : items(index.numel()) {
+    if (items == 0) return;
+    at.rank = 0;
+    if (index.rank() > 0) step = b[dim];
+    for (int d = 0; d < index.rank(); ++d) {
+      const std::int64_t own = d == dim ? 0 : b[d];
+      if (index[d] == 1) continue;
+      const int last = at.rank - 1;
+      if (last >= 0 && at.steps[0][last] == own * index[d] && at.steps[1][last] == c[d] * index[d]) {
+        at.sizes[last] = Divider(std::int64_t(at.sizes[last].divisor) * index[d]);
+        at.steps[0][last] = own;
+        at.steps[1][last] = c[d];
+        continue;
+      }
+      at.sizes[at.rank] = Divider(index[d]);
+      at.steps[0][at.rank] = own;
+      at.steps[1][at.rank++] = c[d];
+    }
+    if (at.rank == 0) at.rank = 1;
+  }
+};
+
+template <class U>
+__global__ void gather_items(IndexRange range, IndexSteps s, const U* x, const std::int64_t* index, U* y) {
+  U v[kItems];
+  std::int64_t to[kItems];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const std::int64_t u = first_item() + k * kMoveThreads;
+    if (u >= s.items) continue;
+    const std::int64_t i = index[u];
+    std::int64_t offset[2];
+    s.at.offsets(u, offset);
+    v[k] = range.holds(i) ? x[offset[0] + i * s.step] : U(0);
+    to[k] = offset[1];
+  }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (first_item() + k * kMoveThreads < s.items) y[to[k]] = v[k];
+  }
+}
+template <class U>
+void gather(const Gpu& on, const IndexRange& range, const IndexSteps& s, const U* x, const std::int64_t* index, U* y) {
+  on.launch(gather_items<U>, move_grid(s.items), range, s, x, index, y);
+}
+
+// The element with the highest position wins: it is found first, then it alone is written.
+template <class = void>
+__global__ void find_last(IndexRange range, IndexSteps s, const std::int64_t* index, unsigned long long* last) {
+  const std::int64_t u = own_item();
+  if (u >= s.items) return;
+  std::int64_t offset[2];
+  s.at.offsets(u, offset);
+  const std::int64_t i = index[u];
+  if (range.holds(i)) atomicMax(last + (offset[0] + i * s.step), static_cast<unsigned long long>(u + 1));
+}
+template <class U>
+__global__ void write_last(IndexRange range, IndexSteps s, const std::int64_t* index, const unsigned long long* last,
+                           const U* src, U* y) {
+  const std::int64_t u = own_item();
+  if (u >= s.items) return;
+  std::int64_t offset[2];
+  s.at.offsets(u, offset);
+  const std::int64_t i = index[u];
+  if (!range.holds(i)) return;
+  const std::int64_t to = offset[0] + i * s.step;
+  if (last[to] == static_cast<unsigned long long>(u + 1)) y[to] = src[offset[1]];
+}
+// last: as y, zeros.
+template <class U>
+void scatter(const Gpu& on, const IndexRange& range, const IndexSteps& s, U* y, const std::int64_t* index, const U* src,
+             unsigned long long* last) {
+  on.launch(find_last<>, item_grid(s.items), range, s, index, last);
+  on.launch(write_last<U>, item_grid(s.items), range, s, index, last, src, y);
+}
+
+// Keys of sort_by_key: the row that an index names, and the element of y, contiguous, that an index's element goes to.
+struct RowKey {
+  IndexRange range;
+  const std::int64_t* index;
+  __device__ std::int64_t operator()(std::int64_t i) const { return range.holds(index[i]) ? index[i] : range.bound; }
+};
+struct ElementKey {
+  IndexRange range;
+  IndexSteps s;
+  const std::int64_t* index;
+  std::int64_t none;  // the key of an index outside: y's size
+  __device__ std::int64_t operator()(std::int64_t u) const {
+    if (!range.holds(index[u])) return none;
+    std::int64_t offset[2];
+    s.at.offsets(u, offset);
+    return offset[0] + index[u] * s.step;
+  }
+};
+
+template <class = void>
+__global__ void one_hot_items(IndexRange range, const std::int64_t* index, std::int64_t* y, std::int64_t n) {
+  const std::int64_t i = own_item();
+  if (i < n && range.holds(index[i])) y[i * range.bound + index[i]] = 1;
+}
+inline void one_hot(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
+                    std::int64_t classes) {
+  on.launch(one_hot_items<>, item_grid(n), IndexRange(on, op, classes), index, y, n);
+}
+
+// Integers: any order of the additions gives the same.
+template <class = void>
+__global__ void bincount_items(IndexRange range, const std::int64_t* index, unsigned long long* y, std::int64_t n) {
+  const std::int64_t i = own_item();
+  if (i < n && range.holds(index[i])) atomicAdd(y + index[i], 1ull);
+}
+inline void bincount(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
+                     std::int64_t bins) {
+  on.launch(bincount_items<>, item_grid(n), IndexRange(on, op, bins), index, reinterpret_cast<unsigned long long*>(y),
+            n);
+}
+
+}  // namespace gpu
 }  // namespace levin::kernels
 #endif

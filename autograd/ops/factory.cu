@@ -4,11 +4,17 @@
 #include <limits>
 
 #include "autograd/ops/pointwise.h"
+#include "kernels/device/draw.cuh"
+#include "kernels/generate.cuh"
 
 namespace levin {
 namespace {
 
-constexpr OpInfo kArange{.name = "arange"}, kLinspace{.name = "linspace"}, kEye{.name = "eye"};
+constexpr OpInfo kArange{.name = "arange"}, kLinspace{.name = "linspace"};
+
+using kernels::cpu::generate;  // of both executors
+using kernels::gpu::generate;
+using Rounded = kernels::Rn<double>;  // the same bits on every device: Note [One rounding]
 
 void check_number(const char* op, Scalar s, DType dtype) {
   if (!s.is_integer() && !is_float(dtype)) fail<DTypeError>(op, ": the number ", s, " does not fit ", dtype);
@@ -30,22 +36,33 @@ std::uint64_t count_of(std::int64_t begin, std::int64_t end, std::int64_t step) 
   return distance / stride + (distance % stride != 0);
 }
 
-// out[i] = begin + i * step, one rounding: in integers when both are, else in double.
-void fill_range(const OpInfo& info, const Tensor& out, Scalar begin, Scalar step) {
-  const bool exact = begin.is_integer() && step.is_integer();
-  const auto first = static_cast<std::uint64_t>(exact ? begin.integer() : 0),
-             by = static_cast<std::uint64_t>(exact ? step.integer() : 0);
-  dispatch(info, out, kNumbers, [&]<class T>(const Cpu&, T) {
-    T* y = ptr<T>(out);
-    for (std::int64_t i = 0; i < out.numel(); ++i) {
-      const auto whole = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(i) * by);
-      if constexpr (std::is_integral_v<T>)
-        y[i] = static_cast<T>(whole);
-      else
-        y[i] = T(exact ? static_cast<double>(whole) : begin.real() + static_cast<double>(i) * step.real());
-    }
-  });
-}
+// begin + i * step: in integers when both are, else in double.
+template <class T>
+struct Range {
+  bool exact;
+  std::uint64_t first, by;
+  double begin, step;
+  LEVIN_HD T operator()(std::int64_t i) const {
+    const auto whole = static_cast<std::int64_t>(first + static_cast<std::uint64_t>(i) * by);
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(whole);
+    else
+      return T(exact ? static_cast<double>(whole)
+                     : (Rounded{begin} + Rounded{static_cast<double>(i)} * Rounded{step}).v);
+  }
+};
+
+// From both ends to the middle, so that the ends are exact and the row is symmetric.
+template <class T>
+struct Steps {
+  double begin, end, step;
+  std::int64_t n;
+  LEVIN_HD T operator()(std::int64_t i) const {
+    const bool low = i < n / 2 || n == 1;
+    const Rounded distance = Rounded{static_cast<double>(low ? i : n - 1 - i)} * Rounded{step};
+    return T((low ? Rounded{begin} + distance : Rounded{end} - distance).v);
+  }
+};
 
 }  // namespace
 
@@ -87,7 +104,11 @@ Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype)
       fail<DTypeError>("arange: values from ", begin, " to ", last, " do not fit ", dtype, "; use a wider dtype");
   }
   Tensor out = empty({count}, device, dtype);
-  fill_range(kArange, out, begin, step);
+  const bool in_integers = begin.is_integer() && step.is_integer();
+  dispatch(kArange, out, kNumbers, [&]<class T>(const auto& on, T) {
+    const auto bits = [&](Scalar s) { return static_cast<std::uint64_t>(in_integers ? s.integer() : 0); };
+    generate(on, Range<T>{in_integers, bits(begin), bits(step), begin.real(), step.real()}, ptr<T>(out), count);
+  });
   return out;
 }
 Tensor arange(Scalar end, Device device, DType dtype) { return arange(0, end, 1, device, dtype); }
@@ -96,23 +117,19 @@ Tensor linspace(Scalar begin, Scalar end, std::int64_t n, Device device, DType d
   if (n < 0) fail<ShapeError>("linspace: ", n, " values are asked for, expected 0 or more");
   Tensor out = empty({n}, device, dtype);
   const double step = n > 1 ? (end.real() - begin.real()) / static_cast<double>(n - 1) : 0;
-  dispatch(kLinspace, out, kFloats, [&]<class T>(const Cpu&, T) {
-    T* y = ptr<T>(out);
-    // From both ends to the middle, so that the ends are exact and the row is symmetric.
-    for (std::int64_t i = 0; i < n; ++i) {
-      y[i] = i < n / 2 || n == 1 ? T(begin.real() + static_cast<double>(i) * step)
-                                 : T(end.real() - static_cast<double>(n - 1 - i) * step);
-    }
+  dispatch(kLinspace, out, kFloats, [&]<class T>(const auto& on, T) {
+    generate(on, Steps<T>{begin.real(), end.real(), step, n}, ptr<T>(out), n);
   });
   return out;
 }
 
 Tensor eye(std::int64_t rows, std::int64_t cols, Device device, DType dtype) {
   Tensor out = zeros({rows, cols}, device, dtype);
-  dispatch(kEye, out, kAll, [&]<class T>(const Cpu&, T) {
-    T* y = ptr<T>(out);
-    for (std::int64_t i = 0; i < std::min(rows, cols); ++i) y[i * cols + i] = T(1);
-  });
+  Strides diagonal{};
+  diagonal[0] = cols + 1;
+  const detail::GradOff off;
+  Tensor ones = as_strided(out, {std::min(rows, cols)}, diagonal, 0);
+  fill_(ones, 1);
   return out;
 }
 Tensor eye(std::int64_t n, Device device, DType dtype) { return eye(n, n, device, dtype); }

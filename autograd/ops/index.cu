@@ -1,5 +1,5 @@
-// Reading and writing elements by index. What reads and what adds are each other's derivative. Indices are checked
-// before anything is allocated.
+// Reading and writing elements by index. What reads and what adds are each other's derivative. On the CPU indices are
+// checked before anything is allocated, on a device by the kernels.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -9,13 +9,21 @@
 #include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
 #include "kernels/index.cuh"
+#include "kernels/nonzero.cuh"
 #include "levin/ops.h"
+#include "tensor/runtime.h"
 
 namespace levin {
 namespace {
 
 using kernels::Bits;
+using kernels::IndexSum;
 using kernels::IndexWalk;
+using kernels::gpu::ElementKey;
+using kernels::gpu::Grouping;
+using kernels::gpu::IndexRange;
+using kernels::gpu::IndexSteps;
+using kernels::gpu::RowKey;
 
 std::string dimension_of(int dim, const Tensor& x) { return "dimension " + text(dim) + " of x " + text(x.shape()); }
 
@@ -32,11 +40,17 @@ struct IndexSelect {
     index = index_;
     Tensor y = empty(in.with(dim, index_.numel()), x.device(), x.dtype());
     const Tensor dense = x.contiguous(), at = index_.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      const Lines l(in, dim);
-      kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at), ptr<Bits<T>>(y), l.outer,
-                                 l.n, at.numel(), l.inner);
-    });
+    const Lines l(in, dim);
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
+                                                     ptr<Bits<T>>(y), l.outer, l.n, at.numel(), l.inner);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::index_select(on, info.name, ptr<const Bits<T>>(dense),
+                                                     ptr<const std::int64_t>(at), ptr<Bits<T>>(y), l.outer, l.n,
+                                                     at.numel(), l.inner);
+                        }});
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
@@ -47,16 +61,50 @@ LEVIN_OP_TABLE(IndexSelect)
 
 constexpr std::int64_t kNoSkip = -1;
 
+// Memory of a kernel: n elements of T.
+template <class T>
+Tensor scratch_of(const Tensor& beside, std::int64_t n) {
+  return empty({n * std::int64_t{sizeof(T)}}, beside.device(), DType::u8);
+}
+template <class T>
+T* scratch_ptr(const Tensor& scratch) {
+  return reinterpret_cast<T*>(ptr<std::uint8_t>(scratch));
+}
+// f(positions in the order of their keys), for the integers that hold them.
+template <class Key, class F>
+void with_sorted(const Gpu& on, const Grouping& grouping, const Key& key, const Tensor& beside, const F& f) {
+  const Tensor scratch = scratch_of<std::uint8_t>(beside, grouping.bytes());
+  void* memory = ptr<std::uint8_t>(scratch);
+  if (grouping.is_wide())
+    f(kernels::gpu::sort_by_key<std::uint64_t>(on, grouping, key, memory));
+  else
+    f(kernels::gpu::sort_by_key<std::uint32_t>(on, grouping, key, memory));
+}
+
 // y = x (zeros of `shape` when undefined) plus the slices of src.
 Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int dim, const Tensor& index,
                   const Tensor& src, std::int64_t skip) {
   Tensor y = empty(shape, src.device(), src.dtype());
   const Tensor dense = x.defined() ? x.contiguous() : x, at = index.contiguous(), add = src.contiguous();
-  dispatch(info, src, kNumbers, [&]<class T>(const Cpu& on, T) {
-    const Lines l(shape, dim);
-    kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr, ptr<const std::int64_t>(at),
-                               ptr<const T>(add), ptr<T>(y), l.outer, l.n, at.numel(), l.inner, skip);
-  });
+  const Lines l(shape, dim);
+  dispatch(info, src, kNumbers,
+           overloaded{[&]<class T>(const Cpu& on, T) {
+                        kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr,
+                                                   ptr<const std::int64_t>(at), ptr<const T>(add), ptr<T>(y), l.outer,
+                                                   l.n, at.numel(), l.inner, skip);
+                      },
+                      [&]<class T>(const Gpu& on, T) {
+                        using Sum = IndexSum<T>;
+                        const Tensor partial =
+                            scratch_of<Sum>(y, kernels::gpu::partial_sums(l.outer, at.numel(), l.inner));
+                        const RowKey key{IndexRange(on, info.name, l.n), ptr<const std::int64_t>(at)};
+                        with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::Sorted<K> in) {
+                          const Tensor begin = scratch_of<K>(y, l.n + 1);
+                          kernels::gpu::sum_rows<T, K>(on, in, dense.defined() ? ptr<const T>(dense) : nullptr,
+                                                       ptr<const T>(add), ptr<T>(y), l.outer, l.n, l.inner, skip,
+                                                       scratch_ptr<Sum>(partial), scratch_ptr<K>(begin));
+                        });
+                      }});
   return y;
 }
 
@@ -108,10 +156,16 @@ struct Embedding {
     index = index_;
     Tensor y = empty(index_.shape().inserted(index_.rank(), weight[1]), w.device(), w.dtype());
     const Tensor dense = w.contiguous(), at = index_.contiguous();
-    dispatch(info, w, kFloats, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at), ptr<Bits<T>>(y), 1,
-                                 weight[0], at.numel(), weight[1]);
-    });
+    dispatch(info, w, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
+                                                     ptr<Bits<T>>(y), 1, weight[0], at.numel(), weight[1]);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::index_select(on, info.name, ptr<const Bits<T>>(dense),
+                                                     ptr<const std::int64_t>(at), ptr<Bits<T>>(y), 1, weight[0],
+                                                     at.numel(), weight[1]);
+                        }});
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
@@ -133,10 +187,16 @@ struct Gather {
     index = index_;
     Tensor y = empty(index_.shape(), x.device(), x.dtype());
     const Tensor at = index_.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()), ptr<const Bits<T>>(x),
-                           ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
-    });
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()),
+                                               ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::gather(on, IndexRange(on, info.name, Lines(in, dim).n),
+                                               IndexSteps(y.shape(), dim, x.strides(), y.strides()),
+                                               ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
+                        }});
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
@@ -171,10 +231,18 @@ struct Scatter {
     Tensor y = empty_like(x);
     copy_(y, x);
     const Tensor at = index_.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()), ptr<Bits<T>>(y),
-                            ptr<const std::int64_t>(at), ptr<const Bits<T>>(src));
-    });
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()),
+                                                ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const Tensor last = zeros(y.shape(), y.device(), DType::i64);
+                          kernels::gpu::scatter(on, IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                                                IndexSteps(at.shape(), dim, y.strides(), src.strides()),
+                                                ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src),
+                                                reinterpret_cast<unsigned long long*>(ptr<std::int64_t>(last)));
+                        }});
     return y;
   }
   Grads<3> backward(const Tensor& gy, Need<3> need) {
@@ -192,6 +260,15 @@ struct Scatter {
 };
 LEVIN_OP_TABLE(Scatter)
 
+// The part of src that an index of `shape` reads.
+Tensor front(const Tensor& src, const Shape& shape) {
+  Tensor part = src;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);
+  }
+  return part;
+}
+
 struct ScatterAdd {
   static constexpr OpInfo info{.name = "scatter_add", .autocast = AutocastPolicy::widest};
   int dim;
@@ -207,16 +284,31 @@ struct ScatterAdd {
       kernels::cpu::scatter_add<A, T>(on, IndexWalk(at.shape(), dim, contiguous_strides(x.shape()), src.strides()),
                                       ptr<A>(y), ptr<const std::int64_t>(at), ptr<const T>(src));
     };
-    dispatch(info, x, kNumbers, [&]<class T>(const Cpu& on, T) {
-      if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
-        y = cast(x, DType::f32).contiguous();
-        run(on, float{}, T{});
-        y = cast(y, dtype_of<T>);
-      } else {
-        copy_(y, x);
-        run(on, T{}, T{});
-      }
-    });
+    dispatch(info, x, kNumbers,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
+                            y = cast(x, DType::f32).contiguous();
+                            run(on, float{}, T{});
+                            y = cast(y, dtype_of<T>);
+                          } else {
+                            copy_(y, x);
+                            run(on, T{}, T{});
+                          }
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          copy_(y, x);
+                          const Tensor add = front(src, at.shape()).contiguous();
+                          const Tensor partial =
+                              scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
+                          const ElementKey key{IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                                               IndexSteps(at.shape(), dim, y.strides(), add.strides()),
+                                               ptr<const std::int64_t>(at), y.numel()};
+                          with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
+                                      [&]<class K>(kernels::gpu::Sorted<K> sorted) {
+                                        kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y),
+                                                                         y.numel(), scratch_ptr<IndexSum<T>>(partial));
+                                      });
+                        }});
     return y;
   }
   Grads<3> backward(const Tensor& gy, Need<3> need) {
@@ -233,11 +325,22 @@ struct Nonzero {
   Tensor forward(const Tensor& x) {
     Tensor y;
     const Tensor dense = x.contiguous();
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      const std::vector<std::int64_t> before = kernels::cpu::count_nonzero(on, ptr<const T>(dense), dense.numel());
-      y = empty({before.back(), x.rank()}, x.device(), DType::i64);
-      kernels::cpu::nonzero(on, ptr<const T>(dense), before, ptr<std::int64_t>(y), x.shape());
-    });
+    const auto result = [&](std::int64_t count) { return empty({count, x.rank()}, x.device(), DType::i64); };
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          const std::vector<std::int64_t> before =
+                              kernels::cpu::count_nonzero(on, ptr<const T>(dense), dense.numel());
+                          y = result(before.back());
+                          kernels::cpu::nonzero(on, ptr<const T>(dense), before, ptr<std::int64_t>(y), x.shape());
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const std::int64_t tiles = kernels::gpu::nonzero_tiles(dense.numel());
+                          const Tensor counts = empty({tiles + 1}, x.device(), DType::i64);
+                          auto* const before = ptr<std::int64_t>(counts);
+                          kernels::gpu::count_nonzero(on, ptr<const T>(dense), dense.numel(), before);
+                          y = result(narrow(counts, 0, tiles, 1).template item<std::int64_t>());
+                          kernels::gpu::nonzero(on, ptr<const T>(dense), before, ptr<std::int64_t>(y), x.shape());
+                        }});
     return y;
   }
 };
@@ -250,9 +353,13 @@ struct OneHot {
   Tensor forward(const Tensor& index) {
     Tensor y = zeros(index.shape().inserted(index.rank(), classes), index.device(), DType::i64);
     const Tensor dense = index.contiguous();
-    dispatch(info, index, kIndex, [&]<class T>(const Cpu&, T) {
-      for (std::int64_t i = 0; i < dense.numel(); ++i) ptr<T>(y)[i * classes + ptr<const T>(dense)[i]] = 1;
-    });
+    dispatch(info, index, kIndex,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::one_hot(on, ptr<const T>(dense), ptr<T>(y), dense.numel(), classes);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::one_hot(on, info.name, ptr<const T>(dense), ptr<T>(y), dense.numel(), classes);
+                        }});
     return y;
   }
 };
@@ -265,9 +372,13 @@ struct BinCount {
   Tensor forward(const Tensor& index) {
     Tensor y = zeros({bins}, index.device(), DType::i64);
     const Tensor dense = index.contiguous();
-    dispatch(info, index, kIndex, [&]<class T>(const Cpu&, T) {
-      for (std::int64_t i = 0; i < dense.numel(); ++i) ++ptr<T>(y)[ptr<const T>(dense)[i]];
-    });
+    dispatch(info, index, kIndex,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::bincount(on, ptr<const T>(dense), ptr<T>(y), dense.numel(), bins);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::bincount(on, info.name, ptr<const T>(dense), ptr<T>(y), dense.numel(), bins);
+                        }});
     return y;
   }
 };
@@ -358,6 +469,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 
 Tensor nonzero(const Tensor& x) {
   check_has_values("nonzero", x);
+  detail::refuse_while_capturing("nonzero", x.device());
   return apply(Nonzero{}, x);
 }
 
@@ -365,6 +477,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   if (mask.dtype() != DType::b8) fail<DTypeError>("masked_select: mask is ", mask.dtype(), ", expected bool");
   check_same_device("masked_select", x, mask);
   check_has_values("masked_select", x);
+  detail::refuse_while_capturing("masked_select", x.device());
   const Shape shape = broadcast_shapes("masked_select", x.shape(), mask.shape());
   const Tensor chosen = nonzero(reshape(expand(mask, shape), -1));
   return index_select(reshape(expand(x, shape), -1), 0, reshape(chosen, -1));
@@ -382,6 +495,7 @@ Tensor bincount(const Tensor& index, std::int64_t minlength) {
   check_rank_one("bincount", index);
   if (minlength < 0) fail<ShapeError>("bincount: minlength is ", minlength, ", expected at least 0");
   check_has_values("bincount", index);
+  detail::refuse_while_capturing("bincount", index.device());
   check_indices("bincount", index, kMaxDim, "the largest possible result");
   const std::int64_t top = index.numel() == 0 ? -1 : amax(index).item<std::int64_t>();
   return apply(BinCount{std::max(minlength, top + 1)}, index);

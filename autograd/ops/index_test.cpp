@@ -1,11 +1,17 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "levin/stream.h"
+#include "tests/device.h"
+#include "tests/ops/harness.h"
+#include "tests/skip.h"
 
 namespace levin {
 namespace {
@@ -68,6 +74,104 @@ TEST_CASE("an op that refuses an index leaves its inputs as they were") {
   CHECK_THROWS_AS((void)scatter(x, 0, tensor<std::int64_t>({0, 9}, cpu), ones({2}, cpu)), IndexError);
   CHECK(x.version() == before);
   CHECK(x.to_vector<float>() == std::vector<float>(3));
+}
+
+TEST_CASE("a device reports an index outside at the next wait, and goes on") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor weight = ones({3, 2}, *device), good = tensor<std::int64_t>({2, 0}, *device),
+               bad = tensor<std::int64_t>({0, 5}, *device), negative = tensor<std::int64_t>({-1, 1}, *device);
+  const auto throws_at_wait = [&](const std::function<Tensor()>& op, const std::string& want) {
+    const Tensor y = op();
+    try {
+      synchronize(*device);
+      FAIL_CHECK("no error, expected " << want);
+    } catch (const IndexError& e) { CHECK_MESSAGE(std::string(e.what()).find(want) == 0, e.what()); }
+    CHECK(sum(embedding(weight.to(cpu), good.to(cpu))).item() == 4);
+    CHECK(embedding(weight, good).to(cpu).to_vector<float>() == std::vector<float>(4, 1));
+  };
+  const std::string on = " is out of range on " + text(*device) + ", expected 0 to ";
+  throws_at_wait([&] { return embedding(weight, bad); }, "embedding: index 5" + on + "2");
+  throws_at_wait([&] { return index_select(weight, 1, negative); }, "index_select: index -1" + on + "1");
+  throws_at_wait([&] { return index_add(weight, 0, bad, ones({2, 2}, *device)); }, "index_add: index 5" + on + "2");
+  const Tensor pair = reshape(bad, {1, 2});
+  throws_at_wait([&] { return gather(weight, 0, pair); }, "gather: index 5" + on + "2");
+  throws_at_wait([&] { return scatter(weight, 0, pair, ones({1, 2}, *device)); }, "scatter: index 5" + on + "2");
+  throws_at_wait(
+      [&] {
+        return scatter_add(weight, 0, pair, ones({1, 2}, *device));
+      },
+      "scatter_add: index 5" + on + "2");
+  throws_at_wait([&] { return one_hot(bad, 4); }, "one_hot: index 5" + on + "3");
+}
+
+TEST_CASE("sums by index on a device: skewed indices, many rows, every width of a row") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  struct Case {
+    std::int64_t rows, n, inner;
+  };
+  // More than one tile and one digit of the sort, rows in vectors and by elements.
+  for (const Case& c : {Case{70'000, 2500, 1}, Case{300, 3000, 3}, Case{5, 700, 8}, Case{1, 520, 2}}) {
+    CAPTURE(c.rows);
+    Ints where(static_cast<std::size_t>(c.n));
+    for (std::size_t i = 0; i < where.size(); ++i) {
+      // Half of them are the last row: a run of whole chunks that begins and ends inside of others.
+      const auto k = static_cast<std::int64_t>(i);
+      where[i] = i % 2 == 0 ? c.rows - 1 : k * 7919 % c.rows;
+    }
+    const Tensor at = from_data(where, {c.n}, cpu);
+    Generator g(1);
+    // Integers as floats: every order gives the same sum, in f16 too.
+    const Tensor src = randint(-2, 3, {c.n, c.inner}, g, cpu, DType::f32), x = ones({c.rows, c.inner}, cpu);
+    for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64}) {
+      CAPTURE(text(t));
+      const Tensor a = x.to(t), s = src.to(t);
+      CHECK(testing::same_bits(index_add(a, 0, at, s), index_add(a.to(*device), 0, at.to(*device), s.to(*device))));
+      const Tensor wide = expand(unsqueeze(at, 1), {c.n, c.inner}).contiguous();
+      CHECK(testing::same_bits(scatter_add(a, 0, wide, s),
+                               scatter_add(a.to(*device), 0, wide.to(*device), s.to(*device))));
+      CHECK(testing::same_bits(scatter(a, 0, wide, s), scatter(a.to(*device), 0, wide.to(*device), s.to(*device))));
+    }
+  }
+}
+
+TEST_CASE("an op whose result's size depends on values can not be recorded") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const Tensor x = ones({3}, *device), mask = ones({3}, *device, DType::b8), index = zeros({3}, *device, DType::i64);
+  const auto refused = [&](const char* what, const std::function<void()>& op) {
+    try {
+      const Graph graph(Stream::current(*device), op);
+      FAIL_CHECK(what << " was recorded");
+    } catch (const CaptureError& e) { CHECK(std::string(e.what()).find(what) == 0); }
+  };
+  refused("nonzero: ", [&] { (void)nonzero(x); });
+  refused("masked_select: ", [&] { (void)masked_select(x, mask); });
+  refused("bincount: ", [&] { (void)bincount(index); });
+}
+
+TEST_CASE("factories give the bits of the cpu on a device") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const auto same = [&](const std::function<Tensor(Device)>& make) {
+    CHECK(testing::same_bits(make(cpu), make(*device)));
+  };
+  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    CAPTURE(text(t));
+    for (const std::int64_t n : {0, 1, 2, 7, 1031}) {
+      CAPTURE(n);
+      same([&](Device d) { return linspace(-0.3, 1.7, n, d, t); });
+      same([&](Device d) { return arange(0.1, 0.1 + 0.3 * double(n), 0.3, d, t); });
+    }
+  }
+  for (const DType t : {DType::f32, DType::bf16, DType::i64, DType::i32, DType::u8}) {
+    CAPTURE(text(t));
+    same([&](Device d) { return arange(1, 250, 3, d, t); });
+    same([&](Device d) { return eye(5, 3, d, t); });
+    same([&](Device d) { return eye(2, 9, d, t); });
+    same([&](Device d) { return eye(0, 4, d, t); });
+  }
 }
 
 }  // namespace

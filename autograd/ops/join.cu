@@ -7,8 +7,9 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "autograd/ops/pointwise.h"
+#include "kernels/box.cuh"
 #include "kernels/dispatch.h"
-#include "kernels/index.cuh"
+#include "kernels/generate.cuh"
 #include "levin/ops.h"
 
 namespace levin {
@@ -16,6 +17,12 @@ namespace {
 
 using kernels::Bits;
 using kernels::Box;
+using kernels::cpu::copy_box;  // of both executors
+using kernels::cpu::generate;
+using kernels::cpu::triangle;
+using kernels::gpu::copy_box;
+using kernels::gpu::generate;
+using kernels::gpu::triangle;
 
 // All of x, written with the strides of y.
 Box box_of(const Shape& shape, const Strides& from, const Strides& to) {
@@ -41,11 +48,10 @@ struct Cat {
       total += sizes.back();
     }
     Tensor y = empty(xs[0].shape().with(dim, total), xs[0].device(), xs[0].dtype());
-    dispatch(info, y, kAll, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, y, kAll, [&]<class T>(const auto& on, T) {
       auto* to = ptr<Bits<T>>(y);
       for (const Tensor& x : xs) {
-        if (x.numel() > 0)
-          kernels::cpu::copy_box(on, ptr<const Bits<T>>(x), to, box_of(x.shape(), x.strides(), y.strides()));
+        if (x.numel() > 0) copy_box(on, ptr<const Bits<T>>(x), to, box_of(x.shape(), x.strides(), y.strides()));
         to += x.shape()[dim] * y.strides()[dim];
       }
     });
@@ -115,9 +121,8 @@ struct Pad {
     for (int d = 0; d < x.rank(); ++d) {
       to += std::max<std::int64_t>(0, pads.before[static_cast<std::size_t>(d)]) * y.strides()[d];
     }
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y) + to,
-                             box_of(inside, x.strides(), y.strides()));
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+      copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y) + to, box_of(inside, x.strides(), y.strides()));
     });
     return y;
   }
@@ -139,9 +144,8 @@ struct Flip {
       from += (x.shape()[d] - 1) * strides[d];
       strides[d] = -strides[d];
     }
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y),
-                             box_of(x.shape(), strides, y.strides()));
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+      copy_box(on, ptr<const Bits<T>>(x) + from, ptr<Bits<T>>(y), box_of(x.shape(), strides, y.strides()));
     });
     return y;
   }
@@ -159,9 +163,9 @@ struct Triangle {
     if (x.numel() == 0) return y;
     const Tensor dense = x.contiguous();
     const std::int64_t rows = x.size(-2), cols = x.size(-1);
-    dispatch(info, x, kAll, [&]<class T>(const Cpu& on, T) {
-      kernels::cpu::triangle(on, ptr<const Bits<T>>(dense), ptr<Bits<T>>(y), x.numel() / (rows * cols), rows, cols,
-                             std::clamp(diagonal, -rows, cols), kUpper);
+    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+      triangle(on, ptr<const Bits<T>>(dense), ptr<Bits<T>>(y), x.numel() / (rows * cols), rows, cols,
+               std::clamp(diagonal, -rows, cols), kUpper);
     });
     return y;
   }
@@ -171,7 +175,7 @@ LEVIN_OP_TABLE(Triangle<false>)
 LEVIN_OP_TABLE(Triangle<true>)
 
 template <bool kUpper>
-Tensor triangle(const Tensor& x, std::int64_t diagonal) {
+Tensor checked_triangle(const Tensor& x, std::int64_t diagonal) {
   if (x.rank() < 2) {
     fail<ShapeError>(Triangle<kUpper>::info.name, ": x has shape ", x.shape(), ", expected at least rank 2");
   }
@@ -180,13 +184,27 @@ Tensor triangle(const Tensor& x, std::int64_t diagonal) {
 
 // An index tensor of n elements, element i being of(i).
 template <class F>
-Tensor index_of(std::int64_t n, Device device, const F& of) {
+Tensor index_of(const OpInfo& info, std::int64_t n, Device device, const F& of) {
   Tensor index = empty({n}, device, DType::i64);
-  if (!device.is_cpu()) return index;
-  auto* to = ptr<std::int64_t>(index);
-  for (std::int64_t i = 0; i < n; ++i) to[i] = of(i);
+  dispatch(info, index, kIndex, [&]<class T>(const auto& on, T) { generate(on, of, ptr<T>(index), n); });
   return index;
 }
+
+// Where a padded dimension of size n, `before` elements longer in front, reads from.
+struct PadSource {
+  std::int64_t n, before;
+  bool reflect;
+  LEVIN_HD std::int64_t operator()(std::int64_t at) const {
+    const std::int64_t k = at - before, nearest = k < 0 ? 0 : k < n ? k : n - 1;
+    return reflect ? 2 * nearest - k : nearest;
+  }
+};
+
+struct RepeatSource {
+  std::int64_t repeats;
+  LEVIN_HD std::int64_t operator()(std::int64_t i) const { return i / repeats; }
+};
+constexpr OpInfo kRepeatInterleave{.name = "repeat_interleave"};
 
 }  // namespace
 
@@ -263,10 +281,7 @@ Tensor pad(const Tensor& x, Dims pads, PadMode mode) {
   for (int d = 0; d < x.rank(); ++d) {
     const std::int64_t n = x.shape()[d], before = p.before[static_cast<std::size_t>(d)];
     if (out[d] == n) continue;
-    y = index_select(y, d, index_of(out[d], x.device(), [&](std::int64_t at) {
-                       const std::int64_t k = at - before, nearest = std::clamp<std::int64_t>(k, 0, n - 1);
-                       return reflect ? 2 * nearest - k : nearest;
-                     }));
+    y = index_select(y, d, index_of(Pad::info, out[d], x.device(), PadSource{n, before, reflect}));
   }
   return y.impl() == x.impl() ? x.clone() : y;
 }
@@ -291,10 +306,10 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim
                      " times has more than 2^40 elements");
   }
   const Shape out = x.shape().with(at, x.shape()[at] * repeats);
-  return index_select(x, at, index_of(out[at], x.device(), [&](std::int64_t i) { return i / repeats; }));
+  return index_select(x, at, index_of(kRepeatInterleave, out[at], x.device(), RepeatSource{repeats}));
 }
 
-Tensor tril(const Tensor& x, std::int64_t diagonal) { return triangle<false>(x, diagonal); }
-Tensor triu(const Tensor& x, std::int64_t diagonal) { return triangle<true>(x, diagonal); }
+Tensor tril(const Tensor& x, std::int64_t diagonal) { return checked_triangle<false>(x, diagonal); }
+Tensor triu(const Tensor& x, std::int64_t diagonal) { return checked_triangle<true>(x, diagonal); }
 
 }  // namespace levin
