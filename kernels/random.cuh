@@ -24,10 +24,31 @@
 #include "levin/dtype.h"
 #include "levin/generator.h"
 
+#include "kernels/bits.cuh"
 #include "kernels/cpu.h"
 #include "kernels/device/draw.cuh"
 #include "kernels/device/philox.cuh"
 #include "kernels/hd.h"
+
+namespace levin::kernels {
+
+// The bits of a uniform number that T holds exactly.
+template <class T>
+inline constexpr int kUnitDigits = std::is_same_v<T, bf16>  ? 8
+                                   : std::is_same_v<T, f16> ? 11
+                                                            : 24;
+
+// A word is below the threshold with probability p; p = 1 needs one more value than 32 bits have.
+struct Chance {
+  uint32_t threshold, always;
+  LEVIN_HD bool operator()(uint32_t word) const { return (uint32_t(word < threshold) | always) != 0; }
+};
+inline Chance chance(double p) {
+  const double t = std::floor(p * 0x1p32 + 0.5);
+  return {t >= 0x1p32 ? 0 : uint32_t(t), t >= 0x1p32 ? 1u : 0u};
+}
+
+}  // namespace levin::kernels
 
 #define LEVIN_LEVEL_FILE "kernels/random.cuh"
 #include "kernels/each_level.h"
@@ -39,6 +60,196 @@ LEVIN_PICK(randint)
 LEVIN_PICK(dropout)
 LEVIN_PICK(permutation)
 }  // namespace levin::kernels::cpu
+
+namespace levin::kernels::gpu {
+
+// Where a draw's words come from: all that a kernel knows of the generator.
+struct Words {
+  RandomRange range;
+  __device__ PhiloxBlock block(std::int64_t b, uint32_t part) const {
+    const uint64_t c = range.offset + uint64_t(b);
+    return philox({uint32_t(c), uint32_t(c >> 32), part, 0}, uint32_t(range.seed), uint32_t(range.seed >> 32));
+  }
+};
+
+// The elements of a thread: whole blocks of words, and 16 bytes where that is more.
+template <class T>
+inline constexpr int kDrawn = kVec<T> > 4 ? kVec<T> : 4;
+
+// y[first .. first + kDrawn) = v, without what is behind n; in wide stores where y allows them.
+template <class T>
+__device__ __forceinline__ void store_drawn(T* y, std::int64_t first, std::int64_t n, const T (&v)[kDrawn<T>]) {
+  if (first + kDrawn<T> <= n && aligned16(y)) {
+#pragma unroll
+    for (int k = 0; k < kDrawn<T>; k += kVec<T>) {
+      Vec<T> part;
+      for (int j = 0; j < kVec<T>; ++j) part[j] = v[k + j];
+      store(y + first + k, part);
+    }
+  } else {
+    for (int j = 0; j < kDrawn<T>; ++j) {
+      if (first + j < n) y[first + j] = v[j];
+    }
+  }
+}
+
+// F makes four elements of a block of words: `draw(words, low words, T (&v)[4])`; kTwo: it wants the low words.
+template <class T, class F>
+__global__ void draw_items(F f, Words words, T* y, std::int64_t n) {
+  const std::int64_t first = own_item() * kDrawn<T>;
+  if (first >= n) return;
+  T v[kDrawn<T>];
+#pragma unroll
+  for (int k = 0; k < kDrawn<T>; k += 4) {
+    PhiloxBlock low{};
+    if constexpr (F::kTwo) low = words.block((first + k) / 4, 1);
+    T four[4];
+    f(words.block((first + k) / 4, 0), low, four);
+    for (int j = 0; j < 4; ++j) v[k + j] = four[j];
+  }
+  store_drawn(y, first, n, v);
+}
+template <class T, class F>
+void draw(const Gpu& on, const F& f, T* y, std::int64_t n, RandomRange range) {
+  on.launch(draw_items<T, F>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), f, Words{range}, y, n);
+}
+
+template <class T>
+struct Uniform {
+  using A = Accum<T>;
+  static constexpr bool kTwo = std::is_same_v<T, double>;
+  A start, end;
+  __device__ T number(uint32_t word, uint32_t low) const {
+    A u;
+    if constexpr (kTwo)
+      u = unit_double(word, low);
+    else
+      u = unit_float<kUnitDigits<T>>(word);
+    const A width = end - start;
+    const A v = (Rn<A>{start} + Rn<A>{width} * Rn<A>{u}).v;
+    return T(v < end ? v : start);
+  }
+  __device__ void operator()(const PhiloxBlock& w, const PhiloxBlock& l, T (&v)[4]) const {
+    v[0] = number(w.x0, l.x0), v[1] = number(w.x1, l.x1), v[2] = number(w.x2, l.x2), v[3] = number(w.x3, l.x3);
+  }
+};
+template <class T>
+void uniform(const Gpu& on, T* out, int64_t n, RandomRange range, double low, double high) {
+  using A = Accum<T>;
+  draw(on, Uniform<T>{A(low), A(high)}, out, n, range);
+}
+
+template <class T>
+struct Normal {
+  using A = Accum<T>;
+  static constexpr bool kTwo = std::is_same_v<T, double>;
+  A mean, std;
+  __device__ T number(A z) const { return T((Rn<A>{mean} + Rn<A>{std} * Rn<A>{z}).v); }
+  __device__ void operator()(const PhiloxBlock& w, const PhiloxBlock& l, T (&v)[4]) const {
+    Pair<A> a, b;
+    if constexpr (kTwo)
+      a = normal_pair(w.x0, w.x1, l.x0, l.x1), b = normal_pair(w.x2, w.x3, l.x2, l.x3);
+    else
+      a = normal_pair(w.x0, w.x1), b = normal_pair(w.x2, w.x3);
+    v[0] = number(a.first), v[1] = number(a.second), v[2] = number(b.first), v[3] = number(b.second);
+  }
+};
+template <class T>
+void normal(const Gpu& on, T* out, int64_t n, RandomRange range, double mean, double std) {
+  using A = Accum<T>;
+  draw(on, Normal<T>{A(mean), A(std)}, out, n, range);
+}
+
+template <class T>
+struct Integer {
+  static constexpr bool kTwo = true;
+  uint64_t start, width;
+  __device__ T number(uint32_t word, uint32_t low) const {
+    return T(int64_t(start + (width >> 32 == 0 ? below(uint32_t(width), word, low) : below64(width, word, low))));
+  }
+  __device__ void operator()(const PhiloxBlock& w, const PhiloxBlock& l, T (&v)[4]) const {
+    v[0] = number(w.x0, l.x0), v[1] = number(w.x1, l.x1), v[2] = number(w.x2, l.x2), v[3] = number(w.x3, l.x3);
+  }
+};
+template <class T>
+void randint(const Gpu& on, T* out, int64_t n, RandomRange range, int64_t low, int64_t high) {
+  draw(on, Integer<T>{uint64_t(low), uint64_t(high) - uint64_t(low)}, out, n, range);
+}
+
+// The mask is drawn again in the backward pass: memory sees x and y alone.
+template <class T>
+__global__ void dropout_items(const T* x, T* y, std::int64_t n, Words words, Chance drop, Accum<T> scale) {
+  const std::int64_t first = own_item() * kDrawn<T>;
+  if (first >= n) return;
+  T v[kDrawn<T>];
+  if (first + kDrawn<T> <= n && aligned16(x)) {
+#pragma unroll
+    for (int k = 0; k < kDrawn<T>; k += kVec<T>) {
+      const Vec<T> part = load<kVec<T>>(x + first + k);
+      for (int j = 0; j < kVec<T>; ++j) v[k + j] = part[j];
+    }
+  } else {
+    for (int j = 0; j < kDrawn<T>; ++j) v[j] = first + j < n ? x[first + j] : T(0.0f);
+  }
+#pragma unroll
+  for (int k = 0; k < kDrawn<T>; k += 4) {
+    const PhiloxBlock w = words.block((first + k) / 4, 0);
+    const uint32_t word[4] = {w.x0, w.x1, w.x2, w.x3};
+    for (int j = 0; j < 4; ++j) v[k + j] = T(drop(word[j]) ? Accum<T>(0) : Accum<T>(v[k + j]) * scale);
+  }
+  store_drawn(y, first, n, v);
+}
+template <class T>
+void dropout(const Gpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
+  using A = Accum<T>;
+  on.launch(dropout_items<T>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), x, y, n, Words{range}, chance(p),
+            p < 1 ? A(1 / (1 - p)) : A(0));
+}
+
+// Note [Swaps in parallel]
+// Fisher and Yates swap one after another; swaps that share no element may go together, and the result keeps its bits.
+// One block takes kSwapThreads swaps at a time, in rounds: each open swap marks its two elements with its number, the
+// lowest number stays, and who finds both marks its own has no open swap before it and goes. Elements share marks (a
+// table of slots), which delays some swaps by a round and breaks none. The lowest open swap goes in every round.
+inline constexpr int kSwapThreads = 1024, kSwapSlots = 4 * kSwapThreads;
+template <class I>
+__global__ void permute(I* out, std::int64_t n, Words words) {
+  LEVIN_SHARED(unsigned, mark, kSwapSlots);
+  for (std::int64_t i = threadIdx.x; i < n; i += kSwapThreads) out[i] = I(i);
+  for (std::int64_t first = 0; first < n; first += kSwapThreads) {
+    const std::int64_t i = first + threadIdx.x;
+    std::int64_t j = i;
+    if (i < n) {
+      const PhiloxBlock w = words.block(i / 4, 0), l = words.block(i / 4, 1);
+      const uint32_t high[4] = {w.x0, w.x1, w.x2, w.x3}, low[4] = {l.x0, l.x1, l.x2, l.x3};
+      j = std::int64_t(below64(uint64_t(i) + 1, high[i % 4], low[i % 4]));
+    }
+    bool open = j != i;
+    const unsigned a = unsigned(i % kSwapSlots), b = unsigned(j % kSwapSlots);
+    while (true) {
+      for (unsigned s = threadIdx.x; s < kSwapSlots; s += kSwapThreads) mark[s] = kSwapThreads;
+      if (__syncthreads_or(open) == 0) break;
+      if (open) {
+        atomicMin(mark + a, threadIdx.x);
+        atomicMin(mark + b, threadIdx.x);
+      }
+      __syncthreads();
+      if (open && mark[a] == threadIdx.x && mark[b] == threadIdx.x) {
+        const I there = out[j];
+        out[j] = out[i];
+        out[i] = there;
+        open = false;
+      }
+      __syncthreads();
+    }
+  }
+}
+template <class I>
+void permutation(const Gpu& on, I* out, int64_t n, RandomRange range) {
+  if (n > 0) on.launch(permute<I>, Grid{.threads = kSwapThreads}, out, n, Words{range});
+}
+
+}  // namespace levin::kernels::gpu
 #endif
 #else
 // Note [One rounding]: no function of this file may fuse a multiplication and an addition.
@@ -119,11 +330,6 @@ void each_tile(const Cpu& on, int64_t n, RandomRange range, const Body& body) {
 }
 
 template <class T>
-inline constexpr int kUnitDigits = std::is_same_v<T, bf16>  ? 8
-                                   : std::is_same_v<T, f16> ? 11
-                                                            : 24;
-
-template <class T>
 void uniform(const Cpu& on, T* out, int64_t n, RandomRange range, double low, double high) {
   using A = Accum<T>;
   const A start = A(low), end = A(high), width = end - start;
@@ -173,16 +379,6 @@ void randint(const Cpu& on, T* out, int64_t n, RandomRange range, int64_t low, i
     else
       for (int64_t i = 0; i < count; ++i) y[i] = T(int64_t(start + below64(width, words[i], low_words[i])));
   });
-}
-
-// A word is below the threshold with probability p; p = 1 needs one more value than 32 bits have.
-struct Chance {
-  uint32_t threshold, always;
-  LEVIN_HD bool operator()(uint32_t word) const { return (uint32_t(word < threshold) | always) != 0; }
-};
-inline Chance chance(double p) {
-  const double t = std::floor(p * 0x1p32 + 0.5);
-  return {t >= 0x1p32 ? 0 : uint32_t(t), t >= 0x1p32 ? 1u : 0u};
 }
 
 template <class T>

@@ -12,6 +12,18 @@ namespace {
 constexpr OpInfo kRand{.name = "rand"}, kRandn{.name = "randn"}, kRandint{.name = "randint"},
     kRandperm{.name = "randperm"};
 
+// Of both executors.
+using kernels::cpu::dropout;
+using kernels::cpu::normal;
+using kernels::cpu::permutation;
+using kernels::cpu::randint;
+using kernels::cpu::uniform;
+using kernels::gpu::dropout;
+using kernels::gpu::normal;
+using kernels::gpu::permutation;
+using kernels::gpu::randint;
+using kernels::gpu::uniform;
+
 [[nodiscard]] bool draws(const Tensor& x) { return !x.device().is_meta(); }
 
 // Before a generator moves: a factory that throws leaves no trace.
@@ -37,18 +49,13 @@ struct Bernoulli {
 
   Tensor forward(const Tensor& p) {
     Tensor out = empty_like(p);
-    dispatch(info, p, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, p, kFloats, [&]<class T>(const auto& on, T) {
       using A = kernels::Accum<T>;
-      // The negation also finds NaN.
-      pointwise::run(on, Outside{}, pointwise::Signature<pointwise::Wide<T>, pointwise::Wide<T>>{}, out, p);
-      const T* bad = ptr<T>(out);
-      for (std::int64_t i = 0; i < p.numel(); ++i) {
-        if (A(bad[i]) != 0) fail_value(p, i);
-      }
+      check_values(on, T{}, p, out);
       const RandomRange range = detail::reserve_random(*generator, p.numel());
-      Tensor u = empty(p.shape(), p.device(), dtype_of<A>);
-      kernels::cpu::uniform(on, ptr<A>(u), u.numel(), range, 0.0, 1.0);
-      pointwise::run(on, Below{}, pointwise::Signature<pointwise::Wide<T>, A, pointwise::Wide<T>>{}, out, u, p);
+      const Tensor u = empty(p.shape(), p.device(), dtype_of<A>);
+      uniform(on, ptr<A>(u), u.numel(), range, 0.0, 1.0);
+      pointwise::run(on, Below{}, pointwise::Signature<T, A, T>{}, out, u, p);
     });
     return out;
   }
@@ -60,6 +67,18 @@ struct Bernoulli {
       return p >= T(0) && p <= T(1) ? T(0) : T(1);
     }
   };
+  // `out` is room. On a device the host does not wait for values: there p > 1 counts as 1, p < 0 and NaN as 0.
+  template <class T>
+  static void check_values(const Cpu& on, T, const Tensor& p, const Tensor& out) {
+    // The negation also finds NaN.
+    pointwise::run(on, Outside{}, pointwise::Signature<T, T>{}, out, p);
+    const T* bad = ptr<T>(out);
+    for (std::int64_t i = 0; i < p.numel(); ++i) {
+      if (kernels::Accum<T>(bad[i]) != 0) fail_value(p, i);
+    }
+  }
+  template <class T>
+  static void check_values(const Gpu&, T, const Tensor&, const Tensor&) {}
   [[noreturn, gnu::noinline, gnu::cold]] static void fail_value(const Tensor& p, std::int64_t i) {
     fail<ConfigError>("bernoulli: p is ",
                       p.contiguous().to(DType::f64).to_vector<double>()[static_cast<std::size_t>(i)], " at position ",
@@ -76,9 +95,9 @@ struct Dropout {
 
   Tensor forward(const Tensor& x) {
     Tensor y = empty_like(x);
-    dispatch(info, x, kFloats, [&]<class T>(const Cpu& on, T) {
+    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
       const Tensor dense = x.contiguous();
-      kernels::cpu::dropout(on, ptr<const T>(dense), ptr<T>(y), y.numel(), range, p);
+      dropout(on, ptr<const T>(dense), ptr<T>(y), y.numel(), range, p);
     });
     return y;
   }
@@ -93,8 +112,8 @@ LEVIN_OP_TABLE(Dropout)
 Tensor rand(const Shape& shape, Generator& generator, Device device, DType dtype) {
   check_float(kRand, device, dtype);
   Tensor out = empty(shape, device, dtype);
-  dispatch(kRand, out, kFloats, [&]<class T>(const Cpu& on, T) {
-    kernels::cpu::uniform(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+  dispatch(kRand, out, kFloats, [&]<class T>(const auto& on, T) {
+    uniform(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
   });
   return out;
 }
@@ -102,8 +121,8 @@ Tensor rand(const Shape& shape, Generator& generator, Device device, DType dtype
 Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtype) {
   check_float(kRandn, device, dtype);
   Tensor out = empty(shape, device, dtype);
-  dispatch(kRandn, out, kFloats, [&]<class T>(const Cpu& on, T) {
-    kernels::cpu::normal(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+  dispatch(kRandn, out, kFloats, [&]<class T>(const auto& on, T) {
+    normal(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
   });
   return out;
 }
@@ -132,8 +151,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generato
                       " to ", most);
   }
   Tensor out = empty(shape, device, dtype);
-  dispatch(kRandint, out, kAll, [&]<class T>(const Cpu& on, T) {
-    kernels::cpu::randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), low, high);
+  dispatch(kRandint, out, kAll, [&]<class T>(const auto& on, T) {
+    randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), low, high);
   });
   return out;
 }
@@ -141,9 +160,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generato
 Tensor randperm(std::int64_t n, Generator& generator, Device device) {
   if (n < 0) fail<ShapeError>("randperm: n is ", n, ", expected 0 or more");
   Tensor out = empty({n}, device, DType::i64);
-  dispatch(kRandperm, out, kIndex, [&]<class T>(const Cpu& on, T) {
-    kernels::cpu::permutation(on, ptr<T>(out), n, detail::reserve_random(generator, n));
-  });
+  dispatch(kRandperm, out, kIndex,
+           [&]<class T>(const auto& on, T) { permutation(on, ptr<T>(out), n, detail::reserve_random(generator, n)); });
   return out;
 }
 

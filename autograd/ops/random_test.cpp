@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
+#include "tests/device.h"
+#include "tests/ops/harness.h"
 #include "tests/ops/samples.h"
+#include "tests/skip.h"
 
 namespace levin::testing {
 namespace {
@@ -122,6 +126,47 @@ TEST_CASE("randperm is a permutation, another one each time") {
     if (n == 1000) CHECK(v != randperm(n, g, cpu).to_vector<std::int64_t>());
   }
   CHECK_THROWS_AS((void)randperm(-1, g, cpu), ShapeError);
+}
+
+TEST_CASE("random ops give the bits of the cpu on a device") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  // Odd sizes: tails, several blocks, and permutations of more elements than are swapped at a time.
+  for (const std::int64_t n : {0, 1, 5, 17, 4099}) {
+    CAPTURE(n);
+    const auto same = [&](const char* what, const std::function<Tensor(Generator&, Device)>& draw) {
+      CAPTURE(what);
+      Generator here(7), there(7);
+      here.set_state({7, 0xfffffff0u});  // the counter's upper word changes on the way
+      there.set_state({7, 0xfffffff0u});
+      CHECK(same_bits(draw(here, cpu), draw(there, *device)));
+      CHECK(here.state().offset == there.state().offset);
+    };
+    for (const DType t : kFloatDTypes) {
+      CAPTURE(text(t));
+      same("rand", [&](Generator& g, Device d) { return rand({n}, g, d, t); });
+      same("randn", [&](Generator& g, Device d) { return randn({n}, g, d, t); });
+      same("bernoulli", [&](Generator& g, Device d) { return bernoulli(full({n}, 0.3, d, t), g); });
+      same("dropout", [&](Generator& g, Device d) { return dropout(arange(n, cpu, DType::f32).to(t).to(d), 0.3, g); });
+      same("dropout of an unaligned tensor", [&](Generator& g, Device d) {
+        return dropout(narrow(arange(n + 1, cpu, DType::f32).to(t).to(d), 0, 1, n), 0.3, g);
+      });
+      same("the gradient of dropout", [&](Generator& g, Device d) {
+        Tensor x = ones({n}, d, t);
+        x.requires_grad_();
+        backward(dropout(x, 0.3, g), arange(n, cpu, DType::f32).to(t).to(d));
+        return x.grad();
+      });
+    }
+    for (const DType t : kAllDTypes) {
+      CAPTURE(text(t));
+      const std::int64_t high = t == DType::b8 ? 2 : 7;
+      same("randint", [&](Generator& g, Device d) { return randint(0, high, {n}, g, d, t); });
+    }
+    same("randint of 64 bits",
+         [&](Generator& g, Device d) { return randint(-(std::int64_t{1} << 62), std::int64_t{1} << 61, {n}, g, d); });
+    same("randperm", [&](Generator& g, Device d) { return randperm(n, g, d); });
+  }
 }
 
 TEST_CASE("checkpoint draws the numbers of dropout again and leaves the generator where one run would") {

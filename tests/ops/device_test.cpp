@@ -23,37 +23,7 @@ Tensors moved(const Tensors& inputs, Device device) {
 
 // Cases whose ops have no kernels for devices yet. A case that runs may not stand here.
 constexpr std::string_view kCpuOnly[] = {
-    "bernoulli",
-    "bincount",
-    "cat",
-    "cumsum",
-    "dropout",
-    "embedding",
-    "flip",
-    "gather",
-    "index_add",
-    "index_select",
-    "masked_select",
-    "max",
-    "max_pool2d_gather",
-    "min",
-    "nll_loss",
-    "nonzero",
-    "one_hot",
-    "pad",
-    "prod",
-    "repeat_interleave",
-    "roll",
     "scaled_dot_product_attention",
-    "scatter",
-    "scatter_add",
-    "sort",
-    "split",
-    "stack",
-    "topk",
-    "tril",
-    "triu",
-    "unbind",
 };
 bool cpu_only(const std::string& name) { return std::count(std::begin(kCpuOnly), std::end(kCpuOnly), name) > 0; }
 
