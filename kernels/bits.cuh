@@ -20,16 +20,18 @@ using Bits = std::conditional_t<
 
 namespace gpu {
 
-// W bytes that move together.
+// W bytes that move together, as the fewest registers.
 template <int W>
-using Chunk = Vec<std::uint8_t, W>;
+using Word = std::conditional_t<(W >= 4), std::uint32_t, std::conditional_t<W == 2, std::uint16_t, std::uint8_t>>;
+template <int W>
+using Chunk = Vec<Word<W>, W / int(sizeof(Word<W>))>;
 template <int W>
 __device__ __forceinline__ Chunk<W> load_chunk(const std::uint8_t* p, std::int64_t at) {
-  return load<W>(p + at * W);
+  return load<Chunk<W>::kSize>(reinterpret_cast<const Word<W>*>(p + at * W));
 }
 template <int W>
 __device__ __forceinline__ void store_chunk(std::uint8_t* p, std::int64_t at, const Chunk<W>& v) {
-  store(p + at * W, v);
+  store(reinterpret_cast<Word<W>*>(p + at * W), v);
 }
 
 // The widest access of 1 to 16 bytes that all of these, in bytes, are multiples of.

@@ -206,6 +206,11 @@ void dropout(const Gpu& on, const T* x, T* y, int64_t n, RandomRange range, doub
             p < 1 ? A(1 / (1 - p)) : A(0));
 }
 
+// Without an array: a lane chosen at run time would put it in memory.
+__device__ __forceinline__ uint32_t word_of(const PhiloxBlock& b, std::int64_t lane) {
+  return lane < 2 ? (lane == 0 ? b.x0 : b.x1) : (lane == 2 ? b.x2 : b.x3);
+}
+
 // Note [Swaps in parallel]
 // Fisher and Yates swap one after another; swaps that share no element may go together, and the result keeps its bits.
 // One block takes kSwapThreads swaps at a time, in rounds: each open swap marks its two elements with its number, the
@@ -221,8 +226,7 @@ __global__ void permute(I* out, std::int64_t n, Words words) {
     std::int64_t j = i;
     if (i < n) {
       const PhiloxBlock w = words.block(i / 4, 0), l = words.block(i / 4, 1);
-      const uint32_t high[4] = {w.x0, w.x1, w.x2, w.x3}, low[4] = {l.x0, l.x1, l.x2, l.x3};
-      j = std::int64_t(below64(uint64_t(i) + 1, high[i % 4], low[i % 4]));
+      j = std::int64_t(below64(uint64_t(i) + 1, word_of(w, i % 4), word_of(l, i % 4)));
     }
     bool open = j != i;
     const unsigned a = unsigned(i % kSwapSlots), b = unsigned(j % kSwapSlots);
