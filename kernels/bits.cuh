@@ -24,13 +24,13 @@ namespace gpu {
 template <int W>
 using Word = std::conditional_t<(W >= 4), std::uint32_t, std::conditional_t<W == 2, std::uint16_t, std::uint8_t>>;
 template <int W>
-using Chunk = Vec<Word<W>, W / int(sizeof(Word<W>))>;
+using Bytes = Vec<Word<W>, W / int(sizeof(Word<W>))>;
 template <int W>
-__device__ __forceinline__ Chunk<W> load_chunk(const std::uint8_t* p, std::int64_t at) {
-  return load<Chunk<W>::kSize>(reinterpret_cast<const Word<W>*>(p + at * W));
+__device__ __forceinline__ Bytes<W> load_bytes(const std::uint8_t* p, std::int64_t at) {
+  return load<Bytes<W>::kSize>(reinterpret_cast<const Word<W>*>(p + at * W));
 }
 template <int W>
-__device__ __forceinline__ void store_chunk(std::uint8_t* p, std::int64_t at, const Chunk<W>& v) {
+__device__ __forceinline__ void store_bytes(std::uint8_t* p, std::int64_t at, const Bytes<W>& v) {
   store(reinterpret_cast<Word<W>*>(p + at * W), v);
 }
 

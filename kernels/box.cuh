@@ -112,8 +112,8 @@ namespace gpu {
 
 // Items are W bytes that lie together on both sides.
 template <int W>
-__global__ void copy_chunks(Strided<2> at, std::int64_t items, const std::uint8_t* from, std::uint8_t* to) {
-  Chunk<W> v[kItems];
+__global__ void copy_items(Strided<2> at, std::int64_t items, const std::uint8_t* from, std::uint8_t* to) {
+  Bytes<W> v[kItems];
   std::int64_t target[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
@@ -121,12 +121,12 @@ __global__ void copy_chunks(Strided<2> at, std::int64_t items, const std::uint8_
     if (u >= items) continue;
     std::int64_t offset[2];
     at.offsets(u, offset);
-    v[k] = load_chunk<W>(from, offset[0]);
+    v[k] = load_bytes<W>(from, offset[0]);
     target[k] = offset[1];
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    if (first_item() + k * kMoveThreads < items) store_chunk<W>(to, target[k], v[k]);
+    if (first_item() + k * kMoveThreads < items) store_bytes<W>(to, target[k], v[k]);
   }
 }
 
@@ -152,7 +152,7 @@ void copy_box(const Gpu& on, const U* from, U* to, Box box) {
   }
   const std::int64_t items = box.numel() / together;
   for_width(width, [&]<int W>(std::integral_constant<int, W>) {
-    on.launch(copy_chunks<W>, move_grid(items), at, items, reinterpret_cast<const std::uint8_t*>(from),
+    on.launch(copy_items<W>, move_grid(items), at, items, reinterpret_cast<const std::uint8_t*>(from),
               reinterpret_cast<std::uint8_t*>(to));
   });
 }

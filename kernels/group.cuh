@@ -3,7 +3,7 @@
 //
 // Note [Long runs]
 // Who sums a run adds one element after another. So that a run of a million does not take one thread a million steps,
-// kChunk neighbours in sorted order that belong to one run are summed before, in parallel, and count as one step. Where
+// kRunChunk neighbours in sorted order that belong to one run are summed before, in parallel, and count as one step. Where
 // chunks begin depends on the sorted order alone, hence so do the bits of the result.
 //
 //   Grouping(n, bound)          n keys below `bound`; the key `bound` belongs nowhere. bytes() of scratch memory.
@@ -42,13 +42,13 @@ namespace gpu {
 // ---- Sorting: least significant digit first, 8 bits a digit, stable.
 
 inline constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
-inline constexpr int kSortThreads = 256, kSortWarps = kSortThreads / 32, kSortRounds = 8;
-static_assert(kDigits == kSortThreads);
-inline constexpr std::int64_t kSortTile = kSortThreads * kSortRounds;
+inline constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32, kGroupRounds = 8;
+static_assert(kDigits == kGroupThreads);
+inline constexpr std::int64_t kGroupTile = kGroupThreads * kGroupRounds;
 
 struct Grouping {
   std::int64_t n, bound, tiles;
-  Grouping(std::int64_t n_, std::int64_t bound_) : n(n_), bound(bound_), tiles((n_ + kSortTile - 1) / kSortTile) {}
+  Grouping(std::int64_t n_, std::int64_t bound_) : n(n_), bound(bound_), tiles((n_ + kGroupTile - 1) / kGroupTile) {}
   [[nodiscard]] bool is_wide() const { return (static_cast<std::uint64_t>(std::max(n, bound)) >> 32) != 0; }
   [[nodiscard]] std::int64_t bytes() const {
     return (4 * n + kDigits * tiles + kDigits) * std::int64_t{is_wide() ? 8 : 4};
@@ -57,7 +57,7 @@ struct Grouping {
 
 // Positions in the order of their keys.
 template <class K>
-struct Sorted {
+struct KeyOrder {
   const K *key, *at;
   std::int64_t n;
 };
@@ -83,8 +83,8 @@ __global__ void count_digits(In in, std::int64_t n, int shift, std::int64_t tile
   count[threadIdx.x] = 0;
   __syncthreads();
 #pragma unroll
-  for (int r = 0; r < kSortRounds; ++r) {
-    const std::int64_t i = std::int64_t{blockIdx.x} * kSortTile + r * kSortThreads + threadIdx.x;
+  for (int r = 0; r < kGroupRounds; ++r) {
+    const std::int64_t i = std::int64_t{blockIdx.x} * kGroupTile + r * kGroupThreads + threadIdx.x;
     if (i < n) atomicAdd(count + (in.key(i) >> shift) % kDigits, 1u);
   }
   __syncthreads();
@@ -94,7 +94,7 @@ __global__ void count_digits(In in, std::int64_t n, int shift, std::int64_t tile
 // A warp a digit: its counts become the sums of those before them in its row, totals[digit] that of the row.
 template <class K>
 __global__ void sum_digits(K* counts, K* totals, std::int64_t tiles) {
-  const unsigned lane = threadIdx.x % 32, digit = blockIdx.x * kSortWarps + threadIdx.x / 32;
+  const unsigned lane = threadIdx.x % 32, digit = blockIdx.x * kGroupWarps + threadIdx.x / 32;
   K* const row = counts + digit * tiles;
   K before = 0;
   for (std::int64_t first = 0; first < tiles; first += 32) {
@@ -106,22 +106,22 @@ __global__ void sum_digits(K* counts, K* totals, std::int64_t tiles) {
   if (lane == 0) totals[digit] = before;
 }
 
-// Each tile to its places. A warp has kSortRounds rows of 32 items that follow each other, so that ranks are stable.
+// Each tile to its places. A warp has kGroupRounds rows of 32 items that follow each other, so that ranks are stable.
 template <class K, class In>
 __global__ void place_digits(In in, std::int64_t n, int shift, std::int64_t tiles, const K* counts, const K* totals,
                              K* key, K* at) {
-  LEVIN_SHARED(unsigned, count, kDigits* kSortWarps);
-  LEVIN_SHARED(K, start, kDigits * kSortWarps);
-  LEVIN_SHARED(K, scratch, kSortWarps);
+  LEVIN_SHARED(unsigned, count, kDigits* kGroupWarps);
+  LEVIN_SHARED(K, start, kDigits * kGroupWarps);
+  LEVIN_SHARED(K, scratch, kGroupWarps);
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int w = 0; w < kSortWarps; ++w) count[w * kDigits + threadIdx.x] = 0;
+  for (int w = 0; w < kGroupWarps; ++w) count[w * kDigits + threadIdx.x] = 0;
   __syncthreads();
 
-  const std::int64_t first = std::int64_t{blockIdx.x} * kSortTile + warp * (32 * kSortRounds) + lane;
-  K own[kSortRounds];
-  unsigned rank[kSortRounds];
+  const std::int64_t first = std::int64_t{blockIdx.x} * kGroupTile + warp * (32 * kGroupRounds) + lane;
+  K own[kGroupRounds];
+  unsigned rank[kGroupRounds];
 #pragma unroll
-  for (int r = 0; r < kSortRounds; ++r) {
+  for (int r = 0; r < kGroupRounds; ++r) {
     const bool valid = first + r * 32 < n;
     own[r] = valid ? in.key(first + r * 32) : K(0);
     const unsigned digit = valid ? unsigned((own[r] >> shift) % kDigits) : unsigned{kDigits};
@@ -136,14 +136,14 @@ __global__ void place_digits(In in, std::int64_t n, int shift, std::int64_t tile
   __syncthreads();
 
   const K total = totals[threadIdx.x];
-  K next = block_scan<kSortThreads>(total, scratch) - total + counts[threadIdx.x * tiles + blockIdx.x];
-  for (int w = 0; w < kSortWarps; ++w) {
+  K next = block_scan<kGroupThreads>(total, scratch) - total + counts[threadIdx.x * tiles + blockIdx.x];
+  for (int w = 0; w < kGroupWarps; ++w) {
     start[w * kDigits + threadIdx.x] = next;
     next += count[w * kDigits + threadIdx.x];
   }
   __syncthreads();
 #pragma unroll
-  for (int r = 0; r < kSortRounds; ++r) {
+  for (int r = 0; r < kGroupRounds; ++r) {
     if (first + r * 32 >= n) continue;
     const K to = start[warp * kDigits + (own[r] >> shift) % kDigits] + rank[r];
     key[to] = own[r];
@@ -153,16 +153,16 @@ __global__ void place_digits(In in, std::int64_t n, int shift, std::int64_t tile
 
 // key_of(i) gives the key of position i on the device, at most grouping.bound.
 template <class K, class F>
-[[nodiscard]] Sorted<K> sort_by_key(const Gpu& on, const Grouping& grouping, const F& key_of, void* scratch) {
+[[nodiscard]] KeyOrder<K> sort_by_key(const Gpu& on, const Grouping& grouping, const F& key_of, void* scratch) {
   const std::int64_t n = grouping.n, tiles = grouping.tiles;
   K* from = static_cast<K*>(scratch);
   K* to = from + 2 * n;
   K *const counts = from + 4 * n, *const totals = counts + kDigits * tiles;
-  const Grid all{.blocks = blocks_for(tiles, 1), .threads = kSortThreads};
+  const Grid all{.blocks = blocks_for(tiles, 1), .threads = kGroupThreads};
   const auto pass = [&](const auto& in, int shift) {
     using In = std::remove_cvref_t<decltype(in)>;
     on.launch(count_digits<K, In>, all, in, n, shift, tiles, counts);
-    on.launch(sum_digits<K>, Grid{.blocks = tiles == 0 ? 0u : kDigits / kSortWarps, .threads = kSortThreads}, counts,
+    on.launch(sum_digits<K>, Grid{.blocks = tiles == 0 ? 0u : kDigits / kGroupWarps, .threads = kGroupThreads}, counts,
               totals, tiles);
     on.launch(place_digits<K, In>, all, in, n, shift, tiles, counts, totals, to, to + n);
     std::swap(from, to);
@@ -175,23 +175,23 @@ template <class K, class F>
 
 // ---- Sums of runs
 
-inline constexpr std::int64_t kChunk = 128;  // see Note [Long runs]
+inline constexpr std::int64_t kRunChunk = 128;  // see Note [Long runs]
 
 // The sum of chunk c, column by column: partial[o, c, inner], of the chunks that lie in one run.
 // A thread has V columns of src [outer, n, inner].
 template <int V, class T, class K>
-__global__ void sum_chunks(Sorted<K> in, const T* src, IndexSum<T>* partial, std::int64_t items, Divider columns,
+__global__ void sum_chunks(KeyOrder<K> in, const T* src, IndexSum<T>* partial, std::int64_t items, Divider columns,
                            Divider chunks) {
   const std::int64_t u = own_item();
   if (u >= items) return;
   const std::int64_t t = columns.quotient(u), column = (u - t * std::int64_t(columns.divisor)) * V,
-                     o = chunks.quotient(t), first = (t - o * std::int64_t(chunks.divisor)) * kChunk,
+                     o = chunks.quotient(t), first = (t - o * std::int64_t(chunks.divisor)) * kRunChunk,
                      inner = std::int64_t(columns.divisor) * V;
-  if (in.key[first] != in.key[first + kChunk - 1]) return;
+  if (in.key[first] != in.key[first + kRunChunk - 1]) return;
   IndexSum<T> sum[V] = {};
   const T* const from = src + o * in.n * inner + column;
 #pragma unroll 4
-  for (std::int64_t i = first; i < first + kChunk; ++i) {
+  for (std::int64_t i = first; i < first + kRunChunk; ++i) {
     const Vec<T, V> x = load<V>(from + std::int64_t(in.at[i]) * inner);
     for (int j = 0; j < V; ++j) sum[j] = wrapping_sum(sum[j], IndexSum<T>(x[j]));
   }
@@ -209,19 +209,19 @@ __device__ __forceinline__ void add_run(IndexSum<T> (&sum)[V], std::int64_t firs
       for (int j = 0; j < V; ++j) sum[j] = wrapping_sum(sum[j], IndexSum<T>(x[j]));
     }
   };
-  const std::int64_t c = (first + kChunk - 1) / kChunk, end = last / kChunk;
+  const std::int64_t c = (first + kRunChunk - 1) / kRunChunk, end = last / kRunChunk;
   if (c >= end) return add(first, last);
-  add(first, c * kChunk);
+  add(first, c * kRunChunk);
 #pragma unroll 4
   for (std::int64_t k = c; k < end; ++k) {
     for (int j = 0; j < V; ++j) sum[j] = wrapping_sum(sum[j], partial[k * inner + j]);
   }
-  add(end * kChunk, last);
+  add(end * kRunChunk, last);
 }
 
 // begin[r]: the first place in sorted order whose key is r or more, for r <= rows.
 template <class K>
-__global__ void find_runs(Sorted<K> in, K* begin, std::int64_t rows) {
+__global__ void find_runs(KeyOrder<K> in, K* begin, std::int64_t rows) {
   const std::int64_t r = own_item();
   if (r > rows) return;
   std::int64_t low = 0, high = in.n;
@@ -250,7 +250,7 @@ __global__ void sum_row_items(const K* at, const K* begin, const T* x, const T* 
   }
   if (r != skip) {
     add_run<V, T, K>(sum, begin[r], begin[r + 1], at, src + o * n * inner + column,
-                     partial + o * (n / kChunk) * inner + column, inner);
+                     partial + o * (n / kRunChunk) * inner + column, inner);
   }
   Vec<T, V> out;
   for (int j = 0; j < V; ++j) out[j] = T(sum[j]);
@@ -259,19 +259,19 @@ __global__ void sum_row_items(const K* at, const K* begin, const T* x, const T* 
 
 // Elements of IndexSum<T> that `partial` of sum_rows and sum_elements needs.
 [[nodiscard]] inline std::int64_t partial_sums(std::int64_t outer, std::int64_t n, std::int64_t inner) {
-  return outer * (n / kChunk) * inner;
+  return outer * (n / kRunChunk) * inner;
 }
 
 // y[o, r, :] = x[o, r, :] + the src[o, i, :] of the positions i with the key r, in order; but nothing for r == skip.
 // x, y: [outer, rows, inner], src: [outer, n, inner], contiguous; x may be null (zeros). begin: [rows + 1].
 template <class T, class K>
-void sum_rows(const Gpu& on, const Sorted<K>& in, const T* x, const T* src, T* y, std::int64_t outer, std::int64_t rows,
-              std::int64_t inner, std::int64_t skip, IndexSum<T>* partial, K* begin) {
+void sum_rows(const Gpu& on, const KeyOrder<K>& in, const T* x, const T* src, T* y, std::int64_t outer,
+              std::int64_t rows, std::int64_t inner, std::int64_t skip, IndexSum<T>* partial, K* begin) {
   if (outer * rows * inner == 0) return;
   on.launch(find_runs<K>, item_grid(rows + 1), in, begin, rows);
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     const Divider columns(inner / V);
-    const std::int64_t chunks = in.n / kChunk;
+    const std::int64_t chunks = in.n / kRunChunk;
     if (chunks > 0) {
       const std::int64_t items = outer * chunks * (inner / V);
       on.launch(sum_chunks<V, T, K>, item_grid(items), in, src, partial, items, columns, Divider(chunks));
@@ -288,7 +288,7 @@ void sum_rows(const Gpu& on, const Sorted<K>& in, const T* x, const T* src, T* y
 
 // The thread at the head of a run sums it.
 template <class T, class K>
-__global__ void sum_element_runs(Sorted<K> in, const T* src, const IndexSum<T>* partial, T* y, std::int64_t bound) {
+__global__ void sum_element_runs(KeyOrder<K> in, const T* src, const IndexSum<T>* partial, T* y, std::int64_t bound) {
   const std::int64_t i = own_item();
   if (i >= in.n) return;
   const K key = in.key[i];
@@ -310,8 +310,8 @@ __global__ void sum_element_runs(Sorted<K> in, const T* src, const IndexSum<T>* 
 
 // y[key] += the src[i] of the positions i with that key, in order; keys of `bound` are left out. src: [n].
 template <class T, class K>
-void sum_elements(const Gpu& on, const Sorted<K>& in, const T* src, T* y, std::int64_t bound, IndexSum<T>* partial) {
-  const std::int64_t chunks = in.n / kChunk;
+void sum_elements(const Gpu& on, const KeyOrder<K>& in, const T* src, T* y, std::int64_t bound, IndexSum<T>* partial) {
+  const std::int64_t chunks = in.n / kRunChunk;
   if (chunks > 0)
     on.launch(sum_chunks<1, T, K>, item_grid(chunks), in, src, partial, chunks, Divider(1), Divider(chunks));
   on.launch(sum_element_runs<T, K>, item_grid(in.n), in, src, partial, y, bound);

@@ -222,18 +222,18 @@ namespace gpu {
 template <int W>
 __global__ void select_items(IndexRange range, const std::uint8_t* x, const std::int64_t* index, std::uint8_t* y,
                              std::int64_t items, Divider inner, Divider m) {
-  Chunk<W> v[kItems];
+  Bytes<W> v[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
     const std::int64_t u = first_item() + k * kMoveThreads;
     if (u >= items) continue;
     const std::int64_t t = inner.quotient(u), o = m.quotient(t), row = index[t - o * std::int64_t(m.divisor)];
-    v[k] = Chunk<W>{};
-    if (range.holds(row)) { v[k] = load_chunk<W>(x, (o * range.bound + row - t) * std::int64_t(inner.divisor) + u); }
+    v[k] = Bytes<W>{};
+    if (range.holds(row)) { v[k] = load_bytes<W>(x, (o * range.bound + row - t) * std::int64_t(inner.divisor) + u); }
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    if (first_item() + k * kMoveThreads < items) store_chunk<W>(y, first_item() + k * kMoveThreads, v[k]);
+    if (first_item() + k * kMoveThreads < items) store_bytes<W>(y, first_item() + k * kMoveThreads, v[k]);
   }
 }
 

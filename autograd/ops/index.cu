@@ -98,7 +98,7 @@ Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int d
                         const Tensor partial =
                             scratch_of<Sum>(y, kernels::gpu::partial_sums(l.outer, at.numel(), l.inner));
                         const RowKey key{IndexRange(on, info.name, l.n), ptr<const std::int64_t>(at)};
-                        with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::Sorted<K> in) {
+                        with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::KeyOrder<K> in) {
                           const Tensor begin = scratch_of<K>(y, l.n + 1);
                           kernels::gpu::sum_rows<T, K>(on, in, dense.defined() ? ptr<const T>(dense) : nullptr,
                                                        ptr<const T>(add), ptr<T>(y), l.outer, l.n, l.inner, skip,
@@ -304,7 +304,7 @@ struct ScatterAdd {
                                                IndexSteps(at.shape(), dim, y.strides(), add.strides()),
                                                ptr<const std::int64_t>(at), y.numel()};
                           with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
-                                      [&]<class K>(kernels::gpu::Sorted<K> sorted) {
+                                      [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
                                         kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y),
                                                                          y.numel(), scratch_ptr<IndexSum<T>>(partial));
                                       });
