@@ -1,7 +1,6 @@
 // The op table on the device that launches kernels, cuda or simt: the same samples, against the same references.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <string>
 
 #include "levin/stream.h"
@@ -21,18 +20,11 @@ Tensors moved(const Tensors& inputs, Device device) {
   return there;
 }
 
-// Cases whose ops have no kernels for devices yet. A case that runs may not stand here.
-constexpr std::string_view kCpuOnly[] = {
-    "scaled_dot_product_attention",
-};
-bool cpu_only(const std::string& name) { return std::count(std::begin(kCpuOnly), std::end(kCpuOnly), name) > 0; }
-
 template <class F>
 void for_each_device_case(F&& f) {
   const auto device = test::launching_device();
   if (!device) return test::skip("no device that launches kernels here");
   for (const NamedCase& named : op_cases()) {
-    if (cpu_only(named.name)) continue;
     const OpCase c = named.make();
     for (std::size_t i = 0; i < c.samples.size(); ++i) {
       INFO("case " << std::string(named.name) << ", sample " << i);
@@ -116,25 +108,6 @@ TEST_CASE("ops on a device: a recorded and replayed run has the bits of an eager
     REQUIRE(got.size() == want.size());
     for (std::size_t k = 0; k < want.size(); ++k) REQUIRE(same_bits(got[k], want[k]));
   });
-}
-
-TEST_CASE("ops on a device: an op without a kernel there is an UnsupportedError that names it") {
-  const auto device = test::launching_device();
-  if (!device) return test::skip("no device that launches kernels here");
-  for (const NamedCase& named : op_cases()) {
-    if (!cpu_only(named.name)) continue;
-    INFO("case " << std::string(named.name));
-    const OpCase c = named.make();
-    bool refused = false;
-    for (const OpSample& s : c.samples) {
-      try {
-        (void)run(s, moved(make_inputs(s, c.dtypes.front(), 5), *device));
-      } catch (const UnsupportedError&) { refused = true; } catch (const DeviceError&) {
-        refused = true;  // a helper of the op made its tensor on the cpu
-      }
-    }
-    CHECK_MESSAGE(refused, std::string(named.name) << " runs on " << text(*device) << ": take it off the list");
-  }
 }
 
 }  // namespace levin::testing
