@@ -1,13 +1,13 @@
-// Attention on devices that launch kernels, forward, for f16 and bf16: y = softmax(scale q k^T) v for each batch, without
-// its [rows, cols] weights in memory. Source: Dao, "FlashAttention-2", 2023.
+// Attention on devices that launch kernels, forward, for f16 and bf16: y = softmax(scale q k^T) v for each batch,
+// without its [rows, cols] weights in memory. Source: Dao, "FlashAttention-2", 2023.
 //
-//   q: [rows, width], k: [cols, width], v: [cols, out_width] for each batch, through strides; y: [batches, rows, out_width],
-//   lse: [batches, rows] f32, the logarithm of each row's sum of exponentials; both contiguous. causal: row i sees columns
-//   0 .. i. width and out_width 1 to 128, cols >= 1.
+//   q: [rows, width], k: [cols, width], v: [cols, out_width] for each batch, through strides;
+//   y: [batches, rows, out_width], lse: [batches, rows] f32, the logarithm of each row's sum of exponentials, contiguous.
+//   causal: row i sees columns 0 .. i. width and out_width 1 to 128, cols >= 1.
 //
-// A block of 4 warps takes 64 rows of a batch and goes over the columns, 64 at a time: their k and v come by cp.async while
-// the ones before are multiplied. A warp has 16 rows; scores and the result stay in registers, in f32; weights are rounded
-// to T for the second product, not for their sum.
+// A block of 4 warps takes 64 rows of a batch and goes over the columns, 64 at a time: their k and v come by cp.async
+// while the ones before are multiplied. A warp has 16 rows; scores and the result stay in registers, in f32; weights
+// are rounded to T for the second product, not for their sum.
 #pragma once
 
 #include <algorithm>

@@ -3,11 +3,11 @@
 //
 //   product          C [m, n]                  sum over k            A                    B
 //   forward          y  [O / G, N * P * Q]     C / G, kh, kw         w                    x through its windows
-//   input gradient   gx [C / G, N * H * W]     O / G, kh, kw         w turned             gy under the windows that see it
+//   input gradient   gx [C / G, N * H * W]     O / G, kh, kw         w turned             gy under its windows
 //   weight gradient  gw [O / G, C / G * kh * kw]   N, P, Q           gy                   x through its windows
 //
-// Groups are the batches. A plan comes from conv_*_plan<T>(shape); where it has a workspace, `partial` is that memory. The
-// input gradient multiplies zeros for the pixels that strides skip: stride_h * stride_w times the work.
+// Groups are the batches. A plan comes from conv_*_plan<T>(shape); where it has a workspace, `partial` is that memory.
+// The input gradient multiplies zeros for the pixels that strides skip: stride_h * stride_w times the work.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +57,8 @@ struct Place {
   }
 };
 
-// [channels, images * pixels] of a tensor [images, all channels, pixels]: chunks are neighbouring pixels, which are k or
-// the lines.
+// [channels, images * pixels] of a tensor [images, all channels, pixels]: chunks are neighbouring pixels, which are k
+// or the lines.
 template <class T, bool kAlongK_>
 struct Images {
   using Element = T;

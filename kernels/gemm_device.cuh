@@ -12,14 +12,14 @@
 // so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh).
 //
 // Note [Two products]
-// f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep, four
-// of them in flight by cp.async; rows of a tile are 16 bytes longer than its data, which keeps ldmatrix free of bank
-// conflicts; sums in f32. float and double run on plain fma: 256 threads of 8 x 8 or 4 x 4 sums, tiles 16 deep in two
-// stages, the next one waiting in registers. Large tiles are taken where they fill the device.
+// f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep,
+// four of them in flight by cp.async; rows of a tile are 16 bytes longer than its data, which keeps ldmatrix free of
+// bank conflicts; sums in f32. float and double run on plain fma: 256 threads of 8 x 8 or 4 x 4 sums, tiles 16 deep in
+// two stages, the next one waiting in registers. Large tiles are taken where they fill the device.
 //
 // Note [Long sums are split]
-// Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, each writes its
-// sums to workspace [splits, batches, m, n] in Accum<T>, and a second kernel adds the parts in order.
+// Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, each writes
+// its sums to workspace [splits, batches, m, n] in Accum<T>, and a second kernel adds the parts in order.
 #pragma once
 
 #include <algorithm>
@@ -122,8 +122,8 @@ struct Lines {
   }
 };
 
-// Where sums go. Element (i, j) of batch b is y[b's offset + i * row_step + j], or, for a convolution, column j is pixel
-// j % width of image j / width and the images lie image_step apart.
+// Where sums go. Element (i, j) of batch b is y[b's offset + i * row_step + j], or, for a convolution, column j is
+// pixel j % width of image j / width and the images lie image_step apart.
 template <class T>
 struct Target {
   T* y;
@@ -319,8 +319,8 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
             k + in_b.k);
     }
   };
-  // Element (line, k) of the 8 x 8 matrix that ldmatrix reads by this lane, within 16 lines and 16 of k: for A its order is
-  // (0, 0), (8, 0), (0, 8), (8, 8); for two neighbours of B (0, 0), (0, 8), (8, 0), (8, 8).
+  // Element (line, k) of the 8 x 8 matrix that ldmatrix reads by this lane, within 16 lines and 16 of k: for A its
+  // order is (0, 0), (8, 0), (0, 8), (8, 8); for two neighbours of B (0, 0), (0, 8), (8, 0), (8, 8).
   const int in = lane % 8, matrix = lane / 8, low = matrix % 2 * 8, high = matrix / 2 * 8;
   const int place_a = A::kAlongK ? (low + in) * kPitchA + high : (high + in) * kPitchA + low;
   const int place_b = B::kAlongK ? (high + in) * kPitchB + low : (low + in) * kPitchB + high;
@@ -453,8 +453,8 @@ void with_lines(const T* p, int64_t line, int64_t k, int64_t lines, int64_t dept
     f(Lines<T, false>{p, line, k, lines, depth, vectors});
 }
 
-// The contract of cpu::gemm_batched without alpha and beta; `to` has y, its row step and biases. `partial` is set by the
-// caller where the plan has a workspace.
+// The contract of cpu::gemm_batched without alpha and beta; `to` has y, its row step and biases. `partial` is set by
+// the caller where the plan has a workspace.
 template <class T>
 void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim> dims, Matrix<T> a, Matrix<T> b,
                   const Target<T>& to) {

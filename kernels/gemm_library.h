@@ -1,5 +1,5 @@
-// Which products go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host code, so
-// that every build tests it; kernels/lib/cublas.cpp makes the call.
+// Which products go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host code,
+// so that every build tests it; kernels/lib/cublas.cpp makes the call.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ std::optional<LibraryProduct::Operand> library_operand(const T* data, int64_t i_
 }
 }  // namespace detail
 
-// C [m, n] = A B + col_bias for each batch index, with C's rows `row_step` apart; none where the library can not take it or
-// need not.
+// C [m, n] = A B + col_bias for each batch index, with C's rows `row_step` apart; none where the library can not take
+// it or need not.
 template <class T>
 std::optional<LibraryProduct> library_product(std::span<const BatchDim> batch, const GemmSize& size, const Matrix<T>& a,
                                               const Matrix<T>& b, T* c, int64_t row_step, const T* col_bias) {

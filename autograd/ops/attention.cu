@@ -99,7 +99,8 @@ void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k
 // Whether a device has the fused forward.
 bool fits_device(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto head = [](const Tensor& t) { return t.size(-1) >= 1 && t.size(-1) <= kernels::gpu::kWidestHead; };
-  return itemsize(q.dtype()) == 2 && k.size(-2) > 0 && head(q) && head(v);
+  const bool lowered = detail::mode().autocast && q.dtype() == DType::f32;  // the op will see 16 bits
+  return (itemsize(q.dtype()) == 2 || lowered) && k.size(-2) > 0 && head(q) && head(v);
 }
 
 Shape batched(const Shape& batch, std::int64_t rows, std::int64_t cols) {
