@@ -2,6 +2,7 @@
 // derivative to any order.
 #include "autograd/op_table.h"
 #include "kernels/channel_norm.cuh"
+#include "kernels/channel_norm_device.cuh"
 #include "kernels/dispatch.h"
 #include "kernels/norm.cuh"
 #include "levin/autograd.h"

@@ -1,0 +1,427 @@
+// The device half of kernels/channel_norm.cuh: its contracts, on cuda and simt.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/strided.cuh"
+#include "kernels/norm.cuh"
+
+namespace levin::kernels::gpu {
+
+// Note [Channel norms on a device]
+// Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three steps:
+// blocks sum parts of each channel, one thread a channel adds the parts in their order and writes a row of four
+// coefficients, and a pointwise pass computes gy * p + (x - m) * q + r.
+
+// How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
+// chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.
+struct ChannelPlan {
+  std::int64_t n, c, s;
+  std::int64_t items = 0, part = 0, parts = 1;  // chunks of a channel, of a part; parts of a channel
+  bool columns = false, chunks = false;
+  Divider in_row{};  // chunks of a sample's channel
+
+  [[nodiscard]] __host__ __device__ std::int64_t elements(std::int64_t k, int v) const {
+    const std::int64_t left = items - k * part;
+    return (left < part ? left : part) * v;
+  }
+  // Doubles of scratch memory.
+  [[nodiscard]] std::int64_t scratch() const { return 2 * parts * c; }
+};
+inline constexpr int kChannelThreads = 256;
+template <class T>
+[[nodiscard]] ChannelPlan plan_channels(std::int64_t n, std::int64_t c, std::int64_t s) {
+  ChannelPlan plan{.n = n, .c = c, .s = s};
+  plan.columns = s == 1;
+  plan.chunks = s > 0 && s % kVec<T> == 0;
+  const std::int64_t row = plan.chunks ? s / kVec<T> : s;
+  plan.in_row = Divider(std::max<std::int64_t>(row, 1));
+  plan.items = n * row;
+  const std::int64_t blocks = std::max<std::int64_t>(plan.columns ? (c + 31) / 32 : c, 1),
+                     least = plan.columns ? 64 : 1024;  // items worth a block
+  const std::int64_t wanted = std::clamp<std::int64_t>((8 * kMultiprocessors + blocks - 1) / blocks, 1,
+                                                       std::max<std::int64_t>(1, (plan.items + least - 1) / least));
+  plan.part = std::max<std::int64_t>(1, (plan.items + wanted - 1) / wanted);
+  plan.parts = std::max<std::int64_t>(1, (plan.items + plan.part - 1) / plan.part);
+  return plan;
+}
+
+template <bool kColumns>
+struct ChannelTeam {
+  static constexpr int kStep = kColumns ? kChannelThreads / 32 : kChannelThreads;
+  static __device__ int rank() { return static_cast<int>(kColumns ? threadIdx.x / 32 : threadIdx.x); }
+  static __device__ std::int64_t channel() {
+    return kColumns ? std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32 : std::int64_t{blockIdx.x};
+  }
+  // Over the threads of a channel; scratch: [kChannelThreads].
+  static __device__ double sum(double x, double* scratch) {
+    if constexpr (kColumns) {
+      scratch[threadIdx.x] = x;
+      __syncthreads();
+      x = scratch[threadIdx.x % 32];
+#pragma unroll
+      for (int k = 1; k < kStep; ++k) x += scratch[k * 32 + threadIdx.x % 32];
+      __syncthreads();
+      return x;
+    } else {
+      return block_sum<kChannelThreads>(x, scratch);
+    }
+  }
+  // f(offset) for this thread's chunks of part blockIdx.y.
+  template <int V, class F>
+  static __device__ void each(const ChannelPlan& plan, F&& f) {
+    const std::int64_t j = channel();
+    if (j >= plan.c) return;
+    const std::int64_t begin = blockIdx.y * plan.part,
+                       end = plan.items - begin < plan.part ? plan.items : begin + plan.part;
+#pragma unroll 4
+    for (std::int64_t u = begin + rank(); u < end; u += kStep) {
+      const std::int64_t i = kColumns ? u : plan.in_row.quotient(u),
+                         e = kColumns ? 0 : u - i * static_cast<std::int64_t>(plan.in_row.divisor);
+      f((i * plan.c + j) * plan.s + e * V);
+    }
+  }
+  static __device__ void leave(const ChannelPlan& plan, double* parts, double a, double b) {
+    if (rank() != 0 || channel() >= plan.c) return;
+    double* const out = parts + 2 * (blockIdx.y * plan.c + channel());
+    out[0] = a;
+    out[1] = b;
+  }
+};
+template <int V, class T>
+__device__ __forceinline__ Vec<T, V> chunk_at(const T* p, bool vectors) {
+  if (vectors) return load<V>(p);
+  Vec<T, V> v;
+#pragma unroll
+  for (int j = 0; j < V; ++j) v[j] = p[j];
+  return v;
+}
+
+// parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the mean,
+// so that the squares of a channel far from zero keep their digits.
+template <class T, int V, bool kColumns>
+__global__ __launch_bounds__(kChannelThreads) void channel_moments(const T* x, double* parts, ChannelPlan plan,
+                                                                   bool vectors) {
+  using A = Accum<T>;
+  using Of = ChannelTeam<kColumns>;
+  LEVIN_SHARED(double, scratch, kChannelThreads);
+  A guess = 0, sum = 0, square = 0;
+  std::int64_t count = 0;
+  Of::template each<V>(plan, [&](std::int64_t at) {
+    const Vec<T, V> v = chunk_at<V>(x + at, vectors);
+    if (count == 0) guess = A(v[0]);
+    count += V;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const A d = A(v[j]) - guess;
+      sum += d;
+      square += d * d;
+    }
+  });
+  const double shift = count > 0 ? double(sum / A(count)) : 0.0, own = double(guess) + shift,
+               around = double(square) - double(sum) * shift;
+  const std::int64_t elements = plan.elements(blockIdx.y, V);
+  const double mean = elements > 0 ? Of::sum(own * double(count), scratch) / double(elements) : 0.0;
+  Of::leave(plan, parts, mean, Of::sum(around + double(count) * (own - mean) * (own - mean), scratch));
+}
+
+// parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
+template <class T, int V, bool kColumns>
+__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const T* x, const Accum<T>* mean,
+                                                                const Accum<T>* rstd, std::int64_t per, double* parts,
+                                                                ChannelPlan plan, bool vectors) {
+  using A = Accum<T>;
+  using Of = ChannelTeam<kColumns>;
+  LEVIN_SHARED(double, scratch, kChannelThreads);
+  const std::int64_t j = Of::channel() / per;
+  const bool inside = Of::channel() < plan.c;
+  const A mu = inside ? mean[j] : A(0), scale = inside ? rstd[j] : A(0);
+  A of_g = 0, of_h = 0;
+  Of::template each<V>(plan, [&](std::int64_t at) {
+    const Vec<T, V> g = chunk_at<V>(gy + at, vectors), v = chunk_at<V>(x + at, vectors);
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      of_g += A(g[k]);
+      of_h += A(g[k]) * ((A(v[k]) - mu) * scale);
+    }
+  });
+  const double a = Of::sum(double(of_g), scratch);
+  Of::leave(plan, parts, a, Of::sum(double(of_h), scratch));
+}
+
+// Four coefficients of a channel, or of a sample's channel.
+template <class A>
+struct alignas(16) Coefficients {
+  A p, q, r, m;
+};
+// out = gy * p + (x - m) * q + r for [.., count, s]; gy or x may be null. `count` rows of coefficients repeat.
+template <class T, int V>
+__global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const T* x,
+                                                                 const Coefficients<Accum<T>>* table, T* out,
+                                                                 std::int64_t items, Divider in_row, Divider count,
+                                                                 bool vectors) {
+  using A = Accum<T>;
+  const std::int64_t step = std::int64_t{gridDim.x} * kChannelThreads;
+  for (std::int64_t u = std::int64_t{blockIdx.x} * kChannelThreads + threadIdx.x; u < items; u += step) {
+    const std::int64_t row = in_row.quotient(u);
+    const Coefficients<A> k = table[row - count.quotient(row) * static_cast<std::int64_t>(count.divisor)];
+    A y[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) y[j] = k.r;
+    if (x != nullptr) {
+      const Vec<T, V> v = chunk_at<V>(x + u * V, vectors);
+#pragma unroll
+      for (int j = 0; j < V; ++j) y[j] += (A(v[j]) - k.m) * k.q;
+    }
+    if (gy != nullptr) {
+      const Vec<T, V> g = chunk_at<V>(gy + u * V, vectors);
+#pragma unroll
+      for (int j = 0; j < V; ++j) y[j] += A(g[j]) * k.p;
+    }
+    Vec<T, V> v;
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = T(y[j]);
+    if (vectors) {
+      store(out + u * V, v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < V; ++j) out[u * V + j] = v[j];
+    }
+  }
+}
+
+struct MeanSquare {
+  double mean, square;
+};
+// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+inline __device__ MeanSquare joined(const double* parts, const ChannelPlan& plan, int v, std::int64_t channel) {
+  double count = 0, mean = 0, square = 0;
+  for (std::int64_t k = 0; k < plan.parts; ++k) {
+    const double more = double(plan.elements(k, v)), *const part = parts + 2 * (k * plan.c + channel);
+    if (!(more > 0)) continue;
+    const double d = part[0] - mean, all = count + more;
+    mean += d * (more / all);
+    square += part[1] + d * d * (count * more / all);
+    count = all;
+  }
+  return {mean, square};
+}
+inline __device__ double added(const double* parts, const ChannelPlan& plan, int which, std::int64_t channel) {
+  double all = 0;
+  for (std::int64_t k = 0; k < plan.parts; ++k) all += parts[2 * (k * plan.c + channel) + which];
+  return all;
+}
+template <class A>
+__device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
+  return p != nullptr ? p[i] : missing;
+}
+
+// The forwards' coefficients, for `rows` channels, or channels of samples: statistic k is row / per, parameter row % c.
+// unbiased may be null.
+template <class A>
+__global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, const A* w, const A* b, A eps, A* mean,
+                                  A* rstd, A* unbiased, Coefficients<A>* table, std::int64_t rows, std::int64_t per,
+                                  std::int64_t c) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const std::int64_t k = row / per, j = row % c;
+  const MeanSquare of = joined(parts, plan, v, k);
+  const double count = double(plan.items) * v;
+  const A mu = A(of.mean), scale = math::rsqrt(A(of.square / count) + eps);
+  if (row % per == 0) {
+    mean[k] = mu;
+    rstd[k] = scale;
+    if (unbiased != nullptr) unbiased[k] = A(of.square / (count - 1));
+  }
+  table[row] = {A(0), scale * or_else(w, j, A(1)), or_else(b, j, A(0)), mu};
+}
+template <class A>
+__global__ void eval_coefficients(const A* w, const A* b, const A* mean, const A* var, A eps, Coefficients<A>* forward,
+                                  Coefficients<A>* backward, A* rstd, std::int64_t c) {
+  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (j >= c) return;
+  const A own = math::rsqrt(var[j] + eps), scale = own * or_else(w, j, A(1));
+  if (forward != nullptr) forward[j] = {A(0), scale, or_else(b, j, A(0)), mean[j]};
+  if (backward != nullptr) backward[j] = {scale, A(0), A(0), A(0)};
+  if (rstd != nullptr) rstd[j] = own;
+}
+// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. table may be null.
+template <class A>
+__global__ void batch_norm_gradients(const double* parts, ChannelPlan plan, int v, const A* w, const A* mean,
+                                     const A* rstd, A* gw, A* gb, Coefficients<A>* table) {
+  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (j >= plan.c) return;
+  const double of_g = added(parts, plan, 0, j), of_h = added(parts, plan, 1, j);
+  if (gb != nullptr) gb[j] = A(of_g);
+  if (gw != nullptr) gw[j] = A(of_h);
+  if (table == nullptr) return;
+  const double count = double(plan.items) * v;
+  const A p = rstd[j] * or_else(w, j, A(1));
+  table[j] = {p, -p * rstd[j] * A(of_h / count), -p * A(of_g / count), mean[j]};
+}
+// The plan has the channels of all samples for its channels, `width` of them a group of `elements`.
+template <class A>
+__global__ void group_norm_coefficients(const double* parts, ChannelPlan plan, const A* w, const A* mean, const A* rstd,
+                                        Coefficients<A>* table, std::int64_t width, std::int64_t c,
+                                        std::int64_t elements) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= plan.c) return;
+  const std::int64_t k = row / width;
+  double shift = 0, slope = 0;
+  for (std::int64_t other = k * width; other < (k + 1) * width; ++other) {
+    const double weight = double(or_else(w, other % c, A(1)));
+    shift += weight * added(parts, plan, 0, other);
+    slope += weight * added(parts, plan, 1, other);
+  }
+  const A scale = rstd[k];
+  table[row] = {scale * or_else(w, row % c, A(1)), -A(slope / double(elements)) * scale * scale,
+                -A(shift / double(elements)) * scale, mean[k]};
+}
+template <class A>
+__global__ void group_norm_gradients(const double* parts, ChannelPlan plan, A* gw, A* gb, std::int64_t n,
+                                     std::int64_t c) {
+  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (j >= c) return;
+  double of_g = 0, of_h = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    of_g += added(parts, plan, 0, i * c + j);
+    of_h += added(parts, plan, 1, i * c + j);
+  }
+  if (gb != nullptr) gb[j] = A(of_g);
+  if (gw != nullptr) gw[j] = A(of_h);
+}
+
+// ---- Launches. A kernel's V is kVec<T> where s is made of whole chunks, else 1.
+
+inline constexpr int kCoefficientThreads = 128;
+[[nodiscard]] inline Grid a_thread_each(std::int64_t rows) {
+  return {.blocks = blocks_for(rows, kCoefficientThreads), .threads = kCoefficientThreads};
+}
+template <class T, class F>
+void with_chunk(const ChannelPlan& plan, F&& f) {
+  if (plan.chunks)
+    f(std::integral_constant<int, kVec<T>>{}, std::false_type{});
+  else if (plan.columns)
+    f(std::integral_constant<int, 1>{}, std::true_type{});
+  else
+    f(std::integral_constant<int, 1>{}, std::false_type{});
+}
+[[nodiscard]] inline Grid channel_grid(const ChannelPlan& plan) {
+  const std::int64_t blocks = plan.columns ? (plan.c + 31) / 32 : plan.c;
+  return {.blocks = {static_cast<unsigned>(blocks), static_cast<unsigned>(plan.parts), 1}, .threads = kChannelThreads};
+}
+template <class T>
+[[nodiscard]] int chunk_of(const ChannelPlan& plan) {
+  return plan.chunks ? kVec<T> : 1;
+}
+[[nodiscard]] inline bool all_aligned(int v, std::initializer_list<const void*> pointers) {
+  return v == 1 || std::all_of(pointers.begin(), pointers.end(), aligned16);
+}
+
+template <class T>
+void launch_moments(const Gpu& on, const T* x, double* parts, const ChannelPlan& plan) {
+  with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
+    on.launch(channel_moments<T, V, kColumns>, channel_grid(plan), x, parts, plan, all_aligned(V, {x}));
+  });
+}
+template <class T>
+void launch_sums(const Gpu& on, const T* gy, const T* x, const Accum<T>* mean, const Accum<T>* rstd, std::int64_t per,
+                 double* parts, const ChannelPlan& plan) {
+  with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
+    on.launch(channel_sums<T, V, kColumns>, channel_grid(plan), gy, x, mean, rstd, per, parts, plan,
+              all_aligned(V, {gy, x}));
+  });
+}
+// `rows` of coefficients for the rows of s elements of [n, c, s].
+template <class T>
+void launch_apply(const Gpu& on, const T* gy, const T* x, const Coefficients<Accum<T>>* table, std::int64_t rows,
+                  T* out, std::int64_t n, std::int64_t c, std::int64_t s) {
+  if (n * c * s == 0) return;
+  const auto launch = [&]<int V>(std::integral_constant<int, V>) {
+    const std::int64_t items = n * c * s / V, blocks = (items + kChannelThreads - 1) / kChannelThreads;
+    on.launch(
+        channel_apply<T, V>,
+        Grid{.blocks = static_cast<unsigned>(std::min(blocks, 16 * kMultiprocessors)), .threads = kChannelThreads}, gy,
+        x, table, out, items, Divider(s / V), Divider(rows), all_aligned(V, {gy, x, out}));
+  };
+  if (s % kVec<T> == 0)
+    launch(std::integral_constant<int, kVec<T>>{});
+  else
+    launch(std::integral_constant<int, 1>{});
+}
+
+// parts and table are scratch memory: plan.scratch() doubles, and a row of coefficients a channel (of each sample, for
+// group norm).
+template <class T>
+void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
+                      Accum<T>* rstd, Accum<T>* unbiased, const ChannelPlan& plan, double eps, double* parts,
+                      Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  launch_moments(on, x, parts, plan);
+  on.launch(norm_coefficients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps),
+            mean, rstd, unbiased, table, plan.c, std::int64_t{1}, plan.c);
+  launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
+}
+template <class T>
+void batch_norm_eval(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, const Accum<T>* running_mean,
+                     const Accum<T>* running_var, T* y, std::int64_t n, std::int64_t c, std::int64_t s, double eps,
+                     Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  on.launch(eval_coefficients<A>, a_thread_each(c), w, b, running_mean, running_var, static_cast<A>(eps), table,
+            nullptr, nullptr, c);
+  launch_apply<T>(on, nullptr, x, table, c, y, n, c, s);
+}
+template <class T>
+void batch_norm_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
+                         const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, const ChannelPlan& plan,
+                         double* parts, Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  launch_sums(on, gy, x, mean, rstd, 1, parts, plan);
+  on.launch(batch_norm_gradients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, mean, rstd, gw, gb,
+            gx != nullptr ? table : nullptr);
+  if (gx != nullptr) launch_apply(on, gy, x, table, plan.c, gx, plan.n, plan.c, plan.s);
+}
+// rstd: [c] of scratch memory.
+template <class T>
+void batch_norm_eval_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* running_mean,
+                              const Accum<T>* running_var, T* gx, Accum<T>* gw, Accum<T>* gb, const ChannelPlan& plan,
+                              double eps, double* parts, Coefficients<Accum<T>>* table, Accum<T>* rstd) {
+  using A = Accum<T>;
+  on.launch(eval_coefficients<A>, a_thread_each(plan.c), w, nullptr, running_mean, running_var, static_cast<A>(eps),
+            nullptr, table, rstd, plan.c);
+  if (gw != nullptr || gb != nullptr) {
+    launch_sums(on, gy, x, running_mean, rstd, 1, parts, plan);
+    on.launch(batch_norm_gradients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, running_mean, rstd, gw,
+              gb, nullptr);
+  }
+  if (gx != nullptr) launch_apply<T>(on, gy, nullptr, table, plan.c, gx, plan.n, plan.c, plan.s);
+}
+// plan: of [1, n * groups, c / groups * s].
+template <class T>
+void group_norm(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean, Accum<T>* rstd,
+                std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t groups, const ChannelPlan& plan,
+                double eps, double* parts, Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  launch_moments(on, x, parts, plan);
+  on.launch(norm_coefficients<A>, a_thread_each(n * c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps), mean,
+            rstd, nullptr, table, n * c, c / groups, c);
+  launch_apply<T>(on, nullptr, x, table, n * c, y, n, c, s);
+}
+// plan: of [1, n * c, s].
+template <class T>
+void group_norm_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
+                         const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t n, std::int64_t c,
+                         std::int64_t s, std::int64_t groups, const ChannelPlan& plan, double* parts,
+                         Coefficients<Accum<T>>* table) {
+  using A = Accum<T>;
+  const std::int64_t width = c / groups;
+  launch_sums(on, gy, x, mean, rstd, width, parts, plan);
+  if (gw != nullptr || gb != nullptr) on.launch(group_norm_gradients<A>, a_thread_each(c), parts, plan, gw, gb, n, c);
+  if (gx == nullptr) return;
+  on.launch(group_norm_coefficients<A>, a_thread_each(n * c), parts, plan, w, mean, rstd, table, width, c, width * s);
+  launch_apply(on, gy, x, table, n * c, gx, n, c, s);
+}
+
+}  // namespace levin::kernels::gpu
