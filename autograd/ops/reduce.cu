@@ -10,7 +10,7 @@
 #include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
 #include "kernels/reduce.cuh"
-#include "kernels/reduce_gpu.cuh"
+#include "kernels/reduce_device.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
