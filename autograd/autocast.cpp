@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/runtime.h"
 
 namespace levin {
 namespace detail {
@@ -58,12 +60,9 @@ DType widest(std::span<const Tensor* const> in) {
   return wide;
 }
 
-}  // namespace
-
-void autocast_inputs(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out) {
-  CastCache& cache = *mode().autocast;
+// Of a mode whose autocast was `cache` and is off.
+void autocast_inputs(CastCache& cache, const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out) {
   const DType lower = mode().autocast_dtype;
-  const AutocastOff off;
   const DType wide = info.autocast == AutocastPolicy::widest ? widest(in) : DType::f32;
   for (std::size_t i = 0; i < in.size(); ++i) {
     const Tensor& t = *in[i];
@@ -83,6 +82,32 @@ void autocast_inputs(const OpInfo& info, std::span<const Tensor* const> in, std:
   }
 }
 
+}  // namespace
+
+Detour::Detour(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out)
+    : mode_(mode()), before_(std::exchange(mode_.autocast, nullptr)), now_{info.name, out.data(), out.size()} {
+  // Not before everything that throws: there is no destructor then.
+  mode_.detour = false;
+  try {
+    if (before_)
+      autocast_inputs(*before_, info, in, out);
+    else
+      std::transform(in.begin(), in.end(), out.begin(), [](const Tensor* t) { return *t; });
+  } catch (...) {
+    restore();
+    throw;
+  }
+  outer_ = blocking_launches() ? set_launching(&now_) : nullptr;
+}
+Detour::~Detour() {
+  if (blocking_launches()) set_launching(outer_);
+  restore();
+}
+void Detour::restore() noexcept {
+  mode_.autocast = before_;
+  mode_.detour = before_ || blocking_launches();
+}
+
 }  // namespace detail
 
 Autocast::Autocast(DType dtype) : before_(detail::mode().autocast), dtype_before_(detail::mode().autocast_dtype) {
@@ -92,6 +117,7 @@ Autocast::Autocast(DType dtype) : before_(detail::mode().autocast), dtype_before
   if (!before_) {
     own_ = std::make_unique<detail::CastCache>();
     mode.autocast = own_.get();
+    mode.detour = true;
   }
   mode.autocast_dtype = dtype;
 }
@@ -101,6 +127,7 @@ Autocast::Autocast() : before_(detail::mode().autocast), dtype_before_(detail::m
 Autocast::~Autocast() {
   detail::mode().autocast = before_;
   detail::mode().autocast_dtype = dtype_before_;
+  detail::mode().detour = true;
 }
 
 DType autocast_dtype() { return detail::mode().autocast ? detail::mode().autocast_dtype : DType::f32; }

@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <cstdint>
+#include <source_location>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -15,6 +17,13 @@ namespace levin::kernels {
 struct Grid {
   dim3 blocks{1, 1, 1}, threads{1, 1, 1};
   unsigned shared = 0;  // bytes of LEVIN_SHARED_DYNAMIC
+};
+
+// A grid and the line that launches it, for messages.
+struct GridAt {
+  Grid grid;
+  std::source_location where;
+  GridAt(const Grid& g, std::source_location at = std::source_location::current()) : grid(g), where(at) {}
 };
 
 // Blocks that cover n items, `per_block` each.
@@ -34,16 +43,19 @@ struct Gpu {
   // the thread records a graph.
   template <class... P, class... A>
   requires(sizeof...(P) == sizeof...(A) &&
-           (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const Grid& grid, A... args) const {
+           (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const GridAt& to, A... args) const {
+    const Grid& grid = to.grid;
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #if defined(LEVIN_SIMT)
-    levin::detail::runtime::enqueue(stream, [kernel, grid, ... a = static_cast<P>(args)] {
+    levin::detail::runtime::enqueue(stream, [kernel, to, ... a = static_cast<P>(args)] {
       const auto thread = [&] { kernel(a...); };
-      simt::run_grid(grid.blocks, grid.threads, grid.shared, simt::Body(thread), "kernel");
+      const std::string name = levin::detail::place_of(to.where);
+      simt::run_grid(to.grid.blocks, to.grid.threads, to.grid.shared, simt::Body(thread), name.c_str());
     });
 #else
     pass(kernel, grid, static_cast<P>(args)...);
 #endif
+    levin::detail::launched(stream, to.where);
   }
 
   // For kernels that meet an index outside its range; see Note [Errors that kernels find].

@@ -63,9 +63,15 @@ LEVIN_PICK(permutation)
 
 namespace levin::kernels::gpu {
 
-// Where a draw's words come from: all that a kernel knows of the generator.
+// Where a draw's words come from: all that a kernel knows of the generator. Made by the kernel, because in a recorded
+// graph the place is in memory; see Note [Random numbers in a recorded graph].
 struct Words {
   RandomRange range;
+  __device__ explicit Words(RandomRange given) : range(given) {
+    if (given.on_device == nullptr) return;
+    range.seed += given.on_device[0];
+    range.offset += given.on_device[1];
+  }
   __device__ PhiloxBlock block(std::int64_t b, uint32_t part) const {
     const uint64_t c = range.offset + uint64_t(b);
     return philox({uint32_t(c), uint32_t(c >> 32), part, 0}, uint32_t(range.seed), uint32_t(range.seed >> 32));
@@ -95,9 +101,10 @@ __device__ __forceinline__ void store_drawn(T* y, std::int64_t first, std::int64
 
 // F makes four elements of a block of words: `draw(words, low words, T (&v)[4])`; kTwo: it wants the low words.
 template <class T, class F>
-__global__ void draw_items(F f, Words words, T* y, std::int64_t n) {
+__global__ void draw_items(F f, RandomRange range, T* y, std::int64_t n) {
   const std::int64_t first = own_item() * kDrawn<T>;
   if (first >= n) return;
+  const Words words(range);
   T v[kDrawn<T>];
 #pragma unroll
   for (int k = 0; k < kDrawn<T>; k += 4) {
@@ -111,7 +118,7 @@ __global__ void draw_items(F f, Words words, T* y, std::int64_t n) {
 }
 template <class T, class F>
 void draw(const Gpu& on, const F& f, T* y, std::int64_t n, RandomRange range) {
-  on.launch(draw_items<T, F>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), f, Words{range}, y, n);
+  on.launch(draw_items<T, F>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), f, range, y, n);
 }
 
 template <class T>
@@ -178,9 +185,10 @@ void randint(const Gpu& on, T* out, int64_t n, RandomRange range, int64_t low, i
 
 // The mask is drawn again in the backward pass: memory sees x and y alone.
 template <class T>
-__global__ void dropout_items(const T* x, T* y, std::int64_t n, Words words, Chance drop, Accum<T> scale) {
+__global__ void dropout_items(const T* x, T* y, std::int64_t n, RandomRange range, Chance drop, Accum<T> scale) {
   const std::int64_t first = own_item() * kDrawn<T>;
   if (first >= n) return;
+  const Words words(range);
   T v[kDrawn<T>];
   if (first + kDrawn<T> <= n && aligned16(x)) {
 #pragma unroll
@@ -202,7 +210,7 @@ __global__ void dropout_items(const T* x, T* y, std::int64_t n, Words words, Cha
 template <class T>
 void dropout(const Gpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
   using A = Accum<T>;
-  on.launch(dropout_items<T>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), x, y, n, Words{range}, chance(p),
+  on.launch(dropout_items<T>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), x, y, n, range, chance(p),
             p < 1 ? A(1 / (1 - p)) : A(0));
 }
 
@@ -218,8 +226,9 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxBlock& b, std::int64_t l
 // table of slots), which delays some swaps by a round and breaks none. The lowest open swap goes in every round.
 inline constexpr int kSwapThreads = 1024, kSwapSlots = 4 * kSwapThreads;
 template <class I>
-__global__ void permute(I* out, std::int64_t n, Words words) {
+__global__ void permute(I* out, std::int64_t n, RandomRange range) {
   LEVIN_SHARED(unsigned, mark, kSwapSlots);
+  const Words words(range);
   for (std::int64_t i = threadIdx.x; i < n; i += kSwapThreads) out[i] = I(i);
   for (std::int64_t first = 0; first < n; first += kSwapThreads) {
     const std::int64_t i = first + threadIdx.x;
@@ -250,7 +259,7 @@ __global__ void permute(I* out, std::int64_t n, Words words) {
 }
 template <class I>
 void permutation(const Gpu& on, I* out, int64_t n, RandomRange range) {
-  if (n > 0) on.launch(permute<I>, Grid{.threads = kSwapThreads}, out, n, Words{range});
+  if (n > 0) on.launch(permute<I>, Grid{.threads = kSwapThreads}, out, n, range);
 }
 
 }  // namespace levin::kernels::gpu
@@ -328,7 +337,7 @@ void each_tile(const Cpu& on, int64_t n, RandomRange range, const Body& body) {
       const int64_t blocks = std::min(last - b, kTile);
       random_words(range.seed, range.offset + uint64_t(b), 0, blocks, words);
       if constexpr (kTwo) random_words(range.seed, range.offset + uint64_t(b), 1, blocks, low);
-      body(4 * b, std::min(n - 4 * b, 4 * blocks), words, low);
+      body(4 * b, std::min(n - 4 * b, 4 * blocks), words, kTwo ? low : words);
     }
   });
 }

@@ -2,12 +2,16 @@
 // at most one such device, and exactly one of runtime_cuda.cpp, runtime_simt.cpp and runtime_none.cpp.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <source_location>
+#include <string>
 #if defined(LEVIN_SIMT)
 #include <functional>
 #endif
 
+#include "levin/op_info.h"
 #include "levin/stream.h"
 
 // Whether this build has a device that launches kernels, so that ops instantiate their bodies for it.
@@ -29,6 +33,16 @@ struct FaultSlot {
   const char* op;  // OpInfo::name, a pointer of the host
   long long index, bound;
 };
+
+// Note [Blocking launches]
+// With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after every
+// launch that is not recorded and throws there what went wrong, with the op that the user called, its inputs and the line
+// of the launch. It changes when an error appears and no result. apply() tells who is at work through a Launching on its
+// stack; it makes one only in this mode, on the way that autocast takes (extend.h, Detour).
+[[nodiscard]] bool blocking_launches() noexcept;
+void set_blocking_launches(bool on) noexcept;  // for tests, while one thread runs
+// What the calling thread runs; returns what it ran before.
+const Launching* set_launching(const Launching* now) noexcept;
 
 namespace runtime {
 
@@ -52,6 +66,14 @@ void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream strea
 void wait(Stream stream, void* event);
 void synchronize(Stream stream);
 void synchronize(Device device);
+
+// Pairs of words in device memory, set in the order of the stream. The values travel with the call.
+inline constexpr std::size_t kWordsAtOnce = 32;
+struct Words {
+  std::array<std::array<std::uint64_t, 2>, kWordsAtOnce> at{};
+  std::size_t count = 0;
+};
+void set_words(std::uint64_t* to, const Words& words, Stream stream);
 
 [[nodiscard]] void* make_event(Device device);
 void free_event(Device device, void* event) noexcept;
@@ -85,6 +107,10 @@ void check_usable(const char* op, Device device);
 void refuse_while_capturing(const char* what, Device device);
 // Throws what a kernel reported since the last look; the device must be idle. See Note [Errors that kernels find].
 void report_faults(Device device);
+// After every launch of a kernel; see Note [Blocking launches]. The place is that of the launch.
+void launched(Stream stream, const std::source_location& where);
+// "norm.cuh:276"
+[[nodiscard]] std::string place_of(const std::source_location& where);
 // The one place where the host waits for a stream and then reports what kernels found. `why` is the call that waits.
 void wait_for(Stream stream, const char* why);
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "levin/error.h"
+#include "tensor/launching.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail::runtime {
@@ -16,7 +17,8 @@ void check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) [[likely]]
     return;
   (void)cudaGetLastError();  // a sticky error stays; others must not be found by somebody else's check
-  fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+  fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")",
+                  late_error_hint(code));
 }
 
 // Makes a device current for a scope; other code of the process may count on what was current.
@@ -35,6 +37,18 @@ class Current {
 
  private:
   int before_ = 0, now_ = 0;
+};
+
+// Memory is had from the system while the thread records, too: the recording would else be broken by it.
+class DuringCapture {
+ public:
+  DuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~DuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  DuringCapture(const DuringCapture&) = delete;
+  DuringCapture& operator=(const DuringCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
@@ -58,6 +72,7 @@ int count(DeviceType type) noexcept {
 
 std::byte* allocate(Device device, std::size_t bytes) {
   const Current current(device);
+  const DuringCapture relaxed;
   void* block = nullptr;
   const cudaError_t code = cudaMalloc(&block, bytes);
   if (code == cudaErrorMemoryAllocation) {
@@ -68,6 +83,7 @@ std::byte* allocate(Device device, std::size_t bytes) {
   return static_cast<std::byte*>(block);
 }
 void release(Device device, std::byte* block, std::size_t) noexcept {
+  const DuringCapture relaxed;
   int before = 0;
   (void)cudaGetDevice(&before);
   (void)cudaSetDevice(device.index());
@@ -77,11 +93,20 @@ void release(Device device, std::byte* block, std::size_t) noexcept {
 bool keeps_blocks() noexcept { return true; }
 
 std::byte* allocate_pinned(std::size_t bytes) {
+  const DuringCapture relaxed;
   void* block = nullptr;
-  check(cudaHostAlloc(&block, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
+  const cudaError_t code = cudaHostAlloc(&block, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(code, "cudaHostAlloc");
   return static_cast<std::byte*>(block);
 }
-void release_pinned(std::byte* block, std::size_t) noexcept { (void)cudaFreeHost(block); }
+void release_pinned(std::byte* block, std::size_t) noexcept {
+  const DuringCapture relaxed;
+  (void)cudaFreeHost(block);
+}
 
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
   if (bytes == 0) return;
@@ -94,6 +119,7 @@ void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream strea
 
 void* make_stream(Device device) {
   const Current current(device);
+  const DuringCapture relaxed;
   cudaStream_t stream = nullptr;
   // Not ordered with the legacy stream, which can not be captured.
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
@@ -184,6 +210,7 @@ FaultSlot* faults(Device device) {
   const std::lock_guard lock(mutex);
   if (!slot.load()) {
     auto* made = reinterpret_cast<FaultSlot*>(allocate_pinned(sizeof(FaultSlot)));
+    if (!made) fail<OutOfMemoryError>("launch: no page-locked memory for the device's error slot");
     *made = {};
     slot.store(made, std::memory_order_release);
   }

@@ -16,6 +16,7 @@ bool keeps_blocks() noexcept { return true; }
 std::byte* allocate_pinned(std::size_t) { absent(); }
 void release_pinned(std::byte*, std::size_t) noexcept {}
 void copy(void*, const void*, std::size_t, Copy, Stream) { absent(); }
+void set_words(std::uint64_t*, const Words&, Stream) { absent(); }
 void* make_stream(Device) { absent(); }
 void wait(Stream, void*) { absent(); }
 void synchronize(Stream) { absent(); }

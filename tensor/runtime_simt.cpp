@@ -90,6 +90,10 @@ void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 
+void set_words(std::uint64_t* to, const Words& words, Stream stream) {
+  enqueue(stream, [=] { std::memcpy(to, words.at.data(), words.count * sizeof words.at[0]); });
+}
+
 void* make_stream(Device) { return nullptr; }
 void wait(Stream, void*) {}
 

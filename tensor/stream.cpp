@@ -24,6 +24,8 @@ struct Here {
 };
 thread_local std::array<Here, kMostDevices> here;
 
+bool has_place(Device device) { return device.index() >= 0 && device.index() < kMostDevices; }
+// Of a device that has a place: one that passed check_usable, or that a Stream names.
 Here& here_of(Device device) { return here[static_cast<std::size_t>(device.index())]; }
 
 // The streams of each device, made at first use and kept until the process ends.
@@ -64,6 +66,8 @@ Stream Stream::default_of(Device device) { return streams().at(device, 0); }
 Stream Stream::next_of(Device device) { return streams().at(device, streams().next()); }
 Stream Stream::current(Device device) {
   if (!device.launches()) return {device, nullptr, 0};
+  if (!has_place(device)) [[unlikely]]
+    return default_of(device);  // throws
   Here& now = here_of(device);
   if (!now.known) [[unlikely]] {
     now.handle = default_of(device).handle();
@@ -84,11 +88,13 @@ void Stream::synchronize() const {
 }
 
 StreamGuard::StreamGuard(Stream stream) : before_(Stream::current(stream.device())) {
+  if (!stream.device().launches()) return;
   Here& now = here_of(stream.device());
   now.handle = stream.handle();
   now.index = stream.index();
 }
 StreamGuard::~StreamGuard() {
+  if (!before_.device().launches()) return;
   Here& now = here_of(before_.device());
   now.handle = before_.handle();
   now.index = before_.index();
@@ -122,7 +128,7 @@ double Event::milliseconds_since(const Event& start) const {
   return handle_ && start.handle_ ? detail::runtime::milliseconds(start.handle_, handle_) : 0;
 }
 
-bool is_capturing(Device device) { return device.launches() && here_of(device).pool; }
+bool is_capturing(Device device) { return device.launches() && has_place(device) && here_of(device).pool; }
 
 void synchronize(Device device) {
   if (!device.launches()) return;

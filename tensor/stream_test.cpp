@@ -37,6 +37,30 @@ TEST_CASE("a device that the build has not is refused by name") {
   CHECK(text(Device::cuda(3)) == "cuda:3");
 }
 
+TEST_CASE("a device whose index no machine has is refused wherever a stream is asked for") {
+  for (const Device d : {Device::cuda(100), Device::cuda(-1), Device::cuda(64), Device::cuda(65536)}) {
+    CAPTURE(text(d));
+    CHECK_THROWS_AS((void)Stream::current(d), Error);
+    CHECK_THROWS_AS((void)Stream::default_of(d), Error);
+    CHECK_THROWS_AS((void)Stream::next_of(d), Error);
+    CHECK_THROWS_AS(synchronize(d), Error);
+    CHECK_THROWS_AS((void)Event(d), Error);
+    CHECK_THROWS_AS((void)empty({2}, d), Error);
+    CHECK_THROWS_AS((void)memory_stats(d), Error);
+    CHECK_FALSE(is_capturing(d));
+  }
+  CHECK(Device::cuda(65536) != Device::cuda(0));  // does not wrap
+}
+
+TEST_CASE("a guard of a cpu stream changes nothing, whatever the index") {
+  DEVICE_OR_SKIP();
+  const Stream before = Stream::next_of(device);
+  const StreamGuard outer(before);
+  const StreamGuard inner(Stream::current(Device::cpu(100)));
+  const StreamGuard same_index(Stream::current(Device::cpu(device.index())));
+  CHECK(Stream::current(device) == before);
+}
+
 TEST_CASE("a stream of the cpu is a name: nothing waits and nothing is recorded") {
   const Stream s = Stream::current(cpu);
   s.synchronize();

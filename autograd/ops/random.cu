@@ -52,7 +52,7 @@ struct Bernoulli {
     dispatch(info, p, kFloats, [&]<class T>(const auto& on, T) {
       using A = kernels::Accum<T>;
       check_values(on, T{}, p, out);
-      const RandomRange range = detail::reserve_random(*generator, p.numel());
+      const RandomRange range = detail::reserve_random(*generator, p.numel(), p.device());
       const Tensor u = empty(p.shape(), p.device(), dtype_of<A>);
       uniform(on, ptr<A>(u), u.numel(), range, 0.0, 1.0);
       pointwise::run(on, Below{}, pointwise::Signature<T, A, T>{}, out, u, p);
@@ -113,7 +113,7 @@ Tensor rand(const Shape& shape, Generator& generator, Device device, DType dtype
   check_float(kRand, device, dtype);
   Tensor out = empty(shape, device, dtype);
   dispatch(kRand, out, kFloats, [&]<class T>(const auto& on, T) {
-    uniform(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+    uniform(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel(), device), 0.0, 1.0);
   });
   return out;
 }
@@ -122,7 +122,7 @@ Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtyp
   check_float(kRandn, device, dtype);
   Tensor out = empty(shape, device, dtype);
   dispatch(kRandn, out, kFloats, [&]<class T>(const auto& on, T) {
-    normal(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), 0.0, 1.0);
+    normal(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel(), device), 0.0, 1.0);
   });
   return out;
 }
@@ -152,7 +152,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generato
   }
   Tensor out = empty(shape, device, dtype);
   dispatch(kRandint, out, kAll, [&]<class T>(const auto& on, T) {
-    randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel()), low, high);
+    randint(on, ptr<T>(out), out.numel(), detail::reserve_random(generator, out.numel(), device), low, high);
   });
   return out;
 }
@@ -160,8 +160,9 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generato
 Tensor randperm(std::int64_t n, Generator& generator, Device device) {
   if (n < 0) fail<ShapeError>("randperm: n is ", n, ", expected 0 or more");
   Tensor out = empty({n}, device, DType::i64);
-  dispatch(kRandperm, out, kIndex,
-           [&]<class T>(const auto& on, T) { permutation(on, ptr<T>(out), n, detail::reserve_random(generator, n)); });
+  dispatch(kRandperm, out, kIndex, [&]<class T>(const auto& on, T) {
+    permutation(on, ptr<T>(out), n, detail::reserve_random(generator, n, device));
+  });
   return out;
 }
 
@@ -171,7 +172,7 @@ Tensor dropout(const Tensor& x, double p, Generator& generator) {
   check_probability("dropout", p);
   check_float(Dropout::info, x.device(), x.dtype());
   if (p == 0) return x;
-  const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel()) : RandomRange{};
+  const RandomRange range = draws(x) ? detail::reserve_random(generator, x.numel(), x.device()) : RandomRange{};
   return apply(Dropout{p, range}, x);
 }
 

@@ -30,7 +30,9 @@ class Device {
   friend constexpr bool operator==(Device, Device) = default;
 
  private:
-  constexpr Device(DeviceType type, int index) : type_(type), index_(static_cast<std::int16_t>(index)) {}
+  // An index that no machine has stays one: it must not wrap into the range.
+  constexpr Device(DeviceType type, int index)
+      : type_(type), index_(static_cast<std::int16_t>(index < 0 || index > 0x7fff ? -1 : index)) {}
   DeviceType type_;
   std::int16_t index_;
 };
@@ -46,8 +48,9 @@ LEVIN_API void set_num_threads(int n);
 [[nodiscard]] LEVIN_API int num_threads();
 
 // What Levin's own allocator holds on a device: bytes in live tensors, the highest such sum since start or
-// reset_peak_memory, and bytes kept for reuse. On cpu tensors of at most 512 bytes are not counted: they are the
-// system's.
+// reset_peak_memory, and bytes kept for reuse. On cpu tensors of at most 512 bytes are not counted, they are the
+// system's, and neither is page-locked memory. These three throw DeviceError or UnsupportedError for a device that is
+// not there.
 struct MemoryStats {
   std::int64_t in_use = 0;
   std::int64_t peak = 0;
@@ -55,6 +58,6 @@ struct MemoryStats {
 };
 [[nodiscard]] LEVIN_API MemoryStats memory_stats(Device d);
 LEVIN_API void reset_peak_memory(Device d);
-LEVIN_API void release_cached_memory(Device d);  // gives cached blocks back to the system
+LEVIN_API void release_cached_memory(Device d);  // gives cached blocks back to the system; on cpu page-locked ones too
 
 }  // namespace levin

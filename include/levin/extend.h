@@ -116,6 +116,7 @@ struct Mode {
   bool anomaly = false;           // check every result for NaN
   RandomTape* tape = nullptr;     // checkpoint(): ranges of random numbers written down or played back
   CastCache* autocast = nullptr;  // on: where casts of parameters are kept
+  bool detour = true;             // apply() asks a Detour what is to be done first; cleared where that is nothing
   DType autocast_dtype = DType::f32;
 };
 LEVIN_API Mode& mode() noexcept;
@@ -190,18 +191,36 @@ using Stash = Tensor;  // an intermediate without history
 
 namespace detail {
 
-// The inputs as the policy of an op wants them under the mode's autocast, which is off when it returns; see Autocast.
-LEVIN_API void autocast_inputs(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out);
 class AutocastOff {
  public:
   AutocastOff() : mode_(mode()), before_(mode_.autocast) { mode_.autocast = nullptr; }
-  ~AutocastOff() { mode_.autocast = before_; }
+  ~AutocastOff() {
+    mode_.autocast = before_;
+    mode_.detour = true;
+  }
   AutocastOff(const AutocastOff&) = delete;
   AutocastOff& operator=(const AutocastOff&) = delete;
 
  private:
   Mode& mode_;
   CastCache* before_;
+};
+
+// What apply() does around an op when the mode asks for more than to run it: `out` are the inputs as the op's policy wants
+// them under autocast, which is off while this lives (see Autocast), and blocking launches learn what runs.
+class LEVIN_API Detour {
+ public:
+  Detour(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out);
+  ~Detour();
+  Detour(const Detour&) = delete;
+  Detour& operator=(const Detour&) = delete;
+
+ private:
+  void restore() noexcept;
+  Mode& mode_;
+  CastCache* before_;
+  Launching now_;
+  const Launching* outer_;
 };
 
 class GradOff {  // the cheapest form of NoGrad, for apply()
@@ -368,12 +387,11 @@ template <class O, class... T>
 requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> decltype(op.forward(in...));
 
 namespace detail {
-// apply() under autocast: the same, with the inputs as the op's policy wants them and autocast off. Built small.
+// apply() by way of a Detour. Built small.
 template <class O, class... T>
-[[gnu::noinline, gnu::cold]] auto apply_cast(O& op, const T&... in) -> decltype(op.forward(in...)) {
+[[gnu::noinline, gnu::cold]] auto apply_detour(O& op, const T&... in) -> decltype(op.forward(in...)) {
   std::array<Tensor, sizeof...(T)> args;
-  autocast_inputs(O::info, std::array<const Tensor*, sizeof...(T)>{&in...}, args);
-  const AutocastOff off;
+  const Detour detour(O::info, std::array<const Tensor*, sizeof...(T)>{&in...}, args);
   return std::apply([&](const auto&... a) { return levin::apply(std::move(op), a...); }, args);
 }
 }  // namespace detail
@@ -384,8 +402,8 @@ template <class O, class... T>
 template <class O, class... T>
 requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> decltype(op.forward(in...)) {
   detail::Mode& mode = detail::mode();
-  if (mode.autocast) [[unlikely]]
-    return detail::apply_cast(op, in...);
+  if (mode.detour) [[unlikely]]
+    return detail::apply_detour(op, in...);
   [[maybe_unused]] const bool record = mode.grad && (records(in) || ...);
   auto out = [&] {
     detail::GradOff off;
@@ -405,12 +423,11 @@ requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> dec
 template <class O>
 auto apply(O op, std::span<const Tensor> in) -> decltype(op.forward(in)) {
   detail::Mode& mode = detail::mode();
-  if (mode.autocast) [[unlikely]] {
+  if (mode.detour) [[unlikely]] {
     std::vector<const Tensor*> given;
     for (const Tensor& t : in) given.push_back(&t);
     Tensors args(in.size());
-    detail::autocast_inputs(O::info, given, args);
-    const detail::AutocastOff off;
+    const detail::Detour detour(O::info, given, args);
     return apply(std::move(op), std::span<const Tensor>(args));
   }
   bool record = false;

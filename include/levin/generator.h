@@ -2,36 +2,59 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
+#include "levin/device.h"
 #include "levin/export.h"
 
 namespace levin {
 
-// A range of Philox4x32-10 counters: element i of a draw uses counter `offset + i / 4` under key `seed`.
+// A range of Philox4x32-10 counters: element i of a draw uses counter `offset + i / 4` under key `seed`. In a recorded
+// graph both count from two words in the device's memory, {seed, offset}, that each replay sets; null: from zero.
 struct RandomRange {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
+  const std::uint64_t* on_device = nullptr;
 };
+
+namespace detail {
+struct GeneratorCell;
+class GraphRandom;
+}  // namespace detail
 
 // A stream of random numbers (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 // State is {seed, offset}; the same state gives the same bits on every device, thread count and CPU level.
+//
+// While a thread records a Graph, what its function does with generators that existed before is not done but recorded:
+// when the recording ends they are as before, and each replay draws from where they are then and moves them on. So a
+// recording and N replays give the numbers, and leave the generators in the states, of N calls of the function. Copies
+// made inside follow, generators and forks made inside draw the same at each replay, and so does one that set_state was
+// called on inside: a state is a value, as it was in the recording.
 class LEVIN_API Generator {
  public:
-  explicit Generator(std::uint64_t seed) : state_{seed, 0} {}
+  explicit Generator(std::uint64_t seed);
+  Generator(const Generator& other);  // a copy draws the same numbers; neither moves the other on
+  Generator(Generator&& other) noexcept;
+  Generator& operator=(const Generator& other);  // graphs that draw from this generator go on doing so
+  ~Generator();
 
   // An independent stream, a pure function of this generator's seed and the name (not of its offset).
   [[nodiscard]] Generator fork(std::string_view name) const;
 
-  // Takes the counters for n numbers; the next call gets the ones behind. n >= 0.
-  RandomRange reserve(std::int64_t n);
+  // Takes the counters for n numbers of a tensor on `device`; the next call gets the ones behind. n >= 0.
+  RandomRange reserve(std::int64_t n, Device device = Device::cpu());
 
-  [[nodiscard]] RandomRange state() const { return state_; }
-  void set_state(RandomRange state) { state_ = state; }
-  [[nodiscard]] std::uint64_t seed() const { return state_.seed; }
+  // {seed, offset}; `on_device` is null.
+  [[nodiscard]] RandomRange state() const;
+  void set_state(RandomRange state);
+  [[nodiscard]] std::uint64_t seed() const { return state().seed; }
 
  private:
+  friend class detail::GraphRandom;
   RandomRange state_;
+  // Holds the state instead, shared with the graphs that draw from this.
+  mutable std::shared_ptr<detail::GeneratorCell> cell_;
 };
 
 }  // namespace levin

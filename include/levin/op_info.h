@@ -1,9 +1,12 @@
 // What an op says about itself. Kernels and optimizers name their op in errors with it, so it stands below autograd.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace levin {
+
+class Tensor;
 
 // What autocast does to an op's floating inputs: `lower` to the 16-bit dtype, `full` to f32, `widest` to the widest
 // among them, `keep` leaves them alone.
@@ -14,5 +17,14 @@ struct OpInfo {
   AutocastPolicy autocast = AutocastPolicy::keep;
   bool float_atomics = false;  // a CUDA body whose float sums have no fixed order
 };
+
+namespace detail {
+// What apply() runs, for the messages of blocking launches.
+struct Launching {
+  const char* op = nullptr;
+  const Tensor* inputs = nullptr;
+  std::size_t count = 0;
+};
+}  // namespace detail
 
 }  // namespace levin

@@ -27,7 +27,9 @@ class LEVIN_API Stream {
   // Waits on the host until all work is done, then reports errors that kernels found (IndexError naming op, index and
   // bound; CudaError). Throws CaptureError while the stream is captured.
   void synchronize() const;
-  [[nodiscard]] void* handle() const { return handle_; }  // the cudaStream_t; null for the default stream and off CUDA
+  // The cudaStream_t, on CUDA also of the default stream: it is Levin's own and not ordered with the legacy stream. Null
+  // elsewhere.
+  [[nodiscard]] void* handle() const { return handle_; }
   friend bool operator==(Stream, Stream) = default;
 
   // For the layers: the queue behind a handle of the runtime.
@@ -88,9 +90,11 @@ class Pool;
 //   graph.replay();                                      // as often as wanted, each an enqueue on the stream
 //
 // Tensors made inside lie in memory that the graph keeps; their values are those of the last replay. What a replay reads
-// must be alive then, at the address it had. Inside `work` the host may not wait for the device: item(), printing and
-// synchronize throw CaptureError. Throws UnsupportedError on cpu and meta. An exception of `work` ends the recording and
-// reaches the caller.
+// must be alive then, at the address it had; a backward of what was recorded, run outside, needs the graph alive. Each
+// replay draws new random numbers: N replays draw what N calls of `work` would (levin/generator.h). Inside `work` the host
+// may not wait for the device: item(), printing and synchronize throw CaptureError, and a thread records one graph at a
+// time. Throws UnsupportedError on cpu and meta. An exception of `work` ends the recording and reaches the caller;
+// generators are then as before.
 class LEVIN_API Graph {
  public:
   template <class F>
@@ -107,6 +111,7 @@ class LEVIN_API Graph {
   ~Graph();
   Graph(Graph&&) noexcept;
   Graph& operator=(Graph&&) noexcept;
+  // Enqueues the work once more. Throws CaptureError inside a recording when the graph draws random numbers.
   void replay();
   [[nodiscard]] int nodes() const;                  // kernels, copies and fills recorded
   [[nodiscard]] std::int64_t memory_bytes() const;  // held for tensors made inside

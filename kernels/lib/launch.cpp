@@ -3,6 +3,7 @@
 
 #include "kernels/gpu.h"
 #include "levin/error.h"
+#include "tensor/launching.h"
 
 namespace levin::kernels::lib {
 
@@ -25,7 +26,7 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
   (void)cudaGetLastError();
   fail<CudaError>("launch: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), "), grid ", grid.blocks.x, " x ",
                   grid.blocks.y, " x ", grid.blocks.z, " blocks of ", grid.threads.x * grid.threads.y * grid.threads.z,
-                  " threads, ", grid.shared, " bytes of shared memory");
+                  " threads, ", grid.shared, " bytes of shared memory", levin::detail::late_error_hint(code));
 }
 
 }  // namespace levin::kernels::lib

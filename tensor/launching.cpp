@@ -1,0 +1,71 @@
+#include "tensor/launching.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "levin/error.h"
+#include "levin/tensor.h"
+#include "tensor/runtime.h"
+
+namespace levin::detail {
+namespace {
+
+bool asked() {
+  for (const char* name : {"LEVIN_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING"}) {
+    const char* value = std::getenv(name);
+    if (value && *value && std::string_view(value) != "0") return true;
+  }
+  return false;
+}
+std::atomic<bool>& blocking() {
+  static std::atomic<bool> on{asked()};
+  return on;
+}
+thread_local const Launching* launching = nullptr;
+
+// "add (f32 [2, 3] on cuda:0, f32 [3] on cuda:0), launched at pointwise.cuh:159: "
+std::string origin(const std::source_location& where) {
+  std::string out = "launch";
+  if (const Launching* now = launching) {
+    out = std::string(now->op) + " (";
+    for (std::size_t i = 0; i < now->count; ++i) {
+      out += (i ? ", " : "") + (now->inputs[i].defined() ? text(now->inputs[i]) : std::string("none"));
+    }
+    out += ")";
+  }
+  return out + ", launched at " + place_of(where) + ": ";
+}
+
+[[gnu::cold, gnu::noinline]] void wait_here(Stream stream, const std::source_location& where) {
+  try {
+    wait_for(stream, "launch");
+  } catch (const IndexError& e) { fail<IndexError>(origin(where), e.what()); } catch (const CudaError& e) {
+    fail<CudaError>(origin(where), e.what());
+  } catch (const InternalError& e) { fail<InternalError>(origin(where), e.what()); }
+}
+
+}  // namespace
+
+bool blocking_launches() noexcept { return blocking().load(std::memory_order_relaxed); }
+void set_blocking_launches(bool on) noexcept { blocking() = on; }
+const Launching* set_launching(const Launching* now) noexcept { return std::exchange(launching, now); }
+
+void launched(Stream stream, const std::source_location& where) {
+  if (blocking_launches() && !is_capturing(stream.device())) [[unlikely]]
+    wait_here(stream, where);
+}
+
+std::string late_error_hint(int code) {
+  if (code < 700 || code > 719 || blocking_launches()) return "";
+  return "; the origin may be an earlier launch, LEVIN_LAUNCH_BLOCKING=1 in the environment finds it";
+}
+
+std::string place_of(const std::source_location& where) {
+  const std::string_view path = where.file_name();
+  return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(where.line());
+}
+
+}  // namespace levin::detail
