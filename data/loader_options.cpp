@@ -31,6 +31,8 @@ void check_combination(const DatasetRef& dataset, const DataLoaderOptions& o) {
 
 }  // namespace
 
+bool can_pin() { return device_count(DeviceType::cuda) + device_count(DeviceType::simt) > 0; }
+
 void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
   check_combination(dataset, o);
   if (const int cpus = available_cpus(); o.num_workers > cpus) {
@@ -40,7 +42,7 @@ void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
              "= " +
              text(suggested_workers()));
   }
-  if (o.pin_memory) {
+  if (o.pin_memory && !can_pin()) {
     warn("W-DATA-PIN", WarningCategory::user,
          "loader: pin_memory has no effect without a CUDA device; leave it out on cpu");
   }

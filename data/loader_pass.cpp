@@ -37,6 +37,15 @@ void DataLoader::Impl::initialize_worker(int id) {
 }
 
 Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
+  Tensors fields = load_pageable(indices, random, worker);
+  if (!options.pin_memory || !can_pin()) return fields;
+  for (Tensor& t : fields) {
+    if (t.defined() && t.device().is_cpu() && !t.requires_grad()) t = t.pin_memory();
+  }
+  return fields;
+}
+
+Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
   try {
     if (options.num_workers > 0) initialize_worker(worker);
     const bool one_by_one = !options.batch_size || options.collate;

@@ -49,6 +49,7 @@ struct DataLoader::Impl {
   [[nodiscard]] std::int64_t batches() const;
   // One batch, on whatever thread. `worker` is num_workers for the calling thread.
   [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
+  [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
 
  private:
   void initialize_worker(int id);

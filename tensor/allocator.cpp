@@ -165,7 +165,10 @@ void reset_peak_memory(Device d) {
   detail::ledger().peak = detail::ledger().in_use.load();
 }
 void release_cached_memory(Device d) {
-  if (d.is_cpu()) detail::host().trim();
+  if (d.is_cpu()) {
+    detail::host().trim();
+    detail::pinned_allocator().trim();
+  }
   if (d.launches()) detail::device_allocator(d).trim();
 }
 

@@ -114,8 +114,10 @@ void DeviceAllocator::collect() noexcept {
 }
 
 void DeviceAllocator::used_on(Block* block, Stream stream) {
-  if (stream.index() == block->stream) return;
-  Event event(device_);
+  if (stream.device() == device_ && stream.index() == block->stream) return;
+  // An event of a recording could never be asked.
+  if (is_capturing(stream.device()) && stream == Stream::current(stream.device())) return;
+  Event event(stream.device());
   event.record(stream);
   const std::lock_guard lock(mutex_);
   block->uses.push_back(std::move(event));
@@ -195,9 +197,10 @@ void DeviceAllocator::refuse(std::size_t bytes) {
                     std::greater<>());
   std::string list;
   for (std::size_t i = 0; i < shown; ++i) list += (i ? ", " : "") + text(largest[i]);
-  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", device_, ", ", in_use_, " in use by ",
-                         largest.size(), " tensors (largest: ", list.empty() ? std::string("none") : list, "), ",
-                         cached_, " cached; use a smaller batch or free some");
+  const std::string where = device_.is_cpu() ? "page-locked memory" : text(device_);
+  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", where, ", ", in_use_, " in use by ", largest.size(),
+                         " tensors (largest: ", list.empty() ? std::string("none") : list, "), ", cached_,
+                         " cached; use a smaller batch or free some");
 }
 
 DeviceAllocator& device_allocator(Device device) {
@@ -215,6 +218,14 @@ DeviceAllocator& device_allocator(Device device) {
   }();
   check_usable("memory", device);
   return *(*allocators)[static_cast<std::size_t>(device.index())];
+}
+
+DeviceAllocator& pinned_allocator() {
+  static constexpr DeviceAllocator::Source kSource{
+      [](Device, std::size_t bytes) { return runtime::allocate_pinned(bytes); },
+      [](Device, std::byte* block, std::size_t bytes) noexcept { runtime::release_pinned(block, bytes); }};
+  static auto* allocator = new DeviceAllocator(Device::cpu(), kSource, true);
+  return *allocator;
 }
 
 }  // namespace levin::detail

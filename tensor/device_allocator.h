@@ -3,7 +3,8 @@
 // Note [Stream-ordered memory]
 // A block belongs to the stream that was current when it was made. Released, it may be handed out at once to later work
 // of that stream, because the stream runs in order: no event, no wait. Work of another stream that reads it must be told
-// (used_on); the block then comes back when that stream has passed. A Pool is a private arena: a recorded graph keeps one,
+// (used_on); the block then comes back when that stream has passed. Page-locked memory of the host is kept in the same
+// way: it belongs to no stream, so every use is told. A Pool is a private arena: a recorded graph keeps one,
 // so that the addresses it replays are given to nobody else while it lives.
 #pragma once
 
@@ -45,7 +46,8 @@ class DeviceAllocator {
   // cache given back. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
-  // `block` is read or written by work now in `stream`, another than its own.
+  // `block` is read or written by work now in `stream`, another than its own. Not while that is recorded: what a replay
+  // uses must be kept alive by who replays.
   void used_on(Block* block, Stream stream);
   void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that nothing records in any more
   void trim() noexcept;                       // gives back the free blocks outside of pools
@@ -77,6 +79,7 @@ class DeviceAllocator {
 };
 
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
+[[nodiscard]] DeviceAllocator& pinned_allocator();  // of the host's page-locked memory
 
 // The pool of the graph that the calling thread records on the device, or null. Set by Graph alone.
 [[nodiscard]] Pool* recording_pool(Device device) noexcept;

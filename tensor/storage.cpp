@@ -62,8 +62,23 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   return Ref<Storage>::adopt(s);
 }
 
+Ref<Storage> Storage::allocate_pinned(std::size_t bytes) {
+  auto* s = new (::operator new(sizeof(Storage))) Storage;
+  Ref<Storage> owner = Ref<Storage>::adopt(s);
+  s->block_ = pinned_allocator().allocate(bytes, 0, {});
+  s->origin_ = Origin::pinned;
+  s->data = s->block_->data;
+  s->bytes = bytes;
+  return owner;
+}
+
+bool Storage::is_pinned() const {
+  return origin_ == Origin::pinned || (origin_ == Origin::carved && external_->parent->is_pinned());
+}
+
 void Storage::used_on(const Stream& stream) {
   if (origin_ == Origin::device) device_allocator(device).used_on(block_, stream);
+  if (origin_ == Origin::pinned) pinned_allocator().used_on(block_, stream);
   if (origin_ == Origin::carved) external_->parent->used_on(stream);
 }
 
@@ -98,6 +113,7 @@ void Storage::destroy(Storage* s) noexcept {
   if (s->origin_ == Origin::pooled && s->data) host_release(s->data, s->bytes);
   if (s->origin_ == Origin::ledger) meta_remove(s->bytes);
   if (s->origin_ == Origin::device) device_allocator(s->device).release(s->block_);
+  if (s->origin_ == Origin::pinned) pinned_allocator().release(s->block_);
   if (s->origin_ == Origin::wrapped || s->origin_ == Origin::carved) delete s->external_;
   s->~Storage();
   ::operator delete(static_cast<void*>(s));

@@ -79,8 +79,9 @@ void Tensor::copy_to_host(void* out, DType asked) const {
               static_cast<std::size_t>(numel()) * size);
 }
 
-Tensor empty(const Shape& shape, Device device, DType dtype) {
-  Ref<Storage> storage = Storage::allocate(static_cast<std::size_t>(shape.numel()) * itemsize(dtype), device);
+namespace {
+
+Tensor dense_over(Ref<Storage> storage, const Shape& shape, DType dtype) {
   auto* impl = new TensorImpl;
   impl->dtype = dtype;
   impl->storage = std::move(storage);
@@ -91,6 +92,18 @@ Tensor empty(const Shape& shape, Device device, DType dtype) {
     step *= std::max<std::int64_t>(shape[d], 1);
   }
   return Tensor(Ref<TensorImpl>::adopt(impl));
+}
+std::size_t bytes_of(const Shape& shape, DType dtype) {
+  return static_cast<std::size_t>(shape.numel()) * itemsize(dtype);
+}
+
+}  // namespace
+
+Tensor empty(const Shape& shape, Device device, DType dtype) {
+  return dense_over(Storage::allocate(bytes_of(shape, dtype), device), shape, dtype);
+}
+Tensor detail::empty_pinned(const Shape& shape, DType dtype) {
+  return dense_over(Storage::allocate_pinned(bytes_of(shape, dtype)), shape, dtype);
 }
 
 Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.device(), x.dtype()); }
@@ -121,6 +134,20 @@ Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, s
   impl->strides = strides;
   impl->contiguous = dense(shape, strides);
   return Tensor(Ref<TensorImpl>::adopt(impl));
+}
+
+Tensor Tensor::pin_memory() const {
+  if (!device().is_cpu()) fail<DeviceError>("pin_memory: the tensor is on ", device(), ", expected cpu");
+  if (device_count(DeviceType::cuda) + device_count(DeviceType::simt) == 0) {
+    fail<UnsupportedError>("pin_memory: no device is usable here that page-locked memory would serve; leave it out");
+  }
+  if (is_pinned()) return detach();
+  const Tensor from = detach().contiguous();
+  Tensor out = detail::empty_pinned(from.shape(), from.dtype());
+  Storage& to = *out.get().storage;
+  const std::size_t first = static_cast<std::size_t>(from.offset()) * itemsize(from.dtype());
+  if (to.bytes) std::memcpy(to.data, from.get().storage->data + first, to.bytes);
+  return out;
 }
 
 Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner, std::string source) {

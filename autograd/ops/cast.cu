@@ -67,8 +67,10 @@ struct Clone {
 };
 
 // Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the launching
-// device's current stream; only a copy to the host waits for it.
-void transfer(const char* op, const Tensor& out, const Tensor& x) {
+// device's current stream. The host waits for one that reads or writes memory it may touch next, unless it was told not
+// to: to pageable memory (where that can not be helped) and to and from page-locked memory. Pageable memory that goes to
+// a device is staged.
+void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
   using detail::runtime::Copy;
   const Device from = x.device(), to = out.device();
   const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
@@ -81,12 +83,17 @@ void transfer(const char* op, const Tensor& out, const Tensor& x) {
   } else if (to.launches()) {
     // A recorded copy would read host memory that may be gone at the replay.
     if (is_capturing(to)) fail<CaptureError>(op, ": copies from the host; not allowed while a graph is recorded");
-    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, Stream::current(to));
+    const Stream there = Stream::current(to);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
+    if (!x.is_pinned()) return;
+    x.get().storage->used_on(there);
+    if (non_blocking == NonBlocking::no) detail::wait_for(there, op);
   } else {
     const Stream there = Stream::current(from);
     detail::refuse_while_capturing(op, from);
     detail::runtime::copy(address(out), address(x), bytes, Copy::to_host, there);
-    detail::wait_for(there, op);
+    if (out.is_pinned()) out.get().storage->used_on(there);
+    if (non_blocking == NonBlocking::no || !out.is_pinned()) detail::wait_for(there, op);
   }
 }
 
@@ -94,11 +101,13 @@ void transfer(const char* op, const Tensor& out, const Tensor& x) {
 struct ToDevice {
   static constexpr OpInfo info{.name = "to"};
   Device to;
+  NonBlocking non_blocking = NonBlocking::no;
   Device from = Device::cpu();
   Tensor forward(const Tensor& x) {
     from = x.device();
-    Tensor out = empty(x.shape(), to, x.dtype());
-    transfer("to", out, x.contiguous());
+    const bool pinned = to.is_cpu() && non_blocking == NonBlocking::yes;
+    Tensor out = pinned ? detail::empty_pinned(x.shape(), x.dtype()) : empty(x.shape(), to, x.dtype());
+    transfer("to", out, x.contiguous(), non_blocking);
     return out;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy.to(from)}; }
@@ -167,13 +176,13 @@ Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return apply(Clone{}, *this); }
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 
-Tensor Tensor::to(Device device) const {
+Tensor Tensor::to(Device device, NonBlocking non_blocking) const {
   if (device == this->device()) return *this;
   if (device.is_meta()) return empty(shape(), device, dtype());
   if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
   if (device.launches()) detail::check_usable("to", device);
   if (device.is_cpu() && this->device().is_cpu()) return *this;  // cpu's index names no other memory
-  return apply(ToDevice{device}, *this);
+  return apply(ToDevice{device, non_blocking}, *this);
 }
 
 namespace detail {

@@ -114,9 +114,11 @@ struct DataLoaderOptions {
   BatchSamplerRef batch_sampler{};                       // instead of batch_size, shuffle, sampler and drop_last
   int num_workers = 0;                                   // 0: load in the calling thread
   Function<Tensors(std::span<const Sample>)> collate{};  // instead of data::collate; called by several threads at once
-  bool pin_memory = false;  // page-locked memory for copies to a CUDA device; without one a warning and nothing else
-  bool drop_last = false;   // drop the short last batch
-  double timeout = 0;       // seconds to wait for a worker, 0: for ever
+  // Batches on cpu come in page-locked memory, for to(device, NonBlocking::yes); without a CUDA device a warning and
+  // nothing else.
+  bool pin_memory = false;
+  bool drop_last = false;                // drop the short last batch
+  double timeout = 0;                    // seconds to wait for a worker, 0: for ever
   Function<void(int)> worker_init{};     // Note [Workers]
   std::optional<int> prefetch_factor{};  // batches ahead for each worker, default 2
   bool persistent_workers = false;       // Note [Workers]

@@ -109,6 +109,10 @@ class LEVIN_API Storage {
   // Memory of somebody else, kept alive by `owner`; `source` names it in messages ("numpy array", a file).
   static Ref<Storage> wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
                            std::string source);
+  // Page-locked memory of the host. Work of a stream that reads or writes it must be told (used_on); the block is kept
+  // until then. Throws UnsupportedError in a build without a device that launches kernels.
+  static Ref<Storage> allocate_pinned(std::size_t bytes);
+  [[nodiscard]] bool is_pinned() const;
   // Bytes [offset, offset + bytes) of `parent` with a version counter of their own. Throws ShapeError when outside.
   static Ref<Storage> carve(const Ref<Storage>& parent, std::size_t offset, std::size_t bytes);
 
@@ -125,7 +129,7 @@ class LEVIN_API Storage {
   [[nodiscard]] std::uint32_t use_count() const noexcept { return refs_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Origin : std::uint8_t { inlined, pooled, wrapped, carved, ledger, device };
+  enum class Origin : std::uint8_t { inlined, pooled, wrapped, carved, ledger, device, pinned };
   struct External;
   Storage() = default;
   ~Storage() = default;
@@ -134,7 +138,7 @@ class LEVIN_API Storage {
   Origin origin_ = Origin::inlined;
   union {
     External* external_ = nullptr;  // wrapped, carved
-    Block* block_;                  // device
+    Block* block_;                  // device, pinned
   };
 };
 
@@ -159,6 +163,8 @@ struct TensorImpl {
 
 class Tensor;
 using Tensors = std::vector<Tensor>;
+
+enum class NonBlocking : bool { no, yes };
 
 class LEVIN_API Tensor {
  public:
@@ -196,11 +202,19 @@ class LEVIN_API Tensor {
 
   // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is so already,
   // `to` when nothing changes. to(Device) throws UnsupportedError where there is nothing to copy from or to.
-  [[nodiscard]] Tensor to(Device device) const;
+  //
+  // When to(Device) returns, this tensor may be written and the result read. With NonBlocking::yes the host does not wait:
+  // a pinned tensor that goes to a device must not be written, and a result on cpu, which is then in page-locked memory,
+  // not be read, before the device's current stream has passed (Stream::synchronize, Event). Either may be released.
+  [[nodiscard]] Tensor to(Device device, NonBlocking non_blocking = NonBlocking::no) const;
   [[nodiscard]] Tensor to(DType dtype) const;
   [[nodiscard]] Tensor clone() const;
   [[nodiscard]] Tensor contiguous() const;
   [[nodiscard]] Tensor detach() const;  // same storage, no history
+  // A copy in page-locked memory, which devices read without staging; this tensor, detached, when it is there already.
+  // Throws DeviceError unless on cpu, UnsupportedError in a build without devices that launch kernels.
+  [[nodiscard]] Tensor pin_memory() const;
+  [[nodiscard]] bool is_pinned() const { return get().storage->is_pinned(); }
 
   // The single element as a C++ number; an integer T gets the nearest value that fits it, and 0 for NaN. Waits for the
   // device. Throws ShapeError when numel() != 1, UnsupportedError on meta.
@@ -264,8 +278,9 @@ class LEVIN_API Tensor {
 [[nodiscard]] LEVIN_API Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<void> owner,
                                          std::string source);
 namespace detail {
+Tensor empty_pinned(const Shape& shape, DType dtype);  // on cpu, in page-locked memory
 LEVIN_API Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype);
-}
+}  // namespace detail
 // A copy of host values in row-major order. Throws ShapeError when the count is not shape.numel().
 template <Element T>
 [[nodiscard]] Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
