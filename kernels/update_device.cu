@@ -1,79 +1,59 @@
 #include "kernels/update_device.cuh"
 
-#include <algorithm>
-#include <memory>
-
 #include "levin/tensor.h"
 
 #if LEVIN_LAUNCHES
 namespace levin::kernels {
 namespace {
 
-// Calls f(table, blocks) for tables of the slots in order, each laid out in blocks.
-template <class T, class F>
-void each_table(std::span<const Slot<T>> slots, F&& f) {
-  constexpr std::size_t kMost = SlotTable<T>::kMost;
-  const auto table = std::make_unique<SlotTable<T>>();
-  for (std::size_t begin = 0; begin < slots.size(); begin += kMost) {
-    table->count = static_cast<int>(std::min(kMost, slots.size() - begin));
-    std::int64_t blocks = 0;
-    for (int k = 0; k < table->count; ++k) {
-      table->slots[k] = slots[begin + static_cast<std::size_t>(k)];
-      table->first_block[k] = blocks;
-      blocks += (table->slots[k].n + kUpdateBlock - 1) / kUpdateBlock;
-    }
-    table->first_block[table->count] = blocks;
-    f(*table, blocks);
-  }
-}
 template <class F>
-void each_table(const GradientSlots& gradients, F&& f) {
+void each_gradient_table(const GradientSlots& gradients, F&& f) {
   each_table(gradients.single, f);
   each_table(gradients.wide, f);
 }
 
-Grid grid_of(std::int64_t blocks) { return {.blocks = static_cast<unsigned>(blocks), .threads = kUpdateThreads}; }
-
 }  // namespace
 
 template <class R, class T>
-void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers) {
-  each_table(slots, [&](const SlotTable<T>& table, std::int64_t blocks) {
-    on.launch(gpu::advance_steps<T>, grid_of(blocks_for(table.count, kUpdateThreads)), table);
-    on.launch(gpu::update<R, T>, grid_of(blocks), table, rule, numbers);
+void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
+                      const float* found_inf) {
+  each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::advance_steps<T>, update_grid(blocks_for(table.count, kUpdateThreads)), table, found_inf);
+    on.launch(gpu::update<R, T>, update_grid(blocks), table, rule, numbers, found_inf);
   });
 }
-#define LEVIN_UPDATE(R)                                                                                        \
-  template void update_on_device<R, float>(const Gpu&, const R&, std::span<const Slot<float>>, const double*); \
-  template void update_on_device<R, double>(const Gpu&, const R&, std::span<const Slot<double>>, const double*);
+#define LEVIN_UPDATE_OF(R, T) \
+  template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*);
+#define LEVIN_UPDATE(R) LEVIN_UPDATE_OF(R, float) LEVIN_UPDATE_OF(R, double)
 LEVIN_UPDATE(SgdRule)
 LEVIN_UPDATE(AdamRule)
 LEVIN_UPDATE(RmspropRule)
 LEVIN_UPDATE(AdagradRule)
 #undef LEVIN_UPDATE
+#undef LEVIN_UPDATE_OF
 
 void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm) {
   std::int64_t blocks = 0;
-  each_table(gradients, [&](const auto&, std::int64_t n) { blocks += n; });
+  each_gradient_table(gradients, [&](const auto&, std::int64_t n) { blocks += n; });
   const Tensor partial = empty({blocks}, on.stream.device(), DType::f64);
   double* const sums = reinterpret_cast<double*>(partial.get().storage->data);
   double* at = sums;
-  each_table(gradients, [&]<class T>(const SlotTable<T>& table, std::int64_t n) {
-    on.launch(gpu::power_sums<T>, grid_of(n), table, p, at);
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
+    on.launch(gpu::power_sums<T>, update_grid(n), table, p, at);
     at += n;
   });
-  on.launch(gpu::norm_of_sums<double>, grid_of(1), sums, blocks, p, norm);
+  on.launch(gpu::norm_of_sums<double>, update_grid(1), sums, blocks, p, norm);
 }
 
 void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm) {
-  each_table(gradients, [&]<class T>(const SlotTable<T>& table, std::int64_t blocks) {
-    on.launch(gpu::scale_to_norm<T>, grid_of(blocks), table, max_norm, norm);
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::scale_to_norm<T>, update_grid(blocks), table, max_norm, norm);
   });
 }
 
 void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit) {
-  each_table(gradients, [&]<class T>(const SlotTable<T>& table, std::int64_t blocks) {
-    on.launch(gpu::clamp_all<T>, grid_of(blocks), table, limit);
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::clamp_all<T>, update_grid(blocks), table, limit);
   });
 }
 

@@ -4,8 +4,11 @@
 // {lr, momentum or beta1} in double, a slot's `step` is the device's. A SlotTable travels as an argument of the kernel.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <type_traits>
 
 #include "kernels/device/block.cuh"
@@ -15,19 +18,64 @@
 
 namespace levin::kernels {
 
-template <class T>
+// The slots of one launch. S has `n`, its elements.
+template <class S>
 struct SlotTable {
-  // 28 KB: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
+  // 28 KB of Slot: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
   static constexpr int kMost = 400;
+  static_assert(sizeof(S) <= 64);
   int count = 0;
-  Slot<T> slots[kMost];
-  std::int64_t first_block[kMost + 1] = {};  // slot k is updated by blocks [first_block[k], first_block[k + 1])
+  S slots[kMost];
+  std::int64_t first_block[kMost + 1] = {};  // slot k is worked on by blocks [first_block[k], first_block[k + 1])
 };
 
 inline constexpr int kUpdateThreads = 256;
 inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
 
+[[nodiscard]] inline Grid update_grid(std::int64_t blocks) {
+  return {.blocks = static_cast<unsigned>(blocks), .threads = kUpdateThreads};
+}
+
+// Calls f(table, blocks) for tables of the slots in order, each laid out in blocks.
+template <class S, class F>
+void each_table(std::span<const S> slots, F&& f) {
+  constexpr std::size_t kMost = SlotTable<S>::kMost;
+  const auto table = std::make_unique<SlotTable<S>>();
+  for (std::size_t begin = 0; begin < slots.size(); begin += kMost) {
+    table->count = static_cast<int>(std::min(kMost, slots.size() - begin));
+    std::int64_t blocks = 0;
+    for (int k = 0; k < table->count; ++k) {
+      table->slots[k] = slots[begin + static_cast<std::size_t>(k)];
+      table->first_block[k] = blocks;
+      blocks += (table->slots[k].n + kUpdateBlock - 1) / kUpdateBlock;
+    }
+    table->first_block[table->count] = blocks;
+    f(*table, blocks);
+  }
+}
+
 namespace gpu {
+
+// What a block works on: a slot's elements [begin, end).
+template <class S>
+struct Piece {
+  const S& slot;
+  std::int64_t begin, end;
+};
+template <class S>
+__device__ Piece<S> piece_of(const SlotTable<S>& table, std::int64_t block) {
+  int low = 0, high = table.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (table.first_block[middle] <= block ? low : high) = middle;
+  }
+  const S& slot = table.slots[low];
+  const std::int64_t begin = (block - table.first_block[low]) * kUpdateBlock;
+  return {slot, begin, begin + kUpdateBlock < slot.n ? begin + kUpdateBlock : slot.n};
+}
+
+// Whether an overflow was found where gradients were checked: nothing may change then. Null: nobody checked.
+__device__ inline bool skipped(const float* found_inf) { return found_inf && *found_inf != 0; }
 
 // One element's update: p, its gradient and the slot's arrays a, b, c. Those a slot has not are dummies.
 template <class T>
@@ -125,17 +173,6 @@ struct StepOf<RmspropRule, T> : std::type_identity<RmspropStep<T>> {};
 template <class T>
 struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
 
-// The slot that a block works on.
-template <class T>
-__device__ int slot_of(const SlotTable<T>& table, std::int64_t block) {
-  int low = 0, high = table.count;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (table.first_block[middle] <= block ? low : high) = middle;
-  }
-  return low;
-}
-
 template <int V, class F, class T>
 __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
@@ -154,23 +191,22 @@ __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin
 
 // One thread a slot, before the update: its count of steps.
 template <class T>
-__global__ void advance_steps(const __grid_constant__ SlotTable<T> table) {
+__global__ void advance_steps(const __grid_constant__ SlotTable<Slot<T>> table, const float* found_inf) {
   const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (k < table.count) ++*table.slots[k].step;
+  if (k < table.count && !skipped(found_inf)) ++*table.slots[k].step;
 }
 
 template <class R, class T>
-__global__ void update(const __grid_constant__ SlotTable<T> table, R rule, const double* numbers) {
+__global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule, const double* numbers,
+                       const float* found_inf) {
   using Step = typename StepOf<R, T>::type;
-  const int k = slot_of(table, blockIdx.x);
-  const Slot<T>& s = table.slots[k];
+  if (skipped(found_inf)) return;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
   // Powers in double are worth computing once a block.
   LEVIN_SHARED(Step, shared, 1);
   if (threadIdx.x == 0) *shared = Step(rule, numbers, *s.step);
   __syncthreads();
   const Step f = *shared;
-  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
-  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
   constexpr int V = kVec<T>;
   const bool vectors =
       (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
@@ -184,12 +220,9 @@ __global__ void update(const __grid_constant__ SlotTable<T> table, R rule, const
 
 // partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays NaN.
 template <class T>
-__global__ void power_sums(const __grid_constant__ SlotTable<T> table, double power, double* partial) {
+__global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
-  const int k = slot_of(table, blockIdx.x);
-  const Slot<T>& s = table.slots[k];
-  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
-  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
   const bool largest = power > 1e300;
   double sum = 0;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
@@ -212,23 +245,17 @@ __global__ void norm_of_sums(const double* partial, std::int64_t n, double power
 }
 // g *= min(1, max_norm / (norm + 1e-6)), norm read from the device; a NaN norm spreads.
 template <class T>
-__global__ void scale_to_norm(const __grid_constant__ SlotTable<T> table, double max_norm, const double* norm) {
+__global__ void scale_to_norm(const __grid_constant__ SlotTable<Slot<T>> table, double max_norm, const double* norm) {
   const double factor = max_norm / (*norm + 1e-6);
   if (factor >= 1) return;
-  const int k = slot_of(table, blockIdx.x);
-  const Slot<T>& s = table.slots[k];
-  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
-  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) s.p[i] *= T(factor);
 }
 // g = clamp(g, -limit, limit)
 template <class T>
-__global__ void clamp_all(const __grid_constant__ SlotTable<T> table, double limit) {
-  const int k = slot_of(table, blockIdx.x);
-  const Slot<T>& s = table.slots[k];
+__global__ void clamp_all(const __grid_constant__ SlotTable<Slot<T>> table, double limit) {
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
   const T high = T(limit);
-  const std::int64_t begin = (blockIdx.x - table.first_block[k]) * kUpdateBlock;
-  const std::int64_t end = begin + kUpdateBlock < s.n ? begin + kUpdateBlock : s.n;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
     const T v = s.p[i];
     s.p[i] = v > high ? high : v < -high ? -high : v;

@@ -22,14 +22,12 @@ void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
   options_.push_back(o);
 }
 
-void Adagrad::step() {
-  for (int g = 0; g < groups(); ++g) {
-    const AdagradOptions& o = options_[static_cast<std::size_t>(g)];
-    Updates::run(
-        *this, g,
-        kernels::AdagradRule{&groups_[static_cast<std::size_t>(g)].lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
-        "adagrad_step");
-  }
+void Adagrad::update(int g, const float* found_inf) {
+  const AdagradOptions& o = options_[static_cast<std::size_t>(g)];
+  Updates::run(
+      *this, g,
+      kernels::AdagradRule{&groups_[static_cast<std::size_t>(g)].lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
+      "adagrad_step", found_inf);
 }
 
 std::array<const char*, Optimizer::kMaxState> Adagrad::state_names(int) const { return {"sum", nullptr, nullptr}; }

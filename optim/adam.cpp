@@ -38,14 +38,12 @@ void Adam::add_group(Parameters parameters, AdamOptions options) {
   options_.push_back(options);
 }
 
-void Adam::step() {
-  for (int g = 0; g < groups(); ++g) {
-    const AdamOptions& o = options_[static_cast<std::size_t>(g)];
-    Updates::run(*this, g,
-                 kernels::AdamRule{&groups_[static_cast<std::size_t>(g)].lr, o.beta1, o.beta2, o.eps, o.weight_decay,
-                                   decay_ == Decay::decoupled, o.amsgrad, o.maximize},
-                 decay_ == Decay::decoupled ? "adamw_step" : "adam_step");
-  }
+void Adam::update(int g, const float* found_inf) {
+  const AdamOptions& o = options_[static_cast<std::size_t>(g)];
+  Updates::run(*this, g,
+               kernels::AdamRule{&groups_[static_cast<std::size_t>(g)].lr, o.beta1, o.beta2, o.eps, o.weight_decay,
+                                 decay_ == Decay::decoupled, o.amsgrad, o.maximize},
+               decay_ == Decay::decoupled ? "adamw_step" : "adam_step", found_inf);
 }
 
 std::optional<double> Adam::momentum(int group) const {

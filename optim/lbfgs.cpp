@@ -102,7 +102,15 @@ LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), m
 }
 LBFGS::~LBFGS() = default;
 
-void LBFGS::step() { fail<StateError>("lbfgs: step() needs a closure that evaluates the loss; call step(closure)"); }
+void LBFGS::update(int, const float*) {
+  fail<StateError>("lbfgs: step() needs a closure that evaluates the loss; call step(closure)");
+}
+void LBFGS::check_skippable() const {
+  fail<ConfigError>(
+      "lbfgs: a step evaluates the loss several times, so that gradients can not be unscaled once and the step "
+      "skipped; "
+      "train it without loss scaling");
+}
 
 namespace {
 

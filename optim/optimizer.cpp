@@ -47,6 +47,31 @@ void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
 
 Optimizer::~Optimizer() = default;
 
+void Optimizer::step() {
+  for (int g = 0; g < groups(); ++g) update(g, nullptr);
+}
+
+void Optimizer::step_unless(const Tensor& found_inf) {
+  check_skippable();
+  if (found_inf.dtype() != DType::f32 || found_inf.numel() != 1)
+    fail<ShapeError>(std::string(name()), ": found_inf is ", found_inf, ", expected one f32 element");
+  const Device device = found_inf.device();
+  for (const Group& g : groups_) {
+    const ParamRef& p = g.parameters.front();
+    if (p.value->device() != device)
+      fail<DeviceError>(std::string(name()), ": found_inf is on ", device, ", parameter ", p.name, " is on ",
+                        p.value->device(), "; check the gradients where they are");
+  }
+  const float* const found = Updates::first<float>(found_inf);
+  if (device.is_cpu()) {
+    if (*found == 0) step();
+    return;
+  }
+  for (int g = 0; g < groups(); ++g) update(g, found);
+}
+
+void Optimizer::check_skippable() const {}
+
 Tensor Optimizer::step(const Function<Tensor()>& closure) {
   Tensor loss = closure();
   step();
@@ -154,8 +179,10 @@ NamedTensors Optimizer::state_dict() const {
         group.steps.defined() ? group.steps.to_vector<std::int64_t>() : std::vector<std::int64_t>();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const State& s = group.state[i];
-      if (s.step == 0) continue;
-      out.emplace_back(group.parameters[i].name + ".step", tensor({steps.empty() ? s.step : steps[i]}, Device::cpu()));
+      // One that has skipped every step so far has made none.
+      const std::int64_t step = steps.empty() ? s.step : steps[i];
+      if (step == 0) continue;
+      out.emplace_back(group.parameters[i].name + ".step", tensor({step}, Device::cpu()));
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && s.tensors[k].defined())
           out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());

@@ -25,14 +25,12 @@ void RMSprop::add_group(Parameters parameters, RMSpropOptions o) {
   options_.push_back(o);
 }
 
-void RMSprop::step() {
-  for (int g = 0; g < groups(); ++g) {
-    const RMSpropOptions& o = options_[static_cast<std::size_t>(g)];
-    Updates::run(*this, g,
-                 kernels::RmspropRule{&groups_[static_cast<std::size_t>(g)].lr, o.alpha, o.eps, o.weight_decay,
-                                      o.momentum, o.centered, o.maximize},
-                 "rmsprop_step");
-  }
+void RMSprop::update(int g, const float* found_inf) {
+  const RMSpropOptions& o = options_[static_cast<std::size_t>(g)];
+  Updates::run(*this, g,
+               kernels::RmspropRule{&groups_[static_cast<std::size_t>(g)].lr, o.alpha, o.eps, o.weight_decay,
+                                    o.momentum, o.centered, o.maximize},
+               "rmsprop_step", found_inf);
 }
 
 std::optional<double> RMSprop::momentum(int group) const {

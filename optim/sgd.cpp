@@ -33,14 +33,12 @@ void SGD::add_group(Parameters parameters, SGDOptions options) {
   options_.push_back(options);
 }
 
-void SGD::step() {
-  for (int g = 0; g < groups(); ++g) {
-    const SGDOptions& o = options_[static_cast<std::size_t>(g)];
-    Updates::run(*this, g,
-                 kernels::SgdRule{&groups_[static_cast<std::size_t>(g)].lr, o.momentum, o.dampening, o.weight_decay,
-                                  o.nesterov, o.maximize},
-                 "sgd_step");
-  }
+void SGD::update(int g, const float* found_inf) {
+  const SGDOptions& o = options_[static_cast<std::size_t>(g)];
+  Updates::run(*this, g,
+               kernels::SgdRule{&groups_[static_cast<std::size_t>(g)].lr, o.momentum, o.dampening, o.weight_decay,
+                                o.nesterov, o.maximize},
+               "sgd_step", found_inf);
 }
 
 std::optional<double> SGD::momentum(int group) const {

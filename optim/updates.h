@@ -12,9 +12,11 @@ namespace levin::optim {
 
 struct Updates {
   // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
-  // `writer` is the name under which a stale saved tensor finds who wrote.
+  // `writer` is the name under which a stale saved tensor finds who wrote. On a device that launches kernels nothing
+  // changes where *found_inf, in its memory, is not 0; the cpu's caller has looked.
   template <class Rule>
-  static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer) {
+  static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
+                  [[maybe_unused]] const float* found_inf) {
     Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
     const auto names = optimizer.state_names(group);
     const Device device = g.parameters.front().value->device();
@@ -54,8 +56,8 @@ struct Updates {
     if (device.launches()) {
       const kernels::Gpu on{Stream::current(device)};
       const double* numbers = first<double>(g.numbers);
-      kernels::update_on_device(on, rule, std::span<const kernels::Slot<float>>(single), numbers);
-      kernels::update_on_device(on, rule, std::span<const kernels::Slot<double>>(wide), numbers);
+      kernels::update_on_device(on, rule, std::span<const kernels::Slot<float>>(single), numbers, found_inf);
+      kernels::update_on_device(on, rule, std::span<const kernels::Slot<double>>(wide), numbers, found_inf);
       return;
     }
 #endif

@@ -1,0 +1,186 @@
+// Learning-rate schedules.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "levin/function.h"
+#include "levin/optim/optimizer.h"
+#include "levin/serialize.h"
+
+namespace levin::optim {
+
+// Each sets every group's lr from the lr the group had when the schedule was made ("base"), as a
+// function of t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms.
+// Constructors throw ConfigError for numbers out of range.
+class LEVIN_API Scheduler {
+ public:
+  virtual ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  virtual void step();               // t += 1, then the groups' lr
+  virtual void step(double metric);  // plateau schedules look at the metric; the others ignore it
+  [[nodiscard]] virtual bool needs_metric() const { return false; }
+  [[nodiscard]] std::int64_t steps() const { return t_; }
+  [[nodiscard]] double last_lr(int group = 0) const;
+  [[nodiscard]] Optimizer& optimizer() const { return *optimizer_; }
+  [[nodiscard]] virtual NamedTensors state_dict() const;
+  virtual void load_state_dict(const NamedTensors& state);  // throws ConfigError on another set of names
+  [[nodiscard]] virtual double lr_at(int group, std::int64_t t) const = 0;
+
+ protected:
+  explicit Scheduler(Optimizer& optimizer);
+  void apply();  // sets the groups' lr for t
+  [[nodiscard]] double base(int group) const { return base_[static_cast<std::size_t>(group)]; }
+  Optimizer* optimizer_;
+  std::vector<double> base_;
+  std::int64_t t_ = 0;
+};
+
+// base * gamma^floor(t / step_size)
+class LEVIN_API StepLR final : public Scheduler {
+ public:
+  StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma = 0.1);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::int64_t step_size_;
+  double gamma_;
+};
+// base * gamma^(milestones <= t)
+class LEVIN_API MultiStepLR final : public Scheduler {
+ public:
+  MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::vector<std::int64_t> milestones_;
+  double gamma_;
+};
+// base * gamma^t
+class LEVIN_API ExponentialLR final : public Scheduler {
+ public:
+  ExponentialLR(Optimizer& optimizer, double gamma);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  double gamma_;
+};
+// eta_min + (base - eta_min) (1 + cos(pi t / t_max)) / 2. Loshchilov & Hutter, SGDR, 2017, without restarts.
+class LEVIN_API CosineAnnealingLR final : public Scheduler {
+ public:
+  CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min = 0);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::int64_t t_max_;
+  double eta_min_;
+};
+// The same, started again after t_0 steps, then t_0 t_mult, t_0 t_mult^2, ...
+class LEVIN_API CosineAnnealingWarmRestarts final : public Scheduler {
+ public:
+  CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult = 1, double eta_min = 0);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::int64_t t_0_, t_mult_;
+  double eta_min_;
+};
+// base * (start + (end - start) min(t, total_iters) / total_iters): a linear warm-up.
+class LEVIN_API LinearLR final : public Scheduler {
+ public:
+  LinearLR(Optimizer& optimizer, double start_factor, double end_factor, std::int64_t total_iters);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  double start_, end_;
+  std::int64_t total_;
+};
+// base * (1 - min(t, total_iters) / total_iters)^power
+class LEVIN_API PolynomialLR final : public Scheduler {
+ public:
+  PolynomialLR(Optimizer& optimizer, std::int64_t total_iters, double power = 1);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::int64_t total_;
+  double power_;
+};
+// base * factor(t)
+class LEVIN_API LambdaLR final : public Scheduler {
+ public:
+  LambdaLR(Optimizer& optimizer, Function<double(std::int64_t t)> factor);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  Function<double(std::int64_t)> factor_;
+};
+enum class Anneal : std::uint8_t { cosine, linear };
+struct OneCycleOptions {
+  double max_lr;
+  std::int64_t total_steps;
+  double pct_start = 0.3;
+  Anneal anneal = Anneal::cosine;
+  bool cycle_momentum = true;
+  double base_momentum = 0.85, max_momentum = 0.95;
+  double div_factor = 25, final_div_factor = 1e4;
+};
+// Up from max_lr / div_factor to max_lr, then down to that start / final_div_factor; momentum the other way round.
+// Smith & Topin, "Super-Convergence", 2018. Throws StateError past total_steps.
+class LEVIN_API OneCycleLR final : public Scheduler {
+ public:
+  OneCycleLR(Optimizer& optimizer, OneCycleOptions options);
+  using Scheduler::step;
+  void step() override;
+  double lr_at(int group, std::int64_t t) const override;
+  [[nodiscard]] double momentum_at(std::int64_t t) const;
+  [[nodiscard]] bool cycles_momentum() const { return options_.cycle_momentum; }
+
+ private:
+  [[nodiscard]] double between(double start, double peak, double end, std::int64_t t) const;
+  void apply_momentum();
+  OneCycleOptions options_;
+};
+enum class PlateauMode : std::uint8_t { min, max };
+enum class ThresholdMode : std::uint8_t { rel, abs };
+struct PlateauOptions {
+  PlateauMode mode = PlateauMode::min;
+  double factor = 0.1;
+  int patience = 10;
+  double threshold = 1e-4;
+  ThresholdMode threshold_mode = ThresholdMode::rel;
+  int cooldown = 0;
+  double min_lr = 0, eps = 1e-8;
+};
+// lr *= factor after more than `patience` calls of step(metric) without improvement. step() without a metric
+// throws StateError.
+class LEVIN_API ReduceLROnPlateau final : public Scheduler {
+ public:
+  explicit ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options = {});
+  void step() override;
+  void step(double metric) override;
+  bool needs_metric() const override { return true; }
+  double lr_at(int group, std::int64_t t) const override;
+  NamedTensors state_dict() const override;
+  void load_state_dict(const NamedTensors& state) override;
+
+ private:
+  PlateauOptions options_;
+  double best_;
+  std::int64_t bad_ = 0, cooling_ = 0;
+};
+// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the
+// optimizer; one that needs a metric or moves the momentum is a ConfigError.
+class LEVIN_API SequentialLR final : public Scheduler {
+ public:
+  SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules,
+               std::vector<std::int64_t> milestones);
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  std::vector<std::unique_ptr<Scheduler>> schedules_;
+  std::vector<std::int64_t> milestones_;
+};
+
+}  // namespace levin::optim

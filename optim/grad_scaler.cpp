@@ -1,0 +1,289 @@
+#include "levin/optim/grad_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "kernels/loss_scale.h"
+#include "levin/stream.h"
+#include "levin/warning.h"
+#include "optim/gradients.h"
+#include "optim/updates.h"
+#include "tensor/runtime.h"
+
+namespace levin::optim {
+namespace {
+
+constexpr double kLargest = std::numeric_limits<float>::max(), kSmallest = std::numeric_limits<float>::min();
+
+void check(const GradScalerOptions& o) {
+  if (!(o.init_scale >= kSmallest && o.init_scale <= kLargest))
+    fail<ConfigError>("grad_scaler: the scale is ", o.init_scale, ", expected a number above 0 that f32 holds");
+  if (!(o.growth_factor > 1 && o.growth_factor <= kLargest))
+    fail<ConfigError>("grad_scaler: growth_factor is ", o.growth_factor, ", expected more than 1");
+  if (!(o.backoff_factor > 0 && o.backoff_factor < 1))
+    fail<ConfigError>("grad_scaler: backoff_factor is ", o.backoff_factor, ", expected above 0 and below 1");
+  if (o.growth_interval < 1)
+    fail<ConfigError>("grad_scaler: growth_interval is ", o.growth_interval, ", expected 1 or more");
+  if (!(o.max_scale >= 0)) fail<ConfigError>("grad_scaler: max_scale is ", o.max_scale, ", expected 0 or more");
+  if (o.max_scale > 0 && o.init_scale > o.max_scale)
+    fail<ConfigError>("grad_scaler: the scale is ", o.init_scale, ", expected at most max_scale, ", o.max_scale);
+}
+
+template <class T>
+Tensor scalar(T value, Device device) {
+  return from_data(std::span<const T>(&value, 1), Shape{}, device);
+}
+// Into the tensor that is there: a recorded step reads its address.
+template <class T>
+void write(Tensor& t, T value) {
+  if (is_capturing(t.device()))
+    fail<CaptureError>("grad_scaler: load_state_dict() writes to the device; load before a step is recorded");
+  if (t.device().is_cpu())
+    *Updates::first<T>(t) = value;
+  else
+    detail::runtime::copy(Updates::first<T>(t), &value, sizeof value, detail::runtime::Copy::to_device,
+                          Stream::current(t.device()));
+  t.get().storage->wrote("grad_scaler");
+}
+
+}  // namespace
+
+struct GradScaler::State {
+  enum class Stage : std::uint8_t { ready, unscaled, stepped };
+  // What is known of an optimizer. Tensors stay where they are: a recorded step writes to them.
+  struct Record {
+    Stage stage = Stage::ready;
+    bool seen = false;  // gradients, since the last update
+    Tensor found_inf, norm, workspace;
+  };
+
+  GradScalerOptions options;  // init_scale is the scale until there is a tensor
+  std::int64_t first_tracker = 0;
+  Tensor scale, tracker, skipped;
+  std::map<const Optimizer*, Record> records;
+
+  [[nodiscard]] kernels::LossScaleRule rule() const {
+    return {options.growth_factor, options.backoff_factor, options.growth_interval,
+            static_cast<float>(options.max_scale > 0 ? std::min(options.max_scale, kLargest) : kLargest)};
+  }
+  [[nodiscard]] const Record& judged(const char* what, const Optimizer& o) const {
+    const auto found = records.find(&o);
+    if (found == records.end() || !found->second.found_inf.defined())
+      fail<StateError>("grad_scaler: ", what, " of optimizer ", o.name(), " is asked for before its first unscale_()");
+    return found->second;
+  }
+};
+
+GradScaler::GradScaler(GradScalerOptions options) : state_(std::make_unique<State>()) {
+  check(options);
+  state_->options = options;
+}
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+bool GradScaler::enabled() const { return state_->options.enabled; }
+
+Tensor GradScaler::scale(Device device) {
+  State& s = *state_;
+  if (!s.scale.defined()) {
+    s.scale = scalar(s.options.enabled ? static_cast<float>(s.options.init_scale) : 1.0f, device);
+    s.tracker = scalar(s.first_tracker, device);
+    s.skipped = scalar(std::int64_t{0}, device);
+  }
+  if (s.scale.device() != device)
+    fail<DeviceError>("grad_scaler: the scale is asked for on ", device, ", it lives on ", s.scale.device(),
+                      "; give each device a scaler of its own");
+  return s.scale;
+}
+
+void GradScaler::unscale_(Optimizer& optimizer) {
+  State& s = *state_;
+  if (!s.options.enabled) return;
+  optimizer.check_skippable();
+  const std::string of = std::string(" (optimizer ") + optimizer.name() + ")";
+  State::Record& r = s.records[&optimizer];
+  if (r.stage == State::Stage::unscaled)
+    fail<StateError>("grad_scaler: unscale_() was already called since the last update()", of);
+  if (r.stage == State::Stage::stepped) fail<StateError>("grad_scaler: unscale_() is called after step()", of);
+  if (!s.scale.defined())
+    fail<StateError>("grad_scaler: unscale_() is called before scale()", of,
+                     ": the loss was not multiplied with the scale");
+  const Parameters parameters = optimizer.parameters();
+  for (const ParamRef& p : parameters) {
+    const Tensor g = p.value->grad();
+    if (!g.defined()) continue;
+    if (g.dtype() == DType::f16 || g.dtype() == DType::bf16)
+      fail<DataError>("grad_scaler: the gradient of ", p.name, " is ", g.dtype(),
+                      ", expected f32 or f64; keep parameters f32 and compute under Autocast");
+    if (g.device() != s.scale.device())
+      fail<DeviceError>("grad_scaler: the gradient of ", p.name, " is on ", g.device(), ", the scale on ",
+                        s.scale.device(), "; give each device a scaler of its own");
+  }
+  const Gradients gradients("grad_scaler", parameters, "unscale_");
+  r.stage = State::Stage::unscaled;
+  r.seen = !gradients.empty();
+  if (!r.seen) return;
+  const Device device = s.scale.device();
+  if (!r.found_inf.defined() || r.found_inf.device() != device) {
+    r.found_inf = scalar(0.0f, device);
+    r.norm = scalar(0.0, device);
+  }
+  float* const found = Updates::first<float>(r.found_inf);
+  double* const norm = Updates::first<double>(r.norm);
+  const float* const scale = Updates::first<float>(s.scale);
+  r.found_inf.get().storage->wrote("unscale_");
+  r.norm.get().storage->wrote("unscale_");
+#if LEVIN_LAUNCHES
+  if (device.launches()) {
+    const std::int64_t doubles = kernels::unscale_workspace(gradients.slots());
+    if (!r.workspace.defined() || r.workspace.device() != device || r.workspace.numel() != doubles)
+      r.workspace = empty({doubles}, device, DType::f64);
+    kernels::unscale_on_device({Stream::current(device)}, gradients.slots(), scale, Updates::first<double>(r.workspace),
+                               found, norm);
+    return;
+  }
+#endif
+  const kernels::Cpu on;
+  double squares = 0;
+  bool finite = true;
+  gradients.each([&]<class T>(T* g, std::int64_t n) {
+    kernels::cpu::scale(on, g, n, 1.0 / static_cast<double>(*scale));
+    const double part = kernels::cpu::squared_sum(on, g, n);
+    squares += part;
+    // In double no finite f32 overflows; a f64 gradient may, and then its largest element tells.
+    if (!std::isfinite(part))
+      finite = finite && std::is_same_v<T, double> &&
+               std::isfinite(kernels::cpu::power_sum(on, g, n, std::numeric_limits<double>::infinity()));
+  });
+  *found = finite ? 0.0f : 1.0f;
+  *norm = std::sqrt(squares);
+}
+
+void GradScaler::step(Optimizer& optimizer) {
+  State& s = *state_;
+  if (!s.options.enabled) return optimizer.step();
+  optimizer.check_skippable();
+  State::Record& r = s.records[&optimizer];
+  if (r.stage == State::Stage::stepped)
+    fail<StateError>("grad_scaler: step() was already called since the last update() (optimizer ", optimizer.name(),
+                     ")");
+  if (r.stage == State::Stage::ready) unscale_(optimizer);
+  if (!r.seen)
+    fail<StateError>("grad_scaler: no inf checks were recorded for optimizer ", optimizer.name(),
+                     ": none of its parameters has a gradient; call backward() first");
+  optimizer.step_unless(r.found_inf);
+  r.stage = State::Stage::stepped;
+}
+
+void GradScaler::update() {
+  State& s = *state_;
+  if (!s.options.enabled) return;
+  kernels::Verdicts verdicts;
+  for (const auto& [optimizer, r] : s.records) {
+    if (!r.seen) continue;
+    if (verdicts.count == kernels::Verdicts::kMost)
+      fail<ConfigError>("grad_scaler: more than ", verdicts.count, " optimizers took part in an update");
+    verdicts.found[verdicts.count] = Updates::first<float>(r.found_inf);
+    verdicts.stepped[verdicts.count++] = r.stage == State::Stage::stepped;
+  }
+  if (verdicts.count == 0)
+    fail<StateError>("grad_scaler: no inf checks were recorded prior to update(); call step() or unscale_() first");
+  for (auto& [optimizer, r] : s.records) {
+    r.stage = State::Stage::ready;
+    r.seen = false;
+  }
+  float* const scale = Updates::first<float>(s.scale);
+  std::int64_t *const tracker = Updates::first<std::int64_t>(s.tracker), *const skipped =
+                                                                             Updates::first<std::int64_t>(s.skipped);
+  for (Tensor* t : {&s.scale, &s.tracker, &s.skipped}) t->get().storage->wrote("grad_scaler");
+#if LEVIN_LAUNCHES
+  if (const Device device = s.scale.device(); device.launches()) {
+    kernels::update_scale_on_device({Stream::current(device)}, verdicts, s.rule(), {scale, tracker, skipped});
+    return;
+  }
+#endif
+  bool any = false;
+  for (int k = 0; k < verdicts.count; ++k) {
+    if (*verdicts.found[k] == 0) continue;
+    any = true;
+    *skipped += verdicts.stepped[k] ? 1 : 0;
+  }
+  kernels::next_scale(s.rule(), any, *scale, *tracker);
+}
+
+Tensor GradScaler::found_inf(const Optimizer& optimizer) const {
+  return state_->judged("found_inf", optimizer).found_inf;
+}
+Tensor GradScaler::grad_norm(const Optimizer& optimizer) const { return state_->judged("grad_norm", optimizer).norm; }
+
+double GradScaler::get_scale() const {
+  const State& s = *state_;
+  if (s.scale.defined()) return s.scale.item();
+  return s.options.enabled ? static_cast<double>(static_cast<float>(s.options.init_scale)) : 1;
+}
+std::int64_t GradScaler::growth_tracker() const {
+  return state_->tracker.defined() ? state_->tracker.item<std::int64_t>() : state_->first_tracker;
+}
+std::int64_t GradScaler::skipped_steps() const {
+  return state_->skipped.defined() ? state_->skipped.item<std::int64_t>() : 0;
+}
+
+NamedTensors GradScaler::state_dict() const {
+  const GradScalerOptions& o = state_->options;
+  if (!o.enabled) return {};
+  const auto number = [](auto x) { return tensor({x}, Device::cpu()); };
+  return {{"scale", number(get_scale())},
+          {"growth_factor", number(o.growth_factor)},
+          {"backoff_factor", number(o.backoff_factor)},
+          {"growth_interval", number(o.growth_interval)},
+          {"growth_tracker", number(growth_tracker())}};
+}
+
+void GradScaler::load_state_dict(const NamedTensors& state) {
+  State& s = *state_;
+  if (!s.options.enabled) {
+    if (!state.empty())
+      warn("W-AMP-STATE-IGNORED", WarningCategory::user,
+           "grad_scaler: a state is loaded into a scaler that is not enabled; it is ignored");
+    return;
+  }
+  if (state.empty()) {
+    warn("W-AMP-STATE-MISSING", WarningCategory::user,
+         "grad_scaler: there is no state to load (it was saved without loss scaling); the scale starts as its options "
+         "say");
+    return;
+  }
+  std::size_t used = 0;
+  const auto find = [&](const char* key, DType dtype) -> const Tensor& {
+    for (const auto& [name, value] : state) {
+      if (name != key) continue;
+      if (value.dtype() != dtype || value.numel() != 1)
+        fail<ConfigError>("grad_scaler: state ", key, " is ", value, ", expected one element of ", dtype);
+      ++used;
+      return value;
+    }
+    fail<ConfigError>("grad_scaler: state has no ", key, "; it was not saved by a GradScaler");
+  };
+  GradScalerOptions o = s.options;
+  o.init_scale = find("scale", DType::f64).item();
+  o.growth_factor = find("growth_factor", DType::f64).item();
+  o.backoff_factor = find("backoff_factor", DType::f64).item();
+  o.growth_interval = find("growth_interval", DType::i64).item<std::int64_t>();
+  const auto tracker = find("growth_tracker", DType::i64).item<std::int64_t>();
+  if (tracker < 0) fail<ConfigError>("grad_scaler: state growth_tracker is ", tracker, ", expected 0 or more");
+  if (used != state.size())
+    fail<ConfigError>("grad_scaler: the state has ", state.size(), " entries, expected ", used,
+                      "; it was not saved by a GradScaler");
+  check(o);
+  if (s.scale.defined()) {
+    write(s.scale, static_cast<float>(o.init_scale));
+    write(s.tracker, tracker);
+  }
+  s.options = o;
+  s.first_tracker = tracker;
+}
+
+}  // namespace levin::optim
