@@ -50,8 +50,8 @@ class GraphRandom {
   struct Entry {
     std::shared_ptr<GeneratorCell> cell;
     std::uint64_t* words;
-    RandomRange base;            // when the recording met it; how far a replay goes, or to where, once it ended
-    std::int64_t source = -1;    // the entry whose state a replay's end counts from; -1: it is the same each time
+    RandomRange base;          // when the recording met it; how far a replay goes, or to where, once it ended
+    std::int64_t source = -1;  // the entry whose state a replay's end counts from; -1: it is the same each time
   };
   std::uint64_t* next_words();
   std::vector<Entry> entries_;

@@ -28,8 +28,7 @@ void set_words(std::uint64_t* to, const Words& words, Stream stream) {
   if (before != stream.device().index()) (void)cudaSetDevice(before);
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();
-  fail<CudaError>("launch: setting words of a graph failed: ", cudaGetErrorString(code),
-                  late_error_hint(code));
+  fail<CudaError>("launch: setting words of a graph failed: ", cudaGetErrorString(code), late_error_hint(code));
 }
 
 }  // namespace levin::detail::runtime

@@ -58,12 +58,21 @@ TEST_CASE("every random op draws in a replayed graph what it draws when called")
   DEVICE_OR_SKIP();
   const Tensor p = rand({50}, *std::make_unique<Generator>(3), device);
   const std::pair<std::string, Step> ops[] = {
-      {"rand", [&](Generator& g) { return Tensors{rand({9}, g, device), rand({130}, g, device, DType::f64)}; }},
-      {"randn", [&](Generator& g) { return Tensors{randn({33}, g, device), randn({6}, g, device, DType::bf16)}; }},
+      {"rand",
+       [&](Generator& g) {
+         return Tensors{rand({9}, g, device), rand({130}, g, device, DType::f64)};
+       }},
+      {"randn",
+       [&](Generator& g) {
+         return Tensors{randn({33}, g, device), randn({6}, g, device, DType::bf16)};
+       }},
       {"randint", [&](Generator& g) { return Tensors{randint(-5, 90, {21}, g, device, DType::i64)}; }},
       {"randperm", [&](Generator& g) { return Tensors{randperm(1500, g, device)}; }},
       {"bernoulli", [&](Generator& g) { return Tensors{bernoulli(p, g)}; }},
-      {"dropout", [&](Generator& g) { return Tensors{dropout(p, 0.5, g), dropout(p, 0.1, g)}; }},
+      {"dropout",
+       [&](Generator& g) {
+         return Tensors{dropout(p, 0.5, g), dropout(p, 0.1, g)};
+       }},
   };
   for (const auto& [name, step] : ops) {
     CAPTURE(name);

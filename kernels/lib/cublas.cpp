@@ -5,9 +5,11 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <source_location>
 
 #include "kernels/gemm_library.h"
 #include "levin/error.h"
+#include "tensor/runtime.h"
 
 namespace levin::kernels::lib {
 namespace {
@@ -136,6 +138,7 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
                      plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d, plan.d,
                      &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle())),
       "cublasLtMatmul");
+  levin::detail::launched(stream, std::source_location::current());
   return true;
 }
 
