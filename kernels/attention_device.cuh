@@ -27,6 +27,7 @@ struct AttentionRows {
 };
 
 inline constexpr int64_t kWidestHead = 128;
+inline constexpr float kLog2e = 1.44269504088896340736f;  // exponentials are powers of 2
 inline constexpr int kAttentionTile = 64, kAttentionThreads = 128;
 template <int kWidth>
 inline constexpr int kAttentionNumbers = kAttentionTile*(kWidth + 8);  // of a tile of q, k or v
@@ -48,6 +49,43 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   v[0] = T(low);
   v[1] = T(high);
   return bit_cast<uint32_t>(v);
+}
+// Two neighbouring [16, 8] sums as the left operand [16, 16] of a product.
+template <class T>
+__device__ __forceinline__ void pack_left(uint32_t (&to)[4], const float (&left)[4], const float (&right)[4]) {
+  to[0] = packed<T>(left[0], left[1]);
+  to[1] = packed<T>(left[2], left[3]);
+  to[2] = packed<T>(right[0], right[1]);
+  to[3] = packed<T>(right[2], right[3]);
+}
+
+// A warp's [16, kWidth] sums, times a factor for rows g and one for rows g + 8, to contiguous lines of `width`, of which
+// `left` are there. `rows` is its own shared memory, 16 rows of kWidth + 8: memory is then written 16 bytes a lane.
+template <class T, int kWidth>
+__device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth / 8][4], float factor, float factor8,
+                                            T* to, int64_t left, int64_t width) {
+  constexpr int kPitch = kWidth + 8;
+  const int lane = int(threadIdx.x) % 32;
+  T* const own = rows + lane / 4 * kPitch + lane % 4 * 2;
+  __syncwarp();
+#pragma unroll
+  for (int d = 0; d < kWidth / 8; ++d) {
+    store(own + d * 8, bit_cast<Vec<T, 2>>(packed<T>(sums[d][0] * factor, sums[d][1] * factor)));
+    store(own + 8 * kPitch + d * 8, bit_cast<Vec<T, 2>>(packed<T>(sums[d][2] * factor8, sums[d][3] * factor8)));
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int id = lane; id < 16 * (kWidth / 8); id += 32) {
+    const int row = id / (kWidth / 8), col = id % (kWidth / 8) * 8;
+    if (row >= left || col >= width) continue;
+    const Vec<T> v = load<8>(rows + row * kPitch + col);
+    T* const at = to + row * width + col;
+    if (width % 8 == 0) {
+      store(at, v);
+    } else {
+      for (int e = 0; e < 8 && col + e < width; ++e) at[e] = rows[row * kPitch + col + e];
+    }
+  }
 }
 
 // Grid: x and y count batches and blocks of rows, the last rows first: with causal they have the most to do.
@@ -91,7 +129,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   fetch(v, 0, tile_v(0));
   cp_async_commit();
 
-  const float scale = s.scale * 1.44269504088896340736f;  // log2(e): exponentials are powers of 2
+  const float scale = s.scale * kLog2e;
   uint32_t fq[kWidth / 16][4];
   float sums[kWidth / 8][4] = {};
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // of rows g and g + 8
@@ -163,9 +201,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
     const T* const at_v = tile_v(j) + place_v;
 #pragma unroll
     for (int c = 0; c < kTile / 16; ++c) {
-      const uint32_t weights[4] = {
-          packed<T>(scores[2 * c][0], scores[2 * c][1]), packed<T>(scores[2 * c][2], scores[2 * c][3]),
-          packed<T>(scores[2 * c + 1][0], scores[2 * c + 1][1]), packed<T>(scores[2 * c + 1][2], scores[2 * c + 1][3])};
+      uint32_t weights[4];
+      pack_left<T>(weights, scores[2 * c], scores[2 * c + 1]);
 #pragma unroll
       for (int d = 0; d < kWidth / 16; ++d) {
         uint32_t fv[4];
@@ -178,47 +215,47 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
   cp_async_wait<0>();
 
+  float share[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = first + warp * 16 + lane / 4 + r * 8;
     const float all = row_sum(total[r]);
-    if (row >= s.rows) continue;
-    if (lane % 4 == 0) lse[b * s.rows + row] = (most[r] + log2f(all)) * 0.693147180559945309417f;
-    T* const to = y + (b * s.rows + row) * s.out_width;
-    const float share = 1 / all;
-#pragma unroll
-    for (int d = 0; d < kWidth / 8; ++d) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int col = d * 8 + lane % 4 * 2 + e;
-        if (col < s.out_width) to[col] = T(sums[d][2 * r + e] * share);
-      }
-    }
+    share[r] = 1 / all;
+    if (row < s.rows && lane % 4 == 0) lse[b * s.rows + row] = (most[r] + log2f(all)) / kLog2e;
   }
+  const int64_t row = first + warp * 16;
+  write_strip<T, kWidth>(tile_q + warp * 16 * kPitch, sums, share[0], share[1], y + (b * s.rows + row) * s.out_width,
+                         s.rows - row, s.out_width);
 }
 
-template <class T, int kWidth>
-void launch_attention(const Gpu& on, const AttentionRows& s, const Lines<T, true>& q, const Lines<T, true>& k,
-                      const Lines<T, true>& v, const Strided<3>& batch, T* y, float* lse) {
-  const int64_t blocks = s.batches * ((s.rows + kAttentionTile - 1) / kAttentionTile);
-  if (blocks == 0) return;
+// Blocks of `per_block` lines of each batch.
+[[nodiscard]] inline Grid attention_grid(int64_t batches, int64_t lines, int64_t per_block, unsigned shared) {
+  const int64_t blocks = batches * ((lines + per_block - 1) / per_block);
   constexpr int64_t kAcross = int64_t{1} << 30;
-  const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(blocks, kAcross)), blocks_for(blocks, kAcross)),
-                  .threads = kAttentionThreads,
-                  .shared = kAttentionBytes<kWidth>};
-  on.launch(attention_rows<T, kWidth>, grid, s, q, k, v, batch, y, lse);
+  return {.blocks = dim3(static_cast<unsigned>(std::min(blocks, kAcross)), blocks_for(blocks, kAcross)),
+          .threads = kAttentionThreads,
+          .shared = shared};
+}
+
+// f(width as a constant), the least that both widths of a head fit in.
+template <class F>
+void with_head_width(const AttentionRows& s, F&& f) {
+  const int64_t width = std::max(s.width, s.out_width);
+  if (width <= 32)
+    f(std::integral_constant<int, 32>{});
+  else if (width <= 64)
+    f(std::integral_constant<int, 64>{});
+  else
+    f(std::integral_constant<int, 128>{});
 }
 
 template <class T>
 void attention(const Gpu& on, const AttentionRows& s, const Lines<T, true>& q, const Lines<T, true>& k,
                const Lines<T, true>& v, const Strided<3>& batch, T* y, float* lse) {
-  const int64_t width = std::max(s.width, s.out_width);
-  if (width <= 32)
-    launch_attention<T, 32>(on, s, q, k, v, batch, y, lse);
-  else if (width <= 64)
-    launch_attention<T, 64>(on, s, q, k, v, batch, y, lse);
-  else
-    launch_attention<T, 128>(on, s, q, k, v, batch, y, lse);
+  with_head_width(s, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+    on.launch(attention_rows<T, kWidth>, attention_grid(s.batches, s.rows, kAttentionTile, kAttentionBytes<kWidth>), s,
+              q, k, v, batch, y, lse);
+  });
 }
 
 }  // namespace levin::kernels::gpu

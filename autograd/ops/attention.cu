@@ -1,6 +1,6 @@
 // Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1.
-// Without mask and dropout it is a fused op; with them it is written in public ops. Devices have the fused forward for
-// 16-bit floats and heads of up to 128, and the rest of it in public ops.
+// Without mask and dropout it is a fused op; with them it is written in public ops. Devices have the fused op for
+// 16-bit floats and heads of up to 128, and the rest in public ops.
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -9,7 +9,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "kernels/attention.cuh"
-#include "kernels/attention_device.cuh"
+#include "kernels/attention_backward_device.cuh"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -77,26 +77,52 @@ kernels::gpu::Lines<T, true> lines(const Tensor& t, const Shape& batch, std::int
   }
   return l;
 }
+kernels::gpu::AttentionRows rows_of(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v) {
+  return {.batches = form.batch.numel(),
+          .rows = q.size(-2),
+          .cols = k.size(-2),
+          .width = q.size(-1),
+          .out_width = v.size(-1),
+          .scale = static_cast<float>(form.scale),
+          .causal = form.causal};
+}
+// f(steps of the tensors' batches, their matrices...).
+template <class T, class... Tensors, class F>
+void with_lines(const Shape& batch, F&& f, const Tensors&... t) {
+  kernels::Strided<static_cast<int>(sizeof...(t))> at;
+  at.rank = std::max(1, batch.rank());
+  for (int d = 0; d < batch.rank(); ++d) at.sizes[d] = kernels::Divider(batch[d]);
+  [&]<std::size_t... K>(std::index_sequence<K...>) { f(at, lines<T>(t, batch, at.steps[K])...); }
+  (std::index_sequence_for<Tensors...>{});
+}
 template <class T>
 void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
                const Tensor& lse) {
   if (y.numel() == 0) return;
-  const Shape& batch = form.batch;
-  kernels::Strided<3> at;
-  const auto q_lines = lines<T>(q, batch, at.steps[0]), k_lines = lines<T>(k, batch, at.steps[1]),
-             v_lines = lines<T>(v, batch, at.steps[2]);
-  at.rank = std::max(1, batch.rank());
-  for (int d = 0; d < batch.rank(); ++d) at.sizes[d] = kernels::Divider(batch[d]);
-  const kernels::gpu::AttentionRows s{.batches = batch.numel(),
-                                      .rows = q.size(-2),
-                                      .cols = k.size(-2),
-                                      .width = q.size(-1),
-                                      .out_width = v.size(-1),
-                                      .scale = static_cast<float>(form.scale),
-                                      .causal = form.causal};
-  kernels::gpu::attention(on, s, q_lines, k_lines, v_lines, at, ptr<T>(y), ptr<float>(lse));
+  with_lines<T>(
+      form.batch,
+      [&](const auto& at, const auto&... in) {
+        kernels::gpu::attention(on, rows_of(form, q, k, v), in..., at, ptr<T>(y), ptr<float>(lse));
+      },
+      q, k, v);
 }
-// Whether a device has the fused forward.
+template <class T>
+void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const Tensor& y, const Tensor& lse, const std::array<Tensor, 3>& out) {
+  if (form.batch.numel() == 0) return;
+  const Tensor terms = empty(form.batch.inserted(form.batch.rank(), q.size(-2)), q.device(), DType::f64);
+  static_assert(sizeof(kernels::gpu::RowTerms) == sizeof(double));
+  with_lines<T>(
+      form.batch,
+      [&](const auto& at, const auto&... in) {
+        kernels::gpu::attention_backward<T>(on, rows_of(form, q, k, v), in..., at, ptr<const T>(y),
+                                            ptr<const float>(lse),
+                                            reinterpret_cast<kernels::gpu::RowTerms*>(ptr<double>(terms)),
+                                            ptr<T>(out[0]), ptr<T>(out[1]), ptr<T>(out[2]));
+      },
+      q, k, v, gy);
+}
+// Whether a device has the fused op.
 bool fits_device(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto head = [](const Tensor& t) { return t.size(-1) >= 1 && t.size(-1) <= kernels::gpu::kWidestHead; };
   const bool lowered = detail::mode().autocast && q.dtype() == DType::f32;  // the op will see 16 bits
@@ -125,17 +151,20 @@ struct AttentionBackward {
     const auto like = [&](const Tensor& t) {
       return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
     };
-    if (gy_.device().launches()) return reference({gy_, q_, k_, v_}, form);
     std::array<Tensor, 3> out{like(q_), like(k_), like(v_)};
-    dispatch(info, q_, kFloats, [&]<class T>(const Cpu& on, T) {
-      using A = kernels::Accum<T>;
-      const Tensor g = gy_.contiguous();
-      with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
-        kernels::cpu::attention_backward(on, s, ptr<const T>(g), ptr<const T>(q_), ptr<const T>(k_), ptr<const T>(v_),
-                                         ptr<const T>(y), ptr<const A>(lse), ptr<T>(out[0]), ptr<T>(out[1]),
-                                         ptr<T>(out[2]));
-      });
-    });
+    dispatch(info, q_, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          using A = kernels::Accum<T>;
+                          const Tensor g = gy_.contiguous();
+                          with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
+                            kernels::cpu::attention_backward(on, s, ptr<const T>(g), ptr<const T>(q_), ptr<const T>(k_),
+                                                             ptr<const T>(v_), ptr<const T>(y), ptr<const A>(lse),
+                                                             ptr<T>(out[0]), ptr<T>(out[1]), ptr<T>(out[2]));
+                          });
+                        },
+                        [&]<kernels::gpu::TensorCoreHalf T>(const Gpu& on, T) {
+                          attention_backward<T>(on, form, gy_, q_, k_, v_, y, lse, out);
+                        }});
     return out;
   }
   // The definition in public ops: y is a function of the inputs here, so that no derivative is lost.

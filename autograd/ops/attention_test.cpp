@@ -150,6 +150,75 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd lengths and causal, are those of f64") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  struct Case {
+    Shape q, k, v;
+  };
+  for (const Case& c :
+       {Case{{1, 70, 64}, {1, 70, 64}, {1, 70, 64}}, Case{{2, 1, 9, 33}, {1, 2, 81, 33}, {2, 2, 81, 20}},
+        Case{{67, 128}, {130, 128}, {130, 128}}, Case{{150, 96}, {65, 96}, {65, 128}},
+        Case{{2, 131, 32}, {2, 150, 32}, {2, 150, 24}}, Case{{1, 8}, {3, 8}, {3, 5}}}) {
+    for (const Causal causal : {Causal::no, Causal::yes}) {
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        CAPTURE(text(c.q));
+        CAPTURE(text(dtype));
+        CAPTURE(int(causal));
+        Generator g(1);
+        // Every second row is another head's, as a projection leaves them; the gradient comes turned, as from a merge of heads.
+        const auto make = [&](const Shape& s) {
+          const Tensor both = randn(s.with(s.rank() - 2, 2 * s[s.rank() - 2]), g, cpu, DType::f64).to(dtype);
+          return slice(both, -2, 0, both.size(-2), 2);
+        };
+        const Tensors in{make(c.q), make(c.k), make(c.v)};
+        const auto seed_of = [&](const Shape& s) {
+          Generator other(2);
+          return transpose(
+              randn(s.with(s.rank() - 2, s.back()).with(s.rank() - 1, s[s.rank() - 2]), other, cpu, DType::f64)
+                  .to(dtype),
+              -2, -1);
+        };
+        const auto gradients = [&](Device where, DType t) {
+          Tensors x;
+          for (const Tensor& u : in) x.push_back(u.to(where).to(t).detach()), x.back().requires_grad_();
+          const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.causal = causal});
+          Tensors out;
+          for (const Tensor& u : grad(Tensors{y}, x, std::array{seed_of(y.shape()).to(where).to(t)}))
+            out.push_back(u.to(cpu).to(DType::f64));
+          return out;
+        };
+        const Tensors got = gradients(*device, dtype), want = gradients(cpu, DType::f64);
+
+        // Rounded to T: weights, slopes, y (which has rounded weights in it) and the results.
+        const Tensor q = in[0].to(DType::f64), k = in[1].to(DType::f64), v = in[2].to(DType::f64);
+        const double scale = 1 / std::sqrt(double(c.q.back()));
+        Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
+        if (causal == Causal::yes) {
+          const Tensor row = unsqueeze(arange(scores.size(-2), cpu), 1), col = arange(scores.size(-1), cpu);
+          scores = masked_fill(scores, gt(col, row), -inf);
+        }
+        const Tensor w = softmax(scores, -1), gy = seed_of(matmul(w, v).shape()).to(DType::f64);
+        const Tensor mean_error = sum(abs(gy) * matmul(w, abs(v)), -1, KeepDim::yes) * 2;
+        const Tensor d = matmul(gy, transpose(v, -2, -1));
+        // The unit of T, and f32 sums of up to 150 terms beside it; f16 has steps of 2^-24 however small a number is.
+        const double eps = (dtype == DType::f16 ? 0x1p-11 : 0x1p-9) + 150 * 0x1p-24,
+                     least = dtype == DType::f16 ? 0x1p-25 : 0;
+        const Tensor slope_error = (w * (abs(d - sum(d * w, -1, KeepDim::yes)) + mean_error) * eps + least) * scale;
+        const Tensors bounds{matmul(slope_error, abs(k)), matmul(transpose(slope_error, -2, -1), abs(q)),
+                             matmul(transpose(w * eps + least, -2, -1), abs(gy))};
+        for (std::size_t i = 0; i < 3; ++i) {
+          CAPTURE(i);
+          const Tensor bound = bounds[i].shape() == want[i].shape() ? bounds[i] : sum_to(bounds[i], want[i].shape());
+          // A result of a broadcast batch is rounded once more by its sum.
+          const Tensor allowed = bound * 2 + abs(want[i]) * (2 * eps) + 2 * least;
+          CHECK(all(le(abs(got[i] - want[i]), allowed)).item<bool>());
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("attention of a row that may look at nothing is zero, and so are its gradients") {
   Generator g(1);
   Tensor q = randn({2, 4}, g, cpu, DType::f64), k = randn({3, 4}, g, cpu, DType::f64),
