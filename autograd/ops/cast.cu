@@ -1,9 +1,13 @@
 // Copies: to another dtype, another layout, another device; and writing in place.
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
+#include <type_traits>
 
 #include "autograd/ops/pointwise.h"
+#include "kernels/transpose_device.cuh"
 #include "tensor/runtime.h"
 
 namespace levin {
@@ -28,10 +32,38 @@ struct As {
   }
 };
 
+// Copies of permuted tensors by tiles (Note [Two sides of a transpose]): bits of one dtype, or conversions among the
+// floats that models train in. Whether it has done it.
+template <class To, class From>
+bool by_tiles(const Gpu& on, const Tensor& out, const Tensor& x) {
+  constexpr bool kSame = std::is_same_v<To, From>;
+  constexpr auto trains = []<class T>(T) { return std::is_same_v<Wide<T>, float>; };
+  if constexpr (kSame || (trains(To{}) && trains(From{}))) {
+    kernels::PointwisePlan plan;
+    add_to(plan, out.shape(), out);
+    add_to(plan, out.shape(), x);
+    plan.collapse();
+    if constexpr (kSame) {
+      using Bits = std::tuple_element_t<std::bit_width(sizeof(To)) - 1,
+                                        std::tuple<std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>>;
+      return kernels::gpu::transposed(on, plan, reinterpret_cast<Bits*>(ptr<To>(out)),
+                                      reinterpret_cast<const Bits*>(ptr<const From>(x)));
+    } else {
+      return kernels::gpu::transposed(on, plan, ptr<To>(out), ptr<const From>(x));
+    }
+  }
+  return false;
+}
+
 // out = x, converted to out's dtype and broadcast to its shape.
 void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
   dispatch(info, x, kAll, [&]<class From>(const auto& on, From) {
-    dispatch_dtype(info, out, kAll, [&]<class To>(To) { run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x); });
+    dispatch_dtype(info, out, kAll, [&]<class To>(To) {
+      if constexpr (std::is_same_v<decltype(on), const Gpu&>) {
+        if (by_tiles<To, From>(on, out, x)) return;
+      }
+      run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x);
+    });
   });
 }
 
