@@ -108,11 +108,19 @@ struct Images {
   }
 };
 
-// [C / G * kh * kw, N * P * Q]: what each tap sees at each output pixel. Chunks are neighbouring output pixels.
-template <class T, bool kAlongK_>
-struct Windows {
+// What operands share that collect a chunk element by element.
+template <class Self, class T, bool kAlongK_>
+struct Collected {
   using Element = T;
   static constexpr bool kAlongK = kAlongK_;
+  __device__ __forceinline__ void put(T* shared, int64_t line, int64_t k) const {
+    store(shared, static_cast<const Self*>(this)->get(line, k));
+  }
+};
+
+// [C / G * kh * kw, N * P * Q]: what each tap sees at each output pixel. Chunks are neighbouring output pixels.
+template <class T, bool kAlongK_>
+struct Windows : Collected<Windows<T, kAlongK_>, T, kAlongK_> {
   const T* p;
   ConvShape s;
   Grid3 taps, pixels;
@@ -127,7 +135,7 @@ struct Windows {
         all_pixels(s.batch * s.pixels()) {}
 
   __device__ __forceinline__ Chunk<T> get(int64_t line, int64_t k) const {
-    const int64_t tap = kAlongK ? line : k, pixel = kAlongK ? k : line;
+    const int64_t tap = kAlongK_ ? line : k, pixel = kAlongK_ ? k : line;
     Chunk<T> to = no_elements<T>();
     if (tap >= all_taps || pixel >= all_pixels) return to;
     const Place at(taps, tap);
@@ -143,14 +151,11 @@ struct Windows {
     }
     return to;
   }
-  __device__ __forceinline__ void put(T* shared, int64_t line, int64_t k) const { store(shared, get(line, k)); }
 };
 
 // [O / G * kh * kw, N * H * W]: what each tap gave to each input pixel. Chunks are neighbouring input pixels.
 template <class T>
-struct Spread {
-  using Element = T;
-  static constexpr bool kAlongK = false;
+struct Spread : Collected<Spread<T>, T, false> {
   const T* p;
   ConvShape s;
   Grid3 taps, pixels;
@@ -188,14 +193,11 @@ struct Spread {
     }
     return to;
   }
-  __device__ __forceinline__ void put(T* shared, int64_t line, int64_t k) const { store(shared, get(line, k)); }
 };
 
 // [C / G, O / G * kh * kw] of weights [O / G, C / G, kh * kw].
 template <class T>
-struct TurnedWeights {
-  using Element = T;
-  static constexpr bool kAlongK = true;
+struct TurnedWeights : Collected<TurnedWeights<T>, T, true> {
   const T* p;
   int64_t channels, depth, taps;
   Divider per_filter;
@@ -217,7 +219,6 @@ struct TurnedWeights {
     }
     return to;
   }
-  __device__ __forceinline__ void put(T* shared, int64_t line, int64_t k) const { store(shared, get(line, k)); }
 };
 
 // Groups lie so far apart in a, b and c.

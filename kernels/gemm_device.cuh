@@ -288,6 +288,18 @@ inline constexpr unsigned kMmaBytes = kMmaStages * 2 *
 template <int kTile>
 inline constexpr int kMmaThreads = kTile == 128 ? 256 : 128;
 
+// Fragments of 16 lines each, from `line` on, and of 16 of k, from where this lane's address begins.
+template <bool kAlongK, int kPitch, class T, int kCount>
+__device__ __forceinline__ void load_fragments(uint32_t (&to)[kCount][4], const T* tile, int line, int k) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kAlongK)
+      ldmatrix_x4(to[i], tile + (line + i * 16) * kPitch + k);
+    else
+      ldmatrix_x4_trans(to[i], tile + k * kPitch + line + i * 16);
+  }
+}
+
 // The same grid; kMmaThreads<kTile> threads, kMmaBytes of dynamic shared memory.
 template <class T, int kTile, class A, class B>
 __global__ void __launch_bounds__(kMmaThreads<kTile>)
@@ -344,22 +356,8 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
 #pragma unroll
     for (int kk = 0; kk < kDepth; kk += 16) {
       uint32_t fa[kRows / 16][4], fb[kCols / 16][4];
-#pragma unroll
-      for (int r = 0; r < kRows / 16; ++r) {
-        const int line = row0 + r * 16;
-        if constexpr (A::kAlongK)
-          ldmatrix_x4(fa[r], tile_a + line * kPitchA + kk + place_a);
-        else
-          ldmatrix_x4_trans(fa[r], tile_a + kk * kPitchA + line + place_a);
-      }
-#pragma unroll
-      for (int c = 0; c < kCols / 16; ++c) {
-        const int line = col0 + c * 16;
-        if constexpr (B::kAlongK)
-          ldmatrix_x4(fb[c], tile_b + line * kPitchB + kk + place_b);
-        else
-          ldmatrix_x4_trans(fb[c], tile_b + kk * kPitchB + line + place_b);
-      }
+      load_fragments<A::kAlongK, kPitchA>(fa, tile_a + place_a, row0, kk);
+      load_fragments<B::kAlongK, kPitchB>(fb, tile_b + place_b, col0, kk);
 #pragma unroll
       for (int r = 0; r < kRows / 16; ++r) {
 #pragma unroll
