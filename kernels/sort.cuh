@@ -11,7 +11,7 @@
 //
 // Note [Sorting on a GPU]
 // Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kOrderTile
-// items in shared memory by a bitonic network; longer lines are merged from sorted runs, two by two: each block makes
+// items in shared memory by a bitonic network, or several short lines beside each other; longer lines are merged from sorted runs, two by two: each block makes
 // one tile of a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared
 // memory. For a small k only the first k of every tile go on to the next round.
 #include <algorithm>
@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kernels/cpu.h"
+#include "kernels/device/strided.cuh"
 #include "kernels/gpu.h"
 #include "kernels/hd.h"
 #include "levin/dtype.h"
@@ -201,6 +202,7 @@ struct SortLines {
   std::int64_t* indices;
   std::int64_t n, inner, count;  // the first `count` of each line's order are written
   bool descending;
+  Divider per_inner = Divider(inner);
 
   // One of them: its elements are x[k * inner], its results stand at to[k * inner].
   struct Line {
@@ -219,21 +221,21 @@ struct SortLines {
     }
   };
   __device__ Line line(std::int64_t l) const {
-    const std::int64_t o = l / inner, rest = l - o * inner, to = o * count * inner + rest;
+    const std::int64_t o = per_inner.quotient(l), rest = l - o * inner, to = o * count * inner + rest;
     return {x + o * n * inner + rest, values + to, indices + to, inner, descending};
   }
   // Behind every item.
   __device__ static SortItem<T> last() { return {std::numeric_limits<sort_detail::Key<T>>::max(), 0xffffffffu}; }
 };
 
-// Sorts `size` (a power of two) shared items; all threads of the block call.
+// Sorts each `size` of `total` shared items, both powers of two; all threads of the block call.
 template <class I>
-__device__ void sort_shared(I* items, int size) {
+__device__ void sort_shared(I* items, int size, int total) {
   for (int run = 2; run <= size; run *= 2) {
     for (int apart = run / 2; apart > 0; apart /= 2) {
-      for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += static_cast<int>(blockDim.x)) {
+      for (int pair = static_cast<int>(threadIdx.x); pair < total / 2; pair += static_cast<int>(blockDim.x)) {
         const int low = 2 * pair - (pair & (apart - 1)), high = low + apart;
-        const bool up = (low & run) == 0;
+        const bool up = (low & (size - 1) & run) == 0;
         const I a = items[low], b = items[high];
         if ((b < a) == up) {
           items[low] = b;
@@ -247,28 +249,37 @@ __device__ void sort_shared(I* items, int size) {
 
 // Sorts tiles of at most kOrderTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile
 // go to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is
-// 1. size: the power of two that a tile is filled up to.
+// 1. size: the power of two that a tile is filled up to; a block has the same tile of `together` lines (a power of two).
 template <class T>
 __global__ void __launch_bounds__(kOrderThreads)
-    sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size,
+    sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size, int together,
                std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
   LEVIN_SHARED(SortItem<T>, items, kOrderTile);
-  const std::int64_t tiles = (m + kOrderTile - 1) / kOrderTile;
-  for (std::int64_t t = blockIdx.x; t < count * tiles; t += gridDim.x) {
-    const std::int64_t l = t / tiles, tile = t - l * tiles, first = tile * kOrderTile;
-    const auto line = lines.line(l);
+  const std::int64_t tiles = (m + kOrderTile - 1) / kOrderTile, groups = (count + together - 1) / together;
+  const int total = size * together, threads = static_cast<int>(blockDim.x);
+  for (std::int64_t t = blockIdx.x; t < groups * tiles; t += gridDim.x) {
+    const std::int64_t group = t / tiles, tile = t - group * tiles, first = tile * kOrderTile;
     const int own = static_cast<int>(m - first < kOrderTile ? m - first : kOrderTile);
-    for (int i = static_cast<int>(threadIdx.x); i < size; i += static_cast<int>(blockDim.x)) {
-      items[i] = i >= own ? lines.last() : from ? from[l * m + first + i] : line.item(first + i);
+    const int given = static_cast<int>(keep < own ? keep : own);
+    // Neighbouring threads take neighbours in memory.
+    for (int i = static_cast<int>(threadIdx.x); i < total; i += threads) {
+      const int slot = lines.inner == 1 ? i / size : i % together, k = lines.inner == 1 ? i % size : i / together;
+      const std::int64_t l = group * together + slot;
+      SortItem<T> item = lines.last();
+      if (k < own && l < count) item = from ? from[l * m + first + k] : lines.line(l).item(first + k);
+      items[slot * size + k] = item;
     }
     __syncthreads();
-    sort_shared(items, size);
-    const int given = static_cast<int>(keep < own ? keep : own);
-    for (int i = static_cast<int>(threadIdx.x); i < given; i += static_cast<int>(blockDim.x)) {
+    sort_shared(items, size, total);
+    for (int i = static_cast<int>(threadIdx.x); i < total; i += threads) {
+      const int slot = lines.inner == 1 ? i / size : i % together, k = lines.inner == 1 ? i % size : i / together;
+      const std::int64_t l = group * together + slot;
+      if (k >= given || l >= count) continue;
+      const SortItem<T> item = items[slot * size + k];
       if (to) {
-        to[l * to_m + tile * keep + i] = items[i];
+        to[l * to_m + tile * keep + k] = item;
       } else {
-        line.put(i, items[i].at);
+        lines.line(l).put(k, item.at);
       }
     }
     __syncthreads();
@@ -354,9 +365,16 @@ void tiles(const Gpu& on, const SortLines<T>& lines, std::int64_t count, std::in
            std::int64_t keep, SortItem<T>* to, std::int64_t to_m) {
   int size = 2;
   while (size < kOrderTile && size < m) size *= 2;
-  const auto threads = static_cast<unsigned>(std::clamp(size / 2, 32, kOrderThreads));
-  on.launch(sort_tiles<T>, grid(count * ((m + kOrderTile - 1) / kOrderTile), threads), lines, count, m, from, size,
-            keep, to, to_m);
+  // Short lines share a block: it then has work for its threads, as long as all processors have blocks.
+  constexpr std::int64_t kBlocks = 132 * 4;
+  constexpr int kWorth = 256;
+  int together = 1;
+  while (together < count && 2 * together * size <= kOrderTile &&
+         (2 * together * size <= kWorth || 2 * together * kBlocks <= count))
+    together *= 2;
+  const auto threads = static_cast<unsigned>(std::clamp(size * together / 2, 32, kOrderThreads));
+  on.launch(sort_tiles<T>, grid((count + together - 1) / together * ((m + kOrderTile - 1) / kOrderTile), threads),
+            lines, count, m, from, size, together, keep, to, to_m);
 }
 
 // The first lines.count of the order, of which kOrderTile hold two times at least: tiles shrink until one is left.
