@@ -60,7 +60,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows(
   for (std::int64_t r = team; r < rows; r += std::int64_t{gridDim.x} * Of::kRows) {
     const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
     ExpSum<T> own;
-    each_chunk<kThreads>(plan, [&](std::int64_t c) { own.add(row.first(c)); });
+    each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
     const ExpSum<T> all = own.template over<Of>();
     const A log = ::log(all.sum), total = all.top + log;
     const std::int64_t t = target[r];
@@ -80,7 +80,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows(
         for (int j = 0; j < V; ++j)
           if (c * V + j < cols) others += (total - A(v[j])) * (w != nullptr ? A(of[j]) : A(1));
       });
-      others = Of::sum(others);
+      others = Of::reduce(others, Plus{});
       if (counted) loss += s.smooth * others;
     }
     loss_sum += double(loss);
@@ -127,7 +127,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
   if (w != nullptr && s.smooth != 0) {
     all = 0;
     for (std::int64_t c = Of::rank(); c < cols; c += kThreads) all += A(w[c]);
-    all = Of::sum(all);
+    all = Of::reduce(all, Plus{});
   }
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
@@ -166,7 +166,7 @@ inline constexpr std::int64_t kLossBlocks = 132 * 16;
 template <class T>
 [[nodiscard]] std::int64_t cross_entropy_teams(std::int64_t rows, std::int64_t cols) {
   std::int64_t teams = 0;
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const Grid grid = row_grid<kThreads>(plan_rows<T, kThreads>(cols, 1, {}), rows, 1, kLossBlocks);
     teams = std::int64_t{grid.blocks.x} * Team<kThreads>::kRows;
   });
@@ -176,7 +176,7 @@ template <class T>
 void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const T* class_weight, T* out,
                    Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
                    std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
     on.launch(cross_entropy_rows<T, kThreads>, row_grid<kThreads>(plan, rows, 1, kLossBlocks), x, target, class_weight,
               reduction == Reduction::none ? out : nullptr, lse, parts, rows, cols,
@@ -189,7 +189,7 @@ template <class T>
 void cross_entropy_backward(const Gpu& on, const T* gy, const T* x, const std::int64_t* target, const T* class_weight,
                             const Accum<T>* lse, const Accum<T>* weight, T* gx, std::int64_t rows, std::int64_t cols,
                             std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 0, {x, class_weight, gx});
     on.launch(cross_entropy_rows_backward<T, kThreads>, row_grid<kThreads>(plan, rows, 0, kLossBlocks), gy, x, target,
               class_weight, lse, weight, gx, rows, cols, Smoothed<T>(ignore_index, label_smoothing, cols), plan,

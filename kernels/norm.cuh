@@ -68,13 +68,12 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const T* x, 
        r += std::int64_t{gridDim.x} * Of::kRows) {
     const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
     A own = 0, mu = 0;
-    each_chunk<kThreads>(plan, [&](std::int64_t c) {
-      const Vec<T> v = row.first(c);
+    each_first(row, [&](std::int64_t, const Vec<T>& v) {
 #pragma unroll
       for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
     });
     if constexpr (kCentered) {
-      mu = Of::sum(own) / A(cols);
+      mu = Of::reduce(own, Plus{}) / A(cols);
       own = 0;
       each_chunk<kThreads>(plan, [&](std::int64_t c) {
         const Vec<T> v = row.again(c);
@@ -85,7 +84,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const T* x, 
         }
       });
     }
-    const A scale = math::rsqrt(Of::sum(own) / A(cols) + eps);
+    const A scale = math::rsqrt(Of::reduce(own, Plus{}) / A(cols) + eps);
     if (Of::rank() == 0) {
       if constexpr (kCentered) mean[r] = mu;
       rstd[r] = scale;
@@ -201,8 +200,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(con
         in(x + r * cols, cols, plan.rows, kept + chunks);
     const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
     Pair<A> sum{0, 0};
-    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
-      const Vec<T> a = g.first(c), b = in.first(c);
+    each_first(g, in, [&](std::int64_t c, const Vec<T>& a, const Vec<T>& b) {
       const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
 #pragma unroll
       for (int j = 0; j < V; ++j) {
@@ -271,7 +269,7 @@ __global__ __launch_bounds__(kFinishThreads) void norm_columns(const Accum<T>* p
 template <bool kCentered, class T>
 void launch_norm_rows(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
                       Accum<T>* rstd, std::int64_t rows, std::int64_t cols, double eps) {
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
     on.launch(norm_rows<kCentered, T, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows, cols,
               static_cast<Accum<T>>(eps), plan);
@@ -281,7 +279,7 @@ void launch_norm_rows(const Gpu& on, const T* x, const Accum<T>* w, const Accum<
 template <class T>
 [[nodiscard]] std::int64_t norm_rows_scratch(std::int64_t rows, std::int64_t cols) {
   std::int64_t n = 0;
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, true, {});
     n = plan.blocks * ColumnSums<T>::size(plan.rows.chunks);
   });
@@ -291,7 +289,7 @@ template <bool kCentered, class T>
 void launch_norm_rows_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
                                const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
                                std::int64_t cols, Accum<T>* scratch) {
-  with_team(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
     on.launch(norm_rows_backward<kCentered, T, kThreads>,

@@ -66,8 +66,8 @@ struct ExpSum {
   template <class Of>
   __device__ __forceinline__ ExpSum over() const {
     ExpSum all;
-    all.top = Of::max(top);
-    all.sum = Of::sum(below(all.top));
+    all.top = Of::reduce(top, Larger{});
+    all.sum = Of::reduce(below(all.top), Plus{});
     return all;
   }
 };
@@ -102,7 +102,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const T* 
        r += std::int64_t{gridDim.x} * Of::kRows) {
     const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
     ExpSum<T> own;
-    each_chunk<kThreads>(plan, [&](std::int64_t c) { own.add(row.first(c)); });
+    each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
     const SoftmaxOf<T, kLog> f(own.template over<Of>());
     each_chunk<kThreads>(plan, [&](std::int64_t c) {
       Vec<T> v = row.again(c);
@@ -123,12 +123,11 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(
     Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
     const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
     Accum<T> own = 0;
-    each_chunk<kThreads>(plan, [&](std::int64_t c) {
-      const Vec<T> a = g.first(c), b = out.first(c);
+    each_first(g, out, [&](std::int64_t, const Vec<T>& a, const Vec<T>& b) {
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
     });
-    const Accum<T> sum = Of::sum(own);
+    const Accum<T> sum = Of::reduce(own, Plus{});
     each_chunk<kThreads>(plan, [&](std::int64_t c) {
       const Vec<T> a = g.again(c), b = out.again(c);
       Vec<T> v;
@@ -212,7 +211,7 @@ void launch_softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::in
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns<T, kLog>, tiles.grid(), x, y, tiles);
   }
-  with_team(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
     on.launch(softmax_rows<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
   });
@@ -224,7 +223,7 @@ void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std:
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns_backward<T, kLog>, tiles.grid(), gy, y, gx, tiles);
   }
-  with_team(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
     on.launch(softmax_rows_backward<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
               plan);

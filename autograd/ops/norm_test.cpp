@@ -304,4 +304,32 @@ TEST_CASE("layer norm on a device of rows too long for a block's memory has the 
   }
 }
 
+TEST_CASE("layer norm on a device: rows so long that a block has all the threads it can equal the cpu's in f64") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    CAPTURE(text(dtype));
+    Generator g(1);
+    const Tensors in{randn({3, 16500}, g, Device::cpu(), DType::f64).to(dtype),
+                     randn({16500}, g, Device::cpu(), DType::f64).to(dtype),
+                     randn({16500}, g, Device::cpu(), DType::f64).to(dtype)};
+    const Tensor seed = randn({3, 16500}, g, Device::cpu(), DType::f64).to(dtype);
+    const auto run_on = [&](Device where, DType t) {
+      Tensors x;
+      for (const Tensor& u : in) x.push_back(u.to(where).to(t).detach()), x.back().requires_grad_();
+      Tensors out{layer_norm(x[0], x[1], x[2])};
+      for (const Tensor& u : grad(out, x, std::array{seed.to(where).to(t)})) out.push_back(u);
+      for (Tensor& u : out) u = u.detach().to(Device::cpu()).to(DType::f64);
+      return out;
+    };
+    const Tensors got = run_on(*device, dtype), want = run_on(Device::cpu(), DType::f64);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      // A result is rounded once, from f32 sums of 17 numbers a thread and 10 more levels over threads.
+      const double error = amax(abs(got[i] - want[i])).item(), scale = amax(abs(want[i])).item();
+      CHECK(error <= (epsilon(dtype) + (dtype == DType::f64 ? 0x1p-53 : 0x1p-24) * 4 * 27) * scale);
+    }
+  }
+}
+
 }  // namespace levin::testing

@@ -34,18 +34,13 @@ struct Team {
       return block_reduce<kThreads>(x, scratch, f);
     }
   }
-  template <class A>
-  static __device__ A sum(A x) {
-    return reduce(x, Plus{});
-  }
-  template <class A>
-  static __device__ A max(A x) {
-    return reduce(x, Larger{});
-  }
 };
 
 inline constexpr std::int64_t kWarpColumns = 1024;  // longer rows take a block
 inline constexpr int kRowThreads = 256;             // of such a block
+// A row of which a processor can keep only one or two: as few blocks have to keep enough loads in flight.
+inline constexpr std::int64_t kLongColumns = 16384;
+inline constexpr int kLongRowThreads = 1024;
 inline constexpr std::int64_t kMostKeptBytes =
     200 * 1024;  // of rows kept in a block's shared memory (an H200 has 227 KiB)
 inline constexpr std::int64_t kRowBlocks = std::int64_t{1} << 20;
@@ -72,12 +67,16 @@ template <int kThreads>
 }
 
 // f(kThreads as a constant) with the team size for rows of `cols`.
-template <class F>
+template <class T, class F>
 void with_team(std::int64_t cols, F&& f) {
   if (cols <= kWarpColumns)
     f(std::integral_constant<int, 32>{});
-  else
+  else if constexpr (sizeof(T) == 8)  // which needs more registers than so many threads have
     f(std::integral_constant<int, kRowThreads>{});
+  else if (cols <= kLongColumns)
+    f(std::integral_constant<int, kRowThreads>{});
+  else
+    f(std::integral_constant<int, kLongRowThreads>{});
 }
 
 // A chunk of a row of n elements from element i on; `fill` past the row's end.
@@ -110,14 +109,13 @@ struct RowPart {
   __device__ RowPart(const T* in_, std::int64_t n_, const RowPlan& plan_, Vec<T>* kept_, T fill_ = T(0.0f))
       : in(in_), n(n_), plan(plan_), kept(kept_), fill(fill_) {}
 
-  __device__ __forceinline__ Vec<T> first(std::int64_t chunk) const {
-    const Vec<T> v = read_chunk(in, chunk * V, n, plan.vectors, fill);
+  __device__ __forceinline__ Vec<T> read(std::int64_t chunk) const {
+    return read_chunk(in, chunk * V, n, plan.vectors, fill);
+  }
+  __device__ __forceinline__ void keep(std::int64_t chunk, const Vec<T>& v) const {
     if (plan.keeps) kept[chunk] = v;
-    return v;
   }
-  __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const {
-    return plan.keeps ? kept[chunk] : read_chunk(in, chunk * V, n, plan.vectors, fill);
-  }
+  __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const { return plan.keeps ? kept[chunk] : read(chunk); }
 };
 
 // f(chunk) for the chunks of this thread.
@@ -125,6 +123,46 @@ template <int kThreads, class F>
 __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
 #pragma unroll 4
   for (std::int64_t chunk = Team<kThreads>::rank(); chunk < plan.chunks; chunk += kThreads) f(chunk);
+}
+
+// The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order of
+// each_chunk. The loads of four vectors (of double: two) stand together, however few there are.
+template <class T>
+inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
+template <int kThreads, class T, class F>
+__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& row, F&& f) {
+  for (std::int64_t from = Team<kThreads>::rank(); from < row.plan.chunks; from += kChunksAhead<T> * kThreads) {
+    Vec<T> v[kChunksAhead<T>];
+#pragma unroll
+    for (int k = 0; k < kChunksAhead<T>; ++k)
+      if (from + k * kThreads < row.plan.chunks) v[k] = row.read(from + k * kThreads);
+#pragma unroll
+    for (int k = 0; k < kChunksAhead<T>; ++k) {
+      if (from + k * kThreads >= row.plan.chunks) break;
+      row.keep(from + k * kThreads, v[k]);
+      f(from + k * kThreads, v[k]);
+    }
+  }
+}
+template <int kThreads, class T, class F>
+__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& a, const RowPart<T, kThreads>& b, F&& f) {
+  constexpr int kAhead = kChunksAhead<T> / 2;
+  for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
+    Vec<T> v[kAhead], w[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (from + k * kThreads >= a.plan.chunks) continue;
+      v[k] = a.read(from + k * kThreads);
+      w[k] = b.read(from + k * kThreads);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (from + k * kThreads >= a.plan.chunks) break;
+      a.keep(from + k * kThreads, v[k]);
+      b.keep(from + k * kThreads, w[k]);
+      f(from + k * kThreads, v[k], w[k]);
+    }
+  }
 }
 
 }  // namespace levin::kernels::gpu
