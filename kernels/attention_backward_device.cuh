@@ -32,7 +32,7 @@ struct AttentionPass {
   static constexpr int kStrips = kWidth == 128 && kOfColumns ? 1 : 2;
   static constexpr int kOwn = kAttentionThreads / 32 * 16 * kStrips;  // lines of a block
   static constexpr int kOther = kWidth == 128 ? 32 : 64;              // lines of a stage
-  static constexpr int kSlice = 16;               // of them at a time in registers
+  static constexpr int kSlice = 16;                                   // of them at a time in registers
   static constexpr int kPitch = kWidth + 8;
   static constexpr int kNumbers = (2 * kOwn + 4 * kOther) * kPitch;
   static constexpr unsigned kBytes = 2 * kNumbers + (kOfColumns ? 2 * kOther * sizeof(RowTerms) : 0);
@@ -41,8 +41,8 @@ struct AttentionPass {
 // terms of all rows: kWidth / 8 lanes a row.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attention_row_terms(AttentionRows s, Divider rows, Lines<T, true> gy, Strided<1> batch, const T* y, const float* lse,
-                        RowTerms* terms) {
+    attention_row_terms(AttentionRows s, Divider rows, Lines<T, true> gy, Strided<1> batch, const T* y,
+                        const float* lse, RowTerms* terms) {
   constexpr int kLanes = kWidth / 8;
   const int64_t line = (int64_t{blockIdx.x} * kAttentionThreads + threadIdx.x) / kLanes;
   const int col = int(threadIdx.x) % kLanes * 8;
@@ -278,7 +278,8 @@ void attention_backward(const Gpu& on, const AttentionRows& s, const Lines<T, tr
       on.launch(attention_row_terms<T, kWidth>, grid, s, Divider(s.rows), gy, steps_of<1>(batch, {3}), y, lse, terms);
     }
     launch_attention_gradients<T, kWidth, true>(on, s, {k, v, q, gy}, steps_of<4>(batch, {1, 2, 0, 3}), terms, gk, gv);
-    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, steps_of<4>(batch, {0, 3, 1, 2}), terms, gq, (T*)nullptr);
+    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, steps_of<4>(batch, {0, 3, 1, 2}), terms, gq,
+                                                 (T*)nullptr);
   });
 }
 

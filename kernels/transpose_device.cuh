@@ -36,7 +36,9 @@ struct TransposePlan {
 
 // Rows and columns of a tile, and threads: each has four vectors in flight.
 template <class To>
-inline constexpr int kTransposeSide = sizeof(To) == 1 ? 128 : sizeof(To) == 8 ? 32 : 64;
+inline constexpr int kTransposeSide = sizeof(To) == 1   ? 128
+                                      : sizeof(To) == 8 ? 32
+                                                        : 64;
 template <class To>
 inline constexpr int kTransposeThreads = kTransposeSide<To>* kTransposeSide<To>* int(sizeof(To)) / 64;
 
@@ -46,7 +48,8 @@ inline constexpr int kTransposeRead = kVec<From> < kVec<To> ? kVec<From> : kVec<
 
 // Grid: x and y count batches, tiles along a, tiles along b, the last fastest.
 template <class To, class From>
-__global__ void __launch_bounds__(kTransposeThreads<To>, 1024 / kTransposeThreads<To>) transpose(TransposePlan plan, To* out, const From* x) {
+__global__ void __launch_bounds__(kTransposeThreads<To>, (sizeof(To) == 1 ? 512 : 1024) / kTransposeThreads<To>)
+    transpose(TransposePlan plan, To* out, const From* x) {
   constexpr int kSide = kTransposeSide<To>, kThreads = kTransposeThreads<To>, kSize = kVec<To>,
                 kRead = kTransposeRead<To, From>;
   LEVIN_SHARED(To, tile, kSide * kSide);

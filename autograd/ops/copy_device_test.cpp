@@ -34,7 +34,9 @@ void for_each_permutation(int rank, F&& f) {
 
 // Whether a dense copy of x goes by tiles.
 bool by_tiles(const Tensor& x) {
-  const int side = itemsize(x.dtype()) == 1 ? 128 : itemsize(x.dtype()) == 8 ? 32 : 64,
+  const int side = itemsize(x.dtype()) == 1   ? 128
+                   : itemsize(x.dtype()) == 8 ? 32
+                                              : 64,
             write = int(16 / itemsize(x.dtype()));
   kernels::PointwisePlan plan;
   const auto bytes = std::int64_t(itemsize(x.dtype()));
@@ -80,7 +82,9 @@ TEST_CASE("copies on a device: whole and cut tiles, aligned or not, expanded, co
     const auto part = [](const Tensor& u) { return transpose(slice(u, 2, 16, 128), 1, 2); };
     same(part(there).contiguous(), part(x));
     // The same matrix for all of a batch; and one column for all, which is not worth a tile.
-    const auto batch = [](const Tensor& u) { return expand(unsqueeze(transpose(select(u, 0, 1), 0, 1), 0), {2, 144, 160}); };
+    const auto batch = [](const Tensor& u) {
+      return expand(unsqueeze(transpose(select(u, 0, 1), 0, 1), 0), {2, 144, 160});
+    };
     CHECK(by_tiles(batch(there)));
     same(batch(there).contiguous(), batch(x));
     const auto column = [](const Tensor& u) { return expand(slice(select(u, 0, 1), 1, 0, 1), {160, 40}); };
