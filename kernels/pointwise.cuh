@@ -109,15 +109,14 @@ __device__ Loaded<T, V> fetch(const Number<T>& in, std::int64_t, bool) {
 // together where `dense` has its bit (out is bit 0), else one element for all of them. V elements are 16 bytes of the
 // widest operand. One item a thread, in a grid-stride loop.
 template <class F, int V, class O, class... I, std::size_t... K>
-__device__ void pointwise_item(const F& f, const std::int64_t* offset, unsigned dense, O* out,
-                               std::index_sequence<K...>, const I&... in) {
+__device__ __forceinline__ Vec<O, V> pointwise_item(const F& f, const std::int64_t* offset, unsigned dense,
+                                                    std::index_sequence<K...>, const I&... in) {
   const auto compute = [&](const auto&... x) {
     Vec<O, V> y;
     for (int j = 0; j < V; ++j) y[j] = static_cast<O>(f(x.v[j]...));
     return y;
   };
-  const Vec<O, V> y = compute(fetch<V>(in, offset[K + 1], (dense >> (K + 1) & 1u) != 0)...);
-  store(out + offset[0], y);
+  return compute(fetch<V>(in, offset[K], (dense >> (K + 1) & 1u) != 0)...);
 }
 template <class F, int V, class O, class... I>
 __global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items, unsigned dense, O* out, I... in) {
@@ -125,8 +124,71 @@ __global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items,
   for (std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < items; u += step) {
     std::int64_t offset[sizeof...(I) + 1];
     at.offsets(u, offset);
-    pointwise_item<F, V>(f, offset, dense, out, std::make_index_sequence<sizeof...(I)>{}, in...);
+    store(out + offset[0],
+          pointwise_item<F, V, O>(f, offset + 1, dense, std::make_index_sequence<sizeof...(I)>{}, in...));
   }
+}
+// The same where every operand is one dense row. All loads of kPointwiseAhead items stand before the first use, even where
+// f has branches, so that they are in flight together.
+inline constexpr int kPointwiseAhead = 4;
+template <int V, class T>
+__device__ __forceinline__ Vec<T, V> fetch_row(const Operand<T>& in, std::int64_t u) {
+  return load<V>(in.p + u * V);
+}
+template <int V, class T>
+__device__ __forceinline__ Number<T> fetch_row(const Number<T>& in, std::int64_t) {
+  return in;
+}
+template <class T, int V>
+__device__ __forceinline__ Wide<T> element(const Vec<T, V>& x, int j) {
+  return Wide<T>(x[j]);
+}
+template <class T>
+__device__ __forceinline__ Wide<T> element(const Number<T>& x, int) {
+  return x.value;
+}
+template <class... X>
+struct Loads {};  // what an item has loaded of each operand
+template <class X, class... Rest>
+struct Loads<X, Rest...> {
+  X x;
+  Loads<Rest...> rest;
+};
+template <int V>
+__device__ __forceinline__ Loads<> fetch_all(std::int64_t) {
+  return {};
+}
+template <int V, class I, class... Rest>
+__device__ __forceinline__ auto fetch_all(std::int64_t u, const I& in, const Rest&... rest)
+    -> Loads<decltype(fetch_row<V>(in, u)), decltype(fetch_row<V>(rest, u))...> {
+  return {fetch_row<V>(in, u), fetch_all<V>(u, rest...)};
+}
+template <class O, class F, class... E>
+__device__ __forceinline__ O of_elements(const F& f, int, const Loads<>&, const E&... e) {
+  return static_cast<O>(f(e...));
+}
+template <class O, class F, class X, class... Rest, class... E>
+__device__ __forceinline__ O of_elements(const F& f, int j, const Loads<X, Rest...>& loads, const E&... e) {
+  return of_elements<O>(f, j, loads.rest, e..., element(loads.x, j));
+}
+template <class F, int V, class O, class... I>
+__global__ void pointwise_row(F f, std::int64_t items, O* out, I... in) {
+  const auto finish = [&](std::int64_t u, const auto& loads) {
+    Vec<O, V> y;
+#pragma unroll
+    for (int j = 0; j < V; ++j) y[j] = of_elements<O>(f, j, loads);
+    store(out + u * V, y);
+  };
+  const std::int64_t step = std::int64_t{blockDim.x} * gridDim.x;
+  std::int64_t u = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; u + (kPointwiseAhead - 1) * step < items; u += kPointwiseAhead * step) {
+    decltype(fetch_all<V>(u, in...)) loads[kPointwiseAhead];
+#pragma unroll
+    for (int k = 0; k < kPointwiseAhead; ++k) loads[k] = fetch_all<V>(u + k * step, in...);
+#pragma unroll
+    for (int k = 0; k < kPointwiseAhead; ++k) finish(u + k * step, loads[k]);
+  }
+  for (; u < items; u += step) finish(u, fetch_all<V>(u, in...));
 }
 
 // The plan in items of V elements.
@@ -156,9 +218,15 @@ template <class F, int V, class O, class... I>
 void launch_items(const Gpu& on, const F& f, const PointwisePlan& plan, unsigned dense, O* out, const I&... in) {
   const std::int64_t items = plan.numel / V;
   const std::int64_t blocks = (items + kPointwiseThreads - 1) / kPointwiseThreads;
-  on.launch(pointwise<F, V, O, I...>,
-            Grid{.blocks = static_cast<unsigned>(std::min(blocks, kPointwiseBlocks)), .threads = kPointwiseThreads}, f,
-            in_items<static_cast<int>(sizeof...(I)) + 1>(plan, V), items, dense, out, in...);
+  const Grid grid{.blocks = static_cast<unsigned>(std::min(blocks, kPointwiseBlocks)), .threads = kPointwiseThreads};
+  constexpr bool kIsNumber[] = {false, kBytesOf<I> == 0 ...};
+  bool row = V > 1 && plan.rank == 1;
+  for (std::size_t k = 0; k <= sizeof...(I); ++k) row = row && (kIsNumber[k] || (dense >> k & 1u) != 0);
+  if constexpr (V > 1) {
+    if (row) return on.launch(pointwise_row<F, V, O, I...>, grid, f, items, out, in...);
+  }
+  on.launch(pointwise<F, V, O, I...>, grid, f, in_items<static_cast<int>(sizeof...(I)) + 1>(plan, V), items, dense, out,
+            in...);
 }
 
 // Whether operand k's innermost dimension is read in vectors of `bytes`.
