@@ -279,7 +279,7 @@ void launch_norm_rows(const Gpu& on, const T* x, const Accum<T>* w, const Accum<
 template <class T>
 [[nodiscard]] std::int64_t norm_rows_scratch(std::int64_t rows, std::int64_t cols) {
   std::int64_t n = 0;
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, true, {});
     n = plan.blocks * ColumnSums<T>::size(plan.rows.chunks);
   });
@@ -289,7 +289,7 @@ template <bool kCentered, class T>
 void launch_norm_rows_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
                                const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
                                std::int64_t cols, Accum<T>* scratch) {
-  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
     on.launch(norm_rows_backward<kCentered, T, kThreads>,

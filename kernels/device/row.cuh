@@ -66,12 +66,12 @@ template <int kThreads>
           .shared = plan.keeps && plan.chunks > 0 ? static_cast<unsigned>(plan.chunks * 16 * kept * Of::kRows) : 16u};
 }
 
-// f(kThreads as a constant) with the team size for rows of `cols`.
-template <class T, class F>
+// f(kThreads as a constant) with the team size for rows of `cols`, at most kMost.
+template <class T, int kMost = kLongRowThreads, class F>
 void with_team(std::int64_t cols, F&& f) {
   if (cols <= kWarpColumns)
     f(std::integral_constant<int, 32>{});
-  else if constexpr (sizeof(T) == 8)  // which needs more registers than so many threads have
+  else if constexpr (sizeof(T) == 8 || kMost < kLongRowThreads)  // so many threads have 64 registers each
     f(std::integral_constant<int, kRowThreads>{});
   else if (cols <= kLongColumns)
     f(std::integral_constant<int, kRowThreads>{});
