@@ -1,0 +1,17 @@
+#!/bin/bash
+# nvcc.sh OBJECT DEPFILE COMMAND...: runs nvcc and keeps what ptxas says of each kernel (registers, stack, spills, shared
+# memory) beside the object, in OBJECT.ptxas, instead of on the screen. bench/registers.py makes a table of these files.
+#
+# The build tells ptxas that a spill is an error. A kernel whose registers do not fit keeps some of them in memory, in its
+# innermost loop more often than not; it is then several times slower than its neighbours, which no test of values shows.
+# Smaller tiles or fewer accumulators a thread mend it.
+object=$1 depfile=$2
+shift 2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+"$@" -o "$object" -MD -MF "$depfile" -MT "$object" 2>"$log"
+rc=$?
+# ptxas writes "ptxas info", and lines of numbers that begin with blanks.
+grep -E '^ptxas info|^ +[0-9]+ bytes' "$log" >"$object.ptxas"
+grep -vE '^ptxas info|^ +[0-9]+ bytes' "$log" >&2
+exit $rc
