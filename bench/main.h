@@ -1,4 +1,5 @@
-// What every benchmark program does around its benchmarks: `--json FILE`, `--threads N`, and what machine this is.
+// What every benchmark program does around its benchmarks: `--json FILE`, `--threads N`, `--conv own|first|timed` (who
+// computes convolutions in a build with CUDA, see kernels/conv_library.h), and what machine this is.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/conv_library.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
 
@@ -18,8 +20,13 @@ inline int run(int argc, char** argv) {
     if (words[i] == "--json") {
       words[i] = "--benchmark_out=" + words[i + 1];
       words[i + 1] = "--benchmark_out_format=json";
-    } else if (words[i] == "--threads") {
-      set_num_threads(std::stoi(words[i + 1]));
+    } else if (words[i] == "--threads" || words[i] == "--conv") {
+      if (words[i] == "--threads")
+        set_num_threads(std::stoi(words[i + 1]));
+      else
+        kernels::set_conv_by(words[i + 1] == "own"     ? kernels::ConvBy::own
+                             : words[i + 1] == "first" ? kernels::ConvBy::first
+                                                       : kernels::ConvBy::timed);
       words.erase(words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(i) + 2);
       --i;
     }

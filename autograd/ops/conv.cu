@@ -7,6 +7,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/gemm_parts.h"
 #include "kernels/conv_device.cuh"
+#include "kernels/conv_library.h"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -14,6 +15,7 @@
 namespace levin {
 namespace {
 
+using kernels::ConvPass;
 using kernels::ConvShape;
 
 Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s);
@@ -25,12 +27,45 @@ Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_
 Shape input_shape(const ConvShape& s) { return {s.batch, s.in_channels, s.height, s.width}; }
 Shape weight_shape(const ConvShape& s) { return {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}; }
 
+#if defined(LEVIN_CUDNN)
+// t, or a copy whose memory lies as the others' of a call.
+Tensor laid_out(const Tensor& t, kernels::ConvLayout layout) {
+  if (layout == kernels::ConvLayout::channels_first || kernels::conv_layout(t) == layout) return t.contiguous();
+  return permute(permute(t, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
+}
+#endif
+
+// By the vendor's library, the undefined one of x, w and y from the other two; undefined where the library is not used.
+// An image whose memory has its channels last gives a result that lies so, too.
+Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const ConvShape& s, [[maybe_unused]] const Tensor& x,
+                  [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& y,
+                  [[maybe_unused]] const Tensor& bias = {}) {
+#if defined(LEVIN_CUDNN)
+  const Tensor& image = pass == ConvPass::input_gradient ? y : x;
+  if (image.device().type() != DeviceType::cuda || s.flops() < kernels::kLibraryConvFlops) return {};
+  const kernels::ConvLayout layout = kernels::conv_layout(image);
+  const auto operand = [&](const Tensor& t, const Shape& shape) {
+    return t.defined() ? laid_out(t, layout) : kernels::conv_empty(shape, layout, image.device(), image.dtype());
+  };
+  const Tensor xs = operand(x, input_shape(s)), ws = operand(w, weight_shape(s)), ys = operand(y, output_shape(s));
+  const auto call = kernels::library_conv(pass, s, xs, ws, ys, bias.defined() ? bias.contiguous() : bias);
+  if (!call || !kernels::lib::cudnn_convolve(*call, Stream::current(image.device()))) return {};
+  if (pass == ConvPass::forward) return ys;
+  return pass == ConvPass::input_gradient ? xs : ws.contiguous();  // gradients of weights lie as weights do
+#else
+  return {};
+#endif
+}
+
 struct ConvForward {
   static constexpr OpInfo info{.name = "conv2d", .autocast = AutocastPolicy::lower};
   ConvShape shape;
   SavedInput x{}, w{};
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    x = x_;
+    w = w_;
+    if (Tensor y = by_library(ConvPass::forward, shape, x_, w_, {}, b_); y.defined()) return y;
     const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
     Tensor y = empty(output_shape(shape), in.device(), in.dtype());
     dispatch(info, in, kFloats,
@@ -45,8 +80,6 @@ struct ConvForward {
                                                      bias.defined() ? ptr<const T>(bias) : nullptr, ptr<T>(y),
                                                      parts.get());
                         }});
-    x = x_;
-    w = w_;
     return y;
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
@@ -61,6 +94,9 @@ struct ConvInputGradient {
   SavedInput gy{}, w{};
 
   Tensor forward(const Tensor& gy_, const Tensor& w_) {
+    gy = gy_;
+    w = w_;
+    if (Tensor gx = by_library(ConvPass::input_gradient, shape, {}, w_, gy_); gx.defined()) return gx;
     const Tensor g = gy_.contiguous(), weight = w_.contiguous();
     Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
     dispatch(info, g, kFloats,
@@ -74,8 +110,6 @@ struct ConvInputGradient {
                           kernels::gpu::conv_input_gradient(on, plan, shape, ptr<const T>(g), ptr<const T>(weight),
                                                             ptr<T>(gx), parts.get());
                         }});
-    gy = gy_;
-    w = w_;
     return gx;
   }
   Grads<2> backward(const Tensor& ggx, NeedMask need) {
@@ -90,6 +124,9 @@ struct ConvWeightGradient {
   SavedInput x{}, gy{};
 
   Tensor forward(const Tensor& x_, const Tensor& gy_) {
+    x = x_;
+    gy = gy_;
+    if (Tensor gw = by_library(ConvPass::weight_gradient, shape, x_, {}, gy_); gw.defined()) return gw;
     const Tensor in = x_.contiguous(), g = gy_.contiguous();
     Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());
     dispatch(info, in, kFloats,
@@ -102,8 +139,6 @@ struct ConvWeightGradient {
                           kernels::gpu::conv_weight_gradient(on, plan, shape, ptr<const T>(in), ptr<const T>(g),
                                                              ptr<T>(gw), parts.get());
                         }});
-    x = x_;
-    gy = gy_;
     return gw;
   }
   Grads<2> backward(const Tensor& ggw, NeedMask need) {

@@ -1,0 +1,73 @@
+#include "kernels/conv_library.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+namespace levin::kernels {
+namespace {
+
+std::atomic<ConvBy> chosen{ConvBy::timed};
+
+constexpr std::uintptr_t kAlignment = 16;  // bytes: a plan serves all tensors of its shapes
+
+std::byte* bytes_of(const Tensor& t) {
+  return t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype()));
+}
+
+std::optional<LibraryConv::Operand> operand(const Tensor& t, const Shape& shape) {
+  LibraryConv::Operand o{bytes_of(t), {}, {}};
+  if (t.shape() != shape || reinterpret_cast<std::uintptr_t>(o.data) % kAlignment != 0) return {};
+  for (int d = 0; d < 4; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    o.sizes[i] = shape[d];
+    o.strides[i] = t.strides()[d];
+  }
+  const auto [least, most] = std::minmax_element(o.sizes.begin(), o.sizes.end());
+  if (*least < 1 || *most > std::numeric_limits<std::int32_t>::max()) return {};
+  return o;
+}
+
+}  // namespace
+
+ConvBy conv_by() noexcept { return chosen.load(std::memory_order_relaxed); }
+void set_conv_by(ConvBy by) noexcept { chosen.store(by, std::memory_order_relaxed); }
+
+ConvLayout conv_layout(const Tensor& t) {
+  if (t.rank() != 4 || t.is_contiguous()) return ConvLayout::channels_first;
+  const Shape& s = t.shape();
+  const Strides& at = t.strides();
+  const bool last = at[1] == 1 && at[3] == s[1] && at[2] == s[3] * s[1] && at[0] == s[2] * s[3] * s[1];
+  return last ? ConvLayout::channels_last : ConvLayout::channels_first;
+}
+
+Tensor conv_empty(const Shape& shape, ConvLayout layout, Device device, DType dtype) {
+  if (layout == ConvLayout::channels_first) return empty(shape, device, dtype);
+  const Tensor memory = empty({shape[0], shape[2], shape[3], shape[1]}, device, dtype);
+  const Strides& at = memory.strides();
+  return as_strided(memory, shape, {at[0], at[3], at[1], at[2]}, 0);
+}
+
+std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& s, const Tensor& x, const Tensor& w,
+                                        const Tensor& y, const Tensor& bias) {
+  const DType dtype = x.dtype();
+  if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) return {};
+  if (w.dtype() != dtype || y.dtype() != dtype || s.flops() < kLibraryConvFlops) return {};
+  const auto xs = operand(x, {s.batch, s.in_channels, s.height, s.width}),
+             ws = operand(w, {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}),
+             ys = operand(y, {s.batch, s.out_channels, s.out_height(), s.out_width()});
+  if (!xs || !ws || !ys) return {};
+  if (bias.defined() && (!bias.is_contiguous() || reinterpret_cast<std::uintptr_t>(bytes_of(bias)) % kAlignment != 0))
+    return {};
+  return LibraryConv{.pass = pass,
+                     .dtype = dtype,
+                     .x = *xs,
+                     .w = *ws,
+                     .y = *ys,
+                     .bias = bias.defined() ? bytes_of(bias) : nullptr,
+                     .stride = {s.stride_h, s.stride_w},
+                     .padding = {s.padding_h, s.padding_w},
+                     .dilation = {s.dilation_h, s.dilation_w}};
+}
+
+}  // namespace levin::kernels

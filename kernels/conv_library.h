@@ -1,0 +1,72 @@
+// Which convolutions go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host
+// code, so that every build tests it; kernels/lib/cudnn.cpp makes the call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/conv_shape.h"
+#include "levin/stream.h"
+#include "levin/tensor.h"
+
+namespace levin::kernels {
+
+enum class ConvPass : std::uint8_t { forward, input_gradient, weight_gradient };
+
+// y [N, K, P, Q] = conv(x [N, C, H, W], w [K, C / groups, R, S]) + bias [K]; `pass` says which of the three is computed
+// from the other two. Strides are in elements and in the order of the sizes, however the memory lies.
+struct LibraryConv {
+  struct Operand {
+    void* data;
+    std::array<std::int64_t, 4> sizes, strides;
+  };
+  ConvPass pass;
+  DType dtype;
+  Operand x, w, y;
+  const void* bias;  // or null; of the forward pass alone
+  std::array<std::int64_t, 2> stride, padding, dilation;
+};
+
+// Where convolutions are computed. One switch for the process, so that a measurement can compare.
+enum class ConvBy : std::uint8_t {
+  own,    // our kernels
+  first,  // the library, with the engine its heuristic names first
+  timed,  // the library, with the fastest of the first few engines, timed at the first call of a shape
+};
+[[nodiscard]] ConvBy conv_by() noexcept;
+void set_conv_by(ConvBy by) noexcept;
+
+// Less work than this is over before the library's larger tiles are full.
+inline constexpr double kLibraryConvFlops = 1 << 23;
+
+// How the memory of images and filters lies. The library is fastest with channels last, in 16 bits above all.
+enum class ConvLayout : std::uint8_t { channels_first, channels_last };
+// channels_last where t [N, C, H, W] lies so and not first as well.
+[[nodiscard]] ConvLayout conv_layout(const Tensor& t);
+// A new tensor [a, b, c, d] whose memory lies so.
+[[nodiscard]] Tensor conv_empty(const Shape& shape, ConvLayout layout, Device device, DType dtype);
+
+// The call, with x, w, y dense in one of the layouts; none where the library can not take it or need not.
+[[nodiscard]] std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& shape, const Tensor& x,
+                                                      const Tensor& w, const Tensor& y, const Tensor& bias);
+
+namespace lib {
+// Enqueues the convolution; false where cuDNN has no engine for it that repeats its bits and sums in f32, or where one
+// would have to be made while a graph is recorded. Plans are made once a shape and kept.
+[[nodiscard]] bool cudnn_convolve(const LibraryConv& conv, Stream stream);
+
+// The plans that cuDNN makes for a device that is described (in cuDNN's JSON) and need not be here.
+struct CudnnPlans {
+  int engines = 0;             // named by the heuristics
+  int refused = 0;             // of these: bits that vary, or sums or products in less than f32
+  int plans = 0;               // of the others: made for the device
+  std::int64_t workspace = 0;  // bytes, of the first
+  std::string why;             // what cuDNN said last where there is no plan
+};
+[[nodiscard]] CudnnPlans cudnn_plans(const LibraryConv& conv, std::string_view device);
+}  // namespace lib
+
+}  // namespace levin::kernels
