@@ -276,31 +276,31 @@ __global__ void __launch_bounds__(kWalkThreads) walk_sums(const T* x, Walk walk,
     }
     if constexpr (kTotals) {
       if (at.inside && at.row == 0) sums[at.line * walk.chunks + at.chunk] = before;
-      continue;
-    }
-    for (std::int64_t first = begin; first < end; first += std::int64_t{kRun} * walk.down) {
-      const std::int64_t k = first + std::int64_t{kRun} * at.row;
-      A run[kRun], sum = A(0);
+    } else {
+      for (std::int64_t first = begin; first < end; first += std::int64_t{kRun} * walk.down) {
+        const std::int64_t k = first + std::int64_t{kRun} * at.row;
+        A run[kRun], sum = A(0);
 #pragma unroll
-      for (int j = 0; j < kRun; ++j) run[j] = at.inside && k + j < end ? A(x[at.start + (k + j) * walk.inner]) : A(0);
+        for (int j = 0; j < kRun; ++j) run[j] = at.inside && k + j < end ? A(x[at.start + (k + j) * walk.inner]) : A(0);
 #pragma unroll
-      for (int j = 0; j < kRun; ++j) run[j] = sum = sum + run[j];
-      // mine[row] becomes the sum of the runs 0 to row.
-      mine[at.row] = sum;
-      __syncthreads();
-      for (int apart = 1; apart < walk.down; apart *= 2) {
-        const A left = at.row >= apart ? mine[at.row - apart] : A(0);
+        for (int j = 0; j < kRun; ++j) run[j] = sum = sum + run[j];
+        // mine[row] becomes the sum of the runs 0 to row.
+        mine[at.row] = sum;
         __syncthreads();
-        if (at.row >= apart) mine[at.row] = left + mine[at.row];
+        for (int apart = 1; apart < walk.down; apart *= 2) {
+          const A left = at.row >= apart ? mine[at.row - apart] : A(0);
+          __syncthreads();
+          if (at.row >= apart) mine[at.row] = left + mine[at.row];
+          __syncthreads();
+        }
+        const A base = at.row > 0 ? before + mine[at.row - 1] : before;
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) {
+          if (at.inside && k + j < end) y[at.start + (k + j) * walk.inner] = S(base + run[j]);
+        }
+        before = before + mine[walk.down - 1];
         __syncthreads();
       }
-      const A base = at.row > 0 ? before + mine[at.row - 1] : before;
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) {
-        if (at.inside && k + j < end) y[at.start + (k + j) * walk.inner] = S(base + run[j]);
-      }
-      before = before + mine[walk.down - 1];
-      __syncthreads();
     }
   }
 }
