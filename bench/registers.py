@@ -49,7 +49,7 @@ def main():
             continue
         top = max(rows, key=lambda row: (row[1], row[0]))
         source = re.sub(r"_cu\.o\.ptxas$", ".cu", file.name)
-        for layer in ("autograd_ops_", "kernels_", "optim_", "nn_"):
+        for layer in ("autograd_ops_", "kernels_", "tensor_"):
             if source.startswith(layer):
                 source = layer.replace("_", "/") + source[len(layer):]
         print(f"| {source} | {len(rows)} | {sum(r[1] > 64 for r in rows)} | {sum(r[1] > 128 for r in rows)} | {top[1]} | "

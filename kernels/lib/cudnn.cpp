@@ -6,12 +6,14 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <source_location>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/conv_library.h"
 #include "levin/error.h"
+#include "tensor/runtime.h"
 
 namespace levin::kernels::lib {
 namespace {
@@ -400,6 +402,7 @@ bool cudnn_convolve(const LibraryConv& conv, Stream stream) {
   if (!plan.made()) return false;
   const Tensor workspace = workspace_of(plan, stream.device());
   run(handle, plan, conv, begin_of(workspace));
+  levin::detail::launched(stream, std::source_location::current());
   return true;
 }
 
