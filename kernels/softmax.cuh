@@ -104,7 +104,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const T* 
     ExpSum<T> own;
     each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
     const SoftmaxOf<T, kLog> f(own.template over<Of>());
-    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+    each_chunk<kThreads, kChunksAhead<T>>(plan, [&](std::int64_t c) {
       Vec<T> v = row.again(c);
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) v[j] = f(v[j]);

@@ -118,10 +118,10 @@ struct RowPart {
   __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const { return plan.keeps ? kept[chunk] : read(chunk); }
 };
 
-// f(chunk) for the chunks of this thread.
-template <int kThreads, class F>
+// f(chunk) for the chunks of this thread, `kAtOnce` of them in flight.
+template <int kThreads, int kAtOnce = 4, class F>
 __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
-#pragma unroll 4
+#pragma unroll kAtOnce
   for (std::int64_t chunk = Team<kThreads>::rank(); chunk < plan.chunks; chunk += kThreads) f(chunk);
 }
 
