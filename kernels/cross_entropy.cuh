@@ -44,11 +44,15 @@ struct Smoothed {
   __device__ bool counts(std::int64_t t, std::int64_t cols) const { return t != ignore_index && t >= 0 && t < cols; }
 };
 
+// In f64 ptxas aims at more blocks at once than their registers allow, and spills; 0 leaves it to ptxas.
+template <class T>
+inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1 : 0;
+
 // A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team goes
 // over rows and leaves the sum of their losses and of their weights in parts [teams, 2]. A target that is no class is
 // reported, and its row counts as ignored.
 template <class T, int kThreads>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows(
+__global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross_entropy_rows(
     const T* x, const std::int64_t* target, const T* w, T* losses, Accum<T>* lse, double* parts, std::int64_t rows,
     std::int64_t cols, Smoothed<T> s, RowPlan plan, levin::detail::FaultSlot* faults, const char* op) {
   using A = Accum<T>;
