@@ -8,6 +8,7 @@
 #include "kernels/gpu.h"
 #include "kernels/hd.h"
 #include "kernels/update_device.h"
+#include "levin/dtype.h"
 
 namespace levin::kernels {
 
@@ -48,12 +49,30 @@ struct LossScale {
   std::int64_t* skipped;  // steps of optimizers
 };
 
+// Gradients, and where they go: to themselves, or from 16 bits to the f32 gradients of master weights.
+template <class From, class To>
+struct Move {
+  const From* from;
+  To* to;
+  std::int64_t n;
+};
+struct GradientMoves {
+  std::span<const Move<float, float>> single;
+  std::span<const Move<double, double>> wide;
+  std::span<const Move<f16, float>> half;
+  std::span<const Move<bf16, float>> brain;
+};
+
 // Doubles of work memory that unscale_on_device needs.
-[[nodiscard]] std::int64_t unscale_workspace(const GradientSlots& gradients);
-// g *= 1 / *scale, 1 / scale formed in double; *found_inf = whether one of the results is not finite, 0 or 1; *norm = the
-// 2-norm of the results, summed in double in a fixed order. One pass over the gradients.
-void unscale_on_device(const Gpu& on, const GradientSlots& gradients, const float* scale, double* workspace,
+[[nodiscard]] std::int64_t unscale_workspace(const GradientMoves& gradients);
+// to = from * 1 / *scale, 1 / scale formed in double; *found_inf = whether one of the results is not finite, 0 or 1; *norm
+// = the 2-norm of the results, summed in double in a fixed order. One pass over the gradients.
+void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
                        float* found_inf, double* norm);
+// to = from, rounded once where `to` has 16 bits; not where *found_inf is not 0 (null: always). (From, To): f32 and one
+// of 16 bits, either way.
+template <class From, class To>
+void convert_on_device(const Gpu& on, std::span<const Move<From, To>> moves, const float* found_inf = nullptr);
 // Counts what was skipped and moves the scale by whether any verdict is not 0.
 void update_scale_on_device(const Gpu& on, const Verdicts& verdicts, const LossScaleRule& rule, const LossScale& state);
 

@@ -1,9 +1,11 @@
 // Optimizer updates: one call updates every parameter of a group and dtype ("multi-tensor"), so that a hundred small
 // tensors cost one pass over a list.
 //
-// A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements of T (float or
-// double). Numbers that change from step to step are read through pointers: `lr` of the group, `step` of the slot (already
-// counted up). Elements are independent, so results do not depend on the number of threads.
+// A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is float or
+// double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is rounded once, at
+// the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and blocks of them are
+// converted around the same loops. Numbers that change from step to step are read through pointers: `lr` of the group,
+// `step` of the slot (already counted up). Elements are independent, so results do not depend on the number of threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_UPDATE_CUH
 #define LEVIN_KERNELS_UPDATE_CUH
@@ -12,22 +14,30 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "kernels/cpu.h"
+#include "kernels/device/rounding.cuh"
 #include "kernels/hd.h"
 #include "kernels/lib/scratch.h"
+#include "levin/dtype.h"
 
 namespace levin::kernels {
+
+enum class Half : std::uint8_t { none, f16, bf16 };
 
 template <class T>
 struct Slot {
   T* p = nullptr;
   const T* g = nullptr;
-  T* a = nullptr;
-  T* b = nullptr;
-  T* c = nullptr;
+  Accum<T>* a = nullptr;
+  Accum<T>* b = nullptr;
+  Accum<T>* c = nullptr;
   std::int64_t n = 0;
   std::int64_t* step = nullptr;  // 1 at the first update
+  std::uint32_t parameter = 0;   // its place among the optimizer's
+  Half half = Half::none;        // see above
+  bool stochastic = false;       // how a 16-bit p is rounded: kernels/device/rounding.cuh
 };
 
 struct SgdRule {  // a: momentum buffer
@@ -164,12 +174,64 @@ void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std
   }
 }
 
+// x = h, n elements of 16 bits.
+inline void widen(Half type, const std::uint16_t* h, float* x, std::int64_t n) {
+  if (type == Half::f16) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<f16>(h[i]));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<bf16>(h[i]));
+  }
+}
+template <class H>
+void narrow_as(const Slot<float>& s, const float* x, std::int64_t begin, std::int64_t n) {
+  std::uint16_t* h = reinterpret_cast<std::uint16_t*>(s.p) + begin;
+  if (!s.stochastic) {
+    for (std::int64_t i = 0; i < n; ++i) h[i] = H(x[i]).bits;
+    return;
+  }
+  std::uint32_t four[4] = {};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t element = begin + i;
+    if (i == 0 || element % 4 == 0) {
+      const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, element);
+      four[0] = words.x0, four[1] = words.x1, four[2] = words.x2, four[3] = words.x3;
+    }
+    h[i] = round_stochastically<H>(x[i], four[element % 4]).bits;
+  }
+}
+// p and g of 16 bits: blocks of them as floats around the loops above.
+template <class R>
+void update_half(const R& rule, const Slot<float>& s, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kBlock = 1024;
+  alignas(64) float p[kBlock], g[kBlock];
+  const auto at = [](float* state, std::int64_t i) { return state ? state + i : nullptr; };
+  const auto* from_p = reinterpret_cast<const std::uint16_t*>(s.p);
+  const auto* from_g = reinterpret_cast<const std::uint16_t*>(s.g);
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - i);
+    widen(s.half, from_p + i, p, n);
+    widen(s.half, from_g + i, g, n);
+    update_slot(rule, Slot<float>{p, g, at(s.a, i), at(s.b, i), at(s.c, i), n, s.step}, 0, n);
+    if (s.half == Half::f16)
+      narrow_as<f16>(s, p, i, n);
+    else
+      narrow_as<bf16>(s, p, i, n);
+  }
+}
+template <class R, class T>
+void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (s.half != Half::none) return update_half(rule, s, begin, end);
+  }
+  update_slot(rule, s, begin, end);
+}
+
 template <class R, class T>
 void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
   std::int64_t total = 0;
   for (const Slot<T>& s : slots) total += s.n;
   if (total <= kUpdateChunk) {
-    for (const Slot<T>& s : slots) update_slot(rule, s, 0, s.n);
+    for (const Slot<T>& s : slots) update_elements(rule, s, 0, s.n);
     return;
   }
   // Elements are independent, so how they are laid end to end is free: the first eighth of every slot, then the second,
@@ -182,7 +244,7 @@ void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
       for (const Slot<T>& s : slots) {
         const std::int64_t first = s.n * part / kParts, count = s.n * (part + 1) / kParts - first;
         const std::int64_t from = std::max(begin - at, std::int64_t{0}), to = std::min(end - at, count);
-        if (from < to) update_slot(rule, s, first + from, first + to);
+        if (from < to) update_elements(rule, s, first + from, first + to);
         at += count;
         if (at >= end) break;
       }

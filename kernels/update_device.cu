@@ -10,6 +10,8 @@ template <class F>
 void each_gradient_table(const GradientSlots& gradients, F&& f) {
   each_table(gradients.single, f);
   each_table(gradients.wide, f);
+  each_table(gradients.half, f);
+  each_table(gradients.brain, f);
 }
 
 }  // namespace
@@ -24,7 +26,8 @@ void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slo
 }
 #define LEVIN_UPDATE_OF(R, T) \
   template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*);
-#define LEVIN_UPDATE(R) LEVIN_UPDATE_OF(R, float) LEVIN_UPDATE_OF(R, double)
+#define LEVIN_UPDATE(R) \
+  LEVIN_UPDATE_OF(R, float) LEVIN_UPDATE_OF(R, double) LEVIN_UPDATE_OF(R, f16) LEVIN_UPDATE_OF(R, bf16)
 LEVIN_UPDATE(SgdRule)
 LEVIN_UPDATE(AdamRule)
 LEVIN_UPDATE(RmspropRule)

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "kernels/device/block.cuh"
+#include "kernels/device/rounding.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/gpu.h"
 #include "kernels/update_device.h"
@@ -21,9 +22,8 @@ namespace levin::kernels {
 // The slots of one launch. S has `n`, its elements.
 template <class S>
 struct SlotTable {
-  // 28 KB of Slot: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
+  // 32 KB of Slot: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
   static constexpr int kMost = 400;
-  static_assert(sizeof(S) <= 64);
   int count = 0;
   S slots[kMost];
   std::int64_t first_block[kMost + 1] = {};  // slot k is worked on by blocks [first_block[k], first_block[k + 1])
@@ -89,7 +89,8 @@ struct SgdStep {
     of_grad = r.nesterov ? T(1) : T(0);
     of_buffer = r.nesterov ? mu : T(1);
   }
-  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T&, T&) const {
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T&, T&) const {
     const T d = sign * g + wd * p;
     if (!s.a) {
       p -= lr * d;
@@ -112,7 +113,8 @@ struct AdamStep {
     shrink = r.decoupled ? T(1 - lr * r.weight_decay) : T(1);
     wd = r.decoupled ? T(0) : T(r.weight_decay);
   }
-  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T& b, T& c) const {
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T& b, T& c) const {
     const T d = sign * g + wd * p;
     a = b1 * a + c1 * d;
     b = b2 * b + c2 * d * d;
@@ -133,7 +135,8 @@ struct RmspropStep {
         eps(T(r.eps)),
         mu(T(numbers[1])),
         sign(r.maximize ? T(-1) : T(1)) {}
-  __device__ void operator()(const Slot<T>& s, T& p, T g, T& a, T& b, T& c) const {
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T& b, T& c) const {
     const T d = sign * g + wd * p;
     a = alpha * a + rest * d * d;
     T spread = a;
@@ -155,7 +158,8 @@ struct AdagradStep {
         wd(T(r.weight_decay)),
         eps(T(r.eps)),
         sign(r.maximize ? T(-1) : T(1)) {}
-  __device__ void operator()(const Slot<T>&, T& p, T g, T& a, T&, T&) const {
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T&, T&) const {
     const T d = sign * g + wd * p;
     a += d * d;
     p -= lr * d / (::sqrt(a) + eps);
@@ -173,15 +177,38 @@ struct StepOf<RmspropRule, T> : std::type_identity<RmspropStep<T>> {};
 template <class T>
 struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
 
+// p = value, rounded once; the four words of a stochastic rounding serve elements i - i % 4 and on.
+template <int V, class T>
+__device__ void round_parameters(const Slot<T>& s, std::int64_t i, const Accum<T> (&value)[V], Vec<T, V>& p) {
+  if constexpr (sizeof(T) == 2) {
+    if (s.stochastic) {
+      const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, i);
+      for (int j = 0; j < V; ++j) {
+        const int k = V == 1 ? static_cast<int>(i % 4) : j;
+        p[j] = round_stochastically<T>(value[j], k == 0 ? words.x0 : k == 1 ? words.x1 : k == 2 ? words.x2 : words.x3);
+      }
+      return;
+    }
+  }
+  for (int j = 0; j < V; ++j) p[j] = T(value[j]);
+}
+
 template <int V, class F, class T>
 __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  using S = Accum<T>;
   for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
-    Vec<T, V> p = load<V>(s.p + i), a{}, b{}, c{};
+    Vec<T, V> p = load<V>(s.p + i);
+    Vec<S, V> a{}, b{}, c{};
     const Vec<T, V> g = load<V>(s.g + i);
     if (s.a) a = load<V>(s.a + i);
     if (s.b) b = load<V>(s.b + i);
     if (s.c) c = load<V>(s.c + i);
-    for (int j = 0; j < V; ++j) f(s, p[j], g[j], a[j], b[j], c[j]);
+    S value[V];
+    for (int j = 0; j < V; ++j) {
+      value[j] = static_cast<S>(p[j]);
+      f(s, value[j], static_cast<S>(g[j]), a[j], b[j], c[j]);
+    }
+    round_parameters<V>(s, i, value, p);
     store(s.p + i, p);
     if (s.a) store(s.a + i, a);
     if (s.b) store(s.b + i, b);
@@ -199,7 +226,7 @@ __global__ void advance_steps(const __grid_constant__ SlotTable<Slot<T>> table, 
 template <class R, class T>
 __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule, const double* numbers,
                        const float* found_inf) {
-  using Step = typename StepOf<R, T>::type;
+  using Step = typename StepOf<R, Accum<T>>::type;
   if (skipped(found_inf)) return;
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
   // Powers in double are worth computing once a block.
@@ -207,7 +234,7 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
   if (threadIdx.x == 0) *shared = Step(rule, numbers, *s.step);
   __syncthreads();
   const Step f = *shared;
-  constexpr int V = kVec<T>;
+  constexpr int V = kVec<Accum<T>>;
   const bool vectors =
       (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
   if (vectors)
@@ -226,7 +253,7 @@ __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, dou
   const bool largest = power > 1e300;
   double sum = 0;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
-    const double v = ::fabs(static_cast<double>(s.g[i]));
+    const double v = ::fabs(static_cast<double>(static_cast<Accum<T>>(s.g[i])));
     sum = largest ? Larger{}(v, sum) : sum + (power == 2 ? v * v : ::pow(v, power));
   }
   sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
@@ -249,16 +276,18 @@ __global__ void scale_to_norm(const __grid_constant__ SlotTable<Slot<T>> table, 
   const double factor = max_norm / (*norm + 1e-6);
   if (factor >= 1) return;
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) s.p[i] *= T(factor);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
+    s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
 }
 // g = clamp(g, -limit, limit)
 template <class T>
 __global__ void clamp_all(const __grid_constant__ SlotTable<Slot<T>> table, double limit) {
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
-  const T high = T(limit);
+  using A = Accum<T>;
+  const A high = static_cast<A>(T(limit));
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
-    const T v = s.p[i];
-    s.p[i] = v > high ? high : v < -high ? -high : v;
+    const A v = static_cast<A>(s.p[i]);
+    s.p[i] = T(v > high ? high : v < -high ? -high : v);
   }
 }
 

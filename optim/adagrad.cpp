@@ -18,7 +18,7 @@ Adagrad::Adagrad(Parameters parameters, AdagradOptions options) { add_group(std:
 
 void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
   check(o);
-  add("adagrad", std::move(parameters), o.lr);
+  add("adagrad", std::move(parameters), o.lr, o.rounding);
   options_.push_back(o);
 }
 

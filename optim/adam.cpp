@@ -20,7 +20,8 @@ AdamOptions as_adam(const AdamWOptions& o) {
           .eps = o.eps,
           .weight_decay = o.weight_decay,
           .amsgrad = o.amsgrad,
-          .maximize = o.maximize};
+          .maximize = o.maximize,
+          .rounding = o.rounding};
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ void Adam::add_group(Parameters parameters, AdamOptions options) {
   // Not name(): while Adam is constructed, an AdamW is none yet.
   const char* const optimizer = decay_ == Decay::decoupled ? "adamw" : "adam";
   check(optimizer, options);
-  add(optimizer, std::move(parameters), options.lr);
+  add(optimizer, std::move(parameters), options.lr, options.rounding);
   options_.push_back(options);
 }
 

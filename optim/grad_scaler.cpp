@@ -8,7 +8,7 @@
 #include "kernels/loss_scale.h"
 #include "levin/stream.h"
 #include "levin/warning.h"
-#include "optim/gradients.h"
+#include "optim/masters.h"
 #include "optim/updates.h"
 #include "tensor/runtime.h"
 
@@ -111,18 +111,21 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   if (!s.scale.defined())
     fail<StateError>("grad_scaler: unscale_() is called before scale()", of,
                      ": the loss was not multiplied with the scale");
-  const Parameters parameters = optimizer.parameters();
-  for (const ParamRef& p : parameters) {
+  const Parameters updated = optimizer.parameters(), model = optimizer.model_parameters();
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    const ParamRef& p = model[i];
     const Tensor g = p.value->grad();
     if (!g.defined()) continue;
-    if (g.dtype() == DType::f16 || g.dtype() == DType::bf16)
+    if (itemsize(g.dtype()) == 2 && updated[i].value == p.value)
       fail<DataError>("grad_scaler: the gradient of ", p.name, " is ", g.dtype(),
-                      ", expected f32 or f64; keep parameters f32 and compute under Autocast");
+                      ", expected f32 or f64; keep parameters f32 and compute under Autocast, or let the optimizer "
+                      "use_master_weights()");
     if (g.device() != s.scale.device())
       fail<DeviceError>("grad_scaler: the gradient of ", p.name, " is on ", g.device(), ", the scale on ",
                         s.scale.device(), "; give each device a scaler of its own");
   }
-  const Gradients gradients("grad_scaler", parameters, "unscale_");
+  Masters::check(optimizer);
+  const auto gradients = Masters::gradients(optimizer, Masters::Which::all, "unscale_");
   r.stage = State::Stage::unscaled;
   r.seen = !gradients.empty();
   if (!r.seen) return;
@@ -138,10 +141,11 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   r.norm.get().storage->wrote("unscale_");
 #if LEVIN_LAUNCHES
   if (device.launches()) {
-    const std::int64_t doubles = kernels::unscale_workspace(gradients.slots());
+    const GradientLists lists(gradients);
+    const std::int64_t doubles = kernels::unscale_workspace(lists.moves());
     if (!r.workspace.defined() || r.workspace.device() != device || r.workspace.numel() != doubles)
       r.workspace = empty({doubles}, device, DType::f64);
-    kernels::unscale_on_device({Stream::current(device)}, gradients.slots(), scale, Updates::first<double>(r.workspace),
+    kernels::unscale_on_device({Stream::current(device)}, lists.moves(), scale, Updates::first<double>(r.workspace),
                                found, norm);
     return;
   }
@@ -149,7 +153,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   const kernels::Cpu on;
   double squares = 0;
   bool finite = true;
-  gradients.each([&]<class T>(T* g, std::int64_t n) {
+  const auto unscale = [&]<class T>(T* g, std::int64_t n) {
     kernels::cpu::scale(on, g, n, 1.0 / static_cast<double>(*scale));
     const double part = kernels::cpu::squared_sum(on, g, n);
     squares += part;
@@ -157,7 +161,14 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     if (!std::isfinite(part))
       finite = finite && std::is_same_v<T, double> &&
                std::isfinite(kernels::cpu::power_sum(on, g, n, std::numeric_limits<double>::infinity()));
-  });
+  };
+  for (const auto& [from, to] : gradients) {
+    if (from.dtype() != to.dtype()) Updates::round_into(to, from);
+    if (to.dtype() == DType::f32)
+      unscale(Updates::first<float>(to), to.numel());
+    else
+      unscale(Updates::first<double>(to), to.numel());
+  }
   *found = finite ? 0.0f : 1.0f;
   *norm = std::sqrt(squares);
 }

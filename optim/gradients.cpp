@@ -1,15 +1,11 @@
 #include "optim/gradients.h"
 
-#include "optim/updates.h"
-
 namespace levin::optim {
 
-Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) {
+Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) : write_(writer != nullptr) {
   for (const ParamRef& p : parameters) {
     Tensor g = p.value->grad();
     if (!g.defined()) continue;
-    if (g.dtype() != DType::f32 && g.dtype() != DType::f64)
-      fail<UnsupportedError>(op, ": the gradient of ", p.name, " is ", g.dtype(), "; has f32, f64");
     if (!empty() && g.device() != device()) {
       fail<DeviceError>(op, ": the gradient of ", p.name, " is on ", g.device(), ", others are on ", device(),
                         "; give each device's parameters a call of their own");
@@ -26,10 +22,19 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
     }
     if (writer) g.get().storage->wrote(writer);
     if (g.numel() == 0) continue;
+    const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list) {
+      list.push_back({.p = Updates::first<T>(g), .g = Updates::first<T>(g), .n = g.numel()});
+    };
     if (g.dtype() == DType::f32)
-      single_.push_back({.p = Updates::first<float>(g), .g = Updates::first<float>(g), .n = g.numel()});
+      put(single_);
+    else if (g.dtype() == DType::f64)
+      put(wide_);
+    else if (g.device().is_cpu())
+      narrow_.push_back(g);
+    else if (g.dtype() == DType::f16)
+      put(half_);
     else
-      wide_.push_back({.p = Updates::first<double>(g), .g = Updates::first<double>(g), .n = g.numel()});
+      put(brain_);
   }
 }
 

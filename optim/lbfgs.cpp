@@ -98,6 +98,10 @@ LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), m
   if (options.max_iter < 1) fail<ConfigError>("lbfgs: max_iter is ", options.max_iter, ", expected 1 or more");
   if (options.history_size < 1)
     fail<ConfigError>("lbfgs: history_size is ", options.history_size, ", expected 1 or more");
+  for (const ParamRef& p : parameters) {
+    if (p.value && p.value->defined() && itemsize(p.value->dtype()) == 2)
+      fail<ConfigError>("lbfgs: parameter ", p.name, " is ", p.value->dtype(), ", expected f32 or f64");
+  }
   add("lbfgs", std::move(parameters), options.lr);
 }
 LBFGS::~LBFGS() = default;
@@ -120,6 +124,8 @@ Vector gathered(const Parameters& parameters, What what) {
   Vector out;
   for (const ParamRef& p : parameters) {
     Updates::check("lbfgs", p, Device::cpu());
+    if (itemsize(p.value->dtype()) == 2)
+      fail<StateError>("lbfgs: parameter ", p.name, " is now ", text(*p.value), ", expected f32 or f64");
     Tensor t = what == What::gradients ? p.value->grad() : *p.value;
     const auto n = static_cast<std::size_t>(p.value->numel());
     if (!t.defined()) {

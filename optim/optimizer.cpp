@@ -4,6 +4,7 @@
 
 #include "levin/optim.h"
 #include "levin/stream.h"
+#include "optim/masters.h"
 #include "optim/updates.h"
 #include "tensor/runtime.h"
 
@@ -17,8 +18,14 @@ std::string group_key(int group, const char* what) { return "group" + text(group
 
 }  // namespace
 
+void Updates::round_into(const Tensor& to, const Tensor& from) {
+  const Tensor rounded = from.detach().to(to.dtype());
+  std::memcpy(first<std::byte>(to), first<std::byte>(rounded),
+              static_cast<std::size_t>(to.numel()) * itemsize(to.dtype()));
+}
+
 Tensor Updates::filled(const Tensor& like, double value) {
-  Tensor t = empty(like.shape(), Device::cpu(), like.dtype());
+  Tensor t = empty(like.shape(), Device::cpu(), state_dtype(like.dtype()));
   const auto n = static_cast<std::size_t>(t.numel());
   if (t.dtype() == DType::f32)
     std::fill_n(first<float>(t), n, static_cast<float>(value));
@@ -47,8 +54,14 @@ void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
 
 Optimizer::~Optimizer() = default;
 
-void Optimizer::step() {
-  for (int g = 0; g < groups(); ++g) update(g, nullptr);
+void Optimizer::step() { step_groups(nullptr); }
+
+void Optimizer::step_groups(const float* found_inf) {
+  if (masters_) Masters::check(*this);
+  gather_gradients();
+  for (int g = 0; g < groups(); ++g) update(g, found_inf);
+  Masters::round(*this, found_inf);
+  gathered_ = false;
 }
 
 void Optimizer::step_unless(const Tensor& found_inf) {
@@ -63,11 +76,9 @@ void Optimizer::step_unless(const Tensor& found_inf) {
                         p.value->device(), "; check the gradients where they are");
   }
   const float* const found = Updates::first<float>(found_inf);
-  if (device.is_cpu()) {
-    if (*found == 0) step();
-    return;
-  }
-  for (int g = 0; g < groups(); ++g) update(g, found);
+  if (device.launches()) return step_groups(found);
+  if (*found == 0) return step_groups(nullptr);
+  gathered_ = false;
 }
 
 void Optimizer::check_skippable() const {}
@@ -83,7 +94,11 @@ void Optimizer::zero_grad() {
     for (ParamRef& p : g.parameters) {
       if (p.value->grad().defined()) p.value->set_grad({});  // a frozen one may have no slot to clear
     }
+    for (ParamRef& p : g.model) {
+      if (p.value->grad().defined()) p.value->set_grad({});
+    }
   }
+  gathered_ = false;
 }
 
 void Optimizer::prepare_replay() {
@@ -125,14 +140,14 @@ void Optimizer::check_numbers(int) const {}
 NamedTensors Optimizer::extra_state() const { return {}; }
 void Optimizer::load_extra_state(const NamedTensors&) {}
 
-void Optimizer::add(const char* optimizer, Parameters parameters, double lr) {
+void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rounding rounding) {
   const std::string op = optimizer;
   if (parameters.empty()) fail<ConfigError>(op, ": the parameter list is empty");
   check_lr(op, "lr", lr);
   std::set<const Tensor*> known;
   std::set<std::string> names;
   for (const Group& g : groups_) {
-    for (const ParamRef& p : g.parameters) {
+    for (const ParamRef& p : g.model.empty() ? g.parameters : g.model) {
       known.insert(p.value);
       names.insert(p.name);
     }
@@ -145,9 +160,8 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr) {
     if (!known.insert(p.value).second) fail<ConfigError>(op, ": parameter ", p.name, " is given twice");
     if (!names.insert(p.name).second)
       fail<ConfigError>(op, ": two parameters are called ", p.name, "; names must differ");
-    if (p.value->dtype() != DType::f32 && p.value->dtype() != DType::f64) {
-      fail<ConfigError>(op, ": parameter ", p.name, " is ", p.value->dtype(), ", expected f32 or f64");
-    }
+    if (!is_float(p.value->dtype()))
+      fail<ConfigError>(op, ": parameter ", p.name, " is ", p.value->dtype(), ", expected f32, f64, f16 or bf16");
     if (!p.value->is_contiguous())
       fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
     const Device device = p.value->device(), first = parameters.front().value->device();
@@ -161,6 +175,8 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr) {
   group.state.resize(parameters.size());
   group.parameters = std::move(parameters);
   group.lr = lr;
+  group.rounding = rounding;
+  if (masters_) Masters::make(group);
   groups_.push_back(std::move(group));
 }
 
@@ -179,6 +195,8 @@ NamedTensors Optimizer::state_dict() const {
         group.steps.defined() ? group.steps.to_vector<std::int64_t>() : std::vector<std::int64_t>();
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const State& s = group.state[i];
+      if (!group.masters.empty() && group.masters[i])
+        out.emplace_back(group.parameters[i].name + ".master", group.masters[i]->value.detach().clone());
       // One that has skipped every step so far has made none.
       const std::int64_t step = steps.empty() ? s.step : steps[i];
       if (step == 0) continue;
@@ -208,9 +226,11 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
     }
     return nullptr;
   };
+  if (masters_) Masters::check(*this);
   // Everything is read and checked into copies; only then anything changes.
   std::vector<Group> fresh = groups_;
   std::vector<std::pair<double*, double>> values;
+  std::vector<std::pair<Master*, Tensor>> masters;
   for (int g = 0; g < groups(); ++g) {
     Group& group = fresh[static_cast<std::size_t>(g)];
     const Tensor* lr = find(group_key(g, "lr"), DType::f64, {1});
@@ -234,12 +254,18 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
       if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (!names[k]) continue;
-        const Tensor* t = find(p.name + "." + names[k], p.value->dtype(), p.value->shape());
+        const Tensor* t = find(p.name + "." + names[k], Updates::state_dtype(p.value->dtype()), p.value->shape());
         if (!t && s.step > 0)
           fail<ConfigError>(op, ": state has no ", p.name, ".", names[k], "; it was saved by another optimizer");
         if (t) s.tensors[k] = t->detach().contiguous().clone().to(p.value->device());
       }
+      s.dtype = p.value->dtype();
       group.state[i] = std::move(s);
+      if (group.masters.empty() || !group.masters[i]) continue;
+      const Tensor* master = find(p.name + ".master", DType::f32, p.value->shape());
+      if (!master)
+        fail<ConfigError>(op, ": state has no ", p.name, ".master; it was saved without use_master_weights()");
+      masters.emplace_back(group.masters[i].get(), master->detach().contiguous().clone().to(p.value->device()));
     }
     group.steps = group.numbers = {};  // made again from the state at the next step
   }
@@ -267,6 +293,11 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
     throw;
   }
   groups_ = std::move(fresh);
+  for (auto& [master, value] : masters) {
+    master->value = std::move(value);
+    master->value.requires_grad_();
+  }
+  Masters::round(*this, nullptr);
 }
 
 }  // namespace levin::optim

@@ -211,7 +211,9 @@ TEST_CASE("wrong parameters and options are refused before anything is built") {
   CHECK_THROWS_WITH_AS(Adagrad({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("adagrad: lr"), ConfigError);
   CHECK_THROWS_WITH_AS(LBFGS({{&a, "a", nullptr}}, {.lr = -1}), doctest::Contains("lbfgs: lr"), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}, {&a, "b", nullptr}}, {}), ConfigError);
-  CHECK_THROWS_AS(SGD({{&half, "h", nullptr}}, {}), ConfigError);
+  Tensor whole = tensor({std::int64_t{1}}, cpu);
+  CHECK_THROWS_WITH_AS(SGD({{&whole, "i", nullptr}}, {}), doctest::Contains("parameter i is i64"), ConfigError);
+  CHECK_THROWS_WITH_AS(LBFGS({{&half, "h", nullptr}}), doctest::Contains("parameter h is f16"), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.lr = -1}), ConfigError);
   CHECK_THROWS_AS(SGD({{&a, "a", nullptr}}, {.nesterov = true}), ConfigError);
   CHECK_THROWS_WITH_AS(Adam({{&a, "a", nullptr}}, {.beta1 = 1}), doctest::Contains("adam: beta1 is 1"), ConfigError);

@@ -21,7 +21,7 @@ RMSprop::RMSprop(Parameters parameters, RMSpropOptions options) { add_group(std:
 
 void RMSprop::add_group(Parameters parameters, RMSpropOptions o) {
   check(o);
-  add("rmsprop", std::move(parameters), o.lr);
+  add("rmsprop", std::move(parameters), o.lr, o.rounding);
   options_.push_back(o);
 }
 

@@ -29,7 +29,7 @@ SGD::SGD(Parameters parameters, SGDOptions options) { add_group(std::move(parame
 
 void SGD::add_group(Parameters parameters, SGDOptions options) {
   check(options);
-  add("sgd", std::move(parameters), options.lr);
+  add("sgd", std::move(parameters), options.lr, options.rounding);
   options_.push_back(options);
 }
 

@@ -20,11 +20,12 @@ struct Updates {
     Optimizer::Group& g = optimizer.groups_[static_cast<std::size_t>(group)];
     const auto names = optimizer.state_names(group);
     const Device device = g.parameters.front().value->device();
+    std::size_t place = 0;  // of the group's first parameter among all
+    for (int k = 0; k < group; ++k) place += optimizer.groups_[static_cast<std::size_t>(k)].parameters.size();
     for (std::size_t i = 0; i < g.parameters.size(); ++i) check(optimizer.name(), g.parameters[i], device, &g.state[i]);
     if (device.launches()) prepare(g, device, optimizer.momentum(group).value_or(0));
-    std::vector<kernels::Slot<float>> single;
-    std::vector<kernels::Slot<double>> wide;
-    single.reserve(g.parameters.size());
+    Slots slots;
+    slots.single.reserve(g.parameters.size());
     std::vector<Tensor> gradients;  // kept until the kernel is done
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
@@ -37,40 +38,38 @@ struct Updates {
           state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)));
         }
       }
+      state.dtype = g.parameters[i].value->dtype();
       ++state.step;
       Tensor& value = *g.parameters[i].value;
-      if (value.dtype() == DType::f32)
-        single.push_back(slot<float>(value, gradients.back(), state));
-      else
-        wide.push_back(slot<double>(value, gradients.back(), state));
-      if (device.launches()) {
-        std::int64_t* step = first<std::int64_t>(g.steps) + i;
-        if (value.dtype() == DType::f32)
-          single.back().step = step;
-        else
-          wide.back().step = step;
-      }
+      std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
+      slots.add(value, gradients.back(), state, step, static_cast<std::uint32_t>(place + i), g.rounding);
       value.get().storage->wrote(writer);
     }
 #if LEVIN_LAUNCHES
     if (device.launches()) {
       const kernels::Gpu on{Stream::current(device)};
-      const double* numbers = first<double>(g.numbers);
-      kernels::update_on_device(on, rule, std::span<const kernels::Slot<float>>(single), numbers, found_inf);
-      kernels::update_on_device(on, rule, std::span<const kernels::Slot<double>>(wide), numbers, found_inf);
+      slots.each([&]<class T>(const std::vector<kernels::Slot<T>>& list) {
+        kernels::update_on_device(on, rule, std::span<const kernels::Slot<T>>(list), first<double>(g.numbers),
+                                  found_inf);
+      });
       return;
     }
 #endif
     const kernels::Cpu on;
-    if (!single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(single));
-    if (!wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(wide));
+    if (!slots.single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(slots.single));
+    if (!slots.wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(slots.wide));
   }
 
   template <class T>
   [[nodiscard]] static T* first(const Tensor& t) {
-    return t.defined() ? reinterpret_cast<T*>(t.get().storage->data) + t.offset() : nullptr;
+    if (!t.defined()) return nullptr;
+    return reinterpret_cast<T*>(t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype())));
   }
+  // States of 16-bit parameters are f32.
+  [[nodiscard]] static DType state_dtype(DType parameter) { return parameter == DType::f64 ? DType::f64 : DType::f32; }
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
+  // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
+  static void round_into(const Tensor& to, const Tensor& from);
   [[nodiscard]] static Tensor filled(const Tensor& like, double value);
   // The step counts and numbers of a group in its device's memory. Numbers are written when a schedule changed them.
   static void prepare(Optimizer::Group& g, Device device, double momentum);
@@ -79,29 +78,48 @@ struct Updates {
   static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();
-    bool fits = (dtype == DType::f32 || dtype == DType::f64) && value.device() == device && value.is_contiguous();
+    bool fits = is_float(dtype) && value.device() == device && value.is_contiguous();
     for (std::size_t k = 0; fits && state && k < state->tensors.size(); ++k) {
       const Tensor& t = state->tensors[k];
-      fits = !t.defined() || (t.dtype() == dtype && t.numel() == value.numel() && t.device() == device);
+      fits = !t.defined() || (state->dtype == dtype && t.dtype() == state_dtype(dtype) && t.numel() == value.numel() &&
+                              t.device() == device);
     }
     if (fits) [[likely]]
       return;
-    fail<StateError>(op, ": parameter ", p.name, " is now ", text(value), ", expected contiguous f32 or f64 on ",
+    fail<StateError>(op, ": parameter ", p.name, " is now ", text(value), ", expected contiguous floats on ",
                      state && state->tensors[0].defined() ? state->tensors[0].device() : device,
                      ", as at its last update; make a new optimizer after to()");
   }
 
  private:
-  template <class T>
-  static kernels::Slot<T> slot(const Tensor& value, const Tensor& gradient, Optimizer::State& s) {
-    return {first<T>(value),
-            first<T>(gradient),
-            first<T>(s.tensors[0]),
-            first<T>(s.tensors[1]),
-            first<T>(s.tensors[2]),
-            value.numel(),
-            &s.step};
-  }
+  // Lists by dtype. On the cpu a parameter of 16 bits is one of `single`, which says so; see kernels/update.cuh.
+  struct Slots {
+    std::vector<kernels::Slot<float>> single;
+    std::vector<kernels::Slot<double>> wide;
+#if LEVIN_LAUNCHES
+    std::vector<kernels::Slot<f16>> half;
+    std::vector<kernels::Slot<bf16>> brain;
+    template <class F>
+    void each(F&& f) const {
+      f(single), f(wide), f(half), f(brain);
+    }
+#endif
+
+    void add(const Tensor& value, const Tensor& gradient, Optimizer::State& s, std::int64_t* step, std::uint32_t place,
+             Rounding rounding) {
+      const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list, kernels::Half half = kernels::Half::none) {
+        using A = kernels::Accum<T>;
+        list.push_back({first<T>(value), first<T>(gradient), first<A>(s.tensors[0]), first<A>(s.tensors[1]),
+                        first<A>(s.tensors[2]), value.numel(), step, place, half, rounding == Rounding::stochastic});
+      };
+      if (value.dtype() == DType::f32) return put(single);
+      if (value.dtype() == DType::f64) return put(wide);
+#if LEVIN_LAUNCHES
+      if (value.device().launches()) return value.dtype() == DType::f16 ? put(half) : put(brain);
+#endif
+      put(single, value.dtype() == DType::f16 ? kernels::Half::f16 : kernels::Half::bf16);
+    }
+  };
 };
 
 }  // namespace levin::optim

@@ -49,8 +49,8 @@ class LEVIN_API GradScaler {
   // the scaler works; DeviceError for another device later.
   [[nodiscard]] Tensor scale(Device device);
   // The optimizer's gradients times 1 / scale, and whether one of them is then not finite; one pass, which takes their
-  // norm, too. Throws StateError before scale(), twice between updates, and after step(); DataError for 16-bit gradients
-  // (of a model that was converted itself; autocast leaves gradients f32); DeviceError for gradients that lie elsewhere;
+  // norm, too. With master weights it is they that get the f32 gradients. Throws StateError before scale(), twice between
+  // updates, and after step(); DataError for 16-bit gradients without masters (autocast leaves gradients f32); DeviceError for gradients that lie elsewhere;
   // ConfigError for LBFGS.
   void unscale_(Optimizer& optimizer);
   // optimizer.step(), unless its gradients are not finite; unscale_ first where nobody called it. Throws StateError twice

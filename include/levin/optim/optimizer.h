@@ -19,10 +19,17 @@ namespace levin::optim {
 using Parameters = std::vector<ParamRef>;
 
 struct Updates;  // optim/updates.h: the list of one group's updates
+struct Masters;  // optim/masters.h: between masters and the model
 
-// The base of all. A parameter without a gradient is left as it is. Parameters are f32 or f64, dense, each belongs to
-// one group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option out of
-// range, is a ConfigError when the group is added.
+// How a 16-bit parameter takes its new value, which is computed in f32. `nearest` loses changes of less than half a step
+// (bf16 has 8 bits: 1 part in 512); `stochastic` goes to one of the two neighbours with the probability that makes the mean
+// exact (Gupta et al., 2015), by random bits that depend on parameter, element and step count alone: a run that is repeated
+// or resumed has the same bits, on every device.
+enum class Rounding : std::uint8_t { nearest, stochastic };
+
+// The base of all. A parameter without a gradient is left as it is. Parameters are floats (LBFGS: f32 or f64), dense, each
+// belongs to one group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option
+// out of range, is a ConfigError when the group is added. For f16 and bf16 all arithmetic and state is f32.
 class LEVIN_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -39,7 +46,18 @@ class LEVIN_API Optimizer {
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
-  void zero_grad();  // gradients become undefined
+  void zero_grad();  // gradients become undefined, those of masters too
+
+  // f32 master weights for f16 and bf16 parameters: from now on the optimizer updates f32 copies, which parameters() names
+  // in their place (same names and owners), and each step rounds them into the model's. So small updates add up, and
+  // clipping sees f32 gradients. Parameters of f32 and f64 stay as they are; groups added later get masters, too. The
+  // state holds them as NAME.master. Throws StateError after the first step. Micikevicius et al., 2018.
+  void use_master_weights();
+  [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // those given, in order
+  // Copies the model's 16-bit gradients to the masters', where clipping and step() look. Call it between backward and
+  // clipping; GradScaler::unscale_ does it in its pass, step() itself where nobody did. Once between two steps or
+  // zero_grad calls: a later call does nothing. Without masters neither.
+  void gather_gradients();
   // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read
   // them. Call it before each replay. step() does it itself.
   void prepare_replay();
@@ -66,11 +84,19 @@ class LEVIN_API Optimizer {
   struct State {  // of one parameter; undefined tensors until its first update
     std::array<Tensor, kMaxState> tensors;
     std::int64_t step = 0;
+    DType dtype = DType::f32;  // the parameter's, then
+  };
+  struct Master {  // of a 16-bit parameter: the gradient keeps its address while the tensor's own comes and goes
+    Tensor value, gradient;
   };
   struct Group {
     Parameters parameters;
+    // With masters: what was given, and one a parameter, null for those that need none.
+    Parameters model;
+    std::vector<std::shared_ptr<Master>> masters;
     std::vector<State> state;
     double lr = 0;
+    Rounding rounding = Rounding::nearest;
     std::optional<double> initial_lr;  // set by the first schedule: later ones start from it too
     // On a device that launches kernels: the parameters' step counts (State::step only says that there are some), {lr,
     // momentum}, and what was last written there.
@@ -79,13 +105,14 @@ class LEVIN_API Optimizer {
   };
   friend class Scheduler;
   friend class GradScaler;
+  friend struct Masters;
   friend struct Updates;
   Optimizer() = default;
   // One group's step, unless *found_inf, in the memory of its device, is not 0 (null: never; always null on cpu).
   virtual void update(int group, const float* found_inf) = 0;
   virtual void check_skippable() const;  // throws ConfigError where step_unless can not be
   // For messages it is told its optimizer's name: constructors call it, and name() is pure until they are done.
-  void add(const char* optimizer, Parameters parameters, double lr);
+  void add(const char* optimizer, Parameters parameters, double lr, Rounding rounding = Rounding::nearest);
   [[nodiscard]] const Group& group_at(int group) const;
   // State in use: names as PyTorch's ("momentum_buffer", "exp_avg"), null for unused.
   [[nodiscard]] virtual std::array<const char*, kMaxState> state_names(int group) const = 0;
@@ -99,12 +126,17 @@ class LEVIN_API Optimizer {
   virtual void load_extra_state(const NamedTensors& state);
 
   std::vector<Group> groups_;
+
+ private:
+  void step_groups(const float* found_inf);
+  bool masters_ = false, gathered_ = false;
 };
 
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
 };
 // b = momentum b + (1 - dampening) g;  p -= lr b, or lr (g + momentum b) with nesterov. g includes weight_decay p.
 class LEVIN_API SGD final : public Optimizer {
@@ -127,6 +159,7 @@ struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool amsgrad = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
 };
 // m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 // p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Kingma & Ba, 2015. weight_decay is added to g.
@@ -155,6 +188,7 @@ struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
   bool amsgrad = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
 };
 // Adam whose weight decay shrinks p by lr weight_decay instead of joining g. Loshchilov & Hutter, 2019.
 class LEVIN_API AdamW final : public Adam {
@@ -168,6 +202,7 @@ struct RMSpropOptions {
   double lr = 1e-2;
   double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
   bool centered = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
 };
 // v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps); centered subtracts the squared mean from v.
 class LEVIN_API RMSprop final : public Optimizer {
@@ -190,6 +225,7 @@ struct AdagradOptions {
   double lr = 1e-2;
   double lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
   bool maximize = false;
+  Rounding rounding = Rounding::nearest;
 };
 // s += g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps). Duchi et al., 2011.
 class LEVIN_API Adagrad final : public Optimizer {
@@ -240,8 +276,8 @@ class LEVIN_API LBFGS final : public Optimizer {
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the p-norm of all of them together; returns it,
 // a f64 scalar on the gradients' device (without gradients 0 on cpu); on a device nothing waits unless ErrorIfNonfinite
 // asks. ErrorIfNonfinite::yes throws StateError before anything is scaled. All
-// three functions throw ConfigError for a limit below 0 (or p not above 0), UnsupportedError for gradients other than f32 and
-// f64.
+// three functions throw ConfigError for a limit below 0 (or p not above 0). 16-bit gradients are summed and scaled in f32 or
+// wider and rounded once.
 enum class ErrorIfNonfinite : bool { no, yes };
 LEVIN_API Tensor clip_grad_norm_(const Parameters& parameters, double max_norm, double p = 2,
                                  ErrorIfNonfinite check = ErrorIfNonfinite::no);

@@ -1,0 +1,41 @@
+// f32 master weights of 16-bit parameters, and the two ways between them and the model.
+#pragma once
+
+#include <vector>
+
+#include "kernels/loss_scale.h"
+#include "levin/optim/optimizer.h"
+
+namespace levin::optim {
+
+struct Masters {
+  // Where backward left a gradient, and where the update reads it: the same tensor, but for masters.
+  struct Gradient {
+    Tensor from, to;
+  };
+  enum class Which : bool { masters, all };
+  // Those that are there, dense, in the order of the parameters. A master whose parameter has none loses its own. The
+  // values of `to` are the caller's to write; `writer` names him.
+  static std::vector<Gradient> gradients(Optimizer& optimizer, Which which, const char* writer);
+  // Makes the group's masters, values included.
+  static void make(Optimizer::Group& group);
+  // Throws StateError when a parameter was converted since its master was made.
+  static void check(const Optimizer& optimizer);
+  // The model's parameters become their masters, rounded; not where *found_inf on the device is not 0.
+  static void round(Optimizer& optimizer, const float* found_inf);
+};
+
+// Gradients as kernels of devices move them.
+class GradientLists {
+ public:
+  explicit GradientLists(const std::vector<Masters::Gradient>& gradients);
+  [[nodiscard]] kernels::GradientMoves moves() const { return {single_, wide_, half_, brain_}; }
+
+ private:
+  std::vector<kernels::Move<float, float>> single_;
+  std::vector<kernels::Move<double, double>> wide_;
+  std::vector<kernels::Move<f16, float>> half_;
+  std::vector<kernels::Move<bf16, float>> brain_;
+};
+
+}  // namespace levin::optim
