@@ -174,8 +174,8 @@ void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std
   }
 }
 
-// x = h, n elements of 16 bits.
-inline void widen(Half type, const std::uint16_t* h, float* x, std::int64_t n) {
+// x = h, n elements of 16 bits. Not inlined: one copy a level serves all rules.
+[[gnu::noinline]] inline void widen(Half type, const std::uint16_t* h, float* x, std::int64_t n) {
   if (type == Half::f16) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<f16>(h[i]));
   } else {
@@ -183,7 +183,7 @@ inline void widen(Half type, const std::uint16_t* h, float* x, std::int64_t n) {
   }
 }
 template <class H>
-void narrow_as(const Slot<float>& s, const float* x, std::int64_t begin, std::int64_t n) {
+[[gnu::noinline]] void narrow_as(const Slot<float>& s, const float* x, std::int64_t begin, std::int64_t n) {
   std::uint16_t* h = reinterpret_cast<std::uint16_t*>(s.p) + begin;
   if (!s.stochastic) {
     for (std::int64_t i = 0; i < n; ++i) h[i] = H(x[i]).bits;
