@@ -1,27 +1,33 @@
 #!/usr/bin/env python3
 """Levin and PyTorch side by side: the same work on the same machine in the same run.
 
-    python3 bench/compare_torch.py --levin build/release/bench [--rounds 5] [--filter TEXT] [--threads 2] [--out FILE]
+    python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--filter REGEX]
+                                   [--threads 2] [--out FILE]
 
-Rounds alternate (Levin, PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the
+Levin's programs name their rows (op/dtype/shape); whatever PyTorch has as well is run beside it. Rounds alternate (Levin, PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the
 rounds of PyTorch's time / Levin's, with the smallest and the largest ratio of a round beside it: a ratio above 1 means that
 Levin is faster. PyTorch is given its best: gradients cleared to None, foreach or fused optimizers, inference without a tape
 where there is nothing to record, and for the CNN the faster of its two memory layouts.
 """
-import argparse, datetime, json, math, os, platform, statistics, subprocess, sys, tempfile, time
+import argparse, datetime, json, os, platform, re, statistics, subprocess, sys, tempfile, time
 
 import torch
 import torch.nn.functional as F
 
 
 def measure(call, min_seconds):
-    """Seconds a call takes: repeated until min_seconds have passed, after a warm-up."""
+    """Seconds a call takes: repeated until min_seconds have passed, after a warm-up. On a GPU the queue is waited for."""
+    gpu = torch.cuda.is_available()
     call()
+    if gpu:
+        torch.cuda.synchronize()
     n = 1
     while True:
         begin = time.perf_counter()
         for _ in range(n):
             call()
+        if gpu:
+            torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
         if seconds >= min_seconds:
             return seconds / n
@@ -32,6 +38,7 @@ def no_grad(f):
     def call():
         with torch.no_grad():
             f()
+    call.inner = f
     return call
 
 
@@ -44,8 +51,8 @@ def in_loop(f, n=1000):
     return call
 
 
-def chain(multiply):
-    x, b = torch.ones(1, requires_grad=True), torch.ones(1)
+def chain(multiply, device):
+    x, b = ones(device).requires_grad_(), ones(device)
 
     def run(min_seconds):
         total, count = 0.0, 0
@@ -60,19 +67,6 @@ def chain(multiply):
             count += 1
         return total / count
     return run
-
-
-def conv_case(image, weight, padding, both):
-    x, w = torch.randn(image), torch.randn(weight)
-    if not both:
-        return no_grad(lambda: F.conv2d(x, w, padding=padding))
-    x.requires_grad_(), w.requires_grad_()
-    seed = F.conv2d(x, w, padding=padding).detach()
-
-    def call():
-        F.conv2d(x, w, padding=padding).backward(seed)
-        x.grad = w.grad = None
-    return call
 
 
 def mlp(hidden):
@@ -103,8 +97,9 @@ def best_adam(net):
     return torch.optim.Adam(net.parameters(), lr=1e-3, **min(found, key=lambda f: f[0])[1])
 
 
-def step_case(net, batch, channels_last=False):
-    images, labels = torch.rand(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+def step_case(net, batch, device, channels_last=False):
+    net = net.to(device)
+    images, labels = torch.rand(batch, 1, 28, 28, device=device), torch.randint(0, 10, (batch,), device=device)
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
@@ -118,68 +113,294 @@ def step_case(net, batch, channels_last=False):
     return call
 
 
-def tiny(make):
-    params = [torch.ones(4, requires_grad=True) for _ in range(100)]
-    for p in params:
-        p.grad = torch.ones(4)
-    return make(params).step
-
-
 def faster_of(*cases):
     def run(min_seconds):
         return min(measure(c, min_seconds / len(cases)) for c in cases)
     return run
 
 
-def rows():
-    """name in Levin's benchmark -> (program, PyTorch's side, target ratio or None)"""
-    a, b = torch.ones(1), torch.ones(1)
-    r = torch.ones(1, requires_grad=True)
-    v = torch.ones(1, 1)
-    table = {
-        "add_1": ("kernels", in_loop(lambda: torch.add(a, b)), 5),
-        "add_1_recorded": ("kernels", in_loop(lambda: torch.add(r, b)), 5),
-        "view_1": ("kernels", in_loop(lambda: v.transpose(0, 1)), None),
-        "backward_chain/add_1000": ("kernels", chain(False), 5),
-        "backward_chain/mul_1000": ("kernels", chain(True), 5),
-    }
-    for m, k, n, target in ((256, 256, 256, None), (512, 512, 512, 1), (1024, 1024, 1024, 1), (2048, 2048, 2048, 1), (128, 784, 512, None)):
-        x, y = torch.randn(m, k), torch.randn(k, n)
-        table[f"sgemm/{m}/{k}/{n}/real_time"] = ("kernels", no_grad(lambda x=x, y=y: x @ y), target)
-    for n, d in ((512, 1024), (4096, 1024)):
-        x, w, o = torch.randn(n, d), torch.ones(d), torch.zeros(d)
-        for name, f, target in (("softmax_rows", lambda x: torch.softmax(x, 1), 2),
-                                ("layer_norm_rows", lambda x, w=w, o=o: F.layer_norm(x, (x.shape[1],), w, o), 2),
-                                ("gelu_erf", F.gelu, 2), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), 2),
-                                ("exp_all", torch.exp, None), ("relu_all", torch.relu, None), ("add_all", lambda x: x + x, None),
-                                ("sum_all", torch.sum, None), ("sum_rows", lambda x: x.sum(0), None)):
-            table[f"{name}/{n}/{d}/real_time"] = ("kernels", no_grad(lambda x=x, f=f: f(x)), target)
-    for name, image, weight, padding, both in (("mnist1_forward", (64, 1, 28, 28), (32, 1, 5, 5), 2, False),
-                                               ("mnist1_both", (64, 1, 28, 28), (32, 1, 5, 5), 2, True),
-                                               ("mnist2_forward", (64, 32, 14, 14), (64, 32, 5, 5), 2, False),
-                                               ("mnist2_both", (64, 32, 14, 14), (64, 32, 5, 5), 2, True),
-                                               ("resnet56_both", (32, 64, 56, 56), (64, 64, 3, 3), 1, True)):
-        table[f"conv_case/{name}/real_time"] = ("kernels", conv_case(image, weight, padding, both), None)
-    table["mnist_mlp_128_step/64/real_time"] = ("step", step_case(mlp([128]), 64), 2)
-    table["mnist_mlp_512_step/64/real_time"] = ("step", step_case(mlp([512, 512]), 64), 2)
-    table["mnist_cnn_step/64/real_time"] = ("step", faster_of(step_case(lenet(), 64), step_case(lenet(), 64, True)), 1.5)
-    table["adamw_100_tiny"] = ("step", faster_of(tiny(lambda p: torch.optim.AdamW(p, lr=1e-4, foreach=True)),
-                                                 tiny(lambda p: torch.optim.AdamW(p, lr=1e-4, fused=True))), 20)
-    table["sgd_100_tiny"] = ("step", faster_of(tiny(lambda p: torch.optim.SGD(p, lr=1e-4, foreach=True)),
-                                               tiny(lambda p: torch.optim.SGD(p, lr=1e-4, fused=True))), 20)
-    return table
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def levin_times(folder, program, names, min_seconds, threads):
-    """Runs one of Levin's benchmark programs; seconds by name."""
-    pattern = "^(" + "|".join(names) + ")$"
+def unary(f):
+    return lambda shape, make: (lambda x=make(shape): f(x))
+
+
+def backward(inputs, f):
+    """The gradient alone: f is recorded once."""
+    def case(shape, make):
+        leaves = [t.requires_grad_() for t in inputs(shape, make)]
+        y = f(*leaves)
+        seed = torch.ones_like(y)
+        return recorded(lambda: torch.autograd.grad(y, leaves, seed, retain_graph=True))
+    return case
+
+
+def both(inputs, f):
+    def case(shape, make):
+        leaves = [t.requires_grad_() for t in inputs(shape, make)]
+        seed = torch.ones_like(f(*leaves))
+        return recorded(lambda: torch.autograd.grad(f(*leaves), leaves, seed))
+    return case
+
+
+def recorded(call):
+    call.recorded = True
+    return call
+
+
+def one(shape, make):
+    return [make(shape)]
+
+
+def norm_inputs(shape, make):
+    return [make(shape), torch.ones(shape[1], device=make.device, dtype=make.dtype), torch.zeros(shape[1], device=make.device, dtype=make.dtype)]
+
+
+def layer_norm(x, w, b):
+    return F.layer_norm(x, (x.shape[1],), w, b)
+
+
+def rms_norm(x, w):
+    return F.rms_norm(x, (x.shape[1],), w, 1e-6)
+
+
+def batch_norm(x, w, b):
+    return F.batch_norm(x, None, None, w, b, training=True)
+
+
+def labels(shape, make):
+    return torch.randint(0, shape[1], (shape[0],), device=make.device)
+
+
+def cross_entropy(shape, make):
+    x, t = make(shape), labels(shape, make)
+    return lambda: F.cross_entropy(x, t)
+
+
+def cross_entropy_both(shape, make):
+    x, t = make(shape).requires_grad_(), labels(shape, make)
+    return recorded(lambda: torch.autograd.grad(F.cross_entropy(x, t), x))
+
+
+def table_of(shape, make):
+    return make((min(50304, 4 * shape[0]), shape[1]))
+
+
+def embedding(shape, make):
+    w = table_of(shape, make)
+    i = torch.randint(0, w.shape[0], (shape[0],), device=make.device)
+    return lambda: F.embedding(i, w)
+
+
+def embedding_backward(shape, make):
+    i = torch.randint(0, min(50304, 4 * shape[0]), (shape[0],), device=make.device)
+    return backward(lambda s, m: [table_of(s, m)], lambda w: F.embedding(i, w))(shape, make)
+
+
+def two(a, b):
+    return lambda shape, make: (lambda x=make(a(shape)), y=make(b(shape)): x @ y)
+
+
+def linear_inputs(s, make):
+    return [make((s[0], s[1])), make((s[2], s[1])), make((s[2],))]
+
+
+def linear(shape, make):
+    x, w, b = linear_inputs(shape, make)
+    return lambda: F.linear(x, w, b)
+
+
+def qkv(shape, make):
+    return [make(shape) for _ in range(3)]
+
+
+def attention(causal):
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def forward(shape, make):
+        q, k, v = qkv(shape, make)
+        return lambda: f(q, k, v)
+    return forward, backward(qkv, f)
+
+
+def conv_inputs(s, make):
+    return [make((s[0], s[1], s[3], s[3])), make((s[2], s[1], s[4], s[4]))]
+
+
+def conv(shape, make):
+    x, w = conv_inputs(shape, make)
+    return lambda: F.conv2d(x, w, padding=shape[4] // 2)
+
+
+def conv_both(shape, make):
+    return both(conv_inputs, lambda x, w: F.conv2d(x, w, padding=shape[4] // 2))(shape, make)
+
+
+def index_rows(shape, make):
+    x, i = make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
+    return lambda: x.index_select(0, i)
+
+
+def scatter_add_rows(shape, make):
+    x, src, i = torch.zeros(shape, device=make.device, dtype=make.dtype), make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
+    return lambda: x.index_add(0, i, src)
+
+
+def update(make_optimizers):
+    """The fastest of the ways in which PyTorch does it."""
+    def case(shape, make):
+        params = [make((shape[1],)).requires_grad_() for _ in range(shape[0])]
+        for p in params:
+            p.grad = make((shape[1],))
+        best = min((o(params) for o in make_optimizers), key=lambda o: measure(o.step, 0.05))
+        return best.step
+    return case
+
+
+def adamw(**how):
+    return lambda p: torch.optim.AdamW(p, lr=1e-4, **how)
+
+
+def sgd(**how):
+    return lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9, **how)
+
+
+# op of a row op/dtype/shape of bench_kernels -> PyTorch's side: (shape, make) -> call
+OPS = {
+    "add": lambda s, m: (lambda a=m(s), b=m(s): a + b),
+    "relu": unary(torch.relu), "relu_backward": backward(one, torch.relu),
+    "exp": unary(torch.exp), "exp_backward": backward(one, torch.exp),
+    "gelu_erf": unary(F.gelu), "gelu_erf_backward": backward(one, F.gelu),
+    "gelu_tanh": unary(lambda x: F.gelu(x, approximate="tanh")),
+    "gelu_tanh_backward": backward(one, lambda x: F.gelu(x, approximate="tanh")),
+    "cast_to_bf16": unary(lambda x: x.to(torch.bfloat16)),
+    "bias_add": lambda s, m: (lambda x=m(s), b=m((s[1],)): x + b),
+    "dropout": unary(lambda x: F.dropout(x, 0.1)),
+    "add_transposed": lambda s, m: (lambda a=m(s), b=m((s[1], s[0])).t(): a + b),
+    "transpose": unary(lambda x: x.t().contiguous()),
+    "nchw_to_nhwc": unary(lambda x: x.permute(0, 2, 3, 1).contiguous()),
+    "sum_all": unary(torch.sum), "sum_rows": unary(lambda x: x.sum(1)), "sum_columns": unary(lambda x: x.sum(0)),
+    "argmax_rows": unary(lambda x: x.argmax(1)), "cumsum_rows": unary(lambda x: x.cumsum(1)),
+    "sort_rows": unary(lambda x: x.sort(1, stable=True)), "topk_rows": unary(lambda x: x.topk(min(8, x.shape[1]))),
+    "softmax": unary(lambda x: torch.softmax(x, 1)), "softmax_backward": backward(one, lambda x: torch.softmax(x, 1)),
+    "log_softmax": unary(lambda x: torch.log_softmax(x, 1)),
+    "log_softmax_backward": backward(one, lambda x: torch.log_softmax(x, 1)),
+    "cross_entropy": cross_entropy, "cross_entropy_both": cross_entropy_both,
+    "layer_norm": lambda s, m: (lambda a=norm_inputs(s, m): layer_norm(*a)),
+    "layer_norm_backward": backward(norm_inputs, layer_norm),
+    "rms_norm": lambda s, m: (lambda a=norm_inputs(s, m)[:2]: rms_norm(*a)),
+    "rms_norm_backward": backward(lambda s, m: norm_inputs(s, m)[:2], rms_norm),
+    "batch_norm": lambda s, m: (lambda a=norm_inputs(s, m): batch_norm(*a)),
+    "batch_norm_backward": backward(norm_inputs, batch_norm),
+    "embedding": embedding, "embedding_backward": embedding_backward,
+    "gather_rows": index_rows, "scatter_add_rows": scatter_add_rows,
+    "matmul": two(lambda s: s[:2], lambda s: s[1:]), "bmm": two(lambda s: (s[0], s[1], s[3]), lambda s: (s[0], s[3], s[2])),
+    "linear": linear, "linear_both": both(linear_inputs, F.linear),
+    "attention": attention(False)[0], "attention_backward": attention(False)[1],
+    "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
+    "conv2d": conv, "conv2d_both": conv_both,
+    "adamw": update((adamw(foreach=True), adamw(fused=True))), "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
+}
+# rows with a bar: PyTorch's time / Levin's on the cpu
+TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
+           "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
+           **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh") for rows in (512, 4096)},
+           "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20, "sgd_100_tiny": 20}
+
+
+class Block(torch.nn.Module):
+    """A layer of GPT-2 as bench/step.cpp has it."""
+    def __init__(self, width, heads):
+        super().__init__()
+        n = torch.nn
+        self.heads, self.norm1, self.norm2 = heads, n.LayerNorm(width), n.LayerNorm(width)
+        self.qkv, self.out = n.Linear(width, 3 * width), n.Linear(width, width)
+        self.up, self.down = n.Linear(width, 4 * width), n.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, n, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, n, width))
+        return y + self.down(F.gelu(self.up(self.norm2(y)), approximate="tanh"))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, layers, width, heads, words):
+        super().__init__()
+        self.words = torch.nn.Embedding(words, width)
+        self.blocks = torch.nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, tokens):
+        return self.norm(self.blocks(self.words(tokens))).flatten(0, 1) @ self.words.weight.t()
+
+
+def gpt_case(shape, batch, length, device):
+    net = Gpt(*shape).to(device)
+    tokens, target = torch.randint(0, shape[3], (batch, length), device=device), torch.randint(0, shape[3], (batch * length,), device=device)
+    opt = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
+
+    def call():
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = F.cross_entropy(net(tokens), target)
+        opt.zero_grad(set_to_none=True)
+        loss.backward()
+        opt.step()
+    return call
+
+
+def torch_case(name, device):
+    """PyTorch's side of one of Levin's rows, or None. A step that Levin replays is compared with the same step."""
+    name = name.replace("_captured", "")
+    fixed = {"add_1": lambda: in_loop(lambda a=ones(device), b=ones(device): torch.add(a, b)),
+             "add_1_recorded": lambda: in_loop(lambda a=ones(device).requires_grad_(), b=ones(device): torch.add(a, b)),
+             "view_1": lambda: in_loop(lambda v=torch.ones(1, 1, device=device): v.transpose(0, 1)),
+             "backward_chain/add_1000": lambda: chain(False, device), "backward_chain/mul_1000": lambda: chain(True, device),
+             "mnist_mlp_128_step/64": lambda: step_case(mlp([128]), 64, device),
+             "mnist_mlp_512_step/64": lambda: step_case(mlp([512, 512]), 64, device),
+             "mnist_cnn_step/64": lambda: faster_of(step_case(lenet(), 64, device), step_case(lenet(), 64, device, True)),
+             "gpt_small_step/4/128": lambda: gpt_case((2, 128, 4, 1024), 4, 128, device),
+             "gpt2_124m_step/16/1024": lambda: gpt_case((12, 768, 12, 50304), 16, 1024, device),
+             "adamw_100_tiny": lambda: update((adamw(foreach=True), adamw(fused=True)))((100, 4), maker(torch.float32, device)),
+             "sgd_100_tiny": lambda: update((lambda p: torch.optim.SGD(p, lr=1e-4, foreach=True),
+                                             lambda p: torch.optim.SGD(p, lr=1e-4, fused=True)))((100, 4), maker(torch.float32, device))}
+    if name in fixed:
+        return fixed[name]()
+    op, _, rest = name.partition("/")
+    dtype, _, shape = rest.partition("/")
+    if op not in OPS or dtype not in DTYPES:
+        return None
+    call = OPS[op](tuple(int(n) for n in shape.split("x")), maker(DTYPES[dtype], device))
+    return call if getattr(call, "recorded", False) or op in ("adamw", "sgd_momentum") else no_grad(call)
+
+
+def ones(device):
+    return torch.ones(1, device=device)
+
+
+def maker(dtype, device):
+    def make(shape):
+        return torch.randn(shape, device=device, dtype=dtype)
+    make.dtype, make.device = dtype, device
+    return make
+
+
+def levin_rows(args, program):
+    """Runs one of Levin's benchmark programs: {name: seconds}, and what it says of the machine."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        subprocess.run([os.path.join(folder, "bench_" + program), "--json", out.name, "--threads", str(threads),
-                        "--benchmark_filter=" + pattern, f"--benchmark_min_time={min_seconds}"],
+        subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads", str(args.threads), "--device",
+                        args.device, "--warm-only", "--benchmark_filter=" + args.filter, f"--benchmark_min_time={args.min_time}"],
                        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        report = json.load(open(out.name))
+        text = open(out.name).read()
+        report = json.loads(text) if text else {"benchmarks": [], "context": {}}
     unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-    return {b["name"]: b["real_time"] * unit[b["time_unit"]] for b in report["benchmarks"]}, report["context"]
+    rows = {}
+    for b in report["benchmarks"]:
+        name = re.sub(r"/(iterations:\d+|manual_time|real_time)", "", b["name"])
+        rows[name] = b["real_time"] * unit[b["time_unit"]]
+    return rows, report["context"]
 
 
 def torch_time(case, min_seconds):
@@ -188,46 +409,75 @@ def torch_time(case, min_seconds):
     return measure(case, min_seconds) / getattr(case, "repeats", 1)
 
 
+def torch_seconds(name, args):
+    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row or no memory for it."""
+    try:
+        case = torch_case(name, args.device)
+        if case is None:
+            return None
+        eager = torch_time(case, args.min_time)
+        if not args.compile or name in TARGETS or not hasattr(case, "inner"):
+            return eager, None
+        return eager, torch_time(no_grad(torch.compile(case.inner)), args.min_time)
+    except torch.cuda.OutOfMemoryError:
+        return None
+    finally:
+        if args.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def machine(args, context):
+    if args.device == "cuda":
+        clocks = subprocess.run(["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem,power.limit", "--format=csv,noheader"],
+                                capture_output=True, text=True).stdout.strip()
+        name = f"{clocks}; CUDA {torch.version.cuda}"
+    else:
+        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
+        name = f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}"
+    ceilings = ", ".join(f"{k[6:].replace('_', ' ')} {float(v):.4g}" for k, v in context.items()
+                         if k.startswith("levin_") and k.split("_")[1] in ("copy", "matmul", "launch"))
+    return f"Device: {name}; load {os.getloadavg()[0]:.1f}. Measured: {ceilings}."
+
+
+def readable(s):
+    return "" if s is None else f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--levin", required=True, help="folder of Levin's benchmark programs")
+    p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--min-time", type=float, default=0.2, help="seconds a measurement takes at least")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    p.add_argument("--filter", default="")
+    p.add_argument("--filter", default=".", help="regular expression over row names")
+    p.add_argument("--compile", action="store_true", help="torch.compile as well, where the row is one function of tensors")
     p.add_argument("--out", help="write the table as Markdown there")
     args = p.parse_args()
     torch.set_num_threads(args.threads)
-    table = {k: v for k, v in rows().items() if args.filter in k}
-    seconds = {name: ([], []) for name in table}
-    context = {}
+    seconds, context = {}, {}
     for _ in range(args.rounds):
         for program in ("kernels", "step"):
-            names = [n for n, row in table.items() if row[0] == program]
-            if not names:
-                continue
-            times, context = levin_times(args.levin, program, names, args.min_time, args.threads)
-            for name in names:
-                seconds[name][0].append(times[name])
-                seconds[name][1].append(torch_time(table[name][1], args.min_time))
+            rows, said = levin_rows(args, program)
+            context.update(said)
+            for name, ours in rows.items():
+                theirs = torch_seconds(name, args)
+                if theirs is not None:
+                    seconds.setdefault(name, []).append((ours, *theirs))
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
-    cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
-    lines = [f"# Levin and PyTorch {torch.__version__} on {args.threads} CPU threads", "",
-             f"Device: {cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}; "
-             f"load {os.getloadavg()[0]:.1f}; {datetime.date.today()}; commit {commit}.",
-             f"Made by `python3 bench/compare_torch.py --levin DIR --rounds {args.rounds} --min-time {args.min_time} "
-             f"--threads {args.threads}`.",
+    lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
+             f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
+             f"Made by `python3 bench/compare_torch.py --levin DIR {' '.join(a for a in sys.argv[1:] if 'build' not in a and a != '--levin')}`.",
              "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.", "",
-             "| work | Levin | PyTorch | ratio | spread | target | met |", "|---|---:|---:|---:|---|---:|---|"]
-
-    def readable(s):
-        return f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
-    for name, (ours, theirs) in seconds.items():
-        ratios = [t / o for o, t in zip(ours, theirs)]
-        ratio, target = statistics.median(ratios), table[name][2]
+             "| work | Levin | PyTorch | ratio | spread | compiled | target | met |", "|---|---:|---:|---:|---|---:|---:|---|"]
+    for name, rounds in seconds.items():
+        ratios = [r[1] / r[0] for r in rounds]
+        ratio, target = statistics.median(ratios), TARGETS.get(name) if args.device == "cpu" else None
+        compiled = [r[2] / r[0] for r in rounds if r[2] is not None]
         met = "" if target is None else "yes" if ratio >= target else "no"
-        lines.append(f"| {name.replace('/real_time', '')} | {readable(statistics.median(ours))} | {readable(statistics.median(theirs))} "
-                     f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} | {'' if target is None else target} | {met} |")
+        lines.append(f"| {name} | {readable(statistics.median(r[0] for r in rounds))} | {readable(statistics.median(r[1] for r in rounds))} "
+                     f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} | {f'{statistics.median(compiled):.2f}' if compiled else ''} "
+                     f"| {'' if target is None else target} | {met} |")
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:

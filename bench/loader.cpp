@@ -1,7 +1,6 @@
 // How fast batches come: pictures of MNIST's shape in memory, shuffled and normalised; and the hand-over alone.
 // items_per_second is samples (first benchmark) or batches (second).
-#include <benchmark/benchmark.h>
-
+#include "bench/main.h"
 #include "levin/data.h"
 
 using namespace levin;
@@ -57,4 +56,4 @@ BENCHMARK(hand_over)->ArgName("workers")->Arg(0)->Arg(1)->Arg(2)->Arg(4)->UseRea
 
 }  // namespace
 
-BENCHMARK_MAIN();
+LEVIN_BENCHMARK_MAIN([] {})

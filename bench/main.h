@@ -1,48 +1,91 @@
-// What every benchmark program does around its benchmarks: `--json FILE`, `--threads N`, `--conv own|first|timed` (who
-// computes convolutions in a build with CUDA, see kernels/conv_library.h), and what machine this is.
+// What every benchmark program does around its benchmarks: its flags, and what machine this is.
+//   --json FILE, --threads N, --device cpu|cuda|simt
+//   --max-bytes N           of one tensor (bench_kernels)
+//   --warm-only             nothing is measured with empty caches (bench_kernels)
+//   --conv own|first|timed  who computes convolutions in a build with CUDA, see kernels/conv_library.h
 #pragma once
 
 #include <benchmark/benchmark.h>
 
-#include <cstring>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "kernels/conv_library.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
+#include "levin/error.h"
 
 namespace levin::bench {
 
-inline int run(int argc, char** argv) {
-  std::vector<std::string> words(argv, argv + argc);
-  for (std::size_t i = 1; i + 1 < words.size(); ++i) {
-    if (words[i] == "--json") {
-      words[i] = "--benchmark_out=" + words[i + 1];
-      words[i + 1] = "--benchmark_out_format=json";
-    } else if (words[i] == "--threads" || words[i] == "--conv") {
-      if (words[i] == "--threads")
-        set_num_threads(std::stoi(words[i + 1]));
-      else
-        kernels::set_conv_by(words[i + 1] == "own"     ? kernels::ConvBy::own
-                             : words[i + 1] == "first" ? kernels::ConvBy::first
-                                                       : kernels::ConvBy::timed);
-      words.erase(words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(i) + 2);
-      --i;
+struct Settings {
+  Device device = Device::cpu();
+  double max_bytes = 0;  // of one tensor; 0: what the device's default is
+  bool cold = true;      // measure with empty caches as well
+};
+inline Settings& settings() {
+  static Settings s;
+  return s;
+}
+
+inline Device device_named(const std::string& name) {
+  if (name == "cpu") return Device::cpu();
+  if (name == "cuda" && device_count(DeviceType::cuda) > 0) return Device::cuda();
+  if (name == "simt" && device_count(DeviceType::simt) > 0) return Device::simt();
+  fail<ConfigError>("--device: \"", name, "\" can not be used by this build on this machine; has cpu",
+                    device_count(DeviceType::cuda) > 0 ? ", cuda" : "",
+                    device_count(DeviceType::simt) > 0 ? ", simt" : "");
+}
+
+inline kernels::ConvBy conv_by(const std::string& name) {
+  if (name == "own") return kernels::ConvBy::own;
+  if (name == "first") return kernels::ConvBy::first;
+  if (name == "timed") return kernels::ConvBy::timed;
+  fail<ConfigError>("--conv: \"", name, "\", expected own, first or timed");
+}
+
+// Levin's flags are taken out of the command line, the rest is Google Benchmark's. Then prepare() may measure and register.
+template <class Prepare>
+int run(int argc, char** argv, Prepare&& prepare) {
+  std::vector<std::string> words(argv, argv + argc), rest;
+  try {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const bool value = i + 1 < words.size();
+      if (words[i] == "--json" && value) {
+        rest.push_back("--benchmark_out=" + words[++i]);
+        rest.emplace_back("--benchmark_out_format=json");
+      } else if (words[i] == "--threads" && value) {
+        set_num_threads(std::stoi(words[++i]));
+      } else if (words[i] == "--device" && value) {
+        settings().device = device_named(words[++i]);
+      } else if (words[i] == "--conv" && value) {
+        kernels::set_conv_by(conv_by(words[++i]));
+      } else if (words[i] == "--max-bytes" && value) {
+        settings().max_bytes = std::stod(words[++i]);
+      } else if (words[i] == "--warm-only") {
+        settings().cold = false;
+      } else {
+        rest.push_back(words[i]);
+      }
     }
+    std::vector<char*> pointers;
+    for (std::string& w : rest) pointers.push_back(w.data());
+    int count = static_cast<int>(pointers.size());
+    benchmark::Initialize(&count, pointers.data());
+    if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return 2;
+    benchmark::AddCustomContext("levin_device", text(settings().device));
+    benchmark::AddCustomContext("levin_cpu_level", kernels::name(kernels::cpu_level()));
+    benchmark::AddCustomContext("levin_threads", std::to_string(num_threads()));
+    prepare();
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench: %s\n", e.what());
+    return 1;
   }
-  std::vector<char*> pointers;
-  for (std::string& w : words) pointers.push_back(w.data());
-  int count = static_cast<int>(pointers.size());
-  benchmark::Initialize(&count, pointers.data());
-  if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return 2;
-  benchmark::AddCustomContext("levin_cpu_level", kernels::name(kernels::cpu_level()));
-  benchmark::AddCustomContext("levin_threads", std::to_string(num_threads()));
-  benchmark::RunSpecifiedBenchmarks();
   return 0;
 }
 
 }  // namespace levin::bench
 
-#define LEVIN_BENCHMARK_MAIN() \
-  int main(int argc, char** argv) { return ::levin::bench::run(argc, argv); }
+#define LEVIN_BENCHMARK_MAIN(prepare) \
+  int main(int argc, char** argv) { return ::levin::bench::run(argc, argv, prepare); }

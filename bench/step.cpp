@@ -1,12 +1,15 @@
-// Benchmarks of whole training steps: forward, backward and update of the MNIST models on batches in memory, and an
-// optimizer step over many tiny tensors.
+// Benchmarks of whole training steps on batches in memory: forward, backward and update, op by op and, on a device that
+// launches kernels, recorded once and replayed (rows that end in _captured; host_us is what the CPU spends on a replay). And an
+// optimizer step over many tiny tensors. --device NAME, --json FILE, --threads N.
+#include <chrono>
+
 #include "bench/main.h"
 #include "levin/levin.h"
 
-namespace levin {
+namespace levin::bench {
 namespace {
 
-const Device cpu = Device::cpu();
+Device device() { return settings().device; }
 
 struct Mlp : nn::Module {
   using Module::Module;
@@ -36,44 +39,158 @@ struct LeNet : nn::Module {
   }
 };
 
+// GPT-2's layers (Radford et al., 2019): norm, causal attention, norm, two linear layers with GELU, each half added to its
+// input. `layers`, `width` and `heads` are the model's; 124M has 12, 768, 12 and 50304 (padded) words.
+struct GptShape {
+  std::int64_t layers, width, heads, words;
+};
+struct Block : nn::Module {
+  Block(Module& parent, std::string_view name, const GptShape& s) : Module(parent, name), shape(s) {}
+  GptShape shape;
+  nn::LayerNorm norm1{*this, "norm1", {.shape = {shape.width}}};
+  nn::Linear qkv{*this, "qkv", {.in = shape.width, .out = 3 * shape.width}};
+  nn::Linear out{*this, "out", {.in = shape.width, .out = shape.width}};
+  nn::LayerNorm norm2{*this, "norm2", {.shape = {shape.width}}};
+  nn::Linear up{*this, "up", {.in = shape.width, .out = 4 * shape.width}};
+  nn::Linear down{*this, "down", {.in = 4 * shape.width, .out = shape.width}};
+  Tensor operator()(const Tensor& x) const {  // [B, T, width]
+    const std::int64_t b = x.size(0), n = x.size(1);
+    const Tensor parts =
+        permute(view(qkv(norm1(x)), {b, n, 3, shape.heads, shape.width / shape.heads}), {2, 0, 3, 1, 4});
+    const Tensor seen = scaled_dot_product_attention(select(parts, 0, 0), select(parts, 0, 1), select(parts, 0, 2),
+                                                     {.causal = Causal::yes});
+    const Tensor y = x + out(reshape(permute(seen, {0, 2, 1, 3}), {b, n, shape.width}));
+    return y + down(gelu(up(norm2(y)), GeluForm::tanh));
+  }
+};
+struct Gpt : nn::Module {
+  Gpt(nn::Options options, const GptShape& s) : Module(std::move(options)), shape(s) {
+    for (std::int64_t i = 0; i < s.layers; ++i)
+      blocks.push_back(std::make_unique<Block>(*this, "block" + std::to_string(i), s));
+  }
+  GptShape shape;
+  nn::Embedding words{*this, "words", {.count = shape.words, .dim = shape.width}};
+  std::vector<std::unique_ptr<Block>> blocks;
+  nn::LayerNorm norm{*this, "norm", {.shape = {shape.width}}};
+  Tensor operator()(const Tensor& tokens) const {  // [B, T] -> [B T, words]
+    Tensor x = words(tokens);
+    for (const auto& b : blocks) x = (*b)(x);
+    return matmul(view(norm(x), {-1, shape.width}), t(words.weight));
+  }
+};
+
+// Runs a step once per iteration: op by op, or as a replay of its record.
+enum class How : std::uint8_t { eager, captured };
+template <class Step>
+void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int64_t samples, Step&& step) {
+  const Device d = device();
+  std::optional<Graph> graph;
+  if (how == How::captured) {
+    for (int i = 0; i < 3; ++i) step();
+    graph.emplace(Stream::current(d), step);
+  }
+  const auto once = [&] {
+    if (!graph) return step();
+    opt.prepare_replay();
+    graph->replay();
+  };
+  once();
+  synchronize(d);
+  double host = 0;
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    once();
+    host += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    // Every tenth only: the queue stays filled, as in training, and does not grow without end.
+    if (d.launches() && state.iterations() % 10 == 0) synchronize(d);
+  }
+  synchronize(d);
+  state.SetItemsProcessed(state.iterations() * samples);
+  if (d.launches()) state.counters["host_us"] = host * 1e6 / double(state.iterations());
+}
+
 template <class Net>
-void train_step(benchmark::State& state) {
+void mnist_step(benchmark::State& state, How how) {
   Generator gen(1);
-  Net net({.gen = gen, .device = cpu});
+  Net net({.gen = gen, .device = device()});
   optim::Adam opt(net.parameters(), {.lr = 1e-3});
   const std::int64_t batch = state.range(0);
-  const Tensor images = rand({batch, 1, 28, 28}, gen, cpu), labels = randint(0, 10, {batch}, gen, cpu);
-  for (auto _ : state) {
+  const Tensor images = rand({batch, 1, 28, 28}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
+  run_steps(state, how, opt, batch, [&] {
     const Tensor loss = cross_entropy(net(images), labels);
     opt.zero_grad();
     backward(loss);
     opt.step();
-  }
-  state.SetItemsProcessed(state.iterations() * batch);
+  });
 }
-BENCHMARK(train_step<SmallMlp>)->Name("mnist_mlp_128_step")->Arg(64)->UseRealTime();
-BENCHMARK(train_step<Mlp>)->Name("mnist_mlp_512_step")->Arg(64)->UseRealTime();
-BENCHMARK(train_step<LeNet>)->Name("mnist_cnn_step")->Arg(64)->UseRealTime();
+
+// Arguments: batch, length. In bf16 on a GPU, f32 elsewhere.
+void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
+  Generator gen(1);
+  Gpt net({.gen = gen, .device = device()}, shape);
+  optim::AdamW opt(net.parameters(), {.lr = 3e-4});
+  const std::int64_t batch = state.range(0), length = state.range(1);
+  const Tensor tokens = randint(0, shape.words, {batch, length}, gen, device());
+  const Tensor next = randint(0, shape.words, {batch * length}, gen, device());
+  run_steps(state, how, opt, batch * length, [&] {
+    const Tensor loss = [&] {
+      std::optional<Autocast> on;
+      if (device().is_cuda()) on.emplace(DType::bf16);
+      return cross_entropy(net(tokens), next);
+    }();
+    opt.zero_grad();
+    backward(loss);
+    opt.step();
+  });
+}
 
 template <class O>
-void optimizer_step(benchmark::State& state) {
+void tiny_updates(benchmark::State& state) {
   constexpr int kTensors = 100;
   std::vector<Tensor> values;
   for (int i = 0; i < kTensors; ++i) {
-    values.push_back(ones({4}, cpu));
+    values.push_back(ones({4}, device()));
     values.back().requires_grad_();
-    values.back().set_grad(ones({4}, cpu));
+    values.back().set_grad(ones({4}, device()));
   }
   optim::Parameters parameters;
   for (int i = 0; i < kTensors; ++i)
     parameters.push_back({&values[static_cast<std::size_t>(i)], std::to_string(i), nullptr});
   O opt(parameters, {.lr = 1e-4});
   for (auto _ : state) opt.step();
+  synchronize(device());
 }
-BENCHMARK(optimizer_step<optim::AdamW>)->Name("adamw_100_tiny");
-BENCHMARK(optimizer_step<optim::SGD>)->Name("sgd_100_tiny");
+
+void prepare() {
+  const Device d = device();
+  // simt has no speed: one step of the smallest says that it runs.
+  const bool simt = d.launches() && !d.is_cuda();
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> args, auto f) {
+    for (const How how : {How::eager, How::captured}) {
+      if (how == How::captured && !d.launches()) continue;
+      auto* b = benchmark::RegisterBenchmark((name + (how == How::captured ? "_captured" : "")).c_str(),
+                                             [=](benchmark::State& state) { f(state, how); });
+      b->Args(args)->UseRealTime();
+      if (simt) b->Iterations(1);
+    }
+  };
+  const std::int64_t batch = simt ? 2 : 64;
+  add("mnist_mlp_128_step", {batch}, mnist_step<SmallMlp>);
+  if (!simt) {
+    add("mnist_mlp_512_step", {batch}, mnist_step<Mlp>);
+    add("mnist_cnn_step", {batch}, mnist_step<LeNet>);
+  }
+  const GptShape small{.layers = 2, .width = simt ? 32 : 128, .heads = simt ? 1 : 4, .words = simt ? 64 : 1024};
+  add("gpt_small_step", {simt ? 1 : 4, simt ? 16 : 128}, [=](auto& state, How how) { gpt_step(state, how, small); });
+  if (d.is_cuda()) {
+    const GptShape gpt2{.layers = 12, .width = 768, .heads = 12, .words = 50304};
+    add("gpt2_124m_step", {16, 1024}, [=](auto& state, How how) { gpt_step(state, how, gpt2); });
+  }
+  benchmark::RegisterBenchmark("adamw_100_tiny", tiny_updates<optim::AdamW>);
+  benchmark::RegisterBenchmark("sgd_100_tiny", tiny_updates<optim::SGD>);
+}
 
 }  // namespace
-}  // namespace levin
+}  // namespace levin::bench
 
-LEVIN_BENCHMARK_MAIN()
+LEVIN_BENCHMARK_MAIN(levin::bench::prepare)

@@ -58,7 +58,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--fanout", "LIST", "neighbours a layer"},
     {"--runs", "K", "repeat with other seeds"},
     // Machine
-    {"--device", "NAME", "auto, cpu, cuda, cuda:I"},
+    {"--device", "NAME", "auto, cpu, cuda, cuda:I, simt"},
     {"--accelerator", "NAME", "auto, cpu, cuda"},
     {"--devices", "LIST", "how many, or which"},
     {"--nodes", "N", "machines"},
@@ -182,9 +182,23 @@ inline Portion portion(const std::string& flag, const std::string& text) {
   return Portion(value);
 }
 
+// auto is the first CUDA device that can be used, else the cpu.
 inline Device device(const std::string& name) {
-  if (name == "auto" || name == "cpu") return Device::cpu();
-  fail<ConfigError>("--device: \"", name, "\" is not a device of this build; expected auto or cpu");
+  const int gpus = device_count(DeviceType::cuda);
+  if (name == "auto") return gpus > 0 ? Device::cuda() : Device::cpu();
+  if (name == "cpu") return Device::cpu();
+  if (name == "simt" && device_count(DeviceType::simt) > 0) return Device::simt();
+  int index = name == "cuda" ? 0 : -1;
+  if (name.starts_with("cuda:")) {
+    const char* const end = name.data() + name.size();
+    if (const auto [at, error] = std::from_chars(name.data() + 5, end, index); error != std::errc() || at != end)
+      index = -1;
+  }
+  if (index >= 0 && index < gpus) return Device::cuda(index);
+  std::string usable = "cpu";
+  for (int i = 0; i < gpus; ++i) usable += ", cuda:" + std::to_string(i);
+  if (device_count(DeviceType::simt) > 0) usable += ", simt";
+  fail<ConfigError>("--device: \"", name, "\" can not be used here; expected auto or one of ", usable);
 }
 
 // What --json holds for every program. NaN becomes null.
@@ -192,6 +206,7 @@ struct Result {
   std::string program, status = "done", data;
   std::uint64_t seed = 0;
   Device device = Device::cpu();
+  std::string precision = "32-true";
   std::int64_t epochs = 0, optimizer_steps = 0, parameters = 0;
   double train_seconds = 0, samples_per_second = 0;
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // the program's own fields
@@ -202,7 +217,7 @@ struct Result {
                                 {"data", data},
                                 {"seed", seed},
                                 {"device", text(device)},
-                                {"precision", "32-true"},
+                                {"precision", precision},
                                 {"strategy", "single"},
                                 {"world_size", 1},
                                 {"epochs", epochs},

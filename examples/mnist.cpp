@@ -192,7 +192,8 @@ void draw_loss(const std::string& path, const std::vector<LogRecord>& history) {
 // ---- The program
 
 struct Settings {
-  std::string data, model = "cnn", device = "auto", out, json, resume, limit_train_batches = "1.0";
+  std::string data, model = "cnn", device = "auto", precision = "32-true", capture = "auto", out, json, resume,
+                    limit_train_batches = "1.0";
   std::int64_t batch_size = 128, epochs = 3, max_steps = -1, checkpoint_every = 0;
   int workers = 1, threads = 0;
   double lr = 2e-3;
@@ -214,6 +215,8 @@ Settings parse(int argc, char** argv) {
   flags.add("--lr", s.lr)->check(examples::above(0));
   flags.add("--seed", s.seed);
   flags.add("--device", s.device);
+  flags.add("--precision", s.precision);
+  flags.add("--capture", s.capture)->check(CLI::IsMember({"auto", "off", "step"}));
   flags.add("--threads", s.threads)->check(examples::at_least(0));
   flags.add("--out", s.out);
   flags.add("--json", s.json);
@@ -242,12 +245,21 @@ std::unique_ptr<Classifier> make_model(const Settings& s, const Generator& gen, 
   return std::make_unique<Mlp>(options);
 }
 
-TrainerOptions trainer_options(const Settings& s, const Portion& limit) {
+// Counts what was trained on: a captured step does not call the loss function.
+struct SampleCount final : Callback {
+  std::int64_t samples = 0;
+  void on_train_batch_end(const StepInfo& info) override { samples += info.batch->size(); }
+};
+
+TrainerOptions trainer_options(const Settings& s, const Portion& limit, Device device) {
+  const bool capture = s.capture == "step" || (s.capture == "auto" && device.is_cuda());
   TrainerOptions options{.max_epochs = s.epochs,
                          .max_steps = s.max_steps,
                          .limit_train_batches = limit,
                          .enable_checkpointing = !s.out.empty(),
                          .enable_progress_bar = !s.quiet,
+                         .precision = s.precision,
+                         .capture = capture ? Capture::step : Capture::off,
                          .default_root_dir = s.out};
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
@@ -283,20 +295,17 @@ struct Outcome {
 };
 
 Outcome train_and_test(Trainer& trainer, const Classifier& net, optim::Optimizer& opt, data::DataLoader& train,
-                       data::DataLoader& test, const StepOptions& options) {
+                       data::DataLoader& test, const StepOptions& options, const SampleCount& counted) {
   Outcome outcome;
   const auto start = std::chrono::steady_clock::now();
   const auto take_time = [&] {
     outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    outcome.samples = counted.samples;
   };
   try {
     trainer.fit(
-        opt, train,
-        [&](const Batch& b) {
-          outcome.samples += b.size();
-          return cross_entropy(net(b[0]), b[1]);
-        },
-        options);
+        opt, train, [&](const Batch& b) { return cross_entropy(net(b[0]), b[1]); }, options);
+    synchronize(net.device());
     take_time();
     outcome.trained = true;
     (void)trainer.evaluate(test, [&](const Batch& b) {
@@ -341,6 +350,7 @@ void write_results(const Settings& s, const Trainer& trainer, const Classifier& 
                           .data = digits.real ? "real" : "generated",
                           .seed = s.seed,
                           .device = net.device(),
+                          .precision = s.precision,
                           .epochs = s.epochs,
                           .optimizer_steps = trainer.global_step(),
                           .parameters = net.parameter_count().total(),
@@ -362,17 +372,22 @@ int run(const Settings& s) {
   const Digits digits = find_digits(s.data, gen.fork("digits"));
   std::printf("%s\n", digits.said.c_str());
   std::fflush(stdout);
-  data::DataLoader train(
-      digits.train,
-      {.batch_size = s.batch_size, .shuffle = true, .num_workers = s.workers, .generator = gen.fork("shuffle")});
+  data::DataLoader train(digits.train, {.batch_size = s.batch_size,
+                                        .shuffle = true,
+                                        .num_workers = s.workers,
+                                        .pin_memory = device.is_cuda(),
+                                        .generator = gen.fork("shuffle")});
   data::DataLoader test(digits.test, {.batch_size = 1000, .num_workers = s.workers});
 
   const std::unique_ptr<Classifier> net = make_model(s, gen, device);
   optim::AdamW opt(net->parameters(), {.lr = s.lr, .weight_decay = 1e-2});
-  Trainer trainer(trainer_options(s, limit));
+  TrainerOptions how = trainer_options(s, limit, device);
+  const auto counted = std::make_shared<SampleCount>();
+  how.callbacks.push_back(counted);
+  Trainer trainer(how);
   const StepOptions options = step_options(s, opt, limit.of(train.size(), "--limit-train-batches"));
 
-  const Outcome outcome = train_and_test(trainer, *net, opt, train, test, options);
+  const Outcome outcome = train_and_test(trainer, *net, opt, train, test, options, *counted);
   if (!outcome.interrupted) print_results(trainer, outcome);
   write_results(s, trainer, *net, digits, outcome);
   return outcome.interrupted ? 128 + trainer.stop_signal() : examples::kDone;

@@ -224,12 +224,12 @@ void Module::convert_all(Convert convert) {
   visit([&](const std::string&, Module& m) {
     for (const Slot& s : m.parameters_) {
       const Tensor old = s.value->detach();
-      Tensor value = convert(old);
+      Tensor value = convert(m, old);
       if (value.impl() == old.impl()) continue;
       if (detail::Leaf* leaf = detail::leaf_of(*s.value)) {
         value.requires_grad_();
         const Tensor grad = s.value->grad();
-        if (grad.defined()) value.set_grad(convert(grad.detach()));
+        if (grad.defined()) value.set_grad(convert(m, grad.detach()));
         {
           const std::lock_guard lock(leaf->mutex);
           detail::leaf_of(value)->hooks = leaf->hooks;
@@ -238,21 +238,22 @@ void Module::convert_all(Convert convert) {
       }
       ready.emplace_back(s.value, std::move(value));
     }
-    for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(*s.value));
+    for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(m, *s.value));
   });
   for (auto& [slot, value] : ready) *slot = std::move(value);
 }
 
 void Module::to(Device device) {
-  convert_all([&](const Tensor& x) { return x.to(device); });
+  convert_all([&](const Module&, const Tensor& x) { return x.to(device); });
   visit([&](const std::string&, Module& m) {
     if (m.context_) m.context_->device = device;
   });
 }
 
-void Module::to(DType dtype) {
+void Module::to(DType dtype, const Function<bool(const Module&)>& keep) {
   check_floating("to", dtype);
-  convert_all([&](const Tensor& x) { return is_float(x.dtype()) ? x.to(dtype) : x; });
+  convert_all(
+      [&](const Module& m, const Tensor& x) { return is_float(x.dtype()) && !(keep && keep(m)) ? x.to(dtype) : x; });
   visit([&](const std::string&, Module& m) {
     if (m.context_) m.context_->dtype = dtype;
   });

@@ -60,7 +60,7 @@ struct GradScaler::State {
   };
 
   GradScalerOptions options;  // init_scale is the scale until there is a tensor
-  std::int64_t first_tracker = 0;
+  std::int64_t first_tracker = 0, first_skipped = 0;
   Tensor scale, tracker, skipped;
   std::map<const Optimizer*, Record> records;
 
@@ -91,7 +91,7 @@ Tensor GradScaler::scale(Device device) {
   if (!s.scale.defined()) {
     s.scale = scalar(s.options.enabled ? static_cast<float>(s.options.init_scale) : 1.0f, device);
     s.tracker = scalar(s.first_tracker, device);
-    s.skipped = scalar(std::int64_t{0}, device);
+    s.skipped = scalar(s.first_skipped, device);
   }
   if (s.scale.device() != device)
     fail<DeviceError>("grad_scaler: the scale is asked for on ", device, ", it lives on ", s.scale.device(),
@@ -239,7 +239,12 @@ std::int64_t GradScaler::growth_tracker() const {
   return state_->tracker.defined() ? state_->tracker.item<std::int64_t>() : state_->first_tracker;
 }
 std::int64_t GradScaler::skipped_steps() const {
-  return state_->skipped.defined() ? state_->skipped.item<std::int64_t>() : 0;
+  return state_->skipped.defined() ? state_->skipped.item<std::int64_t>() : state_->first_skipped;
+}
+
+Tensor GradScaler::skipped() const {
+  if (!state_->skipped.defined()) fail<StateError>("grad_scaler: skipped() is asked for before scale()");
+  return state_->skipped;
 }
 
 NamedTensors GradScaler::state_dict() const {
@@ -250,7 +255,8 @@ NamedTensors GradScaler::state_dict() const {
           {"growth_factor", number(o.growth_factor)},
           {"backoff_factor", number(o.backoff_factor)},
           {"growth_interval", number(o.growth_interval)},
-          {"growth_tracker", number(growth_tracker())}};
+          {"growth_tracker", number(growth_tracker())},
+          {"skipped_steps", number(skipped_steps())}};
 }
 
 void GradScaler::load_state_dict(const NamedTensors& state) {
@@ -284,7 +290,9 @@ void GradScaler::load_state_dict(const NamedTensors& state) {
   o.backoff_factor = find("backoff_factor", DType::f64).item();
   o.growth_interval = find("growth_interval", DType::i64).item<std::int64_t>();
   const auto tracker = find("growth_tracker", DType::i64).item<std::int64_t>();
+  const auto skipped = find("skipped_steps", DType::i64).item<std::int64_t>();
   if (tracker < 0) fail<ConfigError>("grad_scaler: state growth_tracker is ", tracker, ", expected 0 or more");
+  if (skipped < 0) fail<ConfigError>("grad_scaler: state skipped_steps is ", skipped, ", expected 0 or more");
   if (used != state.size())
     fail<ConfigError>("grad_scaler: the state has ", state.size(), " entries, expected ", used,
                       "; it was not saved by a GradScaler");
@@ -292,9 +300,11 @@ void GradScaler::load_state_dict(const NamedTensors& state) {
   if (s.scale.defined()) {
     write(s.scale, static_cast<float>(o.init_scale));
     write(s.tracker, tracker);
+    write(s.skipped, skipped);
   }
   s.options = o;
   s.first_tracker = tracker;
+  s.first_skipped = skipped;
 }
 
 }  // namespace levin::optim

@@ -3,6 +3,12 @@
 #include "train/run.h"
 
 namespace levin {
+namespace {
+thread_local std::int64_t defaults_run = 0;
+}
+
+void Hooks::not_provided() noexcept { ++defaults_run; }
+std::int64_t Trainer::Run::default_hooks_run() noexcept { return defaults_run; }
 
 Trainer& Callback::trainer() const {
   if (!trainer_) fail<StateError>("Callback: trainer() needs a run; call it inside a hook");

@@ -110,6 +110,7 @@ namespace train {
 
 std::string optimizer_prefix() { return "levin.optimizer.0."; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
+std::string precision_prefix() { return "levin.precision."; }
 std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
 
 NamedTensors weights_of(const Trainer::Run& run) {
@@ -165,6 +166,8 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   append(tensors, train::optimizer_prefix(), optimizer->state_dict());
   for (std::size_t i = 0; i < schedulers.size(); ++i)
     append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
+  if (const optim::GradScaler* scaler = precision.scaler())
+    append(tensors, train::precision_prefix(), scaler->state_dict());
   Json callback_state = Json::object();
   for (const auto& c : callbacks) {
     const std::string key = c->state_key();

@@ -36,6 +36,7 @@ struct Checkpoint {
 // Where the parts of a run lie in `rest`.
 [[nodiscard]] std::string optimizer_prefix();
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
+[[nodiscard]] std::string precision_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 
 // The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.

@@ -35,6 +35,12 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
     fail<ConfigError>("log: \"", name, "\" has batch_size ", *options.batch_size, ", expected 1 or more");
 
   auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
+  if (recording_ && value.device() != *recording_)
+    fail<CaptureError>("log: \"", name, "\" is a value on ", value.device(),
+                       ", which a replay of the step can not tell; log a tensor on ", *recording_,
+                       ", or log it in on_train_batch_end");
+  if (recording_ && it == entries_.end())
+    fail<CaptureError>("log: \"", name, "\" was not logged by the steps before; log the same names in every step");
   if (it == entries_.end()) {
     entries_.push_back(
         {.name = std::string(name), .on_step = on_step, .on_epoch = on_epoch, .prog_bar = options.prog_bar});
@@ -43,14 +49,38 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
     fail<ConfigError>("log: \"", name, "\" is logged with two sets of options; give it the same everywhere");
   }
   const NoGrad off;
-  // A value that its owner changes in place later must not change here.
-  it->last = value.detach().clone();
-  it->fresh = true;
-  if (!on_epoch) return;
-  const auto weight = static_cast<double>(options.batch_size.value_or(batch_size));
-  const Tensor term = reshape(value.detach().to(DType::f64), Dims(std::initializer_list<std::int64_t>{})) * weight;
-  it->sum = it->sum.defined() ? it->sum.to(term.device()) + term : term;
-  it->weight += weight;
+  const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
+  // A copy: a value that its owner changes in place later must not change here.
+  if (!it->last.defined() || it->last.device() != now.device()) it->last = empty_like(now);
+  copy_(it->last, now);
+  double weight = 0;
+  if (on_epoch) {
+    weight = static_cast<double>(options.batch_size.value_or(batch_size));
+    if (!it->sum.defined()) it->sum = zeros({}, now.device(), DType::f64);
+    if (it->sum.device() != now.device()) it->sum = it->sum.to(now.device());
+    add_(it->sum, now, weight);
+  }
+  const Noted note{.entry = static_cast<std::size_t>(it - entries_.begin()), .weight = weight};
+  if (recording_)
+    noted_.push_back(note);
+  else
+    replayed({note});
+}
+
+void MetricLog::begin_recording(Device device) {
+  recording_ = device;
+  noted_.clear();
+}
+std::vector<MetricLog::Noted> MetricLog::end_recording() {
+  recording_.reset();
+  return std::move(noted_);
+}
+void MetricLog::replayed(const std::vector<Noted>& noted) {
+  for (const Noted& n : noted) {
+    Entry& e = entries_[n.entry];
+    e.fresh = true;
+    e.weight += n.weight;
+  }
 }
 
 Metrics MetricLog::take_step() {
@@ -66,7 +96,7 @@ Metrics MetricLog::take_epoch() {
   Metrics out;
   for (Entry& e : entries_) {
     if (e.on_epoch && e.weight > 0) out.emplace_back(e.on_step ? e.name + "_epoch" : e.name, e.sum.item() / e.weight);
-    e.sum = {};
+    if (e.sum.defined()) fill_(e.sum, 0);  // in place: a recorded step adds to this address
     e.weight = 0;
   }
   return out;

@@ -137,7 +137,7 @@ class Undo {
 
 // The parts that look at their state themselves and may refuse it: all of them change, or none. The optimizer is the last,
 // because it changes nothing when it throws.
-void load_parts(const Trainer::Run& run, const Checkpoint& file) {
+void load_parts(Trainer::Run& run, const Checkpoint& file) {
   Undo undo;
   for (const auto& c : run.callbacks) {
     const std::string key = c->state_key();
@@ -153,6 +153,15 @@ void load_parts(const Trainer::Run& run, const Checkpoint& file) {
     undo.add("scheduler " + std::to_string(i),
              [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
     scheduler->load_state_dict(below(file.rest, train::scheduler_prefix(i)));
+  }
+  const NamedTensors scale = below(file.rest, train::precision_prefix());
+  if (optim::GradScaler* scaler = run.precision.scaler()) {
+    undo.add("the loss scale", [scaler, before = scaler->state_dict()] { scaler->load_state_dict(before); });
+    scaler->load_state_dict(scale);  // warns when the file has none
+  } else if (!scale.empty()) {
+    warn("W-CKPT-SCALE", WarningCategory::user,
+         "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
+             "\" uses none; it is ignored");
   }
   run.optimizer->load_state_dict(below(file.rest, train::optimizer_prefix()));
   undo.drop();

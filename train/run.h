@@ -1,5 +1,5 @@
-// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp, files
-// in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
+// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp and
+// capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "train/capture.h"
 #include "train/log.h"
+#include "train/precision.h"
 #include "train/signals.h"
 
 namespace levin {
@@ -30,9 +32,11 @@ struct Trainer::Run {
   void check_options() const;
   void check_interrupt();  // saves and throws when a signal came
 
-  // ---- One optimizer step (step.cpp): the batch's loss, detached
+  // ---- One optimizer step (step.cpp, capture.cpp): the batch's loss, detached
   Tensor step(const StepInfo& info);
-  void clip_gradients();
+  Tensor step_now(const StepInfo& info);              // op by op
+  void clip_gradients(const Tensor& norm);            // their 2-norm where it is known; undefined otherwise
+  [[nodiscard]] Batch to_device(const Batch& batch);  // as the step reads it: device and dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
 
   // ---- Hooks (callback.cpp): the one place that knows their order
@@ -41,6 +45,22 @@ struct Trainer::Run {
     for (const auto& c : callbacks) (c.get()->*hook)(args...);
     if (active) (active->*hook)(args...);
   }
+  // The same for hooks inside of a step: whether anybody overrides it, and if so the step can not be captured.
+  template <class... P, class... A>
+  bool call_in_step(const char* name, void (Hooks::*hook)(P...), A&&... args) {
+    bool provided = false;
+    const auto one = [&](Hooks& h) {
+      const std::int64_t defaults = default_hooks_run();
+      (h.*hook)(args...);
+      if (default_hooks_run() != defaults) return;
+      provided = true;
+      if (capture) capture->prevent_by_hook(name, h);
+    };
+    for (const auto& c : callbacks) one(*c);
+    if (active) one(*active);
+    return provided;
+  }
+  [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
   BatchStart call_batch_start(const StepInfo& info);
   void call_epoch_end();
   void call_exception(const std::exception& error) noexcept;
@@ -54,12 +74,16 @@ struct Trainer::Run {
   [[nodiscard]] bool checkpointing() const { return options.enable_checkpointing.value_or(true); }
 
   [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
-  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
+  [[nodiscard]] Device device_of(nn::Module* tree) const;  // of its parameters; the run's for a tree without any
+  [[nodiscard]] std::int64_t max_epochs() const;           // -1: no limit
   void record_step();
 
   Trainer& trainer;
   TrainerOptions options;
   std::vector<std::shared_ptr<Callback>> callbacks;  // the user's, the progress bar, checkpoints last
+  train::Precision precision;
+  std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
+  CaptureReport capture_report;
 
   // Borrowed for the length of a stage; tree and optimizer are remembered after it.
   TrainModule* active = nullptr;
@@ -69,6 +93,7 @@ struct Trainer::Run {
   std::vector<SchedulerConfig> schedulers;
   data::DataLoader* train_loader = nullptr;
   data::DataLoader* val_loader = nullptr;
+  Device device = Device::cpu();  // the parameters'
   bool in_fit = false;
   const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"
   std::string resumed_from;

@@ -4,32 +4,54 @@
 
 namespace levin {
 
-// Reads top to bottom; runs eagerly. Gradients are cleared behind the forward pass, so that what the step before left
-// can be looked at until then. The optimizer calls the closure: once, or as often as it likes (LBFGS).
+Batch Trainer::Run::to_device(const Batch& batch) {
+  Batch moved = precision.inputs(batch, device);
+  return capture ? capture->admit(std::move(moved)) : moved;
+}
+
 Tensor Trainer::Run::step(const StepInfo& info) {
-  const Tensor first = optimizer->step([&] {
-    const Tensor loss = active->training_step(*info.batch, info.batch_idx);
+  const Tensor loss = capture ? capture->step(*this, info) : step_now(info);
+  ++global_step;
+  return loss;
+}
+
+// Reads top to bottom. Gradients are cleared behind the forward pass, so that what the step before left can be looked at until
+// then. The optimizer calls the closure: once, or as often as it likes (LBFGS). With a loss scale a step whose gradients are
+// not finite is skipped on the device; the host does not know.
+Tensor Trainer::Run::step_now(const StepInfo& info) {
+  optim::GradScaler* const scaler = precision.scaler();
+  const auto closure = [&] {
+    const Tensor loss = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
     if (!loss.defined() || loss.numel() != 1)
       fail<ShapeError>("fit: the training step returned ", loss.defined() ? text(loss) : "an undefined tensor",
                        ", expected the loss as one element");
-    call(&Hooks::on_before_zero_grad, *optimizer);
+    call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, *optimizer);
     optimizer->zero_grad();
-    call(&Hooks::on_before_backward, loss.detach());
-    backward(loss);
-    call(&Hooks::on_after_backward);
-    call(&Hooks::on_before_optimizer_step, *optimizer);
-    clip_gradients();
+    const Tensor scaled = scaler ? loss.to(DType::f32) * scaler->scale(loss.device()) : loss;
+    call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
+    backward(scaled);
+    call_in_step("on_after_backward", &Hooks::on_after_backward);
+    if (scaler) scaler->unscale_(*optimizer);
+    const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, *optimizer);
+    clip_gradients(scaler && !touched ? scaler->grad_norm(*optimizer) : Tensor());
     return loss;
-  });
-  ++global_step;
-  return first.detach();
+  };
+  if (!scaler) return optimizer->step(closure).detach();
+  const Tensor loss = closure();
+  scaler->step(*optimizer);
+  scaler->update();
+  trainer.log("amp/skipped_steps", scaler->skipped(), {.on_step = true, .on_epoch = false});
+  return loss.detach();
 }
 
-void Trainer::Run::clip_gradients() {
+void Trainer::Run::clip_gradients(const Tensor& norm) {
   const double limit = options.gradient_clip_val.value_or(0);
   if (limit <= 0) return;
   if (options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::norm) {
-    optim::clip_grad_norm_(optimizer->parameters(), limit);
+    if (norm.defined())
+      optim::clip_grads_with_norm_(optimizer->parameters(), limit, norm);
+    else
+      optim::clip_grad_norm_(optimizer->parameters(), limit);
   } else {
     optim::clip_grad_value_(optimizer->parameters(), limit);
   }

@@ -101,7 +101,7 @@ std::int64_t Portion::of(std::int64_t n, std::string_view option) const {
   return count;
 }
 
-Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(o)) {
+Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(o)), precision(options) {
   check_options();
   verify_callbacks();
 }
@@ -125,6 +125,13 @@ bool Trainer::Run::done() const {
   return batches == 0 || max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || stop;
 }
 
+Device Trainer::Run::device_of(nn::Module* of) const {
+  if (of) {
+    if (const std::vector<ParamRef> parameters = of->parameters(); !parameters.empty())
+      return parameters.front().value->device();
+  }
+  return device;
+}
 StepInfo Trainer::Run::info(const Batch* batch) const {
   return {.epoch = epoch, .batch_idx = batches_done, .global_step = global_step, .batch = batch, .loss = {}};
 }
@@ -157,6 +164,7 @@ void Trainer::Run::fit(TrainModule& module, OptimizerConfig config, data::DataLo
     in_fit = m != nullptr;
     scope = train::LogScope::none;
     epoch_finished = false;
+    capture.reset();
     if (!m) train_loader = val_loader = nullptr;
   };
   const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
@@ -165,6 +173,10 @@ void Trainer::Run::fit(TrainModule& module, OptimizerConfig config, data::DataLo
   fitted = true;
   optimizer = std::move(config.optimizer);
   schedulers = std::move(config.schedulers);
+  device = optimizer->parameters().front().value->device();
+  precision.adopt(*optimizer);
+  capture_report = {};
+  if (options.capture == Capture::step) capture.emplace(device);
   train_loader = &train;
   val_loader = val;
   stop = false;
@@ -202,14 +214,15 @@ void Trainer::Run::train_epoch() {
   if (batches_done < batches) {
     position.epoch = epoch;
     train_loader->load_state(position);
-    for (auto batch = train_loader->begin(); batch != train_loader->end(); ++batch) {
+    for (const Batch& loaded : *train_loader) {
       scope = train::LogScope::train_batch;
-      scope_batch_size = std::max<std::int64_t>(1, batch->size());
-      if (call_batch_start(info(&*batch)) == BatchStart::skip_epoch) {
+      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      const Batch batch = to_device(loaded);
+      if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
         break;
       }
-      train_batch(*batch);
+      train_batch(batch);
       if (batches_done == batches || max_steps_reached() || stop) break;
       check_interrupt();
     }
@@ -242,11 +255,13 @@ void Trainer::Run::train_epoch() {
 void Trainer::Run::train_batch(const Batch& batch) {
   using Interval = SchedulerConfig::Interval;
   StepInfo step_info = info(&batch);
+  const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
+  const std::int64_t skipped = hold ? precision.scaler()->skipped_steps() : 0;
   step_info.loss = step(step_info);
   ++batches_done;
   position.hand_out(batch.position);
   ++total_batches;
-  advance_schedulers(Interval::step);
+  if (!hold || precision.scaler()->skipped_steps() == skipped) advance_schedulers(Interval::step);
   if (batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
   call(&Hooks::on_train_batch_end, step_info);
@@ -305,6 +320,7 @@ Metrics Trainer::Run::evaluation_loop(Stage stage, TrainModule& module, data::Da
   const ModeGuard modes(module.tree());
   if (module.tree()) module.tree()->train(false);
   const InferenceMode inference;
+  const Device there = device_of(module.tree());
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
   eval_log.reset();
@@ -313,14 +329,12 @@ Metrics Trainer::Run::evaluation_loop(Stage stage, TrainModule& module, data::Da
   call(val ? &Hooks::on_validation_epoch_start : &Hooks::on_test_epoch_start);
   std::int64_t done = 0;
   if (count > 0) {
-    for (const Batch& batch : loader) {
-      scope_batch_size = std::max<std::int64_t>(1, batch.size());
+    for (const Batch& loaded : loader) {
+      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      const Batch batch = precision.inputs(loaded, there);
       const StepInfo at{.epoch = epoch, .batch_idx = done, .global_step = global_step, .batch = &batch, .loss = {}};
       call(val ? &Hooks::on_validation_batch_start : &Hooks::on_test_batch_start, at);
-      if (val)
-        module.validation_step(batch, done);
-      else
-        module.test_step(batch, done);
+      precision.run([&] { val ? module.validation_step(batch, done) : module.test_step(batch, done); });
       call(val ? &Hooks::on_validation_batch_end : &Hooks::on_test_batch_end, at);
       check_interrupt();
       if (++done == count) break;
@@ -340,14 +354,16 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   const Restore named(call_name, in_fit ? call_name : "evaluate");
   if (over) over->train(false);
   const InferenceMode inference;
+  const Device there = device_of(over);
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
   eval_log.reset();
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;
-  for (const Batch& batch : loader) {
-    scope_batch_size = std::max<std::int64_t>(1, batch.size());
-    const Tensor value = f(batch);
+  for (const Batch& loaded : loader) {
+    scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+    const Batch batch = precision.inputs(loaded, there);
+    const Tensor value = precision.run([&] { return f(batch); });
     if (!value.defined() || value.numel() != 1)
       fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",
                        ", expected one element a batch");
@@ -368,12 +384,16 @@ Trainer::~Trainer() = default;
 
 void Trainer::fit(TrainModule& module, const FitOptions& loaders) {
   if (!loaders.train) fail<ConfigError>("fit: no training loader; give .train = &loader");
+  run_->precision.convert(module.tree(), run_->device_of(module.tree()));
   run_->fit(module, module.configure_optimizers(), *loaders.train, loaders.val, loaders.ckpt_path);
 }
 
 void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
                   const StepOptions& options) {
-  StepModule module(std::move(step), root_of(optimizer.parameters()));
+  const std::vector<ParamRef> parameters = optimizer.parameters();
+  nn::Module* const tree = root_of(parameters);
+  StepModule module(std::move(step), tree);
+  run_->precision.convert(tree, parameters.front().value->device());
   // Borrowed: the caller's optimizer outlives the call.
   OptimizerConfig config{.optimizer = std::shared_ptr<optim::Optimizer>(std::shared_ptr<void>(), &optimizer),
                          .schedulers = options.schedulers};
@@ -411,6 +431,11 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
 void Trainer::request_stop() { run_->stop = true; }
 bool Trainer::stop_requested() const { return run_->stop; }
 int Trainer::stop_signal() const { return run_->stop_signal; }
+std::int64_t Trainer::skipped_steps() const {
+  const optim::GradScaler* scaler = run_->precision.scaler();
+  return scaler ? scaler->skipped_steps() : 0;
+}
+Trainer::CaptureReport Trainer::capture_report() const { return run_->capture_report; }
 
 void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& options) {
   if (run_->scope == train::LogScope::none)

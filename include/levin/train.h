@@ -50,6 +50,9 @@ enum class BatchStart : std::uint8_t { proceed, skip_epoch };
 //          on_after_backward, on_before_optimizer_step, clipping, optimizer step, schedulers, on_train_batch_end
 //   validation, test: on_*_start, on_*_epoch_start, per batch [on_*_batch_start, step, on_*_batch_end],
 //          on_*_epoch_end, on_*_end
+//
+// The four between training_step and the optimizer's step belong to the step itself: one that is overridden keeps the step
+// from being captured (TrainerOptions::capture).
 class LEVIN_API Hooks {
  public:
   virtual ~Hooks() = default;
@@ -62,10 +65,11 @@ class LEVIN_API Hooks {
   // skip_epoch: this batch is not trained, no later one is loaded, and no validation runs in this epoch.
   virtual BatchStart on_train_batch_start(const StepInfo&) { return BatchStart::proceed; }
   virtual void on_train_batch_end(const StepInfo&) {}
-  virtual void on_before_zero_grad(optim::Optimizer&) {}
-  virtual void on_before_backward(const Tensor& /*loss, detached*/) {}
-  virtual void on_after_backward() {}
-  virtual void on_before_optimizer_step(optim::Optimizer&) {}
+  virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
+  // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
+  virtual void on_before_backward(const Tensor& /*loss*/) { not_provided(); }
+  virtual void on_after_backward() { not_provided(); }
+  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }  // true gradients, not clipped yet
   virtual void on_validation_start() {}
   virtual void on_validation_end() {}
   virtual void on_validation_epoch_start() {}
@@ -80,6 +84,9 @@ class LEVIN_API Hooks {
   virtual void on_test_batch_end(const StepInfo&) {}
   // What fit, validate or test is about to rethrow; an interrupt too. What it throws itself is lost.
   virtual void on_exception(const std::exception&) {}
+
+ private:
+  static void not_provided() noexcept;  // tells a trainer that captures steps that the hook is not overridden
 };
 
 // What a callback keeps across a resume.
@@ -185,6 +192,10 @@ class LEVIN_API Portion {
 };
 
 enum class ClipAlgorithm : std::uint8_t { norm, value };
+// What step-interval schedules do for a step that the loss scale skipped. hold reads the verdict from the device: a wait a step.
+enum class OnSkippedStep : std::uint8_t { advance, hold };
+// step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
+enum class Capture : std::uint8_t { off, step };
 
 struct TrainerOptions {
   std::vector<std::shared_ptr<Callback>> callbacks{};
@@ -195,6 +206,14 @@ struct TrainerOptions {
   std::optional<double> gradient_clip_val{};                          // unset or 0: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
+  // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
+  // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
+  // optimizer works on f32 copies. Read by the constructor.
+  std::string precision{};
+  std::string amp_level{};                                // the same by Apex' names: O0, O1, O2, O3
+  std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
+  OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
+  Capture capture = Capture::off;
   bool detect_anomaly = false;
   std::string default_root_dir{};  // default: the current directory
   bool handle_signals = true;
@@ -251,6 +270,19 @@ class LEVIN_API Trainer {
   [[nodiscard]] bool is_last_batch() const;
   // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
+
+  // Optimizer steps that did nothing because a gradient was not finite, since the scaler was made. Waits for the device.
+  [[nodiscard]] std::int64_t skipped_steps() const;
+  // What became of TrainerOptions::capture in the running or last fit. What prevents it is told in a warning as well, and the
+  // steps run one by one: a hook of the step that is overridden, a wait for the device (item(), printing), a value of the host
+  // that is logged in the step, a device that records nothing. While steps are replayed, training_step is not called: what it
+  // does beside ops on tensors happens once.
+  struct CaptureReport {
+    std::int64_t recorded = 0;  // graphs: one a shape of batch
+    std::int64_t replayed = 0;  // steps
+    std::string prevented_by{};
+  };
+  [[nodiscard]] CaptureReport capture_report() const;
 
   // Ends the run after this batch; validation and epoch-end hooks still run.
   void request_stop();

@@ -150,7 +150,9 @@ class LEVIN_API Module {
   // integer buffers alone. Handles to parameters (ParamRef) see the new values, and hooks on their gradients go with
   // them; tensors copied from them, and graphs recorded before, stay with the old.
   void to(Device device);
-  void to(DType dtype);  // throws DTypeError unless floating
+  // Modules for which keep(module) is true stay as they are, those below them are asked themselves. Throws DTypeError unless
+  // floating.
+  void to(DType dtype, const Function<bool(const Module&)>& keep = {});
   [[nodiscard]] Device device() const;
   [[nodiscard]] DType dtype() const;
 

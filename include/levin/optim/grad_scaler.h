@@ -64,12 +64,14 @@ class LEVIN_API GradScaler {
   [[nodiscard]] Tensor found_inf(const Optimizer& optimizer) const;
   [[nodiscard]] Tensor grad_norm(const Optimizer& optimizer) const;
 
-  // These wait for the device. skipped_steps counts steps of optimizers, from 0 in every process.
+  // These wait for the device. skipped_steps counts steps of optimizers.
   [[nodiscard]] double get_scale() const;
   [[nodiscard]] std::int64_t growth_tracker() const;  // updates without an overflow since the scale moved
   [[nodiscard]] std::int64_t skipped_steps() const;
+  // What skipped_steps reads: i64 [], always the same tensor. Throws StateError before scale().
+  [[nodiscard]] Tensor skipped() const;
 
-  // scale, growth_factor, backoff_factor, growth_interval, growth_tracker, on cpu; nothing when not enabled. Loading what
+  // scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped_steps, on cpu; nothing when not enabled. Loading what
   // an enabled scaler saved continues bit for bit. A state for a scaler that is not enabled is ignored, and without one
   // ("state" is empty) the options' values stand: both with a warning. Throws ConfigError, with nothing changed, for
   // other names and for numbers out of range.

@@ -1,0 +1,58 @@
+// A training step as one recorded graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levin/stream.h"
+#include "levin/train.h"
+#include "train/log.h"
+
+namespace levin::train {
+
+// Note [Whole-step capture]
+// A shape of batch is first trained op by op (libraries choose their plans, state gets its memory), then recorded, then
+// replayed. The record reads its batch from tensors of its own, into which each batch is copied. All that changes from step to
+// step is read from memory: lr and momentum (Optimizer::prepare_replay), step counts, loss scale, the generators' offsets
+// (Graph). So N steps one by one and N replays give the same bits; train/capture_test.cpp shows it. On the host a replay
+// does what the step would have told it: logged names and weights, versions of what was written, gradients' handles.
+class StepCapture {
+ public:
+  explicit StepCapture(Device device);
+
+  // `batch` (on the device) as the step will read it: for a recorded shape, the record's tensors with these values.
+  [[nodiscard]] Batch admit(Batch batch);
+  // One step of `run`; its loss, detached. A replay overwrites the loss of the one before.
+  Tensor step(Trainer::Run& run, const StepInfo& info);
+  void prevent_by_hook(const char* hook, const Hooks& whose);
+
+ private:
+  static constexpr int kWarmUp = 3;          // steps before the first record; one for further shapes
+  static constexpr std::size_t kShapes = 8;  // recorded at most: each keeps the memory of a step
+
+  struct Record {
+    std::vector<Shape> shapes;
+    std::vector<DType> dtypes;
+    int trained = 0;  // steps before it was recorded
+    Tensors inputs{};
+    std::optional<Graph> graph{};
+    Tensor loss{};
+    Tensors gradients{};  // of the optimizer's parameters
+    std::vector<detail::Ref<detail::Storage>> written{};
+    std::vector<MetricLog::Noted> logged{};
+  };
+  [[nodiscard]] Record* find(const Batch& batch);
+  [[nodiscard]] bool record(Trainer::Run& run, const StepInfo& info, Record& to);
+  Tensor replay(Trainer::Run& run, Record& record);
+  void prevent(const std::string& why);
+
+  Device device_;
+  std::vector<Record> records_;
+  Record* newest_ = nullptr;  // whose gradients the parameters hold
+  std::string prevented_by_;
+  bool told_ = false;
+};
+
+}  // namespace levin::train

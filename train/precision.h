@@ -1,0 +1,58 @@
+// What `precision` means for a run: which dtype parameters and inputs have, whether autocast is on, whether the loss is scaled.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "levin/autograd.h"
+#include "levin/train.h"
+
+namespace levin::train {
+
+// Note [Precisions]
+// name         parameters                     compute         loss scale
+// 32-true      f32                            f32             no
+// 64-true      f64, floating inputs too       f64             no
+// 16-mixed     f32                            autocast f16    yes
+// bf16-mixed   f32                            autocast bf16   no
+// 16-true      f16, floating inputs too       f16             no
+// bf16-true    bf16, floating inputs too      bf16            no
+// 16-o2        f16, batch norms f32, inputs   autocast f16    yes, at most 2^24; the optimizer has f32 masters
+//              f16
+// Autocast in 16-o2 is what makes losses and norms f32 there; products meet 16-bit parameters and cast nothing.
+// Source: Micikevicius et al., "Mixed Precision Training", 2018; Apex' levels O0 to O3.
+class Precision {
+ public:
+  // Throws ConfigError for a name or a combination that is not known.
+  explicit Precision(const TrainerOptions& options);
+  // Before optimizers are made: the module as this precision wants it. A second call changes nothing. f16 under autocast needs
+  // a device that launches kernels: on the cpu 16-mixed becomes bf16-mixed, with a warning.
+  void convert(nn::Module* tree, Device device);
+  // Once the optimizer is there: masters, and the scaler if it has none yet. Throws ConfigError where the two do not fit.
+  void adopt(optim::Optimizer& optimizer);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  // A batch for the step: on the device, floating fields in the precision's dtype.
+  [[nodiscard]] Batch inputs(Batch batch, Device device) const;
+  // Runs a step or an evaluation of the user's under autocast, where this precision has it.
+  template <class F>
+  auto run(F&& f) const {
+    if (!autocast_) return f();
+    const Autocast on(*autocast_);
+    return f();
+  }
+
+  [[nodiscard]] bool scales() const { return scales_; }
+  [[nodiscard]] optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  [[nodiscard]] const optim::GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
+
+ private:
+  std::string name_;
+  std::optional<DType> parameters_, inputs_;  // unset: as they are
+  std::optional<DType> autocast_;
+  bool scales_ = false, masters_ = false;
+  optim::GradScalerOptions scaler_options_;
+  std::optional<optim::GradScaler> scaler_;
+};
+
+}  // namespace levin::train

@@ -1,0 +1,282 @@
+// Precisions of the trainer: what they make of parameters and inputs, and what the loss scale does to steps.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "tests/device.h"
+#include "tests/skip.h"
+#include "train/fixture_test.h"
+
+using namespace levin;
+using namespace levin::test;
+
+namespace {
+
+struct NormNet : nn::Module {
+  using Module::Module;
+  nn::Linear fc1{*this, "fc1", {.in = 2, .out = 16}};
+  nn::BatchNorm1d norm{*this, "norm", {.features = 16}};
+  nn::Linear fc2{*this, "fc2", {.in = 16, .out = 1}};
+  Tensor operator()(const Tensor& x) const { return fc2(relu(norm(fc1(x)))); }
+};
+
+struct Seen {
+  DType weight, norm_weight, input, output, loss;
+  double first = 0, last = 0;  // losses
+};
+
+// Trains the net in this precision for some steps.
+Seen train_in(const std::string& precision, Device device, int steps = 12) {
+  Generator gen(3);
+  NormNet net({.gen = gen, .device = device});
+  optim::AdamW opt(net.parameters(), {.lr = 0.02});
+  data::DataLoader data = loader(40, 20);
+  TrainerOptions options = silent();
+  options.max_steps = steps;
+  options.precision = precision;
+  Trainer trainer(options);
+  Seen seen{};
+  trainer.fit(opt, data, [&](const Batch& b) {
+    const Tensor y = net(b[0]);
+    const Tensor loss = squared_error(y, b[1]);
+    seen.input = b[0].dtype(), seen.output = y.dtype(), seen.loss = loss.dtype();
+    if (trainer.global_step() == 0) seen.first = loss.item();
+    seen.last = loss.item();
+    return loss;
+  });
+  seen.weight = net.fc1.weight.dtype();
+  seen.norm_weight = net.norm.weight.dtype();
+  CHECK(is_float(net.norm.running_mean.dtype()));
+  CHECK(net.norm.num_batches_tracked.dtype() == DType::i64);
+  return seen;
+}
+
+// A parameter whose gradient is what the test says: loss = sum(w * x), so that grad = x.
+struct Line : nn::Module {
+  using Module::Module;
+  nn::Parameter w{*this, "w", {2}, [](Tensor& t, Generator&) { fill_(t, 1); }};
+};
+// Batches {x}, one a row of `rows`.
+data::DataLoader rows(const std::vector<float>& values) {
+  const auto n = static_cast<std::int64_t>(values.size()) / 2;
+  return data::DataLoader(data::tensor_dataset({from_data(values, {n, 2}, Device::cpu())}), {.batch_size = 1});
+}
+
+}  // namespace
+
+TEST_CASE("each precision gives parameters, inputs and losses the dtypes of its row and trains, on the cpu") {
+  using enum DType;
+  const auto check = [](const std::string& precision, DType weight, DType norm, DType input, DType output, DType loss) {
+    CAPTURE(precision);
+    const Seen s = train_in(precision, Device::cpu());
+    CHECK(s.weight == weight);
+    CHECK(s.norm_weight == norm);
+    CHECK(s.input == input);
+    CHECK(s.output == output);
+    CHECK(s.loss == loss);
+    CHECK(s.last < s.first);
+  };
+  check("32-true", f32, f32, f32, f32, f32);
+  check("", f32, f32, f32, f32, f32);
+  check("64-true", f64, f64, f64, f64, f64);
+  check("bf16-mixed", f32, f32, f32, bf16, f32);
+  check("bf16-true", bf16, bf16, bf16, bf16, bf16);
+  check("16-true", f16, f16, f16, f16, f16);
+  check("16-o2", f16, f32, f16, f16, f32);
+}
+
+TEST_CASE("on a device, each precision gives parameters, inputs and losses the dtypes of its row and trains") {
+  using enum DType;
+  const auto device = launching_device();
+  if (!device) return skip("no device that launches kernels");
+  const auto check = [&](const std::string& precision, DType weight, DType norm, DType input, DType output,
+                         DType loss) {
+    CAPTURE(precision);
+    const Seen s = train_in(precision, *device, 12);
+    CHECK(s.weight == weight);
+    CHECK(s.norm_weight == norm);
+    CHECK(s.input == input);
+    CHECK(s.output == output);
+    CHECK(s.loss == loss);
+    CHECK(s.last < s.first);
+  };
+  check("32-true", f32, f32, f32, f32, f32);
+  check("16-mixed", f32, f32, f32, f16, f32);
+  check("bf16-mixed", f32, f32, f32, bf16, f32);
+  check("16-o2", f16, f32, f16, f16, f32);
+}
+
+TEST_CASE("16-mixed on the cpu warns and becomes bf16-mixed") {
+  std::vector<std::string> ids;
+  auto before = set_warning_handler([&](const Warning& w) { ids.push_back(w.id); });
+  const Seen s = train_in("16-mixed", Device::cpu());
+  const Seen alias = train_in("16", Device::cpu());
+  set_warning_handler(std::move(before));
+  CHECK(s.output == DType::bf16);
+  CHECK(alias.output == DType::bf16);
+  CHECK(ids == std::vector<std::string>{"W-TRAIN-F16-CPU", "W-TRAIN-PRECISION", "W-TRAIN-F16-CPU"});
+}
+
+TEST_CASE("a precision that is unknown or contradicts another option is refused before any work") {
+  const auto refused = [](auto change) -> std::string {
+    TrainerOptions options = silent();
+    change(options);
+    try {
+      const Trainer trainer(options);
+    } catch (const ConfigError& e) { return e.what(); }
+    return "nothing";
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  CHECK(has(refused([](auto& o) { o.precision = "fp8"; }), "expected one of 32-true, 64-true, 16-mixed"));
+  CHECK(has(refused([](auto& o) { o.amp_level = "O4"; }), "expected O0, O1, O2 or O3"));
+  CHECK(has(refused([](auto& o) { o.amp_level = "O2", o.precision = "bf16-true"; }), "give one of them"));
+  CHECK(has(refused([](auto& o) { o.precision = "bf16-mixed", o.grad_scaler.emplace(); }), "scales no loss"));
+  CHECK(has(refused([](auto& o) {
+              o.precision = "16-mixed";
+              o.grad_scaler = optim::GradScalerOptions{.growth_factor = 0.5};
+            }),
+            "growth_factor"));
+  CHECK(refused([](auto& o) { o.amp_level = "O2"; }) == "nothing");
+  CHECK(refused([](auto& o) { o.amp_level = "O2", o.precision = "16-o2"; }) == "nothing");
+}
+
+TEST_CASE("lbfgs with a loss scale is a ConfigError") {
+  Generator gen(3);
+  Line net({.gen = gen, .device = Device::cpu()});
+  optim::LBFGS opt(net.parameters());
+  data::DataLoader data = rows({1, 1});
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  options.precision = "16-o2";
+  Trainer trainer(options);
+  CHECK_THROWS_AS(trainer.fit(opt, data, [&](const Batch& b) { return sum(net.w * b[0]); }), ConfigError);
+}
+
+TEST_CASE("on a device, steps that overflow count, change nothing, and hold the schedule only where asked") {
+  const auto device = launching_device();
+  if (!device) return skip("no device that launches kernels");
+  for (const OnSkippedStep what : {OnSkippedStep::advance, OnSkippedStep::hold}) {
+    Generator gen(3);
+    Line net({.gen = gen, .device = *device});
+    optim::Adam opt(net.parameters(), {.lr = 0.5});
+    const float inf = INFINITY;
+    data::DataLoader data = rows({inf, 1, 1, inf, 1, 2, 3, 4, 5, 6});
+    TrainerOptions options = silent();
+    options.max_epochs = 1;
+    options.precision = "16-mixed";
+    options.lr_on_skipped_step = what;
+    options.log_every_n_steps = 1;
+    Trainer trainer(options);
+    const auto rate = std::make_shared<optim::ExponentialLR>(opt, 0.5);
+    std::vector<float> after_two;
+    struct Look : Callback {
+      Function<void()> look;
+      void on_train_batch_end(const StepInfo&) override { look(); }
+    };
+    trainer.fit(opt, data,
+                [&](const Batch& b) {
+                  if (trainer.global_step() == 2) after_two = net.w.to_vector<float>();
+                  return sum(net.w * b[0]);
+                },
+                {.schedulers = {{.scheduler = rate, .interval = SchedulerConfig::Interval::step}}});
+    CHECK(after_two == std::vector<float>{1, 1});
+    CHECK(trainer.global_step() == 5);
+    CHECK(trainer.skipped_steps() == 2);
+    CHECK(rate->steps() == (what == OnSkippedStep::hold ? 3 : 5));
+    const NamedTensors state = opt.state_dict();
+    for (const auto& [name, t] : state) {
+      if (name == "w.step") CHECK(t.item<std::int64_t>() == 3);
+    }
+    const LogRecord& last = trainer.history().back();
+    bool logged = false;
+    for (const LogRecord& r : trainer.history()) {
+      for (const auto& [name, value] : r.values) logged |= name == "amp/skipped_steps" && value == 2;
+    }
+    CHECK(logged);
+    (void)last;
+  }
+}
+
+TEST_CASE("on a device, clipping under a loss scale sees true gradients") {
+  const auto device = launching_device();
+  if (!device) return skip("no device that launches kernels");
+  struct Norm : Callback {
+    double norm = 0;
+    void on_before_optimizer_step(optim::Optimizer& opt) override {
+      double sum = 0;
+      for (const ParamRef& p : opt.parameters()) {
+        for (const float g : p.value->grad().to(Device::cpu()).to_vector<float>()) sum += double(g) * g;
+      }
+      norm = std::sqrt(sum);
+    }
+  };
+  const auto train = [&](const std::string& precision, const std::shared_ptr<Norm>& look) {
+    Generator gen(3);
+    Line net({.gen = gen, .device = *device});
+    optim::SGD opt(net.parameters(), {.lr = 1});
+    data::DataLoader data = rows({6, 8});
+    TrainerOptions options = silent();
+    options.max_epochs = 1;
+    options.gradient_clip_val = 0.5;
+    options.precision = precision;
+    options.callbacks = {look};
+    Trainer trainer(options);
+    trainer.fit(opt, data, [&](const Batch& b) { return sum(net.w * b[0]); });
+    return net.w.to(Device::cpu()).to_vector<float>();
+  };
+  const auto plain = std::make_shared<Norm>(), scaled = std::make_shared<Norm>();
+  const std::vector<float> expected = train("32-true", plain), mixed = train("16-mixed", scaled);
+  CHECK(plain->norm == doctest::Approx(10));
+  CHECK(scaled->norm == doctest::Approx(10));
+  REQUIRE(mixed.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(std::abs(mixed[i] - expected[i]) < 0x1p-11F);  // half an f16 step at 1
+}
+
+TEST_CASE("the loss scale, masters and 16-bit weights survive a resume bit for bit") {
+  const auto run = [](const std::string& precision, Device device, std::int64_t epochs, const std::string& from,
+                      const std::string& to) {
+    Generator gen(3);
+    NormNet net({.gen = gen, .device = device});
+    optim::AdamW opt(net.parameters(), {.lr = 0.02});
+    data::DataLoader data = loader(20, 10);
+    TrainerOptions options = silent();
+    options.max_epochs = epochs;
+    options.precision = precision;
+    if (precision == "16-o2") options.grad_scaler = optim::GradScalerOptions{.growth_interval = 3};
+    Trainer trainer(options);
+    trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); }, {.ckpt_path = from});
+    trainer.save_checkpoint(to);
+    return load_safetensors(to);
+  };
+  for (const std::string precision : {"16-o2", "bf16-true", "64-true", "bf16-mixed"}) {
+    CAPTURE(precision);
+    const TemporaryFolder dir;
+    const TensorFile whole = run(precision, Device::cpu(), 4, "", dir / "whole.safetensors");
+    (void)run(precision, Device::cpu(), 2, "", dir / "cut.safetensors");
+    const TensorFile resumed = run(precision, Device::cpu(), 4, dir / "cut.safetensors", dir / "resumed.safetensors");
+    CHECK(whole.metadata == resumed.metadata);  // hashes of all tensors
+    bool scale = false;
+    for (const auto& [name, t] : resumed.tensors) scale |= name.starts_with("levin.precision.");
+    CHECK(scale == (precision == "16-o2"));
+  }
+}
+
+TEST_CASE("evaluation runs in the precision of the run") {
+  Generator gen(3);
+  NormNet net({.gen = gen, .device = Device::cpu()});
+  optim::SGD opt(net.parameters(), {.lr = 0.01});
+  data::DataLoader data = loader(20, 10);
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  options.precision = "bf16-mixed";
+  Trainer trainer(options);
+  trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
+  DType seen = DType::f32;
+  (void)trainer.evaluate(data, [&](const Batch& b) {
+    const Tensor y = net(b[0]);
+    seen = y.dtype();
+    return squared_error(y, b[1]);
+  });
+  CHECK(seen == DType::bf16);
+}
