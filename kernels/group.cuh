@@ -220,8 +220,8 @@ __device__ __forceinline__ void add_run(IndexSum<T> (&sum)[V], std::int64_t firs
 }
 
 // begin[r]: the first place in sorted order whose key is r or more, for r <= rows.
-template <class K>
-__global__ void find_runs(KeyOrder<K> in, K* begin, std::int64_t rows) {
+template <class K, class B>
+__global__ void find_runs(KeyOrder<K> in, B* begin, std::int64_t rows) {
   const std::int64_t r = own_item();
   if (r > rows) return;
   std::int64_t low = 0, high = in.n;
@@ -232,7 +232,7 @@ __global__ void find_runs(KeyOrder<K> in, K* begin, std::int64_t rows) {
     else
       high = middle;
   }
-  begin[r] = K(low);
+  begin[r] = B(low);
 }
 
 template <int V, class T, class K>
@@ -268,7 +268,7 @@ template <class T, class K>
 void sum_rows(const Gpu& on, const KeyOrder<K>& in, const T* x, const T* src, T* y, std::int64_t outer,
               std::int64_t rows, std::int64_t inner, std::int64_t skip, IndexSum<T>* partial, K* begin) {
   if (outer * rows * inner == 0) return;
-  on.launch(find_runs<K>, item_grid(rows + 1), in, begin, rows);
+  on.launch(find_runs<K, K>, item_grid(rows + 1), in, begin, rows);
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     const Divider columns(inner / V);
     const std::int64_t chunks = in.n / kRunChunk;

@@ -7,6 +7,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
+#include "autograd/ops/sorted.h"
 #include "kernels/dispatch.h"
 #include "kernels/index.cuh"
 #include "kernels/nonzero.cuh"
@@ -60,26 +61,6 @@ struct IndexSelect {
 LEVIN_OP_TABLE(IndexSelect)
 
 constexpr std::int64_t kNoSkip = -1;
-
-// Memory of a kernel: n elements of T.
-template <class T>
-Tensor scratch_of(const Tensor& beside, std::int64_t n) {
-  return empty({n * std::int64_t{sizeof(T)}}, beside.device(), DType::u8);
-}
-template <class T>
-T* scratch_ptr(const Tensor& scratch) {
-  return reinterpret_cast<T*>(ptr<std::uint8_t>(scratch));
-}
-// f(positions in the order of their keys), for the integers that hold them.
-template <class Key, class F>
-void with_sorted(const Gpu& on, const Grouping& grouping, const Key& key, const Tensor& beside, const F& f) {
-  const Tensor scratch = scratch_of<std::uint8_t>(beside, grouping.bytes());
-  void* memory = ptr<std::uint8_t>(scratch);
-  if (grouping.is_wide())
-    f(kernels::gpu::sort_by_key<std::uint64_t>(on, grouping, key, memory));
-  else
-    f(kernels::gpu::sort_by_key<std::uint32_t>(on, grouping, key, memory));
-}
 
 // y = x (zeros of `shape` when undefined) plus the slices of src.
 Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int dim, const Tensor& index,

@@ -13,6 +13,7 @@
 #include "levin/optim.h"
 #include "levin/serialize.h"
 #include "levin/shape.h"
+#include "levin/sparse.h"
 #include "levin/stream.h"
 #include "levin/tensor.h"
 #include "levin/train.h"

@@ -50,11 +50,13 @@ struct Face {
   Layer layer;
 };
 constexpr Face kFaces[] = {
-    {"export", Layer::tensor},  {"error", Layer::tensor},    {"dtype", Layer::tensor},      {"device", Layer::tensor},
-    {"shape", Layer::tensor},   {"tensor", Layer::tensor},   {"generator", Layer::tensor},  {"function", Layer::tensor},
-    {"stream", Layer::tensor},  {"op_info", Layer::tensor},  {"serialize", Layer::tensor},  {"warning", Layer::tensor},
-    {"comm", Layer::comm},      {"extend", Layer::autograd}, {"autograd", Layer::autograd}, {"ops", Layer::autograd},
-    {"nn", Layer::nn},          {"optim", Layer::optim},     {"data", Layer::data},         {"train", Layer::train},
+    {"export", Layer::tensor},    {"error", Layer::tensor},     {"dtype", Layer::tensor},
+    {"device", Layer::tensor},    {"shape", Layer::tensor},     {"tensor", Layer::tensor},
+    {"generator", Layer::tensor}, {"function", Layer::tensor},  {"stream", Layer::tensor},
+    {"op_info", Layer::tensor},   {"serialize", Layer::tensor}, {"warning", Layer::tensor},
+    {"comm", Layer::comm},        {"extend", Layer::autograd},  {"autograd", Layer::autograd},
+    {"ops", Layer::autograd},     {"sparse", Layer::autograd},  {"nn", Layer::nn},
+    {"optim", Layer::optim},      {"data", Layer::data},        {"train", Layer::train},
     {"levin", Layer::programs},
 };
 

@@ -1,0 +1,178 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "levin/sparse.h"
+#include "levin/stream.h"
+#include "tests/device.h"
+#include "tests/skip.h"
+
+namespace levin {
+namespace {
+
+const Device cpu = Device::cpu();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using Doubles = std::vector<double>;
+using Ints = std::vector<std::int64_t>;
+
+Tensor ints(const Ints& values) {
+  return from_data(std::span<const std::int64_t>(values), {static_cast<std::int64_t>(values.size())}, cpu);
+}
+// Entries of a random multigraph, rows sorted; one row has a third of them.
+Csr random_graph(std::int64_t rows, std::int64_t cols, std::int64_t entries, Device device = cpu) {
+  Generator gen(7);
+  const Tensor at = randint(0, rows, {entries}, gen, cpu), col = randint(0, cols, {entries}, gen, cpu);
+  Tensor row = where(lt(arange(entries, cpu), entries / 3), full({entries}, 5, cpu, DType::i64), at);
+  row = sort(row).values;
+  const Tensor crow = cat({zeros({1}, cpu, DType::i64), cumsum(bincount(row, rows), 0)});
+  return {.crow = crow.to(device), .col = col.to(device), .cols = cols};
+}
+double largest(const Tensor& x) { return amax(abs(x)).to(DType::f64).item(); }
+// The same by a tensor of messages [entries, width].
+Tensor by_messages(const Csr& a, const Tensor& value, const Tensor& x) {
+  const Tensor row = gather_csr(arange(a.rows(), cpu), a.crow, a.entries());
+  return index_add(zeros({a.rows(), x.shape()[1]}, cpu, x.dtype()), 0, row,
+                   index_select(x, 0, a.col) * unsqueeze(value, 1));
+}
+
+TEST_CASE("spmm of a bipartite graph has the sums, means and gradients that were worked out by hand") {
+  const Csr a{.crow = ints({0, 2, 4}), .col = ints({0, 2, 1, 2}), .cols = 3};
+  Tensor w = tensor({.5, -1., 2., 3.}, cpu), x = reshape(tensor({1., 2., 3., 4., 5., 6.}, cpu), {3, 2});
+  w.requires_grad_();
+  x.requires_grad_();
+  const Tensor gy = reshape(tensor({1., -1., .5, 2.}, cpu), {2, 2});
+  const Tensor y = spmm(a, w, x), mean = spmm(a, {}, x, Reduce::mean);
+  CHECK(y.to_vector<double>() == Doubles{-4.5, -5, 21, 26});
+  CHECK(mean.to_vector<double>() == Doubles{3, 4, 4, 5});
+  const Tensor wx[] = {w, x};
+  const Tensors g = grad(std::span(&y, 1), wx, std::span(&gy, 1)),
+                gm = grad(std::span(&mean, 1), std::span(&x, 1), std::span(&gy, 1));
+  CHECK(g[0].to_vector<double>() == Doubles{-1, -1, 9.5, 14.5});
+  CHECK(g[1].to_vector<double>() == Doubles{.5, -.5, 1, 4, .5, 7});
+  CHECK(gm[0].to_vector<double>() == Doubles{.5, -.5, .25, 1, .75, .5});
+}
+
+TEST_CASE("softmax over segments: known values and gradients, an empty segment, scores of a thousand") {
+  Tensor s = tensor({1., 2., 3., 1000., 1000., -5.}, cpu);
+  s.requires_grad_();
+  const Tensor y = segment_softmax(s, ints({0, 3, 3, 5, 6})), gy = tensor({1., 0., 2., 1., -1., 3.}, cpu);
+  const Doubles value{.0900306, .2447285, .6652410, .5, .5, 1}, slope{-.0378593, -.3476395, .3854988, .5, -.5, 0};
+  const Doubles got = y.to_vector<double>(),
+                g = grad(std::span(&y, 1), std::span(&s, 1), std::span(&gy, 1))[0].to_vector<double>();
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(got[i] == doctest::Approx(value[i]).epsilon(1e-6));
+    CHECK(std::abs(g[i] - slope[i]) < 1e-6);
+  }
+}
+
+TEST_CASE("softmax over segments: -inf alone gives 0, NaN stays in its segment, a common shift changes no bit") {
+  const auto run = [](const Device device) {
+    const Tensor offsets = ints({0, 2, 4, 6}).to(device);
+    const Doubles got =
+        segment_softmax(tensor({-kInf, -kInf, kNan, 1., -kInf, 3.}, cpu).to(device), offsets).to_vector<double>();
+    CHECK((got[0] == 0 && got[1] == 0 && got[4] == 0 && got[5] == 1));
+    CHECK((std::isnan(got[2]) && std::isnan(got[3])));
+    const Tensor s = tensor({3.f, -7.f, 0.f, 12.f, 5.f, 5.f}, cpu).to(device);
+    CHECK(segment_softmax(s, offsets).to_vector<float>() == segment_softmax(s + 1024, offsets).to_vector<float>());
+  };
+  run(cpu);
+  if (const auto device = test::launching_device()) run(*device);
+}
+
+TEST_CASE("the largest of a row: the first of equal ones gets the gradient, NaN wins, no entries give 0") {
+  const auto run = [](const Device device) {
+    const Csr a{.crow = ints({0, 3, 3, 5}).to(device), .col = ints({1, 0, 2, 0, 1}).to(device), .cols = 3};
+    Tensor x = tensor({2., 2., 1.}, cpu).to(device);
+    x.requires_grad_();
+    const Tensor y = spmm(a, {}, x, Reduce::max);
+    CHECK(y.to_vector<double>() == Doubles{2, 0, 2});
+    CHECK(grad(sum(y), std::span(&x, 1))[0].to_vector<double>() == Doubles{1, 1, 0});
+    const Tensor bad = tensor({-1., kNan, 7., kNan}, cpu).to(device);
+    for (const Reduce r : {Reduce::min, Reduce::max}) {
+      const Doubles got = segment_reduce(bad, ints({0, 1, 3, 3, 4}).to(device), r).to_vector<double>();
+      CHECK((got[0] == -1 && std::isnan(got[1]) && got[2] == 0 && std::isnan(got[3])));
+    }
+  };
+  run(cpu);
+  if (const auto device = test::launching_device()) run(*device);
+}
+
+TEST_CASE("a graph with a hub: spmm equals the sum of messages, and no number of threads changes a bit") {
+  const Csr a = with_transpose(random_graph(3000, 2000, 40'000));
+  Generator gen(3);
+  Tensor x = randn({2000, 33}, gen, cpu, DType::f64), value = randn({40'000}, gen, cpu, DType::f64);
+  x.requires_grad_();
+  value.requires_grad_();
+  const Tensor gy = randn({3000, 33}, gen, cpu, DType::f64), in[] = {value, x};
+  const auto run = [&] {
+    const Tensor y = spmm(a, value, x), s = segment_softmax(value, a.crow);
+    Tensors all = grad(std::span(&y, 1), in, std::span(&gy, 1));
+    all.push_back(y.detach());
+    all.push_back(s.detach());
+    all.push_back(spmm(a, value, x, Reduce::max).detach());
+    return all;
+  };
+  kernels::set_num_threads(1);
+  const Tensors one = run();
+  kernels::set_num_threads(3);
+  const Tensors three = run();
+  kernels::set_num_threads(0);
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(one[i].to_vector<double>() == three[i].to_vector<double>());
+
+  const Tensor y = by_messages(a, value, x);
+  const Tensors expected = grad(std::span(&y, 1), in, std::span(&gy, 1));
+  const double eps = std::numeric_limits<double>::epsilon(), terms = std::sqrt(40'000 / 3.);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(largest(one[i] - expected[i]) <= 4 * eps * terms * largest(expected[i]));
+  CHECK(largest(one[2] - y.detach()) <= 4 * eps * terms * largest(y.detach()));
+}
+
+TEST_CASE("the transpose is the adjoint, and the transpose of the transpose is the matrix") {
+  const Csr a = random_graph(50, 40, 700), t = transpose(a), back = transpose(t);
+  Generator gen(5);
+  const Tensor x = randn({40, 4}, gen, cpu, DType::f64), z = randn({50, 4}, gen, cpu, DType::f64),
+               value = randn({700}, gen, cpu, DType::f64);
+  const double left = sum(spmm(a, value, x) * z).item(), right = sum(x * spmm(t, value, z)).item();
+  CHECK(left == doctest::Approx(right).epsilon(1e-12));
+  CHECK(back.crow.to_vector<std::int64_t>() == a.crow.to_vector<std::int64_t>());
+  CHECK(back.col.to_vector<std::int64_t>() == a.col.to_vector<std::int64_t>());
+  CHECK_FALSE(back.edge.defined());
+  CHECK(spmm(a, {}, ones({40}, cpu, DType::f64)).to_vector<double>() ==
+        (narrow(a.crow, 0, 1, 50) - narrow(a.crow, 0, 0, 50)).to(DType::f64).to_vector<double>());
+}
+
+TEST_CASE("a device reports columns and offsets out of range at the next wait, whatever else it read") {
+  const auto device = test::launching_device();
+  if (!device) return test::skip("no device that launches kernels here");
+  const auto there = [&](const Ints& v) { return ints(v).to(*device); };
+  const Tensor x = ones({4, 3}, *device);
+  const auto fails = [&](const Csr& a, const std::string& contains) {
+    for (const Reduce reduce : {Reduce::sum, Reduce::max}) {
+      const Tensor y = spmm(a, {}, x, reduce);
+      CHECK_THROWS_WITH_AS((void)y.to_vector<float>(), doctest::Contains(contains.c_str()), IndexError);
+    }
+    const Tensor d = sddmm(a, ones({a.rows(), 3}, *device), x);
+    CHECK_THROWS_AS((void)d.to_vector<float>(), IndexError);
+    const Tensor t = with_transpose(a).t_col;
+    CHECK_THROWS_AS((void)t.to_vector<std::int64_t>(), IndexError);
+  };
+  fails({.crow = there({0, 1, 2}), .col = there({0, 4}), .cols = 4}, "spmm: index 4 is out of range");
+  fails({.crow = there({0, 1, 2}), .col = there({-1, 1}), .cols = 4}, "spmm: index -1 is out of range");
+  fails({.crow = there({0, 2, 1, 3}), .col = there({0, 1, 2}), .cols = 4}, "crow must rise from 0");
+  fails({.crow = there({0, 900, 3}), .col = there({0, 1, 2}), .cols = 4}, "crow must rise from 0");
+  fails({.crow = there({-800, 1, 3}), .col = there({0, 1, 2}), .cols = 4}, "crow must rise from 0");
+  fails({.crow = there({0, 1, 2}), .col = there({0, 1, 2}), .cols = 4}, "crow must rise from 0");
+  const Tensor s = segment_softmax(x, there({0, 9, 4}));
+  CHECK_THROWS_AS((void)s.to_vector<float>(), IndexError);
+  CHECK(spmm({.crow = there({0, 2}), .col = there({0, 1}), .cols = 4}, {}, x).to_vector<float>() ==
+        std::vector<float>(3, 2));
+}
+
+}  // namespace
+}  // namespace levin
