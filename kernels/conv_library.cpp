@@ -7,7 +7,7 @@
 namespace levin::kernels {
 namespace {
 
-std::atomic<ConvBy> chosen{ConvBy::timed};
+std::atomic<ConvBy> chosen{ConvBy::first};
 
 constexpr std::uintptr_t kAlignment = 16;  // bytes: a plan serves all tensors of its shapes
 

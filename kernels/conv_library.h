@@ -33,7 +33,7 @@ struct LibraryConv {
 // Where convolutions are computed. One switch for the process, so that a measurement can compare.
 enum class ConvBy : std::uint8_t {
   own,    // our kernels
-  first,  // the library, with the engine its heuristic names first
+  first,  // the library, with the engine its heuristic names first: the default, because two processes agree on it
   timed,  // the library, with the fastest of the first few engines, timed at the first call of a shape
 };
 [[nodiscard]] ConvBy conv_by() noexcept;

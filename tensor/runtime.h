@@ -104,7 +104,7 @@ void enqueue(Stream stream, std::function<void()> work);
 // Throws DeviceError or UnsupportedError unless the process can use the device.
 void check_usable(const char* op, Device device);
 // Throws CaptureError when the calling thread records a graph on the device: `what` would make the host wait.
-void refuse_while_capturing(const char* what, Device device);
+void refuse_while_capturing(const char* what, Device device, const char* does = "waits for the device");
 // Throws what a kernel reported since the last look; the device must be idle. See Note [Errors that kernels find].
 void report_faults(Device device);
 // After every launch of a kernel; see Note [Blocking launches]. The place is that of the launch.

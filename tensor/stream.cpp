@@ -83,7 +83,8 @@ void Stream::wait(Stream other) const {
   event.block(*this);
 }
 
-void Stream::synchronize() const {
+void Stream::synchronize(std::source_location where) const {
+  const detail::WaitsHere waits("synchronize", where);
   if (device_.launches()) detail::wait_for(*this, "synchronize");
 }
 
@@ -130,8 +131,9 @@ double Event::milliseconds_since(const Event& start) const {
 
 bool is_capturing(Device device) { return device.launches() && has_place(device) && here_of(device).pool; }
 
-void synchronize(Device device) {
+void synchronize(Device device, std::source_location where) {
   if (!device.launches()) return;
+  const detail::WaitsHere waits("synchronize", where);
   detail::check_usable("synchronize", device);
   detail::refuse_while_capturing("synchronize", device);
   detail::runtime::synchronize(device);
@@ -162,10 +164,29 @@ void check_usable(const char* op, Device device) {
 #endif
 }
 
-void refuse_while_capturing(const char* what, Device device) {
-  if (is_capturing(device)) [[unlikely]] {
-    fail<CaptureError>(what, ": waits for the device; not allowed while a graph is recorded");
-  }
+namespace {
+struct Caller {
+  const char* call = nullptr;  // null: none
+  std::source_location where;
+};
+thread_local Caller caller;
+}  // namespace
+
+WaitsHere::WaitsHere(const char* call, const std::source_location& where) noexcept : outermost_(!caller.call) {
+  if (outermost_) caller = {call, where};
+}
+WaitsHere::~WaitsHere() {
+  if (outermost_) caller.call = nullptr;
+}
+
+void refuse_while_capturing(const char* what, Device device, const char* does) {
+  if (!is_capturing(device)) [[likely]]
+    return;
+  if (!caller.call) fail<CaptureError>(what, ": ", does, "; not allowed while a graph is recorded");
+  const std::string_view file = caller.where.file_name();
+  fail<CaptureError>(caller.call, " (", std::string(file.substr(file.rfind('/') + 1)), ":",
+                     static_cast<std::int64_t>(caller.where.line()), "): ", does,
+                     "; not allowed while a graph is recorded");
 }
 
 void report_faults(Device device) {

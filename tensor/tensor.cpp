@@ -49,7 +49,8 @@ Tensor Tensor::detach() const {
   return Tensor(Ref<TensorImpl>::adopt(impl));
 }
 
-Scalar Tensor::item_scalar() const {
+Scalar Tensor::item_scalar(const std::source_location& where) const {
+  const detail::WaitsHere waits("item", where);
   if (numel() != 1) fail<ShapeError>("item: the tensor has shape ", shape(), ", expected one element");
   if (device().is_meta()) fail<UnsupportedError>("item: a meta tensor has no values");
   const Tensor host = to(Device::cpu());
@@ -166,10 +167,12 @@ Tensor from_blob(void* data, const Shape& shape, DType dtype, std::shared_ptr<vo
 }
 
 namespace detail {
-Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype) {
+Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype,
+                      const std::source_location& where) {
   if (count != static_cast<std::size_t>(shape.numel())) {
     fail<ShapeError>("from_data: ", count, " values are given, shape ", shape, " holds ", shape.numel());
   }
+  const WaitsHere waits("from_data", where);
   Tensor host = empty(shape, device.is_meta() ? device : Device::cpu(), dtype);
   if (count && !device.is_meta()) std::memcpy(host.get().storage->data, data, count * itemsize(dtype));
   return host.to(device);

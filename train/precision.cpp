@@ -106,7 +106,7 @@ void Precision::convert(nn::Module* tree, Device device) {
 }
 
 void Precision::adopt(optim::Optimizer& optimizer) {
-  for (const ParamRef& p : optimizer.parameters()) {
+  for (const ParamRef& p : optimizer.model_parameters()) {
     const DType dtype = p.value->dtype();
     if (parameters_ && dtype != *parameters_ && !(masters_ && dtype == DType::f32))
       fail<ConfigError>("fit: precision = \"", name_, "\" and the parameter ", p.name, " is ", dtype,
@@ -116,6 +116,7 @@ void Precision::adopt(optim::Optimizer& optimizer) {
     fail<ConfigError>(
         "fit: precision = \"", name_,
         "\" scales the loss, and lbfgs evaluates it several times a step; use bf16-mixed or another optimizer");
+  if (masters_) optimizer.use_master_weights();
   if (scales_ && !scaler_) scaler_.emplace(scaler_options_);
 }
 

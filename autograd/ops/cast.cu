@@ -114,7 +114,7 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
     x.get().storage->used_on(here);
   } else if (to.launches()) {
     // A recorded copy would read host memory that may be gone at the replay.
-    if (is_capturing(to)) fail<CaptureError>(op, ": copies from the host; not allowed while a graph is recorded");
+    detail::refuse_while_capturing(op, to, "copies from the host");
     const Stream there = Stream::current(to);
     detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
     if (!x.is_pinned()) return;
@@ -208,8 +208,9 @@ Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return apply(Clone{}, *this); }
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
 
-Tensor Tensor::to(Device device, NonBlocking non_blocking) const {
+Tensor Tensor::to(Device device, NonBlocking non_blocking, std::source_location where) const {
   if (device == this->device()) return *this;
+  const detail::WaitsHere waits("to", where);
   if (device.is_meta()) return empty(shape(), device, dtype());
   if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
   if (device.launches()) detail::check_usable("to", device);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <utility>
 
 #include "levin/device.h"
@@ -26,7 +27,7 @@ class LEVIN_API Stream {
   void wait(Stream other) const;
   // Waits on the host until all work is done, then reports errors that kernels found (IndexError naming op, index and
   // bound; CudaError). Throws CaptureError while the stream is captured.
-  void synchronize() const;
+  void synchronize(std::source_location where = std::source_location::current()) const;
   // The cudaStream_t, on CUDA also of the default stream: it is Levin's own and not ordered with the legacy stream. Null
   // elsewhere.
   [[nodiscard]] void* handle() const { return handle_; }
@@ -43,7 +44,7 @@ class LEVIN_API Stream {
 };
 
 // Waits for every stream of the device; see Stream::synchronize.
-LEVIN_API void synchronize(Device device);
+LEVIN_API void synchronize(Device device, std::source_location where = std::source_location::current());
 
 // Makes a stream current for the calling thread while the guard lives.
 class LEVIN_API StreamGuard {

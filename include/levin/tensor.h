@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <utility>
@@ -159,6 +160,18 @@ struct TensorImpl {
   }
 };
 
+// The user's call that may wait for a device, for the message of a wait that is refused; the outermost one counts.
+class LEVIN_API WaitsHere {
+ public:
+  WaitsHere(const char* call, const std::source_location& where) noexcept;
+  ~WaitsHere();
+  WaitsHere(const WaitsHere&) = delete;
+  WaitsHere& operator=(const WaitsHere&) = delete;
+
+ private:
+  bool outermost_;
+};
+
 }  // namespace detail
 
 class Tensor;
@@ -206,7 +219,8 @@ class LEVIN_API Tensor {
   // When to(Device) returns, this tensor may be written and the result read. With NonBlocking::yes the host does not wait:
   // a pinned tensor that goes to a device must not be written, and a result on cpu, which is then in page-locked memory,
   // not be read, before the device's current stream has passed (Stream::synchronize, Event). Either may be released.
-  [[nodiscard]] Tensor to(Device device, NonBlocking non_blocking = NonBlocking::no) const;
+  [[nodiscard]] Tensor to(Device device, NonBlocking non_blocking = NonBlocking::no,
+                          std::source_location where = std::source_location::current()) const;
   [[nodiscard]] Tensor to(DType dtype) const;
   [[nodiscard]] Tensor clone() const;
   [[nodiscard]] Tensor contiguous() const;
@@ -217,10 +231,11 @@ class LEVIN_API Tensor {
   [[nodiscard]] bool is_pinned() const { return get().storage->is_pinned(); }
 
   // The single element as a C++ number; an integer T gets the nearest value that fits it, and 0 for NaN. Waits for the
-  // device. Throws ShapeError when numel() != 1, UnsupportedError on meta.
+  // device; `where` is for the message that says so while a graph is recorded. Throws ShapeError when numel() != 1,
+  // UnsupportedError on meta.
   template <class T = double>
-  [[nodiscard]] T item() const {
-    const Scalar s = item_scalar();
+  [[nodiscard]] T item(std::source_location where = std::source_location::current()) const {
+    const Scalar s = item_scalar(where);
     if constexpr (std::integral<T>)
       return s.to<T>();
     else
@@ -228,7 +243,8 @@ class LEVIN_API Tensor {
   }
   // All elements in row-major order, on the host. Throws DTypeError when T is not the dtype, UnsupportedError on meta.
   template <Element T>
-  [[nodiscard]] std::vector<T> to_vector() const {
+  [[nodiscard]] std::vector<T> to_vector(std::source_location where = std::source_location::current()) const {
+    const detail::WaitsHere waits("to_vector", where);
     check_copy_to_host(dtype_of<T>);
     std::vector<T> out(static_cast<std::size_t>(numel()));
     if constexpr (std::same_as<T, bool>) {
@@ -259,7 +275,7 @@ class LEVIN_API Tensor {
  private:
   [[noreturn]] static void throw_undefined();
   void check_host_access(const char* what, DType asked) const;
-  [[nodiscard]] Scalar item_scalar() const;
+  [[nodiscard]] Scalar item_scalar(const std::source_location& where) const;
   void check_copy_to_host(DType asked) const;
   void copy_to_host(void* out, DType asked) const;
   detail::Ref<detail::TensorImpl> impl_;
@@ -279,23 +295,27 @@ class LEVIN_API Tensor {
                                          std::string source);
 namespace detail {
 Tensor empty_pinned(const Shape& shape, DType dtype);  // on cpu, in page-locked memory
-LEVIN_API Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype);
+LEVIN_API Tensor copy_from_host(const void* data, std::size_t count, const Shape& shape, Device device, DType dtype,
+                                const std::source_location& where);
 }  // namespace detail
 // A copy of host values in row-major order. Throws ShapeError when the count is not shape.numel().
 template <Element T>
-[[nodiscard]] Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
-  return detail::copy_from_host(values.data(), values.size(), shape, device, dtype_of<T>);
+[[nodiscard]] Tensor from_data(std::span<const T> values, const Shape& shape, Device device,
+                               std::source_location where = std::source_location::current()) {
+  return detail::copy_from_host(values.data(), values.size(), shape, device, dtype_of<T>, where);
 }
 template <Element T>
 requires(!std::same_as<T, bool>) [[nodiscard]] Tensor
-    from_data(const std::vector<T>& values, const Shape& shape, Device device) {
-  return from_data(std::span<const T>(values), shape, device);
+    from_data(const std::vector<T>& values, const Shape& shape, Device device,
+              std::source_location where = std::source_location::current()) {
+  return from_data(std::span<const T>(values), shape, device, where);
 }
 // A short list: tensor({1.f, 2.f, 3.f}, Device::cpu()) has shape [3].
 template <Element T>
-[[nodiscard]] Tensor tensor(std::initializer_list<T> values, Device device) {
+[[nodiscard]] Tensor tensor(std::initializer_list<T> values, Device device,
+                            std::source_location where = std::source_location::current()) {
   return from_data(std::span<const T>(values.begin(), values.size()), Shape{static_cast<std::int64_t>(values.size())},
-                   device);
+                   device, where);
 }
 
 // How a person reads it: values in rows, long ones shortened, then shape, dtype and device. Waits for the device.
