@@ -248,6 +248,49 @@ def scatter_add_rows(shape, make):
     return lambda: x.index_add(0, i, src)
 
 
+def drawn_graph(nodes, degree, make):
+    """Compressed rows: every node has `degree` edges from nodes drawn at random."""
+    crow = torch.arange(0, nodes * degree + 1, degree, device=make.device)
+    return crow, torch.randint(0, nodes, (nodes * degree,), device=make.device)
+
+
+def spmm(s, make):
+    crow, col = drawn_graph(s[0], s[1], make)
+    a = torch.sparse_csr_tensor(crow, col, make((s[0] * s[1],)), (s[0], s[0]))
+    x = make((s[0], s[2]))
+    return lambda: a @ x
+
+
+def segment_sum(s, make):
+    x, offsets = make((s[0] * s[1], s[2])), torch.arange(0, s[0] * s[1] + 1, s[1], device=make.device)
+    return lambda: torch.segment_reduce(x, "sum", offsets=offsets, axis=0, unsafe=True)
+
+
+class Gcn(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(features, 16), torch.nn.Linear(16, 7)
+
+    def forward(self, a, x):
+        return torch.sparse.mm(a, self.fc2(torch.relu(torch.sparse.mm(a, self.fc1(x)))))
+
+
+def gcn_case(nodes, degree, features, device):
+    make = maker(torch.float32, device)
+    crow, col = drawn_graph(nodes, degree, make)
+    a = torch.sparse_csr_tensor(crow, col, torch.full((nodes * degree,), 1 / degree, device=device), (nodes, nodes))
+    x, target = torch.rand(nodes, features, device=device), torch.randint(0, 7, (nodes,), device=device)
+    net = Gcn(features).to(device)
+    opt = torch.optim.Adam(net.parameters(), lr=1e-2, fused=True)
+
+    def call():
+        loss = F.cross_entropy(net(a, x), target)
+        opt.zero_grad(set_to_none=True)
+        loss.backward()
+        opt.step()
+    return call
+
+
 def update(make_optimizers):
     """The fastest of the ways in which PyTorch does it."""
     def case(shape, make):
@@ -301,6 +344,7 @@ OPS = {
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
     "conv2d": conv, "conv2d_both": conv_both,
+    "spmm": spmm, "segment_sum": segment_sum,
     "adamw": update((adamw(foreach=True), adamw(fused=True))), "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }
 # rows with a bar: PyTorch's time / Levin's on the cpu
@@ -362,6 +406,7 @@ def torch_case(name, device):
              "mnist_mlp_512_step/64": lambda: step_case(mlp([512, 512]), 64, device),
              "mnist_cnn_step/64": lambda: faster_of(step_case(lenet(), 64, device), step_case(lenet(), 64, device, True)),
              "gpt_small_step/4/128": lambda: gpt_case((2, 128, 4, 1024), 4, 128, device),
+             "gcn_step/2708/4/1433": lambda: gcn_case(2708, 4, 1433, device),
              "gpt2_124m_step/16/1024": lambda: gpt_case((12, 768, 12, 50304), 16, 1024, device),
              "adamw_100_tiny": lambda: update((adamw(foreach=True), adamw(fused=True)))((100, 4), maker(torch.float32, device)),
              "sgd_100_tiny": lambda: update((lambda p: torch.optim.SGD(p, lr=1e-4, foreach=True),

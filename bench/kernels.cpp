@@ -386,6 +386,53 @@ void products(std::vector<Kernel>& k) {
                convolutions, conv_flops(6)});
 }
 
+// Every node has `degree` edges from nodes drawn at random.
+Csr drawn_graph(std::int64_t nodes, std::int64_t degree) {
+  return with_transpose({.crow = arange(0, nodes * degree + 1, degree, device()),
+                         .col = integers(nodes, {nodes * degree}),
+                         .cols = nodes});
+}
+void graphs(std::vector<Kernel>& k) {
+  const std::vector<Shape> sizes{
+      {32, 4, 16}, {2708, 4, 16}, {20000, 25, 128}, {1000000, 25, 128}};  // [nodes, degree, features]
+  // What a gather of rows without any reuse moves, and the positions.
+  const auto moved = [](const Shape& s, DType d) {
+    return double(s[0]) * (double(s[1] + 1) * double(s[2]) * double(itemsize(d)) + 8.0 * double(s[1] + 1));
+  };
+  k.push_back({"spmm", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 const Tensor x = random({s[0], s[2]}, d), value = random({a.entries()}, d);
+                 return Work{[=] { (void)spmm(a, value, x); }, moved(s, d)};
+               },
+               sizes});
+  k.push_back({"spmm_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 Work w = backward_of(
+                     {random({s[0], s[2]}, d), random({a.entries()}, d)},
+                     [=](const Tensors& in) { return spmm(a, in[1], in[0]); }, 0);
+                 w.bytes = 2 * moved(s, d);
+                 return w;
+               },
+               sizes});
+  k.push_back({"sddmm", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 const Tensor x = random({s[0], s[2]}, d), z = random({s[0], s[2]}, d);
+                 return Work{[=] { (void)sddmm(a, x, z); }, moved(s, d)};
+               },
+               sizes});
+  const std::vector<Shape> segments{{64, 4, 1}, {2708, 4, 16}, {1000000, 25, 1}};
+  k.push_back({"segment_sum", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random({s[0] * s[1], s[2]}, d), offsets = arange(0, s[0] * s[1] + 1, s[1], device());
+                 return Work{[=] { (void)segment_reduce(x, offsets); },
+                             bytes_of(x) * (1 + 1.0 / double(s[1])) + 8.0 * double(s[0])};
+               },
+               segments});
+}
+
 // Updates of [tensors, elements each].
 struct Weights {
   std::vector<Tensor> values;
@@ -420,6 +467,7 @@ std::vector<Kernel> all_kernels() {
   rows(k);
   indexing(k);
   products(k);
+  graphs(k);
   k.push_back(update_of<optim::AdamW>("adamw", 7, optim::AdamWOptions{.lr = 1e-4}));
   k.push_back(update_of<optim::SGD>("sgd_momentum", 5, optim::SGDOptions{.lr = 1e-4, .momentum = 0.9}));
   return k;

@@ -144,6 +144,36 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   });
 }
 
+// Two layers of graph convolution straight on spmm, full batch, as Kipf & Welling (2017) have it for Cora: node features to 16
+// to 7 classes. The edges' weights stand for the normalised adjacency.
+struct Gcn : nn::Module {
+  Gcn(nn::Options options, std::int64_t features)
+      : Module(std::move(options)), fc1(*this, "fc1", {.in = features, .out = 16}) {}
+  nn::Linear fc1;
+  nn::Linear fc2{*this, "fc2", {.in = 16, .out = 7}};
+  Tensor operator()(const Csr& a, const Tensor& weight, const Tensor& x) const {
+    return spmm(a, weight, fc2(relu(spmm(a, weight, fc1(x)))));
+  }
+};
+// Arguments: nodes, edges a node, features.
+void gcn_step(benchmark::State& state, How how) {
+  Generator gen(1);
+  const std::int64_t nodes = state.range(0), degree = state.range(1), features = state.range(2);
+  const Csr a = with_transpose({.crow = arange(0, nodes * degree + 1, degree, device()),
+                                .col = randint(0, nodes, {nodes * degree}, gen, device()),
+                                .cols = nodes});
+  const Tensor weight = full({nodes * degree}, 1.0 / static_cast<double>(degree), device());
+  const Tensor x = rand({nodes, features}, gen, device()), labels = randint(0, 7, {nodes}, gen, device());
+  Gcn net({.gen = gen, .device = device()}, features);
+  optim::Adam opt(net.parameters(), {.lr = 1e-2});
+  run_steps(state, how, opt, nodes, [&] {
+    const Tensor loss = cross_entropy(net(a, weight, x), labels);
+    opt.zero_grad();
+    backward(loss);
+    opt.step();
+  });
+}
+
 template <class O>
 void tiny_updates(benchmark::State& state) {
   constexpr int kTensors = 100;
@@ -182,6 +212,7 @@ void prepare() {
   }
   const GptShape small{.layers = 2, .width = simt ? 32 : 128, .heads = simt ? 1 : 4, .words = simt ? 64 : 1024};
   add("gpt_small_step", {simt ? 1 : 4, simt ? 16 : 128}, [=](auto& state, How how) { gpt_step(state, how, small); });
+  add("gcn_step", simt ? std::vector<std::int64_t>{32, 4, 8} : std::vector<std::int64_t>{2708, 4, 1433}, gcn_step);
   if (d.is_cuda()) {
     const GptShape gpt2{.layers = 12, .width = 768, .heads = 12, .words = 50304};
     add("gpt2_124m_step", {16, 1024}, [=](auto& state, How how) { gpt_step(state, how, gpt2); });
