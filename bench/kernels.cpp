@@ -1,6 +1,6 @@
 // Benchmarks of single ops: what an op costs whatever its size, then kernels over sizes and dtypes, each beside the bound that
-// this machine's own copy bandwidth and product of matrices set. --device cpu|cuda|simt, --max-bytes N (of one tensor),
-// --warm-only, --json FILE; every other flag is Google Benchmark's. A row is called op/dtype/shape; bench/compare_torch.py runs PyTorch on the same.
+// this machine's own copy bandwidth and product of matrices set. Flags are in bench/main.h. A row is called op/dtype/shape;
+// bench/compare_torch.py runs PyTorch on the same.
 //
 //   real_time  median of the warm samples; low_us, high_us hold four fifths of them; cold_us: with empty caches
 //   bytes, flops  what the op can not avoid: reads and writes of its operands, multiplications and additions
@@ -18,7 +18,7 @@ namespace {
 
 Device device() { return settings().device; }
 
-// ---- Overhead: one element, by the host's clock, on the cpu.
+// ---- Overhead: one element, by the host's clock.
 void add_1(benchmark::State& state) {
   const Tensor a = ones({1}, device()), b = ones({1}, device());
   for (auto _ : state) benchmark::DoNotOptimize(add(a, b));

@@ -64,8 +64,8 @@ inline constexpr FlagText kVocabulary[] = {
     {"--nodes", "N", "machines"},
     {"--strategy", "NAME", "how a step spans devices"},
     {"--balance", "LIST", "layers of each pipeline stage"},
-    {"--precision", "NAME", "of the arithmetic"},
-    {"--capture", "NAME", "off or step"},
+    {"--precision", "NAME", "32-true, bf16-mixed, 16-mixed, bf16-true, 16-true, 16-o2 or 64-true"},
+    {"--capture", "NAME", "record the step and replay it: step, off, or auto (step on cuda)"},
     {"--deterministic", "NAME", "on, off or warn"},
     {"--threads", "N", "CPU threads; 0: all cores"},
     // Results

@@ -4,7 +4,7 @@
 //   gy: [rows, out_width] for each batch, through strides; y, lse: what attention() gave;
 //   gq: [batches, rows, width], gk: [batches, cols, width], gv: [batches, cols, out_width], contiguous, overwritten.
 //
-// With the weights w = exp(scale q k^T - lse) and m = the sum of gy * y along each row:
+// With the weights w = exp(scale q k^T - lse) and m = the sum of gy * y along each row, which is the mean of gy v^T under them:
 //   slope = w * (gy v^T - m);   gv = w^T gy,   gk = scale slope^T q,   gq = scale slope k
 //
 // Note [Two orders of one product]

@@ -9,8 +9,8 @@
 //   spmm(on, CsrView, const T* value, const T* x, T* y, Heads, bool mean)     y[i] = sum over k of v x[j], or / entries
 //   spmm_extreme(on, CsrView, const T* value, const T* x, T* y, int64_t* arg, Heads, bool largest)
 //     y[i] = the largest (smallest) v x[j], arg[i] the first entry that has it; NaN wins. A row without entries: 0, -1.
-//   sddmm(on, CsrView, const T* a, const T* b, T* y, Heads)                   y[edge[k], h] = sum of a[i, h] b[j, h]
-//     a: [rows, heads, inner], b: [cols, heads, inner], y: [entries, heads]
+//   sddmm(on, CsrView, const T* x, const T* z, T* y, Heads)                   y[edge[k], h] = sum of x[i, h] z[j, h]
+//     x: [rows, heads, inner], z: [cols, heads, inner], y: [entries, heads]
 // On the CPU the op checks crow, col and edge before. On a device the kernels do: what lies outside is reported and
 // counts as zero. The gpu functions take the op's name, what to call offsets in errors, and room(bytes) for memory.
 #include "kernels/cpu.h"
@@ -228,16 +228,16 @@ __global__ __launch_bounds__(kMoveThreads) void dot_groups(CsrView a, const std:
   }
 }
 template <class T, class Room>
-void sddmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* x, const T* b, T* y,
+void sddmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* x, const T* z, T* y,
            const Heads& h, const Room& room) {
   if (a.rows > 0) check_rows(on, offsets, a);
   const std::int64_t items = (a.entries + kEntryGroup - 1) / kEntryGroup * h.heads;
   if (items == 0 || a.rows == 0) return;
   const auto chunks = static_cast<std::uint64_t>((h.inner + kVec<T> - 1) / kVec<T>);
   const int lanes = static_cast<int>(std::bit_ceil(std::clamp<std::uint64_t>(chunks, 1, 32)));
-  const bool vectors = h.inner % kVec<T> == 0 && aligned16(x) && aligned16(b);
+  const bool vectors = h.inner % kVec<T> == 0 && aligned16(x) && aligned16(z);
   on.launch(dot_groups<T>, item_grid(items * lanes), a, group_rows(on, a, room), IndexRange(on, op, a.cols),
-            IndexRange(on, op, a.entries), x, b, y, h, lanes, items, Divider(h.heads), vectors);
+            IndexRange(on, op, a.entries), x, z, y, h, lanes, items, Divider(h.heads), vectors);
 }
 
 }  // namespace levin::kernels::gpu
@@ -246,6 +246,7 @@ namespace levin::kernels::cpu {
 LEVIN_PICK_FLOAT(spmm)
 LEVIN_PICK_FLOAT(sddmm)
 
+// No level: base code, because it waits for memory.
 template <class T>
 void spmm_extreme(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, std::int64_t* arg, const Heads& h,
                   bool largest) {
@@ -312,7 +313,7 @@ void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, con
 }
 
 template <class T>
-void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* b, T* y, const Heads& h) {
+void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* z, T* y, const Heads& h) {
   using A = Accum<T>;
   constexpr int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / int64_t{sizeof(A)};  // sums side by side, in registers
   each_row_block(on, a, h.width(), [=](int64_t begin, int64_t end) {
@@ -320,7 +321,7 @@ void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* b, T* y, const 
       for (int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
         for (int64_t head = 0; head < h.heads; ++head) {
           const T* const p = x + (i * h.heads + head) * h.inner;
-          const T* const q = b + ((a.col ? a.col[k] : k) * h.heads + head) * h.inner;
+          const T* const q = z + ((a.col ? a.col[k] : k) * h.heads + head) * h.inner;
           A lanes[kLanes] = {}, sum = 0;
           int64_t j = 0;
           for (; j + kLanes <= h.inner; j += kLanes)

@@ -16,7 +16,8 @@ Tensors state_of(const Trainer::Run& run) {
   if (run.tree) {
     for (const auto& [name, t] : run.tree->state_dict()) all.push_back(t);
   }
-  for (const ParamRef& p : run.optimizer->parameters()) all.push_back(p.value->detach());
+  for (const ParamRef& p : run.optimizer->model_parameters()) all.push_back(p.value->detach());
+  for (const ParamRef& p : run.optimizer->parameters()) all.push_back(p.value->detach());  // masters
   return all;
 }
 

@@ -116,7 +116,7 @@ std::string callback_prefix(std::string_view key) { return "levin.callback." + s
 NamedTensors weights_of(const Trainer::Run& run) {
   if (run.tree) return run.tree->state_dict();
   NamedTensors out;
-  for (const ParamRef& p : run.optimizer->parameters()) out.emplace_back(p.name, p.value->detach());
+  for (const ParamRef& p : run.optimizer->model_parameters()) out.emplace_back(p.name, p.value->detach());
   return out;
 }
 

@@ -74,7 +74,7 @@ struct SavedCsr {
   }
 };
 
-// Rows of x [n, heads, inner].
+// Elements of one row of x [n, ...].
 std::int64_t width_of(const Tensor& x) {
   std::int64_t width = 1;
   for (int d = 1; d < x.rank(); ++d) width *= x.shape()[d];
@@ -183,7 +183,7 @@ void check_offsets(const char* op, const char* what, const Tensor& offsets, std:
   if (at[rows] != entries) bad(rows, text(entries) + ", the number of entries");
 }
 
-// Columns and values of the entries of `of`; x stands for its device.
+// Columns `col` in [0, cols), and `edge`, where the values of entries lie; x is there for its device.
 void check_entries(const char* op, const std::array<const char*, 2>& names, const Tensor& col, const Tensor& edge,
                    std::int64_t cols, const Tensor& x) {
   check_positions(op, names[0], col, x);
@@ -235,14 +235,13 @@ void check_has_rows(const char* op, const char* what, const Tensor& x) {
 
 // ---- Sums and means
 
-Tensor sum_of_rows(const OpInfo& info, const Names& names, const Csr& a, const Tensor& value, const Tensor& x,
-                   bool mean) {
-  if (is_widened(x)) return sum_of_rows(info, names, a, wide(value), wide(x), mean).to(x.dtype());
+Tensor sum_of_rows(const Names& names, const Csr& a, const Tensor& value, const Tensor& x, bool mean) {
+  if (is_widened(x)) return sum_of_rows(names, a, wide(value), wide(x), mean).to(x.dtype());
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype());
   const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0]);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
-  dispatch(info, x, kFloats,
+  dispatch(OpInfo{.name = names.op}, x, kFloats,
            overloaded{[&]<class T>(const Cpu& on, T) {
                         if constexpr (sizeof(T) > 2)
                           kernels::cpu::spmm<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y), h, mean);
@@ -301,7 +300,7 @@ struct Spmm {
     value = value_;
     if (value_.defined()) x = x_;
     entries = x_.shape()[0];
-    return sum_of_rows(info, names, a.get(), value_, x_, mean);
+    return sum_of_rows(names, a.get(), value_, x_, mean);
   }
   Grads<2> backward(const Tensor& gy, Need<2> need) {
     const Csr of = a.get();
@@ -353,17 +352,17 @@ LEVIN_OP_TABLE(Sddmm)
 // ---- The largest and the smallest
 
 // The second result is the entry of each element, i64, -1 where the row has none.
-std::array<Tensor, 2> extreme_of_rows(const OpInfo& info, const Names& names, const Csr& a, const Tensor& value,
-                                      const Tensor& x, bool largest) {
+std::array<Tensor, 2> extreme_of_rows(const Names& names, const Csr& a, const Tensor& value, const Tensor& x,
+                                      bool largest) {
   if (is_widened(x)) {
-    const auto [y, at] = extreme_of_rows(info, names, a, wide(value), wide(x), largest);
+    const auto [y, at] = extreme_of_rows(names, a, wide(value), wide(x), largest);
     return {y.to(x.dtype()), at};
   }
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype()), at = empty(y.shape(), y.device(), DType::i64);
   const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0]);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
-  dispatch(info, x, kFloats,
+  dispatch(OpInfo{.name = names.op}, x, kFloats,
            overloaded{[&]<class T>(const Cpu& on, T) {
                         if constexpr (sizeof(T) > 2)
                           kernels::cpu::spmm_extreme<T>(on, p.view, values_of<T>(v), ptr<const T>(dense), ptr<T>(y),
@@ -388,7 +387,7 @@ struct SpmmExtreme {
   std::array<Tensor, 2> forward(const Tensor& value_, const Tensor& x_) {
     value = value_;
     x = x_;
-    std::array<Tensor, 2> found = extreme_of_rows(info, names, a.get(), value_, x_, largest);
+    std::array<Tensor, 2> found = extreme_of_rows(names, a.get(), value_, x_, largest);
     arg = found[1];
     return found;
   }

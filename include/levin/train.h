@@ -138,7 +138,7 @@ struct Series {
 struct PlotOptions {
   std::string title{}, x_label{}, y_label{};
 };
-// A line chart as SVG text; `write_svg` writes it to a file. Throws ConfigError when x and y differ in length.
+// A line chart as SVG text; `write_svg_plot` writes it to a file. Throws ConfigError when x and y differ in length.
 [[nodiscard]] LEVIN_API std::string svg_plot(std::span<const Series> series, const PlotOptions& options = {});
 LEVIN_API void write_svg_plot(const std::string& path, std::span<const Series> series, const PlotOptions& options = {});
 
@@ -246,7 +246,8 @@ class LEVIN_API Trainer {
 
   // Trains until max_epochs, max_steps or a granted stop request. A second fit goes on from the counters (raise
   // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
-  // that can not be resumed, and changes nothing then; rethrows what the step throws.
+  // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
+  // throws.
   void fit(TrainModule& module, const FitOptions& loaders);
   // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
   // "train_loss".

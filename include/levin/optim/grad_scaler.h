@@ -33,7 +33,7 @@ struct GradScalerOptions {
 //   }
 //
 // Scale, verdicts and counts live on the gradients' device and are read there: nothing waits but the three functions that
-// say so, and a step between scale() and update() can be recorded in a Graph after one was run. (Options and a loaded state
+// say so and state_dict, and a step between scale() and update() can be recorded in a Graph after one was run. (Options and a loaded state
 // are as of the recording; Optimizer::prepare_replay is needed as without a scaler.) One scaler serves one device, and
 // any number of optimizers: each skips by its own gradients, the scale moves by all of them. A scaler that is not enabled
 // has a scale of 1, and step() is the optimizer's.
