@@ -157,10 +157,12 @@ __device__ A reduce_items(const T* row, const ReduceAt& at, std::int64_t chunk, 
 }
 
 inline constexpr int kReduceThreads = 256;
+// Blocks a processor: said, because ptxas aims at five by itself and then spills.
+inline constexpr int kReduceBlocks = 3;
 
 // `group` (a power of two up to 32) lanes an output.
 template <class T, class A, Reduce kOp, Map kMap, int V, class O>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
     reduce_groups(const T* x, ReduceAt at, int group, ReduceOut<A, O> out, A p) {
   const Joiner<kOp, A> join;
   const int lane = static_cast<int>(threadIdx.x) % group;
@@ -181,7 +183,8 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 // A block a chunk of an output. parts: [outputs, chunks].
 template <class T, class A, Reduce kOp, Map kMap, int V, class O>
-__global__ void __launch_bounds__(kReduceThreads) reduce_blocks(const T* x, ReduceAt at, ReduceOut<A, O> out, A p) {
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
+    reduce_blocks(const T* x, ReduceAt at, ReduceOut<A, O> out, A p) {
   LEVIN_SHARED(A, scratch, kReduceThreads / 32);
   for (std::int64_t t = blockIdx.x; t < at.outputs * at.chunks; t += gridDim.x) {
     const std::int64_t o = at.chunks == 1 ? t : t / at.chunks;
@@ -203,7 +206,7 @@ struct Columns {
   int across;
 };
 template <class T, class A, Reduce kOp, Map kMap, int V, class O>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
     reduce_columns(const T* x, ReduceAt at, Columns columns, ReduceOut<A, O> out, A p) {
   LEVIN_SHARED(A, scratch, kReduceThreads * V);
   const Joiner<kOp, A> join;

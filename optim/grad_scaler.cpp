@@ -57,6 +57,7 @@ struct GradScaler::State {
     Stage stage = Stage::ready;
     bool seen = false;  // gradients, since the last update
     Tensor found_inf, norm, workspace;
+    Tensors outgrown{};  // workspaces of fewer gradients
   };
 
   GradScalerOptions options;  // init_scale is the scale until there is a tensor
@@ -143,8 +144,10 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   if (device.launches()) {
     const GradientLists lists(gradients);
     const std::int64_t doubles = kernels::unscale_workspace(lists.moves());
-    if (!r.workspace.defined() || r.workspace.device() != device || r.workspace.numel() != doubles)
+    if (!r.workspace.defined() || r.workspace.device() != device || r.workspace.numel() < doubles) {
+      if (r.workspace.defined()) r.outgrown.push_back(r.workspace);
       r.workspace = empty({doubles}, device, DType::f64);
+    }
     kernels::unscale_on_device({Stream::current(device)}, lists.moves(), scale, Updates::first<double>(r.workspace),
                                found, norm);
     return;
@@ -171,6 +174,13 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   }
   *found = finite ? 0.0f : 1.0f;
   *norm = std::sqrt(squares);
+}
+
+void GradScaler::forget() {
+  for (auto& [optimizer, r] : state_->records) {
+    r.stage = State::Stage::ready;
+    r.seen = false;
+  }
 }
 
 void GradScaler::step(Optimizer& optimizer) {

@@ -123,6 +123,7 @@ void Optimizer::use_master_weights() {
     }
   }
   masters_ = true;
+  ++layout_;
   for (Group& g : groups_) Masters::make(g);
 }
 

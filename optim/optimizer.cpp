@@ -178,6 +178,7 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
   group.rounding = rounding;
   if (masters_) Masters::make(group);
   groups_.push_back(std::move(group));
+  ++layout_;
 }
 
 NamedTensors Optimizer::state_dict() const {
@@ -293,6 +294,7 @@ void Optimizer::load_state_dict(const NamedTensors& state) {
     throw;
   }
   groups_ = std::move(fresh);
+  ++layout_;
   for (auto& [master, value] : masters) {
     master->value = std::move(value);
     master->value.requires_grad_();

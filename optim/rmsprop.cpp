@@ -40,7 +40,9 @@ std::optional<double> RMSprop::momentum(int group) const {
 void RMSprop::set_momentum(int group, double value) {
   (void)group_at(group);
   check_momentum(value);
-  options_[static_cast<std::size_t>(group)].momentum = value;
+  double& momentum = options_[static_cast<std::size_t>(group)].momentum;
+  if (momentum == 0 && value != 0) ++layout_;  // buffers are made
+  momentum = value;
 }
 
 std::array<const char*, Optimizer::kMaxState> RMSprop::state_names(int group) const {

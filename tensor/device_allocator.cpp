@@ -69,9 +69,9 @@ void DeviceAllocator::release(Block* block) noexcept {
     waiting_.push_back(block);
     cached_ += block->bytes;
   } catch (...) {  // no room in the list: wait here
-    for (const Event& event : block->uses) {
+    for (const Block::Use& use : block->uses) {
       try {
-        event.synchronize();
+        use.event.synchronize();
       } catch (...) {}
     }
     block->uses.clear();
@@ -104,7 +104,7 @@ void DeviceAllocator::collect() noexcept {
   if (waiting_.empty() || is_capturing(device_)) return;  // an event may not be asked while capturing
   std::erase_if(waiting_, [&](Block* block) {
     try {
-      std::erase_if(block->uses, [](const Event& event) { return event.done(); });
+      std::erase_if(block->uses, [](const Block::Use& use) { return use.event.done(); });
     } catch (...) { return false; }
     if (!block->uses.empty()) return false;
     cached_ -= block->bytes;
@@ -117,10 +117,13 @@ void DeviceAllocator::used_on(Block* block, Stream stream) {
   if (stream.device() == device_ && stream.index() == block->stream) return;
   // An event of a recording could never be asked.
   if (is_capturing(stream.device()) && stream == Stream::current(stream.device())) return;
-  Event event(stream.device());
-  event.record(stream);
   const std::lock_guard lock(mutex_);
-  block->uses.push_back(std::move(event));
+  const auto known =
+      std::find_if(block->uses.begin(), block->uses.end(), [&](const Block::Use& u) { return u.stream == stream; });
+  if (known != block->uses.end()) return known->event.record(stream);
+  Block::Use use{stream, Event(stream.device())};
+  use.event.record(stream);
+  block->uses.push_back(std::move(use));
 }
 
 void DeviceAllocator::trim() noexcept {

@@ -30,7 +30,11 @@ struct Block {
   std::uint32_t stream = 0;
   Ref<Pool> pool;
   Block *before = nullptr, *behind = nullptr;  // the list of live blocks
-  std::vector<Event> uses;                     // points of other streams that the block must outlive
+  struct Use {
+    Stream stream;
+    Event event;
+  };
+  std::vector<Use> uses;  // the newest points of other streams that the block must outlive
 };
 
 class DeviceAllocator {

@@ -35,7 +35,8 @@ class StepCapture {
   struct Record {
     std::vector<Shape> shapes;
     std::vector<DType> dtypes;
-    int trained = 0;  // steps before it was recorded
+    std::int64_t samples;  // the weight of logged values, and what the step may divide by
+    int trained = 0;       // steps before it was recorded
     Tensors inputs{};
     std::optional<Graph> graph{};
     Tensor loss{};
@@ -44,15 +45,28 @@ class StepCapture {
     std::vector<MetricLog::Noted> logged{};
   };
   [[nodiscard]] Record* find(const Batch& batch);
+  [[nodiscard]] bool changed(Trainer::Run& run);
   [[nodiscard]] bool record(Trainer::Run& run, const StepInfo& info, Record& to);
   Tensor replay(Trainer::Run& run, Record& record);
   void prevent(const std::string& why);
+  void tell(Trainer::Run& run);
 
+  // What records were made under: what of it changes, a replay would not obey.
+  struct Stamp {
+    std::uint64_t layout = 0;
+    double clip = 0;
+    ClipAlgorithm algorithm = ClipAlgorithm::norm;
+    std::vector<char> flags{};  // requires_grad of parameters, training mode of modules
+    bool operator==(const Stamp&) const = default;
+  };
   Device device_;
   std::vector<Record> records_;
   Record* newest_ = nullptr;  // whose gradients the parameters hold
+  bool recorded_ = false;     // a first record was made: libraries have their plans
+  Stamp stamp_, now_;
+  std::vector<const nn::Module*> modules_{};
   std::string prevented_by_;
-  bool told_ = false;
+  bool prevented_by_shapes_ = false, told_ = false;
 };
 
 }  // namespace levin::train

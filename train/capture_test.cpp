@@ -153,6 +153,46 @@ TEST_CASE("on a device, a run that is cut and resumed with captured steps ends w
   CHECK(resumed.checkpoint == whole.checkpoint);
 }
 
+TEST_CASE(
+    "on a device, captured steps obey what changes between steps: a loaded state, a frozen layer, another limit") {
+  const auto device = launching_device();
+  if (!device) return skip("no device that launches kernels");
+  struct Change : Callback {
+    SmallNet* net = nullptr;
+    NamedTensors first;
+    void on_train_epoch_start() override {
+      if (trainer().current_epoch() == 0) first = trainer().optimizer()->state_dict();
+      if (trainer().current_epoch() == 2) trainer().optimizer()->load_state_dict(first);
+      if (trainer().current_epoch() == 4) net->conv.weight.requires_grad_(false);
+      if (trainer().current_epoch() == 5) trainer().options().gradient_clip_val = 0.01;
+    }
+  };
+  const auto run_one = [&](Capture capture, const std::string& file) {
+    Generator gen(3);
+    SmallNet net({.gen = gen, .device = *device});
+    optim::Adam opt(net.parameters(), {.lr = 0.01});
+    data::DataLoader data(pictures(12), {.batch_size = 4, .shuffle = true, .generator = Generator(9)});
+    const auto change = std::make_shared<Change>();
+    change->net = &net;
+    TrainerOptions options = silent();
+    options.max_epochs = 6;
+    options.gradient_clip_val = 0.5;
+    options.capture = capture;
+    options.callbacks = {change};
+    Trainer trainer(options);
+    trainer.fit(opt, data, [&](const Batch& b) { return cross_entropy(net(b[0]), b[1]); });
+    trainer.save_checkpoint(file);
+    return std::pair(bytes_of(file), trainer.capture_report());
+  };
+  const TemporaryFolder dir;
+  const auto [eager, none] = run_one(Capture::off, dir / "eager.safetensors");
+  const auto [replayed, report] = run_one(Capture::step, dir / "replayed.safetensors");
+  CHECK(eager == replayed);
+  CHECK(none.replayed == 0);
+  CHECK(report.recorded == 4);
+  CHECK(report.prevented_by.empty());
+}
+
 TEST_CASE("on a device, what keeps a step from being captured is named, and the step runs one by one") {
   const auto device = launching_device();
   if (!device) return skip("no device that launches kernels");

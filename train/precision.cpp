@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 
 #include "levin/nn/layers.h"
@@ -42,10 +43,18 @@ constexpr std::array kAliases{
 constexpr std::array kLevels{Alias{"O0", "32-true"}, Alias{"O1", "16-mixed"}, Alias{"O2", "16-o2"},
                              Alias{"O3", "16-true"}};
 
+bool same_letters(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
 std::string canonical(const TrainerOptions& options) {
   std::string name = options.precision.empty() ? "32-true" : options.precision;
+  for (const Mode& m : kModes) {
+    if (same_letters(m.name, name)) name = m.name;
+  }
   for (const Alias& a : kAliases) {
-    if (a.name != name) continue;
+    if (!same_letters(a.name, name)) continue;
     if (a.warns)
       warn("W-TRAIN-PRECISION", WarningCategory::deprecated,
            "Trainer: precision = \"" + name + "\" means \"" + std::string(a.means) + "\"; write that");
@@ -53,8 +62,8 @@ std::string canonical(const TrainerOptions& options) {
     break;
   }
   if (options.amp_level.empty()) return name;
-  const auto level =
-      std::find_if(kLevels.begin(), kLevels.end(), [&](const Alias& a) { return a.name == options.amp_level; });
+  const auto level = std::find_if(kLevels.begin(), kLevels.end(),
+                                  [&](const Alias& a) { return same_letters(a.name, options.amp_level); });
   if (level == kLevels.end())
     fail<ConfigError>("Trainer: amp_level is \"", options.amp_level, "\", expected O0, O1, O2 or O3");
   if (!options.precision.empty() && name != level->means)
@@ -123,7 +132,7 @@ void Precision::adopt(optim::Optimizer& optimizer) {
 Batch Precision::inputs(Batch batch, Device device) const {
   for (Tensor& t : batch.fields) {
     if (!t.defined()) continue;
-    if (t.device() != device) t = t.to(device, NonBlocking::yes);
+    if (t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
     if (inputs_ && is_float(t.dtype())) t = t.to(*inputs_);
   }
   return batch;

@@ -19,7 +19,8 @@ namespace levin::train {
 // bf16-true    bf16, floating inputs too      bf16            no
 // 16-o2        f16, batch norms f32, inputs   autocast f16    yes, at most 2^24; the optimizer has f32 masters
 //              f16
-// Autocast in 16-o2 is what makes losses and norms f32 there; products meet 16-bit parameters and cast nothing.
+// Spellings are read without regard to case. Autocast in 16-o2 is what makes losses and norms f32 there; products meet 16-bit
+// parameters, cast nothing and give 16-bit results.
 // Source: Micikevicius et al., "Mixed Precision Training", 2018; Apex' levels O0 to O3.
 class Precision {
  public:

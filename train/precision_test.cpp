@@ -262,6 +262,42 @@ TEST_CASE("the loss scale, masters and 16-bit weights survive a resume bit for b
   }
 }
 
+TEST_CASE("a loss scale that is not enabled trains and clips as without one") {
+  Generator gen(3);
+  Line net({.gen = gen, .device = Device::cpu()});
+  optim::SGD opt(net.parameters(), {.lr = 1});
+  data::DataLoader data = rows({6, 8});
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  options.precision = "16-o2";
+  options.gradient_clip_val = 0.5;
+  options.grad_scaler = optim::GradScalerOptions{.enabled = false};
+  Trainer trainer(options);
+  trainer.fit(opt, data, [&](const Batch& b) { return sum(net.w * b[0]); });
+  const std::vector<f16> w = net.w.to_vector<f16>();
+  CHECK(std::abs(float(w[0]) - (1 - 0.3F)) < 0x1p-10F);  // the gradient {6, 8} clipped to a norm of 0.5
+  CHECK(std::abs(float(w[1]) - (1 - 0.4F)) < 0x1p-10F);
+  CHECK(trainer.skipped_steps() == 0);
+}
+
+TEST_CASE("a module is tested in the trainer's precision without a fit before") {
+  struct Tested : TrainModule {
+    using TrainModule::TrainModule;
+    nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+    Tensor training_step(const Batch& b, std::int64_t) override { return squared_error(fc(b[0]), b[1]); }
+    void test_step(const Batch& b, std::int64_t) override { log("loss", squared_error(fc(b[0]), b[1])); }
+    OptimizerConfig configure_optimizers() override { return {}; }
+  };
+  Generator gen(3);
+  Tested module({.gen = gen, .device = Device::cpu()});
+  data::DataLoader data = loader(20, 10);
+  TrainerOptions options = silent();
+  options.precision = "BF16-True";
+  Trainer trainer(options);
+  CHECK(trainer.test(module, data).size() == 1);
+  CHECK(module.fc.weight.dtype() == DType::bf16);
+}
+
 TEST_CASE("evaluation runs in the precision of the run") {
   Generator gen(3);
   NormNet net({.gen = gen, .device = Device::cpu()});

@@ -34,9 +34,9 @@ struct Trainer::Run {
 
   // ---- One optimizer step (step.cpp, capture.cpp): the batch's loss, detached
   Tensor step(const StepInfo& info);
-  Tensor step_now(const StepInfo& info);              // op by op
-  void clip_gradients(const Tensor& norm);            // their 2-norm where it is known; undefined otherwise
-  [[nodiscard]] Batch to_device(const Batch& batch);  // as the step reads it: device and dtype
+  Tensor step_now(const StepInfo& info);                     // op by op
+  void clip_gradients(const optim::GradScaler* knows_norm);  // or null
+  [[nodiscard]] Batch to_device(const Batch& batch);         // as the step reads it: device and dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
 
   // ---- Hooks (callback.cpp): the one place that knows their order
@@ -106,6 +106,7 @@ struct Trainer::Run {
   bool epoch_finished = false;    // its end hooks are running
   bool stop = false;
   int stop_signal = 0;
+  std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
 
   // Logging
   train::LogScope scope = train::LogScope::none;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/run.h"
@@ -19,7 +21,8 @@ Tensor Trainer::Run::step(const StepInfo& info) {
 // then. The optimizer calls the closure: once, or as often as it likes (LBFGS). With a loss scale a step whose gradients are
 // not finite is skipped on the device; the host does not know.
 Tensor Trainer::Run::step_now(const StepInfo& info) {
-  optim::GradScaler* const scaler = precision.scaler();
+  optim::GradScaler* const scaler = precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
+  if (scaler) scaler->forget();  // what an exception left open
   const auto closure = [&] {
     const Tensor loss = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
     if (!loss.defined() || loss.numel() != 1)
@@ -31,9 +34,12 @@ Tensor Trainer::Run::step_now(const StepInfo& info) {
     call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
     backward(scaled);
     call_in_step("on_after_backward", &Hooks::on_after_backward);
-    if (scaler) scaler->unscale_(*optimizer);
+    if (scaler)
+      scaler->unscale_(*optimizer);
+    else
+      optimizer->gather_gradients();
     const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, *optimizer);
-    clip_gradients(scaler && !touched ? scaler->grad_norm(*optimizer) : Tensor());
+    clip_gradients(touched ? nullptr : scaler);
     return loss;
   };
   if (!scaler) return optimizer->step(closure).detach();
@@ -44,14 +50,18 @@ Tensor Trainer::Run::step_now(const StepInfo& info) {
   return loss.detach();
 }
 
-void Trainer::Run::clip_gradients(const Tensor& norm) {
+void Trainer::Run::clip_gradients(const optim::GradScaler* knows_norm) {
   const double limit = options.gradient_clip_val.value_or(0);
   if (limit <= 0) return;
   if (options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::norm) {
-    if (norm.defined())
-      optim::clip_grads_with_norm_(optimizer->parameters(), limit, norm);
+    const optim::Parameters parameters = optimizer->parameters();
+    const bool any =
+        std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
+    if (!any) return;
+    if (knows_norm)
+      optim::clip_grads_with_norm_(parameters, limit, knows_norm->grad_norm(*optimizer));
     else
-      optim::clip_grad_norm_(optimizer->parameters(), limit);
+      optim::clip_grad_norm_(parameters, limit);
   } else {
     optim::clip_grad_value_(optimizer->parameters(), limit);
   }

@@ -188,6 +188,7 @@ void Trainer::Run::fit(TrainModule& module, OptimizerConfig config, data::DataLo
 
   try {
     if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
+    if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
     call(&Hooks::on_fit_start);
     if (!done()) {
       call(&Hooks::on_train_start);
@@ -256,12 +257,13 @@ void Trainer::Run::train_batch(const Batch& batch) {
   using Interval = SchedulerConfig::Interval;
   StepInfo step_info = info(&batch);
   const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
-  const std::int64_t skipped = hold ? precision.scaler()->skipped_steps() : 0;
+  const std::int64_t skipped = hold ? std::exchange(skipped_seen, -1) : 0;
   step_info.loss = step(step_info);
   ++batches_done;
   position.hand_out(batch.position);
   ++total_batches;
-  if (!hold || precision.scaler()->skipped_steps() == skipped) advance_schedulers(Interval::step);
+  if (hold) skipped_seen = precision.scaler()->skipped_steps();
+  if (!hold || skipped_seen == skipped) advance_schedulers(Interval::step);
   if (batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
   call(&Hooks::on_train_batch_end, step_info);
@@ -296,16 +298,15 @@ Metrics Trainer::Run::evaluation(Stage stage, TrainModule& module, data::DataLoa
   const auto& limit = val ? options.limit_val_batches : options.limit_test_batches;
   const std::int64_t count =
       limit.value_or(Portion(1.0)).of(loader.size(), val ? "limit_val_batches" : "limit_test_batches");
-  const auto attach = [&](Trainer* t) {
-    active = t ? &module : nullptr;
-    module.trainer_ = t;
+  // A hook may evaluate, another module too: afterwards the stage around it goes on with its own.
+  const bool nested = active != nullptr;
+  const Restore<TrainModule*> now_active(active, &module);
+  const Restore<Trainer*> of_module(module.trainer_, &trainer);
+  const auto attach_callbacks = [&](Trainer* t) {
     for (const auto& c : callbacks) c->trainer_ = t;
   };
-  const bool nested = in_fit;
-  const Scope attached([&] { attach(&trainer); },
-                       [&] {
-                         if (!nested) attach(nullptr);
-                       });
+  const Scope attached([&] { attach_callbacks(&trainer); }, [&] { attach_callbacks(nested ? &trainer : nullptr); });
+  if (module.tree() != tree || !in_fit) precision.convert(module.tree(), device_of(module.tree()));
   const Restore named(call_name, nested ? call_name : val ? "validate" : "test");
   try {
     return evaluation_loop(stage, module, loader, count);
@@ -323,6 +324,7 @@ Metrics Trainer::Run::evaluation_loop(Stage stage, TrainModule& module, data::Da
   const Device there = device_of(module.tree());
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
+  const Restore size(scope_batch_size, std::int64_t{1});
   eval_log.reset();
 
   call(val ? &Hooks::on_validation_start : &Hooks::on_test_start);
@@ -357,6 +359,7 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   const Device there = device_of(over);
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
+  const Restore size(scope_batch_size, std::int64_t{1});
   eval_log.reset();
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;
@@ -384,6 +387,7 @@ Trainer::~Trainer() = default;
 
 void Trainer::fit(TrainModule& module, const FitOptions& loaders) {
   if (!loaders.train) fail<ConfigError>("fit: no training loader; give .train = &loader");
+  run_->check_options();
   run_->precision.convert(module.tree(), run_->device_of(module.tree()));
   run_->fit(module, module.configure_optimizers(), *loaders.train, loaders.val, loaders.ckpt_path);
 }
@@ -392,6 +396,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
                   const StepOptions& options) {
   const std::vector<ParamRef> parameters = optimizer.parameters();
   nn::Module* const tree = root_of(parameters);
+  run_->check_options();
   StepModule module(std::move(step), tree);
   run_->precision.convert(tree, parameters.front().value->device());
   // Borrowed: the caller's optimizer outlives the call.
@@ -411,6 +416,7 @@ double Trainer::evaluate(data::DataLoader& loader, const Function<Tensor(const B
   return run_->mean_over(run_->tree, loader, f);
 }
 double Trainer::evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
+  run_->precision.convert(&module, run_->device_of(&module));
   return run_->mean_over(&module, loader, f);
 }
 

@@ -136,6 +136,29 @@ TEST_CASE("one batch runs its hooks in the order of the documentation, callbacks
   CHECK(module.fc.is_training());
 }
 
+TEST_CASE("a hook that validates another module leaves the one that is trained") {
+  const auto weights = [](bool validate_other) {
+    Generator gen(1), other_gen(2);
+    Words words;
+    RecordingModule module({.gen = gen, .device = Device::cpu()});
+    RecordingModule other({.gen = other_gen, .device = Device::cpu()});
+    module.words = other.words = &words;
+    data::DataLoader data = loader(8), val = loader(8);
+    TrainerOptions options = silent();
+    options.max_epochs = 3;
+    Trainer* running = nullptr;
+    options.callbacks = {std::make_shared<AtBatchEnd>([&](const StepInfo& info) {
+      if (validate_other && info.batch_idx == 0) (void)running->validate(other, val);
+    })};
+    Trainer trainer(options);
+    running = &trainer;
+    trainer.fit(module, {.train = &data});
+    CHECK_THROWS_AS((void)other.trainer(), StateError);
+    return weights_of(module);
+  };
+  CHECK(weights(true) == weights(false));
+}
+
 TEST_CASE("a callback that asks for it sees the end of an epoch after the module") {
   Words words;
   Generator gen(1);

@@ -38,7 +38,9 @@ struct StepInfo {
   std::int64_t batch_idx = 0;    // index of the batch in the epoch, from 0
   std::int64_t global_step = 0;  // completed optimizer steps
   const Batch* batch = nullptr;  // lives during the call
-  Tensor loss;                   // detached; undefined before the forward pass and in evaluation
+  // Detached; undefined before the forward pass and in evaluation. A captured step writes the next loss to the same memory
+  // (and its batch to that of the batch): clone() what is kept.
+  Tensor loss;
 };
 enum class BatchStart : std::uint8_t { proceed, skip_epoch };
 
@@ -65,11 +67,6 @@ class LEVIN_API Hooks {
   // skip_epoch: this batch is not trained, no later one is loaded, and no validation runs in this epoch.
   virtual BatchStart on_train_batch_start(const StepInfo&) { return BatchStart::proceed; }
   virtual void on_train_batch_end(const StepInfo&) {}
-  virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
-  // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
-  virtual void on_before_backward(const Tensor& /*loss*/) { not_provided(); }
-  virtual void on_after_backward() { not_provided(); }
-  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }  // true gradients, not clipped yet
   virtual void on_validation_start() {}
   virtual void on_validation_end() {}
   virtual void on_validation_epoch_start() {}
@@ -86,7 +83,14 @@ class LEVIN_API Hooks {
   virtual void on_exception(const std::exception&) {}
 
  private:
-  static void not_provided() noexcept;  // tells a trainer that captures steps that the hook is not overridden
+  friend class Trainer;
+  // The hooks inside of a step. They can be overridden and not called: a default body that runs says that nobody overrides it.
+  virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
+  // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
+  virtual void on_before_backward(const Tensor& /*loss*/) { not_provided(); }
+  virtual void on_after_backward() { not_provided(); }
+  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }  // true gradients, not clipped yet
+  static void not_provided() noexcept;
 };
 
 // What a callback keeps across a resume.
@@ -276,8 +280,10 @@ class LEVIN_API Trainer {
   [[nodiscard]] std::int64_t skipped_steps() const;
   // What became of TrainerOptions::capture in the running or last fit. What prevents it is told in a warning as well, and the
   // steps run one by one: a hook of the step that is overridden, a wait for the device (item(), printing), a value of the host
-  // that is logged in the step, a device that records nothing. While steps are replayed, training_step is not called: what it
-  // does beside ops on tensors happens once.
+  // that is logged in the step, a device that records nothing, no memory for a record; of more than eight shapes of batch the
+  // others run one by one. While steps are replayed, training_step is not called: what it does beside ops on tensors, and what
+  // hooks on gradients do, happens once. A step is recorded again after parameters were frozen or thawed, a module changed its
+  // mode, clipping was changed, or the optimizer got a state, a group or its first momentum.
   struct CaptureReport {
     std::int64_t recorded = 0;  // graphs: one a shape of batch
     std::int64_t replayed = 0;  // steps

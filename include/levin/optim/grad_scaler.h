@@ -59,6 +59,9 @@ class LEVIN_API GradScaler {
   // Moves the scale by the gradients seen since the last call. Throws StateError when there were none.
   void update();
 
+  // Takes back calls of unscale_ and step since the last update, for a step that an exception ended between them.
+  void forget();
+
   // Of the optimizer's last unscale_: f32 [], 1 where a gradient was not finite, else 0; and f64 [], the 2-norm of all
   // gradients together as they were after it. Always the same tensors. Throw StateError before the first unscale_.
   [[nodiscard]] Tensor found_inf(const Optimizer& optimizer) const;

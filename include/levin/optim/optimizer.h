@@ -51,7 +51,8 @@ class LEVIN_API Optimizer {
   // f32 master weights for f16 and bf16 parameters: from now on the optimizer updates f32 copies, which parameters() names
   // in their place (same names and owners), and each step rounds them into the model's. So small updates add up, and
   // clipping sees f32 gradients. Parameters of f32 and f64 stay as they are; groups added later get masters, too. The
-  // state holds them as NAME.master. Throws StateError after the first step. Micikevicius et al., 2018.
+  // state holds them as NAME.master. What others write to the model's parameters later the next step overwrites: load
+  // weights before. Throws StateError after the first step. Micikevicius et al., 2018.
   void use_master_weights();
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // those given, in order
   // Copies the model's 16-bit gradients to the masters', where clipping and step() look. Call it between backward and
@@ -61,6 +62,9 @@ class LEVIN_API Optimizer {
   // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read
   // them. Call it before each replay. step() does it itself.
   void prepare_replay();
+  // Rises when a recorded step is no longer this optimizer's: a state was loaded, a group added, masters made, or a momentum
+  // became other than 0. Record it again then.
+  [[nodiscard]] std::uint64_t layout() const { return layout_; }
 
   [[nodiscard]] int groups() const { return static_cast<int>(groups_.size()); }
   [[nodiscard]] const Parameters& parameters(int group) const { return group_at(group).parameters; }
@@ -126,6 +130,7 @@ class LEVIN_API Optimizer {
   virtual void load_extra_state(const NamedTensors& state);
 
   std::vector<Group> groups_;
+  std::uint64_t layout_ = 0;
 
  private:
   void step_groups(const float* found_inf);
