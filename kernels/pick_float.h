@@ -6,7 +6,7 @@
 
 #include "kernels/cpu.h"
 
-#if LEVIN_X86_LEVELS
+#if defined(LEVIN_X86_LEVELS) && LEVIN_X86_LEVELS
 #define LEVIN_PICK_FLOAT(f)                                                  \
   template <class T, class... Args>                                          \
   void f(const Cpu& on, const Args&... args) {                               \
