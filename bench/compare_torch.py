@@ -512,7 +512,7 @@ def main():
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
-             f"Made by `python3 bench/compare_torch.py --levin DIR {' '.join(a for a in sys.argv[1:] if 'build' not in a and a != '--levin')}`.",
+             f"Made by `python3 bench/compare_torch.py {' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
              "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.", "",
              "| work | Levin | PyTorch | ratio | spread | compiled | target | met |", "|---|---:|---:|---:|---|---:|---:|---|"]
     for name, rounds in seconds.items():
