@@ -223,8 +223,8 @@ TEST_CASE("worker_init runs on every thread before it loads, as one of the worke
     if (persistent) CHECK(std::set(workers.begin(), workers.end()).size() == workers.size());
     t_round = t_worker = -1;
   }
-  // What it throws is the error of the batch that its thread was about to load, and the next loop tries again. The thread that
-  // loops may be quicker than the worker and load the first batch itself.
+  // What it throws is the error of the batch that its thread was about to load, and the next loop tries again. The
+  // thread that loops may be quicker than the worker and load the first batch itself.
   std::atomic<int> tries = 0;
   DataLoader failing(std::make_shared<Numbers>(4), {.num_workers = 1, .worker_init = [&](int) {
                                                       if (++tries == 1) throw std::runtime_error("no handle left");

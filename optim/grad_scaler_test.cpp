@@ -16,12 +16,6 @@ namespace {
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-std::vector<Device> devices() {
-  std::vector<Device> all{cpu};
-  if (const auto found = test::launching_device()) all.push_back(*found);
-  return all;
-}
-
 // What backward leaves: the gradients of step t times the scale, in the tensors that are there from the first step on;
 // with an overflow one element is infinite.
 void scaled_gradients(Net& net, GradScaler& scaler, int t, bool overflow) {

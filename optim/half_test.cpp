@@ -14,12 +14,6 @@ namespace {
 const Device cpu = Device::cpu();
 constexpr DType kHalves[] = {DType::f16, DType::bf16};
 
-std::vector<Device> devices() {
-  std::vector<Device> all{cpu};
-  if (const auto found = test::launching_device()) all.push_back(*found);
-  return all;
-}
-
 const Make stochastic = make<SGD>(SGDOptions{.lr = 0.5, .rounding = Rounding::stochastic});
 
 }  // namespace

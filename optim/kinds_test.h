@@ -102,6 +102,12 @@ inline void check_close(const std::vector<double>& got, const std::vector<double
   }
 }
 
+// The cpu, and the device that launches kernels where there is one.
+inline std::vector<Device> devices() {
+  std::vector<Device> all{Device::cpu()};
+  if (const auto found = test::launching_device()) all.push_back(*found);
+  return all;
+}
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   const auto x = a.to_vector<double>(), y = b.to_vector<double>();
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
@@ -113,10 +119,5 @@ inline bool same_state(const NamedTensors& a, const NamedTensors& b) {
            same_bits(a[i].second.to(DType::f64), b[i].second.to(DType::f64));
   return same;
 }
-
-#define DEVICE_OR_SKIP()                                                        \
-  const auto found = levin::test::launching_device();                           \
-  if (!found) return levin::test::skip("no device that launches kernels here"); \
-  const Device device = *found
 
 }  // namespace levin::optim

@@ -13,11 +13,6 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-std::vector<Device> devices() {
-  std::vector<Device> all{cpu};
-  if (const auto found = test::launching_device()) all.push_back(*found);
-  return all;
-}
 Tensor values(std::int64_t n, int t, Device device, DType dtype) {
   if (is_float(dtype)) return gradient({n}, t, device, dtype);
   std::vector<std::int64_t> v;

@@ -13,13 +13,8 @@ namespace {
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-std::vector<Device> devices() {
-  std::vector<Device> all{cpu};
-  if (const auto found = test::launching_device()) all.push_back(*found);
-  return all;
-}
-
-// The model's gradients: those of step t in its dtype, times the scale; in the tensors that are there from the first step.
+// The model's gradients: those of step t in its dtype, times the scale; in the tensors that are there from the first
+// step.
 void model_gradients(Net& net, const Tensor& scale, int t, bool overflow) {
   for (std::size_t k = 0; k < net.values.size(); ++k) {
     Tensor& p = net.values[k];

@@ -18,11 +18,6 @@ using namespace levin;
 
 const Device cpu = Device::cpu();
 
-#define DEVICE_OR_SKIP()                                                 \
-  const auto found = test::launching_device();                           \
-  if (!found) return test::skip("no device that launches kernels here"); \
-  const Device device = *found
-
 class Blocking {
  public:
   explicit Blocking(bool on = true) {

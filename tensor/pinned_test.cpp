@@ -16,11 +16,6 @@ using namespace levin;
 
 const Device cpu = Device::cpu();
 
-#define DEVICE_OR_SKIP()                                                 \
-  const auto found = test::launching_device();                           \
-  if (!found) return test::skip("no device that launches kernels here"); \
-  const Device device = *found
-
 Tensor ramp(std::int64_t n) { return arange(n, cpu, DType::f32); }
 
 }  // namespace

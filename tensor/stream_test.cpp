@@ -15,12 +15,6 @@ using namespace levin;
 
 const Device cpu = Device::cpu();
 
-// The device, or a skip by name.
-#define DEVICE_OR_SKIP()                                                 \
-  const auto found = test::launching_device();                           \
-  if (!found) return test::skip("no device that launches kernels here"); \
-  const Device device = *found
-
 Tensor ramp(std::int64_t n, Device device) { return arange(n, cpu, DType::f32).to(device); }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "levin/device.h"
+#include "tests/skip.h"
 
 namespace levin::test {
 
@@ -15,3 +16,9 @@ namespace levin::test {
 }
 
 }  // namespace levin::test
+
+// At the head of a test: `device` is the one that launches kernels, or the test is skipped by name.
+#define DEVICE_OR_SKIP()                                                        \
+  const auto found = levin::test::launching_device();                           \
+  if (!found) return levin::test::skip("no device that launches kernels here"); \
+  const levin::Device device = *found

@@ -103,8 +103,7 @@ void check_same(const Outcome& a, const Outcome& b) {
 }  // namespace
 
 TEST_CASE("on a device, captured steps equal steps one by one in every bit, for each optimizer") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   const std::vector<std::pair<std::string, MakeOptimizer>> kinds{
       {"sgd", make<optim::SGD>(optim::SGDOptions{.lr = 0.1, .momentum = 0.9})},
       {"adam", make<optim::Adam>(optim::AdamOptions{.lr = 0.01})},
@@ -114,8 +113,8 @@ TEST_CASE("on a device, captured steps equal steps one by one in every bit, for 
   for (const auto& [name, optimizer] : kinds) {
     CAPTURE(name);
     const TemporaryFolder dir;
-    const Outcome eager = run(*device, Capture::off, {.optimizer = optimizer}, dir / "eager.safetensors");
-    const Outcome replayed = run(*device, Capture::step, {.optimizer = optimizer}, dir / "replayed.safetensors");
+    const Outcome eager = run(device, Capture::off, {.optimizer = optimizer}, dir / "eager.safetensors");
+    const Outcome replayed = run(device, Capture::step, {.optimizer = optimizer}, dir / "replayed.safetensors");
     check_same(eager, replayed);
     CHECK(eager.report.replayed == 0);
     CHECK(replayed.report.prevented_by.empty());
@@ -126,14 +125,13 @@ TEST_CASE("on a device, captured steps equal steps one by one in every bit, for 
 }
 
 TEST_CASE("on a device, captured steps with a loss scale skip the steps that steps one by one skip") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   for (const std::string precision : {"16-mixed", "16-o2", "bf16-mixed"}) {
     CAPTURE(precision);
     const TemporaryFolder dir;
     const RunOptions options{.precision = precision, .huge = precision == "bf16-mixed" ? -1 : 7};
-    const Outcome eager = run(*device, Capture::off, options, dir / "eager.safetensors");
-    const Outcome replayed = run(*device, Capture::step, options, dir / "replayed.safetensors");
+    const Outcome eager = run(device, Capture::off, options, dir / "eager.safetensors");
+    const Outcome replayed = run(device, Capture::step, options, dir / "replayed.safetensors");
     check_same(eager, replayed);
     CHECK(replayed.report.recorded == 2);
     CHECK(eager.skipped == (options.huge >= 0 ? 4 : 0));  // once an epoch
@@ -142,21 +140,19 @@ TEST_CASE("on a device, captured steps with a loss scale skip the steps that ste
 }
 
 TEST_CASE("on a device, a run that is cut and resumed with captured steps ends with the bits of one that was not") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   const TemporaryFolder dir;
-  const Outcome whole = run(*device, Capture::step, {.precision = "16-mixed", .epochs = 5}, dir / "whole.safetensors");
-  (void)run(*device, Capture::step, {.precision = "16-mixed", .epochs = 3}, dir / "cut.safetensors");
+  const Outcome whole = run(device, Capture::step, {.precision = "16-mixed", .epochs = 5}, dir / "whole.safetensors");
+  (void)run(device, Capture::step, {.precision = "16-mixed", .epochs = 3}, dir / "cut.safetensors");
   const Outcome resumed =
-      run(*device, Capture::step, {.precision = "16-mixed", .epochs = 5, .resume = dir / "cut.safetensors"},
+      run(device, Capture::step, {.precision = "16-mixed", .epochs = 5, .resume = dir / "cut.safetensors"},
           dir / "resumed.safetensors");
   CHECK(resumed.checkpoint == whole.checkpoint);
 }
 
 TEST_CASE(
     "on a device, captured steps obey what changes between steps: a loaded state, a frozen layer, another limit") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   struct Change : Callback {
     SmallNet* net = nullptr;
     NamedTensors first;
@@ -169,7 +165,7 @@ TEST_CASE(
   };
   const auto run_one = [&](Capture capture, const std::string& file) {
     Generator gen(3);
-    SmallNet net({.gen = gen, .device = *device});
+    SmallNet net({.gen = gen, .device = device});
     optim::Adam opt(net.parameters(), {.lr = 0.01});
     data::DataLoader data(pictures(12), {.batch_size = 4, .shuffle = true, .generator = Generator(9)});
     const auto change = std::make_shared<Change>();
@@ -194,13 +190,12 @@ TEST_CASE(
 }
 
 TEST_CASE("on a device, what keeps a step from being captured is named, and the step runs one by one") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   struct Hooked : Callback {
     void on_after_backward() override {}
   };
   Generator gen(3);
-  Net net({.gen = gen, .device = *device});
+  Net net({.gen = gen, .device = device});
   double seen = 0;
   Trainer* running = nullptr;
   const auto error = [&](const Batch& b) { return squared_error(net(b[0]), b[1]); };
@@ -237,7 +232,7 @@ TEST_CASE("on a device, what keeps a step from being captured is named, and the 
             .find("\"constant\"") != std::string::npos);
   CHECK(fit(
             [&](const Batch& b) {
-              return error({.fields = {b[0] + tensor({1.F, 2.F}, *device), b[1]}});
+              return error({.fields = {b[0] + tensor({1.F, 2.F}, device), b[1]}});
             },
             {})
             .find("copies from the host") != std::string::npos);
@@ -261,10 +256,9 @@ TEST_CASE("capture on the cpu says that it records no work and trains all the sa
 }
 
 TEST_CASE("on a device, the memory of recorded steps is given back when fit ends") {
-  const auto device = launching_device();
-  if (!device) return skip("no device that launches kernels");
+  DEVICE_OR_SKIP();
   Generator gen(3);
-  Net net({.gen = gen, .device = *device});
+  Net net({.gen = gen, .device = device});
   optim::SGD sgd(net.parameters(), {.lr = 0.01});
   data::DataLoader data = loader(40, 4);
   TrainerOptions options = silent();
@@ -272,7 +266,7 @@ TEST_CASE("on a device, the memory of recorded steps is given back when fit ends
   Trainer eager(options);
   eager.fit(sgd, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
   sgd.zero_grad();
-  const std::int64_t in_use = memory_stats(*device).in_use;
+  const std::int64_t in_use = memory_stats(device).in_use;
   options.capture = Capture::step;
   {
     Trainer captured(options);
@@ -280,5 +274,5 @@ TEST_CASE("on a device, the memory of recorded steps is given back when fit ends
     CHECK(captured.capture_report().replayed > 0);
     sgd.zero_grad();
   }
-  CHECK(memory_stats(*device).in_use == in_use);
+  CHECK(memory_stats(device).in_use == in_use);
 }

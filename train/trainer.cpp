@@ -257,7 +257,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   using Interval = SchedulerConfig::Interval;
   StepInfo step_info = info(&batch);
   const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
-  const std::int64_t skipped = hold ? std::exchange(skipped_seen, -1) : 0;
+  const std::int64_t skipped = skipped_seen;
   step_info.loss = step(step_info);
   ++batches_done;
   position.hand_out(batch.position);

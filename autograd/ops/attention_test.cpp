@@ -13,7 +13,8 @@ namespace {
 const Device cpu = Device::cpu();
 const double inf = std::numeric_limits<double>::infinity();
 
-// The definition in plain loops. q [B, L, E], k [B, S, E], v [B, S, Ev] as f64; mask [B, L, S] of added numbers, or empty.
+// The definition in plain loops. q [B, L, E], k [B, S, E], v [B, S, Ev] as f64; mask [B, L, S] of added numbers, or
+// empty.
 Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<double>& mask,
                            bool causal, double scale) {
   const std::int64_t b = q.size(0), l = q.size(1), e = q.size(2), s = k.size(1), ev = v.size(2);
@@ -166,7 +167,8 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         CAPTURE(text(dtype));
         CAPTURE(int(causal));
         Generator g(1);
-        // Every second row is another head's, as a projection leaves them; the gradient comes turned, as from a merge of heads.
+        // Every second row is another head's, as a projection leaves them; the gradient comes turned, as from a merge
+        // of heads.
         const auto make = [&](const Shape& s) {
           const Tensor both = randn(s.with(s.rank() - 2, 2 * s[s.rank() - 2]), g, cpu, DType::f64).to(dtype);
           return slice(both, -2, 0, both.size(-2), 2);

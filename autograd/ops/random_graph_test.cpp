@@ -18,11 +18,6 @@ using namespace levin;
 
 const Device cpu = Device::cpu();
 
-#define DEVICE_OR_SKIP()                                                 \
-  const auto found = test::launching_device();                           \
-  if (!found) return test::skip("no device that launches kernels here"); \
-  const Device device = *found
-
 using Values = std::vector<double>;
 Values values(const Tensor& t) { return t.to(cpu).to(DType::f64).to_vector<double>(); }
 bool same(const Generator& a, const Generator& b) {
