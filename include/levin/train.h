@@ -25,6 +25,7 @@
 #include "levin/optim.h"
 #include "levin/serialize.h"
 #include "levin/tensor.h"
+#include "levin/train/metrics.h"
 #include "levin/warning.h"
 
 namespace levin {
@@ -126,14 +127,6 @@ struct LogOptions {
   std::optional<bool> on_epoch = {};            // the batch-size-weighted mean; default: everywhere else
   std::optional<std::int64_t> batch_size = {};  // default: size(0) of the batch's first tensor
 };
-using Metrics = std::vector<std::pair<std::string, double>>;
-struct LogRecord {
-  std::int64_t step = 0;  // index of the optimizer step, from 0
-  std::int64_t epoch = 0;
-  Metrics values;
-};
-// One line a record, one sorted column a name: "step,epoch,name,...". Throws FileError.
-LEVIN_API void write_metrics_csv(const std::string& path, std::span<const LogRecord> records);
 
 struct Series {
   std::string name;
