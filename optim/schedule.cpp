@@ -40,6 +40,11 @@ void Scheduler::step() {
 void Scheduler::step(double) { step(); }
 double Scheduler::last_lr(int group) const { return optimizer_->lr(group); }
 
+void Scheduler::restart(int group, double base, double initial) {
+  base_[static_cast<std::size_t>(group)] = base;
+  optimizer_->groups_[static_cast<std::size_t>(group)].initial_lr = initial;
+}
+
 NamedTensors Scheduler::state_dict() const {
   return {{"t", tensor({t_}, Device::cpu())},
           {"base", from_data(base_, {static_cast<std::int64_t>(base_.size())}, Device::cpu())}};
@@ -175,6 +180,39 @@ void OneCycleLR::step() {
   }
   Scheduler::step();
   apply_momentum();
+}
+
+SwaLr::SwaLr(Optimizer& optimizer, double swa_lr, std::int64_t anneal_epochs, Anneal anneal)
+    : SwaLr(optimizer, std::vector<double>(static_cast<std::size_t>(optimizer.groups()), swa_lr), anneal_epochs,
+            anneal) {}
+SwaLr::SwaLr(Optimizer& optimizer, std::vector<double> swa_lr, std::int64_t anneal_epochs, Anneal anneal)
+    : Scheduler(optimizer), swa_lr_(std::move(swa_lr)), anneal_epochs_(anneal_epochs), anneal_(anneal) {
+  if (swa_lr_.size() != base_.size())
+    fail<ConfigError>("swa_lr: ", swa_lr_.size(), " rates are given, expected one, or one for each of ", base_.size(),
+                      " groups");
+  for (const double lr : swa_lr_) {
+    if (!(lr >= 0)) fail<ConfigError>("swa_lr: the rate is ", lr, ", expected 0 or more");
+  }
+  if (anneal_epochs_ < 0) fail<ConfigError>("swa_lr: anneal_epochs is ", anneal_epochs_, ", expected 0 or more");
+  for (int g = 0; g < optimizer.groups(); ++g) restart(g, optimizer.lr(g), swa_lr_[static_cast<std::size_t>(g)]);
+}
+double SwaLr::share(std::int64_t t) const {
+  if (t >= anneal_epochs_) return t > 0 ? 1 : 0;
+  const double s = static_cast<double>(t) / static_cast<double>(anneal_epochs_);
+  return anneal_ == Anneal::cosine ? cosine(0, 1, s) : s;
+}
+double SwaLr::lr_at(int group, std::int64_t t) const {
+  const double a = share(t);
+  return swa_lr_[static_cast<std::size_t>(group)] * a + base(group) * (1 - a);
+}
+void SwaLr::step() {
+  const double a = share(t_);
+  for (int g = 0; g < optimizer_->groups() && a < 1; ++g) {
+    const auto i = static_cast<std::size_t>(g);
+    const double now = optimizer_->lr(g);
+    if (now != lr_at(g, t_)) base_[i] = (now - swa_lr_[i] * a) / (1 - a);
+  }
+  Scheduler::step();
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options)

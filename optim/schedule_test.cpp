@@ -78,6 +78,71 @@ TEST_CASE("one cycle moves lr up and down and momentum the other way, and ends")
   check(linear, {0.04, 0.36, 0.68, 1.0, 0.833334, 0.666668, 0.500002, 0.333336, 0.16667, 4.000000000004e-06});
 }
 
+TEST_CASE("the rate for averaged weights goes from where it is to its goal in the given steps and stays there") {
+  Fixture f[4];
+  for (Fixture& one : f) one.optimizer.set_lr(0, 0.1);
+  SwaLr cosine(f[0].optimizer, 0.05);
+  check(cosine, {0.1, 0.098776412907378845, 0.09522542485937369, 0.089694631307311828, 0.082725424859373686, 0.075});
+  for (int i = 0; i < 4; ++i) cosine.step();
+  check(cosine, {0.05, 0.05, 0.05});
+  SwaLr linear(f[1].optimizer, 0.05, 10, Anneal::linear);
+  check(linear, {0.1, 0.095, 0.09, 0.085, 0.08});
+  SwaLr at_once(f[2].optimizer, 0.05, 0);
+  check(at_once, {0.1, 0.05, 0.05});
+  // It begins at the rate of the moment, not at that of an earlier schedule's beginning; a later one begins at its goal.
+  ExponentialLR before(f[3].optimizer, 0.5);
+  before.step();
+  SwaLr after(f[3].optimizer, 0.2, 2, Anneal::linear);
+  CHECK(after.lr_at(0, 0) == 0.05);
+  check(after, {0.05, 0.125, 0.2});
+  const ExponentialLR last(f[3].optimizer, 0.5);
+  CHECK(last.last_lr() == 0.2);
+}
+
+TEST_CASE("the rate for averaged weights goes on from what others set between its steps") {
+  // As torch 2.13's SWALR: each step undoes the last one's factor and applies the next one's.
+  Fixture f;
+  f.optimizer.set_lr(0, 0.1);
+  SwaLr swa(f.optimizer, 0.05, 4, Anneal::linear);
+  swa.step();
+  CHECK(swa.last_lr() == doctest::Approx(0.0875));
+  f.optimizer.set_lr(0, 0.05);  // on the goal already
+  swa.step();
+  CHECK(swa.last_lr() == doctest::Approx(0.05));
+  f.optimizer.set_lr(0, 0.11);
+  swa.step();
+  CHECK(swa.last_lr() == doctest::Approx(0.08));
+  swa.step();
+  CHECK(swa.last_lr() == 0.05);
+  f.optimizer.set_lr(0, 0.3);
+  swa.step();
+  CHECK(swa.last_lr() == 0.05);
+}
+
+TEST_CASE("each group goes to a rate of its own, resumed with the same bits, and wrong rates are refused") {
+  Tensor p = tensor({0.0}, Device::cpu()), q = tensor({0.0}, Device::cpu());
+  const auto make = [&] {
+    auto sgd = std::make_unique<SGD>(Parameters{{&p, "p", nullptr}}, SGDOptions{.lr = 0.1});
+    sgd->add_group({{&q, "q", nullptr}}, {.lr = 0.4});
+    return sgd;
+  };
+  const auto a = make(), b = make();
+  SwaLr whole(*a, std::vector{0.05, 0.2}, 5), part(*b, std::vector{0.05, 0.2}, 5);
+  for (int i = 0; i < 2; ++i) whole.step();
+  a->set_lr(1, 0.25);
+  part.load_state_dict(whole.state_dict());
+  b->load_state_dict(a->state_dict());
+  for (int i = 0; i < 4; ++i) {
+    whole.step(), part.step();
+    for (const int g : {0, 1}) CHECK(a->lr(g) == b->lr(g));
+  }
+  CHECK(a->lr(0) == 0.05);
+  CHECK(a->lr(1) == 0.2);
+  CHECK_THROWS_WITH_AS(SwaLr(*a, std::vector{0.1}), doctest::Contains("2 groups"), ConfigError);
+  CHECK_THROWS_AS(SwaLr(*a, -0.1), ConfigError);
+  CHECK_THROWS_AS(SwaLr(*a, 0.1, -1), ConfigError);
+}
+
 TEST_CASE("a plateau lowers lr after patience, cools down, stops at the minimum, and resumes") {
   Fixture f, g;
   const PlateauOptions options{.factor = 0.5, .patience = 1, .cooldown = 1, .min_lr = 0.1};

@@ -33,6 +33,7 @@ class LEVIN_API Scheduler {
   explicit Scheduler(Optimizer& optimizer);
   void apply();  // sets the groups' lr for t
   [[nodiscard]] double base(int group) const { return base_[static_cast<std::size_t>(group)]; }
+  void restart(int group, double base, double initial);  // its base, and that of schedules made later
   Optimizer* optimizer_;
   std::vector<double> base_;
   std::int64_t t_ = 0;
@@ -141,6 +142,26 @@ class LEVIN_API OneCycleLR final : public Scheduler {
   [[nodiscard]] double between(double start, double peak, double end, std::int64_t t) const;
   void apply_momentum();
   OneCycleOptions options_;
+};
+// From the lr that a group has at construction ("lr0", whatever schedules made it) to swa_lr in anneal_epochs steps, and constant
+// from there: lr = swa_lr a + lr0 (1 - a) with a = (1 - cos(pi s)) / 2, or s when linear, and s = min(1, t / anneal_epochs);
+// with 0 epochs it is swa_lr from the first step on. Where somebody else set a group's lr since the last step, lr0 becomes the
+// one that would have led there. swa_lr is one number or one a group, 0 or more; it becomes what later schedules start from.
+// The last part of a training whose weights are averaged: Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
+class LEVIN_API SwaLr final : public Scheduler {
+ public:
+  SwaLr(Optimizer& optimizer, double swa_lr, std::int64_t anneal_epochs = 10, Anneal anneal = Anneal::cosine);
+  SwaLr(Optimizer& optimizer, std::vector<double> swa_lr, std::int64_t anneal_epochs = 10,
+        Anneal anneal = Anneal::cosine);
+  using Scheduler::step;
+  void step() override;
+  double lr_at(int group, std::int64_t t) const override;
+
+ private:
+  [[nodiscard]] double share(std::int64_t t) const;  // a
+  std::vector<double> swa_lr_;
+  std::int64_t anneal_epochs_;
+  Anneal anneal_;
 };
 enum class PlateauMode : std::uint8_t { min, max };
 enum class ThresholdMode : std::uint8_t { rel, abs };
