@@ -52,6 +52,7 @@ void check_channels(const char* layer, const Tensor& x, std::int64_t features) {
 BatchNorm::BatchNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
+      momentum(options.momentum),
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()),
       running_mean(options.track_running_stats
@@ -64,6 +65,13 @@ BatchNorm::BatchNorm(Module& parent, std::string_view name, Options given)
                               ? Buffer(*this, "num_batches_tracked", zeros({}, device(), DType::i64))
                               : Buffer()) {}
 
+void BatchNorm::reset_running_stats() {
+  if (!options.track_running_stats) return;
+  fill_(running_mean, 0);
+  fill_(running_var, 1);
+  fill_(num_batches_tracked, 0);
+}
+
 Tensor BatchNorm::normalise(const Tensor& x) const {
   check_channels("BatchNorm", x, options.features);
   if (!is_training() && options.track_running_stats) {
@@ -75,9 +83,9 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
     copy_(num_batches_tracked, num_batches_tracked + 1);
     const auto follow = [&](Tensor& running, const Tensor& now) {
       const Tensor statistic = now.to(running.dtype());
-      if (options.momentum) {
-        mul_(running, 1 - *options.momentum);
-        add_(running, statistic, *options.momentum);
+      if (momentum) {
+        mul_(running, 1 - *momentum);
+        add_(running, statistic, *momentum);
       } else {
         // The count stays on the device: no wait, and a captured step keeps counting.
         copy_(running, running + (statistic - running) / num_batches_tracked.to(running.dtype()));

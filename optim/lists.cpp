@@ -126,6 +126,29 @@ void ema_update_(const Tensors& averages, const Tensors& values, const Tensor& d
 #endif
 }
 
+void copy_all_(const Tensors& to, const Tensors& from) {
+  if (to.size() != from.size())
+    fail<ShapeError>("copy_all_: there are ", to.size(), " targets and ", from.size(), " sources");
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const std::string pair = "copy_all_: tensor " + text(i) + ": ";
+    if (to[i].shape() != from[i].shape()) fail<ShapeError>(pair + "the target is ", to[i], ", the source ", from[i]);
+    if (to[i].dtype() != from[i].dtype()) fail<DTypeError>(pair + "the target is ", to[i], ", the source ", from[i]);
+    if (!to[i].is_contiguous()) fail<ShapeError>(pair + "the target is not contiguous");
+    for (const Tensor& t : {to[i], from[i]}) {
+      if (t.device() != to[0].device())
+        fail<DeviceError>(pair + "it is on ", t.device(), ", the first target on ", to[0].device());
+    }
+  }
+  Tensors dense;
+  std::vector<kernels::Copy> copies;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    dense.push_back(Updates::dense(from[i]));
+    to[i].get().storage->wrote("copy_all_");
+    copies.push_back({bytes_of(dense[i]), bytes_of(to[i]), byte_count(to[i])});
+  }
+  if (!copies.empty()) copy(to[0].device(), copies);
+}
+
 std::int64_t flat_numel(const Tensors& tensors) {
   check_alike("flat_numel", tensors);
   std::int64_t bytes = 0;

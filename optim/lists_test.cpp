@@ -112,6 +112,38 @@ TEST_CASE("a flat buffer holds the tensors at multiples of 16 bytes with zeros b
   }
 }
 
+TEST_CASE("a list is copied bit for bit in every dtype, aligned tensors by one launch") {
+  for (const Device device : devices()) {
+    CAPTURE(text(device));
+    Tensors to, from;
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i64, DType::b8}) {
+      for (const std::int64_t n : {0, 3, 5001}) {
+        from.push_back(values(n, 1, device, dtype));
+        to.push_back(values(n, 0, device, dtype));
+      }
+    }
+    from.push_back(as_strided(values(34, 2, device, DType::f32), {17}, {2}, 0));
+    to.push_back(as_strided(zeros({20}, device), {17}, {1}, 1));
+    from.push_back(full({3}, std::nan(""), device));
+    to.push_back(zeros({3}, device));
+    const std::uint32_t version = to[1].version();
+    copy_all_(to, from);
+    CHECK(to[1].version() > version);
+    for (std::size_t k = 0; k + 1 < to.size(); ++k)
+      CHECK(same_bits(to[k].contiguous().to(DType::f64), from[k].contiguous().to(DType::f64)));
+    CHECK(std::isnan(to.back().to_vector<float>()[2]));
+  }
+  copy_all_({}, {});
+  DEVICE_OR_SKIP();
+  Tensors to, from;
+  for (const std::int64_t n : {5, 4096, 70'001}) {
+    from.push_back(values(n, 1, device, DType::f32));
+    to.push_back(values(n, 0, device, DType::f32));
+  }
+  Graph graph(Stream::current(device), [&] { copy_all_(to, from); });
+  CHECK(graph.nodes() == 1);
+}
+
 TEST_CASE("a list of aligned tensors is flattened by one launch") {
   DEVICE_OR_SKIP();
   Tensors list;
@@ -131,6 +163,9 @@ TEST_CASE("lists that do not fit are refused") {
   CHECK_THROWS_AS(ema_update_(one, other, decay_of(0.5, cpu)), ShapeError);
   CHECK_THROWS_AS(ema_update_(one, wide, decay_of(0.5, cpu)), DTypeError);
   CHECK_THROWS_AS(ema_update_(one, one, zeros({}, cpu)), ShapeError);
+  CHECK_THROWS_AS(copy_all_(one, {}), ShapeError);
+  CHECK_THROWS_AS(copy_all_(one, other), ShapeError);
+  CHECK_THROWS_AS(copy_all_(one, wide), DTypeError);
   CHECK_THROWS_AS((void)flatten({}), ShapeError);
   CHECK_THROWS_AS((void)flatten({one[0], wide[0]}), DTypeError);
   Tensor flat = zeros({3}, cpu);
@@ -139,6 +174,7 @@ TEST_CASE("lists that do not fit are refused") {
   DEVICE_OR_SKIP();
   const Tensors there{zeros({2}, device)};
   CHECK_THROWS_AS(ema_update_(there, there, decay_of(0.5, cpu)), DeviceError);
+  CHECK_THROWS_AS(copy_all_(there, one), DeviceError);
   CHECK_THROWS_AS((void)flatten({one[0], there[0]}), DeviceError);
 }
 

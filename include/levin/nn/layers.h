@@ -108,7 +108,11 @@ class LEVIN_API BatchNorm : public Module {
  public:
   using Options = BatchNormOptions;
 
+  // Means 0, variances 1, no batch seen. Nothing where they are not tracked.
+  void reset_running_stats();
+
   const Options options;
+  std::optional<double> momentum;  // options.momentum at first; a step that was captured keeps the one it had then
   Parameter weight, bias;
   mutable Buffer running_mean, running_var, num_batches_tracked;
 

@@ -13,6 +13,10 @@ namespace levin::optim {
 // on devices one launch a dtype for 400 tensors. Throws ShapeError, DTypeError, DeviceError for lists that do not fit.
 LEVIN_API void ema_update_(const Tensors& averages, const Tensors& values, const Tensor& decay);
 
+// to[i] = from[i], bit for bit. The targets are dense and have shape, dtype and device of what they get; all are on one device.
+// On devices one launch for 400 tensors. Throws ShapeError, DTypeError, DeviceError for lists that do not fit.
+LEVIN_API void copy_all_(const Tensors& to, const Tensors& from);
+
 // The tensors end to end in one buffer [flat_numel(tensors)] of their dtype, each beginning at a multiple of 16 bytes: so
 // all copies move 16 bytes at a time, on devices by one launch for 400 tensors. What is between them is 0.
 // Throws DTypeError, DeviceError for tensors that differ, ShapeError for an empty list.
