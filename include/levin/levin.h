@@ -17,3 +17,4 @@
 #include "levin/stream.h"
 #include "levin/tensor.h"
 #include "levin/train.h"
+#include "levin/train/averaging.h"

@@ -1,0 +1,262 @@
+#include "levin/train/averaging.h"
+
+#include <algorithm>
+
+#include "levin/autograd.h"
+#include "levin/nn/layers.h"
+#include "levin/ops.h"
+#include "levin/optim.h"
+#include "levin/stream.h"
+#include "train/run.h"
+
+namespace levin {
+namespace {
+
+// f32 for what would round small changes away.
+DType dtype_of_average(DType dtype) { return is_float(dtype) && itemsize(dtype) == 2 ? DType::f32 : dtype; }
+
+// By one pass where the two lie alike, else one by one.
+void copy_over(const Tensors& to, const Tensors& from) {
+  Tensors alike, sources;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    Tensor target = to[i];
+    if (target.device() == from[i].device() && target.dtype() == from[i].dtype() && target.is_contiguous() &&
+        (alike.empty() || alike[0].device() == target.device())) {
+      alike.push_back(target);
+      sources.push_back(from[i]);
+    } else {
+      copy_(target, from[i]);
+    }
+  }
+  optim::copy_all_(alike, sources);
+}
+
+// Batch norms in training mode average over all batches until the scope ends.
+class CumulativeStatistics {
+ public:
+  explicit CumulativeStatistics(nn::Module& module) : modes_(&module) {
+    module.train();
+    module.visit([&](const std::string&, nn::Module& m) {
+      auto* norm = dynamic_cast<nn::BatchNorm*>(&m);
+      if (!norm || !norm->options.track_running_stats || !norm->is_training()) return;
+      norms_.push_back({norm, norm->momentum, {}});
+      for (const Tensor& t : statistics(*norm)) norms_.back().before.push_back(t.clone());
+    });
+    for (const Norm& n : norms_) {
+      n.norm->reset_running_stats();
+      n.norm->momentum.reset();
+    }
+  }
+  ~CumulativeStatistics() {
+    for (const Norm& n : norms_) n.norm->momentum = n.momentum;
+  }
+  CumulativeStatistics(const CumulativeStatistics&) = delete;
+  CumulativeStatistics& operator=(const CumulativeStatistics&) = delete;
+
+  [[nodiscard]] bool empty() const { return norms_.empty(); }
+  void put_back() const {
+    for (const Norm& n : norms_) copy_over(statistics(*n.norm), n.before);
+  }
+
+ private:
+  struct Norm {
+    nn::BatchNorm* norm;
+    std::optional<double> momentum;
+    Tensors before;
+  };
+  static Tensors statistics(const nn::BatchNorm& norm) {
+    return {norm.running_mean, norm.running_var, norm.num_batches_tracked};
+  }
+  ModeGuard modes_;
+  std::vector<Norm> norms_;
+};
+
+}  // namespace
+
+AvgFn swa_avg() { return {}; }
+AvgFn ema_avg(double decay) {
+  if (!(decay >= 0 && decay <= 1)) fail<ConfigError>("ema_avg: decay is ", decay, ", expected 0 to 1");
+  AvgFn f;
+  f.decay_ = decay;
+  return f;
+}
+
+AveragedModel::AveragedModel(nn::Module& module, AveragedModelOptions options) : options_(std::move(options)) {
+  const std::vector<ParamRef> parameters = module.parameters();
+  const std::vector<nn::BufferRef> buffers = module.buffers();
+  if (parameters.empty() && buffers.empty())
+    fail<ConfigError>("AveragedModel: the module has no parameters and no buffers, there is nothing to average");
+  device_ = options_.device.value_or((parameters.empty() ? buffers[0].value : parameters[0].value)->device());
+  const NoGrad off;
+  const auto add = [&](const std::string& name, const Tensor& value, bool averaged, bool persistent) {
+    // A conversion returns the tensor itself when there is nothing to convert.
+    Tensor copy = value.detach().contiguous().to(device_).to(dtype_of_average(value.dtype()));
+    if (copy.get().storage == value.get().storage) copy = copy.clone();
+    entries_.push_back({name, std::move(copy), averaged && is_float(value.dtype()), persistent});
+  };
+  for (const ParamRef& p : parameters) add(p.name, *p.value, true, true);
+  for (const nn::BufferRef& b : buffers)
+    add(b.name, *b.value, options_.use_buffers, b.persistent == nn::Persistent::yes);
+}
+
+std::vector<Tensor*> AveragedModel::tensors_of(nn::Module& module, const char* op) const {
+  std::vector<Tensor*> all;
+  const auto add = [&](const std::string& name, Tensor* value) {
+    const std::size_t i = all.size();
+    const bool fits = i < entries_.size() && entries_[i].name == name && entries_[i].value.shape() == value->shape() &&
+                      entries_[i].value.dtype() == dtype_of_average(value->dtype());
+    if (!fits)
+      fail<ConfigError>("AveragedModel: ", op, ": the module has ", name, ", ", *value, ", where the average has ",
+                        i < entries_.size() ? entries_[i].name + ", " + text(entries_[i].value) : "nothing",
+                        "; give the module that was averaged, or one built alike");
+    all.push_back(value);
+  };
+  for (const ParamRef& p : module.parameters()) add(p.name, p.value);
+  for (const nn::BufferRef& b : module.buffers()) add(b.name, b.value);
+  if (all.size() < entries_.size())
+    fail<ConfigError>("AveragedModel: ", op, ": the module has no ", entries_[all.size()].name,
+                      "; give the module that was averaged, or one built alike");
+  return all;
+}
+
+void AveragedModel::update(nn::Module& module) {
+  const std::vector<Tensor*> live = tensors_of(module, "update");
+  if (swapped_ > 0)
+    fail<StateError>("AveragedModel: update: the averages are swapped into a module; leave the scope of swap_into first");
+  if (is_capturing(device_))
+    fail<CaptureError>("AveragedModel: update: the number of updates can not be recorded; call it after the replay");
+  const NoGrad off;
+  Tensors averages, values, copies, copied;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const bool averaged = entries_[i].averaged && n_ > 0;
+    (averaged ? averages : copies).push_back(entries_[i].value);
+    (averaged ? values : copied).push_back(live[i]->detach());
+  }
+  average(averages, std::move(values));  // may refuse what the user's function returned: before anything else
+  copy_over(copies, copied);
+  ++n_;
+}
+
+void AveragedModel::average(const Tensors& averages, Tensors values) {
+  if (averages.empty()) return;
+  const bool own = options_.multi_avg_fn || options_.avg_fn.each_;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = values[i].to(device_);
+    if (own) values[i] = values[i].to(averages[i].dtype());
+  }
+  if (options_.multi_avg_fn) return options_.multi_avg_fn(averages, values, n_);
+  if (options_.avg_fn.each_) {
+    Tensors next;
+    for (std::size_t i = 0; i < averages.size(); ++i) {
+      next.push_back(options_.avg_fn.each_(averages[i], values[i], n_).detach());
+      if (next[i].shape() != averages[i].shape())
+        fail<ShapeError>("AveragedModel: avg_fn returned ", next[i], ", expected the average's ", averages[i]);
+      if (next[i].dtype() != averages[i].dtype())
+        fail<DTypeError>("AveragedModel: avg_fn returned ", next[i], ", expected the average's ", averages[i]);
+    }
+    return copy_over(averages, next);
+  }
+  // A constant stays on the device.
+  if (!options_.avg_fn.decay_ || !decay_.defined()) {
+    const auto n = static_cast<double>(n_);
+    decay_ = full({1}, options_.avg_fn.decay_.value_or(n / (n + 1)), device_, DType::f64);
+  }
+  optim::ema_update_(averages, values, decay_);
+}
+
+AveragedModel::Swap::Swap(AveragedModel& of, nn::Module& module) : of_(&of) {
+  const std::vector<Tensor*> places = of.tensors_of(module, "swap_into");
+  const NoGrad off;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    Tensor lent = of.entries_[i].value.to(places[i]->device()).to(places[i]->dtype());
+    exchanged_.push_back({places[i], *places[i], lent, lent.version()});
+  }
+  for (const Exchanged& e : exchanged_) *e.place = e.lent;
+  ++of.swapped_;
+}
+AveragedModel::Swap::~Swap() {
+  const NoGrad off;
+  for (std::size_t i = 0; i < exchanged_.size(); ++i) {
+    Exchanged& e = exchanged_[i];
+    Tensor& own = of_->entries_[i].value;
+    const bool converted = e.lent.impl() != own.impl();
+    if (converted && e.lent.version() != e.version) copy_(own, e.lent);
+    *e.place = std::move(e.live);
+  }
+  --of_->swapped_;
+}
+
+void AveragedModel::copy_to(nn::Module& module) const {
+  const NoGrad off;
+  Tensors to, from;
+  for (const Tensor* t : tensors_of(module, "copy_to")) {
+    from.push_back(entries_[to.size()].value);
+    to.push_back(t->detach());
+  }
+  copy_over(to, from);
+}
+
+NamedTensors AveragedModel::state() const {
+  NamedTensors out{{"n_averaged", tensor({n_}, Device::cpu())}};
+  for (const Entry& e : entries_) {
+    if (e.persistent) out.emplace_back("module." + e.name, e.value);
+  }
+  return out;
+}
+
+void AveragedModel::load(const NamedTensors& state) {
+  if (swapped_ > 0)
+    fail<StateError>("AveragedModel: load: the averages are swapped into a module; leave the scope of swap_into first");
+  Tensors to, from;
+  std::int64_t n = -1;
+  std::size_t known = 0;
+  const NamedTensors own = this->state();
+  for (const auto& [name, value] : own) {
+    const auto found =
+        std::find_if(state.begin(), state.end(), [&](const auto& given) { return given.first == name; });
+    if (found == state.end()) fail<ConfigError>("AveragedModel: load: the state has no ", name, ", expected ", value);
+    const Tensor& given = found->second;
+    ++known;
+    if (name == "n_averaged") {
+      if (is_float(given.dtype()) || given.numel() != 1 || (n = given.to(DType::i64).item<std::int64_t>()) < 0)
+        fail<ConfigError>("AveragedModel: load: the state's n_averaged is ", given, ", expected a count of 0 or more");
+      continue;
+    }
+    const bool alike = is_float(given.dtype()) && is_float(value.dtype());
+    if (given.shape() != value.shape() || (!alike && given.dtype() != value.dtype()))
+      fail<ConfigError>("AveragedModel: load: the state's ", name, " is ", given, ", expected ", value);
+    to.push_back(value);
+    from.push_back(given.detach());
+  }
+  if (known != state.size())
+    fail<ConfigError>("AveragedModel: load: the state has ", state.size(), " tensors, expected the ", known,
+                      " of this module; give a state of the same architecture");
+  const NoGrad off;
+  copy_over(to, from);
+  n_ = n;
+}
+
+void update_bn(data::DataLoader& loader, nn::Module& module, const Function<void(const Batch&)>& forward) {
+  const NoGrad off;
+  const CumulativeStatistics norms(module);
+  if (norms.empty()) return;
+  const std::vector<ParamRef> parameters = module.parameters();
+  const Device device = parameters.empty() ? module.device() : parameters.front().value->device();
+  try {
+    bool any = false;
+    for (const Batch& loaded : loader) {
+      Batch batch = loaded;
+      for (Tensor& t : batch.fields) {
+        if (t.defined()) t = t.to(device);
+      }
+      forward(batch);
+      any = true;
+    }
+    if (!any) fail<DataError>("update_bn: the loader gave no batch; the statistics of batch norms need one");
+  } catch (...) {
+    norms.put_back();
+    throw;
+  }
+}
+
+}  // namespace levin
