@@ -122,7 +122,8 @@ std::vector<Tensor*> AveragedModel::tensors_of(nn::Module& module, const char* o
 void AveragedModel::update(nn::Module& module) {
   const std::vector<Tensor*> live = tensors_of(module, "update");
   if (swapped_ > 0)
-    fail<StateError>("AveragedModel: update: the averages are swapped into a module; leave the scope of swap_into first");
+    fail<StateError>(
+        "AveragedModel: update: the averages are swapped into a module; leave the scope of swap_into first");
   if (is_capturing(device_))
     fail<CaptureError>("AveragedModel: update: the number of updates can not be recorded; call it after the replay");
   const NoGrad off;
@@ -212,8 +213,7 @@ void AveragedModel::load(const NamedTensors& state) {
   std::size_t known = 0;
   const NamedTensors own = this->state();
   for (const auto& [name, value] : own) {
-    const auto found =
-        std::find_if(state.begin(), state.end(), [&](const auto& given) { return given.first == name; });
+    const auto found = std::find_if(state.begin(), state.end(), [&](const auto& given) { return given.first == name; });
     if (found == state.end()) fail<ConfigError>("AveragedModel: load: the state has no ", name, ", expected ", value);
     const Tensor& given = found->second;
     ++known;
