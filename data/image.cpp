@@ -26,13 +26,13 @@ std::uint8_t* bytes_of(const Tensor& x) { return reinterpret_cast<std::uint8_t*>
 
 }  // namespace
 
-void save_png(const std::string& path, const Tensor& image) {
+std::string encode_png(const Tensor& image, std::string_view what) {
   const bool grey = image.rank() == 2, rgb = image.rank() == 3 && image.size(2) == 3;
   if (image.dtype() != DType::u8 || !image.device().is_cpu()) {
-    fail<DTypeError>("save_png: ", path, ": the picture is ", text(image), ", expected u8 on cpu");
+    fail<DTypeError>(what, ": the picture is ", text(image), ", expected u8 on cpu");
   }
   if (!(grey || rgb) || image.numel() == 0 || std::max(image.size(0), image.size(1)) > PNG_USER_WIDTH_MAX) {
-    fail<ShapeError>("save_png: ", path, ": the picture has shape ", image.shape(),
+    fail<ShapeError>(what, ": the picture has shape ", image.shape(),
                      ", expected [H, W] or [H, W, 3] with sizes from 1 to ", PNG_USER_WIDTH_MAX);
   }
   const Tensor dense = image.detach().contiguous();
@@ -43,9 +43,14 @@ void save_png(const std::string& path, const Tensor& image) {
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(out.png);
   std::string content(size, '\0');
   if (!png_image_write_to_memory(&out.png, content.data(), &size, 0, bytes_of(dense), 0, nullptr)) {
-    fail<FileError>("save_png: ", path, ": libpng: ", out.png.message);
+    fail<FileError>(what, ": libpng: ", out.png.message);
   }
-  write_file_atomically(path, std::string_view(content).substr(0, size));
+  content.resize(size);
+  return content;
+}
+
+void save_png(const std::string& path, const Tensor& image) {
+  write_file_atomically(path, encode_png(image, "save_png: " + path));
 }
 
 Tensor load_png(const std::string& path) {

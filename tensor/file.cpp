@@ -269,6 +269,21 @@ void remove_stale_temporaries(const std::string& folder, std::string_view ending
   } catch (...) {}  // a sweep that can not be done is no reason not to save
 }
 
+void append_to_file(const std::string& path, std::string_view content) {
+  const std::span<const std::byte> part = std::as_bytes(std::span(content.data(), content.size()));
+  Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND | O_CREAT, 0666));
+  struct stat before {};
+  if (fd.get() < 0 || ::fstat(fd.get(), &before) != 0) fail_writing(path, "opening", errno, content.size());
+  try {
+    write_all(fd.get(), path, Parts(&part, 1));
+    // Some file systems (NFS) tell of a full disk no earlier.
+    if (!fd.close()) fail_writing(path, "closing", errno, content.size());
+  } catch (const FileError&) {
+    if (S_ISREG(before.st_mode)) (void)!::truncate(path.c_str(), before.st_size);
+    throw;
+  }
+}
+
 FileSource::FileSource(const std::string& path) : Source(path) {
   // O_NONBLOCK: opening a pipe without a writer would wait for ever before it could be refused.
   Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK));

@@ -15,6 +15,10 @@ namespace levin::detail {
 // Never a file whose writer may live.
 void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept;
 
+// Writes `content` behind what the file has, which is made if it is not there. Throws FileError; the file has its old length
+// then. Not synced: a crash of the machine may lose it, a kill of the process not.
+void append_to_file(const std::string& path, std::string_view content);
+
 class Source {
  public:
   virtual ~Source() = default;

@@ -230,6 +230,8 @@ inline constexpr Normalization kMnistNormalization{0.1307f, 0.3081f};
 
 // ---- Pictures: u8 [H, W] grey or [H, W, 3] RGB. Throws FormatError naming the file, ShapeError for other shapes.
 LEVIN_API void save_png(const std::string& path, const Tensor& image);
+// The bytes of such a file; `what` begins the messages.
+[[nodiscard]] LEVIN_API std::string encode_png(const Tensor& image, std::string_view what = "encode_png");
 [[nodiscard]] LEVIN_API Tensor load_png(const std::string& path);
 // Pictures u8 [N, H, W] side by side, `columns` in a row, one pixel of `gap` grey around each.
 [[nodiscard]] LEVIN_API Tensor contact_sheet(const Tensor& images, std::int64_t columns, std::uint8_t gap = 128);

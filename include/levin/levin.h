@@ -18,3 +18,4 @@
 #include "levin/tensor.h"
 #include "levin/train.h"
 #include "levin/train/averaging.h"
+#include "levin/train/loggers.h"

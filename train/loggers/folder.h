@@ -1,0 +1,55 @@
+// What loggers that write files have in common: their folder, and what they do when a disk says no.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "levin/error.h"
+
+namespace levin::train {
+
+// The number that all of `text` is, if it is a finite one.
+[[nodiscard]] std::optional<double> plain_number(std::string_view text);
+
+// <save_dir>/<name>/<version>, made when it is first asked for.
+class LogFolder {
+ public:
+  LogFolder(std::string save_dir, std::string name, std::optional<std::string> version);
+  // Throws FileError when it can not be made.
+  [[nodiscard]] const std::string& path();
+  [[nodiscard]] const std::string& version();
+
+ private:
+  std::string save_dir_, name_, path_;
+  std::optional<std::string> version_;
+};
+
+// Attempts to write whose failure must not end a run: the first one is told, and in the end what was lost.
+class Attempts {
+ public:
+  explicit Attempts(std::string logger) : logger_(std::move(logger)) {}
+  // False when `write` threw.
+  template <class F>
+  [[nodiscard]] bool attempt(F&& write) {
+    try {
+      write();
+      return true;
+    } catch (const Error& e) {
+      failed(e);
+      return false;
+    }
+  }
+  void lose(std::int64_t records) { lost_ += records; }
+  void finish(std::int64_t still_waiting);  // a warning when records are lost
+
+ private:
+  void failed(const Error& error);
+  std::string logger_;
+  bool told_ = false;
+  std::int64_t lost_ = 0;
+};
+
+}  // namespace levin::train
