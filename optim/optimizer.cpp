@@ -89,14 +89,15 @@ Tensor Optimizer::step(const Function<Tensor()>& closure) {
   return loss;
 }
 
-void Optimizer::zero_grad() {
+void Optimizer::zero_grad(SetToNone set_to_none) {
+  const auto clear = [&](ParamRef& p) {
+    const Tensor g = p.value->grad();
+    if (!g.defined()) return;  // a frozen one may have no slot to clear
+    p.value->set_grad(set_to_none == SetToNone::yes ? Tensor() : Updates::filled(g, 0).to(g.dtype()));
+  };
   for (Group& g : groups_) {
-    for (ParamRef& p : g.parameters) {
-      if (p.value->grad().defined()) p.value->set_grad({});  // a frozen one may have no slot to clear
-    }
-    for (ParamRef& p : g.model) {
-      if (p.value->grad().defined()) p.value->set_grad({});
-    }
+    for (ParamRef& p : g.parameters) clear(p);
+    for (ParamRef& p : g.model) clear(p);
   }
   gathered_ = false;
 }

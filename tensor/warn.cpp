@@ -28,8 +28,8 @@ void warn(std::string_view id, WarningCategory category, std::string_view text, 
     return;
   }
   if (!w.printed.emplace(id).second && repeat == Repeat::no) return;
-  std::fprintf(stderr, "warning: %.*s [%.*s]\n", static_cast<int>(text.size()), text.data(),
-               static_cast<int>(id.size()), id.data());
+  std::fprintf(stderr, "%s: %.*s [%.*s]\n", category == WarningCategory::info ? "note" : "warning",
+               static_cast<int>(text.size()), text.data(), static_cast<int>(id.size()), id.data());
 }
 
 Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler) {

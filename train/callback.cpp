@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <set>
+#include <typeinfo>
 
 #include "train/run.h"
 
@@ -13,31 +15,6 @@ std::int64_t Trainer::Run::default_hooks_run() noexcept { return defaults_run; }
 Trainer& Callback::trainer() const {
   if (!trainer_) fail<StateError>("Callback: trainer() needs a run; call it inside a hook");
   return *trainer_;
-}
-
-Trainer& TrainModule::trainer() const {
-  if (!trainer_) fail<StateError>("TrainModule: trainer() needs a run; call it inside a hook or a step");
-  return *trainer_;
-}
-
-void TrainModule::validation_step(const Batch&, std::int64_t) {
-  const bool called_by_name = trainer_ && !trainer_->run_->in_fit;
-  fail<ConfigError>(called_by_name
-                        ? "validate: the module has no validation_step; override it"
-                        : "fit: a validation loader was given and the module has no validation_step; override it or "
-                          "leave out .val");
-}
-void TrainModule::test_step(const Batch&, std::int64_t) {
-  fail<ConfigError>("test: the module has no test_step; override it");
-}
-
-void TrainModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
-  if (trainer_) return trainer_->log(name, value, options);
-  warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
-}
-void TrainModule::log(std::string_view name, double value, const LogOptions& options) {
-  if (trainer_) return trainer_->log(name, value, options);
-  warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
 }
 
 // Every hook runs, also when an earlier one asked to skip: counters of callbacks stay in step.
@@ -77,31 +54,96 @@ void Trainer::Run::call_exception(const std::exception& error) noexcept {
   if (active) tell(*active);
 }
 
-void Trainer::Run::verify_callbacks() {
-  int bars = 0, checkpoints = 0;
+// The first error is the one to report here, too.
+void Trainer::Run::call_teardown(Stage stage, bool quietly) {
+  const auto one = [&](Hooks& h) {
+    try {
+      h.teardown(stage);
+    } catch (const std::exception& second) {
+      if (!quietly) throw;
+      warn("W-TRAIN-TEARDOWN", WarningCategory::runtime, std::string("teardown threw as well: ") + second.what());
+    }
+  };
+  for (const auto& c : callbacks) one(*c);
+  if (active) one(*active);
+}
+
+void Trainer::Run::attach_callbacks(Trainer* t) {
+  for (const auto& c : callbacks) c->trainer_ = t;
+}
+
+namespace {
+
+template <class T>
+std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  return std::count_if(callbacks.begin(), callbacks.end(),
+                       [](const auto& c) { return dynamic_cast<const T*>(c.get()) != nullptr; });
+}
+
+// Checkpoints come last: what they save is what the others have done.
+void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
+  std::stable_partition(callbacks.begin(), callbacks.end(),
+                        [](const auto& c) { return dynamic_cast<const ModelCheckpoint*>(c.get()) == nullptr; });
+}
+
+}  // namespace
+
+void Trainer::Run::verify_callbacks() const {
   std::set<std::string> keys;
-  for (const auto& c : options.callbacks) {
-    if (!c) fail<ConfigError>("Trainer: callbacks holds a null pointer; leave it out");
-    bars += dynamic_cast<ProgressBar*>(c.get()) != nullptr;
-    checkpoints += dynamic_cast<ModelCheckpoint*>(c.get()) != nullptr;
+  for (const auto& c : callbacks) {
     const std::string key = c->state_key();
     if (!key.empty() && !keys.insert(key).second)
       fail<ConfigError>("Trainer: two callbacks have the state key \"", key, "\"; give each its own");
   }
+  const std::int64_t bars = count_of<ProgressBar>(callbacks), checkpoints = count_of<ModelCheckpoint>(callbacks);
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
   if (bars > 0 && !options.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
-  if (checkpoints > 0 && !checkpointing())
+  if (checkpoints > 0 && !options.enable_checkpointing.value_or(true))
     fail<ConfigError>("Trainer: enable_checkpointing is false and callbacks holds a ModelCheckpoint; drop one of them");
+  if (count_of<GradientAccumulationScheduler>(callbacks) > 0 && options.accumulate_grad_batches != 1)
+    fail<ConfigError>("Trainer: accumulate_grad_batches is ", options.accumulate_grad_batches,
+                      " and callbacks holds a GradientAccumulationScheduler, which sets it; drop one of them");
+}
 
+void Trainer::Run::collect_callbacks() {
   for (const auto& c : options.callbacks) {
-    if (!dynamic_cast<ModelCheckpoint*>(c.get())) callbacks.push_back(c);
+    if (!c) fail<ConfigError>("Trainer: callbacks holds a null pointer; leave it out");
   }
-  if (bars == 0 && options.enable_progress_bar.value_or(true)) callbacks.push_back(std::make_shared<ProgressBar>());
-  for (const auto& c : options.callbacks) {
-    if (dynamic_cast<ModelCheckpoint*>(c.get())) callbacks.push_back(c);
+  callbacks = options.callbacks;
+  verify_callbacks();
+  if (options.enable_progress_bar.value_or(true) && count_of<ProgressBar>(callbacks) == 0)
+    callbacks.push_back(std::make_shared<ProgressBar>());
+  if (options.max_time) {
+    if (count_of<Timer>(callbacks) > 0)
+      warn("I-TRAIN-TIMER", WarningCategory::info,
+           "Trainer: max_time is ignored, because callbacks holds a Timer of its own");
+    else
+      callbacks.push_back(std::make_shared<Timer>(*options.max_time));
   }
-  if (checkpoints == 0 && checkpointing()) callbacks.push_back(std::make_shared<ModelCheckpoint>());
+  if (checkpointing() && count_of<ModelCheckpoint>(callbacks) == 0)
+    callbacks.push_back(std::make_shared<ModelCheckpoint>());
+  order(callbacks);
+  own_callbacks = callbacks;
+}
+
+void Trainer::Run::add_callbacks_of(TrainModule& module) {
+  std::string replaced;
+  for (const std::shared_ptr<Callback>& c : module.configure_callbacks()) {
+    if (!c) fail<ConfigError>("fit: configure_callbacks returned a null pointer; leave it out");
+    const Callback& added = *c;
+    const auto same = [&](const std::shared_ptr<Callback>& known) { return typeid(*known) == typeid(added); };
+    if (const auto last = std::remove_if(callbacks.begin(), callbacks.end(), same); last != callbacks.end()) {
+      callbacks.erase(last, callbacks.end());
+      replaced += (replaced.empty() ? "" : ", ") + (added.state_key().empty() ? "a callback" : added.state_key());
+    }
+    callbacks.push_back(c);
+  }
+  order(callbacks);
+  if (!replaced.empty())
+    warn("I-TRAIN-CALLBACKS", WarningCategory::info,
+         "fit: the module's configure_callbacks replaces of the trainer's: " + replaced);
+  verify_callbacks();
 }
 
 }  // namespace levin

@@ -12,8 +12,8 @@ namespace {
 
 // The model's parameters and, where the optimizer has some, their masters.
 std::vector<ParamRef> with_masters(const Trainer::Run& run) {
-  std::vector<ParamRef> all = run.optimizer->model_parameters();
-  for (ParamRef& p : run.optimizer->parameters()) all.push_back(std::move(p));
+  std::vector<ParamRef> all = run.optimizer().model_parameters();
+  for (ParamRef& p : run.optimizer().parameters()) all.push_back(std::move(p));
   return all;
 }
 // Parameters and buffers of the run: what a step may write besides tensors that it makes.
@@ -28,9 +28,22 @@ Tensors state_of(const Trainer::Run& run) {
 
 }  // namespace
 
-StepCapture::StepCapture(Device device) : device_(device) {
+StepCapture::StepCapture(const Trainer::Run& run) : device_(run.device) {
   records_.reserve(kShapes);
-  if (!device.launches()) prevent("the parameters are on " + text(device) + ", which records no work");
+  const Overrides& has = run.overrides;
+  if (!device_.launches())
+    prevent("the parameters are on " + text(device_) + ", which records no work");
+  else if (run.manual)
+    prevent("the module optimizes manually");
+  else if (run.options.accumulate_grad_batches > 1)
+    prevent("accumulate_grad_batches is " + text(run.options.accumulate_grad_batches) +
+            ", and a record is one whole step");
+  else if (has.optimizer_step || has.optimizer_zero_grad || has.configure_gradient_clipping)
+    prevent(std::string("the module's ") +
+            (has.optimizer_step        ? "optimizer_step"
+             : has.optimizer_zero_grad ? "optimizer_zero_grad"
+                                       : "configure_gradient_clipping") +
+            " is overridden and runs inside of the step");
 }
 
 void StepCapture::prevent(const std::string& why) {
@@ -83,12 +96,12 @@ Batch StepCapture::admit(Batch batch) {
 bool StepCapture::changed(Trainer::Run& run) {
   if (modules_.empty() && run.tree)
     run.tree->visit([&](const std::string&, const nn::Module& m) { modules_.push_back(&m); });
-  now_.layout = run.optimizer->layout();
+  now_.layout = run.optimizer().layout();
   now_.clip = run.options.gradient_clip_val.value_or(0);
   now_.algorithm = run.options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm);
   now_.flags.clear();
-  for (int g = 0; g < run.optimizer->groups(); ++g) {
-    for (const ParamRef& p : run.optimizer->parameters(g)) now_.flags.push_back(p.value->requires_grad());
+  for (int g = 0; g < run.optimizer().groups(); ++g) {
+    for (const ParamRef& p : run.optimizer().parameters(g)) now_.flags.push_back(p.value->requires_grad());
   }
   for (const nn::Module* m : modules_) now_.flags.push_back(m->is_training());
   if (now_ == stamp_) return false;
@@ -107,7 +120,8 @@ void StepCapture::tell(Trainer::Run& run) {
            why);
 }
 
-Tensor StepCapture::step(Trainer::Run& run, const StepInfo& info) {
+StepResult StepCapture::step(Trainer::Run& run, const StepInfo& info) {
+  if (run.options.accumulate_grad_batches > 1) prevent("gradients are accumulated over several batches");
   if (prevented_by_.empty()) {
     if (changed(run)) records_.clear();
     Record* const found = find(*info.batch);
@@ -115,9 +129,9 @@ Tensor StepCapture::step(Trainer::Run& run, const StepInfo& info) {
     if (found && found->trained++ >= (recorded_ ? 1 : kWarmUp) && record(run, info, *found)) return replay(run, *found);
   }
   newest_ = nullptr;  // gradients are this step's
-  const Tensor loss = run.step_now(info);
+  const StepResult result = run.step_now(info);
   tell(run);
-  return loss;
+  return result;
 }
 
 bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
@@ -128,24 +142,24 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
   const Tensors state = state_of(run);
   std::vector<std::uint32_t> versions;
   for (const Tensor& t : state) versions.push_back(t.version());
-  run.optimizer->prepare_replay();
+  run.optimizer().prepare_replay();
   run.train_log.begin_recording(device_);
   try {
-    to.graph.emplace(Stream::current(device_), [&] { to.loss = run.step_now(at); });
+    to.graph.emplace(Stream::current(device_), [&] { to.result = run.step_now(at); });
   } catch (const CaptureError& e) { prevent(e.what()); } catch (const OutOfMemoryError& e) {
     prevent(e.what());
     records_.clear();
     (void)run.train_log.end_recording();
-    run.optimizer->zero_grad();
+    run.optimizer().zero_grad();
     return false;
   } catch (...) {
     (void)run.train_log.end_recording();
-    run.optimizer->zero_grad();  // they may lie in memory of the record that was given up
+    run.optimizer().zero_grad();  // they may lie in memory of the record that was given up
     throw;
   }
   to.logged = run.train_log.end_recording();
   if (!to.graph) {
-    run.optimizer->zero_grad();
+    run.optimizer().zero_grad();
     return false;
   }
   recorded_ = true;
@@ -159,8 +173,8 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
   return true;
 }
 
-Tensor StepCapture::replay(Trainer::Run& run, Record& record) {
-  run.optimizer->prepare_replay();
+StepResult StepCapture::replay(Trainer::Run& run, Record& record) {
+  run.optimizer().prepare_replay();
   record.graph->replay();
   ++run.capture_report.replayed;
   run.train_log.replayed(record.logged);
@@ -173,7 +187,7 @@ Tensor StepCapture::replay(Trainer::Run& run, Record& record) {
         parameters[i].value->set_grad(record.gradients[i]);
     }
   }
-  return record.loss;
+  return record.result;
 }
 
 }  // namespace levin::train

@@ -12,6 +12,12 @@
 
 namespace levin::train {
 
+// What a step gave, detached.
+struct StepResult {
+  Tensor loss;  // undefined: nothing was returned
+  NamedTensors outputs;
+};
+
 // Note [Whole-step capture]
 // A shape of batch is first trained op by op (libraries choose their plans, state gets its memory), then recorded, then
 // replayed. The record reads its batch from tensors of its own, into which each batch is copied. All that changes from step to
@@ -20,13 +26,14 @@ namespace levin::train {
 // does what the step would have told it: logged names and weights, versions of what was written, gradients' handles.
 class StepCapture {
  public:
-  explicit StepCapture(Device device);
+  explicit StepCapture(const Trainer::Run& run);  // of a run that is set up
 
   // `batch` (on the device) as the step will read it: for a recorded shape, the record's tensors with these values.
   [[nodiscard]] Batch admit(Batch batch);
-  // One step of `run`; its loss, detached. A replay overwrites the loss of the one before.
-  Tensor step(Trainer::Run& run, const StepInfo& info);
+  // One step of `run`; its result, detached. A replay overwrites that of the one before.
+  StepResult step(Trainer::Run& run, const StepInfo& info);
   void prevent_by_hook(const char* hook, const Hooks& whose);
+  void gradients_were_cleared() { newest_ = nullptr; }  // outside of a step
 
  private:
   static constexpr int kWarmUp = 3;          // steps before the first record; one for further shapes
@@ -39,7 +46,7 @@ class StepCapture {
     int trained = 0;       // steps before it was recorded
     Tensors inputs{};
     std::optional<Graph> graph{};
-    Tensor loss{};
+    StepResult result{};
     Tensors gradients{};  // of the optimizer's parameters
     std::vector<detail::Ref<detail::Storage>> written{};
     std::vector<MetricLog::Noted> logged{};
@@ -47,7 +54,7 @@ class StepCapture {
   [[nodiscard]] Record* find(const Batch& batch);
   [[nodiscard]] bool changed(Trainer::Run& run);
   [[nodiscard]] bool record(Trainer::Run& run, const StepInfo& info, Record& to);
-  Tensor replay(Trainer::Run& run, Record& record);
+  StepResult replay(Trainer::Run& run, Record& record);
   void prevent(const std::string& why);
   void tell(Trainer::Run& run);
 

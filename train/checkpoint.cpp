@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::string_view kPrefix = "levin.";
 constexpr int kMaxDepth = 32;  // of the JSON text; ours has 4
 
@@ -85,7 +85,13 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("total_batches").get_to(to.total_batches);
   to.batches_ahead = loops.value("batches_ahead", to.batches_ahead);
   s.at("global_step").get_to(to.global_step);
-  s.at("optimizers").at(0).get_to(to.optimizer);
+  loops.at("accumulate").get_to(to.accumulate);
+  loops.at("validated_at").get_to(to.validated_at);
+  const auto due = loops.at("due").get<std::int64_t>();
+  if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
+    fail<FormatError>("resume: ", to.path, ": \"due\" is ", due, ", expected 0 to 4");
+  to.due = static_cast<Trainer::Run::Due>(due);
+  s.at("optimizers").get_to(to.optimizers);
   s.at("lr_schedulers").get_to(to.schedulers);
   const auto number = [](const Json& x) { return x.is_null() ? NAN : x.get<double>(); };  // JSON has no NaN
   for (const Json& e : s.at("log"))
@@ -95,7 +101,9 @@ void take_state(train::Checkpoint& to, const Json& s) {
                       .prog_bar = e.at("prog_bar").get<bool>(),
                       .sum = number(e.at("sum")),
                       .weight = e.at("weight").get<double>(),
-                      .last = number(e.at("last"))});
+                      .last = number(e.at("last")),
+                      .fresh = e.at("fresh").get<bool>()});
+  for (const Json& m : s.at("metrics")) to.epoch_metrics.emplace_back(m.at(0).get<std::string>(), number(m.at(1)));
   for (const auto& [key, values] : s.at("callbacks").items()) {
     Metadata& kept = to.callbacks[key];  // also without values: its state may be tensors alone
     for (const auto& [name, value] : values.items()) kept.emplace_back(name, value.get<std::string>());
@@ -104,11 +112,51 @@ void take_state(train::Checkpoint& to, const Json& s) {
     to.generators[name] = {.seed = pair.at(0).get<std::uint64_t>(), .offset = pair.at(1).get<std::uint64_t>()};
 }
 
+// Counters, sums and names: what is not a tensor.
+Json state_text(const Trainer::Run& run, const Json& callback_state) {
+  Json generators = Json::object();
+  if (run.tree) {
+    for (const auto& [name, generator] : run.tree->generators())
+      generators[name] = {generator->state().seed, generator->state().offset};
+  }
+  Json sums = Json::array(), metrics = Json::array(), optimizers = Json::array();
+  for (const auto& e : run.train_log.save())
+    sums.push_back({{"name", e.name},
+                    {"on_step", e.on_step},
+                    {"on_epoch", e.on_epoch},
+                    {"prog_bar", e.prog_bar},
+                    {"sum", e.sum},
+                    {"weight", e.weight},
+                    {"last", e.last},
+                    {"fresh", e.fresh}});
+  for (const auto& [name, value] : run.epoch_metrics) metrics.push_back({name, value});
+  for (const auto& o : run.optimizers) optimizers.push_back(o->name());
+  return {{"version", kVersion},
+          {"epoch", run.epoch},
+          {"global_step", run.global_step},
+          {"loops",
+           {{"epochs_completed", run.epoch},
+            {"batches_in_epoch", run.batches_done},
+            {"batches_ahead", run.position.ahead},
+            {"batches_per_epoch", run.batches},
+            {"total_batches", run.total_batches},
+            {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
+            {"validated_at", run.validated_at},
+            {"due", static_cast<std::int64_t>(run.due)}}},
+          {"optimizers", optimizers},
+          {"lr_schedulers", run.schedulers.size()},
+          {"callbacks", callback_state},
+          {"generators", generators},
+          {"log", sums},
+          {"metrics", metrics}};
+}
+
 }  // namespace
 
 namespace train {
 
-std::string optimizer_prefix() { return "levin.optimizer.0."; }
+std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
+std::string gradient_prefix() { return "levin.gradient."; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
 std::string precision_prefix() { return "levin.precision."; }
 std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
@@ -116,7 +164,7 @@ std::string callback_prefix(std::string_view key) { return "levin.callback." + s
 NamedTensors weights_of(const Trainer::Run& run) {
   if (run.tree) return run.tree->state_dict();
   NamedTensors out;
-  for (const ParamRef& p : run.optimizer->model_parameters()) out.emplace_back(p.name, p.value->detach());
+  for (const ParamRef& p : run.model_parameters()) out.emplace_back(p.name, p.value->detach());
   return out;
 }
 
@@ -148,12 +196,6 @@ Checkpoint read_checkpoint(const std::string& path) {
 
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const NoGrad off;
-  NamedTensors tensors;
-  for (const auto& [name, t] : train::weights_of(*this)) {
-    if (ours(name))
-      fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
-    tensors.emplace_back(name, t);
-  }
   std::error_code error;
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {
     fs::create_directories(parent, error);
@@ -161,54 +203,45 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   }
   const std::string folder = fs::path(path).parent_path().string();
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
-  if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
 
-  append(tensors, train::optimizer_prefix(), optimizer->state_dict());
-  for (std::size_t i = 0; i < schedulers.size(); ++i)
-    append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
-  if (const optim::GradScaler* scaler = precision.scaler())
-    append(tensors, train::precision_prefix(), scaler->state_dict());
-  Json callback_state = Json::object();
+  // Those who keep something may also change what the file's weights are.
+  CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
+  std::vector<std::pair<std::string, CallbackState>> states;
+  const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
+    content.state = std::move(state);
+    h.on_save_checkpoint(content);
+    if (!key.empty()) states.emplace_back(key, std::move(content.state));
+  };
   for (const auto& c : callbacks) {
     const std::string key = c->state_key();
-    if (key.empty()) continue;
-    const CallbackState state = c->state();
+    ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
+  }
+  if (active) ask(*active, train::kModuleKey, {});
+  NamedTensors& tensors = content.weights;
+  for (const auto& [name, t] : tensors) {
+    if (ours(name))
+      fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
+  }
+  if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
+
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_dict());
+  for (std::size_t i = 0; i < schedulers.size(); ++i)
+    append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
+  if (const optim::GradScaler* scale = precision.scaler())
+    append(tensors, train::precision_prefix(), scale->state_dict());
+  if (window_is_open()) {
+    for (const ParamRef& p : model_parameters()) {
+      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
+    }
+  }
+  Json callback_state = Json::object();
+  for (const auto& [key, state] : states) {
     callback_state[key] = Json::object();
     for (const auto& [name, value] : state.values) callback_state[key][name] = value;
     append(tensors, train::callback_prefix(key), state.tensors);
   }
-  Json generators = Json::object();
-  if (tree) {
-    for (const auto& [name, generator] : tree->generators())
-      generators[name] = {generator->state().seed, generator->state().offset};
-  }
-  // At an epoch's end the next batch is the first of the next epoch, and the sums of this one are done with.
-  Json sums = Json::array();
-  if (!epoch_finished) {
-    for (const auto& e : train_log.save())
-      sums.push_back({{"name", e.name},
-                      {"on_step", e.on_step},
-                      {"on_epoch", e.on_epoch},
-                      {"prog_bar", e.prog_bar},
-                      {"sum", e.sum},
-                      {"weight", e.weight},
-                      {"last", e.last}});
-  }
-  const Json state = {{"version", kVersion},
-                      {"epoch", epoch},
-                      {"global_step", global_step},
-                      {"loops",
-                       {{"epochs_completed", epoch + (epoch_finished ? 1 : 0)},
-                        {"batches_in_epoch", epoch_finished ? 0 : batches_done},
-                        {"batches_ahead", epoch_finished ? std::vector<std::int64_t>{} : position.ahead},
-                        {"batches_per_epoch", batches},
-                        {"total_batches", total_batches}}},
-                      {"optimizers", {optimizer->name()}},
-                      {"lr_schedulers", schedulers.size()},
-                      {"callbacks", callback_state},
-                      {"generators", generators},
-                      {"log", sums}};
-  const std::string text = state.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = state_text(*this, callback_state).dump(-1, ' ', false, Json::error_handler_t::replace);
   Json hashes = {{"levin.state", content_hash(text)}};
   for (const auto& [name, tensor] : tensors) hashes[name] = content_hash(name, tensor);
   save_safetensors(path, tensors, {{"levin.state", text}, {"levin.hashes", hashes.dump()}});

@@ -19,11 +19,15 @@ struct Checkpoint {
   NamedTensors weights, rest;  // rest: under "levin."
   std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0;
   std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
-  std::string optimizer;
+  std::int64_t accumulate = 1;              // batches an optimizer step, where a window is open
+  std::int64_t validated_at = -1;           // total_batches then
+  Trainer::Run::Due due = Trainer::Run::Due::nothing;
+  std::vector<std::string> optimizers;
   std::size_t schedulers = 0;
   std::map<std::string, Metadata> callbacks;  // values by state key
   std::map<std::string, RandomRange> generators;
   std::vector<MetricLog::Saved> log;
+  Metrics epoch_metrics;
 
   // Batches of the epoch that were trained without a gap.
   [[nodiscard]] std::int64_t batches_in_order() const {
@@ -34,10 +38,12 @@ struct Checkpoint {
 [[nodiscard]] Checkpoint read_checkpoint(const std::string& path);
 
 // Where the parts of a run lie in `rest`.
-[[nodiscard]] std::string optimizer_prefix();
+[[nodiscard]] std::string optimizer_prefix(std::size_t i);
+[[nodiscard]] std::string gradient_prefix();  // of an open window of accumulation
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
 [[nodiscard]] std::string precision_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
+inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained
 
 // The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.
 [[nodiscard]] NamedTensors weights_of(const Trainer::Run& run);

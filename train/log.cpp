@@ -131,7 +131,8 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .prog_bar = e.prog_bar,
                    .sum = e.sum.defined() ? e.sum.item() : 0,
                    .weight = e.weight,
-                   .last = e.last.defined() ? e.last.item() : 0});
+                   .last = e.last.defined() ? e.last.item() : 0,
+                   .fresh = e.fresh});
   }
   return out;
 }
@@ -143,6 +144,7 @@ void MetricLog::load(const std::vector<Saved>& saved) {
     e.last = full({}, s.last, Device::cpu(), DType::f64);
     if (s.weight > 0) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
     e.weight = s.weight;
+    e.fresh = s.fresh;
     entries_.push_back(std::move(e));
   }
 }

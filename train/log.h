@@ -52,6 +52,7 @@ class MetricLog {
     std::string name;
     bool on_step = false, on_epoch = false, prog_bar = false;
     double sum = 0, weight = 0, last = 0;
+    bool fresh = false;
   };
   [[nodiscard]] std::vector<Saved> save() const;
   void load(const std::vector<Saved>& saved);

@@ -268,11 +268,11 @@ TEST_CASE("a loss scale that is not enabled trains and clips as without one") {
 }
 
 TEST_CASE("a module is tested in the trainer's precision without a fit before") {
-  struct Tested : TrainModule {
-    using TrainModule::TrainModule;
+  struct Tested : TrainModuleOf<Tested> {
+    using TrainModuleOf::TrainModuleOf;
     nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
-    Tensor training_step(const Batch& b, std::int64_t) override { return squared_error(fc(b[0]), b[1]); }
-    void test_step(const Batch& b, std::int64_t) override { log("loss", squared_error(fc(b[0]), b[1])); }
+    StepOutput training_step(const Batch& b, std::int64_t) override { return squared_error(fc(b[0]), b[1]); }
+    void test_step(const Batch& b, std::int64_t, std::int64_t) override { log("loss", squared_error(fc(b[0]), b[1])); }
     OptimizerConfig configure_optimizers() override { return {}; }
   };
   Generator gen(3);

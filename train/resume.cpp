@@ -65,16 +65,41 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   if (file.batches_in_epoch > run.batches)
     fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch, which now has ",
                       run.batches, "; use the same data and batch size");
-  if (file.optimizer != run.optimizer->name())
-    fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizer, ", this run has ",
-                      run.optimizer->name());
+  if (file.optimizers.size() != run.optimizers.size())
+    fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
+                      run.optimizers.size());
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    if (file.optimizers[i] != run.optimizers[i]->name())
+      fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizers[i], ", this run has ",
+                        run.optimizers[i]->name());
+  }
+  if (file.accumulate != 1 && file.accumulate != run.options.accumulate_grad_batches)
+    fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate,
+                      " batches, accumulate_grad_batches is ", run.options.accumulate_grad_batches, "; set it to ",
+                      file.accumulate);
   if (file.schedulers != run.schedulers.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.schedulers, " schedulers, this run has ",
                       run.schedulers.size());
-  check_same(path, "weights", file.weights, train::weights_of(run));
   for (std::size_t i = 0; i < run.schedulers.size(); ++i)
     check_same(path, "values of a scheduler", below(file.rest, train::scheduler_prefix(i)),
                run.schedulers[i].scheduler->state_dict());
+}
+
+// The gradients of an open window, by the parameters they belong to.
+std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Tensor*, Tensor>> matched;
+  NamedTensors here;
+  const NamedTensors there = below(file.rest, train::gradient_prefix());
+  const std::vector<ParamRef> parameters = run.model_parameters();
+  for (const auto& [name, gradient] : there) {
+    const auto it =
+        std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
+    if (it == parameters.end()) continue;
+    here.emplace_back(name, it->value->detach());
+    matched.emplace_back(it->value, gradient);
+  }
+  check_same(file.path, "gradients", there, here);
+  return matched;
 }
 
 // The generators of the run's tree with the states that the file has for them. Throws ConfigError unless it has one for
@@ -98,8 +123,8 @@ std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::
 void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
   std::string left;
   for (const auto& [key, values] : file.callbacks) {
-    const bool known =
-        std::any_of(run.callbacks.begin(), run.callbacks.end(), [&](const auto& c) { return c->state_key() == key; });
+    const bool known = key == train::kModuleKey || std::any_of(run.callbacks.begin(), run.callbacks.end(),
+                                                               [&](const auto& c) { return c->state_key() == key; });
     if (!known) left += (left.empty() ? "" : ", ") + key;
   }
   if (!left.empty())
@@ -135,18 +160,38 @@ class Undo {
   std::vector<std::pair<std::string, std::function<void()>>> steps_;
 };
 
-// The parts that look at their state themselves and may refuse it: all of them change, or none. The optimizer is the last,
+using States = std::map<std::string, CallbackState>;  // by state key
+
+// The weights and states as callbacks and module want them: each is shown its own.
+std::pair<NamedTensors, States> ask_hooks(Trainer::Run& run, const Checkpoint& file) {
+  CheckpointContent content{.weights = file.weights, .state = {}};
+  States states;
+  const auto ask = [&](Hooks& h, const std::string& key) {
+    const auto it = file.callbacks.find(key);
+    const bool known = !key.empty() && it != file.callbacks.end();
+    content.state = known
+                        ? CallbackState{.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))}
+                        : CallbackState{};
+    h.on_load_checkpoint(content);
+    if (known) states[key] = std::move(content.state);
+  };
+  if (run.active) ask(*run.active, train::kModuleKey);
+  for (const auto& c : run.callbacks) ask(*c, c->state_key());
+  return {std::move(content.weights), std::move(states)};
+}
+
+// The parts that look at their state themselves and may refuse it: all of them change, or none. The last optimizer needs no undo,
 // because it changes nothing when it throws.
-void load_parts(Trainer::Run& run, const Checkpoint& file) {
+void load_parts(Trainer::Run& run, const Checkpoint& file, const States& states) {
   Undo undo;
   for (const auto& c : run.callbacks) {
     const std::string key = c->state_key();
-    const auto it = file.callbacks.find(key);
-    if (key.empty() || it == file.callbacks.end()) continue;
+    const auto it = states.find(key);
+    if (key.empty() || it == states.end()) continue;
     CallbackState before = c->state();
     for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into its own
     undo.add("callback " + key, [c, before = std::move(before)] { c->load_state(before); });
-    c->load_state({.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))});
+    c->load_state(it->second);
   }
   for (std::size_t i = 0; i < run.schedulers.size(); ++i) {
     const std::shared_ptr<optim::Scheduler> scheduler = run.schedulers[i].scheduler;
@@ -163,13 +208,22 @@ void load_parts(Trainer::Run& run, const Checkpoint& file) {
          "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
              "\" uses none; it is ignored");
   }
-  run.optimizer->load_state_dict(below(file.rest, train::optimizer_prefix()));
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers[i];
+    if (i + 1 < run.optimizers.size()) {
+      NamedTensors before = optimizer->state_dict();
+      for (auto& [name, t] : before) t = t.clone();
+      undo.add("optimizer " + std::to_string(i),
+               [optimizer, before = std::move(before)] { optimizer->load_state_dict(before); });
+    }
+    optimizer->load_state_dict(below(file.rest, train::optimizer_prefix(i)));
+  }
   undo.drop();
 }
 
-void copy_weights(const Trainer::Run& run, const Checkpoint& file) {
+void copy_weights(const Trainer::Run& run, const NamedTensors& weights) {
   std::map<std::string_view, const Tensor*> by_name;
-  for (const auto& [name, t] : file.weights) by_name.emplace(name, &t);
+  for (const auto& [name, t] : weights) by_name.emplace(name, &t);
   NamedTensors here = train::weights_of(run);  // they share the parameters' memory
   for (auto& [name, t] : here) copy_(t, *by_name.at(name));
 }
@@ -213,19 +267,26 @@ void Trainer::Run::resume(const std::string& path) {
   const NoGrad off;
   const Checkpoint file = train::read_checkpoint(path);
   const auto generators = match_generators(*this, file);
+  const auto gradients = match_gradients(*this, file);
   check_fits(*this, file);
   warn_of_unknown_callbacks(*this, file);
+  const auto [weights, states] = ask_hooks(*this, file);
+  check_same(path, "weights", weights, train::weights_of(*this));
 
-  load_parts(*this, file);
+  load_parts(*this, file, states);
   // Nothing below can fail.
-  copy_weights(*this, file);
+  copy_weights(*this, weights);
   for (const auto& [generator, state] : generators) generator->set_state(state);
+  for (const auto& [parameter, gradient] : gradients) parameter->set_grad(gradient.to(parameter->device()));
   epoch = file.epochs_completed;
   batches_done = file.batches_in_epoch;
   position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};
   global_step = file.global_step;
   total_batches = file.total_batches;
+  validated_at = file.validated_at;
+  due = file.due;
   train_log.load(file.log);
+  epoch_metrics = file.epoch_metrics;
   resumed_from = path;
 }
 

@@ -1,10 +1,11 @@
-// What a Trainer holds: options, counters and whom it borrows. The loop is in trainer.cpp, one step in step.cpp and
-// capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
+// What a Trainer holds: options, counters and whom it borrows. The loop is in fit.cpp, evaluations in evaluate.cpp, one step in
+// step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "levin/train.h"
@@ -18,26 +19,65 @@ namespace levin {
 struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
 
-  // ---- The loop (trainer.cpp)
-  void fit(TrainModule& module, OptimizerConfig config, data::DataLoader& train, data::DataLoader* val,
+  // ---- Options (options.cpp)
+  void check_options() const;
+  void apply_shortcuts();                         // fast_dev_run, overfit_batches
+  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
+  [[nodiscard]] std::int64_t min_epochs() const;
+  void resolve_validation();
+
+  // ---- The loop (fit.cpp)
+  void fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train, LoaderRefs val,
            const std::string& ckpt_path);
+  void run_fit(const std::string& ckpt_path);
   void train_epoch();
   void train_batch(const Batch& batch);
+  void finish_batch();  // what follows on_train_batch_end
+  void finish_epoch();  // what follows on_train_epoch_end
+  void sanity_check();
   [[nodiscard]] bool done() const;
   [[nodiscard]] bool max_steps_reached() const;
-  enum class Stage : std::uint8_t { validation, test };
-  Metrics evaluation(Stage stage, TrainModule& module, data::DataLoader& loader);
-  Metrics evaluation_loop(Stage stage, TrainModule& module, data::DataLoader& loader, std::int64_t count);
-  double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
-  void check_options() const;
-  void check_interrupt();  // saves and throws when a signal came
+  [[nodiscard]] bool stop_granted() const;  // a stop was asked for, and the minima are met
+  void check_interrupt();                   // saves and throws when a signal came
+  void record_step();
+  void emit(std::int64_t step, Metrics values);  // one record
 
-  // ---- One optimizer step (step.cpp, capture.cpp): the batch's loss, detached
-  Tensor step(const StepInfo& info);
-  Tensor step_now(const StepInfo& info);                     // op by op
-  void clip_gradients(const optim::GradScaler* knows_norm);  // or null
-  [[nodiscard]] Batch to_device(const Batch& batch);         // as the step reads it: device and dtype
+  // ---- Evaluations (evaluate.cpp)
+  enum class Loop : std::uint8_t { validation, test, predict };
+  std::vector<Metrics> evaluation(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
+                                  std::vector<Tensors>* predictions = nullptr);
+  std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
+                                       std::vector<Tensors>* predictions);
+  double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
+  [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
+  [[nodiscard]] bool validation_due();         // after the batch that was just trained
+  void validate_in_fit();
+
+  // ---- One batch (step.cpp, capture.cpp)
+  train::StepResult step(const StepInfo& info);
+  train::StepResult step_now(const StepInfo& info);  // op by op
+  train::StepResult automatic_step(const StepInfo& info);
+  train::StepResult manual_step(const StepInfo& info);
+  [[nodiscard]] Batch to_device(const Batch& batch);  // as the step reads it: device and dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
+  void advance_plateaus(SchedulerConfig::Interval interval);
+  // A window of accumulate_grad_batches batches ends with the epoch at the latest. All three are about the next batch, or the one
+  // that is trained.
+  [[nodiscard]] bool window_opens() const { return batches_done % options.accumulate_grad_batches == 0; }
+  [[nodiscard]] bool window_closes() const {
+    return (batches_done + 1) % options.accumulate_grad_batches == 0 || batches_done + 1 >= batches;
+  }
+  [[nodiscard]] bool window_is_open() const { return !manual && !window_opens() && batches_done < batches; }
+
+  // ---- Optimizers of a step (optimizers.cpp)
+  Tensor optimizer_step(optim::Optimizer& optimizer, const Function<Tensor()>& closure);
+  void manual_backward(const Tensor& loss);
+  void clip_gradients(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
+  [[nodiscard]] optim::GradScaler* scaler() {
+    return precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
+  }
+  [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizers.front(); }
+  [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
 
   // ---- Hooks (callback.cpp): the one place that knows their order
   template <class... P, class... A>
@@ -64,35 +104,42 @@ struct Trainer::Run {
   BatchStart call_batch_start(const StepInfo& info);
   void call_epoch_end();
   void call_exception(const std::exception& error) noexcept;
-  void verify_callbacks();
+  void call_teardown(Stage stage, bool quietly);
+  void collect_callbacks();                    // the trainer's, and those that come by themselves
+  void add_callbacks_of(TrainModule& module);  // configure_callbacks
+  void verify_callbacks() const;
+  void attach_callbacks(Trainer* t);
 
   // ---- Files (checkpoint.cpp writes and reads, resume.cpp finds and takes over)
   void save(const std::string& path, WeightsOnly weights);
   void resume(const std::string& path);
   [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
   [[nodiscard]] std::string checkpoint_dir() const;
-  [[nodiscard]] bool checkpointing() const { return options.enable_checkpointing.value_or(true); }
+  [[nodiscard]] bool checkpointing() const {
+    return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
+  }
 
   [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
   [[nodiscard]] Device device_of(nn::Module* tree) const;  // of its parameters; the run's for a tree without any
-  [[nodiscard]] std::int64_t max_epochs() const;           // -1: no limit
-  void record_step();
 
   Trainer& trainer;
   TrainerOptions options;
-  std::vector<std::shared_ptr<Callback>> callbacks;  // the user's, the progress bar, checkpoints last
+  std::vector<std::shared_ptr<Callback>> own_callbacks;  // the user's, those that come by themselves, checkpoints last
+  std::vector<std::shared_ptr<Callback>> callbacks;      // the same and the module's, while one is fitted
   train::Precision precision;
   std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
   CaptureReport capture_report;
 
-  // Borrowed for the length of a stage; tree and optimizer are remembered after it.
+  // Borrowed for the length of a stage; tree and optimizers are remembered after it.
   TrainModule* active = nullptr;
+  Overrides overrides;  // of the module that is fitted
   nn::Module* tree = nullptr;
-  bool fitted = false;
-  std::shared_ptr<optim::Optimizer> optimizer;
+  bool fitted = false, manual = false;
+  std::vector<std::shared_ptr<optim::Optimizer>> optimizers;
+  std::vector<OptimizerHandle> handles;
   std::vector<SchedulerConfig> schedulers;
   data::DataLoader* train_loader = nullptr;
-  data::DataLoader* val_loader = nullptr;
+  std::vector<data::DataLoader*> val_loaders;
   Device device = Device::cpu();  // the parameters'
   bool in_fit = false;
   const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"
@@ -100,17 +147,30 @@ struct Trainer::Run {
 
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
   std::int64_t epoch = 0, global_step = 0, total_batches = 0;
-  std::int64_t batches_done = 0;  // in this epoch
-  data::LoaderState position;     // which ones: a loader without in_order gives them as they finish
-  std::int64_t batches = 0;       // an epoch has
-  bool epoch_finished = false;    // its end hooks are running
-  bool stop = false;
+  std::int64_t batches_done = 0;   // in this epoch
+  data::LoaderState position;      // which ones: a loader without in_order gives them as they finish
+  std::int64_t batches = 0;        // an epoch has
+  std::int64_t val_every = 0;      // batches between validations; 0: by time, or none
+  double last_validation = 0;      // end of it, or of set-up: seconds of the steady clock
+  std::int64_t validated_at = -1;  // total_batches when a validation last ended
+  // What is still to be done for the batch or the epoch that was just trained: a checkpoint is written by hooks that run in between,
+  // and a run that goes on from it begins with this.
+  enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
+  Due due = Due::nothing;
+  bool stop = false, told_minimum = false;
+  bool sanity = false;  // the check runs
   int stop_signal = 0;
   std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
+
+  // Of the step at hand
+  bool in_training_step = false;
+  const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
+  bool toggled = false;
 
   // Logging
   train::LogScope scope = train::LogScope::none;
   std::int64_t scope_batch_size = 1;
+  int eval_loaders = 1, eval_loader = -1;  // how many the evaluation has, and which it is at; -1: between them
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
@@ -128,4 +188,37 @@ class ModeGuard {
   std::vector<std::pair<nn::Module*, bool>> before_;
 };
 
+namespace train {
+
+// Sets what is true for the length of a stage, and takes it back however the stage ends.
+template <class Enter, class Leave>
+class Scope {
+ public:
+  Scope(Enter enter, Leave leave) : leave_(std::move(leave)) { enter(); }
+  ~Scope() { leave_(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  Leave leave_;
+};
+
+template <class T>
+class Restore {
+ public:
+  Restore(T& variable, T value) : variable_(variable), before_(std::exchange(variable, std::move(value))) {}
+  ~Restore() { variable_ = std::move(before_); }
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
+
+ private:
+  T& variable_;
+  T before_;
+};
+
+[[nodiscard]] double steady_seconds();
+// The fields on `device`; copies do not wait where they need not.
+[[nodiscard]] Batch move_batch(Batch batch, Device device);
+
+}  // namespace train
 }  // namespace levin

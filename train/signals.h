@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as a flag while a stage runs; see Note [Interrupts] in levin/train.h.
+// SIGINT and SIGTERM as a flag while a stage runs; see Note [Interrupts] in levin/train/trainer.h.
 #pragma once
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// One batch: forward, backward, and where a window of accumulation closes the optimizer's step.
 #include <algorithm>
 
 #include "levin/autograd.h"
@@ -6,71 +7,121 @@
 
 namespace levin {
 
+using train::Restore;
+
+StepOutput::StepOutput(NamedTensors outputs) : outputs_(std::move(outputs)) {
+  for (const auto& [name, t] : outputs_) {
+    if (name == "loss") loss_ = t;
+  }
+  if (!loss_.defined())
+    fail<ConfigError>("training_step: ", outputs_.size(),
+                      " outputs without a \"loss\"; name one so, or return {} for a batch that gives no gradient");
+}
+
+Batch train::move_batch(Batch batch, Device device) {
+  for (Tensor& t : batch.fields) {
+    if (t.defined() && t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
+  }
+  return batch;
+}
+
 Batch Trainer::Run::to_device(const Batch& batch) {
-  Batch moved = precision.inputs(batch, device);
+  Batch moved = active->transfer_batch_to_device(active->on_before_batch_transfer(batch), device);
+  moved = active->on_after_batch_transfer(precision.inputs(std::move(moved), device));
   return capture ? capture->admit(std::move(moved)) : moved;
 }
 
-Tensor Trainer::Run::step(const StepInfo& info) {
-  const Tensor loss = capture ? capture->step(*this, info) : step_now(info);
-  ++global_step;
-  return loss;
+train::StepResult Trainer::Run::step(const StepInfo& info) {
+  const Restore inside(in_training_step, true);
+  return capture ? capture->step(*this, info) : step_now(info);
 }
 
-// Reads top to bottom. Gradients are cleared behind the forward pass, so that what the step before left can be looked at until
-// then. The optimizer calls the closure: once, or as often as it likes (LBFGS). With a loss scale a step whose gradients are
-// not finite is skipped on the device; the host does not know.
-Tensor Trainer::Run::step_now(const StepInfo& info) {
-  optim::GradScaler* const scaler = precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
-  if (scaler) scaler->forget();  // what an exception left open
-  const auto closure = [&] {
-    const Tensor loss = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
-    if (!loss.defined() || loss.numel() != 1)
-      fail<ShapeError>("fit: the training step returned ", loss.defined() ? text(loss) : "an undefined tensor",
-                       ", expected the loss as one element");
-    call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, *optimizer);
-    optimizer->zero_grad();
-    const Tensor scaled = scaler ? loss.to(DType::f32) * scaler->scale(loss.device()) : loss;
+train::StepResult Trainer::Run::step_now(const StepInfo& info) {
+  return manual ? manual_step(info) : automatic_step(info);
+}
+
+// Reads top to bottom. Gradients are cleared behind the forward pass of a window's first batch, so that what the step before left
+// can be looked at until then. The optimizer calls the closure: once, or as often as it likes (LBFGS). With a loss scale a step
+// whose gradients are not finite is skipped on the device; the host does not know.
+train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
+  const std::int64_t window = options.accumulate_grad_batches;
+  const bool opens = window_opens(), closes = window_closes();
+  if (scaler() && opens) scaler()->forget();  // what an exception left open
+  train::StepResult result;
+  bool ran = false;
+  const Function<Tensor()> closure = [&] {
+    ran = true;
+    const StepOutput output = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
+    if (output.loss().defined() && output.loss().numel() != 1)
+      fail<ShapeError>("fit: the training step returned ", text(output.loss()), ", expected the loss as one element");
+    const Tensor loss =
+        window > 1 && output.loss().defined() ? output.loss() / static_cast<double>(window) : output.loss();
+    if (opens) {
+      call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, optimizer());
+      active->optimizer_zero_grad(info.epoch, info.batch_idx, optimizer());
+    }
+    result = {};
+    if (!loss.defined()) {
+      warn("W-TRAIN-NO-LOSS", WarningCategory::user,
+           "fit: training_step returned nothing; such batches add no gradient");
+      return Tensor();
+    }
+    const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
     call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
     backward(scaled);
     call_in_step("on_after_backward", &Hooks::on_after_backward);
-    if (scaler)
-      scaler->unscale_(*optimizer);
-    else
-      optimizer->gather_gradients();
-    const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, *optimizer);
-    clip_gradients(touched ? nullptr : scaler);
+    result.loss = loss.detach();
+    for (const auto& [name, t] : output.outputs()) {
+      if (name != "loss") result.outputs.emplace_back(name, t.detach());
+    }
     return loss;
   };
-  if (!scaler) return optimizer->step(closure).detach();
-  const Tensor loss = closure();
-  scaler->step(*optimizer);
-  scaler->update();
-  trainer.log("amp/skipped_steps", scaler->skipped(), {.on_step = true, .on_epoch = false});
-  return loss.detach();
+  if (!closes) {
+    (void)closure();
+    return result;
+  }
+  active->optimizer_step(info.epoch, info.batch_idx, handles.front(), closure);
+  if (!ran)
+    fail<StateError>(
+        "fit: the module's optimizer_step did not run the closure, which holds forward and backward; call it, or "
+        "optimizer.step(closure)");
+  return result;
 }
 
-void Trainer::Run::clip_gradients(const optim::GradScaler* knows_norm) {
-  const double limit = options.gradient_clip_val.value_or(0);
-  if (limit <= 0) return;
-  if (options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::norm) {
-    const optim::Parameters parameters = optimizer->parameters();
-    const bool any =
-        std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
-    if (!any) return;
-    if (knows_norm)
-      optim::clip_grads_with_norm_(parameters, limit, knows_norm->grad_norm(*optimizer));
-    else
-      optim::clip_grad_norm_(parameters, limit);
-  } else {
-    optim::clip_grad_value_(optimizer->parameters(), limit);
+train::StepResult Trainer::Run::manual_step(const StepInfo& info) {
+  const StepOutput output = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
+  train::StepResult result;
+  if (output.loss().defined()) result.loss = output.loss().detach();
+  for (const auto& [name, t] : output.outputs()) {
+    if (name != "loss") result.outputs.emplace_back(name, t.detach());
   }
+  return result;
 }
 
 void Trainer::Run::advance_schedulers(SchedulerConfig::Interval interval) {
   const std::int64_t count = interval == SchedulerConfig::Interval::step ? global_step : epoch + 1;
   for (const SchedulerConfig& s : schedulers) {
-    if (s.interval == interval && count % s.frequency == 0) s.scheduler->step();
+    if (!s.scheduler->needs_metric() && s.interval == interval && count % s.frequency == 0) s.scheduler->step();
+  }
+}
+
+void Trainer::Run::advance_plateaus(SchedulerConfig::Interval interval) {
+  if (manual) return;
+  const std::int64_t count = interval == SchedulerConfig::Interval::step ? global_step : epoch + 1;
+  for (const SchedulerConfig& s : schedulers) {
+    if (!s.scheduler->needs_metric() || s.interval != interval || count % s.frequency != 0) continue;
+    const Metrics known = trainer.callback_metrics();
+    const auto it = std::find_if(known.begin(), known.end(), [&](const auto& m) { return m.first == s.monitor; });
+    if (it != known.end()) {
+      s.scheduler->step(it->second);
+      continue;
+    }
+    std::string names;
+    for (const auto& [name, value] : known) names += (names.empty() ? "" : ", ") + name;
+    const std::string what = "fit: a plateau schedule monitors \"" + s.monitor +
+                             "\", which was not logged; known are: " + (names.empty() ? "none" : names);
+    if (s.strict) fail<ConfigError>(what, "; log it, or set strict = false");
+    warn("W-TRAIN-PLATEAU", WarningCategory::runtime, what + "; the learning rate stays");
   }
 }
 

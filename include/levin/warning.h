@@ -10,8 +10,8 @@
 
 namespace levin {
 
-// `possible_user` may be a false alarm.
-enum class WarningCategory : std::uint8_t { possible_user, user, deprecated, runtime };
+// `possible_user` may be a false alarm; `info` tells what was decided.
+enum class WarningCategory : std::uint8_t { possible_user, user, deprecated, runtime, info };
 struct Warning {
   std::string id;  // "W-TRAIN-EPOCHS"
   WarningCategory category = WarningCategory::user;

@@ -65,7 +65,7 @@ constexpr Face kFaces[] = {
 constexpr string_view kPublicStd[] = {
     "array",       "atomic", "bit",         "compare",  "concepts",        "cstddef", "cstdint",   "initializer_list",
     "iosfwd",      "limits", "memory",      "optional", "source_location", "span",    "stdexcept", "string",
-    "string_view", "tuple",  "type_traits", "utility",  "vector",
+    "string_view", "tuple",  "type_traits", "typeinfo", "utility",         "vector",
 };
 
 constexpr string_view kStd[] = {

@@ -27,6 +27,8 @@ struct Masters;  // optim/masters.h: between masters and the model
 // or resumed has the same bits, on every device.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
+enum class SetToNone : bool { no, yes };
+
 // The base of all. A parameter without a gradient is left as it is. Parameters are floats (LBFGS: f32 or f64), dense, each
 // belongs to one group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option
 // out of range, is a ConfigError when the group is added. For f16 and bf16 all arithmetic and state is f32.
@@ -46,7 +48,9 @@ class LEVIN_API Optimizer {
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
-  void zero_grad();  // gradients become undefined, those of masters too
+  // Gradients become undefined, those of masters too: their parameters are then left as they are, where a gradient of 0 still moves
+  // them by momentum and weight decay. With SetToNone::no those that are there are filled with 0.
+  void zero_grad(SetToNone set_to_none = SetToNone::yes);
 
   // f32 master weights for f16 and bf16 parameters: from now on the optimizer updates f32 copies, which parameters() names
   // in their place (same names and owners), and each step rounds them into the model's. So small updates add up, and

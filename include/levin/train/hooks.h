@@ -1,0 +1,139 @@
+// The points of a run at which a module or a callback may act.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/data.h"
+#include "levin/optim.h"
+#include "levin/serialize.h"
+#include "levin/tensor.h"
+
+namespace levin {
+
+class Trainer;
+
+// What a run is about: one of the four calls.
+enum class Stage : std::uint8_t { fit, validate, test, predict };
+
+// What a hook may read about the batch at hand.
+struct StepInfo {
+  std::int64_t epoch = 0;           // index of the epoch, from 0
+  std::int64_t batch_idx = 0;       // index of the batch in the epoch, from 0
+  std::int64_t dataloader_idx = 0;  // of several loaders of an evaluation
+  std::int64_t global_step = 0;     // completed optimizer steps
+  const Batch* batch = nullptr;     // lives during the call
+  // What the step returned, detached: its loss divided by accumulate_grad_batches, and whatever else it gave. Undefined before
+  // the forward pass and in evaluation. A captured step writes the next loss to the same memory (and its batch to that of the
+  // batch): clone() what is kept.
+  Tensor loss;
+  NamedTensors outputs;
+};
+enum class BatchStart : std::uint8_t { proceed, skip_epoch };
+
+// What a callback or a module keeps in a checkpoint.
+struct CallbackState {
+  Metadata values;
+  NamedTensors tensors;
+};
+// A checkpoint as it is written or was read, for those who want to change it: the weights under their own names, and the state of
+// the one who is asked.
+struct CheckpointContent {
+  NamedTensors weights;
+  CallbackState state;
+};
+
+// Callbacks come first, in their order, then the module; only on_train_epoch_end of callbacks that act on a finished epoch
+// (early stopping, checkpoints) follows the module's.
+//   fit:   setup, on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
+//          epochs, on_train_end, on_fit_end, teardown
+//   epoch: on_train_epoch_start, batches, on_train_epoch_end
+//   batch: on_train_batch_start, training_step, [on_before_zero_grad, gradients cleared], on_before_backward, backward,
+//          on_after_backward, [on_before_optimizer_step, clipping, optimizer step, schedulers], on_train_batch_end,
+//          [validation]
+//   validation, test, predict: on_*_start, on_*_epoch_start, per batch [on_*_batch_start, step, on_*_batch_end],
+//          on_*_epoch_end, on_*_end
+// In brackets: where it is due. With accumulation gradients are cleared in the first batch of a window, and the optimizer steps
+// in the last.
+//
+// The four between training_step and the optimizer's step belong to the step itself: one that is overridden keeps the step
+// from being captured (TrainerOptions::capture).
+class LEVIN_API Hooks {
+ public:
+  virtual ~Hooks() = default;
+  virtual void setup(Stage) {}
+  virtual void teardown(Stage) {}  // also after an exception
+  virtual void on_fit_start() {}
+  virtual void on_fit_end() {}
+  virtual void on_sanity_check_start() {}
+  virtual void on_sanity_check_end() {}
+  virtual void on_train_start() {}
+  virtual void on_train_end() {}
+  virtual void on_train_epoch_start() {}
+  virtual void on_train_epoch_end() {}
+  // skip_epoch: this batch is not trained, no later one is loaded, and no validation runs in this epoch.
+  virtual BatchStart on_train_batch_start(const StepInfo&) { return BatchStart::proceed; }
+  virtual void on_train_batch_end(const StepInfo&) {}
+  virtual void on_validation_start() {}
+  virtual void on_validation_end() {}
+  virtual void on_validation_epoch_start() {}
+  virtual void on_validation_epoch_end() {}
+  virtual void on_validation_batch_start(const StepInfo&) {}
+  virtual void on_validation_batch_end(const StepInfo&) {}
+  virtual void on_test_start() {}
+  virtual void on_test_end() {}
+  virtual void on_test_epoch_start() {}
+  virtual void on_test_epoch_end() {}
+  virtual void on_test_batch_start(const StepInfo&) {}
+  virtual void on_test_batch_end(const StepInfo&) {}
+  virtual void on_predict_start() {}
+  virtual void on_predict_end() {}
+  virtual void on_predict_epoch_start() {}
+  virtual void on_predict_epoch_end() {}
+  virtual void on_predict_batch_start(const StepInfo&) {}
+  virtual void on_predict_batch_end(const StepInfo&) {}
+  // The weights and this object's state, about to be written; just read, before anything of the run changes. What is changed in
+  // `content` is what the file, or the run, gets.
+  virtual void on_save_checkpoint(CheckpointContent& /*content*/) {}
+  virtual void on_load_checkpoint(CheckpointContent& /*content*/) {}
+  // What fit, validate, test or predict is about to rethrow; an interrupt too. What it throws itself is lost.
+  virtual void on_exception(const std::exception&) {}
+
+ private:
+  friend class Trainer;
+  // The hooks inside of a step. They can be overridden and not called: a default body that runs says that nobody overrides it.
+  virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
+  // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
+  virtual void on_before_backward(const Tensor& /*loss*/) { not_provided(); }
+  virtual void on_after_backward() { not_provided(); }
+  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }  // true gradients, not clipped yet
+  static void not_provided() noexcept;
+};
+
+// Something that watches or steers a run from outside the module.
+class LEVIN_API Callback : public Hooks {
+ public:
+  // Names the state in a checkpoint; callbacks with state need one of their own. Empty: no state.
+  [[nodiscard]] virtual std::string state_key() const { return {}; }
+  [[nodiscard]] virtual CallbackState state() const { return {}; }
+  // Called before anything else of the run changes. Throw for a state that does not fit: fit then rethrows and changes
+  // nothing; callbacks that were given theirs already, and this one, get back what state() told before.
+  virtual void load_state(const CallbackState&) {}
+  // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
+  [[nodiscard]] virtual bool after_module() const { return false; }
+
+  // The trainer while attached. Throws StateError outside.
+  [[nodiscard]] Trainer& trainer() const;
+  [[nodiscard]] bool attached() const { return trainer_ != nullptr; }
+
+ private:
+  friend class Trainer;
+  Trainer* trainer_ = nullptr;
+};
+
+}  // namespace levin

@@ -1,0 +1,178 @@
+// TrainModule: a module that knows how it is trained.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "levin/data.h"
+#include "levin/function.h"
+#include "levin/nn/module.h"
+#include "levin/optim.h"
+#include "levin/train/hooks.h"
+#include "levin/train/options.h"
+
+namespace levin {
+
+class OptimizerHandle;
+
+struct LogOptions {
+  bool prog_bar = false;                        // show it in the progress bar
+  std::optional<bool> on_step = {};             // a value every log_every_n_steps; default: in training batches
+  std::optional<bool> on_epoch = {};            // the batch-size-weighted mean; default: everywhere else
+  std::optional<std::int64_t> batch_size = {};  // default: size(0) of the batch's first tensor
+  bool add_dataloader_idx = true;               // of several loaders of an evaluation: name/dataloader_idx_k
+};
+
+// What a training step gives: the loss, one element; the loss among other tensors for callbacks, as "loss"; or nothing, {}: then
+// the batch adds no gradient.
+class LEVIN_API StepOutput {
+ public:
+  StepOutput() = default;
+  StepOutput(Tensor loss) : loss_(std::move(loss)) {}
+  StepOutput(NamedTensors outputs);  // throws ConfigError without a "loss"
+  [[nodiscard]] const Tensor& loss() const { return loss_; }  // undefined: nothing was returned
+  [[nodiscard]] const NamedTensors& outputs() const { return outputs_; }
+
+ private:
+  Tensor loss_;
+  NamedTensors outputs_;
+};
+
+// When a schedule of the learning rate moves: after every `frequency` optimizer steps, or in the last batch of every `frequency`
+// epochs. A plateau schedule looks at `monitor` and moves when that is known: at the end of an epoch, or of a validation.
+struct SchedulerConfig {
+  std::shared_ptr<optim::Scheduler> scheduler;
+  enum class Interval : std::uint8_t { epoch, step } interval = Interval::epoch;
+  std::int64_t frequency = 1;
+  std::string monitor{};
+  bool strict = true;  // a monitor that was not logged is a ConfigError; false: a warning, and no move
+  std::string name{};  // in LearningRateMonitor
+};
+// Manual optimization may have several optimizers.
+struct OptimizerConfig {
+  std::vector<std::shared_ptr<optim::Optimizer>> optimizers{};
+  std::vector<SchedulerConfig> schedulers{};
+};
+
+// Which of the virtual functions below a module overrides.
+struct Overrides {
+  bool training_step = false, validation_step = false, test_step = false, predict_step = false;
+  bool configure_optimizers = false, optimizer_step = false, optimizer_zero_grad = false;
+  bool configure_gradient_clipping = false;
+};
+
+// The base of modules that the trainer's long door takes; derive from TrainModuleOf. Its parameters are those of the module tree
+// below it.
+//
+//   struct Net : TrainModuleOf<Net> {
+//     using TrainModuleOf::TrainModuleOf;
+//     nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+//     StepOutput training_step(const Batch& b, std::int64_t) override { return mse_loss(fc(b[0]), b[1]); }
+//     OptimizerConfig configure_optimizers() override {
+//       return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
+//     }
+//   };
+class LEVIN_API TrainModule : public nn::Module, public Hooks {
+ public:
+  using Module::Module;
+
+  // ---- Steps. Called in training mode; in the others' case in eval mode without recording, where they log what they find.
+  [[nodiscard]] virtual StepOutput training_step(const Batch& batch, std::int64_t batch_idx);
+  virtual void validation_step(const Batch& batch, std::int64_t batch_idx, std::int64_t dataloader_idx);
+  virtual void test_step(const Batch& batch, std::int64_t batch_idx, std::int64_t dataloader_idx);
+  // Default: the module called with the batch's first field.
+  [[nodiscard]] virtual Tensor predict_step(const Batch& batch, std::int64_t batch_idx, std::int64_t dataloader_idx);
+
+  // ---- Set-up
+  [[nodiscard]] virtual OptimizerConfig configure_optimizers();
+  // More callbacks; one replaces those of the trainer that have its type.
+  [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
+
+  // ---- Batches on their way to the device
+  [[nodiscard]] virtual Batch on_before_batch_transfer(Batch batch) { return batch; }
+  [[nodiscard]] virtual Batch transfer_batch_to_device(Batch batch, Device device);
+  [[nodiscard]] virtual Batch on_after_batch_transfer(Batch batch) { return batch; }
+
+  // ---- Automatic optimization, and what of it can be done otherwise
+  // False: training_step calls manual_backward, and steps and clears the optimizers() itself; nothing is divided, clipped, cleared
+  // or scheduled for it.
+  [[nodiscard]] virtual bool automatic_optimization() const { return true; }
+  // Has to run the closure (forward, backward), which it may do by optimizer.step(closure).
+  virtual void optimizer_step(std::int64_t epoch, std::int64_t batch_idx, OptimizerHandle& optimizer,
+                              const Function<Tensor()>& closure);
+  virtual void optimizer_zero_grad(std::int64_t epoch, std::int64_t batch_idx, optim::Optimizer& optimizer);
+  // Before a validation in fit, outside of an open window: gradients take no memory then.
+  virtual void on_validation_model_zero_grad();
+  virtual void configure_gradient_clipping(optim::Optimizer& optimizer, std::optional<double> gradient_clip_val,
+                                           std::optional<ClipAlgorithm> gradient_clip_algorithm);
+  // Clips by `value` and `algorithm` (norm when unset); nothing for an unset or 0 value. Throws ConfigError when the trainer was told
+  // another value.
+  void clip_gradients(optim::Optimizer& optimizer, std::optional<double> gradient_clip_val,
+                      std::optional<ClipAlgorithm> gradient_clip_algorithm = {});
+  // The optimizers that configure_optimizers returned, in its order. Throws StateError outside of fit.
+  [[nodiscard]] std::span<OptimizerHandle> optimizers();
+  // backward(loss) with the run's loss scale. Throws StateError outside of a training step, and with automatic optimization.
+  void manual_backward(const Tensor& loss);
+
+  [[nodiscard]] Trainer& trainer() const;  // throws StateError outside of a run
+  void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
+  void log(std::string_view name, double value, const LogOptions& options = {});
+
+ private:
+  friend class Trainer;
+  template <class, class>
+  friend class TrainModuleOf;
+  [[nodiscard]] virtual Overrides overrides() const = 0;
+  [[nodiscard]] virtual Tensor call(const Batch& batch) = 0;
+  [[noreturn]] void fail_not_named(const char* named) const;
+  [[noreturn]] static void fail_not_callable();
+  // The tree whose mode, buffers and generators are the run's; null for bare tensors.
+  [[nodiscard]] virtual nn::Module* tree() { return this; }
+  Trainer* trainer_ = nullptr;
+};
+
+// Tells the trainer which functions of Derived are its own, so that it can say before a run what is missing. A struct derived from
+// such a module names itself again: struct Deeper : TrainModuleOf<Deeper, Net>. One that does not is a ConfigError when it meets
+// the trainer. The functions are public and not overloaded.
+template <class Derived, class Base = TrainModule>
+class TrainModuleOf : public Base {
+ public:
+  using Base::Base;
+
+ private:
+  template <class A, class B>
+  static constexpr bool differ = !std::is_same_v<A, B>;
+  [[nodiscard]] Overrides overrides() const override {
+    if (typeid(*this) != typeid(Derived)) this->fail_not_named(typeid(Derived).name());
+    using D = Derived;
+    using T = TrainModule;
+    return {.training_step = differ<decltype(&D::training_step), decltype(&T::training_step)>,
+            .validation_step = differ<decltype(&D::validation_step), decltype(&T::validation_step)>,
+            .test_step = differ<decltype(&D::test_step), decltype(&T::test_step)>,
+            .predict_step = differ<decltype(&D::predict_step), decltype(&T::predict_step)>,
+            .configure_optimizers = differ<decltype(&D::configure_optimizers), decltype(&T::configure_optimizers)>,
+            .optimizer_step = differ<decltype(&D::optimizer_step), decltype(&T::optimizer_step)>,
+            .optimizer_zero_grad = differ<decltype(&D::optimizer_zero_grad), decltype(&T::optimizer_zero_grad)>,
+            .configure_gradient_clipping =
+                differ<decltype(&D::configure_gradient_clipping), decltype(&T::configure_gradient_clipping)>};
+  }
+  [[nodiscard]] Tensor call(const Batch& batch) override {
+    if constexpr (requires(Derived& d, const Tensor& x) {
+                    { d(x) } -> std::convertible_to<Tensor>;
+                  })
+      return static_cast<Derived&>(*this)(batch[0]);
+    else
+      TrainModule::fail_not_callable();
+  }
+};
+
+}  // namespace levin

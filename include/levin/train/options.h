@@ -1,0 +1,122 @@
+// What a Trainer is told: limits, intervals, precision, clipping.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levin/export.h"
+#include "levin/optim.h"
+#include "levin/train/hooks.h"
+
+namespace levin {
+
+// A count of batches or a fraction of them: Portion(1) is one batch, Portion(1.0) all of them.
+class LEVIN_API Portion {
+ public:
+  template <std::integral I>
+  Portion(I count) : count_(static_cast<std::int64_t>(count)) {}
+  Portion(double fraction);  // above 1 an integral value is a count
+  [[nodiscard]] bool is_fraction() const { return is_fraction_; }
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  [[nodiscard]] double fraction() const { return fraction_; }
+  // How many of n batches: min(count, n) or floor(n fraction). Throws ConfigError naming `option` when it is out of range or a
+  // fraction above 0 gives none.
+  [[nodiscard]] std::int64_t of(std::int64_t n, std::string_view option) const;
+  [[nodiscard]] bool is_zero() const { return is_fraction_ ? fraction_ == 0 : count_ == 0; }
+  friend bool operator==(const Portion&, const Portion&) = default;  // 1 and 1.0 differ
+
+ private:
+  std::int64_t count_ = 0;
+  double fraction_ = 0;
+  bool is_fraction_ = false;
+};
+
+// A length of time: of std::chrono, as "DD:HH:MM:SS" (two digits in the last three, as "00:12:00:00"), or by its parts.
+class LEVIN_API Duration {
+ public:
+  struct Parts {
+    double weeks = 0, days = 0, hours = 0, minutes = 0, seconds = 0, milliseconds = 0;
+  };
+  template <class D>
+  requires requires(D d) { d.count(); D::period::den; }
+  Duration(D d)
+      : seconds_(static_cast<double>(d.count()) * static_cast<double>(D::period::num) /
+                 static_cast<double>(D::period::den)) {}
+  Duration(const Parts& parts);
+  Duration(std::string_view text);  // throws ConfigError for another form
+  Duration(const char* text) : Duration(std::string_view(text)) {}
+  Duration(const std::string& text) : Duration(std::string_view(text)) {}
+  [[nodiscard]] double seconds() const { return seconds_; }
+
+ private:
+  double seconds_ = 0;
+};
+
+// When validation is due: after so many batches, a fraction of the epoch's, or so much time.
+class LEVIN_API ValidationInterval {
+ public:
+  template <std::integral I>
+  ValidationInterval(I batches) : portion_(batches) {}
+  ValidationInterval(double fraction) : portion_(fraction) {}
+  ValidationInterval(Portion portion) : portion_(portion) {}
+  template <class D>
+  requires std::constructible_from<Duration, D> ValidationInterval(const D& duration)
+      : time_(Duration(duration)) {}
+  [[nodiscard]] const Portion& portion() const { return portion_; }
+  [[nodiscard]] const std::optional<Duration>& time() const { return time_; }
+
+ private:
+  Portion portion_{1.0};
+  std::optional<Duration> time_;
+};
+
+enum class ClipAlgorithm : std::uint8_t { norm, value };
+// What step-interval schedules do for a step that the loss scale skipped. hold reads the verdict from the device: a wait a step.
+enum class OnSkippedStep : std::uint8_t { advance, hold };
+// step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
+enum class Capture : std::uint8_t { off, step };
+
+struct TrainerOptions {
+  std::vector<std::shared_ptr<Callback>> callbacks{};
+
+  // ---- Limits. -1: none. What ends a run first counts; a minimum holds back stop requests, never a maximum.
+  int fast_dev_run = 0;                      // N batches of everything, once; no files are written; true is 1
+  std::optional<std::int64_t> max_epochs{};  // unset: 1000, or no limit when max_steps or max_time is set
+  std::optional<std::int64_t> min_epochs{};
+  std::int64_t max_steps = -1;  // completed optimizer steps
+  std::optional<std::int64_t> min_steps{};
+  std::optional<Duration> max_time{};  // of training
+  // Unset: all. 0 switches the loop off.
+  std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
+  std::optional<Portion> overfit_batches{};  // sets the limits of training and validation, and nothing is shuffled
+
+  // ---- Validation
+  std::optional<ValidationInterval> val_check_interval{};    // unset: 1.0, at the end of each epoch
+  std::optional<std::int64_t> check_val_every_n_epoch{1};    // nullopt: batches are counted over all epochs
+  std::optional<std::int64_t> num_sanity_val_steps{};        // batches before training starts: unset 2, -1 all, 0 off
+
+  std::int64_t log_every_n_steps = 50;        // 0: never
+  std::int64_t accumulate_grad_batches = 1;   // batches an optimizer step; the loss of each is divided by it
+  std::optional<double> gradient_clip_val{};  // unset or 0: off
+  std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
+  std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
+  bool inference_mode = true;                                         // of evaluations; false: NoGrad, which can be left inside
+  // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
+  // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
+  // optimizer works on f32 copies. Read by the constructor.
+  std::string precision{};
+  std::string amp_level{};                                // the same by Apex' names: O0, O1, O2, O3
+  std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
+  OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
+  Capture capture = Capture::off;
+  bool detect_anomaly = false;
+  std::string default_root_dir{};  // default: the current directory
+  bool handle_signals = true;
+};
+
+}  // namespace levin

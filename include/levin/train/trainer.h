@@ -1,0 +1,189 @@
+// Trainer: one loop over epochs and batches, hooks around it, checkpoints that continue the bit-identical run.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levin/data.h"
+#include "levin/function.h"
+#include "levin/nn/module.h"
+#include "levin/optim.h"
+#include "levin/tensor.h"
+#include "levin/train/hooks.h"
+#include "levin/train/metrics.h"
+#include "levin/train/module.h"
+#include "levin/train/options.h"
+
+namespace levin {
+
+// Loaders that outlive the call: none, one, or several for an evaluation.
+class LEVIN_API LoaderRefs {
+ public:
+  LoaderRefs() = default;
+  LoaderRefs(data::DataLoader& one) : all_{&one} {}
+  LoaderRefs(data::DataLoader* one);  // null: none
+  LoaderRefs(std::initializer_list<data::DataLoader*> all);
+  [[nodiscard]] const std::vector<data::DataLoader*>& all() const { return all_; }
+  [[nodiscard]] bool empty() const { return all_.empty(); }
+
+ private:
+  std::vector<data::DataLoader*> all_;
+};
+
+struct FitOptions {
+  LoaderRefs train{};
+  LoaderRefs val{};
+  std::string ckpt_path{};  // a file, or "last"
+};
+struct StepOptions {
+  std::vector<SchedulerConfig> schedulers{};
+  std::string ckpt_path{};
+};
+
+enum class WeightsOnly : bool { no, yes };
+enum class SyncGrad : bool { no, yes };
+
+// Parameters of all other optimizers do not require gradients while it lives; afterwards all flags are what they were. Nothing with one optimizer.
+class LEVIN_API ToggledModel {
+ public:
+  ToggledModel(ToggledModel&&) noexcept;
+  ToggledModel& operator=(ToggledModel&&) = delete;
+  ~ToggledModel();
+
+ private:
+  friend class OptimizerHandle;
+  struct State;
+  explicit ToggledModel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// An optimizer of a running fit, with the run's precision: steps go through its loss scale and are counted.
+class LEVIN_API OptimizerHandle {
+ public:
+  // The closure (forward, backward), where one is given, and the update. Every call counts in global_step() with manual
+  // optimization. Returns what the closure returned.
+  void step();
+  Tensor step(const Function<Tensor()>& closure);
+  void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
+  [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
+  // For a step that trains this optimizer's part of the model alone. Parameters that were frozen stay so, those of two
+  // optimizers go with this one. `sync_grad` = no also keeps gradients from being reduced over ranks. Throws StateError while
+  // another one lives.
+  [[nodiscard]] ToggledModel toggle_model(SyncGrad sync_grad = SyncGrad::yes);
+
+ private:
+  friend class Trainer;
+  OptimizerHandle(Trainer* trainer, optim::Optimizer* optimizer) : trainer_(trainer), optimizer_(optimizer) {}
+  Trainer* trainer_;
+  optim::Optimizer* optimizer_;
+};
+
+// Note [Interrupts]
+// While a stage runs, SIGINT and SIGTERM only set a flag. It is noticed between batches: the run saves `last` where
+// checkpointing is on and throws InterruptedError; stop_signal() then tells the number, with which programs exit (128 +
+// signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but
+// for those with handle_signals = false.
+class LEVIN_API Trainer {
+ public:
+  // Throws ConfigError for options out of range or in contradiction.
+  explicit Trainer(TrainerOptions options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Trains until max_epochs, max_steps, max_time or a granted stop request. A second fit goes on from the counters (raise
+  // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
+  // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
+  // throws.
+  void fit(TrainModule& module, const FitOptions& loaders);
+  // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
+  // "train_loss".
+  void fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
+           const StepOptions& options = {});
+
+  // One pass over each loader in eval mode without recording; the metrics that the module logged, loader by loader: of several,
+  // names end in "/dataloader_idx_0" and so on.
+  std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders);
+  std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders);
+  // What predict_step gave for each batch, loader by loader.
+  [[nodiscard]] std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders);
+  // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
+  // is restored. The module is the last fit's (throws StateError before one) or the one given.
+  [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
+  [[nodiscard]] double evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
+
+  // Counters. During epoch k current_epoch() is k; afterwards it is the number of completed epochs.
+  [[nodiscard]] std::int64_t global_step() const;
+  [[nodiscard]] std::int64_t current_epoch() const;
+  [[nodiscard]] std::int64_t batch_idx() const;        // -1 before the first batch of an epoch
+  [[nodiscard]] std::int64_t total_batch_idx() const;  // batches trained in all epochs
+  [[nodiscard]] std::int64_t batches_per_epoch() const;
+  [[nodiscard]] bool is_last_batch() const;
+  // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
+  // an accumulation schedule is active.
+  [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
+  // What the run is doing: its stage, and whether that is the sanity check or a validation inside fit.
+  [[nodiscard]] bool sanity_checking() const;
+  [[nodiscard]] bool validation_enabled() const;  // in fit: there are loaders, a step and a limit above 0
+  // True when the checks of a finished epoch (early stopping, checkpoints) belong to its end, not to the end of a validation:
+  // val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1.
+  [[nodiscard]] bool validates_once_an_epoch() const;
+
+  // Optimizer steps that did nothing because a gradient was not finite, since the scaler was made. Waits for the device.
+  [[nodiscard]] std::int64_t skipped_steps() const;
+  // What became of TrainerOptions::capture in the running or last fit. What prevents it is told in a warning as well, and the
+  // steps run one by one: a hook of the step that is overridden, accumulation, manual optimization, a wait for the device
+  // (item(), printing), a value of the host that is logged in the step, a device that records nothing, no memory for a record; of
+  // more than eight shapes of batch the others run one by one. While steps are replayed, training_step is not called: what it does
+  // beside ops on tensors, and what hooks on gradients do, happens once. A step is recorded again after parameters were frozen or
+  // thawed, a module changed its mode, clipping was changed, or the optimizer got a state, a group or its first momentum.
+  struct CaptureReport {
+    std::int64_t recorded = 0;  // graphs: one a shape of batch
+    std::int64_t replayed = 0;  // steps
+    std::string prevented_by{};
+  };
+  [[nodiscard]] CaptureReport capture_report() const;
+
+  // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
+  void request_stop();
+  [[nodiscard]] bool stop_requested() const;
+  [[nodiscard]] int stop_signal() const;  // 0: none
+
+  // Keeps `value` (one element, detached) for the step's record and the epoch's mean. It stays on its device and is
+  // read when a record is written. Throws ShapeError for more than one element, StateError outside of a hook or step,
+  // ConfigError for one name with two sets of options.
+  void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
+  void log(std::string_view name, double value, const LogOptions& options = {});
+  [[nodiscard]] Metrics callback_metrics();  // the newest of each name; waits for the device
+  [[nodiscard]] Metrics progress_metrics();  // those logged with prog_bar
+  [[nodiscard]] const std::vector<LogRecord>& history() const;
+
+  // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
+  // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
+  // never a file that another process may be writing. Throws FileError, StateError before a fit.
+  void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
+
+  [[nodiscard]] TrainerOptions& options();
+  [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit went on from; empty: none
+  [[nodiscard]] nn::Module* module() const;               // the tree of the running or last fit; null for bare tensors
+  [[nodiscard]] optim::Optimizer* optimizer() const;      // the first one
+  [[nodiscard]] std::span<OptimizerHandle> optimizers();  // throws StateError outside of fit
+  [[nodiscard]] std::vector<SchedulerConfig>& schedulers();  // of the running fit; a callback may replace them between steps
+  [[nodiscard]] data::DataLoader* train_loader() const;      // of the running fit
+  [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+
+  struct Run;  // internal (train/run.h)
+
+ private:
+  friend class TrainModule;
+  friend class OptimizerHandle;
+  std::unique_ptr<Run> run_;
+};
+
+}  // namespace levin

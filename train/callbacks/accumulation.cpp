@@ -1,0 +1,34 @@
+#include <algorithm>
+
+#include "levin/train.h"
+
+namespace levin {
+
+GradientAccumulationScheduler::GradientAccumulationScheduler(
+    std::vector<std::pair<std::int64_t, std::int64_t>> scheduling)
+    : scheduling_(std::move(scheduling)) {
+  if (scheduling_.empty()) fail<ConfigError>("GradientAccumulationScheduler: no epochs; give {{epoch, batches}, ...}");
+  std::sort(scheduling_.begin(), scheduling_.end());
+  for (std::size_t i = 0; i < scheduling_.size(); ++i) {
+    const auto& [epoch, batches] = scheduling_[i];
+    if (epoch < 0 || batches < 1)
+      fail<ConfigError>("GradientAccumulationScheduler: epoch ", epoch, " has ", batches,
+                        " batches, expected an epoch of 0 or more and 1 batch or more");
+    if (i > 0 && scheduling_[i - 1].first == epoch)
+      fail<ConfigError>("GradientAccumulationScheduler: epoch ", epoch, " is given twice");
+  }
+}
+
+std::int64_t GradientAccumulationScheduler::factor(std::int64_t epoch) const {
+  std::int64_t now = 1;
+  for (const auto& [from, batches] : scheduling_) {
+    if (from <= epoch) now = batches;
+  }
+  return now;
+}
+
+void GradientAccumulationScheduler::on_train_epoch_start() {
+  trainer().options().accumulate_grad_batches = factor(trainer().current_epoch());
+}
+
+}  // namespace levin

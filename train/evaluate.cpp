@@ -1,0 +1,225 @@
+// Evaluations: validation, test, predict, and the mean of a function over a loader.
+#include <algorithm>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/run.h"
+
+namespace levin {
+
+using train::Restore;
+using train::Scope;
+
+ModeGuard::ModeGuard(nn::Module* tree) {
+  if (!tree) return;
+  tree->visit([&](const std::string&, nn::Module& m) { before_.emplace_back(&m, m.is_training()); });
+}
+ModeGuard::~ModeGuard() {
+  for (const auto& [module, training] : before_) module->set_training_flag(training);
+}
+
+namespace {
+
+// What differs between the three loops.
+struct Words {
+  const char* call;
+  const char* limit;
+  void (Hooks::*start)();
+  void (Hooks::*end)();
+  void (Hooks::*epoch_start)();
+  void (Hooks::*epoch_end)();
+  void (Hooks::*batch_start)(const StepInfo&);
+  void (Hooks::*batch_end)(const StepInfo&);
+  Stage stage;
+};
+constexpr Words kWords[] = {
+    {"validate", "limit_val_batches", &Hooks::on_validation_start, &Hooks::on_validation_end,
+     &Hooks::on_validation_epoch_start, &Hooks::on_validation_epoch_end, &Hooks::on_validation_batch_start,
+     &Hooks::on_validation_batch_end, Stage::validate},
+    {"test", "limit_test_batches", &Hooks::on_test_start, &Hooks::on_test_end, &Hooks::on_test_epoch_start,
+     &Hooks::on_test_epoch_end, &Hooks::on_test_batch_start, &Hooks::on_test_batch_end, Stage::test},
+    {"predict", "limit_predict_batches", &Hooks::on_predict_start, &Hooks::on_predict_end,
+     &Hooks::on_predict_epoch_start, &Hooks::on_predict_epoch_end, &Hooks::on_predict_batch_start,
+     &Hooks::on_predict_batch_end, Stage::predict},
+};
+const Words& words_of(Trainer::Run::Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
+
+const std::optional<Portion>& limit_of(const TrainerOptions& o, Trainer::Run::Loop loop) {
+  using enum Trainer::Run::Loop;
+  return loop == validation ? o.limit_val_batches : loop == test ? o.limit_test_batches : o.limit_predict_batches;
+}
+
+// Evaluations record nothing. NoGrad can be left inside, InferenceMode can not.
+struct Unrecorded {
+  explicit Unrecorded(bool strictly) {
+    if (strictly)
+      strict.emplace();
+    else
+      lenient.emplace();
+  }
+  std::optional<InferenceMode> strict;
+  std::optional<NoGrad> lenient;
+};
+
+// "val_loss/dataloader_idx_1" -> 1; -1 for a name of no one loader.
+int loader_of(std::string_view name) {
+  constexpr std::string_view kMark = "/dataloader_idx_";
+  const std::size_t at = name.rfind(kMark);
+  return at == std::string_view::npos ? -1 : std::stoi(std::string(name.substr(at + kMark.size())));
+}
+
+}  // namespace
+
+std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
+                                              const std::vector<data::DataLoader*>& loaders,
+                                              std::vector<Tensors>* predictions) {
+  // A hook may evaluate, another module too: afterwards the stage around it goes on with its own.
+  const bool nested = active != nullptr;
+  const Restore<TrainModule*> now_active(active, &module);
+  const Restore<Trainer*> of_module(module.trainer_, &trainer);
+  if (!nested) callbacks = own_callbacks;
+  const Scope attached([&] { attach_callbacks(&trainer); }, [&] { attach_callbacks(nested ? &trainer : nullptr); });
+  if (module.tree() != tree || !in_fit) precision.convert(module.tree(), device_of(module.tree()));
+  const Words& words = words_of(loop);
+  const Restore named(call_name, nested ? call_name : words.call);
+  if (nested) return evaluation_loop(loop, module, loaders, predictions);
+  try {
+    call(&Hooks::setup, words.stage);
+    std::vector<Metrics> result = evaluation_loop(loop, module, loaders, predictions);
+    call_teardown(words.stage, /*quietly=*/false);
+    return result;
+  } catch (const std::exception& error) {
+    call_exception(error);
+    call_teardown(words.stage, /*quietly=*/true);
+    throw;
+  }
+}
+
+std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& module,
+                                                   const std::vector<data::DataLoader*>& loaders,
+                                                   std::vector<Tensors>* predictions) {
+  const Words& words = words_of(loop);
+  if (loop == Loop::validation && in_fit && !window_is_open()) {
+    module.on_validation_model_zero_grad();
+    if (capture) capture->gradients_were_cleared();
+  }
+  const ModeGuard modes(module.tree());
+  if (module.tree()) module.tree()->train(false);
+  const Unrecorded off(options.inference_mode);
+  const Device there = device_of(module.tree());
+  const train::SignalGuard signals(options.handle_signals);
+  const Restore restore(scope, train::LogScope::eval);
+  const Restore size(scope_batch_size, std::int64_t{1});
+  const Restore several(eval_loaders, static_cast<int>(loaders.size()));
+  const Restore which(eval_loader, -1);
+  eval_log.reset();
+
+  call(words.start);
+  call(words.epoch_start);
+  for (std::size_t l = 0; l < loaders.size(); ++l) {
+    data::DataLoader& loader = *loaders[l];
+    eval_loader = static_cast<int>(l);
+    std::int64_t count = limit_of(options, loop).value_or(Portion(1.0)).of(loader.size(), words.limit);
+    if (sanity) {
+      if (const std::int64_t few = options.num_sanity_val_steps.value_or(2); few >= 0) count = std::min(count, few);
+    }
+    if (predictions) predictions->emplace_back();
+    if (count == 0) continue;
+    // The epoch's own samples, whatever ran before: a run that was resumed validates on the same.
+    if (in_fit) loader.load_state({.epoch = epoch});
+    std::int64_t done = 0;
+    for (const Batch& loaded : loader) {
+      scope = train::LogScope::eval;
+      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      Batch batch = module.transfer_batch_to_device(module.on_before_batch_transfer(loaded), there);
+      batch = module.on_after_batch_transfer(precision.inputs(std::move(batch), there));
+      const StepInfo at{.epoch = epoch,
+                        .batch_idx = done,
+                        .dataloader_idx = eval_loader,
+                        .global_step = global_step,
+                        .batch = &batch,
+                        .loss = {},
+                        .outputs = {}};
+      call(words.batch_start, at);
+      precision.run([&] {
+        if (loop == Loop::validation)
+          module.validation_step(batch, done, eval_loader);
+        else if (loop == Loop::test)
+          module.test_step(batch, done, eval_loader);
+        else
+          predictions->back().push_back(module.predict_step(batch, done, eval_loader).detach());
+      });
+      call(words.batch_end, at);
+      check_interrupt();
+      if (++done == count) break;
+    }
+  }
+  eval_loader = -1;
+  scope_batch_size = 1;
+  call(words.epoch_end);
+  std::vector<Metrics> result(std::max<std::size_t>(1, loaders.size()));
+  if (loop != Loop::predict) {
+    Metrics means = eval_log.take_epoch();
+    for (const auto& [name, value] : means) {
+      train::set_metric(epoch_metrics, name, value);
+      const int of = loader_of(name);
+      for (std::size_t l = 0; l < result.size(); ++l) {
+        if (of < 0 || of == static_cast<int>(l)) result[l].emplace_back(name, value);
+      }
+    }
+    if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, global_step - 1), std::move(means));
+  }
+  if (due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
+  call(words.end);
+  return result;
+}
+
+bool Trainer::Run::epoch_validates() const {
+  return !val_loaders.empty() &&
+         (!options.check_val_every_n_epoch || (epoch + 1) % *options.check_val_every_n_epoch == 0);
+}
+
+bool Trainer::Run::validation_due() {
+  if (!epoch_validates()) return false;
+  if (val_every > 0) return (options.check_val_every_n_epoch ? batches_done : total_batches) % val_every == 0;
+  return train::steady_seconds() - last_validation >= options.val_check_interval->time()->seconds();
+}
+
+void Trainer::Run::validate_in_fit() {
+  // Told now: a checkpoint that is written in the hooks of this validation knows that it ran.
+  validated_at = total_batches;
+  (void)evaluation(Loop::validation, *active, val_loaders);
+  last_validation = train::steady_seconds();
+}
+
+double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
+  const ModeGuard modes(over);
+  const Restore named(call_name, in_fit ? call_name : "evaluate");
+  if (over) over->train(false);
+  const Unrecorded off(options.inference_mode);
+  const Device there = device_of(over);
+  const train::SignalGuard signals(options.handle_signals);
+  const Restore restore(scope, train::LogScope::eval);
+  const Restore size(scope_batch_size, std::int64_t{1});
+  const Restore several(eval_loaders, 1);
+  eval_log.reset();
+  Tensor sum;  // f64 on the values' device: read once, at the end
+  double weight = 0;
+  for (const Batch& loaded : loader) {
+    scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+    const Batch batch = precision.inputs(train::move_batch(loaded, there), there);
+    const Tensor value = precision.run([&] { return f(batch); });
+    if (!value.defined() || value.numel() != 1)
+      fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",
+                       ", expected one element a batch");
+    const Tensor term = value.to(DType::f64) * static_cast<double>(scope_batch_size);
+    sum = sum.defined() ? sum + term : term;
+    weight += static_cast<double>(scope_batch_size);
+    check_interrupt();
+  }
+  if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
+  for (const auto& [name, mean] : eval_log.take_epoch()) train::set_metric(epoch_metrics, name, mean);
+  return sum.item() / weight;
+}
+
+}  // namespace levin

@@ -1,0 +1,332 @@
+// The loop: epochs, batches, what follows a batch and what follows an epoch. Reads top to bottom.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/run.h"
+
+namespace levin {
+
+using train::Restore;
+using train::Scope;
+using Interval = SchedulerConfig::Interval;
+
+double train::steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool Trainer::Run::max_steps_reached() const { return options.max_steps >= 0 && global_step >= options.max_steps; }
+bool Trainer::Run::stop_granted() const {
+  return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
+}
+bool Trainer::Run::done() const {
+  return batches == 0 || max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) ||
+         stop_granted();
+}
+
+// ---- Before any work
+
+namespace {
+
+void check_optimizers(const OptimizerConfig& config, bool manual) {
+  for (const auto& o : config.optimizers) {
+    if (!o) fail<ConfigError>("fit: an optimizer that configure_optimizers returned is null; leave it out");
+  }
+  if (config.optimizers.size() > 1 && !manual)
+    fail<ConfigError>("fit: configure_optimizers returned ", config.optimizers.size(),
+                      " optimizers, automatic optimization has one; let automatic_optimization() return false and step them in "
+                      "training_step");
+  for (const SchedulerConfig& s : config.schedulers) {
+    if (!s.scheduler) fail<ConfigError>("fit: a scheduler is null; leave it out");
+    const bool known = std::any_of(config.optimizers.begin(), config.optimizers.end(),
+                                   [&](const auto& o) { return &s.scheduler->optimizer() == o.get(); });
+    if (!known) fail<ConfigError>("fit: a scheduler belongs to another optimizer than the one trained with");
+    if (s.frequency < 1) fail<ConfigError>("fit: a scheduler has frequency ", s.frequency, ", expected 1 or more");
+    if (s.scheduler->needs_metric() && s.monitor.empty())
+      fail<ConfigError>("fit: a plateau schedule needs a metric; give SchedulerConfig::monitor its name");
+    if (dynamic_cast<const optim::OneCycleLR*>(s.scheduler.get()) && s.interval == Interval::epoch)
+      warn("W-TRAIN-ONE-CYCLE", WarningCategory::user,
+           "fit: a one-cycle schedule moves once an epoch; interval = step is what its total_steps usually counts");
+  }
+}
+
+void check_manual(const TrainerOptions& options) {
+  if (options.gradient_clip_val.value_or(0) > 0)
+    fail<ConfigError>("fit: gradient_clip_val is ", *options.gradient_clip_val,
+                      " and the module optimizes manually, where nothing is clipped for it; drop the option and call "
+                      "clip_gradients, or use automatic optimization");
+  if (options.accumulate_grad_batches != 1)
+    fail<ConfigError>("fit: accumulate_grad_batches is ", options.accumulate_grad_batches,
+                      " and the module optimizes manually; drop the option and step every so many batches, or use automatic "
+                      "optimization");
+}
+
+void check_accumulation(const Trainer::Run& run) {
+  if (run.manual || run.options.accumulate_grad_batches == 1) return;
+  if (run.optimizer().name() == std::string_view("lbfgs"))
+    fail<ConfigError>("fit: accumulate_grad_batches is ", run.options.accumulate_grad_batches,
+                      " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
+                      "batches");
+}
+
+void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool loaders) {
+  if (manual) check_manual(options);
+  if (loaders && !has.validation_step)
+    warn("W-TRAIN-NO-VALIDATION-STEP", WarningCategory::user,
+         "fit: a validation loader was given and the module has no validation_step; validation is skipped");
+  if (!loaders && has.validation_step)
+    warn("W-TRAIN-NO-VALIDATION-LOADER", WarningCategory::possible_user,
+         "fit: the module has a validation_step and no validation loader was given; validation is skipped");
+}
+
+}  // namespace
+
+void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train,
+                       LoaderRefs val, const std::string& ckpt_path) {
+  if (train.all().size() != 1)
+    fail<ConfigError>("fit: ", train.all().size(), " training loaders were given, expected one; give .train = &loader");
+  const bool by_hand = !module.automatic_optimization();
+  check_overrides(options, has, by_hand, !val.empty());
+  check_optimizers(config, by_hand);
+  if (config.optimizers.empty()) {
+    warn("W-TRAIN-NO-OPTIMIZER", WarningCategory::user,
+         "fit: configure_optimizers returned no optimizer; nothing is trained");
+    return;
+  }
+  data::DataLoader& loader = *train.all().front();
+  if (options.overfit_batches && !options.overfit_batches->is_zero() && loader.shuffles())
+    fail<ConfigError>("fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
+                      "give it shuffle = false");
+  batches = options.limit_train_batches.value_or(Portion(1.0)).of(loader.size(), "limit_train_batches");
+  val_loaders.clear();
+  const bool validates = has.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
+  if (validates) val_loaders = val.all();
+  for (data::DataLoader* v : val_loaders)
+    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
+
+  const auto attach = [&](TrainModule* m) {
+    active = m;
+    module.trainer_ = m ? &trainer : nullptr;
+    callbacks = own_callbacks;
+    if (m) add_callbacks_of(module);
+    attach_callbacks(m ? &trainer : nullptr);
+    in_fit = m != nullptr;
+    scope = train::LogScope::none;
+    due = Due::nothing;
+    in_training_step = toggled = false;
+    capture.reset();
+    handles.clear();
+    if (!m) {
+      train_loader = nullptr;
+      val_loaders.clear();
+    }
+  };
+  std::vector<data::DataLoader*> keep = std::move(val_loaders);
+  const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
+  val_loaders = std::move(keep);
+  const Restore named(call_name, "fit");
+  if (!options.max_epochs && max_epochs() == 1000)
+    warn("W-TRAIN-EPOCHS", WarningCategory::possible_user,
+         "fit: neither max_epochs nor max_steps is set; training for 1000 epochs");
+  resolve_validation();
+  overrides = has;
+  manual = by_hand;
+  tree = module.tree();
+  fitted = true;
+  optimizers = std::move(config.optimizers);
+  schedulers = std::move(config.schedulers);
+  check_accumulation(*this);
+  for (const auto& o : optimizers) handles.push_back(OptimizerHandle(&trainer, o.get()));
+  device = optimizer().parameters().front().value->device();
+  for (const auto& o : optimizers) precision.adopt(*o);
+  capture_report = {};
+  if (options.capture == Capture::step) capture.emplace(*this);
+  train_loader = &loader;
+  stop = told_minimum = false;
+  stop_signal = 0;
+  resumed_from.clear();
+  validated_at = -1;
+  const train::SignalGuard signals(options.handle_signals);
+  std::optional<AnomalyMode> anomaly;
+  if (options.detect_anomaly) {
+    anomaly.emplace();
+    warn("I-TRAIN-ANOMALY", WarningCategory::info, "fit: detect_anomaly looks at every result; it is slow");
+  }
+
+  try {
+    call(&Hooks::setup, Stage::fit);
+    run_fit(ckpt_path);
+    call_teardown(Stage::fit, /*quietly=*/false);
+  } catch (const std::exception& error) {
+    call_exception(error);
+    call_teardown(Stage::fit, /*quietly=*/true);
+    throw;
+  }
+}
+
+void Trainer::Run::run_fit(const std::string& ckpt_path) {
+  if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
+  if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
+  call(&Hooks::on_fit_start);
+  if (resumed_from.empty() && batches > 0) sanity_check();
+  if (due == Due::epoch_end) finish_epoch();
+  if (!done()) {
+    last_validation = train::steady_seconds();
+    if (options.log_every_n_steps > batches)
+      warn("W-TRAIN-LOG-INTERVAL", WarningCategory::possible_user,
+           "fit: log_every_n_steps is " + text(options.log_every_n_steps) + " and an epoch has " + text(batches) +
+               " batches; few records or none are written in it");
+    call(&Hooks::on_train_start);
+    while (!done()) {
+      check_interrupt();
+      train_epoch();
+    }
+    call(&Hooks::on_train_end);
+  }
+  call(&Hooks::on_fit_end);
+}
+
+// A few batches of validation, so that its errors show before an epoch was trained. It leaves no trace: no metric, no count, no
+// random number.
+void Trainer::Run::sanity_check() {
+  const std::int64_t count = options.num_sanity_val_steps.value_or(2);
+  if (val_loaders.empty() || count == 0 || done()) return;
+  std::vector<std::pair<Generator*, RandomRange>> before;
+  if (tree) {
+    for (const auto& [name, generator] : tree->generators()) before.emplace_back(generator, generator->state());
+  }
+  const Metrics metrics = epoch_metrics;
+  const auto leave = [&] {
+    for (const auto& [generator, state] : before) generator->set_state(state);
+    epoch_metrics = metrics;
+    eval_log.reset();
+    sanity = false;
+  };
+  const Scope checking([&] { sanity = true; }, leave);
+  call(&Hooks::on_sanity_check_start);
+  (void)evaluation(Loop::validation, *active, val_loaders);
+  call(&Hooks::on_sanity_check_end);
+}
+
+// From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
+void Trainer::Run::train_epoch() {
+  bool skipped = false;
+  scope = train::LogScope::train_epoch;
+  call(&Hooks::on_train_epoch_start);
+  if (due != Due::nothing) finish_batch();
+  const auto ends = [&] {
+    return batches_done >= batches || max_steps_reached() || (!window_is_open() && stop_granted());
+  };
+  if (!ends()) {
+    position.epoch = epoch;
+    train_loader->load_state(position);
+    for (const Batch& loaded : *train_loader) {
+      scope = train::LogScope::train_batch;
+      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      const Batch batch = to_device(loaded);
+      if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
+        skipped = true;
+        if (window_is_open()) optimizer().zero_grad();
+        break;
+      }
+      train_batch(batch);
+      if (ends()) break;
+      check_interrupt();
+    }
+  }
+  const bool whole = batches_done == batches, granted = stop_granted();
+  // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
+  // promised ends it: waiting for the rest would never end.
+  const bool cut = !whole && !skipped && !granted && max_steps_reached();
+  if (!whole && !cut) advance_schedulers(Interval::epoch);
+  if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
+
+  scope = train::LogScope::train_epoch;
+  if (!cut) due = Due::epoch_end;
+  call_epoch_end();
+  scope = train::LogScope::none;
+  if (cut) return;
+  finish_epoch();
+}
+
+void Trainer::Run::finish_epoch() {
+  const Metrics means = train_log.take_epoch();
+  for (const auto& [name, value] : means) {
+    train::set_metric(epoch_metrics, name, value);
+    if (name.ends_with("_epoch")) train::set_metric(epoch_metrics, name.substr(0, name.size() - 6), value);
+  }
+  advance_plateaus(Interval::epoch);
+  if (!means.empty() && global_step > 0) emit(global_step - 1, means);
+  ++epoch;
+  batches_done = 0;
+  position = {.epoch = epoch};
+  due = Due::nothing;
+}
+
+void Trainer::Run::train_batch(const Batch& batch) {
+  StepInfo step_info = info(&batch);
+  const bool closes = manual || window_closes();
+  const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
+  const std::int64_t skipped = skipped_seen, steps = global_step;
+  train::StepResult result = step(step_info);
+  step_info.loss = std::move(result.loss);
+  step_info.outputs = std::move(result.outputs);
+  if (closes && !manual) ++global_step;
+  ++batches_done;
+  position.hand_out(batch.position);
+  ++total_batches;
+  if (closes && hold) skipped_seen = precision.scaler()->skipped_steps();
+  if (!manual && global_step != steps && (!hold || skipped_seen == skipped)) advance_schedulers(Interval::step);
+  if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
+  step_info.global_step = global_step;
+  due = Due::record;
+  call(&Hooks::on_train_batch_end, step_info);
+  finish_batch();
+}
+
+void Trainer::Run::finish_batch() {
+  if (due == Due::record) {
+    record_step();
+    due = Due::validation;
+  }
+  if (due == Due::validation) {
+    if (validation_due()) validate_in_fit();
+    due = Due::plateaus;
+  }
+  if (!window_is_open()) advance_plateaus(Interval::step);
+  due = Due::nothing;
+  if (stop && !stop_granted() && !std::exchange(told_minimum, true))
+    warn("I-TRAIN-MINIMUM", WarningCategory::info,
+         "fit: a stop was asked for after " + text(global_step) + " steps; training goes on to min_epochs = " +
+             text(min_epochs()) + " and min_steps = " + text(options.min_steps.value_or(0)));
+}
+
+void Trainer::Run::record_step() {
+  if (window_is_open()) return;
+  const std::int64_t steps = manual ? total_batches : global_step;
+  const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
+  if (!asked) return;
+  if (Metrics values = train_log.take_step(); !values.empty()) emit(steps - 1, std::move(values));
+}
+
+void Trainer::Run::emit(std::int64_t step, Metrics values) {
+  history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
+}
+
+void Trainer::Run::check_interrupt() {
+  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // else: another trainer's
+  if (signal == 0) return;
+  stop_signal = signal;
+  std::string saved = "; nothing was saved because checkpointing is off";
+  if (in_fit && checkpointing()) {
+    const std::string path = checkpoint_dir() + "/last.safetensors";
+    save(path, WeightsOnly::no);
+    saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
+  }
+  fail<InterruptedError>(call_name, ": stopped by ", signal == SIGINT ? "SIGINT" : "SIGTERM", " after ", global_step,
+                         " optimizer steps", saved);
+}
+
+}  // namespace levin

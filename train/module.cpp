@@ -1,0 +1,72 @@
+// What a TrainModule does where it is not overridden.
+#include <typeinfo>
+
+#include "levin/autograd.h"
+#include "train/run.h"
+
+namespace levin {
+
+Trainer& TrainModule::trainer() const {
+  if (!trainer_) fail<StateError>("TrainModule: trainer() needs a run; call it inside a hook or a step");
+  return *trainer_;
+}
+
+
+StepOutput TrainModule::training_step(const Batch&, std::int64_t) {
+  fail<ConfigError>("fit: the module has no training_step; override it");
+}
+void TrainModule::validation_step(const Batch&, std::int64_t, std::int64_t) {
+  fail<ConfigError>("validate: the module has no validation_step; override it");
+}
+void TrainModule::test_step(const Batch&, std::int64_t, std::int64_t) {
+  fail<ConfigError>("test: the module has no test_step; override it");
+}
+Tensor TrainModule::predict_step(const Batch& batch, std::int64_t, std::int64_t) { return call(batch); }
+OptimizerConfig TrainModule::configure_optimizers() {
+  fail<ConfigError>("fit: the module has no configure_optimizers; override it");
+}
+
+Batch TrainModule::transfer_batch_to_device(Batch batch, Device device) {
+  return train::move_batch(std::move(batch), device);
+}
+
+void TrainModule::optimizer_step(std::int64_t, std::int64_t, OptimizerHandle& optimizer,
+                                 const Function<Tensor()>& closure) {
+  (void)optimizer.step(closure);
+}
+void TrainModule::optimizer_zero_grad(std::int64_t, std::int64_t, optim::Optimizer& optimizer) { optimizer.zero_grad(); }
+void TrainModule::on_validation_model_zero_grad() {
+  for (OptimizerHandle& o : optimizers()) o.zero_grad();
+}
+void TrainModule::configure_gradient_clipping(optim::Optimizer& optimizer, std::optional<double> value,
+                                              std::optional<ClipAlgorithm> algorithm) {
+  clip_gradients(optimizer, value, algorithm);
+}
+void TrainModule::clip_gradients(optim::Optimizer& optimizer, std::optional<double> value,
+                                 std::optional<ClipAlgorithm> algorithm) {
+  trainer().run_->clip_gradients(optimizer, value, algorithm);
+}
+std::span<OptimizerHandle> TrainModule::optimizers() { return trainer().optimizers(); }
+void TrainModule::manual_backward(const Tensor& loss) { trainer().run_->manual_backward(loss); }
+
+void TrainModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
+  if (trainer_) return trainer_->log(name, value, options);
+  warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
+}
+void TrainModule::log(std::string_view name, double value, const LogOptions& options) {
+  if (trainer_) return trainer_->log(name, value, options);
+  warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
+}
+
+void TrainModule::fail_not_named(const char* named) const {
+  const std::string type = type_name();
+  fail<ConfigError>("Trainer: ", type, " is derived from a module that names itself (", named,
+                    "), so that what it overrides would not be seen; write struct ", type, " : TrainModuleOf<", type,
+                    ", Base> with that module as Base");
+}
+void TrainModule::fail_not_callable() {
+  fail<ConfigError>("predict: the module has no predict_step and can not be called with a tensor; override predict_step, or "
+                    "give it Tensor operator()(const Tensor&)");
+}
+
+}  // namespace levin

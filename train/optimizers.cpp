@@ -1,0 +1,126 @@
+// What happens to the optimizers in a step: the loss scale, clipping, manual optimization, toggling.
+#include <algorithm>
+#include <set>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/run.h"
+
+namespace levin {
+
+using train::Restore;
+
+std::vector<ParamRef> Trainer::Run::model_parameters() const {
+  std::vector<ParamRef> all;
+  std::set<const Tensor*> seen;
+  for (const auto& o : optimizers) {
+    for (ParamRef& p : o->model_parameters()) {
+      if (seen.insert(p.value).second) all.push_back(std::move(p));
+    }
+  }
+  return all;
+}
+
+// The closure, then true gradients, hooks and clipping, then the update: within the optimizer's own call where there is no loss
+// scale, because LBFGS runs the closure again.
+Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor()>& closure) {
+  const auto prepare = [&] {
+    const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, of);
+    if (manual) return;
+    const Restore<const optim::GradScaler*> norm(knows_norm, touched ? nullptr : scaler());
+    active->configure_gradient_clipping(of, options.gradient_clip_val, options.gradient_clip_algorithm);
+  };
+  if (!scaler()) {
+    return of.step([&] {
+      Tensor loss = closure();
+      of.gather_gradients();
+      prepare();
+      return loss;
+    });
+  }
+  Tensor loss = closure();
+  if (!manual && !loss.defined()) return loss;
+  scaler()->unscale_(of);
+  prepare();
+  scaler()->step(of);
+  scaler()->update();
+  trainer.log("amp/skipped_steps", scaler()->skipped(), {.on_step = true, .on_epoch = false});
+  return loss;
+}
+
+void Trainer::Run::manual_backward(const Tensor& loss) {
+  if (!manual)
+    fail<StateError>("manual_backward: the module optimizes automatically; let automatic_optimization() return false");
+  if (!in_training_step) fail<StateError>("manual_backward: called outside of training_step");
+  if (!loss.defined() || loss.numel() != 1)
+    fail<ShapeError>("manual_backward: the loss is ", loss.defined() ? text(loss) : "undefined", ", expected one element");
+  const Autocast off = Autocast::off();  // backward is not run under it
+  const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
+  call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
+  backward(scaled);
+  call_in_step("on_after_backward", &Hooks::on_after_backward);
+}
+
+void Trainer::Run::clip_gradients(optim::Optimizer& of, std::optional<double> value,
+                                  std::optional<ClipAlgorithm> algorithm) {
+  const double told = options.gradient_clip_val.value_or(0);
+  if (told > 0 && value && *value != told)
+    fail<ConfigError>("clip_gradients: gradient_clip_val is ", *value, " and the trainer was told ", told,
+                      "; give it to one of them");
+  const double limit = value.value_or(0);
+  if (!(limit > 0)) return;
+  const optim::Parameters parameters = of.parameters();
+  if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value) return optim::clip_grad_value_(parameters, limit);
+  const bool any =
+      std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
+  if (!any) return;
+  if (knows_norm)
+    optim::clip_grads_with_norm_(parameters, limit, knows_norm->grad_norm(of));
+  else
+    optim::clip_grad_norm_(parameters, limit);
+}
+
+// ---- Handles
+
+void OptimizerHandle::step() {
+  (void)step([] { return Tensor(); });
+}
+Tensor OptimizerHandle::step(const Function<Tensor()>& closure) {
+  Trainer::Run& run = *trainer_->run_;
+  Tensor loss = run.optimizer_step(*optimizer_, closure);
+  if (run.manual) ++run.global_step;
+  return loss;
+}
+void OptimizerHandle::zero_grad(optim::SetToNone set_to_none) { optimizer_->zero_grad(set_to_none); }
+
+struct ToggledModel::State {
+  Trainer::Run* run;
+  std::vector<std::pair<Tensor*, bool>> before;  // requires_grad of parameters of all optimizers
+};
+ToggledModel::ToggledModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ToggledModel::ToggledModel(ToggledModel&&) noexcept = default;
+ToggledModel::~ToggledModel() {
+  if (!state_) return;
+  for (const auto& [parameter, on] : state_->before) parameter->requires_grad_(on);
+  state_->run->toggled = false;
+}
+
+ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
+  Trainer::Run& run = *trainer_->run_;
+  if (run.handles.size() == 1) return ToggledModel(nullptr);
+  if (run.toggled)
+    fail<StateError>("toggle_model: called for ", optimizer_->name(),
+                     " while another optimizer is toggled; end the scope of that one first");
+  auto state = std::make_unique<ToggledModel::State>();
+  state->run = &run;
+  std::set<const Tensor*> own;
+  for (const ParamRef& p : optimizer_->model_parameters()) own.insert(p.value);
+  for (const ParamRef& p : run.model_parameters()) {
+    state->before.emplace_back(p.value, p.value->requires_grad());
+    if (!own.contains(p.value)) p.value->requires_grad_(false);
+  }
+  run.toggled = true;
+  return ToggledModel(std::move(state));
+}
+
+}  // namespace levin
