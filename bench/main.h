@@ -2,7 +2,8 @@
 //   --json FILE, --threads N, --device cpu|cuda|simt
 //   --max-bytes N           of one tensor (bench_kernels)
 //   --warm-only             nothing is measured with empty caches (bench_kernels)
-//   --conv own|first|timed  who computes convolutions in a build with CUDA, see kernels/conv_library.h
+//   --conv own|first|timed, --attention own|first|timed
+//                           who computes these in a build with CUDA, see kernels/computed_by.h
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -11,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/conv_library.h"
+#include "kernels/computed_by.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
 #include "levin/error.h"
@@ -37,11 +38,13 @@ inline Device device_named(const std::string& name) {
                     device_count(DeviceType::simt) > 0 ? ", simt" : "");
 }
 
-inline kernels::ConvBy conv_by(const std::string& name) {
-  if (name == "own") return kernels::ConvBy::own;
-  if (name == "first") return kernels::ConvBy::first;
-  if (name == "timed") return kernels::ConvBy::timed;
-  fail<ConfigError>("--conv: \"", name, "\", expected own, first or timed");
+// For flags that say whether our kernels or cuDNN compute a family of ops: words[i] is one, and its value follows.
+inline void set_computed_by(kernels::LibraryFamily family, const std::vector<std::string>& words, std::size_t& i) {
+  const std::string &flag = words[i], &name = words[++i];
+  if (name == "own") return kernels::set_computed_by(family, kernels::ComputedBy::own);
+  if (name == "first") return kernels::set_computed_by(family, kernels::ComputedBy::first);
+  if (name == "timed") return kernels::set_computed_by(family, kernels::ComputedBy::timed);
+  fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
 }
 
 // Levin's flags are taken out of the command line, the rest is Google Benchmark's. Then prepare() may measure and register.
@@ -59,7 +62,9 @@ int run(int argc, char** argv, Prepare&& prepare) {
       } else if (words[i] == "--device" && value) {
         settings().device = device_named(words[++i]);
       } else if (words[i] == "--conv" && value) {
-        kernels::set_conv_by(conv_by(words[++i]));
+        set_computed_by(kernels::LibraryFamily::convolution, words, i);
+      } else if (words[i] == "--attention" && value) {
+        set_computed_by(kernels::LibraryFamily::attention, words, i);
       } else if (words[i] == "--max-bytes" && value) {
         settings().max_bytes = std::stod(words[++i]);
       } else if (words[i] == "--warm-only") {

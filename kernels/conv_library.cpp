@@ -1,23 +1,16 @@
 #include "kernels/conv_library.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
+
+#include "kernels/library_operand.h"
 
 namespace levin::kernels {
 namespace {
 
-std::atomic<ConvBy> chosen{ConvBy::first};
-
-constexpr std::uintptr_t kAlignment = 16;  // bytes: a plan serves all tensors of its shapes
-
-std::byte* bytes_of(const Tensor& t) {
-  return t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype()));
-}
-
 std::optional<LibraryConv::Operand> operand(const Tensor& t, const Shape& shape) {
   LibraryConv::Operand o{bytes_of(t), {}, {}};
-  if (t.shape() != shape || reinterpret_cast<std::uintptr_t>(o.data) % kAlignment != 0) return {};
+  if (t.shape() != shape || !aligned16(o.data)) return {};
   for (int d = 0; d < 4; ++d) {
     const auto i = static_cast<std::size_t>(d);
     o.sizes[i] = shape[d];
@@ -29,9 +22,6 @@ std::optional<LibraryConv::Operand> operand(const Tensor& t, const Shape& shape)
 }
 
 }  // namespace
-
-ConvBy conv_by() noexcept { return chosen.load(std::memory_order_relaxed); }
-void set_conv_by(ConvBy by) noexcept { chosen.store(by, std::memory_order_relaxed); }
 
 ConvLayout conv_layout(const Tensor& t) {
   if (t.rank() != 4 || t.is_contiguous()) return ConvLayout::channels_first;
@@ -57,8 +47,7 @@ std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& s, const
              ws = operand(w, {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}),
              ys = operand(y, {s.batch, s.out_channels, s.out_height(), s.out_width()});
   if (!xs || !ws || !ys) return {};
-  if (bias.defined() && (!bias.is_contiguous() || reinterpret_cast<std::uintptr_t>(bytes_of(bias)) % kAlignment != 0))
-    return {};
+  if (bias.defined() && (!bias.is_contiguous() || !aligned16(bytes_of(bias)))) return {};
   return LibraryConv{.pass = pass,
                      .dtype = dtype,
                      .x = *xs,

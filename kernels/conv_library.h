@@ -1,14 +1,14 @@
 // Which convolutions go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host
-// code, so that every build tests it; kernels/lib/cudnn.cpp makes the call.
+// code, so that every build tests it; kernels/lib/cudnn_conv.cpp makes the call.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "kernels/conv_shape.h"
+#include "kernels/cudnn_plans.h"
 #include "levin/stream.h"
 #include "levin/tensor.h"
 
@@ -30,15 +30,6 @@ struct LibraryConv {
   std::array<std::int64_t, 2> stride, padding, dilation;
 };
 
-// Where convolutions are computed. One switch for the process, so that a measurement can compare.
-enum class ConvBy : std::uint8_t {
-  own,    // our kernels
-  first,  // the library, with the engine its heuristic names first: the default, because two processes agree on it
-  timed,  // the library, with the fastest of the first few engines, timed at the first call of a shape
-};
-[[nodiscard]] ConvBy conv_by() noexcept;
-void set_conv_by(ConvBy by) noexcept;
-
 // Less work than this is over before the library's larger tiles are full.
 inline constexpr double kLibraryConvFlops = 1 << 23;
 
@@ -58,14 +49,6 @@ namespace lib {
 // would have to be made while a graph is recorded. Plans are made once a shape and kept.
 [[nodiscard]] bool cudnn_convolve(const LibraryConv& conv, Stream stream);
 
-// The plans that cuDNN makes for a device that is described (in cuDNN's JSON) and need not be here.
-struct CudnnPlans {
-  int engines = 0;             // named by the heuristics
-  int refused = 0;             // of these: bits that vary, or sums or products in less than f32
-  int plans = 0;               // of the others: made for the device
-  std::int64_t workspace = 0;  // bytes, of the first
-  std::string why;             // what cuDNN said last where there is no plan
-};
 [[nodiscard]] CudnnPlans cudnn_plans(const LibraryConv& conv, std::string_view device);
 }  // namespace lib
 

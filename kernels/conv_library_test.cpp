@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/described_h100_test.h"
 #include "levin/ops.h"
 #include "tests/skip.h"
 
@@ -61,15 +62,6 @@ float said(const LibraryConv& c, std::int64_t n, std::int64_t k, std::int64_t p,
   }
   return sum;
 }
-
-// An H100 SXM, as cuDNN 9.19 writes it down.
-constexpr const char* kH100 =
-    R"({"deviceName":"NVIDIA H100 80GB HBM3","deviceVer":900,"driverVer":13000,"cudaDeviceId":0,"pciDeviceId":0,)"
-    R"("isTccDriver":0,"supportCoopLaunch":1,"multiProcessorCount":132,"warpSize":32,"maxGridSize":[2147483647,65535,)"
-    R"(65535],"maxBlockSize":[1024,1024,64],"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"maxCtasPerSM":32,)"
-    R"("regsPerBlock":65536,"maxRegistersPerSM":65536,"maxSharedMemoryPerBlock":49152,)"
-    R"("maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"totalGlobalMem":85029158912,)"
-    R"("l2CacheSize":52428800,"smClockRateKHz":1980000,"memClockRateKHz":2619000})";
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{

@@ -10,6 +10,8 @@
 #include "autograd/op_table.h"
 #include "kernels/attention.cuh"
 #include "kernels/attention_backward_device.cuh"
+#include "kernels/attention_library.h"
+#include "kernels/computed_by.h"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -122,6 +124,19 @@ void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const
       },
       q, k, v, gy);
 }
+// By the vendor's library; false where our kernels are to compute it. `t` makes the tensors of the call.
+template <class Tensors>
+bool by_library([[maybe_unused]] const Form& form, [[maybe_unused]] Device device, [[maybe_unused]] Tensors&& t) {
+#if defined(LEVIN_CUDNN)
+  using kernels::ComputedBy;
+  if (device.type() != DeviceType::cuda || computed_by(kernels::LibraryFamily::attention) == ComputedBy::own)
+    return false;
+  const auto call = kernels::library_attention(form.batch, form.scale, form.causal, t());
+  return call && kernels::lib::cudnn_attention(*call, Stream::current(device));
+#else
+  return false;
+#endif
+}
 // Whether a device has the fused op.
 bool fits_device(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto head = [](const Tensor& t) { return t.size(-1) >= 1 && t.size(-1) <= kernels::gpu::kWidestHead; };
@@ -152,6 +167,10 @@ struct AttentionBackward {
       return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
     };
     std::array<Tensor, 3> out{like(q_), like(k_), like(v_)};
+    if (by_library(form, q_.device(), [&] {
+          return kernels::AttentionTensors{q_, k_, v_, y, lse, gy_, out[0], out[1], out[2], empty_like(lse)};
+        }))
+      return out;
     dispatch(info, q_, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           using A = kernels::Accum<T>;
@@ -194,6 +213,8 @@ struct Attention {
     Tensor out = empty(batched(form.batch, q_.size(-2), v_.size(-1)), q_.device(), q_.dtype());
     lse = empty(form.batch.inserted(form.batch.rank(), q_.size(-2)), q_.device(),
                 q_.dtype() == DType::f64 ? DType::f64 : DType::f32);
+    y = out;
+    if (by_library(form, q_.device(), [&] { return kernels::AttentionTensors{q_, k_, v_, out, lse}; })) return out;
     dispatch(info, q_, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           with_shape(form, q_, k_, v_, [&](const kernels::AttentionShape& s) {
@@ -204,7 +225,6 @@ struct Attention {
                         [&]<kernels::gpu::TensorCoreHalf T>(const Gpu& on, T) {
                           attention<T>(on, form, q_, k_, v_, out, lse);
                         }});
-    y = out;
     return out;
   }
   auto saved_outputs() { return std::tie(y); }

@@ -1,0 +1,21 @@
+// Whether our kernels or the vendor's library compute a family of ops in a build with CUDA. One switch a family for the
+// process, so that a measurement can compare.
+#pragma once
+
+#include <cstdint>
+
+namespace levin::kernels {
+
+enum class ComputedBy : std::uint8_t {
+  own,    // our kernels
+  first,  // the library, with the engine its heuristic names first: two processes agree on it
+  timed,  // the library, with the fastest of the first few engines, timed at the first call of a shape
+};
+// Convolutions begin with `first`. The others begin with `own`: on no device has it been measured whether the library
+// is faster than our kernels.
+enum class LibraryFamily : std::uint8_t { convolution, attention, batch_norm };
+
+[[nodiscard]] ComputedBy computed_by(LibraryFamily family) noexcept;
+void set_computed_by(LibraryFamily family, ComputedBy by) noexcept;
+
+}  // namespace levin::kernels

@@ -1,0 +1,17 @@
+// What every operand of a vendor's library is asked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "levin/tensor.h"
+
+namespace levin::kernels {
+
+inline std::byte* bytes_of(const Tensor& t) {
+  return t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype()));
+}
+// A plan serves all operands of its shapes, so all begin at a multiple of 16 bytes.
+inline bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+}  // namespace levin::kernels
