@@ -28,9 +28,9 @@ struct LibraryAttention {
   float scale = 1;
   bool causal = false;  // row i sees columns 0 .. i
   Operand q{}, k{}, v{}, y{};
-  Operand lse{};                     // f32 [batch, heads, rows, 1]
-  Operand gy{}, gq{}, gk{}, gv{};    // backward
-  Operand means{};                   // backward, f32 as lse: scratch for the sums of gy * y along the rows
+  Operand lse{};                   // f32 [batch, heads, rows, 1]
+  Operand gy{}, gq{}, gk{}, gv{};  // backward
+  Operand means{};                 // backward, f32 as lse: scratch for the sums of gy * y along the rows
 };
 
 // What a call of the fused op is made of. `batch` is the shape that the leading dimensions of all tensors broadcast to;

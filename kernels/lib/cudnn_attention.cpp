@@ -180,7 +180,8 @@ Descriptor backward_graph(const LibraryAttention& c, const Target& target) {
                    means = b.rows(kMeans, c.means), scale = number(kScale, 4), one = number(kOne, 4);
   const Descriptor products = b.each(CUDNN_POINTWISE_MUL, gy, &y, c.y.sizes), sums = b.between(b.one_a_row());
   b.reduce(CUDNN_REDUCE_TENSOR_ADD, products, sums);
-  b.each(CUDNN_POINTWISE_MUL, sums, &one, means);  // the place of a factor for dropout: engines are found by the pattern
+  b.each(CUDNN_POINTWISE_MUL, sums, &one,
+         means);  // the place of a factor for dropout: engines are found by the pattern
 
   const Descriptor scores = b.scaled_scores(q, kt);
   const Descriptor logs = b.masked(b.each(CUDNN_POINTWISE_SUB, scores, &lse, b.scores()));
