@@ -9,7 +9,8 @@
 //   const T* p                     moved by the batch's offset before use
 //   get(line, k)                   those elements from (line, k) on, zeros outside of the matrix
 //   put(shared, line, k)           the same into 16 aligned bytes of shared memory, perhaps asynchronously
-// so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh).
+// so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh). A target
+// says where the sums go, and its epilogue what becomes of them on the way: Plain, or as in gemm_gelu_device.cuh.
 //
 // Note [Two products]
 // f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep,
@@ -122,9 +123,17 @@ struct Lines {
   }
 };
 
+// What an element is made of its sum with biases, for the place it goes to.
+struct Plain {
+  template <class F>
+  __device__ __forceinline__ F operator()(F sum, int64_t) const {
+    return sum;
+  }
+};
+
 // Where sums go. Element (i, j) of batch b is y[b's offset + i * row_step + j], or, for a convolution, column j is
 // pixel j % width of image j / width and the images lie image_step apart.
-template <class T>
+template <class T, class Epilogue = Plain>
 struct Target {
   T* y;
   int64_t row_step;
@@ -134,6 +143,7 @@ struct Target {
   Divider width{};
   int64_t image_step = 0;
   Accum<T>* partial = nullptr;  // GemmPlan::workspace() numbers, unless that is 0
+  Epilogue epilogue{};
 
   __device__ __forceinline__ int64_t place(int64_t i, int64_t j) const {
     if (!images) return i * row_step + j;
@@ -144,7 +154,8 @@ struct Target {
                                          Accum<T> sum) const {
     if (col_bias) sum += Accum<T>(col_bias[j]);
     if (row_bias) sum += Accum<T>(row_bias[b * plan.m + i]);
-    y[offset + place(i, j)] = T(sum);
+    const int64_t at = offset + place(i, j);
+    y[at] = T(epilogue(sum, at));
   }
   // The sum of one part of k.
   __device__ __forceinline__ void put(const GemmPlan& plan, int64_t split, int64_t b, int64_t offset, int64_t i,
@@ -209,8 +220,8 @@ __device__ __forceinline__ void keep_chunks(T* stage, const Chunk<T> (&chunks)[k
 }
 
 // Blocks of 256 threads, grid: tiles in x and y, splits in z.
-template <class T, int kTile, class A, class B>
-__global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T> to) {
+template <class T, int kTile, class A, class B, class E>
+__global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
   constexpr int kDepth = kTileDepth<T>, kSize = kVec<T>, kPitch = kTile + kSize, kEach = kTile / 16;
   constexpr int kChunks = kTile * kDepth / kSize / 256, kStage = kDepth * kPitch;
   LEVIN_SHARED(T, tiles, 4 * kStage);  // [2 stages][A, B][kDepth][kPitch]
@@ -301,9 +312,9 @@ __device__ __forceinline__ void load_fragments(uint32_t (&to)[kCount][4], const 
 }
 
 // The same grid; kMmaThreads<kTile> threads, kMmaBytes of dynamic shared memory.
-template <class T, int kTile, class A, class B>
+template <class T, int kTile, class A, class B, class E>
 __global__ void __launch_bounds__(kMmaThreads<kTile>)
-    gemm_by_warps(GemmPlan plan, A a, B b, Strided<3> batch, Target<T> to) {
+    gemm_by_warps(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
   constexpr int kDepth = kTileDepth<T>, kThreads = kMmaThreads<kTile>, kWarpCols = kTile == 128 ? 4 : 2;
   constexpr int kRows = kTile == 128 ? 64 : 32, kCols = 32;  // of a warp
   constexpr int kPitchA = kMmaPitch<A::kAlongK, kTile>, kPitchB = kMmaPitch<B::kAlongK, kTile>;
@@ -385,8 +396,8 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
 // ---- Parts of k
 
 // C from its parts, added in order; one element a thread in a grid-stride loop.
-template <class T>
-__global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T> to, Divider rows, Divider cols) {
+template <class T, class E>
+__global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T, E> to, Divider rows, Divider cols) {
   const int64_t numbers = plan.batches * plan.m * plan.n;
   for (int64_t u = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < numbers; u += int64_t{blockDim.x} * gridDim.x) {
     const int64_t line = cols.quotient(u), b = rows.quotient(line);
@@ -400,55 +411,60 @@ __global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T> to, Divider
 
 // ---- Launch
 
-template <class T, int kTile, class A, class B>
+template <int kTile, class T, class A, class B, class E>
 void launch_tiles(const Gpu& on, const Grid& blocks, const GemmPlan& plan, const A& a, const B& b,
-                  const Strided<3>& batch, const Target<T>& to) {
+                  const Strided<3>& batch, const Target<T, E>& to) {
   Grid grid = blocks;
   if constexpr (kOnTensorCores<T>) {
     grid.threads = kMmaThreads<kTile>;
     grid.shared = kMmaBytes<A, B, kTile>;
-    on.launch(gemm_by_warps<T, kTile, A, B>, grid, plan, a, b, batch, to);
+    on.launch(gemm_by_warps<T, kTile, A, B, E>, grid, plan, a, b, batch, to);
   } else {
     grid.threads = 256;
-    on.launch(gemm_by_threads<T, kTile, A, B>, grid, plan, a, b, batch, to);
+    on.launch(gemm_by_threads<T, kTile, A, B, E>, grid, plan, a, b, batch, to);
   }
 }
 
-template <class T, class A, class B>
+template <class T, class A, class B, class E>
 void launch_gemm(const Gpu& on, const GemmPlan& plan, const A& a, const B& b, const Strided<3>& batch,
-                 const Target<T>& to) {
+                 const Target<T, E>& to) {
   const int64_t tiles = plan.row_tiles * plan.col_tiles * plan.batches;
   if (tiles == 0) return;
   constexpr int64_t kAcross = int64_t{1} << 30;
   const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(tiles, kAcross)), blocks_for(tiles, kAcross),
                                  static_cast<unsigned>(plan.splits))};
   if constexpr (std::is_same_v<T, double>) {
-    launch_tiles<T, 64>(on, grid, plan, a, b, batch, to);
+    launch_tiles<64>(on, grid, plan, a, b, batch, to);
   } else if (plan.tile == 128) {
-    launch_tiles<T, 128>(on, grid, plan, a, b, batch, to);
+    launch_tiles<128>(on, grid, plan, a, b, batch, to);
   } else {
-    launch_tiles<T, 64>(on, grid, plan, a, b, batch, to);
+    launch_tiles<64>(on, grid, plan, a, b, batch, to);
   }
   if (plan.splits == 1) return;
   const int64_t numbers = plan.batches * plan.m * plan.n;
-  on.launch(add_parts<T>,
+  on.launch(add_parts<T, E>,
             Grid{.blocks = static_cast<unsigned>(std::min<int64_t>((numbers + 255) / 256, 132 * 8)), .threads = 256},
             plan, batch, to, Divider(plan.m), Divider(plan.n));
 }
 
-// Calls f with a matrix as an operand, its chunks along whichever of its two strides is 1. `line` is the stride of its
-// lines, `k` the one along them; `steps` are the offsets of its batches.
+// A matrix as an operand. `line` is the stride of its lines, `k` the one along them; `steps` are the offsets of its
+// batches.
+template <bool kAlongK, class T>
+[[nodiscard]] Lines<T, kAlongK> lines_of(const T* p, int64_t line, int64_t k, int64_t lines, int64_t depth,
+                                         std::span<const int64_t> steps = {}) {
+  const int64_t inner = kAlongK ? k : line, outer = kAlongK ? line : k;
+  bool vectors = inner == 1 && outer % kVec<T> == 0 && aligned16(p);
+  for (const int64_t step : steps) vectors = vectors && step % kVec<T> == 0;
+  return {p, line, k, lines, depth, vectors};
+}
+// Calls f with it, its chunks along whichever of its two strides is 1.
 template <class T, class F>
 void with_lines(const T* p, int64_t line, int64_t k, int64_t lines, int64_t depth, std::span<const int64_t> steps,
                 F&& f) {
-  const bool along_k = k == 1 || (line != 1 && depth >= lines);
-  const int64_t inner = along_k ? k : line, outer = along_k ? line : k;
-  bool vectors = inner == 1 && outer % kVec<T> == 0 && aligned16(p);
-  for (const int64_t step : steps) vectors = vectors && step % kVec<T> == 0;
-  if (along_k)
-    f(Lines<T, true>{p, line, k, lines, depth, vectors});
+  if (k == 1 || (line != 1 && depth >= lines))
+    f(lines_of<true>(p, line, k, lines, depth, steps));
   else
-    f(Lines<T, false>{p, line, k, lines, depth, vectors});
+    f(lines_of<false>(p, line, k, lines, depth, steps));
 }
 
 // The contract of cpu::gemm_batched without alpha and beta; `to` has y, its row step and biases. `partial` is set by

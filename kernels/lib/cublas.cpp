@@ -35,9 +35,27 @@ struct Plan {
   bool found = false;
 };
 
+cublasLtEpilogue_t epilogue_of(const LibraryProduct& p) {
+  switch (p.epilogue) {
+    case LibraryProduct::Epilogue::bias: return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case LibraryProduct::Epilogue::gelu:
+      if (p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case LibraryProduct::Epilogue::gelu_slope: return p.sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    case LibraryProduct::Epilogue::y_sums: return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 template <class V>
 void set(cublasLtMatmulDesc_t form, cublasLtMatmulDescAttributes_t what, const V& value) {
   check(cublasLtMatmulDescSetAttribute(form, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+
+// What an epilogue adds, or the sums that it makes, go by one name in the library.
+void set_pointers(cublasLtMatmulDesc_t form, const LibraryProduct& p) {
+  if (p.bias || p.sums) set(form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.sums ? p.sums : p.bias);
+  if (p.aux) set(form, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
 }
 
 cublasLtMatrixLayout_t layout(const LibraryProduct& p, int64_t rows, int64_t cols, int64_t ld, int64_t apart) {
@@ -61,10 +79,9 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
         "cublasLtMatmulDescCreate");
   set(plan.form, CUBLASLT_MATMUL_DESC_TRANSA, p.x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.form, CUBLASLT_MATMUL_DESC_TRANSB, p.y.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (p.bias) {
-    set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan.form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-  }
+  set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+  if (p.aux) set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
+  set_pointers(plan.form, p);
   plan.x = layout(p, p.x.rows, p.x.cols, p.x.ld, p.x.apart);
   plan.y = layout(p, p.y.rows, p.y.cols, p.y.ld, p.y.apart);
   plan.d = layout(p, p.rows, p.cols, p.ld, p.apart);
@@ -86,7 +103,10 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes, 1, &best, &count);
   (void)cublasLtMatmulPreferenceDestroy(wishes);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  // An epilogue that it does not have for a dtype may also be called an invalid value.
+  const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                       (status == CUBLAS_STATUS_INVALID_VALUE && p.epilogue != LibraryProduct::Epilogue::bias);
+  if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic");
   plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
   plan.algorithm = best.algo;
   return plan;
@@ -96,7 +116,7 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
 struct Cache {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
-  std::map<std::array<int64_t, 19>, Plan> plans;
+  std::map<std::array<int64_t, 20>, Plan> plans;
 };
 Cache& cache() {
   static Cache* const c = new Cache;
@@ -118,18 +138,18 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
   } const back{before, device};
 
   Cache& c = cache();
-  const std::lock_guard lock(c.mutex);  // also of the plan's bias pointer
+  const std::lock_guard lock(c.mutex);  // also of the plan's pointers
   cublasLtHandle_t& handle = c.handles[device];
   if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
-  const std::array<int64_t, 19> key{
-      device,    int64_t(p.dtype),  p.rows,   p.cols,         p.depth,  p.ld,           p.apart,
-      p.batches, p.bias != nullptr, p.x.rows, p.x.cols,       p.x.ld,   p.x.transposed, p.x.apart,
-      p.y.rows,  p.y.cols,          p.y.ld,   p.y.transposed, p.y.apart};
+  const std::array<int64_t, 20> key{device,   int64_t(p.dtype), p.rows,    p.cols,         p.depth,
+                                    p.ld,     p.apart,          p.batches, epilogue_of(p), p.aux_ld,
+                                    p.x.rows, p.x.cols,         p.x.ld,    p.x.transposed, p.x.apart,
+                                    p.y.rows, p.y.cols,         p.y.ld,    p.y.transposed, p.y.apart};
   auto at = c.plans.find(key);
   if (at == c.plans.end()) at = c.plans.emplace(key, make_plan(handle, p)).first;
   const Plan& plan = at->second;
   if (!plan.found) return false;
-  if (p.bias) set(plan.form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  set_pointers(plan.form, p);
   const float one = 1, zero = 0;
   const double wide_one = 1, wide_zero = 0;
   const bool wide = p.dtype == DType::f64;
