@@ -60,7 +60,7 @@ struct Block : nn::Module {
     const Tensor seen = scaled_dot_product_attention(select(parts, 0, 0), select(parts, 0, 1), select(parts, 0, 2),
                                                      {.causal = Causal::yes});
     const Tensor y = x + out(reshape(permute(seen, {0, 2, 1, 3}), {b, n, shape.width}));
-    return y + down(gelu(up(norm2(y)), GeluForm::tanh));
+    return y + gelu_mlp(norm2(y), up.weight, up.bias, down.weight, down.bias, GeluForm::tanh);
   }
 };
 struct Gpt : nn::Module {

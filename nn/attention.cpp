@@ -142,6 +142,9 @@ Tensor TransformerEncoderLayer::attend(const Tensor& x, const AttentionMasks& ma
 }
 
 Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) const {
+  const bool drops = is_training() && dropout.options.p > 0;
+  if (options.activation == Activation::gelu && !drops)
+    return dropout2(gelu_mlp(x, linear1.weight, linear1.bias, linear2.weight, linear2.bias));
   const Tensor hidden = linear1(x);
   return dropout2(linear2(dropout(options.activation == Activation::relu ? relu(hidden) : gelu(hidden))));
 }

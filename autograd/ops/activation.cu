@@ -1,7 +1,9 @@
 // Activations. Each backward is one fused pass, gy * f'(x); `slope` in public ops is its definition and its derivative.
 #include <cmath>
 
+#include "autograd/ops/backward_parts.h"
 #include "autograd/ops/pointwise.h"
+#include "kernels/gelu.h"
 #include "kernels/math.h"
 
 namespace levin {
@@ -62,37 +64,34 @@ struct Sigmoid {
   Tensor slope(const Tensor& y) const { return y * (1 - y); }
 };
 
-// x * Phi(x). Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016.
+// Values and slopes as in kernels/gelu.h, for products too.
 struct Gelu {
   LEVIN_ACTIVATION(Gelu, "gelu", keep, Saves::input)
   static constexpr double kRootHalf = 0.70710678118654752440;       // sqrt(1/2)
   static constexpr double kDensityAtZero = 0.39894228040143267794;  // of N(0, 1): 1 / sqrt(2 pi)
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    return x * m::normal_cdf(x);
+    return kernels::GeluErf::value(x);
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    return m::normal_cdf(x) + x * m::normal_pdf(x);
+    return kernels::GeluErf::slope(x);
   }
   Tensor slope(const Tensor& x) const {
     return erf(x * kRootHalf) * 0.5 + 0.5 + x * exp(x * x * -0.5) * kDensityAtZero;
   }
 };
 
-// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of the same paper.
 struct GeluTanh {
   LEVIN_ACTIVATION(GeluTanh, "gelu_tanh", keep, Saves::input)
-  static constexpr double kScale = 0.79788456080286535588 /* sqrt(2/pi) */, kCubic = 0.044715;
+  static constexpr double kScale = kernels::GeluTanh::kScale, kCubic = kernels::GeluTanh::kCubic;
   template <class T>
   LEVIN_HD T operator()(T x) const {
-    // (1 + tanh z) / 2 = sigmoid(2 z)
-    return x * m::sigmoid(T(2 * kScale) * (x + T(kCubic) * x * x * x));
+    return kernels::GeluTanh::value(x);
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
-    const T s = m::sigmoid(T(2 * kScale) * (x + T(kCubic) * x * x * x));
-    return s + x * s * (T(1) - s) * T(2 * kScale) * (T(1) + T(3 * kCubic) * x * x);
+    return kernels::GeluTanh::slope(x);
   }
   Tensor slope(const Tensor& x) const {
     const Tensor s = sigmoid((x + x * x * x * kCubic) * (2 * kScale));
@@ -206,6 +205,9 @@ Tensor relu(const Tensor& x) { return unary<Relu>(x); }
 Tensor tanh(const Tensor& x) { return unary<Tanh>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<Sigmoid>(x); }
 Tensor gelu(const Tensor& x, GeluForm form) { return form == GeluForm::erf ? unary<Gelu>(x) : unary<GeluTanh>(x); }
+Tensor gelu_backward(const Tensor& gy, const Tensor& x, GeluForm form) {
+  return form == GeluForm::erf ? Gelu{}.backward(gy, x) : GeluTanh{}.backward(gy, x);
+}
 Tensor silu(const Tensor& x) { return unary<Silu>(x); }
 Tensor logsigmoid(const Tensor& x) { return unary<LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, LeakyRelu{negative_slope}); }

@@ -1,8 +1,10 @@
-// Memory for the parts of a device's split sums, for the length of an op.
+// What ops share that multiply matrices on devices: memory for the parts of split sums, for the length of an op, and
+// the way to cuBLASLt.
 #pragma once
 
 #include "kernels/dispatch.h"
 #include "kernels/gemm_device.cuh"
+#include "kernels/gemm_library.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -19,5 +21,24 @@ class GemmParts {
  private:
   Tensor memory_;
 };
+
+// Whether large products go to cuBLASLt in this build.
+#if defined(LEVIN_CUDA)
+inline constexpr bool kHasGemmLibrary = true;
+#else
+inline constexpr bool kHasGemmLibrary = false;
+#endif
+
+// True where cuBLASLt made the product.
+inline bool library_made(const Gpu& on, const std::optional<kernels::LibraryProduct>& product) {
+#if defined(LEVIN_CUDA)
+  if (!product) return false;
+  const Tensor workspace = empty({kernels::lib::kCublasWorkspace}, on.stream.device(), DType::u8);
+  return kernels::lib::cublas_multiply(*product, ptr<std::uint8_t>(workspace), on.stream);
+#else
+  (void)on, (void)product;
+  return false;
+#endif
+}
 
 }  // namespace levin

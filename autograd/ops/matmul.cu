@@ -3,11 +3,11 @@
 
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
+#include "autograd/ops/backward_parts.h"
 #include "autograd/ops/gemm_parts.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_device.cuh"
-#include "kernels/gemm_library.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -31,12 +31,9 @@ Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 template <class T>
 void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batch, const GemmSize& size,
                   const Matrix<T>& a, const Matrix<T>& b, kernels::gpu::Target<T> to) {
-#if defined(LEVIN_CUDA)
-  if (const auto product = kernels::library_product<T>(batch, size, a, b, to.y, to.row_step, to.col_bias)) {
-    const Tensor workspace = empty({kernels::lib::kCublasWorkspace}, y.device(), DType::u8);
-    if (kernels::lib::cublas_multiply(*product, ptr<std::uint8_t>(workspace), on.stream)) return;
+  if constexpr (kHasGemmLibrary) {
+    if (library_made(on, kernels::library_product<T>(batch, size, a, b, to.y, to.row_step, to.col_bias))) return;
   }
-#endif
   std::int64_t batches = 1;
   for (const BatchDim& dim : batch) batches *= dim.size;
   const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, batches);
@@ -125,8 +122,10 @@ struct Linear {
     Grads<3> g;
     const Tensor rows = reshape(gy, {rows_of(gy), gy.shape().back()});
     if (need[0]) g[0] = reshape(matmul(rows, weight.get()), Dims(x.get().shape().dims()));
-    if (need[1]) g[1] = matmul(t(rows), reshape(x.get(), {rows_of(x.get()), x.get().shape().back()}));
-    if (need[2]) g[2] = sum(rows, 0);
+    const Tensor in = need[1] ? reshape(x.get(), {rows.size(0), x.get().shape().back()}) : Tensor();
+    std::array<Tensor, 2> parameters = linear_parameters_backward(rows, in, need_of(need[1], need[2]));
+    g[1] = std::move(parameters[0]);
+    g[2] = std::move(parameters[1]);
     return g;
   }
 

@@ -134,7 +134,10 @@ LEVIN_OP_CASE(matmul) {
 }
 
 LEVIN_OP_CASE(linear) {
-  OpCase c{.ops = {"linear"}, .dtypes = kFloatDTypes, .sums = 301, .layout_changes_sums = true};
+  OpCase c{.ops = {"linear", "linear_parameters_backward"},
+           .dtypes = kFloatDTypes,
+           .sums = 301,
+           .layout_changes_sums = true};
   for (const bool biased : {true, false}) {
     for (const Shape& x : {Shape{1}, Shape{3}, Shape{2, 3}, Shape{0, 3}, Shape{2, 2, 3}, Shape{40, 301}}) {
       const std::int64_t out = x == Shape{1} ? 1 : 4;

@@ -249,6 +249,11 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate };
 [[nodiscard]] LEVIN_API Tensor matmul(const Tensor& a, const Tensor& b);
 // x [..., in] W^T [out, in] + b [out]; bias may be undefined.
 [[nodiscard]] LEVIN_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+// linear(gelu(linear(x, w1, b1), form), w2, b2): the feed-forward block of a transformer as one op. x [..., in],
+// w1 [hidden, in], w2 [out, hidden]; b1 [hidden] and b2 [out] may be undefined. On devices GELU is computed where the
+// first product ends, and its derivative where the gradient of the hidden values is: they take no pass of their own.
+[[nodiscard]] LEVIN_API Tensor gelu_mlp(const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
+                                        const Tensor& b2, GeluForm form = GeluForm::erf);
 [[nodiscard]] LEVIN_API Tensor outer(const Tensor& a, const Tensor& b);
 // "bij,bjk->bik": letters and one "..."; each pair of operands is contracted by a matmul, left to right.
 [[nodiscard]] LEVIN_API Tensor einsum(std::string_view equation, std::span<const Tensor> operands);
