@@ -22,8 +22,7 @@ bool Trainer::Run::stop_granted() const {
   return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
 }
 bool Trainer::Run::done() const {
-  return batches == 0 || max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) ||
-         stop_granted();
+  return batches == 0 || max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || stop_granted();
 }
 
 // ---- Before any work
@@ -35,9 +34,10 @@ void check_optimizers(const OptimizerConfig& config, bool manual) {
     if (!o) fail<ConfigError>("fit: an optimizer that configure_optimizers returned is null; leave it out");
   }
   if (config.optimizers.size() > 1 && !manual)
-    fail<ConfigError>("fit: configure_optimizers returned ", config.optimizers.size(),
-                      " optimizers, automatic optimization has one; let automatic_optimization() return false and step them in "
-                      "training_step");
+    fail<ConfigError>(
+        "fit: configure_optimizers returned ", config.optimizers.size(),
+        " optimizers, automatic optimization has one; let automatic_optimization() return false and step them in "
+        "training_step");
   for (const SchedulerConfig& s : config.schedulers) {
     if (!s.scheduler) fail<ConfigError>("fit: a scheduler is null; leave it out");
     const bool known = std::any_of(config.optimizers.begin(), config.optimizers.end(),
@@ -58,17 +58,19 @@ void check_manual(const TrainerOptions& options) {
                       " and the module optimizes manually, where nothing is clipped for it; drop the option and call "
                       "clip_gradients, or use automatic optimization");
   if (options.accumulate_grad_batches != 1)
-    fail<ConfigError>("fit: accumulate_grad_batches is ", options.accumulate_grad_batches,
-                      " and the module optimizes manually; drop the option and step every so many batches, or use automatic "
-                      "optimization");
+    fail<ConfigError>(
+        "fit: accumulate_grad_batches is ", options.accumulate_grad_batches,
+        " and the module optimizes manually; drop the option and step every so many batches, or use automatic "
+        "optimization");
 }
 
 void check_accumulation(const Trainer::Run& run) {
   if (run.manual || run.options.accumulate_grad_batches == 1) return;
   if (run.optimizer().name() == std::string_view("lbfgs"))
-    fail<ConfigError>("fit: accumulate_grad_batches is ", run.options.accumulate_grad_batches,
-                      " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
-                      "batches");
+    fail<ConfigError>(
+        "fit: accumulate_grad_batches is ", run.options.accumulate_grad_batches,
+        " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
+        "batches");
 }
 
 void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool loaders) {
@@ -97,8 +99,9 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
   data::DataLoader& loader = *train.all().front();
   if (options.overfit_batches && !options.overfit_batches->is_zero() && loader.shuffles())
-    fail<ConfigError>("fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
-                      "give it shuffle = false");
+    fail<ConfigError>(
+        "fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
+        "give it shuffle = false");
   batches = options.limit_train_batches.value_or(Portion(1.0)).of(loader.size(), "limit_train_batches");
   val_loaders.clear();
   const bool validates = has.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());

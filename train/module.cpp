@@ -11,7 +11,6 @@ Trainer& TrainModule::trainer() const {
   return *trainer_;
 }
 
-
 StepOutput TrainModule::training_step(const Batch&, std::int64_t) {
   fail<ConfigError>("fit: the module has no training_step; override it");
 }
@@ -34,7 +33,9 @@ void TrainModule::optimizer_step(std::int64_t, std::int64_t, OptimizerHandle& op
                                  const Function<Tensor()>& closure) {
   (void)optimizer.step(closure);
 }
-void TrainModule::optimizer_zero_grad(std::int64_t, std::int64_t, optim::Optimizer& optimizer) { optimizer.zero_grad(); }
+void TrainModule::optimizer_zero_grad(std::int64_t, std::int64_t, optim::Optimizer& optimizer) {
+  optimizer.zero_grad();
+}
 void TrainModule::on_validation_model_zero_grad() {
   for (OptimizerHandle& o : optimizers()) o.zero_grad();
 }
@@ -65,8 +66,9 @@ void TrainModule::fail_not_named(const char* named) const {
                     ", Base> with that module as Base");
 }
 void TrainModule::fail_not_callable() {
-  fail<ConfigError>("predict: the module has no predict_step and can not be called with a tensor; override predict_step, or "
-                    "give it Tensor operator()(const Tensor&)");
+  fail<ConfigError>(
+      "predict: the module has no predict_step and can not be called with a tensor; override predict_step, or "
+      "give it Tensor operator()(const Tensor&)");
 }
 
 }  // namespace levin

@@ -53,7 +53,8 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
     fail<StateError>("manual_backward: the module optimizes automatically; let automatic_optimization() return false");
   if (!in_training_step) fail<StateError>("manual_backward: called outside of training_step");
   if (!loss.defined() || loss.numel() != 1)
-    fail<ShapeError>("manual_backward: the loss is ", loss.defined() ? text(loss) : "undefined", ", expected one element");
+    fail<ShapeError>("manual_backward: the loss is ", loss.defined() ? text(loss) : "undefined",
+                     ", expected one element");
   const Autocast off = Autocast::off();  // backward is not run under it
   const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
   call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
@@ -70,7 +71,8 @@ void Trainer::Run::clip_gradients(optim::Optimizer& of, std::optional<double> va
   const double limit = value.value_or(0);
   if (!(limit > 0)) return;
   const optim::Parameters parameters = of.parameters();
-  if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value) return optim::clip_grad_value_(parameters, limit);
+  if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value)
+    return optim::clip_grad_value_(parameters, limit);
   const bool any =
       std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
   if (!any) return;

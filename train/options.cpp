@@ -13,7 +13,8 @@ void check_limit(const char* name, std::int64_t value) {
   if (value < -1) fail<ConfigError>("Trainer: ", name, " is ", value, ", expected -1 (no limit), 0 or more");
 }
 void check_minimum(const char* name, const std::optional<std::int64_t>& value) {
-  if (value && *value < 0) fail<ConfigError>("Trainer: ", name, " is ", *value, ", expected 0 or more; or leave it unset");
+  if (value && *value < 0)
+    fail<ConfigError>("Trainer: ", name, " is ", *value, ", expected 0 or more; or leave it unset");
 }
 
 constexpr double kSecondsOfDay = 86400;
@@ -88,25 +89,29 @@ void Trainer::Run::check_options() const {
   for (const auto& [limit, name] :
        {std::pair{&o.limit_train_batches, "limit_train_batches"}, std::pair{&o.limit_val_batches, "limit_val_batches"},
         std::pair{&o.limit_test_batches, "limit_test_batches"},
-        std::pair{&o.limit_predict_batches, "limit_predict_batches"}, std::pair{&o.overfit_batches, "overfit_batches"}}) {
+        std::pair{&o.limit_predict_batches, "limit_predict_batches"},
+        std::pair{&o.overfit_batches, "overfit_batches"}}) {
     if (*limit) (void)(*limit)->of(0, name);
   }
   if (!o.val_check_interval) return;
   const ValidationInterval& every = *o.val_check_interval;
-  const bool positive = every.time()                      ? every.time()->seconds() > 0
-                        : every.portion().is_fraction()   ? every.portion().fraction() > 0 && every.portion().fraction() <= 1
-                                                          : every.portion().count() > 0;
+  const bool positive = every.time() ? every.time()->seconds() > 0
+                        : every.portion().is_fraction()
+                            ? every.portion().fraction() > 0 && every.portion().fraction() <= 1
+                            : every.portion().count() > 0;
   if (!positive)
-    fail<ConfigError>("Trainer: val_check_interval is ",
-                      every.time()                    ? text(every.time()->seconds()) + " seconds"
-                      : every.portion().is_fraction() ? text(every.portion().fraction())
-                                                      : text(every.portion().count()),
-                      ", expected a count of 1 or more, a fraction in (0, 1] or a duration above 0; limit_val_batches = 0 "
-                      "switches validation off");
+    fail<ConfigError>(
+        "Trainer: val_check_interval is ",
+        every.time()                    ? text(every.time()->seconds()) + " seconds"
+        : every.portion().is_fraction() ? text(every.portion().fraction())
+                                        : text(every.portion().count()),
+        ", expected a count of 1 or more, a fraction in (0, 1] or a duration above 0; limit_val_batches = 0 "
+        "switches validation off");
   if (!o.check_val_every_n_epoch && !every.time() && every.portion().is_fraction())
-    fail<ConfigError>("Trainer: val_check_interval is the fraction ", every.portion().fraction(),
-                      " and check_val_every_n_epoch is unset, so that batches are counted over all epochs; give a count or a "
-                      "duration");
+    fail<ConfigError>(
+        "Trainer: val_check_interval is the fraction ", every.portion().fraction(),
+        " and check_val_every_n_epoch is unset, so that batches are counted over all epochs; give a count or a "
+        "duration");
 }
 
 // overfit_batches comes second, so that it wins where both speak.

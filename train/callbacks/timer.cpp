@@ -59,8 +59,9 @@ CallbackState Timer::state() const {
 void Timer::load_state(const CallbackState& state) {
   for (const auto& [name, value] : state.values) {
     if (name != "time_elapsed") continue;
-    const double seconds = std::strtod(value.c_str(), nullptr);
-    if (!(seconds >= 0) || std::isinf(seconds))
+    char* end = nullptr;
+    const double seconds = std::strtod(value.c_str(), &end);
+    if (value.empty() || *end != '\0' || !(seconds >= 0) || std::isinf(seconds))
       fail<ConfigError>("Timer: the state's time_elapsed is \"", value, "\", expected seconds");
     before_ = seconds;
   }

@@ -38,7 +38,7 @@ class LEVIN_API StepOutput {
  public:
   StepOutput() = default;
   StepOutput(Tensor loss) : loss_(std::move(loss)) {}
-  StepOutput(NamedTensors outputs);  // throws ConfigError without a "loss"
+  StepOutput(NamedTensors outputs);                           // throws ConfigError without a "loss"
   [[nodiscard]] const Tensor& loss() const { return loss_; }  // undefined: nothing was returned
   [[nodiscard]] const NamedTensors& outputs() const { return outputs_; }
 
@@ -166,7 +166,7 @@ class TrainModuleOf : public Base {
                 differ<decltype(&D::configure_gradient_clipping), decltype(&T::configure_gradient_clipping)>};
   }
   [[nodiscard]] Tensor call(const Batch& batch) override {
-    if constexpr (requires(Derived& d, const Tensor& x) {
+    if constexpr (requires(Derived & d, const Tensor& x) {
                     { d(x) } -> std::convertible_to<Tensor>;
                   })
       return static_cast<Derived&>(*this)(batch[0]);

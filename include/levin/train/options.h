@@ -43,7 +43,10 @@ class LEVIN_API Duration {
     double weeks = 0, days = 0, hours = 0, minutes = 0, seconds = 0, milliseconds = 0;
   };
   template <class D>
-  requires requires(D d) { d.count(); D::period::den; }
+  requires requires(D d) {
+    d.count();
+    D::period::den;
+  }
   Duration(D d)
       : seconds_(static_cast<double>(d.count()) * static_cast<double>(D::period::num) /
                  static_cast<double>(D::period::den)) {}
@@ -65,8 +68,7 @@ class LEVIN_API ValidationInterval {
   ValidationInterval(double fraction) : portion_(fraction) {}
   ValidationInterval(Portion portion) : portion_(portion) {}
   template <class D>
-  requires std::constructible_from<Duration, D> ValidationInterval(const D& duration)
-      : time_(Duration(duration)) {}
+  requires std::constructible_from<Duration, D> ValidationInterval(const D& duration) : time_(Duration(duration)) {}
   [[nodiscard]] const Portion& portion() const { return portion_; }
   [[nodiscard]] const std::optional<Duration>& time() const { return time_; }
 
@@ -96,16 +98,16 @@ struct TrainerOptions {
   std::optional<Portion> overfit_batches{};  // sets the limits of training and validation, and nothing is shuffled
 
   // ---- Validation
-  std::optional<ValidationInterval> val_check_interval{};    // unset: 1.0, at the end of each epoch
-  std::optional<std::int64_t> check_val_every_n_epoch{1};    // nullopt: batches are counted over all epochs
-  std::optional<std::int64_t> num_sanity_val_steps{};        // batches before training starts: unset 2, -1 all, 0 off
+  std::optional<ValidationInterval> val_check_interval{};  // unset: 1.0, at the end of each epoch
+  std::optional<std::int64_t> check_val_every_n_epoch{1};  // nullopt: batches are counted over all epochs
+  std::optional<std::int64_t> num_sanity_val_steps{};      // batches before training starts: unset 2, -1 all, 0 off
 
   std::int64_t log_every_n_steps = 50;        // 0: never
   std::int64_t accumulate_grad_batches = 1;   // batches an optimizer step; the loss of each is divided by it
   std::optional<double> gradient_clip_val{};  // unset or 0: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
-  bool inference_mode = true;                                         // of evaluations; false: NoGrad, which can be left inside
+  bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
   // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
   // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
   // optimizer works on f32 copies. Read by the constructor.

@@ -174,8 +174,9 @@ class LEVIN_API Trainer {
   [[nodiscard]] nn::Module* module() const;               // the tree of the running or last fit; null for bare tensors
   [[nodiscard]] optim::Optimizer* optimizer() const;      // the first one
   [[nodiscard]] std::span<OptimizerHandle> optimizers();  // throws StateError outside of fit
-  [[nodiscard]] std::vector<SchedulerConfig>& schedulers();  // of the running fit; a callback may replace them between steps
-  [[nodiscard]] data::DataLoader* train_loader() const;      // of the running fit
+  [[nodiscard]] std::vector<SchedulerConfig>&
+  schedulers();  // of the running fit; a callback may replace them between steps
+  [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
 
   struct Run;  // internal (train/run.h)

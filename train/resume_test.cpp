@@ -1,0 +1,145 @@
+// A run that is cut anywhere and goes on is the run that was not cut, bit for bit.
+#include <doctest/doctest.h>
+
+#include "train/fixture_test.h"
+
+using namespace levin;
+using namespace levin::test;
+
+namespace {
+
+constexpr std::int64_t kEpochs = 3, kBatches = 10;  // windows of 3: the last of an epoch has one batch
+
+// Dropout, a schedule by steps, one by a metric, losses logged by step and by epoch.
+struct Model : TrainModuleOf<Model> {
+  using TrainModuleOf::TrainModuleOf;
+  nn::Linear fc1{*this, "fc1", {.in = 2, .out = 8}};
+  nn::Dropout drop{*this, "drop", {.p = 0.25}};
+  nn::Linear fc2{*this, "fc2", {.in = 8, .out = 1}};
+  std::shared_ptr<optim::AdamW> optimizer;
+  Tensor operator()(const Tensor& x) const { return fc2(drop(tanh(fc1(x)))); }
+  StepOutput training_step(const Batch& b, std::int64_t) override {
+    Tensor loss = squared_error((*this)(b[0]), b[1]);
+    log("loss", loss, {.on_step = true, .on_epoch = true});
+    return loss;
+  }
+  void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
+    log("val_loss", squared_error((*this)(b[0]), b[1]));
+  }
+  OptimizerConfig configure_optimizers() override {
+    optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.02});
+    return {.optimizers = {optimizer},
+            .schedulers = {{.scheduler = std::make_shared<optim::StepLR>(*optimizer, 3, 0.9),
+                            .interval = SchedulerConfig::Interval::step},
+                           {.scheduler = std::make_shared<optim::ReduceLROnPlateau>(
+                                *optimizer, optim::PlateauOptions{.patience = 0, .threshold = 0.5}),
+                            .monitor = "val_loss"}}};
+  }
+};
+
+struct Cut : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Saves at the n-th call of one of its hooks, and ends the run there as a crash would.
+struct CutAt : Callback {
+  enum class Where { batch_end, validation_end, epoch_end, next_batch } where;
+  std::int64_t n;
+  std::string file;
+  std::vector<LogRecord> history;  // until then
+  CutAt(Where w, std::int64_t count, std::string path) : where(w), n(count), file(std::move(path)) {}
+  void at(Where w) {
+    if (w != where || --n > 0) return;
+    trainer().save_checkpoint(file);
+    history = trainer().history();
+    throw Cut("cut");
+  }
+  void on_train_batch_end(const StepInfo&) override { at(Where::batch_end); }
+  BatchStart on_train_batch_start(const StepInfo&) override {
+    at(Where::next_batch);
+    return BatchStart::proceed;
+  }
+  void on_validation_end() override { at(Where::validation_end); }
+  void on_train_epoch_end() override { at(Where::epoch_end); }
+  bool after_module() const override { return true; }
+};
+
+struct Ended {
+  std::vector<float> weights;
+  NamedTensors optimizer;
+  std::vector<LogRecord> history;
+  std::int64_t steps = 0;
+};
+
+Ended train(const std::shared_ptr<Callback>& callback, const std::string& from = {}) {
+  Model model({.gen = Generator(3), .device = Device::cpu()});
+  data::DataLoader data = loader(kBatches * 4), val = loader(8);
+  TrainerOptions options = silent();
+  options.max_epochs = kEpochs;
+  options.accumulate_grad_batches = 3;
+  options.val_check_interval = 4;
+  options.log_every_n_steps = 2;
+  options.num_sanity_val_steps = 2;
+  if (callback) options.callbacks = {callback};
+  Trainer trainer(options);
+  trainer.fit(model, {.train = data, .val = val, .ckpt_path = from});
+  return {.weights = weights_of(model),
+          .optimizer = model.optimizer->state_dict(),
+          .history = trainer.history(),
+          .steps = trainer.global_step()};
+}
+
+bool same(const std::vector<LogRecord>& a, const std::vector<LogRecord>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const LogRecord& x, const LogRecord& y) {
+    return x.step == y.step && x.epoch == y.epoch && x.values == y.values;
+  });
+}
+bool same(const NamedTensors& a, const NamedTensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && content_hash(x.first, x.second) == content_hash(y.first, y.second);
+  });
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a run cut after any batch, in any hook behind it, goes on to the same weights, optimizer state and records") {
+  const TemporaryFolder dir;
+  const Ended whole = train(nullptr);
+  CHECK(whole.steps == kEpochs * 4);
+  using enum CutAt::Where;
+  int cuts = 0;
+  for (const auto& [where, count] : {std::pair{batch_end, kEpochs * kBatches},
+                                     {next_batch, kEpochs * kBatches},
+                                     {validation_end, 1 + kEpochs * 2},  // the first is the sanity check
+                                     {epoch_end, kEpochs}}) {
+    for (std::int64_t n = where == validation_end ? 2 : 1; n <= count; ++n) {
+      CAPTURE(static_cast<int>(where));
+      CAPTURE(n);
+      const auto cut = std::make_shared<CutAt>(where, n, dir / "cut.safetensors");
+      CHECK_THROWS_AS((void)train(cut), Cut);
+      const Ended resumed = train(nullptr, cut->file);
+      ++cuts;
+      CHECK(resumed.weights == whole.weights);
+      CHECK(same(resumed.optimizer, whole.optimizer));
+      std::vector<LogRecord> history = cut->history;
+      history.insert(history.end(), resumed.history.begin(), resumed.history.end());
+      CHECK(same(history, whole.history));
+    }
+  }
+  CHECK(cuts == 2 * kEpochs * kBatches + kEpochs * 2 + kEpochs);
+}
+
+TEST_CASE("a checkpoint of an open window goes on only with the same accumulate_grad_batches") {
+  const TemporaryFolder dir;
+  const auto cut = std::make_shared<CutAt>(CutAt::Where::batch_end, 2, dir / "cut.safetensors");
+  CHECK_THROWS_AS((void)train(cut), Cut);
+  Model model({.gen = Generator(3), .device = Device::cpu()});
+  data::DataLoader data = loader(kBatches * 4);
+  TrainerOptions options = silent();
+  options.max_epochs = kEpochs;
+  options.accumulate_grad_batches = 2;
+  Trainer trainer(options);
+  CHECK_THROWS_WITH_AS(trainer.fit(model, {.train = data, .ckpt_path = cut->file}),
+                       doctest::Contains("inside a window of 3 batches, accumulate_grad_batches is 2"), ConfigError);
+}
