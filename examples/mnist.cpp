@@ -253,7 +253,8 @@ struct SampleCount final : Callback {
 
 TrainerOptions trainer_options(const Settings& s, const Portion& limit, Device device) {
   const bool capture = s.capture == "step" || (s.capture == "auto" && device.is_cuda());
-  TrainerOptions options{.max_epochs = s.epochs,
+  TrainerOptions options{.logger = false,
+                         .max_epochs = s.epochs,
                          .max_steps = s.max_steps,
                          .limit_train_batches = limit,
                          .enable_checkpointing = !s.out.empty(),

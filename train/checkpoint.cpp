@@ -93,12 +93,19 @@ void take_state(train::Checkpoint& to, const Json& s) {
   to.due = static_cast<Trainer::Run::Due>(due);
   s.at("optimizers").get_to(to.optimizers);
   s.at("lr_schedulers").get_to(to.schedulers);
+  const auto reduction = [&](std::int64_t which) {
+    if (which < 0 || which > static_cast<std::int64_t>(Reduce::max))
+      fail<FormatError>("resume: ", to.path, ": \"reduce\" is ", which, ", expected 0 to 3");
+    return static_cast<Reduce>(which);
+  };
   const auto number = [](const Json& x) { return x.is_null() ? NAN : x.get<double>(); };  // JSON has no NaN
   for (const Json& e : s.at("log"))
     to.log.push_back({.name = e.at("name").get<std::string>(),
                       .on_step = e.at("on_step").get<bool>(),
                       .on_epoch = e.at("on_epoch").get<bool>(),
                       .prog_bar = e.at("prog_bar").get<bool>(),
+                      .logger = e.at("logger").get<bool>(),
+                      .reduce = reduction(e.at("reduce").get<std::int64_t>()),
                       .sum = number(e.at("sum")),
                       .weight = e.at("weight").get<double>(),
                       .last = number(e.at("last")),
@@ -125,6 +132,8 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
                     {"on_step", e.on_step},
                     {"on_epoch", e.on_epoch},
                     {"prog_bar", e.prog_bar},
+                    {"logger", e.logger},
+                    {"reduce", static_cast<std::int64_t>(e.reduce)},
                     {"sum", e.sum},
                     {"weight", e.weight},
                     {"last", e.last},
@@ -196,6 +205,7 @@ Checkpoint read_checkpoint(const std::string& path) {
 
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const NoGrad off;
+  for (const auto& logger : loggers) logger->save();  // the file's run goes on behind the records that are on disk
   std::error_code error;
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {
     fs::create_directories(parent, error);

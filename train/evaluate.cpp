@@ -85,11 +85,14 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   if (nested) return evaluation_loop(loop, module, loaders, predictions);
   try {
     call(&Hooks::setup, words.stage);
+    if (loop != Loop::predict) start_loggers();
     std::vector<Metrics> result = evaluation_loop(loop, module, loaders, predictions);
     call_teardown(words.stage, /*quietly=*/false);
+    if (loop != Loop::predict) finish_loggers("success");
     return result;
   } catch (const std::exception& error) {
     call_exception(error);
+    finish_loggers(dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed");
     call_teardown(words.stage, /*quietly=*/true);
     throw;
   }
@@ -159,12 +162,15 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   call(words.epoch_end);
   std::vector<Metrics> result(std::max<std::size_t>(1, loaders.size()));
   if (loop != Loop::predict) {
-    Metrics means = eval_log.take_epoch();
-    for (const auto& [name, value] : means) {
-      train::set_metric(epoch_metrics, name, value);
-      const int of = loader_of(name);
-      for (std::size_t l = 0; l < result.size(); ++l) {
-        if (of < 0 || of == static_cast<int>(l)) result[l].emplace_back(name, value);
+    Metrics means, hidden;
+    means = eval_log.take_epoch(hidden);
+    for (const Metrics* some : {&means, &hidden}) {
+      for (const auto& [name, value] : *some) {
+        train::set_metric(epoch_metrics, name, value);
+        const int of = loader_of(name);
+        for (std::size_t l = 0; l < result.size(); ++l) {
+          if (of < 0 || of == static_cast<int>(l)) result[l].emplace_back(name, value);
+        }
       }
     }
     if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, global_step - 1), std::move(means));
@@ -218,7 +224,8 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
     check_interrupt();
   }
   if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
-  for (const auto& [name, mean] : eval_log.take_epoch()) train::set_metric(epoch_metrics, name, mean);
+  Metrics hidden;
+  for (const auto& [name, mean] : eval_log.take_epoch(hidden)) train::set_metric(epoch_metrics, name, mean);
   return sum.item() / weight;
 }
 

@@ -162,8 +162,10 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     call(&Hooks::setup, Stage::fit);
     run_fit(ckpt_path);
     call_teardown(Stage::fit, /*quietly=*/false);
+    finish_loggers("success");
   } catch (const std::exception& error) {
     call_exception(error);
+    finish_loggers(dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed");
     call_teardown(Stage::fit, /*quietly=*/true);
     throw;
   }
@@ -172,6 +174,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
 void Trainer::Run::run_fit(const std::string& ckpt_path) {
   if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
+  start_loggers();
   call(&Hooks::on_fit_start);
   if (resumed_from.empty() && batches > 0) sanity_check();
   if (due == Due::epoch_end) finish_epoch();
@@ -255,13 +258,16 @@ void Trainer::Run::train_epoch() {
 }
 
 void Trainer::Run::finish_epoch() {
-  const Metrics means = train_log.take_epoch();
-  for (const auto& [name, value] : means) {
-    train::set_metric(epoch_metrics, name, value);
-    if (name.ends_with("_epoch")) train::set_metric(epoch_metrics, name.substr(0, name.size() - 6), value);
+  Metrics means, hidden;
+  means = train_log.take_epoch(hidden);
+  for (const Metrics* some : {&means, &hidden}) {
+    for (const auto& [name, value] : *some) {
+      train::set_metric(epoch_metrics, name, value);
+      if (name.ends_with("_epoch")) train::set_metric(epoch_metrics, name.substr(0, name.size() - 6), value);
+    }
   }
   advance_plateaus(Interval::epoch);
-  if (!means.empty() && global_step > 0) emit(global_step - 1, means);
+  if (!means.empty() && global_step > 0) emit(global_step - 1, std::move(means));
   ++epoch;
   batches_done = 0;
   position = {.epoch = epoch};
@@ -316,6 +322,25 @@ void Trainer::Run::record_step() {
 
 void Trainer::Run::emit(std::int64_t step, Metrics values) {
   history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
+  for (const auto& logger : loggers) logger->log_metrics(history.back());
+}
+
+void Trainer::Run::choose_loggers() {
+  loggers.clear();
+  if (options.fast_dev_run > 0) return;
+  loggers = options.logger.loggers();
+  for (const auto& logger : loggers) {
+    if (!logger) fail<ConfigError>("Trainer: logger holds a null pointer; leave it out");
+  }
+  if (options.logger.by_default())
+    loggers.push_back(
+        std::make_shared<TensorBoardLogger>(TensorBoardLoggerOptions{.save_dir = options.default_root_dir}));
+}
+void Trainer::Run::start_loggers() {
+  for (const auto& logger : loggers) logger->start(global_step);
+}
+void Trainer::Run::finish_loggers(std::string_view status) {
+  for (const auto& logger : loggers) logger->finalize(status);
 }
 
 void Trainer::Run::check_interrupt() {

@@ -43,6 +43,7 @@ inline std::vector<float> weights_of(const nn::Module& net) {
 // Options of a run that writes and prints nothing.
 inline TrainerOptions silent() {
   TrainerOptions options;
+  options.logger = false;
   options.enable_checkpointing = false;
   options.enable_progress_bar = false;
   options.handle_signals = false;

@@ -18,6 +18,18 @@ void set_metric(Metrics& metrics, std::string_view name, double value) {
   metrics.emplace_back(name, value);
 }
 
+namespace {
+
+double start_of(Reduce reduce) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return reduce == Reduce::min ? kInfinity : reduce == Reduce::max ? -kInfinity : 0;
+}
+double result_of(const MetricLog::Entry& e) {
+  return e.reduce == Reduce::mean ? e.sum.item() / e.weight : e.sum.item();
+}
+
+}  // namespace
+
 void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
                     std::int64_t batch_size) {
   if (value.numel() != 1)
@@ -37,10 +49,15 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
   if (recording_ && it == entries_.end())
     fail<CaptureError>("log: \"", name, "\" was not logged by the steps before; log the same names in every step");
   if (it == entries_.end()) {
-    entries_.push_back(
-        {.name = std::string(name), .on_step = on_step, .on_epoch = on_epoch, .prog_bar = options.prog_bar});
+    entries_.push_back({.name = std::string(name),
+                        .on_step = on_step,
+                        .on_epoch = on_epoch,
+                        .prog_bar = options.prog_bar,
+                        .logger = options.logger,
+                        .reduce = options.reduce});
     it = entries_.end() - 1;
-  } else if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar) {
+  } else if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar ||
+             it->logger != options.logger || it->reduce != options.reduce) {
     fail<ConfigError>("log: \"", name, "\" is logged with two sets of options; give it the same everywhere");
   }
   const NoGrad off;
@@ -51,9 +68,14 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
   double weight = 0;
   if (on_epoch) {
     weight = static_cast<double>(options.batch_size.value_or(batch_size));
-    if (!it->sum.defined()) it->sum = zeros({}, now.device(), DType::f64);
+    if (!it->sum.defined()) it->sum = full({}, start_of(it->reduce), now.device(), DType::f64);
     if (it->sum.device() != now.device()) it->sum = it->sum.to(now.device());
-    add_(it->sum, now, weight);
+    switch (it->reduce) {
+      case Reduce::mean: add_(it->sum, now, weight); break;
+      case Reduce::sum: add_(it->sum, now, 1); break;
+      case Reduce::min: copy_(it->sum, minimum(it->sum, now)); break;
+      case Reduce::max: copy_(it->sum, maximum(it->sum, now)); break;
+    }
   }
   const Noted note{.entry = static_cast<std::size_t>(it - entries_.begin()), .weight = weight};
   if (recording_)
@@ -81,17 +103,18 @@ void MetricLog::replayed(const std::vector<Noted>& noted) {
 Metrics MetricLog::take_step() {
   Metrics out;
   for (Entry& e : entries_) {
-    if (e.on_step && e.fresh) out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, e.last.item());
+    if (e.on_step && e.fresh && e.logger) out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, e.last.item());
     e.fresh = false;
   }
   return out;
 }
 
-Metrics MetricLog::take_epoch() {
+Metrics MetricLog::take_epoch(Metrics& hidden) {
   Metrics out;
   for (Entry& e : entries_) {
-    if (e.on_epoch && e.weight > 0) out.emplace_back(e.on_step ? e.name + "_epoch" : e.name, e.sum.item() / e.weight);
-    if (e.sum.defined()) fill_(e.sum, 0);  // in place: a recorded step adds to this address
+    if (e.on_epoch && e.weight > 0)
+      (e.logger ? out : hidden).emplace_back(e.on_step ? e.name + "_epoch" : e.name, result_of(e));
+    if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
     e.weight = 0;
   }
   return out;
@@ -106,8 +129,8 @@ void MetricLog::newest(Metrics& into) const {
     const bool mean = e.on_epoch && e.weight > 0;
     if (e.on_step) set_metric(into, both ? e.name + "_step" : e.name, e.last.item());
     if (mean) {
-      set_metric(into, e.name, e.sum.item() / e.weight);
-      if (both) set_metric(into, e.name + "_epoch", e.sum.item() / e.weight);
+      set_metric(into, e.name, result_of(e));
+      if (both) set_metric(into, e.name + "_epoch", result_of(e));
     }
   }
 }
@@ -118,7 +141,7 @@ void MetricLog::progress(Metrics& into) const {
     if (e.on_step)
       into.emplace_back(e.name, e.last.item());
     else if (e.weight > 0)
-      into.emplace_back(e.name, e.sum.item() / e.weight);
+      into.emplace_back(e.name, result_of(e));
   }
 }
 
@@ -129,6 +152,8 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .on_step = e.on_step,
                    .on_epoch = e.on_epoch,
                    .prog_bar = e.prog_bar,
+                   .logger = e.logger,
+                   .reduce = e.reduce,
                    .sum = e.sum.defined() ? e.sum.item() : 0,
                    .weight = e.weight,
                    .last = e.last.defined() ? e.last.item() : 0,
@@ -140,7 +165,12 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
 void MetricLog::load(const std::vector<Saved>& saved) {
   entries_.clear();
   for (const Saved& s : saved) {
-    Entry e{.name = s.name, .on_step = s.on_step, .on_epoch = s.on_epoch, .prog_bar = s.prog_bar};
+    Entry e{.name = s.name,
+            .on_step = s.on_step,
+            .on_epoch = s.on_epoch,
+            .prog_bar = s.prog_bar,
+            .logger = s.logger,
+            .reduce = s.reduce};
     e.last = full({}, s.last, Device::cpu(), DType::f64);
     if (s.weight > 0) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
     e.weight = s.weight;

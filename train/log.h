@@ -14,15 +14,16 @@ namespace levin::train {
 // Where log() was called: decides its defaults and which epoch a mean belongs to.
 enum class LogScope : std::uint8_t { none, train_batch, train_epoch, eval };
 
-// Running mean of one metric. Values and sums are f64 cells on the value's device, written in place: logging never waits, and
+// The names of a run. Values and sums are f64 cells on the value's device, written in place: logging never waits, and
 // a step that was recorded goes on logging.
 class MetricLog {
  public:
   struct Entry {
     std::string name;
-    bool on_step = false, on_epoch = false, prog_bar = false;
+    bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
+    Reduce reduce = Reduce::mean;
     Tensor last{};       // f64 []
-    Tensor sum{};        // f64 []: sum of value * weight
+    Tensor sum{};        // f64 []: of value * weight; of values; the least; the greatest
     double weight = 0;   // sum of batch sizes
     bool fresh = false;  // logged since the last step record
   };
@@ -40,8 +41,8 @@ class MetricLog {
   void replayed(const std::vector<Noted>& noted);
   // Values of the step: every entry with on_step that was logged since the last call.
   [[nodiscard]] Metrics take_step();
-  // Means of the epoch; starts the next one.
-  [[nodiscard]] Metrics take_epoch();
+  // Means of the epoch; starts the next one. `hidden` gets those that no record has.
+  [[nodiscard]] Metrics take_epoch(Metrics& hidden);
   void reset();
   // The newest value of each name under all the names it has.
   void newest(Metrics& into) const;
@@ -50,7 +51,8 @@ class MetricLog {
   // The sums of an open epoch, for a checkpoint.
   struct Saved {
     std::string name;
-    bool on_step = false, on_epoch = false, prog_bar = false;
+    bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
+    Reduce reduce = Reduce::mean;
     double sum = 0, weight = 0, last = 0;
     bool fresh = false;
   };

@@ -363,7 +363,7 @@ TEST_CASE("overfit_batches trains and validates on the same few batches each epo
 
 TEST_CASE("fast_dev_run runs its batches of everything once and writes no file") {
   const TemporaryFolder dir;
-  TrainerOptions options;
+  TrainerOptions options;  // with loggers, checkpoints
   options.enable_progress_bar = false;
   options.default_root_dir = dir.path();
   options.max_epochs = 7;
@@ -591,4 +591,50 @@ TEST_CASE("a plateau schedule moves by the metric that it monitors, and a missin
   Trainer again(epochs(3));
   again.fit(module, {.train = data, .val = val});
   CHECK(again.schedulers().front().scheduler->steps() == 3);
+}
+
+TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some no record has") {
+  struct Logging : TrainModuleOf<Logging, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    StepOutput training_step(const Batch& b, std::int64_t batch_idx) override {
+      const double value[] = {1, 2, 6};
+      const std::int64_t size[] = {4, 4, 2};
+      const auto say = [&](const char* name, Reduce reduce, bool logger = true) {
+        log(name, value[batch_idx],
+            {.logger = logger, .on_step = false, .on_epoch = true, .reduce = reduce, .batch_size = size[batch_idx]});
+      };
+      say("mean", Reduce::mean);
+      say("sum", Reduce::sum);
+      say("min", Reduce::min);
+      say("max", Reduce::max);
+      say("hidden", Reduce::mean, false);
+      return mean(b[0] * w);
+    }
+  };
+  struct Kept : Logger {
+    std::vector<LogRecord> records;
+    std::vector<std::string> calls;
+    void start(std::int64_t steps) override { calls.push_back("start " + std::to_string(steps)); }
+    void log_metrics(const LogRecord& r) override { records.push_back(r); }
+    void finalize(std::string_view status) override { calls.emplace_back(status); }
+  };
+  const auto kept = std::make_shared<Kept>();
+  Logging module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(3);
+  TrainerOptions options = epochs(2);
+  options.logger = kept;
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data});
+  const Metrics expected{{"mean", 2.4}, {"sum", 9}, {"min", 1}, {"max", 6}};
+  REQUIRE(kept->records.size() == 2);
+  for (const LogRecord& r : kept->records) CHECK(r.values == expected);
+  CHECK(kept->records[1].step == 5);
+  CHECK(kept->records[1].epoch == 1);
+  CHECK(kept->calls == std::vector<std::string>{"start 0", "success"});
+  const Metrics all = trainer.callback_metrics();
+  CHECK(std::find(all.begin(), all.end(), std::pair<std::string, double>{"hidden", 2.4}) != all.end());
+  // A second fit goes on where the first ended.
+  trainer.options().max_epochs = 3;
+  trainer.fit(module, {.train = data});
+  CHECK(kept->calls[2] == "start 6");
 }

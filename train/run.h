@@ -41,6 +41,9 @@ struct Trainer::Run {
   void check_interrupt();                   // saves and throws when a signal came
   void record_step();
   void emit(std::int64_t step, Metrics values);  // one record
+  void choose_loggers();
+  void start_loggers();
+  void finish_loggers(std::string_view status);
 
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
@@ -174,6 +177,7 @@ struct Trainer::Run {
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
+  std::vector<std::shared_ptr<Logger>> loggers;
 };
 
 // The mode flags of all modules of a tree, put back at the end.

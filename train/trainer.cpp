@@ -56,6 +56,7 @@ Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(
   check_options();
   apply_shortcuts();
   collect_callbacks();
+  choose_loggers();
 }
 
 Device Trainer::Run::device_of(nn::Module* of) const {
@@ -170,6 +171,8 @@ void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& 
                      "\" is logged outside of batches and epochs; call it in a step or in their hooks");
   const std::int64_t size = run_->scope == train::LogScope::train_epoch ? 1 : run_->scope_batch_size;
   if (run_->scope != train::LogScope::eval) return run_->train_log.log(name, value, options, run_->scope, size);
+  if (options.add_dataloader_idx && name.find("/dataloader_idx_") != std::string_view::npos)
+    fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
   const bool several = run_->eval_loaders > 1 && run_->eval_loader >= 0 && options.add_dataloader_idx;
   const std::string full =
       several ? std::string(name) + "/dataloader_idx_" + text(run_->eval_loader) : std::string(name);
@@ -208,6 +211,7 @@ std::span<OptimizerHandle> Trainer::optimizers() {
 }
 std::vector<SchedulerConfig>& Trainer::schedulers() { return run_->schedulers; }
 data::DataLoader* Trainer::train_loader() const { return run_->train_loader; }
+const std::vector<std::shared_ptr<Logger>>& Trainer::loggers() const { return run_->loggers; }
 const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const { return run_->callbacks; }
 
 }  // namespace levin

@@ -7,11 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levin/export.h"
 #include "levin/optim.h"
 #include "levin/train/hooks.h"
+#include "levin/train/loggers.h"
 
 namespace levin {
 
@@ -77,6 +79,21 @@ class LEVIN_API ValidationInterval {
   std::optional<Duration> time_;
 };
 
+// Where records go: true is a TensorBoardLogger in default_root_dir, false none.
+class LEVIN_API LoggerChoice {
+ public:
+  LoggerChoice(bool on) : by_default_(on) {}
+  LoggerChoice(std::vector<std::shared_ptr<Logger>> loggers) : loggers_(std::move(loggers)), by_default_(false) {}
+  template <std::derived_from<Logger> L>
+  LoggerChoice(std::shared_ptr<L> one) : loggers_{std::move(one)}, by_default_(false) {}
+  [[nodiscard]] bool by_default() const { return by_default_; }
+  [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const { return loggers_; }
+
+ private:
+  std::vector<std::shared_ptr<Logger>> loggers_;
+  bool by_default_;
+};
+
 enum class ClipAlgorithm : std::uint8_t { norm, value };
 // What step-interval schedules do for a step that the loss scale skipped. hold reads the verdict from the device: a wait a step.
 enum class OnSkippedStep : std::uint8_t { advance, hold };
@@ -84,6 +101,7 @@ enum class OnSkippedStep : std::uint8_t { advance, hold };
 enum class Capture : std::uint8_t { off, step };
 
 struct TrainerOptions {
+  LoggerChoice logger = true;
   std::vector<std::shared_ptr<Callback>> callbacks{};
 
   // ---- Limits. -1: none. What ends a run first counts; a minimum holds back stop requests, never a maximum.

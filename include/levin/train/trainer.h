@@ -156,7 +156,7 @@ class LEVIN_API Trainer {
   [[nodiscard]] int stop_signal() const;  // 0: none
 
   // Keeps `value` (one element, detached) for the step's record and the epoch's mean. It stays on its device and is
-  // read when a record is written. Throws ShapeError for more than one element, StateError outside of a hook or step,
+  // read when a record is written: of every log_every_n_steps-th step, of each finished epoch and of each evaluation. Throws ShapeError for more than one element, StateError outside of a hook or step,
   // ConfigError for one name with two sets of options.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
@@ -178,6 +178,7 @@ class LEVIN_API Trainer {
   schedulers();  // of the running fit; a callback may replace them between steps
   [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+  [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none in a dev run
 
   struct Run;  // internal (train/run.h)
 
