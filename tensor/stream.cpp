@@ -3,14 +3,36 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 
 #include "levin/error.h"
+#include "levin/sync.h"
 #include "tensor/device_allocator.h"
 #include "tensor/runtime.h"
 
 namespace levin {
 namespace {
+
+// The user's call that may wait.
+struct Caller {
+  const char* call = nullptr;  // null: none
+  std::source_location where;
+};
+thread_local Caller caller;
+
+// Runs what waits, and enters it into the thread's ledger where there is one.
+template <class F>
+void waiting(const char* why, F&& f) {
+  if (!SyncGuard::watching()) [[likely]]
+    return f();
+  const bool known = caller.call != nullptr;
+  SyncGuard::about_to_wait(known ? caller.call : why, known ? caller.where.file_name() : "",
+                           known ? static_cast<std::int64_t>(caller.where.line()) : 0);
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  SyncGuard::has_waited(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
 
 constexpr int kMostDevices = 64;
 constexpr std::uint32_t kFurther = 32;
@@ -123,7 +145,7 @@ bool Event::done() const {
 void Event::synchronize() const {
   if (!handle_) return;
   detail::refuse_while_capturing("Event::synchronize", device_);
-  detail::runtime::synchronize_event(device_, handle_);
+  waiting("Event::synchronize", [&] { detail::runtime::synchronize_event(device_, handle_); });
 }
 double Event::milliseconds_since(const Event& start) const {
   return handle_ && start.handle_ ? detail::runtime::milliseconds(start.handle_, handle_) : 0;
@@ -164,14 +186,6 @@ void check_usable(const char* op, Device device) {
 #endif
 }
 
-namespace {
-struct Caller {
-  const char* call = nullptr;  // null: none
-  std::source_location where;
-};
-thread_local Caller caller;
-}  // namespace
-
 WaitsHere::WaitsHere(const char* call, const std::source_location& where) noexcept : outermost_(!caller.call) {
   if (outermost_) caller = {call, where};
 }
@@ -202,7 +216,7 @@ void report_faults(Device device) {
 
 void wait_for(Stream stream, const char* why) {
   refuse_while_capturing(why, stream.device());
-  runtime::synchronize(stream);
+  waiting(why, [&] { runtime::synchronize(stream); });
   report_faults(stream.device());
 }
 

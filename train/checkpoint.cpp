@@ -205,6 +205,7 @@ Checkpoint read_checkpoint(const std::string& path) {
 
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const NoGrad off;
+  const SyncGuard own = own_waits();
   for (const auto& logger : loggers) logger->save();  // the file's run goes on behind the records that are on disk
   std::error_code error;
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {

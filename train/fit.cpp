@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -71,6 +72,16 @@ void check_accumulation(const Trainer::Run& run) {
         "fit: accumulate_grad_batches is ", run.options.accumulate_grad_batches,
         " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
         "batches");
+}
+
+SyncCheck check_of_environment() {
+  const char* const text = std::getenv("LEVIN_SYNC_CHECK");
+  const std::string_view name = text ? text : "";
+  if (name.empty() || name == "count") return SyncCheck::count;
+  if (name == "off") return SyncCheck::off;
+  if (name == "warn") return SyncCheck::warn;
+  if (name == "forbid") return SyncCheck::forbid;
+  fail<ConfigError>("fit: LEVIN_SYNC_CHECK is \"", name, "\", expected off, count, warn or forbid");
 }
 
 void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool loaders) {
@@ -151,6 +162,9 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   stop_signal = 0;
   resumed_from.clear();
   validated_at = -1;
+  syncs.clear();
+  sync_check = options.sync_budget ? SyncCheck::forbid : check_of_environment();
+  const SyncGuard noted = own_waits();
   const train::SignalGuard signals(options.handle_signals);
   std::optional<AnomalyMode> anomaly;
   if (options.detect_anomaly) {
@@ -231,6 +245,7 @@ void Trainer::Run::train_epoch() {
     for (const Batch& loaded : *train_loader) {
       scope = train::LogScope::train_batch;
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
       const Batch batch = to_device(loaded);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
@@ -314,6 +329,7 @@ void Trainer::Run::finish_batch() {
 
 void Trainer::Run::record_step() {
   if (window_is_open()) return;
+  const SyncGuard own = own_waits();
   const std::int64_t steps = manual ? total_batches : global_step;
   const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
   if (!asked) return;

@@ -1,6 +1,10 @@
 #include "train/log.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -24,9 +28,26 @@ double start_of(Reduce reduce) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return reduce == Reduce::min ? kInfinity : reduce == Reduce::max ? -kInfinity : 0;
 }
-double result_of(const MetricLog::Entry& e) {
-  return e.reduce == Reduce::mean ? e.sum.item() / e.weight : e.sum.item();
+// The numbers of f64 cells; those of one device come in one copy.
+std::vector<double> numbers_of(const Tensors& cells) {
+  std::vector<double> numbers(cells.size());
+  std::map<std::string, std::vector<std::size_t>> by_device;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (cells[i].device().launches())
+      by_device[text(cells[i].device())].push_back(i);
+    else
+      numbers[i] = cells[i].item();
+  }
+  for (const auto& [device, which] : by_device) {
+    Tensors some;
+    for (const std::size_t i : which) some.push_back(cells[i]);
+    const std::vector<double> values = stack(some, 0).to_vector<double>();
+    for (std::size_t k = 0; k < which.size(); ++k) numbers[which[k]] = values[k];
+  }
+  return numbers;
 }
+double result_of(const MetricLog::Entry& e, double sum) { return e.reduce == Reduce::mean ? sum / e.weight : sum; }
+double result_of(const MetricLog::Entry& e) { return result_of(e, e.sum.item()); }
 
 }  // namespace
 
@@ -102,18 +123,30 @@ void MetricLog::replayed(const std::vector<Noted>& noted) {
 
 Metrics MetricLog::take_step() {
   Metrics out;
+  Tensors cells;
   for (Entry& e : entries_) {
-    if (e.on_step && e.fresh && e.logger) out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, e.last.item());
+    if (e.on_step && e.fresh && e.logger) {
+      out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, 0);
+      cells.push_back(e.last);
+    }
     e.fresh = false;
   }
+  const std::vector<double> values = numbers_of(cells);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].second = values[i];
   return out;
 }
 
 Metrics MetricLog::take_epoch(Metrics& hidden) {
   Metrics out;
+  Tensors cells;
+  for (const Entry& e : entries_) {
+    if (e.on_epoch && e.weight > 0) cells.push_back(e.sum);
+  }
+  const std::vector<double> sums = numbers_of(cells);
+  std::size_t next = 0;
   for (Entry& e : entries_) {
     if (e.on_epoch && e.weight > 0)
-      (e.logger ? out : hidden).emplace_back(e.on_step ? e.name + "_epoch" : e.name, result_of(e));
+      (e.logger ? out : hidden).emplace_back(e.on_step ? e.name + "_epoch" : e.name, result_of(e, sums[next++]));
     if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
     e.weight = 0;
   }

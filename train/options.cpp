@@ -81,6 +81,8 @@ void Trainer::Run::check_options() const {
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", o.accumulate_grad_batches, ", expected 1 or more");
   if (o.gradient_clip_val && std::isnan(*o.gradient_clip_val))
     fail<ConfigError>("Trainer: gradient_clip_val is not a number; leave it unset to switch clipping off");
+  if (o.sync_budget && *o.sync_budget < 0)
+    fail<ConfigError>("Trainer: sync_budget is ", *o.sync_budget, ", expected 0 (no wait in a batch) or more");
   if (o.check_val_every_n_epoch && *o.check_val_every_n_epoch < 1)
     fail<ConfigError>("Trainer: check_val_every_n_epoch is ", *o.check_val_every_n_epoch,
                       ", expected 1 or more; nullopt counts batches over all epochs");

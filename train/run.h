@@ -178,6 +178,13 @@ struct Trainer::Run {
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
   std::vector<std::shared_ptr<Logger>> loggers;
+  SyncLedger syncs;
+  SyncCheck sync_check = SyncCheck::count;  // of training batches
+
+  // The trainer's own reading from the device: noted, and not charged.
+  [[nodiscard]] SyncGuard own_waits() {
+    return SyncGuard(syncs, sync_check == SyncCheck::off ? SyncCheck::off : SyncCheck::count);
+  }
 };
 
 // The mode flags of all modules of a tree, put back at the end.

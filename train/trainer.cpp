@@ -156,6 +156,7 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
   if (__builtin_mul_overflow(epochs, an_epoch, &all)) all = std::numeric_limits<std::int64_t>::max();
   return steps < 0 ? all : std::min(all, steps);
 }
+const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
 void Trainer::request_stop() { run_->stop = true; }
 bool Trainer::stop_requested() const { return run_->stop; }
 int Trainer::stop_signal() const { return run_->stop_signal; }
@@ -182,12 +183,14 @@ void Trainer::log(std::string_view name, double value, const LogOptions& options
   log(name, full({}, value, Device::cpu(), DType::f64), options);
 }
 Metrics Trainer::callback_metrics() {
+  const SyncGuard own = run_->own_waits();
   Metrics all = run_->epoch_metrics;
   run_->train_log.newest(all);
   run_->eval_log.newest(all);
   return all;
 }
 Metrics Trainer::progress_metrics() {
+  const SyncGuard own = run_->own_waits();
   Metrics shown;
   run_->train_log.progress(shown);
   run_->eval_log.progress(shown);

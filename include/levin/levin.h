@@ -15,6 +15,7 @@
 #include "levin/shape.h"
 #include "levin/sparse.h"
 #include "levin/stream.h"
+#include "levin/sync.h"
 #include "levin/tensor.h"
 #include "levin/train.h"
 #include "levin/train/averaging.h"

@@ -134,6 +134,10 @@ struct TrainerOptions {
   std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
   OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
   Capture capture = Capture::off;
+  // Host waits for a device (item(), copies to the host, ...) that a training batch may make; the next one is a StateError. Unset:
+  // they are counted, see Trainer::sync_report. The trainer's own, for records, the progress bar, checkpoints and validation,
+  // are counted and not charged. The environment's LEVIN_SYNC_CHECK (off, count, warn, forbid) speaks where this is unset.
+  std::optional<std::int64_t> sync_budget{};
   bool detect_anomaly = false;
   std::string default_root_dir{};  // default: the current directory
   bool handle_signals = true;

@@ -14,6 +14,7 @@
 #include "levin/function.h"
 #include "levin/nn/module.h"
 #include "levin/optim.h"
+#include "levin/sync.h"
 #include "levin/tensor.h"
 #include "levin/train/hooks.h"
 #include "levin/train/metrics.h"
@@ -149,6 +150,9 @@ class LEVIN_API Trainer {
     std::string prevented_by{};
   };
   [[nodiscard]] CaptureReport capture_report() const;
+
+  // Every host wait of the running or last fit, by place.
+  [[nodiscard]] const SyncLedger& sync_report() const;
 
   // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
   void request_stop();

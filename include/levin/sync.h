@@ -1,0 +1,63 @@
+// The ledger of host waits: where the host waits for a device that launches kernels, how often and how long.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "levin/export.h"
+
+namespace levin {
+
+// What is done about a wait beyond the budget: nothing; it is noted; a warning for each place; a StateError, before the wait.
+enum class SyncCheck : std::uint8_t { off, count, warn, forbid };
+
+struct SyncRecord {
+  std::string call;   // "item", "to", "synchronize"
+  std::string where;  // "train.cpp:42": the user's line
+  std::int64_t count = 0;
+  std::int64_t charged = 0;  // of them, those that counted against a budget
+  double seconds = 0;
+};
+// By place, in the order of their first wait. Used by one thread at a time.
+class LEVIN_API SyncLedger {
+ public:
+  [[nodiscard]] const std::vector<SyncRecord>& records() const { return records_; }
+  [[nodiscard]] std::int64_t count() const;  // of all waits
+  [[nodiscard]] double seconds() const;
+  void clear() { records_.clear(); }
+
+ private:
+  friend class SyncGuard;
+  std::vector<SyncRecord> records_;
+};
+
+// While it lives, waits of this thread (item(), to_vector, printing, copies to the host, synchronize) go into `ledger`; the
+// innermost guard counts. Those on the cpu device are none: nothing is waited for.
+//
+//   SyncLedger ledger;
+//   const SyncGuard guard(ledger, SyncCheck::forbid);
+//   loss.item();  // StateError: item (train.cpp:42): waits for the device, ...
+class LEVIN_API SyncGuard {
+ public:
+  // Waits up to `budget` are fine under any check; with `count` or `off` it has no meaning.
+  explicit SyncGuard(SyncLedger& ledger, SyncCheck check = SyncCheck::count, std::int64_t budget = 0);
+  ~SyncGuard();
+  SyncGuard(const SyncGuard&) = delete;
+  SyncGuard& operator=(const SyncGuard&) = delete;
+
+  // Internal: the host is about to wait at this place (StateError when it must not), and has waited.
+  static void about_to_wait(const char* call, const char* file, std::int64_t line);
+  static void has_waited(double seconds) noexcept;
+  [[nodiscard]] static bool watching() noexcept;
+
+ private:
+  SyncGuard* before_;
+  SyncLedger* ledger_;
+  SyncCheck check_;
+  std::int64_t budget_;
+  std::size_t at_ = 0;  // the record of the wait that goes on
+};
+
+}  // namespace levin

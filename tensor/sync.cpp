@@ -1,0 +1,59 @@
+#include "levin/sync.h"
+
+#include <algorithm>
+
+#include "levin/error.h"
+#include "levin/warning.h"
+
+namespace levin {
+namespace {
+thread_local SyncGuard* innermost = nullptr;
+}
+
+std::int64_t SyncLedger::count() const {
+  std::int64_t n = 0;
+  for (const SyncRecord& r : records_) n += r.count;
+  return n;
+}
+double SyncLedger::seconds() const {
+  double s = 0;
+  for (const SyncRecord& r : records_) s += r.seconds;
+  return s;
+}
+
+SyncGuard::SyncGuard(SyncLedger& ledger, SyncCheck check, std::int64_t budget)
+    : before_(innermost), ledger_(&ledger), check_(check), budget_(budget) {
+  innermost = this;
+}
+SyncGuard::~SyncGuard() { innermost = before_; }
+
+bool SyncGuard::watching() noexcept { return innermost && innermost->check_ != SyncCheck::off; }
+
+void SyncGuard::about_to_wait(const char* call, const char* file, std::int64_t line) {
+  SyncGuard& guard = *innermost;
+  const std::string_view path = file;
+  const std::string where =
+      path.empty() ? std::string() : std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(line);
+  const bool charged = guard.check_ == SyncCheck::warn || guard.check_ == SyncCheck::forbid;
+  const bool over = charged && guard.budget_ <= 0;
+  const std::string place = std::string(call) + (where.empty() ? "" : " (" + where + ")");
+  if (over && guard.check_ == SyncCheck::forbid)
+    fail<StateError>(place,
+                     ": waits for the device, and no wait is left in the budget; keep the value on the device (log it, "
+                     "detach() it), or raise sync_budget");
+  if (over)
+    warn("W-SYNC-" + place, WarningCategory::user,
+         place + ": waits for the device; keep the value on the device, for example by log()");
+  if (charged) --guard.budget_;
+  std::vector<SyncRecord>& records = guard.ledger_->records_;
+  const auto it = std::find_if(records.begin(), records.end(),
+                               [&](const SyncRecord& r) { return r.call == call && r.where == where; });
+  guard.at_ = static_cast<std::size_t>(it - records.begin());
+  if (it == records.end()) records.push_back({.call = call, .where = where});
+  records[guard.at_].count += 1;
+  records[guard.at_].charged += charged ? 1 : 0;
+}
+
+void SyncGuard::has_waited(double seconds) noexcept { innermost->ledger_->records_[innermost->at_].seconds += seconds; }
+
+}  // namespace levin
