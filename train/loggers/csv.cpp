@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <deque>
 #include <filesystem>
 #include <limits>
 #include <system_error>
@@ -14,6 +13,7 @@ namespace levin {
 namespace {
 
 constexpr std::size_t kMostWaiting = 10'000;  // records in memory while the disk refuses them
+constexpr int kGivenUp = 1000;                // of the oldest, when there are more
 
 // As YAML reads back: numbers and true/false as they are, everything else in double quotes.
 std::string yaml(const std::string& text) {
@@ -63,7 +63,7 @@ struct CsvLogger::File {
   std::int64_t since_flush = 0;
   bool begun = false;           // the file is this run's, not one that the first flush replaces
   train::Names columns, names;  // on file; of all records
-  std::deque<LogRecord> waiting;
+  std::vector<LogRecord> waiting;
   std::int64_t last_step = -1;  // before the run went on, with its records on file
   std::vector<Seen> last;
   Metadata hparams;
@@ -172,8 +172,8 @@ void CsvLogger::log_metrics(const LogRecord& record) {
   f.names.merge(mine);
   f.waiting.push_back(record);
   if (f.waiting.size() > kMostWaiting) {
-    f.waiting.pop_front();
-    f.attempts.lose(1);
+    f.waiting.erase(f.waiting.begin(), f.waiting.begin() + kGivenUp);
+    f.attempts.lose(kGivenUp);
   }
   if (++f.since_flush >= f.flush_every) f.flush();
 }

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <limits>
 
 #include "levin/data.h"
@@ -60,6 +59,7 @@ void append_raw(std::string& to, T value) {
   to.append(bytes, sizeof(T));
 }
 
+constexpr std::size_t kFraming = 8 + 4 + 4;
 std::string framed(const std::string& event) {
   std::string out;
   append_raw(out, static_cast<std::uint64_t>(event.size()));
@@ -138,16 +138,22 @@ Message histogram(const std::vector<double>& values) {
   if (count == 0) least = greatest = 0;
   const double width = greatest / kBins - least / kBins;  // no overflow for the widest range
   const std::size_t bins = width > 0 ? kBins : 1;
-  std::vector<double> limits, counts(bins);
-  for (std::size_t i = 1; i < bins; ++i) limits.push_back(least + width * static_cast<double>(i));
-  limits.push_back(greatest);
+  std::array<double, kBins> limits{}, counts{};
+  for (std::size_t i = 0; i < bins; ++i) limits[i] = least + width * static_cast<double>(i + 1);
+  limits[bins - 1] = greatest;
   for (const double x : values) {
     if (!std::isfinite(x)) continue;
     const double bin = width > 0 ? std::floor((x - least) / width) : 0;
     ++counts[static_cast<std::size_t>(std::clamp(bin, 0.0, static_cast<double>(bins - 1)))];
   }
   Message m;
-  m.f64(1, least).f64(2, greatest).f64(3, count).f64(4, sum).f64(5, squares).packed(6, limits).packed(7, counts);
+  m.f64(1, least)
+      .f64(2, greatest)
+      .f64(3, count)
+      .f64(4, sum)
+      .f64(5, squares)
+      .packed(6, std::span(limits).first(bins))
+      .packed(7, std::span(counts).first(bins));
   return m;
 }
 
@@ -168,10 +174,11 @@ struct TensorBoardLogger::File {
 
   train::LogFolder folder;
   double flush_seconds;
-  std::string path;                 // of this start; empty before the first
-  bool session = false;             // hyperparameters were written, so the session has an end to tell
-  std::deque<std::string> waiting;  // framed events
-  std::size_t waiting_bytes = 0, next_flush_bytes = kFlushBytes;
+  std::string path;      // of this start; empty before the first
+  bool session = false;  // hyperparameters were written, so the session has an end to tell
+  std::string waiting;   // framed events
+  std::int64_t events_waiting = 0;
+  std::size_t next_flush_bytes = kFlushBytes;
   Clock::time_point last_flush = Clock::now();
   train::Attempts attempts{"TensorBoardLogger"};
 };
@@ -194,28 +201,28 @@ void TensorBoardLogger::File::open(std::int64_t completed_steps) {
 
 void TensorBoardLogger::File::add(const Message& event) {
   if (path.empty()) open(0);
-  std::string record = framed(event.text());
-  waiting_bytes += record.size();
-  waiting.push_back(std::move(record));
-  if (waiting_bytes >= next_flush_bytes || seconds_since(last_flush) >= flush_seconds) flush();
-  while (waiting_bytes > kMostWaitingBytes) {
-    waiting_bytes -= waiting.front().size();
-    waiting.pop_front();
+  waiting += framed(event.text());
+  ++events_waiting;
+  if (waiting.size() >= next_flush_bytes || seconds_since(last_flush) >= flush_seconds) flush();
+  std::size_t oldest = 0;  // bytes that have to go, whole events
+  while (waiting.size() - oldest > kMostWaitingBytes) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, waiting.data() + oldest, sizeof size);
+    oldest += size + kFraming;
+    --events_waiting;
     attempts.lose(1);
   }
+  waiting.erase(0, oldest);
 }
 
 void TensorBoardLogger::File::flush() {
   last_flush = Clock::now();
   if (waiting.empty()) return;
-  std::string content;
-  content.reserve(waiting_bytes);
-  for (const std::string& record : waiting) content += record;
-  if (attempts.attempt([&] { detail::append_to_file(path, content); })) {
+  if (attempts.attempt([&] { detail::append_to_file(path, waiting); })) {
     waiting.clear();
-    waiting_bytes = 0;
+    events_waiting = 0;
   }
-  next_flush_bytes = waiting_bytes + kFlushBytes;  // a disk that refuses is not asked at every record
+  next_flush_bytes = waiting.size() + kFlushBytes;  // a disk that refuses is not asked at every record
 }
 
 TensorBoardLogger::TensorBoardLogger(TensorBoardLoggerOptions options)
@@ -227,7 +234,7 @@ TensorBoardLogger::TensorBoardLogger(TensorBoardLoggerOptions options)
 TensorBoardLogger::~TensorBoardLogger() {
   try {
     save();
-    file_->attempts.finish(static_cast<std::int64_t>(file_->waiting.size()));
+    file_->attempts.finish(file_->events_waiting);
   } catch (...) {}  // no memory for the text
 }
 
@@ -259,9 +266,9 @@ void TensorBoardLogger::finalize(std::string_view status) {
     f.add_hparams("_hparams_/session_end_info", 4, std::move(Message().integer(1, code).f64(2, unix_time())));
   }
   save();
-  f.attempts.finish(static_cast<std::int64_t>(f.waiting.size()));
+  f.attempts.finish(f.events_waiting);
   f.waiting.clear();
-  f.waiting_bytes = 0;
+  f.events_waiting = 0;
 }
 
 std::string TensorBoardLogger::log_dir() { return file_->folder.path(); }
