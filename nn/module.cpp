@@ -1,9 +1,6 @@
 #include "levin/nn/module.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <typeinfo>
 #include <unordered_map>
@@ -11,6 +8,7 @@
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/type_name.h"
 
 namespace levin::nn {
 namespace {
@@ -108,15 +106,7 @@ Module::~Module() {
 
 std::string Module::path() const { return parent_ ? join(parent_->path(), name_) : std::string(); }
 
-std::string Module::type_name() const {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> full(
-      abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), &std::free);
-  const std::string name = status == 0 ? full.get() : typeid(*this).name();
-  const std::size_t arguments = name.find('<');
-  const std::size_t scope = name.rfind("::", arguments);
-  return scope == std::string::npos ? name : name.substr(scope + 2);
-}
+std::string Module::type_name() const { return detail::type_name(typeid(*this)); }
 
 Module& Module::root() {
   Module* m = this;

@@ -1,12 +1,15 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <string_view>
+#include <typeinfo>
 
 #include "levin/optim.h"
 #include "levin/stream.h"
 #include "optim/masters.h"
 #include "optim/updates.h"
 #include "tensor/runtime.h"
+#include "tensor/type_name.h"
 
 namespace levin::optim {
 namespace {
@@ -135,6 +138,15 @@ void Optimizer::set_lr(int group, double lr) {
 
 std::optional<double> Optimizer::momentum(int) const { return {}; }
 void Optimizer::set_momentum(int, double) { fail<ConfigError>(std::string(name()), ": it has no momentum"); }
+std::optional<double> Optimizer::weight_decay(int group) const {
+  (void)group_at(group);
+  // numbers() hands out places to write to; reading through them changes nothing.
+  for (const auto& [key, value] : const_cast<Optimizer*>(this)->numbers(group)) {
+    if (std::string_view(key) == "weight_decay") return *value;
+  }
+  return {};
+}
+std::string Optimizer::type_name() const { return detail::type_name(typeid(*this)); }
 double Optimizer::initial_state(int, int) const { return 0; }
 std::vector<std::pair<const char*, double*>> Optimizer::numbers(int) { return {}; }
 void Optimizer::check_numbers(int) const {}

@@ -20,3 +20,5 @@
 #include "levin/train.h"
 #include "levin/train/averaging.h"
 #include "levin/train/loggers.h"
+#include "levin/train/lr_monitor.h"
+#include "levin/train/summary.h"

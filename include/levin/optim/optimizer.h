@@ -79,6 +79,7 @@ class LEVIN_API Optimizer {
   // there, or out of range, is a ConfigError. A group that is not there is an IndexError, as for lr.
   [[nodiscard]] virtual std::optional<double> momentum(int group) const;
   virtual void set_momentum(int group, double value);
+  [[nodiscard]] std::optional<double> weight_decay(int group) const;  // empty where there is none
 
   // Everything that the next step depends on besides parameters and gradients: state tensors by parameter name, step
   // counts, and each group's numbers. Loading checks names, shapes, dtypes and the numbers' ranges first (ConfigError)
@@ -86,6 +87,7 @@ class LEVIN_API Optimizer {
   [[nodiscard]] NamedTensors state_dict() const;
   void load_state_dict(const NamedTensors& state);
   [[nodiscard]] virtual const char* name() const = 0;  // "sgd", "adamw"
+  [[nodiscard]] std::string type_name() const;         // of the class, without namespaces: "AdamW"
 
  protected:
   static constexpr int kMaxState = 3;

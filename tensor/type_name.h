@@ -1,0 +1,12 @@
+// A type's name for people.
+#pragma once
+
+#include <string>
+#include <typeinfo>
+
+namespace levin::detail {
+
+// Without the namespaces in front: "Linear", "Repeat<int>".
+[[nodiscard]] std::string type_name(const std::type_info& type);
+
+}  // namespace levin::detail
