@@ -21,4 +21,5 @@
 #include "levin/train/averaging.h"
 #include "levin/train/loggers.h"
 #include "levin/train/lr_monitor.h"
+#include "levin/train/profiler.h"
 #include "levin/train/summary.h"

@@ -1,0 +1,156 @@
+// Where the time of a run goes: profilers, which are told of every action by name, and the step-time report, which is cheap
+// enough to be always on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "levin/device.h"
+#include "levin/export.h"
+
+namespace levin {
+
+// Nanoseconds since some start; never goes back.
+[[nodiscard]] LEVIN_API std::int64_t steady_ns() noexcept;
+using ClockNs = std::int64_t (*)() noexcept;
+
+// Told when an action begins and ends; actions may nest and overlap. One thread at a time. Times are the host's: on a device
+// that launches kernels an action lasts until its work is enqueued.
+class LEVIN_API Profiler {
+ public:
+  Profiler() = default;
+  virtual ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+  // Throws StateError for an action that runs already.
+  virtual void start(std::string_view action) = 0;
+  // Throws StateError for an action that does not run.
+  virtual void stop(std::string_view action) = 0;
+  virtual void finish();  // the end of a run: prints or writes what was measured
+};
+
+// An action as long as it lives; does nothing for a null profiler.
+class LEVIN_API ProfilerScope {
+ public:
+  ProfilerScope(Profiler* profiler, std::string_view action);
+  ~ProfilerScope();
+  ProfilerScope(const ProfilerScope&) = delete;
+  ProfilerScope& operator=(const ProfilerScope&) = delete;
+
+ private:
+  Profiler* profiler_;
+  std::string action_;
+};
+
+struct SimpleProfilerOptions {
+  std::string path{};  // of the report; empty: stderr
+  ClockNs clock = &steady_ns;
+};
+// A line an action: how often, how long on average and in all, and its share of the time since the first one began; the
+// longest first. Shares of actions that nest add up to more than the whole.
+class LEVIN_API SimpleProfiler : public Profiler {
+ public:
+  explicit SimpleProfiler(SimpleProfilerOptions options = {});
+  ~SimpleProfiler() override;
+  void start(std::string_view action) override;
+  void stop(std::string_view action) override;
+  void finish() override;  // throws FileError
+  [[nodiscard]] std::string report() const;
+
+ private:
+  struct Actions;
+  std::unique_ptr<Actions> actions_;
+};
+
+struct TraceProfilerOptions {
+  std::string path{};                    // "trace.json"
+  std::int64_t max_actions = 1'000'000;  // kept; of more the first ones, and a warning (W-PROFILER-FULL)
+  ClockNs clock = &steady_ns;
+};
+// Writes a trace in Chrome's format (chrome://tracing, ui.perfetto.dev), whole or not at all, when the run ends. Throws
+// ConfigError for an empty path or max_actions below 1.
+class LEVIN_API TraceProfiler : public Profiler {
+ public:
+  explicit TraceProfiler(TraceProfilerOptions options);
+  ~TraceProfiler() override;
+  void start(std::string_view action) override;
+  void stop(std::string_view action) override;
+  void finish() override;  // throws FileError; actions that still run are written as if they ended now
+
+ private:
+  struct Actions;
+  std::unique_ptr<Actions> actions_;
+};
+
+// ---- The step-time report
+// What the loop is doing. On a device that launches kernels forward, backward and optimizer are the time to enqueue them, and
+// the device's own time shows as host_wait.
+enum class Phase : std::uint8_t {
+  unexplained,  // nobody said
+  data,         // waiting for the next batch, and bringing it to the device
+  forward,
+  backward,
+  optimizer,
+  communication,
+  host_wait,
+  hooks,
+  validating,
+  saving,
+  logging,
+};
+inline constexpr std::size_t kPhases = 11;
+
+// A clock that is always in one phase. A change is one reading of the clock and one addition; nothing is allocated. So the
+// phases add up to the whole, and what nobody claims is `unexplained`.
+//
+//   times.start();
+//   times.enter(Phase::forward);
+//   ...
+//   times.stop();
+//   std::string words = times.report(device);
+class LEVIN_API StepTimes {
+ public:
+  explicit StepTimes(ClockNs clock = &steady_ns) : clock_(clock) {}
+  // Begins a run, or goes on with one that was stopped; the phase is unexplained.
+  void start() noexcept;
+  void stop() noexcept;  // time does not count until the next start
+  // Returns the phase before. Without effect on times while stopped.
+  Phase enter(Phase phase) noexcept;
+  void count_step() noexcept { ++steps_; }  // an optimizer step is done
+  void reset() noexcept;                    // as newly made
+
+  [[nodiscard]] std::int64_t nanoseconds(Phase phase) const noexcept;
+  [[nodiscard]] std::int64_t total_nanoseconds() const noexcept;  // between starts and stops
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+
+  // Shares of the whole in words, the largest first, and what to try first for the largest; empty when no time passed. Call
+  // it while stopped. The words depend on whether the device launches kernels.
+  [[nodiscard]] std::string report(Device device) const;
+
+ private:
+  ClockNs clock_;
+  std::array<std::int64_t, kPhases> spent_{};
+  std::int64_t total_ = 0, started_ = 0, entered_ = 0, steps_ = 0;
+  Phase phase_ = Phase::unexplained;
+  bool running_ = false;
+};
+
+// A phase as long as it lives; then the one before.
+class PhaseScope {
+ public:
+  PhaseScope(StepTimes& times, Phase phase) noexcept : times_(times), before_(times.enter(phase)) {}
+  ~PhaseScope() { times_.enter(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  StepTimes& times_;
+  Phase before_;
+};
+
+}  // namespace levin

@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "levin/error.h"
+#include "levin/serialize.h"
+#include "levin/train/profiler.h"
+
+namespace levin {
+
+std::int64_t steady_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Profiler::~Profiler() = default;
+void Profiler::finish() {}
+
+ProfilerScope::ProfilerScope(Profiler* profiler, std::string_view action) : profiler_(profiler) {
+  if (!profiler_) return;
+  action_ = action;
+  profiler_->start(action_);
+}
+ProfilerScope::~ProfilerScope() {
+  if (!profiler_) return;
+  try {
+    profiler_->stop(action_);
+  } catch (...) {}  // somebody stopped it by hand; what is under way matters more
+}
+
+struct SimpleProfiler::Actions {
+  struct Action {
+    std::string name;
+    std::int64_t started = -1;  // -1: does not run
+    std::int64_t total = 0, calls = 0;
+  };
+  SimpleProfilerOptions options;
+  [[nodiscard]] Action* find(std::string_view name) {
+    for (Action& action : actions) {
+      if (action.name == name) return &action;
+    }
+    return nullptr;
+  }
+  std::vector<Action> actions;        // a few dozen
+  std::int64_t first = -1, last = 0;  // the begin of the first action (-1: none), the end of the last
+};
+
+SimpleProfiler::SimpleProfiler(SimpleProfilerOptions options) : actions_(std::make_unique<Actions>()) {
+  actions_->options = std::move(options);
+}
+SimpleProfiler::~SimpleProfiler() = default;
+
+void SimpleProfiler::start(std::string_view action) {
+  Actions& a = *actions_;
+  Actions::Action* it = a.find(action);
+  if (!it) it = &a.actions.emplace_back(Actions::Action{.name = std::string(action)});
+  if (it->started >= 0)
+    fail<StateError>("SimpleProfiler: action \"", action, "\" is started while it runs; stop it first");
+  const std::int64_t now = a.options.clock();
+  if (a.first < 0) a.first = now;
+  it->started = now;
+}
+
+void SimpleProfiler::stop(std::string_view action) {
+  Actions& a = *actions_;
+  const std::int64_t now = a.options.clock();
+  Actions::Action* it = a.find(action);
+  if (!it || it->started < 0)
+    fail<StateError>("SimpleProfiler: action \"", action, "\" is stopped and does not run; start it first");
+  it->total += now - it->started;
+  it->started = -1;
+  ++it->calls;
+  a.last = now;
+}
+
+std::string SimpleProfiler::report() const {
+  const Actions& a = *actions_;
+  std::vector<const Actions::Action*> left;
+  std::size_t width = std::string_view("Action").size();
+  for (const Actions::Action& action : a.actions) {
+    if (action.calls == 0) continue;
+    left.push_back(&action);
+    width = std::max(width, action.name.size());
+  }
+  const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) / 1e9; };
+  const double whole = std::max(seconds(a.last - a.first), 1e-12);
+  std::string out = "Action";
+  out.append(width - out.size(), ' ').append(" |     Mean s |      Calls |    Total s | Share %\n");
+  out.append(width + 49, '-').append("\n");
+  while (!left.empty()) {  // a few dozen: the longest of those left, of equals the first
+    const auto longest =
+        std::max_element(left.begin(), left.end(), [](const auto* x, const auto* y) { return x->total < y->total; });
+    const Actions::Action& action = **longest;
+    std::array<char, 128> line{};
+    const double total = seconds(action.total);
+    std::snprintf(line.data(), line.size(), " | %10.4g | %10lld | %10.4g | %7.2f\n",
+                  total / static_cast<double>(action.calls), static_cast<long long>(action.calls), total,
+                  100 * total / whole);
+    out.append(action.name).append(width - action.name.size(), ' ').append(line.data());
+    left.erase(longest);
+  }
+  return out;
+}
+
+void SimpleProfiler::finish() {
+  if (actions_->options.path.empty())
+    std::fputs(report().c_str(), stderr);
+  else
+    write_file_atomically(actions_->options.path, report());
+}
+
+}  // namespace levin

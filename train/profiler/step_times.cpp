@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "levin/train/profiler.h"
+
+namespace levin {
+namespace {
+
+constexpr std::size_t index(Phase phase) { return static_cast<std::size_t>(phase); }
+static_assert(index(Phase::logging) + 1 == kPhases);
+
+// What the report tells of one or more phases, and the first thing to try where they are the largest share.
+struct Group {
+  const char* words;
+  Phase first, last;
+  const char* advice;
+};
+using Groups = std::array<Group, 9>;
+
+Groups groups(bool launches) {
+  const Group computing =
+      launches ? Group{"launching", Phase::forward, Phase::optimizer,
+                       "the host can not enqueue as fast as the device computes; capture = Capture::step replays a "
+                       "step as one, and a larger batch gives each launch more to do"}
+               : Group{"computing", Phase::forward, Phase::optimizer,
+                       "that is what a run is for; a larger batch is faster until samples per second stop growing, and "
+                       "a device that launches kernels is the next step"};
+  return {{
+      computing,
+      {"waiting for data", Phase::data, Phase::data,
+       "give the data loader workers (num_workers, prefetch_factor); if they are all busy, do once and keep what the "
+       "dataset does for each sample"},
+      {"host waits", Phase::host_wait, Phase::host_wait,
+       "the host waits for the device; if item() or printing in a step does it, log the tensor instead, if it is the "
+       "model's own work, try precision = \"bf16-mixed\""},
+      {"communicating", Phase::communication, Phase::communication,
+       "let the ranks meet less often: accumulate gradients over more batches, or take larger ones"},
+      {"validating", Phase::validating, Phase::validating,
+       "validate less often, or on fewer batches (limit_val_batches)"},
+      {"saving", Phase::saving, Phase::saving,
+       "save less often (every_n_epochs, every_n_train_steps), or to a faster disk"},
+      {"hooks and callbacks", Phase::hooks, Phase::hooks, "a SimpleProfiler names the hook that takes the time"},
+      {"logging", Phase::logging, Phase::logging, "write fewer records: raise log_every_n_steps"},
+      {"unexplained", Phase::unexplained, Phase::unexplained,
+       "a TraceProfiler shows between which actions the time passes"},
+  }};
+}
+
+template <class... T>
+std::string format(const char* pattern, T... values) {
+  std::array<char, 320> out{};
+  const int n = std::snprintf(out.data(), out.size(), pattern, values...);
+  return std::string(out.data(), std::min(static_cast<std::size_t>(std::max(n, 0)), out.size() - 1));
+}
+
+}  // namespace
+
+void StepTimes::start() noexcept {
+  if (running_) return;
+  running_ = true;
+  phase_ = Phase::unexplained;
+  started_ = entered_ = clock_();
+}
+
+void StepTimes::stop() noexcept {
+  if (!running_) return;
+  (void)enter(Phase::unexplained);
+  total_ += entered_ - started_;
+  running_ = false;
+}
+
+Phase StepTimes::enter(Phase phase) noexcept {
+  const Phase before = phase_;
+  phase_ = phase;
+  if (!running_) return before;
+  const std::int64_t now = clock_();
+  spent_[index(before)] += now - entered_;
+  entered_ = now;
+  return before;
+}
+
+void StepTimes::reset() noexcept { *this = StepTimes(clock_); }
+
+std::int64_t StepTimes::nanoseconds(Phase phase) const noexcept { return spent_[index(phase)]; }
+std::int64_t StepTimes::total_nanoseconds() const noexcept { return total_; }
+
+std::string StepTimes::report(Device device) const {
+  if (total_ <= 0) return {};
+  const auto share = [&](std::int64_t ns) { return 100 * static_cast<double>(ns) / static_cast<double>(total_); };
+  const auto spent = [&](const Group& g) {
+    if (!g.words) return std::int64_t{0};  // told
+    std::int64_t sum = 0;
+    for (std::size_t p = index(g.first); p <= index(g.last); ++p) sum += spent_[p];
+    return sum;
+  };
+  Groups left = groups(device.launches());
+  const double seconds = static_cast<double>(total_) / 1e9;
+  std::string out = format("Where %.4g s went", seconds);
+  if (steps_ > 0)
+    out +=
+        format(", %lld steps of %.4g ms", static_cast<long long>(steps_), 1e3 * seconds / static_cast<double>(steps_));
+  out += ":\n";
+  std::string advice;
+  while (true) {  // the largest of those left, of equals the first
+    Group& g = *std::max_element(left.begin(), left.end(),
+                                 [&](const Group& a, const Group& b) { return spent(a) < spent(b); });
+    if (spent(g) <= 0) return out + advice;
+    if (advice.empty()) advice = format("Try first, for %s: %s.\n", g.words, g.advice);
+    out += format("  %5.1f %%  %s", share(spent(g)), g.words);
+    if (g.first != g.last)
+      out += format(" (forward %.1f, backward %.1f, optimizer %.1f)", share(nanoseconds(Phase::forward)),
+                    share(nanoseconds(Phase::backward)), share(nanoseconds(Phase::optimizer)));
+    out += '\n';
+    g.words = nullptr;
+  }
+}
+
+}  // namespace levin
