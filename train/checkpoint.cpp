@@ -94,9 +94,9 @@ void take_state(train::Checkpoint& to, const Json& s) {
   s.at("optimizers").get_to(to.optimizers);
   s.at("lr_schedulers").get_to(to.schedulers);
   const auto reduction = [&](std::int64_t which) {
-    if (which < 0 || which > static_cast<std::int64_t>(Reduce::max))
+    if (which < 0 || which > static_cast<std::int64_t>(EpochReduce::max))
       fail<FormatError>("resume: ", to.path, ": \"reduce\" is ", which, ", expected 0 to 3");
-    return static_cast<Reduce>(which);
+    return static_cast<EpochReduce>(which);
   };
   const auto number = [](const Json& x) { return x.is_null() ? NAN : x.get<double>(); };  // JSON has no NaN
   for (const Json& e : s.at("log"))

@@ -24,9 +24,9 @@ void set_metric(Metrics& metrics, std::string_view name, double value) {
 
 namespace {
 
-double start_of(Reduce reduce) {
+double start_of(EpochReduce reduce) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return reduce == Reduce::min ? kInfinity : reduce == Reduce::max ? -kInfinity : 0;
+  return reduce == EpochReduce::min ? kInfinity : reduce == EpochReduce::max ? -kInfinity : 0;
 }
 // The numbers of f64 cells; those of one device come in one copy.
 std::vector<double> numbers_of(const Tensors& cells) {
@@ -46,7 +46,7 @@ std::vector<double> numbers_of(const Tensors& cells) {
   }
   return numbers;
 }
-double result_of(const MetricLog::Entry& e, double sum) { return e.reduce == Reduce::mean ? sum / e.weight : sum; }
+double result_of(const MetricLog::Entry& e, double sum) { return e.reduce == EpochReduce::mean ? sum / e.weight : sum; }
 double result_of(const MetricLog::Entry& e) { return result_of(e, e.sum.item()); }
 
 }  // namespace
@@ -92,10 +92,10 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
     if (!it->sum.defined()) it->sum = full({}, start_of(it->reduce), now.device(), DType::f64);
     if (it->sum.device() != now.device()) it->sum = it->sum.to(now.device());
     switch (it->reduce) {
-      case Reduce::mean: add_(it->sum, now, weight); break;
-      case Reduce::sum: add_(it->sum, now, 1); break;
-      case Reduce::min: copy_(it->sum, minimum(it->sum, now)); break;
-      case Reduce::max: copy_(it->sum, maximum(it->sum, now)); break;
+      case EpochReduce::mean: add_(it->sum, now, weight); break;
+      case EpochReduce::sum: add_(it->sum, now, 1); break;
+      case EpochReduce::min: copy_(it->sum, minimum(it->sum, now)); break;
+      case EpochReduce::max: copy_(it->sum, maximum(it->sum, now)); break;
     }
   }
   const Noted note{.entry = static_cast<std::size_t>(it - entries_.begin()), .weight = weight};

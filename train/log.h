@@ -21,7 +21,7 @@ class MetricLog {
   struct Entry {
     std::string name;
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
-    Reduce reduce = Reduce::mean;
+    EpochReduce reduce = EpochReduce::mean;
     Tensor last{};       // f64 []
     Tensor sum{};        // f64 []: of value * weight; of values; the least; the greatest
     double weight = 0;   // sum of batch sizes
@@ -52,7 +52,7 @@ class MetricLog {
   struct Saved {
     std::string name;
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
-    Reduce reduce = Reduce::mean;
+    EpochReduce reduce = EpochReduce::mean;
     double sum = 0, weight = 0, last = 0;
     bool fresh = false;
   };

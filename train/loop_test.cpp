@@ -599,15 +599,15 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
     StepOutput training_step(const Batch& b, std::int64_t batch_idx) override {
       const double value[] = {1, 2, 6};
       const std::int64_t size[] = {4, 4, 2};
-      const auto say = [&](const char* name, Reduce reduce, bool logger = true) {
+      const auto say = [&](const char* name, EpochReduce reduce, bool logger = true) {
         log(name, value[batch_idx],
             {.logger = logger, .on_step = false, .on_epoch = true, .reduce = reduce, .batch_size = size[batch_idx]});
       };
-      say("mean", Reduce::mean);
-      say("sum", Reduce::sum);
-      say("min", Reduce::min);
-      say("max", Reduce::max);
-      say("hidden", Reduce::mean, false);
+      say("mean", EpochReduce::mean);
+      say("sum", EpochReduce::sum);
+      say("min", EpochReduce::min);
+      say("max", EpochReduce::max);
+      say("hidden", EpochReduce::mean, false);
       return mean(b[0] * w);
     }
   };

@@ -25,13 +25,13 @@ namespace levin {
 class OptimizerHandle;
 
 // How the values of an epoch become one: the mean weighted by batch size, or without weights.
-enum class Reduce : std::uint8_t { mean, sum, min, max };
+enum class EpochReduce : std::uint8_t { mean, sum, min, max };
 struct LogOptions {
   bool prog_bar = false;              // show it in the progress bar
   bool logger = true;                 // false: callbacks and the progress bar see it, no record has it
   std::optional<bool> on_step = {};   // a value every log_every_n_steps; default: in training batches
   std::optional<bool> on_epoch = {};  // the batch-size-weighted mean; default: everywhere else
-  Reduce reduce = Reduce::mean;
+  EpochReduce reduce = EpochReduce::mean;
   std::optional<std::int64_t> batch_size = {};  // default: size(0) of the batch's first tensor
   bool add_dataloader_idx = true;               // of several loaders of an evaluation: name/dataloader_idx_k
 };
