@@ -40,9 +40,8 @@ void Scheduler::step() {
 void Scheduler::step(double) { step(); }
 double Scheduler::last_lr(int group) const { return optimizer_->lr(group); }
 
-void Scheduler::restart(int group, double base, double initial) {
-  base_[static_cast<std::size_t>(group)] = base;
-  optimizer_->groups_[static_cast<std::size_t>(group)].initial_lr = initial;
+void Scheduler::set_base_of_later(int group, double lr) {
+  optimizer_->groups_[static_cast<std::size_t>(group)].initial_lr = lr;
 }
 
 NamedTensors Scheduler::state_dict() const {
@@ -194,7 +193,7 @@ SwaLr::SwaLr(Optimizer& optimizer, std::vector<double> swa_lr, std::int64_t anne
     if (!(lr >= 0)) fail<ConfigError>("swa_lr: the rate is ", lr, ", expected 0 or more");
   }
   if (anneal_epochs_ < 0) fail<ConfigError>("swa_lr: anneal_epochs is ", anneal_epochs_, ", expected 0 or more");
-  for (int g = 0; g < optimizer.groups(); ++g) restart(g, optimizer.lr(g), swa_lr_[static_cast<std::size_t>(g)]);
+  for (int g = 0; g < optimizer.groups(); ++g) base_[static_cast<std::size_t>(g)] = optimizer.lr(g);
 }
 double SwaLr::share(std::int64_t t) const {
   if (t >= anneal_epochs_) return t > 0 ? 1 : 0;
@@ -207,10 +206,11 @@ double SwaLr::lr_at(int group, std::int64_t t) const {
 }
 void SwaLr::step() {
   const double a = share(t_);
-  for (int g = 0; g < optimizer_->groups() && a < 1; ++g) {
+  for (int g = 0; g < optimizer_->groups(); ++g) {
     const auto i = static_cast<std::size_t>(g);
     const double now = optimizer_->lr(g);
-    if (now != lr_at(g, t_)) base_[i] = (now - swa_lr_[i] * a) / (1 - a);
+    set_base_of_later(g, swa_lr_[i]);
+    if (a < 1 && now != lr_at(g, t_)) base_[i] = (now - swa_lr_[i] * a) / (1 - a);
   }
   Scheduler::step();
 }

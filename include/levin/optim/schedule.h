@@ -33,7 +33,7 @@ class LEVIN_API Scheduler {
   explicit Scheduler(Optimizer& optimizer);
   void apply();  // sets the groups' lr for t
   [[nodiscard]] double base(int group) const { return base_[static_cast<std::size_t>(group)]; }
-  void restart(int group, double base, double initial);  // its base, and that of schedules made later
+  void set_base_of_later(int group, double lr);  // of schedules that are made from now on
   Optimizer* optimizer_;
   std::vector<double> base_;
   std::int64_t t_ = 0;
@@ -146,7 +146,8 @@ class LEVIN_API OneCycleLR final : public Scheduler {
 // From the lr that a group has at construction ("lr0", whatever schedules made it) to swa_lr in anneal_epochs steps, and constant
 // from there: lr = swa_lr a + lr0 (1 - a) with a = (1 - cos(pi s)) / 2, or s when linear, and s = min(1, t / anneal_epochs);
 // with 0 epochs it is swa_lr from the first step on. Where somebody else set a group's lr since the last step, lr0 becomes the
-// one that would have led there. swa_lr is one number or one a group, 0 or more; it becomes what later schedules start from.
+// one that would have led there. swa_lr is one number or one a group, 0 or more; from the first step on it is what later schedules
+// start from.
 // The last part of a training whose weights are averaged: Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
 class LEVIN_API SwaLr final : public Scheduler {
  public:
