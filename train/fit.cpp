@@ -246,7 +246,7 @@ void Trainer::Run::train_epoch() {
       scope = train::LogScope::train_batch;
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
-      const Batch batch = to_device(loaded);
+      const Batch batch = capture ? capture->admit(to_device(loaded)) : to_device(loaded);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
         if (window_is_open()) optimizer().zero_grad();
@@ -325,6 +325,24 @@ void Trainer::Run::finish_batch() {
     warn("I-TRAIN-MINIMUM", WarningCategory::info,
          "fit: a stop was asked for after " + text(global_step) + " steps; training goes on to min_epochs = " +
              text(min_epochs()) + " and min_steps = " + text(options.min_steps.value_or(0)));
+}
+
+// What the steps log is forgotten: nothing was trained.
+void Trainer::Run::forward_epoch() {
+  const NoGrad off;
+  const Restore quiet(train_log, train::MetricLog());
+  const Restore logging(scope, train::LogScope::train_batch);
+  const Restore size(scope_batch_size, std::int64_t{1});
+  train_loader->load_state({.epoch = epoch});
+  std::int64_t done = 0;
+  for (const Batch& loaded : *train_loader) {
+    scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+    const Batch batch = to_device(loaded);
+    precision.run([&] { (void)active->training_step(batch, done); });
+    if (++done == batches) break;
+    check_interrupt();
+  }
+  if (batches_done == 0) position = {.epoch = ++epoch};  // else an epoch is open, and a run that goes on ends it
 }
 
 void Trainer::Run::record_step() {

@@ -77,6 +77,11 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
     fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate,
                       " batches, accumulate_grad_batches is ", run.options.accumulate_grad_batches, "; set it to ",
                       file.accumulate);
+}
+
+// The same of schedules, which a callback may have replaced when it saw its state.
+void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
+  const std::string& path = file.path;
   if (file.schedulers != run.schedulers.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.schedulers, " schedulers, this run has ",
                       run.schedulers.size());
@@ -271,6 +276,7 @@ void Trainer::Run::resume(const std::string& path) {
   check_fits(*this, file);
   warn_of_unknown_callbacks(*this, file);
   const auto [weights, states] = ask_hooks(*this, file);
+  check_schedules(*this, file);
   check_same(path, "weights", weights, train::weights_of(*this));
 
   load_parts(*this, file, states);

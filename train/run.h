@@ -33,6 +33,7 @@ struct Trainer::Run {
   void train_epoch();
   void train_batch(const Batch& batch);
   void finish_batch();  // what follows on_train_batch_end
+  void forward_epoch();
   void finish_epoch();  // what follows on_train_epoch_end
   void sanity_check();
   [[nodiscard]] bool done() const;

@@ -27,8 +27,7 @@ Batch train::move_batch(Batch batch, Device device) {
 
 Batch Trainer::Run::to_device(const Batch& batch) {
   Batch moved = active->transfer_batch_to_device(active->on_before_batch_transfer(batch), device);
-  moved = active->on_after_batch_transfer(precision.inputs(std::move(moved), device));
-  return capture ? capture->admit(std::move(moved)) : moved;
+  return active->on_after_batch_transfer(precision.inputs(std::move(moved), device));
 }
 
 train::StepResult Trainer::Run::step(const StepInfo& info) {

@@ -127,6 +127,11 @@ double Trainer::evaluate(nn::Module& module, data::DataLoader& loader, const Fun
   return run_->mean_over(&module, loader, f);
 }
 
+std::int64_t Trainer::max_epochs() const { return run_->max_epochs(); }
+void Trainer::forward_epoch() {
+  if (!run_->in_fit) fail<StateError>("forward_epoch: called outside of fit; call it in a hook");
+  run_->forward_epoch();
+}
 std::int64_t Trainer::global_step() const { return run_->global_step; }
 std::int64_t Trainer::current_epoch() const { return run_->epoch; }
 std::int64_t Trainer::batch_idx() const { return run_->batches_done - 1; }

@@ -129,6 +129,11 @@ class LEVIN_API Trainer {
   // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
   // an accumulation schedule is active.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
+  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
+  // For callbacks at the end of a fit: one more epoch in which training_step is called on each batch without recording, to
+  // re-estimate statistics. Nothing is trained, logged or counted but the epoch (an open one stays open), no hook is called.
+  // Modules keep their modes. Throws StateError outside of fit.
+  void forward_epoch();
   // What the run is doing: its stage, and whether that is the sanity check or a validation inside fit.
   [[nodiscard]] bool sanity_checking() const;
   [[nodiscard]] bool validation_enabled() const;  // in fit: there are loaders, a step and a limit above 0
