@@ -3,11 +3,9 @@
 #include <algorithm>
 
 #include "levin/autograd.h"
-#include "levin/nn/layers.h"
 #include "levin/ops.h"
 #include "levin/optim.h"
 #include "levin/stream.h"
-#include "train/run.h"
 
 namespace levin {
 namespace {
@@ -31,46 +29,6 @@ void copy_over(const Tensors& to, const Tensors& from) {
   optim::copy_all_(alike, sources);
 }
 
-// Batch norms in training mode average over all batches until the scope ends.
-class CumulativeStatistics {
- public:
-  explicit CumulativeStatistics(nn::Module& module) : modes_(&module) {
-    module.train();
-    module.visit([&](const std::string&, nn::Module& m) {
-      auto* norm = dynamic_cast<nn::BatchNorm*>(&m);
-      if (!norm || !norm->options.track_running_stats || !norm->is_training()) return;
-      norms_.push_back({norm, norm->momentum, {}});
-      for (const Tensor& t : statistics(*norm)) norms_.back().before.push_back(t.clone());
-    });
-    for (const Norm& n : norms_) {
-      n.norm->reset_running_stats();
-      n.norm->momentum.reset();
-    }
-  }
-  ~CumulativeStatistics() {
-    for (const Norm& n : norms_) n.norm->momentum = n.momentum;
-  }
-  CumulativeStatistics(const CumulativeStatistics&) = delete;
-  CumulativeStatistics& operator=(const CumulativeStatistics&) = delete;
-
-  [[nodiscard]] bool empty() const { return norms_.empty(); }
-  void put_back() const {
-    for (const Norm& n : norms_) copy_over(statistics(*n.norm), n.before);
-  }
-
- private:
-  struct Norm {
-    nn::BatchNorm* norm;
-    std::optional<double> momentum;
-    Tensors before;
-  };
-  static Tensors statistics(const nn::BatchNorm& norm) {
-    return {norm.running_mean, norm.running_var, norm.num_batches_tracked};
-  }
-  ModeGuard modes_;
-  std::vector<Norm> norms_;
-};
-
 }  // namespace
 
 AvgFn swa_avg() { return {}; }
@@ -81,12 +39,15 @@ AvgFn ema_avg(double decay) {
   return f;
 }
 
-AveragedModel::AveragedModel(nn::Module& module, AveragedModelOptions options) : options_(std::move(options)) {
+AveragedModel::AveragedModel(nn::Module& module, AveragedModelOptions options)
+    : AveragedModel(module, std::make_shared<const AveragedModelOptions>(std::move(options))) {}
+AveragedModel::AveragedModel(nn::Module& module, std::shared_ptr<const AveragedModelOptions> options)
+    : options_(std::move(options)) {
   const std::vector<ParamRef> parameters = module.parameters();
   const std::vector<nn::BufferRef> buffers = module.buffers();
   if (parameters.empty() && buffers.empty())
     fail<ConfigError>("AveragedModel: the module has no parameters and no buffers, there is nothing to average");
-  device_ = options_.device.value_or((parameters.empty() ? buffers[0].value : parameters[0].value)->device());
+  device_ = options_->device.value_or((parameters.empty() ? buffers[0].value : parameters[0].value)->device());
   const NoGrad off;
   const auto add = [&](const std::string& name, const Tensor& value, bool averaged, bool persistent) {
     // A conversion returns the tensor itself when there is nothing to convert.
@@ -96,7 +57,7 @@ AveragedModel::AveragedModel(nn::Module& module, AveragedModelOptions options) :
   };
   for (const ParamRef& p : parameters) add(p.name, *p.value, true, true);
   for (const nn::BufferRef& b : buffers)
-    add(b.name, *b.value, options_.use_buffers, b.persistent == nn::Persistent::yes);
+    add(b.name, *b.value, options_->use_buffers, b.persistent == nn::Persistent::yes);
 }
 
 std::vector<Tensor*> AveragedModel::tensors_of(nn::Module& module, const char* op) const {
@@ -140,16 +101,16 @@ void AveragedModel::update(nn::Module& module) {
 
 void AveragedModel::average(const Tensors& averages, Tensors values) {
   if (averages.empty()) return;
-  const bool own = options_.multi_avg_fn || options_.avg_fn.each_;
+  const bool own = options_->multi_avg_fn || options_->avg_fn.each_;
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] = values[i].to(device_);
     if (own) values[i] = values[i].to(averages[i].dtype());
   }
-  if (options_.multi_avg_fn) return options_.multi_avg_fn(averages, values, n_);
-  if (options_.avg_fn.each_) {
+  if (options_->multi_avg_fn) return options_->multi_avg_fn(averages, values, n_);
+  if (options_->avg_fn.each_) {
     Tensors next;
     for (std::size_t i = 0; i < averages.size(); ++i) {
-      next.push_back(options_.avg_fn.each_(averages[i], values[i], n_).detach());
+      next.push_back(options_->avg_fn.each_(averages[i], values[i], n_).detach());
       if (next[i].shape() != averages[i].shape())
         fail<ShapeError>("AveragedModel: avg_fn returned ", next[i], ", expected the average's ", averages[i]);
       if (next[i].dtype() != averages[i].dtype())
@@ -158,9 +119,9 @@ void AveragedModel::average(const Tensors& averages, Tensors values) {
     return copy_over(averages, next);
   }
   // A constant stays on the device.
-  if (!options_.avg_fn.decay_ || !decay_.defined()) {
+  if (!options_->avg_fn.decay_ || !decay_.defined()) {
     const auto n = static_cast<double>(n_);
-    decay_ = full({1}, options_.avg_fn.decay_.value_or(n / (n + 1)), device_, DType::f64);
+    decay_ = full({1}, options_->avg_fn.decay_.value_or(n / (n + 1)), device_, DType::f64);
   }
   optim::ema_update_(averages, values, decay_);
 }
@@ -169,7 +130,12 @@ AveragedModel::Swap::Swap(AveragedModel& of, nn::Module& module) : of_(&of) {
   const std::vector<Tensor*> places = of.tensors_of(module, "swap_into");
   const NoGrad off;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    Tensor lent = of.entries_[i].value.to(places[i]->device()).to(places[i]->dtype());
+    Tensor lent = of.entries_[i].value.to(places[i]->device()).to(places[i]->dtype()).detach();
+    if (const Tensor gradient = places[i]->grad(); gradient.defined()) {
+      lent.requires_grad_();
+      lent.set_grad(gradient);
+      lent.requires_grad_(false);
+    }
     exchanged_.push_back({places[i], *places[i], lent, lent.version()});
   }
   for (const Exchanged& e : exchanged_) *e.place = e.lent;
@@ -180,11 +146,20 @@ AveragedModel::Swap::~Swap() {
   for (std::size_t i = 0; i < exchanged_.size(); ++i) {
     Exchanged& e = exchanged_[i];
     Tensor& own = of_->entries_[i].value;
-    const bool converted = e.lent.impl() != own.impl();
+    const bool converted = e.lent.get().storage != own.get().storage;
     if (converted && e.lent.version() != e.version) copy_(own, e.lent);
     *e.place = std::move(e.live);
   }
   --of_->swapped_;
+}
+
+NamedTensors AveragedModel::Swap::own_state() const {
+  NamedTensors out;
+  for (std::size_t i = 0; i < exchanged_.size(); ++i) {
+    const Entry& e = of_->entries_[i];
+    if (e.persistent) out.emplace_back(e.name, exchanged_[i].live.detach());
+  }
+  return out;
 }
 
 void AveragedModel::copy_to(nn::Module& module) const {
@@ -234,29 +209,6 @@ void AveragedModel::load(const NamedTensors& state) {
   const NoGrad off;
   copy_over(to, from);
   n_ = n;
-}
-
-void update_bn(data::DataLoader& loader, nn::Module& module, const Function<void(const Batch&)>& forward) {
-  const NoGrad off;
-  const CumulativeStatistics norms(module);
-  if (norms.empty()) return;
-  const std::vector<ParamRef> parameters = module.parameters();
-  const Device device = parameters.empty() ? module.device() : parameters.front().value->device();
-  try {
-    bool any = false;
-    for (const Batch& loaded : loader) {
-      Batch batch = loaded;
-      for (Tensor& t : batch.fields) {
-        if (t.defined()) t = t.to(device);
-      }
-      forward(batch);
-      any = true;
-    }
-    if (!any) fail<DataError>("update_bn: the loader gave no batch; the statistics of batch norms need one");
-  } catch (...) {
-    norms.put_back();
-    throw;
-  }
 }
 
 }  // namespace levin

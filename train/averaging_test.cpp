@@ -179,7 +179,8 @@ TEST_CASE("in the scope of a swap the module is the average, and afterwards what
         CHECK(value(net.weight) == 2);
         CHECK(net.weight.device() == device);
         CHECK(!net.weight.requires_grad());
-        fill_(net.mean, 50);  // as statistics estimated for the average
+        CHECK(value(net.weight.grad()) == 7);  // an open window's, for a checkpoint
+        fill_(net.mean, 50);                   // as statistics estimated for the average
         CHECK_THROWS_WITH_AS(average.update(net), doctest::Contains("swapped"), StateError);
         CHECK_THROWS_AS(average.load(average.state()), StateError);
         throw std::runtime_error("a validation that fails");
