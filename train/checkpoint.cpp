@@ -77,6 +77,37 @@ Json checked_state(const std::string& path, const TensorFile& file) {
   return s;
 }
 
+Json hparams_text(const Trainer::Run& run) {
+  Json all = Json::array();  // of pairs: the order is kept
+  const auto* held = dynamic_cast<const HasHParams*>(run.tree);
+  if (!held) return all;
+  for (const auto& [name, h] : held->hparams()) {
+    switch (h.kind()) {
+      case HParam::Kind::flag: all.push_back({name, h.number() != 0}); break;
+      case HParam::Kind::integer: all.push_back({name, static_cast<std::int64_t>(h.number())}); break;
+      case HParam::Kind::real: all.push_back({name, h.number()}); break;
+      case HParam::Kind::word: all.push_back({name, h.as_text()}); break;
+    }
+  }
+  return all;
+}
+HParams hparams_from(const Json& all) {
+  HParams out;
+  for (const Json& pair : all) {
+    const Json& value = pair.at(1);
+    const auto name = pair.at(0).get<std::string>();
+    if (value.is_boolean())
+      out.emplace_back(name, value.get<bool>());
+    else if (value.is_number_integer())
+      out.emplace_back(name, value.get<std::int64_t>());
+    else if (value.is_string())
+      out.emplace_back(name, value.get<std::string>());
+    else
+      out.emplace_back(name, value.is_null() ? NAN : value.get<double>());  // JSON has no NaN
+  }
+  return out;
+}
+
 // Throws Json::exception for what is not there or of another type.
 void take_state(train::Checkpoint& to, const Json& s) {
   const Json& loops = s.at("loops");
@@ -111,6 +142,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
                       .last = number(e.at("last")),
                       .fresh = e.at("fresh").get<bool>()});
   for (const Json& m : s.at("metrics")) to.epoch_metrics.emplace_back(m.at(0).get<std::string>(), number(m.at(1)));
+  if (s.contains("hparams")) to.hparams = hparams_from(s["hparams"]);
   for (const auto& [key, values] : s.at("callbacks").items()) {
     Metadata& kept = to.callbacks[key];  // also without values: its state may be tensors alone
     for (const auto& [name, value] : values.items()) kept.emplace_back(name, value.get<std::string>());
@@ -155,6 +187,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
           {"optimizers", optimizers},
           {"lr_schedulers", run.schedulers.size()},
           {"callbacks", callback_state},
+          {"hparams", hparams_text(run)},
           {"generators", generators},
           {"log", sums},
           {"metrics", metrics}};
@@ -169,6 +202,14 @@ std::string gradient_prefix() { return "levin.gradient."; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
 std::string precision_prefix() { return "levin.precision."; }
 std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
+
+NamedTensors below(const NamedTensors& all, std::string_view prefix) {
+  NamedTensors out;
+  for (const auto& [name, tensor] : all) {
+    if (std::string_view(name).substr(0, prefix.size()) == prefix) out.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return out;
+}
 
 NamedTensors weights_of(const Trainer::Run& run) {
   if (run.tree) return run.tree->state_dict();

@@ -28,6 +28,7 @@ struct Checkpoint {
   std::map<std::string, RandomRange> generators;
   std::vector<MetricLog::Saved> log;
   Metrics epoch_metrics;
+  HParams hparams;
 
   // Batches of the epoch that were trained without a gap.
   [[nodiscard]] std::int64_t batches_in_order() const {
@@ -44,6 +45,9 @@ struct Checkpoint {
 [[nodiscard]] std::string precision_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained
+
+// The tensors below a prefix, without it.
+[[nodiscard]] NamedTensors below(const NamedTensors& all, std::string_view prefix);
 
 // The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.
 [[nodiscard]] NamedTensors weights_of(const Trainer::Run& run);

@@ -83,10 +83,13 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Words& words = words_of(loop);
   const Restore named(call_name, nested ? call_name : words.call);
   if (nested) return evaluation_loop(loop, module, loaders, predictions);
+  const Scope owning([] {}, [&] { own_evaluated.reset(); });
   try {
     call(&Hooks::setup, words.stage);
     if (loop != Loop::predict) start_loggers();
-    std::vector<Metrics> result = evaluation_loop(loop, module, loaders, predictions);
+    std::vector<data::DataLoader*> used = loaders;
+    if (loaders.empty() && (own_evaluated = loader_of_hook(loop, module))) used = {own_evaluated.get()};
+    std::vector<Metrics> result = evaluation_loop(loop, module, std::move(used), predictions);
     call_teardown(words.stage, /*quietly=*/false);
     if (loop != Loop::predict) finish_loggers("success");
     return result;
@@ -98,10 +101,17 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   }
 }
 
+std::unique_ptr<data::DataLoader> Trainer::Run::loader_of_hook(Loop loop, TrainModule& module) {
+  return loop == Loop::validation ? module.val_loader()
+         : loop == Loop::test     ? module.test_loader()
+                                  : module.predict_loader();
+}
+
 std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& module,
-                                                   const std::vector<data::DataLoader*>& loaders,
+                                                   std::vector<data::DataLoader*> loaders,
                                                    std::vector<Tensors>* predictions) {
   const Words& words = words_of(loop);
+  const Restore current(evaluated, &loaders);
   if (loop == Loop::validation && in_fit && !window_is_open()) {
     module.on_validation_model_zero_grad();
     if (capture) capture->gradients_were_cleared();

@@ -84,7 +84,8 @@ SyncCheck check_of_environment() {
   fail<ConfigError>("fit: LEVIN_SYNC_CHECK is \"", name, "\", expected off, count, warn or forbid");
 }
 
-void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool loaders) {
+void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool given) {
+  const bool loaders = given || has.val_loader;
   if (manual) check_manual(options);
   if (loaders && !has.validation_step)
     warn("W-TRAIN-NO-VALIDATION-STEP", WarningCategory::user,
@@ -96,10 +97,20 @@ void check_overrides(const TrainerOptions& options, const Overrides& has, bool m
 
 }  // namespace
 
+void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Function<void()>& instead) {
+  const Overrides has = module.overrides();
+  if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
+  if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
+  check_options();
+  precision.convert(module.tree(), device_of(module.tree()));
+  fit(module, has, module.configure_optimizers(), loaders.train, loaders.val, loaders.ckpt_path, instead);
+}
+
 void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train,
-                       LoaderRefs val, const std::string& ckpt_path) {
-  if (train.all().size() != 1)
-    fail<ConfigError>("fit: ", train.all().size(), " training loaders were given, expected one; give .train = &loader");
+                       LoaderRefs val, const std::string& ckpt_path, const Function<void()>& instead) {
+  if (train.all().size() > 1 || (train.empty() && !has.train_loader))
+    fail<ConfigError>("fit: ", train.all().size(), " training loaders were given, expected one; give .train = &loader",
+                      train.empty() ? ", or override the module's train_loader" : "");
   const bool by_hand = !module.automatic_optimization();
   check_overrides(options, has, by_hand, !val.empty());
   check_optimizers(config, by_hand);
@@ -108,18 +119,6 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
          "fit: configure_optimizers returned no optimizer; nothing is trained");
     return;
   }
-  data::DataLoader& loader = *train.all().front();
-  if (options.overfit_batches && !options.overfit_batches->is_zero() && loader.shuffles())
-    fail<ConfigError>(
-        "fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
-        "give it shuffle = false");
-  batches = options.limit_train_batches.value_or(Portion(1.0)).of(loader.size(), "limit_train_batches");
-  val_loaders.clear();
-  const bool validates = has.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
-  if (validates) val_loaders = val.all();
-  for (data::DataLoader* v : val_loaders)
-    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
-
   const auto attach = [&](TrainModule* m) {
     active = m;
     module.trainer_ = m ? &trainer : nullptr;
@@ -132,21 +131,20 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     in_training_step = toggled = false;
     capture.reset();
     handles.clear();
-    if (!m) {
-      train_loader = nullptr;
-      val_loaders.clear();
-    }
+    train_loader = nullptr;
+    val_loaders.clear();
+    own_train.reset();
+    own_val.reset();
   };
-  std::vector<data::DataLoader*> keep = std::move(val_loaders);
   const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
-  val_loaders = std::move(keep);
   const Restore named(call_name, "fit");
+  const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
   if (!options.max_epochs && max_epochs() == 1000)
     warn("W-TRAIN-EPOCHS", WarningCategory::possible_user,
          "fit: neither max_epochs nor max_steps is set; training for 1000 epochs");
-  resolve_validation();
   overrides = has;
   manual = by_hand;
+  if (!train.empty()) use_loaders(*train.all().front(), val.all());
   tree = module.tree();
   fitted = true;
   optimizers = std::move(config.optimizers);
@@ -157,7 +155,6 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   for (const auto& o : optimizers) precision.adopt(*o);
   capture_report = {};
   if (options.capture == Capture::step) capture.emplace(*this);
-  train_loader = &loader;
   stop = told_minimum = false;
   stop_signal = 0;
   resumed_from.clear();
@@ -174,7 +171,11 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
 
   try {
     call(&Hooks::setup, Stage::fit);
-    run_fit(ckpt_path);
+    ask_for_loaders(train, val);
+    if (instead)
+      instead();
+    else
+      run_fit(ckpt_path);
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
   } catch (const std::exception& error) {
@@ -185,11 +186,39 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
 }
 
+// Throws ConfigError for loaders that the options do not fit, before any work on them.
+void Trainer::Run::use_loaders(data::DataLoader& train, const std::vector<data::DataLoader*>& val) {
+  if (options.overfit_batches && !options.overfit_batches->is_zero() && train.shuffles())
+    fail<ConfigError>(
+        "fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
+        "give it shuffle = false");
+  const std::int64_t count = options.limit_train_batches.value_or(Portion(1.0)).of(train.size(), "limit_train_batches");
+  const bool validates =
+      overrides.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
+  for (const data::DataLoader* v : validates ? val : std::vector<data::DataLoader*>{})
+    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
+  train_loader = &train;
+  batches = count;
+  val_loaders = validates ? val : std::vector<data::DataLoader*>{};
+  resolve_validation();
+}
+
+void Trainer::Run::ask_for_loaders(const LoaderRefs& train, const LoaderRefs& val) {
+  if (!train.empty() && (!val.empty() || !overrides.val_loader)) return;
+  if (train.empty()) own_train = active->train_loader();
+  if (train.empty() && !own_train)
+    fail<ConfigError>("fit: the module's train_loader gave null, expected a loader; give .train = &loader");
+  if (val.empty() && overrides.val_loader) own_val = active->val_loader();
+  use_loaders(train.empty() ? *own_train : *train.all().front(),
+              own_val ? std::vector<data::DataLoader*>{own_val.get()} : val.all());
+}
+
 void Trainer::Run::run_fit(const std::string& ckpt_path) {
   if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
   start_loggers();
   call(&Hooks::on_fit_start);
+  log_hparams();
   if (resumed_from.empty() && batches > 0) sanity_check();
   if (due == Due::epoch_end) finish_epoch();
   if (!done()) {
@@ -198,14 +227,18 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
       warn("W-TRAIN-LOG-INTERVAL", WarningCategory::possible_user,
            "fit: log_every_n_steps is " + text(options.log_every_n_steps) + " and an epoch has " + text(batches) +
                " batches; few records or none are written in it");
-    call(&Hooks::on_train_start);
-    while (!done()) {
-      check_interrupt();
-      train_epoch();
-    }
-    call(&Hooks::on_train_end);
+    train_epochs();
   }
   call(&Hooks::on_fit_end);
+}
+
+void Trainer::Run::train_epochs() {
+  call(&Hooks::on_train_start);
+  while (!done()) {
+    check_interrupt();
+    train_epoch();
+  }
+  call(&Hooks::on_train_end);
 }
 
 // A few batches of validation, so that its errors show before an epoch was trained. It leaves no trace: no metric, no count, no
@@ -355,6 +388,7 @@ void Trainer::Run::record_step() {
 }
 
 void Trainer::Run::emit(std::int64_t step, Metrics values) {
+  if (trial) return;
   history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
   for (const auto& logger : loggers) logger->log_metrics(history.back());
 }
@@ -373,6 +407,10 @@ void Trainer::Run::choose_loggers() {
 void Trainer::Run::start_loggers() {
   for (const auto& logger : loggers) logger->start(global_step);
 }
+void Trainer::Run::log_hparams() {
+  if (!options.enable_autolog_hparams || active->hparams().empty()) return;
+  for (const auto& logger : loggers) logger->log_hparams(to_metadata(active->hparams()));
+}
 void Trainer::Run::finish_loggers(std::string_view status) {
   for (const auto& logger : loggers) logger->finalize(status);
 }
@@ -380,6 +418,10 @@ void Trainer::Run::finish_loggers(std::string_view status) {
 void Trainer::Run::check_interrupt() {
   const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // else: another trainer's
   if (signal == 0) return;
+  if (trial) {  // what would be saved is not the run: the search ends, takes its trial back and asks again
+    stop = true;
+    return;
+  }
   stop_signal = signal;
   std::string saved = "; nothing was saved because checkpointing is off";
   if (in_fit && checkpointing()) {

@@ -65,17 +65,29 @@ std::string line(double x0, double y0, double x1, double y1, std::string_view co
          "\" y2=\"" + number("%.1f", y1) + "\" stroke=\"" + std::string(colour) + "\"/>\n";
 }
 
+// Where grid lines stand, and what is written below them. On a log axis, where values are exponents: whole powers of ten.
+std::vector<std::pair<double, std::string>> ticks(const Range& r, int count, Axis axis) {
+  std::vector<std::pair<double, std::string>> out;
+  const double step = axis == Axis::log ? std::max(1.0, std::ceil((r.high - r.low) / count)) : tick_step(r, count);
+  for (double v = std::ceil(r.low / step) * step; v <= r.high; v += step) {
+    const double shown = axis == Axis::log ? std::pow(10.0, v) : std::abs(v) < step / 2 ? 0 : v;
+    out.emplace_back(v, number("%.6g", shown));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string svg_plot(std::span<const Series> series, const PlotOptions& options) {
+  const auto along = [&](double x) { return options.x_axis == Axis::log ? std::log10(x > 0 ? x : NAN) : x; };
   Range xs, ys;
   for (const Series& s : series) {
     if (s.x.size() != s.y.size())
       fail<ConfigError>("svg_plot: series \"", s.name, "\" has ", s.x.size(), " x and ", s.y.size(),
                         " y values, expected equally many");
     for (std::size_t i = 0; i < s.x.size(); ++i) {
-      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) continue;
-      xs.take(s.x[i]);
+      if (!std::isfinite(along(s.x[i])) || !std::isfinite(s.y[i])) continue;
+      xs.take(along(s.x[i]));
       ys.take(s.y[i]);
     }
   }
@@ -89,13 +101,13 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
                     number("%.0f", kHeight) +
                     "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
                     "fill=\"white\"/>\n";
-  for (double step = tick_step(xs, 8), x = std::ceil(xs.low / step) * step; x <= xs.high; x += step) {
+  for (const auto& [x, label] : ticks(xs, 8, options.x_axis)) {
     out += line(px(x), kTop, px(x), kTop + h, "#eee");
-    out += text_at(px(x), kTop + h + 18, "middle", number("%.6g", std::abs(x) < step / 2 ? 0 : x));
+    out += text_at(px(x), kTop + h + 18, "middle", label);
   }
-  for (double step = tick_step(ys, 6), y = std::ceil(ys.low / step) * step; y <= ys.high; y += step) {
+  for (const auto& [y, label] : ticks(ys, 6, Axis::linear)) {
     out += line(kLeft, py(y), kLeft + w, py(y), "#eee");
-    out += text_at(kLeft - 6, py(y) + 4, "end", number("%.6g", std::abs(y) < step / 2 ? 0 : y));
+    out += text_at(kLeft - 6, py(y) + 4, "end", label);
   }
   out += line(kLeft, kTop + h, kLeft + w, kTop + h, "#444") + line(kLeft, kTop, kLeft, kTop + h, "#444");
   out += text_at(kLeft + w / 2, 22, "middle", options.title, " font-size=\"15\"");
@@ -109,11 +121,11 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
     std::string path;
     bool drawing = false;
     for (std::size_t i = 0; i < s.x.size(); ++i) {
-      if (!std::isfinite(s.x[i]) || !std::isfinite(s.y[i])) {
+      if (!std::isfinite(along(s.x[i])) || !std::isfinite(s.y[i])) {
         drawing = false;
         continue;
       }
-      path += (drawing ? " L" : " M") + number("%.2f", px(s.x[i])) + " " + number("%.2f", py(s.y[i]));
+      path += (drawing ? " L" : " M") + number("%.2f", px(along(s.x[i]))) + " " + number("%.2f", py(s.y[i]));
       drawing = true;
     }
     if (!path.empty())
@@ -121,6 +133,11 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
     const double y = kTop + 14 + 16 * static_cast<double>(k);
     out += line(kLeft + w - 130, y - 4, kLeft + w - 110, y - 4, colour);
     out += text_at(kLeft + w - 104, y, "start", s.name);
+  }
+  for (const PlotMark& m : options.marks) {
+    if (!std::isfinite(along(m.x)) || !std::isfinite(m.y)) continue;
+    out += "<circle cx=\"" + number("%.2f", px(along(m.x))) + "\" cy=\"" + number("%.2f", py(m.y)) + "\" r=\"" +
+           number("%.6g", m.size / 2) + "\" fill=\"red\"/>\n";
   }
   return out + "</svg>\n";
 }

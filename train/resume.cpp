@@ -12,16 +12,8 @@ namespace levin {
 namespace {
 
 namespace fs = std::filesystem;
+using train::below;
 using train::Checkpoint;
-
-// The tensors below a prefix, without it.
-NamedTensors below(const NamedTensors& all, std::string_view prefix) {
-  NamedTensors out;
-  for (const auto& [name, tensor] : all) {
-    if (std::string_view(name).substr(0, prefix.size()) == prefix) out.emplace_back(name.substr(prefix.size()), tensor);
-  }
-  return out;
-}
 
 // Throws unless both hold the same names with the same shapes and dtypes, and lists what differs.
 void check_same(const std::string& path, const char* what, const NamedTensors& file, const NamedTensors& here) {

@@ -27,9 +27,14 @@ struct Trainer::Run {
   void resolve_validation();
 
   // ---- The loop (fit.cpp)
+  // `instead` is called in place of the training, with everything set up for it: a search of the tuner.
+  void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   void fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train, LoaderRefs val,
-           const std::string& ckpt_path);
+           const std::string& ckpt_path, const Function<void()>& instead = {});
+  void use_loaders(data::DataLoader& train, const std::vector<data::DataLoader*>& val);
+  void ask_for_loaders(const LoaderRefs& train, const LoaderRefs& val);  // of the module's hooks, where none were given
   void run_fit(const std::string& ckpt_path);
+  void train_epochs();
   void train_epoch();
   void train_batch(const Batch& batch);
   void finish_batch();  // what follows on_train_batch_end
@@ -44,14 +49,16 @@ struct Trainer::Run {
   void emit(std::int64_t step, Metrics values);  // one record
   void choose_loggers();
   void start_loggers();
+  void log_hparams();
   void finish_loggers(std::string_view status);
 
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
   std::vector<Metrics> evaluation(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
                                   std::vector<Tensors>* predictions = nullptr);
-  std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
+  std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, std::vector<data::DataLoader*> loaders,
                                        std::vector<Tensors>* predictions);
+  [[nodiscard]] static std::unique_ptr<data::DataLoader> loader_of_hook(Loop loop, TrainModule& module);
   double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
   [[nodiscard]] bool validation_due();         // after the batch that was just trained
@@ -144,6 +151,10 @@ struct Trainer::Run {
   std::vector<SchedulerConfig> schedulers;
   data::DataLoader* train_loader = nullptr;
   std::vector<data::DataLoader*> val_loaders;
+  // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost evaluation.
+  std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;
+  std::vector<data::DataLoader*>* evaluated = nullptr;
+  bool trial = false;             // of the tuner: what happens is taken back, so nothing is told or saved
   Device device = Device::cpu();  // the parameters'
   bool in_fit = false;
   const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"

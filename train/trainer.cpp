@@ -81,14 +81,7 @@ StepInfo Trainer::Run::info(const Batch* batch) const {
 Trainer::Trainer(TrainerOptions options) : run_(std::make_unique<Run>(*this, std::move(options))) {}
 Trainer::~Trainer() = default;
 
-void Trainer::fit(TrainModule& module, const FitOptions& options) {
-  const Overrides has = module.overrides();
-  if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
-  if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
-  run_->check_options();
-  run_->precision.convert(module.tree(), run_->device_of(module.tree()));
-  run_->fit(module, has, module.configure_optimizers(), options.train, options.val, options.ckpt_path);
-}
+void Trainer::fit(TrainModule& module, const FitOptions& loaders) { run_->fit(module, loaders); }
 
 void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
                   const StepOptions& options) {

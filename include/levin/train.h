@@ -10,9 +10,11 @@
 
 #include "levin/train/callbacks.h"
 #include "levin/train/hooks.h"
+#include "levin/train/hparams.h"
 #include "levin/train/metrics.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
 #include "levin/train/plot.h"
 #include "levin/train/trainer.h"
+#include "levin/train/tuner.h"
 #include "levin/warning.h"

@@ -18,6 +18,7 @@
 #include "levin/nn/module.h"
 #include "levin/optim.h"
 #include "levin/train/hooks.h"
+#include "levin/train/hparams.h"
 #include "levin/train/options.h"
 
 namespace levin {
@@ -72,6 +73,7 @@ struct Overrides {
   bool training_step = false, validation_step = false, test_step = false, predict_step = false;
   bool configure_optimizers = false, optimizer_step = false, optimizer_zero_grad = false;
   bool configure_gradient_clipping = false;
+  bool train_loader = false, val_loader = false, test_loader = false, predict_loader = false;
 };
 
 // The base of modules that the trainer's long door takes; derive from TrainModuleOf. Its parameters are those of the module tree
@@ -85,7 +87,7 @@ struct Overrides {
 //       return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
 //     }
 //   };
-class LEVIN_API TrainModule : public nn::Module, public Hooks {
+class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams {
  public:
   using Module::Module;
 
@@ -100,6 +102,12 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks {
   [[nodiscard]] virtual OptimizerConfig configure_optimizers();
   // More callbacks; one replaces those of the trainer that have its type.
   [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
+
+  // ---- Data, where the call is given no loader: asked for behind setup, the trainer owns it while the stage lasts. Null: none.
+  [[nodiscard]] virtual std::unique_ptr<data::DataLoader> train_loader() { return nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<data::DataLoader> val_loader() { return nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<data::DataLoader> test_loader() { return nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<data::DataLoader> predict_loader() { return nullptr; }
 
   // ---- Batches on their way to the device
   [[nodiscard]] virtual Batch on_before_batch_transfer(Batch batch) { return batch; }
@@ -167,7 +175,11 @@ class TrainModuleOf : public Base {
             .optimizer_step = differ<decltype(&D::optimizer_step), decltype(&T::optimizer_step)>,
             .optimizer_zero_grad = differ<decltype(&D::optimizer_zero_grad), decltype(&T::optimizer_zero_grad)>,
             .configure_gradient_clipping =
-                differ<decltype(&D::configure_gradient_clipping), decltype(&T::configure_gradient_clipping)>};
+                differ<decltype(&D::configure_gradient_clipping), decltype(&T::configure_gradient_clipping)>,
+            .train_loader = differ<decltype(&D::train_loader), decltype(&T::train_loader)>,
+            .val_loader = differ<decltype(&D::val_loader), decltype(&T::val_loader)>,
+            .test_loader = differ<decltype(&D::test_loader), decltype(&T::test_loader)>,
+            .predict_loader = differ<decltype(&D::predict_loader), decltype(&T::predict_loader)>};
   }
   [[nodiscard]] Tensor call(const Batch& batch) override {
     if constexpr (requires(Derived & d, const Tensor& x) {

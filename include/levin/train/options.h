@@ -139,7 +139,8 @@ struct TrainerOptions {
   // are counted and not charged. The environment's LEVIN_SYNC_CHECK (off, count, warn, forbid) speaks where this is unset.
   std::optional<std::int64_t> sync_budget{};
   bool detect_anomaly = false;
-  std::string default_root_dir{};  // default: the current directory
+  std::string default_root_dir{};      // default: the current directory
+  bool enable_autolog_hparams = true;  // the module's hparams go to the loggers when a fit starts
   bool handle_signals = true;
 };
 

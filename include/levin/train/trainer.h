@@ -37,6 +37,7 @@ class LEVIN_API LoaderRefs {
   std::vector<data::DataLoader*> all_;
 };
 
+// Where train or val is empty the module's hook is asked (TrainModule::train_loader).
 struct FitOptions {
   LoaderRefs train{};
   LoaderRefs val{};
@@ -102,18 +103,18 @@ class LEVIN_API Trainer {
   // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
   // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
   // throws.
-  void fit(TrainModule& module, const FitOptions& loaders);
+  void fit(TrainModule& module, const FitOptions& loaders = {});
   // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
   // "train_loss".
   void fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
            const StepOptions& options = {});
 
   // One pass over each loader in eval mode without recording; the metrics that the module logged, loader by loader: of several,
-  // names end in "/dataloader_idx_0" and so on.
-  std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders);
-  std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders);
+  // names end in "/dataloader_idx_0" and so on. Without loaders the module's hook is asked (test_loader).
+  std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {});
+  std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {});
   // What predict_step gave for each batch, loader by loader.
-  [[nodiscard]] std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders);
+  [[nodiscard]] std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {});
   // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
   // is restored. The module is the last fit's (throws StateError before one) or the one given.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
@@ -194,6 +195,9 @@ class LEVIN_API Trainer {
  private:
   friend class TrainModule;
   friend class OptimizerHandle;
+  friend class Tuner;
+  friend class LearningRateFinder;
+  friend class BatchSizeFinder;
   std::unique_ptr<Run> run_;
 };
 

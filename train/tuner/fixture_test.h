@@ -1,0 +1,85 @@
+// What the tuner's tests share: a module with a rate, and a look at the files of a search.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/fixture_test.h"
+
+namespace levin::test {
+
+inline const nn::Options kTuned{.gen = Generator(3), .device = Device::cpu()};
+
+// Warnings of a scope, instead of stderr.
+class Warnings {
+ public:
+  Warnings() : before_(set_warning_handler([this](const Warning& w) { all_.push_back(w); })) {}
+  ~Warnings() { (void)set_warning_handler(std::move(before_)); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  [[nodiscard]] int count(const std::string& id) const {
+    int n = 0;
+    for (const Warning& w : all_) n += w.id == id ? 1 : 0;
+    return n;
+  }
+
+ private:
+  std::vector<Warning> all_;
+  Function<void(const Warning&)> before_;
+};
+
+// Names of what searches leave in a folder.
+inline std::vector<std::string> tuner_files(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".lr_find_") || name.starts_with(".scale_batch_size_")) names.push_back(name);
+  }
+  return names;
+}
+
+struct Inner : Net {
+  using Net::Net;
+  RandomRange drop_state() { return generators().at(0).second->state(); }
+};
+
+// Adam, dropout, a member and an hparam "lr", and what a test wants to go wrong.
+struct Tuned : TrainModuleOf<Tuned> {
+  Tuned() : TrainModuleOf(kTuned) {
+    save_hparams({{"lr", 0.02}});
+    tunable("lr", &lr);
+  }
+  Inner net{*this, "net"};
+  double lr = 0.02;
+  int steps = 0, throw_at = 0, optimizers_made = 1;
+  bool manual = false, scheduled = false;
+  std::pair<int, std::string> save_at{0, {}};  // after so many batches
+
+  StepOutput training_step(const Batch& b, std::int64_t) override {
+    if (++steps == throw_at) throw std::domain_error("planted");
+    const Tensor loss = squared_error(net(b[0]), b[1]);
+    log("loss", loss, {.on_epoch = true});
+    return loss;
+  }
+  void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
+    log("val_loss", squared_error(net(b[0]), b[1]));
+  }
+  void on_train_batch_end(const StepInfo&) override {
+    if (save_at.first > 0 && trainer().total_batch_idx() == save_at.first) trainer().save_checkpoint(save_at.second);
+  }
+  bool automatic_optimization() const override { return !manual; }
+  OptimizerConfig configure_optimizers() override {
+    OptimizerConfig made;
+    for (int i = 0; i < optimizers_made; ++i)
+      made.optimizers.push_back(std::make_shared<optim::Adam>(parameters(), optim::AdamOptions{.lr = field("lr")}));
+    if (scheduled)
+      made.schedulers = {{.scheduler = std::make_shared<optim::ExponentialLR>(*made.optimizers.front(), 0.5)}};
+    return made;
+  }
+};
+
+}  // namespace levin::test

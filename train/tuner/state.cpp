@@ -1,0 +1,221 @@
+#include "train/tuner/state.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <system_error>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/checkpoint.h"
+#include "train/tuner/search.h"
+
+namespace levin::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a trial counts, moves or sets, apart from tensors.
+auto counters_of(Trainer::Run& r) {
+  return std::tie(r.epoch, r.global_step, r.total_batches, r.batches_done, r.position, r.batches, r.val_every,
+                  r.last_validation, r.validated_at, r.due, r.stop, r.told_minimum, r.skipped_seen, r.scope,
+                  r.scope_batch_size, r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
+}
+template <class... T>
+std::tuple<T...> values_of(const std::tuple<T&...>& variables) {
+  return variables;
+}
+
+std::string uuid() {
+  std::random_device random;
+  std::array<char, 40> buffer{};
+  const auto word = [&] { return static_cast<unsigned>(random()); };
+  const unsigned b = word(), c = word();
+  std::snprintf(buffer.data(), buffer.size(), "%08x-%04x-4%03x-%04x-%04x%08x", word(), b >> 16, b & 0xfff,
+                0x8000 | (c >> 16 & 0x3fff), c & 0xffff, word());
+  return buffer.data();
+}
+
+// In a file: the weights below this, the rest as in checkpoints.
+std::string weight_prefix() { return "weight."; }
+std::string buffer_prefix() { return "levin.buffer."; }
+
+NamedTensors weights(const Trainer::Run& run, const nn::Module* tree) {
+  return tree ? tree->state_dict() : weights_of(run);
+}
+std::vector<ParamRef> parameters(const Trainer::Run& run, nn::Module* tree) {
+  return tree ? tree->parameters() : run.model_parameters();
+}
+
+}  // namespace
+
+struct SavedRun::Before {
+  explicit Before(Trainer::Run& run) : counters(values_of(counters_of(run))) {}
+  decltype(values_of(counters_of(std::declval<Trainer::Run&>()))) counters;
+  std::vector<std::shared_ptr<Callback>> callbacks{};
+  std::vector<SchedulerConfig> schedulers{};
+  std::optional<StepCapture> capture{};
+  MetricLog train_log{}, eval_log{};
+  std::vector<LogRecord> history{};
+  std::vector<std::pair<Generator*, RandomRange>> generators{};
+  std::vector<std::pair<data::DataLoader*, data::LoaderState>> loaders{};
+  void exchange(Trainer::Run& run) {  // moves no element: loops over the callbacks go on
+    callbacks.swap(run.callbacks);
+    schedulers.swap(run.schedulers);
+    std::swap(capture, run.capture);
+    std::swap(train_log, run.train_log);
+    std::swap(eval_log, run.eval_log);
+    history.swap(run.history);
+  }
+};
+
+SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : run_(run), tree_(tree) {
+  if (run.trial) fail<StateError>("Tuner: called in a trial of another search; let one of them end first");
+  const NoGrad off;
+  NamedTensors kept;
+  const auto keep = [&](const std::string& below, const NamedTensors& tensors) {
+    for (const auto& [name, t] : tensors) kept.emplace_back(below + name, t);
+  };
+  keep(weight_prefix(), weights(run, tree));
+  if (tree) {
+    for (const nn::BufferRef& b : tree->buffers()) {
+      if (b.persistent == nn::Persistent::no) keep(buffer_prefix(), {{b.name, *b.value}});
+    }
+  }
+  for (const ParamRef& p : parameters(run, tree)) {
+    if (p.value->grad().defined()) keep(gradient_prefix(), {{p.name, p.value->grad()}});
+  }
+  if (run.in_fit) {
+    for (std::size_t i = 0; i < run.optimizers.size(); ++i) keep(optimizer_prefix(i), run.optimizers[i]->state_dict());
+    if (const optim::GradScaler* scaler = run.precision.scaler()) keep(precision_prefix(), scaler->state_dict());
+  }
+  before_ = std::make_unique<Before>(run);
+  if (tree) {
+    for (const auto& [name, generator] : tree->generators())
+      before_->generators.emplace_back(generator, generator->state());
+  }
+  if (run.train_loader) before_->loaders.emplace_back(run.train_loader, run.train_loader->state());
+  for (data::DataLoader* v : run.val_loaders) before_->loaders.emplace_back(v, v->state());
+
+  const fs::path root = run.options.default_root_dir.empty() ? "." : run.options.default_root_dir;
+  std::error_code error;
+  fs::create_directories(root, error);
+  if (error) fail<FileError>("Tuner: can not make ", root.string(), ": ", error.message());
+  path_ = (root / (prefix + uuid() + ".safetensors")).string();
+  save_safetensors(path_, kept);
+  before_->exchange(run);
+  run.trial = true;
+}
+
+SavedRun::~SavedRun() {
+  Trainer::Run& r = run_;
+  r.trial = false;
+  for (const auto& [generator, state] : before_->generators) generator->set_state(state);
+  for (const auto& [loader, state] : before_->loaders) loader->load_state(state);
+  before_->exchange(r);
+  counters_of(r) = before_->counters;
+  if (r.capture) r.capture->gradients_were_cleared();  // they are not those of its record any more
+  std::error_code ignored;
+  fs::remove(path_, ignored);
+}
+
+void SavedRun::restore() {
+  if (std::exchange(restored_, true)) return;
+  const NoGrad off;
+  const NamedTensors file = load_safetensors(path_).tensors;
+  std::map<std::string_view, const Tensor*> by_name;
+  for (const auto& [name, t] : file) by_name.emplace(name, &t);
+  const auto find = [&](const std::string& name) {
+    const auto it = by_name.find(name);
+    return it == by_name.end() ? nullptr : it->second;
+  };
+  for (auto& [name, t] : weights(run_, tree_)) copy_(t, *find(weight_prefix() + name));
+  if (tree_) {
+    for (const nn::BufferRef& b : tree_->buffers()) {
+      if (const Tensor* t = find(buffer_prefix() + b.name)) copy_(*b.value, *t);
+    }
+  }
+  for (const ParamRef& p : parameters(run_, tree_)) {
+    const Tensor* t = find(gradient_prefix() + p.name);
+    if (t || p.value->grad().defined()) p.value->set_grad(t ? t->to(p.value->device()) : Tensor());
+  }
+  if (!run_.in_fit) return;
+  for (std::size_t i = 0; i < run_.optimizers.size(); ++i)
+    run_.optimizers[i]->load_state_dict(below(file, optimizer_prefix(i)));
+  if (optim::GradScaler* scaler = run_.precision.scaler()) scaler->load_state_dict(below(file, precision_prefix()));
+}
+
+void SavedRun::restore_quietly() noexcept {
+  try {
+    restore();
+  } catch (const std::exception& e) {
+    try {
+      warn("W-TUNE-RESTORE", WarningCategory::runtime,
+           std::string("Tuner: what the search changed could not be put back: ") + e.what());
+    } catch (...) {}  // no memory for the text; the first error is on its way
+  } catch (...) {}
+}
+
+void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
+  Trainer::Run& r = run_;
+  r.callbacks.clear();
+  if (watch) r.callbacks.push_back(std::move(watch));
+  r.attach_callbacks(&r.trainer);
+  r.batches_done = 0;
+  r.position = {.epoch = r.epoch};
+  r.due = Trainer::Run::Due::nothing;
+  r.stop = false;
+  r.told_minimum = true;
+  r.scope = LogScope::none;
+  TrainerOptions& o = r.options;
+  o.max_steps = r.global_step + steps;
+  o.max_epochs = r.epoch + steps;  // one that makes no step ends, too
+  o.min_epochs = o.min_steps = std::nullopt;
+  o.log_every_n_steps = 0;
+  if (!r.val_loaders.empty()) o.limit_val_batches = Portion(steps);
+  r.train_epochs();
+}
+
+void check_free(const Trainer::Run& run, const char* call) {
+  if (run.active) fail<StateError>(call, ": the trainer is running; search between runs, or by a callback");
+}
+
+bool skipped_by_dev_run(const Trainer::Run& run, const char* call) {
+  if (run.options.fast_dev_run == 0) return false;
+  warn("W-TUNE-DEV-RUN", WarningCategory::user, std::string(call) + ": skipped because of fast_dev_run", Repeat::yes);
+  return true;
+}
+
+void warn_of_both(const TrainModule& module, const std::string& field) {
+  const HParams& h = module.hparams();
+  const bool both = module.has_member(field) &&
+                    std::any_of(h.begin(), h.end(), [&](const auto& pair) { return pair.first == field; });
+  if (both)
+    warn("W-TUNE-BOTH", WarningCategory::user,
+         "Tuner: \"" + field + "\" is a member and an hparam of the module; both are set, the hparam is what is read");
+}
+
+std::size_t choose(const char* op, const char* option, std::string_view chosen,
+                   std::initializer_list<const char*> allowed) {
+  const auto same = [&](std::string_view word) {
+    return std::equal(word.begin(), word.end(), chosen.begin(), chosen.end(), [](char a, char b) {
+      return a == static_cast<char>(std::tolower(static_cast<unsigned char>(b)));
+    });
+  };
+  std::string all;
+  for (std::size_t i = 0; i < allowed.size(); ++i) {
+    const char* word = allowed.begin()[i];
+    if (same(word)) return i;
+    all += (i ? ", " : "") + std::string(word);
+  }
+  fail<ConfigError>(op, ": ", option, " is \"", chosen, "\", expected one of: ", all);
+}
+
+}  // namespace levin::train
