@@ -91,6 +91,11 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
       ys.take(s.y[i]);
     }
   }
+  for (const PlotMark& m : options.marks) {
+    if (!std::isfinite(along(m.x)) || !std::isfinite(m.y)) continue;
+    xs.take(along(m.x));
+    ys.take(m.y);
+  }
   xs.widen();
   ys.widen();
   const double w = kWidth - kLeft - kRight, h = kHeight - kTop - kBottom;

@@ -44,7 +44,7 @@ inline std::vector<std::string> tuner_files(const std::string& folder) {
 
 struct Inner : Net {
   using Net::Net;
-  RandomRange drop_state() { return generators().at(0).second->state(); }
+  std::uint64_t drop_offset() { return generators().at(0).second->state().offset; }
 };
 
 // Adam, dropout, a member and an hparam "lr", and what a test wants to go wrong.

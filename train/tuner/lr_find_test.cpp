@@ -127,8 +127,15 @@ TEST_CASE("the suggestion is where the loss falls most steeply") {
   CHECK(uneven.suggested(0, 0) == 0);
   uneven.results.loss[0] = NAN;
   CHECK(uneven.suggested(0, 0) == 1);
-  uneven.slope_axis = "log_lr";
-  CHECK(uneven.suggested(0, 0) == 2);  // x (2 x - 8) has its least value at x = 2, between 1 and 3
+  // Against log lr the same parabola is steepest where x (2 x - 8) is least, at 2.
+  LrFindResult other;
+  for (const double x : {0.1, 1.0, 2.0, 4.0}) {
+    other.results.lr.push_back(x);
+    other.results.loss.push_back(x * x - 8 * x);
+  }
+  CHECK(other.suggested(0, 0) == 0);
+  other.slope_axis = "log_lr";
+  CHECK(other.suggested(0, 0) == 2);
 
   const test::Warnings warnings;
   CHECK_FALSE(wave.suggestion(999, 0).has_value());
@@ -147,14 +154,14 @@ TEST_CASE("a search leaves weights, counters, optimizer, records and files as th
   options.max_steps = 77;
   Trainer trainer(options);
   const std::vector<float> before = test::weights_of(net);
-  const RandomRange random = net.net.drop_state();
+  const std::uint64_t random = net.net.drop_offset();
   const LrFindOptions search{.train = train, .val = val, .min_lr = 1e-4, .num_training = 30};
   const test::Warnings warnings;
   const auto found = Tuner(trainer).lr_find(net, search);
   REQUIRE(found.has_value());
   CHECK(warnings.count("I-TUNE-LR") == 1);
   CHECK(test::weights_of(net) == before);
-  CHECK(net.net.drop_state() == random);
+  CHECK(net.net.drop_offset() == random);
   CHECK(trainer.global_step() == 0);
   CHECK(trainer.current_epoch() == 0);
   CHECK(trainer.total_batch_idx() == 0);
@@ -296,7 +303,8 @@ TEST_CASE("FineTuneLearningRateFinder searches at epoch 0 and at its milestones,
   Tuned net;
   auto train = test::loader();
   const auto finder = std::make_shared<FineTune>(
-      std::vector<std::int64_t>{2, 3}, LrFindOptions{.min_lr = 1e-4, .num_training = 25, .update_attr = false});
+      std::vector<std::int64_t>{2, 3},
+      LrFindOptions{.min_lr = 1e-4, .num_training = 25, .early_stop_threshold = 1e6, .update_attr = false});
   TrainerOptions options = test::silent();
   options.default_root_dir = dir.path();
   options.callbacks = {finder};
