@@ -68,6 +68,7 @@ class Probe final : public Callback {
       points.loss.push_back(NAN);
       return;
     }
+    const SyncGuard own = run_.own_waits();
     const double window = run_.manual ? 1 : static_cast<double>(run_.options.accumulate_grad_batches);
     average_ = kBeta * average_ + (1 - kBeta) * info.loss.item() * window;
     const double loss = average_ / (1 - std::pow(kBeta, static_cast<double>(++losses_)));
