@@ -2,7 +2,7 @@
 //   --json FILE, --threads N, --device cpu|cuda|simt
 //   --max-bytes N           of one tensor (bench_kernels)
 //   --warm-only             nothing is measured with empty caches (bench_kernels)
-//   --conv own|first|timed, --attention own|first|timed
+//   --conv own|first|timed, --attention own|first|timed, --norm own|first|timed
 //                           who computes these in a build with CUDA, see kernels/computed_by.h
 #pragma once
 
@@ -65,6 +65,8 @@ int run(int argc, char** argv, Prepare&& prepare) {
         set_computed_by(kernels::LibraryFamily::convolution, words, i);
       } else if (words[i] == "--attention" && value) {
         set_computed_by(kernels::LibraryFamily::attention, words, i);
+      } else if (words[i] == "--norm" && value) {
+        set_computed_by(kernels::LibraryFamily::batch_norm, words, i);
       } else if (words[i] == "--max-bytes" && value) {
         settings().max_bytes = std::stod(words[++i]);
       } else if (words[i] == "--warm-only") {

@@ -247,6 +247,13 @@ __global__ void eval_coefficients(const A* w, const A* b, const A* mean, const A
   if (backward != nullptr) backward[j] = {scale, A(0), A(0), A(0)};
   if (rstd != nullptr) rstd[j] = own;
 }
+template <class A>
+__global__ void variance_of_rstd(const A* rstd, A eps, double count, A* unbiased, std::int64_t c) {
+  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (j >= c) return;
+  const double r = double(rstd[j]), v = (1 / (r * r) - double(eps)) * (count / (count - 1));
+  unbiased[j] = A(v < 0 ? 0.0 : v);  // a NaN stays one
+}
 // gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. table may be null.
 template <class A>
 __global__ void batch_norm_gradients(const double* parts, ChannelPlan plan, int v, const A* w, const A* mean,
@@ -363,6 +370,12 @@ void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<
   on.launch(norm_coefficients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps),
             mean, rstd, unbiased, table, plan.c, std::int64_t{1}, plan.c);
   launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
+}
+// What running statistics take of a batch of `count` elements a channel whose rstd = 1 / sqrt(var + eps) another has
+// computed: count / (count - 1) var, at least 0 where rounding has lost var beside eps.
+template <class A>
+void unbiased_variance(const Gpu& on, const A* rstd, double eps, std::int64_t count, A* unbiased, std::int64_t c) {
+  on.launch(variance_of_rstd<A>, a_thread_each(c), rstd, static_cast<A>(eps), double(count), unbiased, c);
 }
 template <class T>
 void batch_norm_eval(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, const Accum<T>* running_mean,

@@ -6,7 +6,7 @@
 namespace levin::kernels {
 namespace {
 
-std::atomic<ComputedBy> chosen[] = {ComputedBy::first, ComputedBy::own};
+std::atomic<ComputedBy> chosen[] = {ComputedBy::first, ComputedBy::own, ComputedBy::own};
 
 }  // namespace
 

@@ -11,9 +11,9 @@ enum class ComputedBy : std::uint8_t {
   first,  // the library, with the engine its heuristic names first: two processes agree on it
   timed,  // the library, with the fastest of the first few engines, timed at the first call of a shape
 };
-// Convolutions begin with `first`, attention with `own`: on no device has it been measured whether the library is faster
-// than our kernels.
-enum class LibraryFamily : std::uint8_t { convolution, attention };
+// Convolutions begin with `first`, attention and batch norm with `own`: on no device has it been measured whether the
+// library is faster than our kernels. Batch norm is that of training; in evaluation it is always ours.
+enum class LibraryFamily : std::uint8_t { convolution, attention, batch_norm };
 
 [[nodiscard]] ComputedBy computed_by(LibraryFamily family) noexcept;
 void set_computed_by(LibraryFamily family, ComputedBy by) noexcept;

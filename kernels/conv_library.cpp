@@ -23,21 +23,6 @@ std::optional<LibraryConv::Operand> operand(const Tensor& t, const Shape& shape)
 
 }  // namespace
 
-ConvLayout conv_layout(const Tensor& t) {
-  if (t.rank() != 4 || t.is_contiguous()) return ConvLayout::channels_first;
-  const Shape& s = t.shape();
-  const Strides& at = t.strides();
-  const bool last = at[1] == 1 && at[3] == s[1] && at[2] == s[3] * s[1] && at[0] == s[2] * s[3] * s[1];
-  return last ? ConvLayout::channels_last : ConvLayout::channels_first;
-}
-
-Tensor conv_empty(const Shape& shape, ConvLayout layout, Device device, DType dtype) {
-  if (layout == ConvLayout::channels_first) return empty(shape, device, dtype);
-  const Tensor memory = empty({shape[0], shape[2], shape[3], shape[1]}, device, dtype);
-  const Strides& at = memory.strides();
-  return as_strided(memory, shape, {at[0], at[3], at[1], at[2]}, 0);
-}
-
 std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& s, const Tensor& x, const Tensor& w,
                                         const Tensor& y, const Tensor& bias) {
   const DType dtype = x.dtype();

@@ -9,6 +9,7 @@
 
 #include "kernels/conv_shape.h"
 #include "kernels/cudnn_plans.h"
+#include "kernels/image_layout.h"
 #include "levin/stream.h"
 #include "levin/tensor.h"
 
@@ -32,13 +33,6 @@ struct LibraryConv {
 
 // Less work than this is over before the library's larger tiles are full.
 inline constexpr double kLibraryConvFlops = 1 << 23;
-
-// How the memory of images and filters lies. The library is fastest with channels last, in 16 bits above all.
-enum class ConvLayout : std::uint8_t { channels_first, channels_last };
-// channels_last where t [N, C, H, W] lies so and not first as well.
-[[nodiscard]] ConvLayout conv_layout(const Tensor& t);
-// A new tensor [a, b, c, d] whose memory lies so.
-[[nodiscard]] Tensor conv_empty(const Shape& shape, ConvLayout layout, Device device, DType dtype);
 
 // The call, with x, w, y dense in one of the layouts; none where the library can not take it or need not.
 [[nodiscard]] std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& shape, const Tensor& x,

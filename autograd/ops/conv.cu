@@ -6,6 +6,7 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/gemm_parts.h"
+#include "autograd/ops/image_parts.h"
 #include "kernels/conv_device.cuh"
 #include "kernels/conv_library.h"
 #include "kernels/dispatch.h"
@@ -27,14 +28,6 @@ Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_
 Shape input_shape(const ConvShape& s) { return {s.batch, s.in_channels, s.height, s.width}; }
 Shape weight_shape(const ConvShape& s) { return {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}; }
 
-#if defined(LEVIN_CUDNN)
-// t, or a copy whose memory lies as the others' of a call.
-Tensor laid_out(const Tensor& t, kernels::ConvLayout layout) {
-  if (layout == kernels::ConvLayout::channels_first || kernels::conv_layout(t) == layout) return t.contiguous();
-  return permute(permute(t, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
-}
-#endif
-
 // By the vendor's library, the undefined one of x, w and y from the other two; undefined where the library is not used.
 // An image whose memory has its channels last gives a result that lies so, too.
 Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const ConvShape& s, [[maybe_unused]] const Tensor& x,
@@ -43,9 +36,9 @@ Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const ConvSha
 #if defined(LEVIN_CUDNN)
   const Tensor& image = pass == ConvPass::input_gradient ? y : x;
   if (image.device().type() != DeviceType::cuda || s.flops() < kernels::kLibraryConvFlops) return {};
-  const kernels::ConvLayout layout = kernels::conv_layout(image);
+  const kernels::ImageLayout layout = kernels::image_layout(image);
   const auto operand = [&](const Tensor& t, const Shape& shape) {
-    return t.defined() ? laid_out(t, layout) : kernels::conv_empty(shape, layout, image.device(), image.dtype());
+    return t.defined() ? laid_out(t, layout) : kernels::empty_image(shape, layout, image.device(), image.dtype());
   };
   const Tensor xs = operand(x, input_shape(s)), ws = operand(w, weight_shape(s)), ys = operand(y, output_shape(s));
   const auto call = kernels::library_conv(pass, s, xs, ws, ys, bias.defined() ? bias.contiguous() : bias);

@@ -1,10 +1,13 @@
 // Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
 // derivative to any order.
 #include "autograd/op_table.h"
+#include "autograd/ops/image_parts.h"
 #include "kernels/channel_norm.cuh"
 #include "kernels/channel_norm_device.cuh"
+#include "kernels/computed_by.h"
 #include "kernels/dispatch.h"
 #include "kernels/norm.cuh"
+#include "kernels/norm_library.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 
@@ -87,12 +90,16 @@ struct NormBackward {
       kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
                                      ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
     });
+    return kept(gy_, x_, w_, {gx, gw, gb});
+  }
+  // What forward ends with: the inputs are saved, the gradients of parameters get their dtype.
+  std::array<Tensor, 3> kept(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const std::array<Tensor, 3>& g) {
     gy = gy_;
     x = x_;
     w = w_;
-    has_gw = gw.defined();
-    has_gb = gb.defined();
-    return {gx, narrowed(gw, parameter_dtype), narrowed(gb, parameter_dtype)};
+    has_gw = g[1].defined();
+    has_gb = g[2].defined();
+    return {g[0], narrowed(g[1], parameter_dtype), narrowed(g[2], parameter_dtype)};
   }
 
   Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
@@ -318,6 +325,58 @@ struct GroupNorm {
   }
 };
 
+#if defined(LEVIN_CUDNN)
+bool by_library(const kernels::BatchNormTensors& t, double eps) {
+  const auto call = kernels::library_batch_norm(t, eps);
+  return call && kernels::lib::cudnn_batch_norm(*call, Stream::current(t.x.device()));
+}
+bool may_go_to_library(const Tensor& x) {
+  return x.device().type() == DeviceType::cuda && x.rank() == 4 &&
+         computed_by(kernels::LibraryFamily::batch_norm) != kernels::ComputedBy::own;
+}
+#endif
+
+// Batch norm in training by the vendor's library; undefined where our kernels are to compute it. An image whose memory
+// has its channels last gives results that lie so, too. Parameters are f32 here.
+Tensor library_forward([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& w,
+                       [[maybe_unused]] const Tensor& b, [[maybe_unused]] double eps,
+                       [[maybe_unused]] const Tensor& mean, [[maybe_unused]] const Tensor& rstd,
+                       [[maybe_unused]] const Tensor& unbiased) {
+#if defined(LEVIN_CUDNN)
+  if (!may_go_to_library(x)) return {};
+  const kernels::ImageLayout layout = kernels::image_layout(x);
+  const Tensor y = kernels::empty_image(x.shape(), layout, x.device(), x.dtype());
+  if (!by_library({.x = laid_out(x, layout), .y = y, .w = w, .mean = mean, .rstd = rstd, .b = b}, eps)) return {};
+  const std::int64_t c = x.size(1);
+  kernels::gpu::unbiased_variance(Gpu{Stream::current(x.device())}, ptr<const float>(rstd), eps, x.numel() / c,
+                                  ptr<float>(unbiased), c);
+  return y;
+#else
+  return {};
+#endif
+}
+std::array<Tensor, 3> library_backward([[maybe_unused]] const Tensor& gy, [[maybe_unused]] const Tensor& x,
+                                       [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& mean,
+                                       [[maybe_unused]] const Tensor& rstd) {
+#if defined(LEVIN_CUDNN)
+  if (!may_go_to_library(x)) return {};
+  const kernels::ImageLayout layout = kernels::image_layout(x);
+  const std::array<Tensor, 3> g{kernels::empty_image(x.shape(), layout, x.device(), x.dtype()), empty_like(mean),
+                                empty_like(mean)};
+  const kernels::BatchNormTensors t{.x = laid_out(x, layout),
+                                    .y = laid_out(gy, layout),
+                                    .w = w,
+                                    .mean = mean,
+                                    .rstd = rstd,
+                                    .gx = g[0],
+                                    .gw = g[1],
+                                    .gb = g[2]};
+  return by_library(t, 0) ? g : std::array<Tensor, 3>{};
+#else
+  return {};
+#endif
+}
+
 // Training: statistics of the batch. Evaluation: given statistics, which have no gradient.
 struct BatchNormBackward : NormBackward<BatchNormBackward> {
   static constexpr OpInfo info{.name = "batch_norm_backward"};
@@ -328,6 +387,14 @@ struct BatchNormBackward : NormBackward<BatchNormBackward> {
   [[nodiscard]] bool training() const { return !running_mean.defined(); }
 
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    if (training()) {
+      std::array<Tensor, 3> g = library_backward(gy_, x_, widened(w_, x_), mean, rstd);
+      if (g[0].defined()) {  // all three, so that a gradient's bits do not depend on which others are wanted
+        for (std::size_t k = 0; k < g.size(); ++k)
+          if (!wanted[k]) g[k] = {};
+        return kept(gy_, x_, w_, g);
+      }
+    }
     const Sizes z = sizes_of(x_);
     const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
     const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
@@ -379,24 +446,44 @@ struct BatchNorm {
   Stash mean{}, rstd{};
   DType parameter_dtype = DType::f32;
 
+  [[nodiscard]] bool training() const { return !running_mean.defined(); }
+
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    parameter_dtype = running_mean.defined() ? running_mean.get().dtype() : parameters_of(x_, w_, b_);
+    Tensor y, unbiased;
+    if (training()) {
+      mean = empty({x_.size(1)}, x_.device(), wide(x_.dtype()));
+      rstd = empty_like(mean);
+      unbiased = empty_like(mean);
+      y = library_forward(x_, weight, bias, eps, mean, rstd, unbiased);
+    }
+    if (!y.defined()) y = by_kernels(x_, weight, bias, unbiased);
+    if (training()) {
+      *batch_mean = mean.clone();
+      *batch_var = unbiased;
+    }
+    batch_mean = batch_var = nullptr;
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    return apply(BatchNormBackward{{need, parameter_dtype}, eps, mean, rstd, running_mean, running_var}, gy, x.get(),
+                 w.get());
+  }
+
+ private:
+  Tensor by_kernels(const Tensor& x_, const Tensor& weight, const Tensor& bias, Tensor unbiased) const {
+    const Tensor in = x_.contiguous();
     const Sizes z = sizes_of(in);
     Tensor y = empty_like(in);
-    parameter_dtype = running_mean.defined() ? running_mean.get().dtype() : parameters_of(x_, w_, b_);
-    const bool training = !running_mean.defined();
-    Tensor unbiased;
-    if (training) {
-      mean = empty({z.c}, in.device(), wide(in.dtype()));
-      rstd = empty_like(mean);
-      unbiased = empty({z.c}, in.device(), wide(in.dtype()));
-    }
-    const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
+    const Tensor m = widened(running_mean.get(), in), v = widened(running_var.get(), in);
     const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
-      if (training) {
+      if (training()) {
         // A momentum of 1 makes the running variance this batch's, with n - 1.
         Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
         fill_(unbiased, 0);
@@ -412,7 +499,7 @@ struct BatchNorm {
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
       const ChannelScratch<T> scratch(in, z.n, z.c, z.s, z.c);
-      if (training) {
+      if (training()) {
         kernels::gpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(unbiased),
                                        scratch.plan, eps, scratch.parts(), scratch.coefficients());
       } else {
@@ -421,18 +508,7 @@ struct BatchNorm {
       }
     };
     dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
-    if (training) {
-      *batch_mean = mean.clone();
-      *batch_var = unbiased;
-    }
-    batch_mean = batch_var = nullptr;
-    x = x_;
-    w = w_;
     return y;
-  }
-  Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return apply(BatchNormBackward{{need, parameter_dtype}, eps, mean, rstd, running_mean, running_var}, gy, x.get(),
-                 w.get());
   }
 };
 

@@ -104,7 +104,7 @@ struct Target {
 
 // ---- Calls
 
-enum Kind : std::int64_t { kConvolution, kAttention, kAttentionBackward };
+enum Kind : std::int64_t { kConvolution, kAttention, kAttentionBackward, kBatchNorm, kBatchNormBackward };
 
 struct Call {
   std::vector<std::int64_t> key{};  // all that plans depend on, beginning with the kind
