@@ -264,7 +264,7 @@ TrainerOptions trainer_options(const Settings& s, const Portion& limit, Device d
                          .default_root_dir = s.out};
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.every_n_train_steps = s.checkpoint_every, .save_top_k = -1}));
+        ModelCheckpointOptions{.save_top_k = -1, .every_n_train_steps = s.checkpoint_every}));
   return options;
 }
 

@@ -84,8 +84,9 @@ std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
 void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::stable_partition(callbacks.begin(), callbacks.end(),
                         [](const auto& c) { return dynamic_cast<const LearningRateFinder*>(c.get()) != nullptr; });
-  std::stable_partition(callbacks.begin(), callbacks.end(),
-                        [](const auto& c) { return dynamic_cast<const ModelCheckpoint*>(c.get()) == nullptr; });
+  std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
+    return !dynamic_cast<const ModelCheckpoint*>(c.get()) && !dynamic_cast<const OnExceptionCheckpoint*>(c.get());
+  });
 }
 
 }  // namespace
@@ -97,12 +98,14 @@ void Trainer::Run::verify_callbacks() const {
     if (!key.empty() && !keys.insert(key).second)
       fail<ConfigError>("Trainer: two callbacks have the state key \"", key, "\"; give each its own");
   }
-  const std::int64_t bars = count_of<ProgressBar>(callbacks), checkpoints = count_of<ModelCheckpoint>(callbacks);
+  const std::int64_t bars = count_of<ProgressBar>(callbacks);
+  const std::int64_t checkpoints = count_of<ModelCheckpoint>(callbacks) + count_of<OnExceptionCheckpoint>(callbacks);
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
   if (bars > 0 && !options.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
   if (checkpoints > 0 && !options.enable_checkpointing.value_or(true))
-    fail<ConfigError>("Trainer: enable_checkpointing is false and callbacks holds a ModelCheckpoint; drop one of them");
+    fail<ConfigError>(
+        "Trainer: enable_checkpointing is false and callbacks holds a checkpoint callback; drop one of them");
   if (count_of<GradientAccumulationScheduler>(callbacks) > 0 && options.accumulate_grad_batches != 1)
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", options.accumulate_grad_batches,
                       " and callbacks holds a GradientAccumulationScheduler, which sets it; drop one of them");

@@ -218,6 +218,26 @@ NamedTensors weights_of(const Trainer::Run& run) {
   return out;
 }
 
+bool link_to(const std::string& file, const std::string& link) noexcept {
+  try {
+    const std::string temporary = link + ".link";
+    std::error_code error, ignored;
+    fs::remove(temporary, error);
+    fs::create_symlink(fs::path(file).filename(), temporary, error);
+    if (error) return false;
+    fs::rename(temporary, link, error);
+    if (error) fs::remove(temporary, ignored);
+    return !error;
+  } catch (...) { return false; }  // no memory for the names
+}
+
+void remove_link(const std::string& path) noexcept {
+  std::error_code error;
+  try {
+    if (fs::is_symlink(path, error)) fs::remove(path, error);
+  } catch (...) {}  // no memory for the name
+}
+
 Checkpoint read_checkpoint(const std::string& path) {
   TensorFile file = load_safetensors(path);
   Checkpoint checkpoint;

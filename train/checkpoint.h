@@ -52,4 +52,9 @@ inline constexpr const char* kModuleKey = "levin.module";  // the state key of t
 // The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.
 [[nodiscard]] NamedTensors weights_of(const Trainer::Run& run);
 
+// Makes `link` a symbolic link to `file`, in the same folder, whatever it was before; in one step. False when it can not be.
+[[nodiscard]] bool link_to(const std::string& file, const std::string& link) noexcept;
+// Removes `path` if it is a link: what is written to it would go to the file behind.
+void remove_link(const std::string& path) noexcept;
+
 }  // namespace levin::train

@@ -113,7 +113,7 @@ TEST_CASE("checkpoints written by the callback resume too, and older ones are re
   const TemporaryFolder other;
   options.default_root_dir = other.path();
   options.callbacks = {std::make_shared<ModelCheckpoint>(
-      ModelCheckpointOptions{.every_n_train_steps = 10, .save_top_k = -1, .save_last = true})};
+      ModelCheckpointOptions{.save_top_k = -1, .save_last = SaveLast::on, .every_n_train_steps = 10})};
   Setup steps(Rule::adam, options);
   steps.fit();
   // Written at the last batch of the epoch, before the epoch's end.
@@ -529,7 +529,7 @@ TEST_CASE("the paths of a checkpoint callback name files that are there, also wh
     }
   };
   const auto checkpoint =
-      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.every_n_train_steps = 1, .save_last = true});
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = SaveLast::on, .every_n_train_steps = 1});
   const auto paths = std::make_shared<Paths>();
   paths->of = checkpoint;
   const auto obstacle = std::make_shared<Obstacle>();
@@ -561,7 +561,7 @@ TEST_CASE("the paths of a checkpoint callback name files that are there, also wh
   std::filesystem::copy(checkpoints + "/epoch=0-step=5.safetensors", dir / "copy.safetensors");
   std::filesystem::remove(checkpoints + "/epoch=0-step=5.safetensors");
   const auto resumed =
-      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.every_n_train_steps = 100, .save_last = true});
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = SaveLast::on, .every_n_train_steps = 100});
   options.callbacks = {resumed};
   Setup second(Rule::sgd, options);
   second.fit(dir / "copy.safetensors");
@@ -578,7 +578,8 @@ TEST_CASE("the paths of a checkpoint callback stay empty when nothing can be wri
   options.max_epochs = 1;
   auto handler = set_warning_handler([](const Warning&) {});
   for (const bool last : {false, true}) {
-    const auto checkpoint = std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = last});
+    const auto checkpoint =
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = last ? SaveLast::on : SaveLast::off});
     options.callbacks = {checkpoint};
     Setup run(Rule::sgd, options);
     run.fit();

@@ -205,6 +205,7 @@ void Trainer::Run::validate_in_fit() {
   // Told now: a checkpoint that is written in the hooks of this validation knows that it ran.
   validated_at = total_batches;
   const SyncGuard own = own_waits();
+  const Restore running(validating, true);
   (void)evaluation(Loop::validation, *active, val_loaders);
   last_validation = train::steady_seconds();
 }

@@ -6,6 +6,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/checkpoint.h"
 #include "train/run.h"
 
 namespace levin {
@@ -426,6 +427,7 @@ void Trainer::Run::check_interrupt() {
   std::string saved = "; nothing was saved because checkpointing is off";
   if (in_fit && checkpointing()) {
     const std::string path = checkpoint_dir() + "/last.safetensors";
+    train::remove_link(path);
     save(path, WeightsOnly::no);
     saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
   }

@@ -117,11 +117,24 @@ std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::
   return matched;
 }
 
+// The key under which the file has what this callback gets; empty when it has nothing for it.
+std::string key_in(const Checkpoint& file, const Trainer::Run& run, const Callback& callback) {
+  const std::string own = callback.state_key();
+  if (own.empty() || file.callbacks.contains(own)) return own;
+  for (const auto& [key, values] : file.callbacks) {
+    const bool anothers =
+        std::any_of(run.callbacks.begin(), run.callbacks.end(), [&](const auto& c) { return c->state_key() == key; });
+    if (!anothers && callback.takes_state_of(key)) return key;
+  }
+  return {};
+}
+
 void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
   std::string left;
   for (const auto& [key, values] : file.callbacks) {
-    const bool known = key == train::kModuleKey || std::any_of(run.callbacks.begin(), run.callbacks.end(),
-                                                               [&](const auto& c) { return c->state_key() == key; });
+    const bool known =
+        key == train::kModuleKey || std::any_of(run.callbacks.begin(), run.callbacks.end(),
+                                                [&](const auto& c) { return key_in(file, run, *c) == key; });
     if (!known) left += (left.empty() ? "" : ", ") + key;
   }
   if (!left.empty())
@@ -163,17 +176,17 @@ using States = std::map<std::string, CallbackState>;  // by state key
 std::pair<NamedTensors, States> ask_hooks(Trainer::Run& run, const Checkpoint& file) {
   CheckpointContent content{.weights = file.weights, .state = {}};
   States states;
-  const auto ask = [&](Hooks& h, const std::string& key) {
+  const auto ask = [&](Hooks& h, const std::string& own, const std::string& key) {
     const auto it = file.callbacks.find(key);
     const bool known = !key.empty() && it != file.callbacks.end();
     content.state = known
                         ? CallbackState{.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))}
                         : CallbackState{};
     h.on_load_checkpoint(content);
-    if (known) states[key] = std::move(content.state);
+    if (known) states[own] = std::move(content.state);
   };
-  if (run.active) ask(*run.active, train::kModuleKey);
-  for (const auto& c : run.callbacks) ask(*c, c->state_key());
+  if (run.active) ask(*run.active, train::kModuleKey, train::kModuleKey);
+  for (const auto& c : run.callbacks) ask(*c, c->state_key(), key_in(file, run, *c));
   return {std::move(content.weights), std::move(states)};
 }
 
@@ -234,17 +247,47 @@ std::string Trainer::Run::checkpoint_dir() const {
   return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
 }
 
-std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
-  if (ckpt_path.empty()) return {};
-  if (ckpt_path != "last") return ckpt_path;
-  // The newest whole one. Names say nothing about age: a directory may hold several runs.
-  const std::string dir = checkpoint_dir();
+// Of the first checkpoint callback. Throws ConfigError that says why there is none.
+std::string Trainer::Run::best_checkpoint() const {
+  const std::string what = std::string(call_name) + ": ckpt_path = \"best\" and there is none: ";
+  if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
+  const ModelCheckpoint* first = nullptr;
+  std::int64_t count = 0;
+  for (const auto& c : callbacks) {
+    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
+    if (checkpoint && count++ == 0) first = checkpoint;
+  }
+  if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
+  if (first->options().save_top_k == 0) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
+  if (first->best_model_path().empty())
+    fail<ConfigError>(what, "this trainer's ModelCheckpoint has saved none yet; fit first, or give the file's path");
+  if (count > 1)
+    warn("W-CKPT-BEST", WarningCategory::user,
+         std::string(call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +
+             " checkpoint callbacks, " + first->best_model_path());
+  return first->best_model_path();
+}
+
+// The newest whole one. Names say nothing about age: a folder may hold several runs.
+std::string Trainer::Run::last_checkpoint() const {
   std::vector<std::pair<fs::file_time_type, std::string>> files;
   std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() != ".safetensors") continue;
-    const auto time = fs::last_write_time(it->path(), error);
-    if (!error) files.emplace_back(time, it->path().string());
+  const auto add = [&](const fs::path& path) {
+    const auto time = fs::last_write_time(path, error);
+    if (!error) files.emplace_back(time, path.string());
+  };
+  std::vector<std::string> folders = {checkpoint_dir()};
+  for (const auto& c : callbacks) {
+    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
+      folders.push_back(checkpoint->directory());
+    if (const auto* failed = dynamic_cast<const OnExceptionCheckpoint*>(c.get())) add(failed->path());
+  }
+  std::sort(folders.begin(), folders.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
+  for (const std::string& dir : folders) {
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      if (it->path().extension() == ".safetensors") add(it->path());
+    }
   }
   std::sort(files.rbegin(), files.rend());
   for (const auto& [time, path] : files) {
@@ -252,12 +295,18 @@ std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
       (void)train::read_checkpoint(path);
       return path;
     } catch (const Error& e) {
-      warn("W-CKPT-SKIPPED", WarningCategory::runtime, std::string("fit: skipped a checkpoint. ") + e.what());
+      warn("W-CKPT-SKIPPED", WarningCategory::runtime, std::string(call_name) + ": skipped a checkpoint. " + e.what());
     }
   }
+  std::string searched;
+  for (const std::string& dir : folders) searched += (searched.empty() ? "" : ", ") + dir;
   warn("W-CKPT-LAST", WarningCategory::user,
-       "fit: ckpt_path = \"last\" and no checkpoint in " + dir + "; starting fresh");
+       std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched + "; starting fresh");
   return {};
+}
+
+std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
+  return ckpt_path == "last" ? last_checkpoint() : ckpt_path == "best" ? best_checkpoint() : ckpt_path;
 }
 
 void Trainer::Run::resume(const std::string& path) {

@@ -125,6 +125,8 @@ struct Trainer::Run {
   void save(const std::string& path, WeightsOnly weights);
   void resume(const std::string& path);
   [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
+  [[nodiscard]] std::string best_checkpoint() const;
+  [[nodiscard]] std::string last_checkpoint() const;
   [[nodiscard]] std::string checkpoint_dir() const;
   [[nodiscard]] bool checkpointing() const {
     return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
@@ -173,7 +175,8 @@ struct Trainer::Run {
   enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
   Due due = Due::nothing;
   bool stop = false, told_minimum = false;
-  bool sanity = false;  // the check runs
+  bool sanity = false;      // the check runs
+  bool validating = false;  // the loop's own validation runs
   int stop_signal = 0;
   std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
 

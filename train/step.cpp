@@ -3,6 +3,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/monitor.h"
 #include "train/run.h"
 
 namespace levin {
@@ -110,15 +111,12 @@ void Trainer::Run::advance_plateaus(SchedulerConfig::Interval interval) {
   for (const SchedulerConfig& s : schedulers) {
     if (!s.scheduler->needs_metric() || s.interval != interval || count % s.frequency != 0) continue;
     const Metrics known = trainer.callback_metrics();
-    const auto it = std::find_if(known.begin(), known.end(), [&](const auto& m) { return m.first == s.monitor; });
-    if (it != known.end()) {
-      s.scheduler->step(it->second);
+    if (const std::optional<double> value = train::metric(known, s.monitor)) {
+      s.scheduler->step(*value);
       continue;
     }
-    std::string names;
-    for (const auto& [name, value] : known) names += (names.empty() ? "" : ", ") + name;
     const std::string what = "fit: a plateau schedule monitors \"" + s.monitor +
-                             "\", which was not logged; known are: " + (names.empty() ? "none" : names);
+                             "\", which was not logged; known are: " + train::names_of(known);
     if (s.strict) fail<ConfigError>(what, "; log it, or set strict = false");
     warn("W-TRAIN-PLATEAU", WarningCategory::runtime, what + "; the learning rate stays");
   }

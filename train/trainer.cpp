@@ -100,6 +100,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
 std::vector<Metrics> Trainer::validate(TrainModule& module, const LoaderRefs& loaders) {
   if (!module.overrides().validation_step)
     fail<ConfigError>("validate: the module has no validation_step; override it");
+  const train::Restore of_a_hook(run_->validating, false);
   return run_->evaluation(Run::Loop::validation, module, loaders.all());
 }
 std::vector<Metrics> Trainer::test(TrainModule& module, const LoaderRefs& loaders) {
@@ -132,6 +133,7 @@ std::int64_t Trainer::total_batch_idx() const { return run_->total_batches; }
 std::int64_t Trainer::batches_per_epoch() const { return run_->batches; }
 bool Trainer::is_last_batch() const { return run_->batches_done + 1 >= run_->batches; }
 bool Trainer::sanity_checking() const { return run_->sanity; }
+bool Trainer::validating() const { return run_->validating; }
 bool Trainer::validation_enabled() const { return run_->in_fit && !run_->val_loaders.empty(); }
 bool Trainer::validates_once_an_epoch() const {
   const TrainerOptions& o = run_->options;

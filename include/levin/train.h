@@ -9,9 +9,11 @@
 #pragma once
 
 #include "levin/train/callbacks.h"
+#include "levin/train/early_stopping.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
 #include "levin/train/metrics.h"
+#include "levin/train/model_checkpoint.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
 #include "levin/train/plot.h"

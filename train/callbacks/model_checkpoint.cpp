@@ -1,23 +1,57 @@
+#include "levin/train/model_checkpoint.h"
+
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "levin/train.h"
+#include "train/callbacks/checkpoint_name.h"
+#include "train/checkpoint.h"
+#include "train/monitor.h"
 
 namespace levin {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kEnding = ".safetensors";
+
+std::string form_of(const ModelCheckpointOptions& o, std::int64_t epoch, std::int64_t step, const Metrics& known) {
+  const auto insert = static_cast<train::InsertNames>(o.auto_insert_metric_name);
+  return train::checkpoint_name(o.filename, insert, epoch, step, known);
+}
+
+// The file behind a path and its links; the path itself where there is none.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return error ? path : real.string();
+}
+
+void warn_not_written(const std::string& why) {
+  warn("W-CKPT-WRITE", WarningCategory::runtime, "ModelCheckpoint: the run goes on without a file. " + why);
+}
+
+}  // namespace
 
 ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
-  if (options_.every_n_train_steps < 0 || options_.every_n_epochs < 0)
-    fail<ConfigError>("ModelCheckpoint: every_n_train_steps is ", options_.every_n_train_steps, " and every_n_epochs ",
-                      options_.every_n_epochs, ", expected 0 (unset) or more");
-  if (options_.every_n_train_steps > 0 && options_.every_n_epochs > 0)
-    fail<ConfigError>(
-        "ModelCheckpoint: every_n_train_steps and every_n_epochs are both set; use two callbacks or drop one");
-  if (options_.save_top_k < -1 || options_.save_top_k > 1)
-    fail<ConfigError>("ModelCheckpoint: save_top_k is ", options_.save_top_k,
-                      ", expected -1 (all), 0 (none) or 1 (the newest)");
-  if (options_.every_n_train_steps == 0 && options_.every_n_epochs == 0) options_.every_n_epochs = 1;
+  ModelCheckpointOptions& o = options_;
+  if (o.every_n_train_steps < 0 || o.every_n_epochs < 0)
+    fail<ConfigError>("ModelCheckpoint: every_n_train_steps is ", o.every_n_train_steps, " and every_n_epochs ",
+                      o.every_n_epochs, ", expected 0 (unset) or more");
+  if (o.train_time_interval && !(o.train_time_interval->seconds() > 0))
+    fail<ConfigError>("ModelCheckpoint: train_time_interval is ", o.train_time_interval->seconds(),
+                      " seconds, expected more than 0");
+  const int triggers = (o.every_n_train_steps > 0) + (o.every_n_epochs > 0) + o.train_time_interval.has_value();
+  if (triggers > 1)
+    fail<ConfigError>("ModelCheckpoint: of every_n_train_steps, every_n_epochs and train_time_interval ", triggers,
+                      " are set, expected one at most; use a callback for each");
+  if (o.save_top_k < -1)
+    fail<ConfigError>("ModelCheckpoint: save_top_k is ", o.save_top_k, ", expected -1 (all), 0 (none) or more");
+  if (o.monitor.empty() && o.save_top_k > 1)
+    fail<ConfigError>("ModelCheckpoint: save_top_k is ", o.save_top_k,
+                      " without a monitor, expected -1 (all), 0 (none) or 1 (the newest); name the metric to compare");
+  (void)form_of(o, 0, 0, {});
+  if (triggers == 0) o.every_n_epochs = 1;
 }
 
 std::string ModelCheckpoint::directory() const {
@@ -26,77 +60,320 @@ std::string ModelCheckpoint::directory() const {
   return (root.empty() ? std::string(".") : root) + "/checkpoints";
 }
 
-void ModelCheckpoint::on_fit_start() { saved_step_ = trainer().resumed_from().empty() ? -1 : trainer().global_step(); }
+bool ModelCheckpoint::active() const {
+  const Trainer& t = trainer();
+  return t.train_loader() != nullptr && t.global_step() > 0 && t.global_step() != saved_step_ &&
+         trainer().options().fast_dev_run == 0;
+}
+
+bool ModelCheckpoint::at_epoch_end() const {
+  return options_.save_on_train_epoch_end.value_or(!trainer().validation_enabled() ||
+                                                   trainer().validates_once_an_epoch());
+}
+
+// ---- When
+
+void ModelCheckpoint::on_fit_start() {
+  const Trainer& t = trainer();
+  const bool resumed = !t.resumed_from().empty();
+  came_from_ = resumed ? resolved(t.resumed_from()) : "";
+  saved_step_ = triggered_step_ = resumed ? t.global_step() : -1;
+  validated_ = training_ = false;
+  if (!resumed) waits_ = false;
+  const std::string dir = directory();
+  std::error_code error;
+  const bool known = !best_path_.empty() || !last_path_.empty() ||
+                     (resumed && fs::equivalent(fs::path(came_from_).parent_path(), dir, error));
+  if (options_.save_top_k != 0 && !known && trainer().options().fast_dev_run == 0 && fs::is_directory(dir, error) &&
+      !fs::is_empty(dir, error))
+    warn("W-CKPT-FOLDER", WarningCategory::user,
+         "ModelCheckpoint: " + dir + " is not empty; files of this run come beside those of others");
+}
+
+void ModelCheckpoint::on_train_start() {
+  training_ = true;
+  last_time_ = train::steady_seconds();
+}
+void ModelCheckpoint::on_train_end() { training_ = false; }
 
 void ModelCheckpoint::on_train_batch_end(const StepInfo& info) {
-  if (options_.every_n_train_steps > 0 && info.global_step % options_.every_n_train_steps == 0) save();
+  const std::int64_t step = info.global_step;
+  if (const auto& every = options_.train_time_interval) {
+    const double now = train::steady_seconds();
+    if (now - last_time_ < every->seconds()) return;
+    last_time_ = now;
+    trigger();
+  } else if (options_.every_n_train_steps > 0 && step % options_.every_n_train_steps == 0 && step != triggered_step_) {
+    triggered_step_ = step;  // batches of an open window have the same
+    trigger();
+  }
 }
+
+void ModelCheckpoint::on_validation_end() {
+  if (!trainer().validating()) return;
+  validated_ = true;
+  const std::int64_t every = options_.every_n_epochs;
+  const bool due = every > 0 && !at_epoch_end() && (trainer().current_epoch() + 1) % every == 0;
+  if (due || waits_) save();
+}
+
 void ModelCheckpoint::on_train_epoch_end() {
-  if (options_.every_n_epochs > 0 && (trainer().current_epoch() + 1) % options_.every_n_epochs == 0) save();
+  const std::int64_t every = options_.every_n_epochs;
+  if (every > 0 && at_epoch_end() && (trainer().current_epoch() + 1) % every == 0) save();
+}
+
+void ModelCheckpoint::trigger() {
+  const bool ranked = !options_.monitor.empty() && options_.save_top_k != 0;
+  if (ranked && !validated_ && active() && trainer().validation_enabled() &&
+      !train::metric(trainer().callback_metrics(), options_.monitor)) {
+    waits_ = true;
+    return;
+  }
+  save();
+}
+
+// What was best stays so: nobody knows how good the state is in which a run failed.
+void ModelCheckpoint::on_exception(const std::exception& error) {
+  const bool in_training = std::exchange(training_, false);
+  // An interrupt has saved `last` already.
+  if (!options_.save_on_exception || !in_training || !active() || dynamic_cast<const InterruptedError*>(&error)) return;
+  const std::string path = path_for(trainer().callback_metrics(), "");
+  save_last(write(path) ? path : "");
+}
+
+// ---- What
+
+void ModelCheckpoint::missing_monitor(const Metrics& known) const {
+  const std::string what =
+      "ModelCheckpoint: the metric \"" + options_.monitor + "\" is not known; known are: " + train::names_of(known);
+  if (validated_) fail<ConfigError>(what, "; log it under this name, or name another monitor");
+  warn("W-CKPT-MONITOR", WarningCategory::user, what + "; nothing is compared or kept as best until it is");
 }
 
 void ModelCheckpoint::save() {
-  const std::int64_t step = trainer().global_step();
-  if (step == 0 || step == saved_step_) return;
-  const std::string dir = directory();
-  const std::string stem =
-      dir + "/epoch=" + std::to_string(trainer().current_epoch()) + "-step=" + std::to_string(step);
-  std::string path = stem + ".safetensors";
-  std::error_code error;
-  for (int v = 1; fs::exists(path, error); ++v) path = stem + "-v" + std::to_string(v) + ".safetensors";
-  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. A path whose
-  // file was not written is taken back.
-  const auto write = [&](std::string& member, const std::string& file) {
-    const std::string before = std::exchange(member, file);
-    try {
-      trainer().save_checkpoint(file);
-      saved_step_ = step;
-      return true;
-    } catch (const FileError& e) {
-      // A full disk costs a file, not the run.
-      member = before;
-      warn("W-CKPT-WRITE", WarningCategory::runtime,
-           std::string("ModelCheckpoint: the run goes on without a file. ") + e.what());
-      return false;
-    } catch (...) {
-      member = before;
-      throw;
+  if (!active()) return;
+  waits_ = false;
+  const Metrics known = trainer().callback_metrics();
+  const std::optional<double> score = train::metric(known, options_.monitor);
+  const bool ranked = !options_.monitor.empty();
+  if (ranked && !score && options_.save_top_k != 0) missing_monitor(known);
+  const std::vector<std::pair<std::string, double>> before = kept_;
+  const std::string best = best_path_;
+  std::string newest;
+  if (options_.save_top_k != 0 && (!ranked || score)) newest = save_ranked(known, ranked ? score : std::nullopt);
+  save_last(newest);
+  // Older ones go only when the new ones are on disk.
+  if (newest.empty()) return;
+  if (!ranked) {
+    if (options_.save_top_k == 1 && best != newest) remove(best);
+    return;
+  }
+  for (const auto& [path, unused] : before) {
+    const bool stays = std::any_of(kept_.begin(), kept_.end(), [&](const auto& k) { return k.first == path; });
+    if (!stays) remove(path);
+  }
+}
+
+// The file that was written; empty when it was none.
+std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<double> score) {
+  const auto better = [&](const auto& a, const auto& b) { return train::better(options_.mode, a.second, b.second); };
+  std::string replaced = options_.save_top_k == 1 ? best_path_ : "";
+  auto kept = kept_;
+  if (score) {
+    replaced.clear();
+    if (options_.save_top_k > 0 && static_cast<std::int64_t>(kept.size()) >= options_.save_top_k) {
+      // Of several that are as bad the newest goes.
+      const auto worst =
+          std::max_element(kept.begin(), kept.end(), [&](const auto& a, const auto& b) { return !better(b, a); });
+      if (!train::better(options_.mode, *score, worst->second)) {
+        if (options_.verbose)
+          warn("I-CKPT-SAVED", WarningCategory::info,
+               "ModelCheckpoint: " + options_.monitor + " is " + text(*score) + ", not among the best " +
+                   text(options_.save_top_k),
+               Repeat::yes);
+        return {};
+      }
+      replaced = worst->first;
+      kept.erase(worst);
     }
+  }
+  const std::string path = path_for(known, replaced);
+  if (score) {
+    std::erase_if(kept, [&](const auto& k) { return k.first == path; });  // its content is replaced
+    kept.emplace_back(path, *score);
+  }
+  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. What was not written
+  // is taken back.
+  struct Marks {
+    std::string best;
+    std::optional<double> score;
+    std::vector<std::pair<std::string, double>> kept;
   };
-  const std::string before = best_model_path_;
-  const bool newest = options_.save_top_k != 0 && write(best_model_path_, path);
-  if (options_.save_last) (void)write(last_model_path_, dir + "/last.safetensors");
-  // Older ones go only when the new one is on disk; never the one that this run came from, never one from elsewhere.
-  if (newest && options_.save_top_k == 1 && !before.empty() && before != path && before != trainer().resumed_from() &&
-      fs::path(before).parent_path() == fs::path(path).parent_path())
-    fs::remove(before, error);
+  const Marks before{best_path_, best_score_, kept_};
+  kept_ = std::move(kept);
+  best_path_ = path;
+  if (score) {
+    const auto best = std::min_element(kept_.begin(), kept_.end(), better);  // the first of those that are as good
+    best_path_ = best->first;
+    best_score_ = best->second;
+  }
+  const auto take_back = [&] {
+    best_path_ = before.best;
+    best_score_ = before.score;
+    kept_ = before.kept;
+  };
+  try {
+    if (write(path)) {
+      if (options_.verbose)
+        warn("I-CKPT-SAVED", WarningCategory::info,
+             "ModelCheckpoint: saved " + path + (score ? ", " + options_.monitor + " is " + text(*score) : ""),
+             Repeat::yes);
+      return path;
+    }
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  take_back();
+  return {};
+}
+
+void ModelCheckpoint::save_last(const std::string& newest) {
+  if (options_.save_last == SaveLast::off) return;
+  const std::string before = std::exchange(last_path_, directory() + "/last" + kEnding);
+  try {
+    if (options_.save_last == SaveLast::link && !newest.empty() && train::link_to(newest, last_path_)) return;
+    train::remove_link(last_path_);  // writing through it would change the file of another step
+    if (write(last_path_)) return;
+  } catch (...) {
+    last_path_ = before;
+    throw;
+  }
+  last_path_ = before;
+}
+
+// False, with a warning, when it can not be: a full disk costs a file, not the run.
+bool ModelCheckpoint::write(const std::string& path) {
+  try {
+    trainer().save_checkpoint(path, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
+    saved_step_ = trainer().global_step();
+    return true;
+  } catch (const FileError& e) {
+    warn_not_written(e.what());
+    return false;
+  }
+}
+
+std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& replaced) const {
+  const std::string stem =
+      directory() + "/" + form_of(options_, trainer().current_epoch(), trainer().global_step(), known);
+  std::string path = stem + kEnding;
+  std::error_code error;
+  const auto taken = [&] {
+    if (!fs::exists(path, error)) return false;
+    if (!came_from_.empty() && resolved(path) == came_from_) return true;
+    return options_.enable_version_counter && path != replaced;
+  };
+  for (int v = 1; taken(); ++v) path = stem + "-v" + std::to_string(v) + kEnding;
+  return path;
+}
+
+// Never the file that this run came from, one from elsewhere, or the one that `last` still links to.
+void ModelCheckpoint::remove(const std::string& path) const {
+  std::error_code error;
+  const std::string dir = directory(), last = dir + "/last" + kEnding;
+  if (path.empty() || fs::path(path).parent_path() != fs::path(dir) || resolved(path) == came_from_) return;
+  if (fs::equivalent(path, last, error)) return;
+  fs::remove(path, error);
+}
+
+// ---- State
+
+std::string ModelCheckpoint::state_key() const {
+  const ModelCheckpointOptions& o = options_;
+  const std::string trigger = o.every_n_train_steps > 0 ? "every_n_train_steps=" + text(o.every_n_train_steps)
+                              : o.train_time_interval ? "train_time_interval=" + text(o.train_time_interval->seconds())
+                                                      : "every_n_epochs=" + text(o.every_n_epochs);
+  return "ModelCheckpoint(monitor=" + o.monitor + ", mode=" + train::name_of(o.mode) + ", " + trigger +
+         (o.dirpath.empty() ? "" : ", dirpath=" + o.dirpath) + ")";
+}
+
+bool ModelCheckpoint::takes_state_of(std::string_view key) const {
+  return key.starts_with("ModelCheckpoint(monitor=" + options_.monitor + ", mode=" + train::name_of(options_.mode) +
+                         ", ");
 }
 
 CallbackState ModelCheckpoint::state() const {
-  return {.values = {{"dirpath", directory()},
-                     {"best_model_path", best_model_path_},
-                     {"last_model_path", last_model_path_}},
-          .tensors = {}};
+  CallbackState state{.values = {{"dirpath", directory()},
+                                 {"best_model_path", best_path_},
+                                 {"last_model_path", last_path_},
+                                 {"waits", waits_ ? "1" : "0"}},
+                      .tensors = {}};
+  if (best_score_) state.values.emplace_back("best_model_score", train::exact(*best_score_));
+  // Numbered, because the values are kept by name.
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    state.values.emplace_back("kept_path_" + text(i), kept_[i].first);
+    state.values.emplace_back("kept_score_" + text(i), train::exact(kept_[i].second));
+  }
+  return state;
 }
 
 void ModelCheckpoint::load_state(const CallbackState& state) {
-  std::string dir, best, last;
-  for (const auto& [name, value] : state.values) {
-    if (name == "dirpath") dir = value;
-    if (name == "best_model_path") best = value;
-    if (name == "last_model_path") last = value;
-  }
+  const auto value = [&](const std::string& key) -> const std::string* {
+    for (const auto& [name, v] : state.values) {
+      if (name == key) return &v;
+    }
+    return nullptr;
+  };
+  const auto number = [&](const std::string& key, const std::string& v) {
+    return train::read_number("ModelCheckpoint", key, v);
+  };
   // A file that was moved or removed since is no longer named.
   std::error_code error;
-  if (!fs::exists(best, error)) best.clear();
-  if (!fs::exists(last, error)) last.clear();
-  best_model_path_ = best;
-  if (dir == directory()) {
-    last_model_path_ = last;
+  const auto file = [&](const std::string& key) {
+    const std::string* path = value(key);
+    return path && fs::exists(*path, error) ? *path : std::string();
+  };
+  const std::string* dir = value("dirpath");
+  const bool same = dir && *dir == directory();
+  const std::string best = file("best_model_path");
+  std::optional<double> score;
+  std::vector<std::pair<std::string, double>> kept;
+  if (same) {
+    for (std::size_t i = 0; value("kept_path_" + text(i)); ++i) {
+      const std::string key = "kept_score_" + text(i), path = file("kept_path_" + text(i));
+      const std::string* of = value(key);
+      const double x = of ? number(key, *of) : 0;
+      if (of && !path.empty()) kept.emplace_back(path, x);
+    }
+    if (const std::string* s = value("best_model_score"); s && !best.empty()) score = number("best_model_score", *s);
   } else {
     warn("W-CKPT-DIR", WarningCategory::user,
-         "ModelCheckpoint: the run wrote to " + dir + " before and writes to " + directory() + " now");
+         "ModelCheckpoint: the run wrote to " + (dir ? *dir : std::string("another folder")) +
+             " before and writes to " + directory() + " now");
   }
+  best_path_ = best;
+  if (!same) return;
+  const std::string* waits = value("waits");
+  last_path_ = file("last_model_path");
+  best_score_ = score;
+  kept_ = std::move(kept);
+  waits_ = waits && *waits == "1";
+}
+
+// ---- OnExceptionCheckpoint
+
+OnExceptionCheckpoint::OnExceptionCheckpoint(std::string dirpath) : dirpath_(std::move(dirpath)) {
+  if (dirpath_.empty()) fail<ConfigError>("OnExceptionCheckpoint: dirpath is empty; name the folder to save in");
+}
+std::string OnExceptionCheckpoint::path() const { return dirpath_ + "/on_exception" + kEnding; }
+
+void OnExceptionCheckpoint::on_exception(const std::exception&) {
+  const Trainer& t = trainer();
+  if (!std::exchange(training_, false) || t.global_step() == 0 || trainer().options().fast_dev_run > 0) return;
+  try {
+    trainer().save_checkpoint(path());
+  } catch (const FileError& e) { warn_not_written(e.what()); }
 }
 
 }  // namespace levin

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "levin/train.h"
+#include "train/monitor.h"
 
 namespace levin {
 
@@ -51,17 +52,13 @@ void Timer::on_train_epoch_end() {
 }
 
 CallbackState Timer::state() const {
-  // In hexadecimal, which reads back exactly.
-  char buffer[64];
-  (void)std::snprintf(buffer, sizeof buffer, "%a", time_elapsed());
-  return {.values = {{"time_elapsed", buffer}}, .tensors = {}};
+  return {.values = {{"time_elapsed", train::exact(time_elapsed())}}, .tensors = {}};
 }
 void Timer::load_state(const CallbackState& state) {
   for (const auto& [name, value] : state.values) {
     if (name != "time_elapsed") continue;
-    char* end = nullptr;
-    const double seconds = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !(seconds >= 0) || std::isinf(seconds))
+    const double seconds = train::read_number("Timer", name, value);
+    if (!(seconds >= 0) || std::isinf(seconds))
       fail<ConfigError>("Timer: the state's time_elapsed is \"", value, "\", expected seconds");
     before_ = seconds;
   }

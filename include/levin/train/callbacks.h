@@ -1,4 +1,4 @@
-// Callbacks that come with Levin.
+// Callbacks that come with Levin; early stopping and checkpoints are in early_stopping.h and model_checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -51,41 +51,6 @@ class LEVIN_API GradientAccumulationScheduler : public Callback {
 
  private:
   std::vector<std::pair<std::int64_t, std::int64_t>> scheduling_;  // by epoch
-};
-
-struct ModelCheckpointOptions {
-  std::string dirpath{};  // default: <default_root_dir>/checkpoints
-  // One trigger at most; none: every epoch.
-  std::int64_t every_n_train_steps = 0;
-  std::int64_t every_n_epochs = 0;
-  std::int64_t save_top_k = 1;  // the newest one is kept; -1 keeps all, 0 writes none
-  bool save_last = false;       // last.safetensors as well, a copy of the newest
-};
-// Writes `epoch=E-step=S.safetensors`. Added by default with enable_checkpointing.
-class LEVIN_API ModelCheckpoint : public Callback {
- public:
-  explicit ModelCheckpoint(ModelCheckpointOptions options = {});  // throws ConfigError
-  void on_train_batch_end(const StepInfo& info) override;
-  void on_train_epoch_end() override;
-  void on_fit_start() override;
-  [[nodiscard]] bool after_module() const override { return true; }
-  [[nodiscard]] std::string state_key() const override { return "ModelCheckpoint"; }
-  [[nodiscard]] CallbackState state() const override;
-  void load_state(const CallbackState& state) override;
-  // The newest `epoch=E-step=S` file that was written whole: without a metric to compare, the newest counts as the
-  // best, as in Lightning without `monitor`. Empty before the first, with save_top_k = 0, and when the file resumed
-  // from names one that is not there any more.
-  [[nodiscard]] const std::string& best_model_path() const { return best_model_path_; }
-  // <dirpath>/last.safetensors once this callback has written it; empty without save_last. The file that an interrupt
-  // saves has the same name and is the trainer's own.
-  [[nodiscard]] const std::string& last_model_path() const { return last_model_path_; }
-  [[nodiscard]] std::string directory() const;  // throws StateError while not attached and dirpath is empty
-
- private:
-  void save();
-  ModelCheckpointOptions options_;
-  std::string best_model_path_, last_model_path_;
-  std::int64_t saved_step_ = -1;
 };
 
 // On a terminal a bar on stderr, redrawn at most ten times a second; otherwise one line every log_every_n_steps and one

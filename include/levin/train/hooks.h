@@ -6,6 +6,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -124,6 +125,9 @@ class LEVIN_API Callback : public Hooks {
   // Called before anything else of the run changes. Throw for a state that does not fit: fit then rethrows and changes
   // nothing; callbacks that were given theirs already, and this one, get back what state() told before.
   virtual void load_state(const CallbackState&) {}
+  // True: load_state may be given what a file has under `key` where it has nothing under state_key() and no other callback of the
+  // run has that key.
+  [[nodiscard]] virtual bool takes_state_of(std::string_view /*key*/) const { return false; }
   // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
   [[nodiscard]] virtual bool after_module() const { return false; }
 

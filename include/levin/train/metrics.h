@@ -12,6 +12,8 @@
 namespace levin {
 
 using Metrics = std::vector<std::pair<std::string, double>>;
+// Which of two values of a metric is the better one.
+enum class Mode : std::uint8_t { min, max };
 struct LogRecord {
   std::int64_t step = 0;  // index of the optimizer step, from 0
   std::int64_t epoch = 0;

@@ -41,7 +41,7 @@ class LEVIN_API LoaderRefs {
 struct FitOptions {
   LoaderRefs train{};
   LoaderRefs val{};
-  std::string ckpt_path{};  // a file, or "last"
+  std::string ckpt_path{};  // a file, "last" (the newest whole one) or "best" (ModelCheckpoint::best_model_path)
 };
 struct StepOptions {
   std::vector<SchedulerConfig> schedulers{};
@@ -137,6 +137,7 @@ class LEVIN_API Trainer {
   void forward_epoch();
   // What the run is doing: its stage, and whether that is the sanity check or a validation inside fit.
   [[nodiscard]] bool sanity_checking() const;
+  [[nodiscard]] bool validating() const;          // by fit itself: neither the sanity check nor one that a hook calls
   [[nodiscard]] bool validation_enabled() const;  // in fit: there are loaders, a step and a limit above 0
   // True when the checks of a finished epoch (early stopping, checkpoints) belong to its end, not to the end of a validation:
   // val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1.

@@ -1,0 +1,121 @@
+// ModelCheckpoint: files of a run's state while it trains, the best or the newest of them; OnExceptionCheckpoint: one when it fails.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/train/hooks.h"
+#include "levin/train/metrics.h"
+#include "levin/train/options.h"
+
+namespace levin {
+
+// last.safetensors: none; a copy of the newest state; a symbolic link to its file, where this save has made one.
+enum class SaveLast : std::uint8_t { off, on, link };
+
+struct ModelCheckpointOptions {
+  std::string dirpath{};  // default: <default_root_dir>/checkpoints
+  // {epoch} (its index), {step} (global_step) or the name of a metric, with a format such as {val_loss:.2f} or {step:06d}:
+  // [0][width][.precision][d|e|f|g]. A metric that is not known is 0. ".safetensors" is added.
+  std::string filename = "epoch={epoch}-step={step}";
+  std::string monitor{};  // the metric to compare; empty: the newest is the best
+  Mode mode = Mode::min;
+  std::int64_t save_top_k = 1;  // so many of the best are kept; -1 all, 0 none; without monitor -1, 0 or 1
+  SaveLast save_last = SaveLast::off;
+  bool save_weights_only = false;
+  // One trigger at most; none: every epoch. The time is that of training.
+  std::int64_t every_n_train_steps = 0;
+  std::int64_t every_n_epochs = 0;
+  std::optional<Duration> train_time_interval{};
+  // Whether every_n_epochs saves at the end of training epochs or of validations. Unset: of epochs without validation or with
+  // Trainer::validates_once_an_epoch().
+  std::optional<bool> save_on_train_epoch_end{};
+  bool save_on_exception = false;       // once more when the run fails, beside the best
+  bool auto_insert_metric_name = true;  // {epoch} is epoch=3, unless "epoch=" stands before it; false: 3
+  bool enable_version_counter = true;   // a name that is taken gets -v1, -v2, ...; false: its file is replaced
+  bool verbose = false;
+};
+
+// Writes checkpoints and removes those that better ones replace: never the file that the run came from, never one outside of
+// its folder. A metric that is NaN is worse than any other; a new file replaces the worst one only by being strictly better.
+// Nothing is written before the first step, twice at one global_step, in the sanity check, in a dev run and outside of fit. A file that
+// can not be written is a warning (W-CKPT-WRITE), and training goes on.
+//
+// A save by steps or time whose monitor is not known yet waits for the end of the next validation. A monitor that is not known after a
+// validation is a ConfigError, before the first one a warning. Added by default with enable_checkpointing.
+class LEVIN_API ModelCheckpoint : public Callback {
+ public:
+  explicit ModelCheckpoint(ModelCheckpointOptions options = {});  // throws ConfigError
+
+  void on_fit_start() override;
+  void on_train_start() override;
+  void on_train_batch_end(const StepInfo& info) override;
+  void on_validation_end() override;
+  void on_train_epoch_end() override;
+  void on_train_end() override;
+  void on_exception(const std::exception& error) override;
+  [[nodiscard]] bool after_module() const override { return true; }
+  // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well; for another folder the best
+  // path alone, with a warning.
+  [[nodiscard]] std::string state_key() const override;
+  [[nodiscard]] bool takes_state_of(std::string_view key) const override;
+  [[nodiscard]] CallbackState state() const override;
+  void load_state(const CallbackState& state) override;
+
+  // The file with the best score, without monitor the newest one, that was written whole. Empty before the first, with
+  // save_top_k = 0, and when the file resumed from names one that is not there any more.
+  [[nodiscard]] const std::string& best_model_path() const { return best_path_; }
+  [[nodiscard]] std::optional<double> best_model_score() const { return best_score_; }  // none without monitor
+  // <dirpath>/last.safetensors once this callback has written it; empty without save_last. The file that an interrupt
+  // saves has the same name and is the trainer's own.
+  [[nodiscard]] const std::string& last_model_path() const { return last_path_; }
+  // The files that are kept and their scores, in the order they were written; empty without monitor.
+  [[nodiscard]] const std::vector<std::pair<std::string, double>>& best_k_models() const { return kept_; }
+  [[nodiscard]] std::string directory() const;  // throws StateError while not attached and dirpath is empty
+  [[nodiscard]] const ModelCheckpointOptions& options() const { return options_; }
+
+ private:
+  [[nodiscard]] bool active() const;
+  [[nodiscard]] bool at_epoch_end() const;
+  void trigger();
+  void save();
+  [[nodiscard]] std::string save_ranked(const Metrics& known, std::optional<double> score);
+  void save_last(const std::string& newest);
+  [[nodiscard]] bool write(const std::string& path);
+  [[nodiscard]] std::string path_for(const Metrics& known, const std::string& replaced) const;
+  void remove(const std::string& path) const;
+  void missing_monitor(const Metrics& known) const;
+
+  ModelCheckpointOptions options_;
+  std::string best_path_, last_path_;
+  std::optional<double> best_score_;
+  std::vector<std::pair<std::string, double>> kept_;
+  bool waits_ = false;  // a save, for the end of a validation
+
+  // Of the run under way
+  std::string came_from_;  // resolved
+  std::int64_t saved_step_ = -1, triggered_step_ = -1;
+  double last_time_ = 0;  // of a trigger by time
+  bool training_ = false, validated_ = false;
+};
+
+// <dirpath>/on_exception.safetensors when the run fails or is interrupted after its first step; ckpt_path = "last" finds it. A run that
+// goes on from it repeats the batch that failed; random numbers that had been drawn for it are not drawn again.
+class LEVIN_API OnExceptionCheckpoint : public Callback {
+ public:
+  explicit OnExceptionCheckpoint(std::string dirpath);  // throws ConfigError for an empty one
+  [[nodiscard]] std::string path() const;
+  void on_fit_start() override { training_ = false; }
+  void on_train_start() override { training_ = true; }
+  void on_train_end() override { training_ = false; }
+  void on_exception(const std::exception& error) override;
+
+ private:
+  std::string dirpath_;
+  bool training_ = false;
+};
+
+}  // namespace levin
