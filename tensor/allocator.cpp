@@ -9,8 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "levin/memory.h"
 #include "tensor/device_allocator.h"
 #include "tensor/size_class.h"
 
@@ -32,6 +35,7 @@ class HostAllocator {
   std::byte* allocate(std::size_t bytes) {
     if (bytes > kMaxBlockBytes) refuse(bytes);
     const SizeClass c = size_class(bytes);
+    check_limit(bytes, c.bytes);
     if (kCaching) {
       const std::lock_guard lock(mutex_);
       std::vector<std::byte*>& free = free_[c.index];
@@ -81,6 +85,10 @@ class HostAllocator {
     cached_ = 0;
   }
 
+  std::optional<std::int64_t> set_limit(std::optional<std::int64_t> bytes) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(limit_, bytes);
+  }
   MemoryStats stats() {
     const std::lock_guard lock(mutex_);
     return {static_cast<std::int64_t>(in_use_), static_cast<std::int64_t>(peak_), static_cast<std::int64_t>(cached_)};
@@ -95,6 +103,17 @@ class HostAllocator {
     const MemoryStats now = stats();
     fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, ", now.in_use, " in use by tensors, ",
                            now.cached, " cached; use smaller tensors or free some");
+  }
+
+  void check_limit(std::size_t wanted, std::size_t taken) {
+    std::int64_t in_use = 0, limit = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!limit_ || in_use_ + taken <= static_cast<std::size_t>(*limit_)) return;
+      in_use = static_cast<std::int64_t>(in_use_);
+      limit = *limit_;
+    }
+    refuse_beyond_limit(wanted, Device::cpu(), in_use, limit);
   }
 
   void count_in(std::size_t bytes) {
@@ -118,6 +137,7 @@ class HostAllocator {
   std::mutex mutex_;
   std::array<std::vector<std::byte*>, kSizeClasses> free_;
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
+  std::optional<std::int64_t> limit_;
 };
 
 // Never destroyed: tensors in static objects may be released after the end of main.
@@ -136,6 +156,11 @@ Ledger& ledger() {
 
 }  // namespace
 
+void refuse_beyond_limit(std::size_t bytes, Device on, std::int64_t in_use, std::int64_t limit) {
+  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", on, ", ", in_use,
+                         " in use by tensors, the limit is ", limit, "; use a smaller batch, or raise the limit");
+}
+
 std::byte* host_allocate(std::size_t bytes) {
   std::byte* block = host().allocate(bytes);
 #if defined(__SANITIZE_ADDRESS__)
@@ -153,6 +178,15 @@ void meta_add(std::size_t bytes) noexcept {
 void meta_remove(std::size_t bytes) noexcept { ledger().in_use -= static_cast<std::int64_t>(bytes); }
 
 }  // namespace detail
+
+std::optional<std::int64_t> set_memory_limit(Device d, std::optional<std::int64_t> bytes) {
+  if (bytes && *bytes < 0)
+    fail<ConfigError>("set_memory_limit: ", *bytes, " bytes on ", d,
+                      ", expected 0 or more; nullopt takes the limit away");
+  if (d.is_cpu()) return detail::host().set_limit(bytes);
+  if (d.launches()) return detail::device_allocator(d).set_limit(bytes);
+  fail<UnsupportedError>("set_memory_limit: tensors on ", d, " take no memory; limit the device that the step runs on");
+}
 
 MemoryStats memory_stats(Device d) {
   if (d.is_cpu()) return detail::host().stats();

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "levin/memory.h"
 #include "levin/tensor.h"
 
 using namespace levin;
@@ -102,4 +103,23 @@ TEST_CASE("blocks may be taken and given back by several threads at once") {
   threads.clear();
   CHECK(clashes == 0);
   CHECK(memory_stats(Device::cpu()).in_use == base);
+}
+
+TEST_CASE(
+    "beyond a memory limit an allocation throws with bytes wanted, in use and allowed, and reuse counts as well") {
+  const std::int64_t in_use = memory_stats(Device::cpu()).in_use;
+  const Tensor held = empty({2048}, Device::cpu());  // 8192 bytes
+  { const Tensor cached = empty({4096}, Device::cpu()); }
+  CHECK_FALSE(set_memory_limit(Device::cpu(), in_use + 8192 + 4096).has_value());
+  std::string message;
+  try {
+    (void)empty({4096}, Device::cpu());
+  } catch (const OutOfMemoryError& e) { message = e.what(); }
+  CHECK(message == "allocate: 16384 bytes wanted on cpu, " + text(in_use + 8192) + " in use by tensors, the limit is " +
+                       text(in_use + 8192 + 4096) + "; use a smaller batch, or raise the limit");
+  const Tensor fits = empty({1024}, Device::cpu());
+  CHECK(set_memory_limit(Device::cpu(), std::nullopt) == in_use + 8192 + 4096);
+  CHECK_NOTHROW((void)empty({4096}, Device::cpu()));
+  CHECK_THROWS_AS(set_memory_limit(Device::cpu(), -1), ConfigError);
+  CHECK_THROWS_AS(set_memory_limit(Device::meta(), 1), UnsupportedError);
 }

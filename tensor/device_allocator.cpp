@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "tensor/allocator.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail {
@@ -11,6 +13,8 @@ Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const 
   const std::lock_guard lock(mutex_);
   if (bytes > kMaxBlockBytes) refuse(bytes);
   const SizeClass c = keeps_ ? size_class(bytes) : SizeClass{0, bytes};
+  if (limit_ && in_use_ + c.bytes > static_cast<std::size_t>(*limit_))
+    refuse_beyond_limit(bytes, device_, static_cast<std::int64_t>(in_use_), *limit_);
   Block* block = nullptr;
   if (keeps_) {
     collect();
@@ -167,6 +171,11 @@ void DeviceAllocator::drop_pool(const Pool* pool) noexcept {
   for (Block* block : waiting_) {
     if (block->pool.get() == pool) block->pool = {};
   }
+}
+
+std::optional<std::int64_t> DeviceAllocator::set_limit(std::optional<std::int64_t> bytes) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(limit_, bytes);
 }
 
 MemoryStats DeviceAllocator::stats() {

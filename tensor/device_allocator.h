@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "levin/stream.h"
@@ -58,6 +59,8 @@ class DeviceAllocator {
   [[nodiscard]] MemoryStats stats();
   [[nodiscard]] std::size_t bytes_of(const Pool* pool);
   void reset_peak();
+  std::optional<std::int64_t> set_limit(
+      std::optional<std::int64_t> bytes);  // of what is in use; returns the one before
 
  private:
   struct Lists {
@@ -80,6 +83,7 @@ class DeviceAllocator {
   std::vector<Block*> waiting_;
   Block* live_ = nullptr;
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
+  std::optional<std::int64_t> limit_;
 };
 
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);

@@ -61,6 +61,19 @@ TEST_CASE("a device block released is handed out again to its stream, and to no 
   CHECK(system_.releases == 2);
 }
 
+TEST_CASE("a device has a limit of what is in use, whatever is cached") {
+  DeviceAllocator a(device, source(), true);
+  Block* held = a.allocate(1024, 0, {});
+  a.release(a.allocate(4096, 0, {}));
+  CHECK_FALSE(a.set_limit(4096).has_value());
+  CHECK_THROWS_AS((void)a.allocate(4096, 0, {}), OutOfMemoryError);
+  a.release(a.allocate(2048, 0, {}));
+  CHECK(a.set_limit(std::nullopt) == 4096);
+  a.release(a.allocate(4096, 0, {}));
+  a.release(held);
+  a.trim();
+}
+
 TEST_CASE("a device out of memory gives its cache back first, then names what is asked, in use and largest") {
   DeviceAllocator a(device, source(), true);
   system_.room = 10000;

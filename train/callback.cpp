@@ -82,8 +82,9 @@ std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
 
 // Searches come first: the others see the run that they lead to. Checkpoints come last: what they save is what the others have done.
 void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
-  std::stable_partition(callbacks.begin(), callbacks.end(),
-                        [](const auto& c) { return dynamic_cast<const LearningRateFinder*>(c.get()) != nullptr; });
+  std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
+    return dynamic_cast<const LearningRateFinder*>(c.get()) || dynamic_cast<const BatchSizeFinder*>(c.get());
+  });
   std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
     return !dynamic_cast<const ModelCheckpoint*>(c.get()) && !dynamic_cast<const OnExceptionCheckpoint*>(c.get());
   });

@@ -72,7 +72,7 @@ int loader_of(std::string_view name) {
 
 std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
                                               const std::vector<data::DataLoader*>& loaders,
-                                              std::vector<Tensors>* predictions) {
+                                              std::vector<Tensors>* predictions, const Function<void()>& instead) {
   // A hook may evaluate, another module too: afterwards the stage around it goes on with its own.
   const bool nested = active != nullptr;
   const Restore<TrainModule*> now_active(active, &module);
@@ -84,8 +84,16 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Restore named(call_name, nested ? call_name : words.call);
   if (nested) return evaluation_loop(loop, module, loaders, predictions);
   const Scope owning([] {}, [&] { own_evaluated.reset(); });
+  const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
+  std::optional<train::MemoryLimit> limit;
+  if (options.memory_limit) limit.emplace(device_of(module.tree()), options.memory_limit);
   try {
     call(&Hooks::setup, words.stage);
+    if (instead) {
+      instead();
+      call_teardown(words.stage, /*quietly=*/false);
+      return {};
+    }
     if (loop != Loop::predict) start_loggers();
     std::vector<data::DataLoader*> used = loaders;
     if (loaders.empty() && (own_evaluated = loader_of_hook(loop, module))) used = {own_evaluated.get()};
@@ -112,6 +120,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
                                                    std::vector<Tensors>* predictions) {
   const Words& words = words_of(loop);
   const Restore current(evaluated, &loaders);
+  const Restore which_loop(evaluating, loop);
   if (loop == Loop::validation && in_fit && !window_is_open()) {
     module.on_validation_model_zero_grad();
     if (capture) capture->gradients_were_cleared();

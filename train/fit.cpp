@@ -164,6 +164,8 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   sync_check = options.sync_budget ? SyncCheck::forbid : check_of_environment();
   const SyncGuard noted = own_waits();
   const train::SignalGuard signals(options.handle_signals);
+  std::optional<train::MemoryLimit> limit;
+  if (options.memory_limit) limit.emplace(device, options.memory_limit);
   std::optional<AnomalyMode> anomaly;
   if (options.detect_anomaly) {
     anomaly.emplace();

@@ -79,6 +79,9 @@ void Trainer::Run::check_options() const {
     fail<ConfigError>("Trainer: log_every_n_steps is ", o.log_every_n_steps, ", expected 0 (never) or more");
   if (o.accumulate_grad_batches < 1)
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", o.accumulate_grad_batches, ", expected 1 or more");
+  if (o.memory_limit && *o.memory_limit < 1)
+    fail<ConfigError>("Trainer: memory_limit is ", *o.memory_limit,
+                      ", expected 1 byte or more; leave it unset for none");
   if (o.gradient_clip_val && std::isnan(*o.gradient_clip_val))
     fail<ConfigError>("Trainer: gradient_clip_val is not a number; leave it unset to switch clipping off");
   if (o.sync_budget && *o.sync_budget < 0)

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "levin/memory.h"
 #include "levin/train.h"
 #include "train/capture.h"
 #include "train/log.h"
@@ -55,7 +56,7 @@ struct Trainer::Run {
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
   std::vector<Metrics> evaluation(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
-                                  std::vector<Tensors>* predictions = nullptr);
+                                  std::vector<Tensors>* predictions = nullptr, const Function<void()>& instead = {});
   std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, std::vector<data::DataLoader*> loaders,
                                        std::vector<Tensors>* predictions);
   [[nodiscard]] static std::unique_ptr<data::DataLoader> loader_of_hook(Loop loop, TrainModule& module);
@@ -132,6 +133,8 @@ struct Trainer::Run {
     return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
   }
 
+  [[nodiscard]] static Overrides overrides_of(const TrainModule& module) { return module.overrides(); }
+  [[nodiscard]] nn::Module* tree_of_active() const { return active->tree(); }
   [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
   [[nodiscard]] Device device_of(nn::Module* tree) const;  // of its parameters; the run's for a tree without any
 
@@ -156,6 +159,7 @@ struct Trainer::Run {
   // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost evaluation.
   std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;
   std::vector<data::DataLoader*>* evaluated = nullptr;
+  Loop evaluating = Loop::validation;
   bool trial = false;             // of the tuner: what happens is taken back, so nothing is told or saved
   Device device = Device::cpu();  // the parameters'
   bool in_fit = false;
@@ -240,6 +244,20 @@ class Restore {
  private:
   T& variable_;
   T before_;
+};
+
+// A limit of the memory in use on a device for a scope; none where `bytes` is unset and the scope does not lift it.
+class MemoryLimit {
+ public:
+  MemoryLimit(Device device, std::optional<std::int64_t> bytes)
+      : device_(device), before_(set_memory_limit(device, bytes)) {}
+  ~MemoryLimit() { (void)set_memory_limit(device_, before_); }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  Device device_;
+  std::optional<std::int64_t> before_;
 };
 
 [[nodiscard]] double steady_seconds();

@@ -8,6 +8,7 @@
 #include "levin/error.h"
 #include "levin/extend.h"
 #include "levin/generator.h"
+#include "levin/memory.h"
 #include "levin/nn.h"
 #include "levin/ops.h"
 #include "levin/optim.h"

@@ -1,6 +1,8 @@
 // What the doors of the tuner and its searches share.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "levin/train/tuner.h"
@@ -9,6 +11,10 @@
 namespace levin::train {
 
 [[nodiscard]] LrFindResult find_lr(Trainer::Run& run, const LrFindOptions& options);
+
+// `loop` none: of a fit.
+[[nodiscard]] std::int64_t find_batch_size(Trainer::Run& run, const BatchSizeOptions& options,
+                                           std::optional<Trainer::Run::Loop> loop);
 
 // Throws StateError where the trainer is running already.
 void check_free(const Trainer::Run& run, const char* call);

@@ -129,6 +129,8 @@ SavedRun::~SavedRun() {
 void SavedRun::restore() {
   if (std::exchange(restored_, true)) return;
   const NoGrad off;
+  const MemoryLimit on_host(Device::cpu(), std::nullopt);  // what the file takes to be read is no part of the training
+  const MemoryLimit on_device(run_.device_of(tree_), std::nullopt);
   const NamedTensors file = load_safetensors(path_).tensors;
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : file) by_name.emplace(name, &t);
@@ -181,6 +183,11 @@ void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   o.log_every_n_steps = 0;
   if (!r.val_loaders.empty()) o.limit_val_batches = Portion(steps);
   r.train_epochs();
+}
+
+void SavedRun::evaluate(Trainer::Run::Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions) {
+  run_.callbacks.clear();
+  (void)run_.evaluation(loop, *run_.active, {&loader}, predictions);
 }
 
 void check_free(const Trainer::Run& run, const char* call) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "train/run.h"
 
@@ -29,6 +30,7 @@ class SavedRun {
 
   // Trains `steps` optimizer steps from the beginning of an epoch, with `watch` as the only callback (may be null).
   void train(std::int64_t steps, std::shared_ptr<Callback> watch);
+  void evaluate(Trainer::Run::Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions);
 
  private:
   struct Before;

@@ -141,6 +141,9 @@ struct TrainerOptions {
   bool detect_anomaly = false;
   std::string default_root_dir{};      // default: the current directory
   bool enable_autolog_hparams = true;  // the module's hparams go to the loggers when a fit starts
+  // Bytes that tensors may have in use on the module's device while a stage runs (set_memory_limit): beyond it allocations
+  // throw OutOfMemoryError. Unset: what the device has.
+  std::optional<std::int64_t> memory_limit{};
   bool handle_signals = true;
 };
 

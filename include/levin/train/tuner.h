@@ -1,14 +1,16 @@
-// Tuner: what is found by a few steps before, or in the middle of, a training: the learning rate.
+// Tuner: what is found by a few steps before, or in the middle of, a training: the largest batch that fits into memory, and the
+// learning rate.
 //
 //   Tuner tuner(trainer);
-//   auto found = tuner.lr_find(net, {.train = train});  // sets the field "lr" of the module
+//   tuner.scale_batch_size(net);         // sets the field "batch_size", which the module's train_loader() reads
+//   auto found = tuner.lr_find(net);     // sets the field "lr", which its configure_optimizers() reads
 //   found->plot({.suggest = true, .path = "lr.svg"});
-//   trainer.fit(net, {.train = train});                 // its configure_optimizers reads the new lr
+//   trainer.fit(net);
 //
 // A search trains in earnest, by the trainer's own loop and with the module's hooks; the trainer's callbacks and records are off.
 // Then it is as if it had not been: weights, buffers, gradients, optimizer, schedules, loss scale, generators, counters, limits,
 // loaders' positions and what was logged are put back, also after an error; other members of the module are its own business.
-// Tensors wait in a hidden file in default_root_dir (.lr_find_<uuid>.safetensors), which is removed; so a search needs no
+// Tensors wait in a hidden file in default_root_dir (.lr_find_<uuid>.safetensors, .scale_batch_size_<uuid>.safetensors), which is removed; so a search needs no
 // memory beyond the training's own. An interrupt ends the search, and the run as it was is saved.
 #pragma once
 
@@ -65,6 +67,22 @@ struct LEVIN_API LrFindResult {
   void write_csv(const std::string& path) const;  // "lr,loss", one line a point; throws FileError
 };
 
+struct BatchSizeOptions {
+  std::string method = "fit";        // or "validate", "test", "predict": what is tried
+  std::string mode = "power";        // or "binsearch"
+  std::int64_t steps_per_trial = 3;  // optimizer steps; of the others batches
+  std::int64_t init_val = 2;
+  std::int64_t max_trials = 25;  // of binsearch those that fit count
+  std::string batch_arg_name = "batch_size";
+  double margin = 0.05;         // of binsearch: the share of the largest size that is kept free
+  std::int64_t max_val = 8192;  // the number of samples in the dataset is a limit as well; both are tried themselves
+  LoaderRefs loaders{};         // must stay empty: a size reaches the loaders of the module's hooks alone
+};
+
+// Multiplies the field "lr", else "learning_rate": a batch of twice the size commonly goes with twice the rate. Nothing does so
+// by itself. Throws ConfigError.
+LEVIN_API void scale_lr(TrainModule& module, double factor);
+
 // Leslie Smith, "Cyclical Learning Rates for Training Neural Networks", 2017.
 class LEVIN_API Tuner {
  public:
@@ -75,6 +93,18 @@ class LEVIN_API Tuner {
   // update_attr), another number of optimizers than one, or a LearningRateFinder among the trainer's callbacks; FileError when
   // the state can not be kept; rethrows what the step throws.
   std::optional<LrFindResult> lr_find(TrainModule& module, const LrFindOptions& options = {});
+
+  // The largest batch that the method runs with, set in the field that the module's loader hook reads. A trial sets the field,
+  // asks the hook for a loader and runs a few steps; what it kept is given back before the next one.
+  //   power      doubles while it fits; then half of what does not. Where init_val does not fit: halves until a size does.
+  //   binsearch  doubles while it fits, then halves the gap between the largest size that fits and the smallest that does not, until
+  //              they are neighbours; the result is floor(size (1 - margin)), at least 1.
+  // Out of memory is OutOfMemoryError (of the device, or of TrainerOptions::memory_limit), std::bad_alloc, and the errors of
+  // CUDA's libraries that say so; what else a step throws ends the search. Nothing with fast_dev_run, and a warning. Throws
+  // OutOfMemoryError when a single sample does not fit; ConfigError before any work: a method or mode that is not known, a number
+  // out of range, a module without the hook or the field, loaders that are given, a BatchSizeFinder among the trainer's callbacks.
+  // The idea is toma's (Andreas Kirsch, 2020).
+  std::optional<std::int64_t> scale_batch_size(TrainModule& module, const BatchSizeOptions& options = {});
 
  private:
   Trainer* trainer_;
@@ -101,6 +131,33 @@ class LEVIN_API LearningRateFinder : public Callback {
  private:
   LrFindOptions options_;
   std::optional<LrFindResult> result_;
+};
+
+// The same search at the start of each fit, validate (not inside of a fit), test and predict; the stage then runs with new loaders
+// of the module's hooks. Derive from it to search elsewhere, between epochs or in some of the stages:
+//
+//   struct FineTuneBatchSizeFinder : BatchSizeFinder {
+//     using BatchSizeFinder::BatchSizeFinder;
+//     void on_fit_start() override {}
+//     void on_train_epoch_start() override {
+//       if (trainer().current_epoch() % 5 == 0) scale_batch_size();
+//     }
+//   };
+class LEVIN_API BatchSizeFinder : public Callback {
+ public:
+  explicit BatchSizeFinder(BatchSizeOptions options = {});  // throws ConfigError, also for a method
+  void on_fit_start() override;
+  void on_validation_start() override;
+  void on_test_start() override;
+  void on_predict_start() override;
+  // In a hook between epochs, or at the start of an evaluation; throws StateError elsewhere, ConfigError where the stage was given
+  // its loader as an argument.
+  void scale_batch_size();
+  [[nodiscard]] std::optional<std::int64_t> optimal_batch_size() const { return size_; }  // of the last search
+
+ private:
+  BatchSizeOptions options_;
+  std::optional<std::int64_t> size_;
 };
 
 }  // namespace levin

@@ -1,0 +1,18 @@
+// How much memory tensors may take on a device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "levin/device.h"
+#include "levin/export.h"
+
+namespace levin {
+
+// From now on an allocation that would bring memory_stats(d).in_use above `bytes` throws OutOfMemoryError with the bytes
+// wanted, in use and allowed; nullopt: what the device has. What is in use already stays. Of the process, all threads; returns
+// the limit before. What memory_stats does not count, on cpu tensors of at most 512 bytes and page-locked memory, is not
+// limited either. Throws ConfigError for a limit below 0, UnsupportedError for meta, and as memory_stats.
+LEVIN_API std::optional<std::int64_t> set_memory_limit(Device d, std::optional<std::int64_t> bytes);
+
+}  // namespace levin

@@ -1,0 +1,294 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <new>
+
+#include "levin/autograd.h"
+#include "levin/memory.h"
+#include "train/tuner/search.h"
+#include "train/tuner/state.h"
+
+namespace levin {
+namespace {
+
+using train::choose;
+using Loop = Trainer::Run::Loop;
+constexpr const char* kCall = "scale_batch_size";
+
+struct Chosen {
+  bool binary;
+  std::optional<Loop> loop;  // none: fit
+};
+
+Chosen check(const BatchSizeOptions& o) {
+  const std::size_t method = choose(kCall, "method", o.method, {"fit", "validate", "test", "predict"});
+  const bool binary = choose(kCall, "mode", o.mode, {"power", "binsearch"}) == 1;
+  if (!o.loaders.empty())
+    fail<ConfigError>(kCall, ": ", o.loaders.all().size(),
+                      " loaders were given, but a size reaches only those that the module makes itself; override its "
+                      "train_loader (val_loader, ...) and let it read the field ",
+                      o.batch_arg_name);
+  if (!(o.margin >= 0 && o.margin < 1))
+    fail<ConfigError>(kCall, ": margin is ", o.margin,
+                      ", expected a number in [0, 1): the share of the size to keep free");
+  const std::pair<const char*, std::int64_t> counts[] = {{"steps_per_trial", o.steps_per_trial},
+                                                         {"init_val", o.init_val},
+                                                         {"max_trials", o.max_trials},
+                                                         {"max_val", o.max_val}};
+  for (const auto& [name, value] : counts) {
+    if (value < 1) fail<ConfigError>(kCall, ": ", name, " is ", value, ", expected 1 or more");
+  }
+  return {.binary = binary, .loop = method == 0 ? std::nullopt : std::optional(static_cast<Loop>(method - 1))};
+}
+
+constexpr const char* kHooks[] = {"val_loader", "test_loader", "predict_loader"};
+
+// The module has the field, and the hook that is to read it.
+void check_module(const TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
+  const Overrides has = Trainer::Run::overrides_of(module);
+  const std::array hooks = {has.val_loader, has.test_loader, has.predict_loader};
+  const auto k = static_cast<std::size_t>(loop.value_or(Loop::validation));
+  if (loop ? !hooks[k] : !has.train_loader)
+    fail<ConfigError>(kCall, ": the module has no ", loop ? kHooks[k] : "train_loader",
+                      ", which a search calls to get loaders of each size; override it, and let it read the field ",
+                      o.batch_arg_name);
+  const std::array steps = {has.validation_step, has.test_step, true};
+  if (loop && !steps[k])
+    fail<ConfigError>(kCall, ": the module has no ", k == 0 ? "validation_step" : "test_step", "; override it");
+  if (!module.has_field(o.batch_arg_name))
+    fail<ConfigError>(kCall, ": the module has no field ", o.batch_arg_name,
+                      " among its members and hparams, it has: ", module.fields(),
+                      "; name it by tunable or save_hparams in the constructor, or give another name as "
+                      "batch_arg_name");
+  train::warn_of_both(module, o.batch_arg_name);
+}
+
+bool is_out_of_memory(const std::exception& e) {
+  if (dynamic_cast<const OutOfMemoryError*>(&e) || dynamic_cast<const std::bad_alloc*>(&e)) return true;
+  const std::string_view what = e.what();
+  constexpr std::array<std::string_view, 7> kWords = {
+      "CUDA out of memory",        "out of memory",         "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED",
+      "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory", "cannot allocate memory"};
+  return std::any_of(kWords.begin(), kWords.end(),
+                     [&](std::string_view words) { return what.find(words) != std::string_view::npos; });
+}
+
+// One trial after another, each with loaders of its own.
+class Trials {
+ public:
+  Trials(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop, train::SavedRun& before)
+      : run_(run), options_(options), loop_(loop), before_(before), device_(run.device_of(run.tree_of_active())) {
+    run.options.limit_train_batches.reset();
+    run.options.limit_test_batches = run.options.limit_predict_batches = Portion(options.steps_per_trial);
+    if (loop == Loop::validation) run.options.limit_val_batches = Portion(options.steps_per_trial);
+    run.options.val_check_interval.reset();
+    run.options.check_val_every_n_epoch = 1;
+  }
+
+  // The samples there are: no larger batch exists.
+  [[nodiscard]] std::int64_t samples() {
+    const data::DataLoader* known = loop_ ? run_.own_evaluated.get() : run_.own_train.get();
+    return known ? known->dataset()->size() : made(options_.init_val)->dataset()->size();
+  }
+
+  [[nodiscard]] bool fits(std::int64_t size) {
+    reset_peak_memory(device_);
+    bool held = true;
+    try {
+      trial(size);
+    } catch (const std::exception& e) {
+      if (!is_out_of_memory(e)) throw;
+      held = false;
+      error_ = e.what();
+      failed_ = size;
+      peak_ = memory_stats(device_).peak;
+    }
+    // What the trial left behind is not part of the next one.
+    run_.train_loader = nullptr;
+    run_.val_loaders.clear();
+    if (nn::Module* tree = run_.tree_of_active()) tree->zero_grad();
+    release_cached_memory(device_);
+    return held;
+  }
+
+  [[noreturn]] void fail_all() const {
+    fail<OutOfMemoryError>(kCall, ": a batch of ", failed_, " does not fit: the trial had ", peak_, " bytes in use on ",
+                           device_, " when it ended by \"", error_, "\"; use a smaller module, or another device");
+  }
+
+ private:
+  [[nodiscard]] std::unique_ptr<data::DataLoader> made(std::int64_t size) {
+    run_.active->set_field(options_.batch_arg_name, static_cast<double>(size));
+    std::unique_ptr<data::DataLoader> loader =
+        loop_ ? Trainer::Run::loader_of_hook(*loop_, *run_.active) : run_.active->train_loader();
+    if (!loader)
+      fail<ConfigError>(kCall, ": the module's ", loop_ ? kHooks[static_cast<std::size_t>(*loop_)] : "train_loader",
+                        " gave null, expected a loader");
+    return loader;
+  }
+  void trial(std::int64_t size) {
+    const std::unique_ptr<data::DataLoader> loader = made(size);
+    if (loop_) {
+      std::vector<Tensors> predictions;
+      before_.evaluate(*loop_, *loader, *loop_ == Loop::predict ? &predictions : nullptr);
+    } else {
+      const std::unique_ptr<data::DataLoader> val =
+          run_.overrides.val_loader ? run_.active->val_loader() : std::unique_ptr<data::DataLoader>();
+      run_.use_loaders(*loader, val ? std::vector<data::DataLoader*>{val.get()} : std::vector<data::DataLoader*>{});
+      before_.train(options_.steps_per_trial, nullptr);
+    }
+    if (device_.launches()) synchronize(device_);
+  }
+
+  Trainer::Run& run_;
+  const BatchSizeOptions& options_;
+  std::optional<Loop> loop_;
+  train::SavedRun& before_;
+  Device device_;
+  std::string error_;
+  std::int64_t peak_ = 0, failed_ = 0;  // of the last trial that did not fit
+};
+
+// Doubles until a size does not fit, and takes half of that.
+std::int64_t by_powers(const BatchSizeOptions& o, std::int64_t cap, Trials& trials) {
+  std::int64_t size = std::min(o.init_val, cap), best = 0;
+  for (std::int64_t trial = 0; trial < o.max_trials; ++trial) {
+    if (trials.fits(size)) {
+      best = size;
+      if (size == cap) break;
+      size = std::min(2 * size, cap);
+    } else {
+      if (best > 0) break;
+      if (size == 1) trials.fail_all();
+      size /= 2;
+    }
+  }
+  if (best == 0) trials.fail_all();
+  return best;
+}
+
+// Doubles until a size does not fit, then halves what is open between the largest that fits and the smallest that does not.
+std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& trials) {
+  std::int64_t size = std::min(o.init_val, cap), fits = 0, fails = cap + 1, successes = 0;
+  bool failed = false;
+  while (fails - fits > 1 && successes < o.max_trials) {
+    if (trials.fits(size)) {
+      fits = size;
+      ++successes;
+    } else {
+      if (size == 1) trials.fail_all();
+      fails = size;
+      failed = true;
+    }
+    size = failed ? (fits + fails) / 2 : std::min(2 * size, cap);
+  }
+  const auto kept = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(fits) * (1 - o.margin)));
+  if (kept != fits)
+    warn("I-TUNE-MARGIN", WarningCategory::info,
+         "scale_batch_size: " + text(fits) + " fits, " + text(kept) + " leaves a margin of " + text(o.margin),
+         Repeat::yes);
+  return kept;
+}
+
+}  // namespace
+
+// In a stage of the run, outside of batches. Leaves the loaders as they are.
+std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
+  const Chosen chosen = check(options);
+  TrainModule& module = *run.active;
+  check_module(module, options, loop);
+  const double field = module.field(options.batch_arg_name);
+  std::int64_t found = 0;
+  {
+    SavedRun before(run, run.tree_of_active(), ".scale_batch_size_");
+    try {
+      Trials trials(run, options, loop, before);
+      const std::int64_t samples = trials.samples();
+      if (samples < 1) fail<ConfigError>(kCall, ": the loader's dataset is empty, expected at least one sample");
+      const std::int64_t cap = std::min(options.max_val, samples);
+      found = chosen.binary ? by_bisection(options, cap, trials) : by_powers(options, cap, trials);
+    } catch (...) {
+      module.set_field(options.batch_arg_name, field);
+      before.restore_quietly();
+      throw;
+    }
+    before.restore();
+  }
+  module.set_field(options.batch_arg_name, static_cast<double>(found));
+  run.check_interrupt();
+  warn("I-TUNE-BATCH-SIZE", WarningCategory::info,
+       "scale_batch_size: " + options.batch_arg_name + " is " + text(found) + " from now on", Repeat::yes);
+  return found;
+}
+
+void scale_lr(TrainModule& module, double factor) {
+  if (!(factor > 0) || !std::isfinite(factor))
+    fail<ConfigError>("scale_lr: factor is ", factor, ", expected a number above 0");
+  for (const char* name : {"lr", "learning_rate"}) {
+    if (module.has_field(name)) return module.set_field(name, module.field(name) * factor);
+  }
+  fail<ConfigError>("scale_lr: the module has no field lr or learning_rate, it has: ", module.fields(),
+                    "; name it by tunable or save_hparams in the constructor");
+}
+
+// ---- The doors
+
+std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const BatchSizeOptions& options) {
+  Trainer::Run& run = *trainer_->run_;
+  const Chosen chosen = check(options);
+  check_module(module, options, chosen.loop);
+  train::check_free(run, kCall);
+  for (const auto& c : run.own_callbacks) {
+    if (dynamic_cast<const BatchSizeFinder*>(c.get()))
+      fail<ConfigError>(kCall,
+                        ": callbacks holds a BatchSizeFinder, which searches by itself; remove it, or leave the call "
+                        "out");
+  }
+  if (train::skipped_by_dev_run(run, kCall)) return std::nullopt;
+  std::optional<std::int64_t> found;
+  const auto search = [&] { found = train::find_batch_size(run, options, chosen.loop); };
+  if (chosen.loop)
+    run.evaluation(*chosen.loop, module, {}, nullptr, search);
+  else
+    run.fit(module, FitOptions{}, search);
+  return found;
+}
+
+BatchSizeFinder::BatchSizeFinder(BatchSizeOptions options) : options_(std::move(options)) {
+  if (check(options_).loop)
+    fail<ConfigError>("BatchSizeFinder: method is \"", options_.method,
+                      "\", but it searches in whatever stage it runs in; leave it out");
+}
+void BatchSizeFinder::on_fit_start() { scale_batch_size(); }
+void BatchSizeFinder::on_validation_start() {
+  if (!trainer().run_->in_fit) scale_batch_size();
+}
+void BatchSizeFinder::on_test_start() { scale_batch_size(); }
+void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
+
+void BatchSizeFinder::scale_batch_size() {
+  Trainer::Run& run = *trainer().run_;
+  if (run.scope == train::LogScope::train_batch || (run.in_fit && run.evaluated) ||
+      (run.in_fit && run.batches_done > 0))
+    fail<StateError>(kCall,
+                     ": called inside of an epoch's batches, whose loader can not change any more; call it from "
+                     "on_fit_start or on_train_epoch_start");
+  if (train::skipped_by_dev_run(run, kCall)) return;
+  const std::optional<Loop> loop = run.in_fit ? std::nullopt : std::optional(run.evaluating);
+  if (run.in_fit ? !run.own_train : !run.own_evaluated)
+    fail<ConfigError>(kCall,
+                      ": the stage was given its loader as an argument, and a size reaches only those that the module "
+                      "makes itself; override its train_loader (val_loader, ...) and leave the argument out");
+  size_ = train::find_batch_size(run, options_, loop);
+  if (loop) {
+    run.own_evaluated = Trainer::Run::loader_of_hook(*loop, *run.active);
+    *run.evaluated = {run.own_evaluated.get()};
+    return;
+  }
+  const std::vector<data::DataLoader*> given = run.own_val ? std::vector<data::DataLoader*>{} : run.val_loaders;
+  run.own_train = run.active->train_loader();
+  if (run.own_val) run.own_val = run.active->val_loader();
+  run.use_loaders(*run.own_train, run.own_val ? std::vector<data::DataLoader*>{run.own_val.get()} : given);
+}
+
+}  // namespace levin
