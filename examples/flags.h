@@ -129,6 +129,11 @@ class Flags {
     names_.emplace_back(name);
     return option;
   }
+  // An argument without a name, which has to be there.
+  template <class T>
+  CLI::Option* add_argument(const char* name, T& value, const char* help) {
+    return app_.add_option(name, value, help)->type_name("")->required();
+  }
   void add_switch(const char* name, bool& value) {
     app_.add_flag(name, value, find(name).help);
     names_.emplace_back(name);

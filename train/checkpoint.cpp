@@ -5,12 +5,15 @@
 // changed.
 #include "train/checkpoint.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 
 #include "levin/autograd.h"
+#include "levin/train/checkpoint.h"
 #include "tensor/file.h"
 
 namespace levin {
@@ -32,42 +35,52 @@ void append(NamedTensors& to, std::string_view prefix, const NamedTensors& from)
 Json parse(const std::string& path, const char* key, const std::string& content) {
   try {
     return Json::parse(content, [&](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) fail<FormatError>("resume: ", path, ": \"", key, "\" is nested deeper than ", kMaxDepth);
+      if (depth > kMaxDepth) fail<FormatError>(path, ": \"", key, "\" is nested deeper than ", kMaxDepth);
       return true;
     });
-  } catch (const Json::exception& e) {
-    fail<FormatError>("resume: ", path, ": \"", key, "\" is not JSON (", e.what(), ")");
+  } catch (const Json::exception& e) { fail<FormatError>(path, ": \"", key, "\" is not JSON (", e.what(), ")"); }
+}
+
+const std::string* find_entry(const TensorFile& file, std::string_view key) {
+  for (const auto& [k, v] : file.metadata) {
+    if (k == key) return &v;
   }
+  return nullptr;
+}
+
+// What of the file is not what its hash says, and what has none.
+std::vector<CheckpointInfo::Damage> find_damage(const std::string& path, const TensorFile& file,
+                                                const std::string& state, const std::string& hashes) {
+  std::vector<CheckpointInfo::Damage> found;
+  const Json expected = parse(path, "levin.hashes", hashes);
+  const auto check = [&](const std::string& name, const std::string& actual) {
+    const auto it = expected.is_object() ? expected.find(name) : expected.end();
+    if (it == expected.end() || !it->is_string())
+      found.push_back({name, "has no hash in the file"});
+    else if (it->get<std::string>() != actual)
+      found.push_back({name, "has hash " + actual + ", expected " + it->get<std::string>()});
+  };
+  check("levin.state", content_hash(state));
+  for (const auto& [name, tensor] : file.tensors) check(name, content_hash(name, tensor));
+  std::set<std::string_view> here = {"levin.state"};
+  for (const auto& [name, tensor] : file.tensors) here.insert(name);
+  for (const auto& [name, hash] : expected.items()) {
+    if (!here.contains(name)) found.push_back({name, "has a hash and is not there"});
+  }
+  return found;
 }
 
 // The state's text, after every hash was found right.
 Json checked_state(const std::string& path, const TensorFile& file) {
-  const auto entry = [&](std::string_view key) -> const std::string* {
-    for (const auto& [k, v] : file.metadata) {
-      if (k == key) return &v;
-    }
-    return nullptr;
-  };
-  const std::string* state = entry("levin.state");
-  const std::string* hashes = entry("levin.hashes");
+  const std::string* state = find_entry(file, "levin.state");
+  const std::string* hashes = find_entry(file, "levin.hashes");
   if (!state || !hashes)
     fail<ConfigError>(
         "resume: ", path,
         " holds weights alone, no state of a run; load it with load_state_dict, or resume from a checkpoint");
-  const Json expected = parse(path, "levin.hashes", *hashes);
-  const auto check = [&](std::string_view name, const std::string& actual) {
-    const auto it = expected.is_object() ? expected.find(std::string(name)) : expected.end();
-    if (it == expected.end() || !it->is_string())
-      fail<FormatError>("resume: ", path, ": no hash of \"", name, "\"; the file is damaged");
-    if (it->get<std::string>() != actual)
-      fail<FormatError>("resume: ", path, ": \"", name, "\" has hash ", actual, ", expected ", it->get<std::string>(),
-                        "; the file is damaged, use an older checkpoint");
-  };
-  check("levin.state", content_hash(*state));
-  for (const auto& [name, tensor] : file.tensors) check(name, content_hash(name, tensor));
-  if (expected.size() != file.tensors.size() + 1)
-    fail<FormatError>("resume: ", path, ": has ", file.tensors.size(), " tensors and hashes of ", expected.size() - 1,
-                      "; the file is damaged");
+  if (const auto damage = find_damage(path, file, *state, *hashes); !damage.empty())
+    fail<FormatError>("resume: ", path, ": \"", damage[0].name, "\" ", damage[0].what,
+                      "; the file is damaged, use an older checkpoint");
   Json s = parse(path, "levin.state", *state);
   if (!s.is_object() || !s.contains("version") || !s["version"].is_number_integer())
     fail<FormatError>("resume: ", path, ": \"levin.state\" has no version");
@@ -149,6 +162,15 @@ void take_state(train::Checkpoint& to, const Json& s) {
   }
   for (const auto& [name, pair] : s.at("generators").items())
     to.generators[name] = {.seed = pair.at(0).get<std::uint64_t>(), .offset = pair.at(1).get<std::uint64_t>()};
+}
+
+// Objects become dotted names; what is in them is text as it is, or JSON.
+void flatten(Metadata& to, const std::string& name, const Json& value) {
+  if (!value.is_object() || value.empty()) {
+    to.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+    return;
+  }
+  for (const auto& [key, below] : value.items()) flatten(to, name.empty() ? key : name + "." + key, below);
 }
 
 // Counters, sums and names: what is not a tensor.
@@ -263,6 +285,32 @@ Checkpoint read_checkpoint(const std::string& path) {
 }
 
 }  // namespace train
+
+CheckpointInfo read_checkpoint_info(const std::string& path) {
+  TensorFile file = load_safetensors(path);
+  CheckpointInfo info;
+  const std::string* state = find_entry(file, "levin.state");
+  const std::string* hashes = find_entry(file, "levin.hashes");
+  info.weights_only = !state && !hashes && std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) {
+    return ours(t.first);
+  });
+  if (state && hashes)
+    info.damage = find_damage(path, file, *state, *hashes);
+  else if (!info.weights_only)
+    info.damage.push_back({state ? "levin.hashes" : "levin.state", "is not there"});
+  if (state) {
+    const Json parsed = parse(path, "levin.state", *state);
+    flatten(info.state, "", parsed);
+    const auto count = [&](const char* pointer) {
+      const Json::json_pointer at(pointer);
+      return parsed.contains(at) && parsed[at].is_number_integer() ? parsed[at].get<std::int64_t>() : 0;
+    };
+    info.epochs_completed = count("/loops/epochs_completed");
+    info.global_step = count("/global_step");
+  }
+  for (auto& named : file.tensors) (ours(named.first) ? info.rest : info.weights).push_back(std::move(named));
+  return info;
+}
 
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const NoGrad off;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "levin/autograd.h"
+#include "levin/build_info.h"
 #include "levin/data.h"
 #include "levin/device.h"
 #include "levin/dtype.h"
@@ -20,6 +21,7 @@
 #include "levin/tensor.h"
 #include "levin/train.h"
 #include "levin/train/averaging.h"
+#include "levin/train/checkpoint.h"
 #include "levin/train/loggers.h"
 #include "levin/train/lr_monitor.h"
 #include "levin/train/profiler.h"

@@ -133,7 +133,7 @@ TEST_CASE("planted arrows against the table of layers are found") {
       {"tensor/text.cpp", "#include <fmt/format.h>\n", ""},
       {"tensor/safetensors.cpp", "#include <nlohmann/json.hpp>\n", ""},
       {"train/trainer.cpp", "#include <nlohmann/json.hpp>\n", place},
-      {"train/levin.cpp", "#include <nlohmann/json.hpp>\n#include \"levin/levin.h\"\n", ""},
+      {"examples/levin.cpp", "#include <nlohmann/json.hpp>\n#include \"levin/levin.h\"\n", ""},
       {"kernels/norm.cuh", "#include <tbb/parallel_for.h>\n", place},
       {"kernels/lib/tbb_rows.cpp", "#include <oneapi/tbb/parallel_for.h>\n", ""},
       {"kernels/lib/gemm.cpp", "#include <Eigen/Core>\n", place},

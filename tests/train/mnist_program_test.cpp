@@ -1,86 +1,28 @@
-// The program as its user starts it: on digits that it draws itself, with a few steps.
-#include <doctest/doctest.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "levin/data.h"
-#include "levin/serialize.h"
-#include "tests/skip.h"
-#include "train/fixture_test.h"
-
-extern char** environ;
+#include "tests/train/program.h"
 
 using namespace levin;
+using levin::test::json_of;
+using levin::test::Program;
 using levin::test::TemporaryFolder;
+using Ended = Program::Ended;
 
 namespace {
 
 namespace fs = std::filesystem;
-const std::string kProgram = LEVIN_BUILD_DIR "/examples/mnist";
 
-struct Ended {
-  int code = -1;
-  std::string output;  // stdout and stderr
-};
-
-// Starts the program without a data folder, without a cache and without a way out to the network.
-pid_t start(const TemporaryFolder& dir, std::vector<std::string> arguments, const std::string& output) {
-  arguments.insert(arguments.begin(), kProgram);
-  std::vector<char*> argv, envp;
-  for (std::string& a : arguments) argv.push_back(a.data());
-  argv.push_back(nullptr);
-  std::vector<std::string> variables;
-  for (char** e = environ; *e; ++e) {
-    const std::string v = *e;
-    if (!v.starts_with("LEVIN_DATA=") && !v.starts_with("XDG_CACHE_HOME=") && !v.starts_with("https_proxy=") &&
-        !v.starts_with("no_proxy=") && !v.starts_with("NO_PROXY="))
-      variables.push_back(v);
-  }
-  variables.push_back("XDG_CACHE_HOME=" + dir.path() + "/cache");
-  variables.push_back("https_proxy=http://127.0.0.1:9");  // nobody listens there: curl fails at once
-  for (std::string& v : variables) envp.push_back(v.data());
-  envp.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&files, 1, 2);
-  pid_t child = 0;
-  REQUIRE(posix_spawn(&child, kProgram.c_str(), &files, nullptr, argv.data(), envp.data()) == 0);
-  posix_spawn_file_actions_destroy(&files);
-  return child;
-}
-
-Ended wait_for(pid_t child, const std::string& output) {
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
-          .output = read_file(output, std::size_t{1} << 22)};
-}
-
+bool built(const TemporaryFolder& dir) { return Program("mnist", dir).built(); }
 Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
-  const std::string output = dir / "output.txt";
-  return wait_for(start(dir, std::move(arguments), output), output);
+  return Program("mnist", dir).run(std::move(arguments));
 }
-
-bool built() {
-  if (fs::exists(kProgram)) return true;
-  levin::test::skip("examples/mnist is not built");
-  return false;
-}
-
-nlohmann::json json_of(const std::string& path) { return nlohmann::json::parse(read_file(path, 1 << 20)); }
 
 }  // namespace
 
 TEST_CASE("mnist trains on drawn digits, says so first, and leaves its result files") {
-  if (!built()) return;
   const TemporaryFolder dir;
+  if (!built(dir)) return;
   const std::string out = dir / "out", json = dir / "r.json";
   const Ended e =
       run(dir, {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "20", "--out", out, "--json", json});
@@ -108,8 +50,8 @@ TEST_CASE("mnist trains on drawn digits, says so first, and leaves its result fi
 }
 
 TEST_CASE("mnist gives the same weights for any number of workers and threads, and when cut and resumed") {
-  if (!built()) return;
   const TemporaryFolder dir;
+  if (!built(dir)) return;
   const auto weights = [&](const std::string& name, std::vector<std::string> more) {
     const std::string out = dir / name;
     more.insert(more.end(), {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "12", "--batch-size", "64",
@@ -132,8 +74,8 @@ TEST_CASE("mnist gives the same weights for any number of workers and threads, a
 }
 
 TEST_CASE("mnist's convolutional model too gives the same weights for any number of workers and threads") {
-  if (!built()) return;
   const TemporaryFolder dir;
+  if (!built(dir)) return;
   const auto weights = [&](const std::string& name, const char* workers, const char* threads) {
     const std::string out = dir / name;
     const Ended e = run(dir, {"--model", "cnn", "--epochs", "1", "--limit-train-batches", "3", "--batch-size", "48",
@@ -151,8 +93,8 @@ TEST_CASE("mnist's convolutional model too gives the same weights for any number
 }
 
 TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
-  if (!built()) return;
   const TemporaryFolder dir;
+  if (!built(dir)) return;
   const auto refused = [&](std::vector<std::string> arguments, const char* text) {
     const Ended e = run(dir, std::move(arguments));
     CAPTURE(e.output);
@@ -179,8 +121,8 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
 }
 
 TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by exit code") {
-  if (!built()) return;
   const TemporaryFolder dir;
+  if (!built(dir)) return;
   fs::create_directories(dir / "empty");
   CHECK(run(dir, {"--data", dir / "empty"}).code == 65);
   fs::create_directories(dir / "bad");
@@ -193,12 +135,13 @@ TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by ex
 }
 
 TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
-  if (!built()) return;
   const TemporaryFolder dir;
-  const std::string output = dir / "output.txt", out = dir / "out", json = dir / "r.json";
+  if (!built(dir)) return;
+  const Program mnist("mnist", dir);
+  const std::string out = dir / "out", json = dir / "r.json";
   const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
                                               "--json",  json,  "--checkpoint-every", "5"};
-  const pid_t child = start(dir, arguments, output);
+  const pid_t child = mnist.start(arguments);
   // The first checkpoint says that training is under way.
   for (int i = 0; i < 3000; ++i) {
     std::error_code error;
@@ -206,7 +149,7 @@ TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
     usleep(20000);
   }
   kill(child, SIGINT);
-  const Ended e = wait_for(child, output);
+  const Ended e = mnist.wait_for(child);
   CAPTURE(e.output);
   CHECK(e.code == 130);
   CHECK(json_of(json)["status"] == "interrupted");

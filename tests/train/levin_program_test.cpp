@@ -1,0 +1,236 @@
+#include <fstream>
+#include <iterator>
+
+#include "levin/autograd.h"
+#include "levin/build_info.h"
+#include "levin/nn.h"
+#include "levin/ops.h"
+#include "levin/train/checkpoint.h"
+#include "tests/train/program.h"
+#include "train/fixture_test.h"
+
+using namespace levin;
+using namespace levin::test;
+using Ended = Program::Ended;
+
+namespace {
+
+// A short run's checkpoint after `steps` steps, and what it is made of.
+struct Saved {
+  Generator gen{3};
+  Net net{{.gen = gen, .device = Device::cpu()}};
+  optim::Adam opt{net.parameters(), optim::AdamOptions{.lr = 0.01}};
+  data::DataLoader data = loader(40, 4);
+
+  Saved(const std::string& path, std::int64_t steps, WeightsOnly only = WeightsOnly::no) {
+    TrainerOptions options = silent();
+    options.max_steps = steps;
+    Trainer trainer(options);
+    trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); });
+    trainer.save_checkpoint(path, only);
+  }
+};
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// One bit of the tensor's first byte is another.
+void damage(const std::string& path, const std::string& tensor) {
+  std::string bytes = bytes_of(path);
+  const TensorFile file = load_safetensors(path);
+  std::size_t found = 0;
+  for (const auto& [name, t] : file.tensors) {
+    if (name != tensor) continue;
+    ++found;
+    const std::vector<float> values = t.to_vector<float>();
+    const std::string content(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    const std::size_t at = bytes.find(content);
+    REQUIRE(at != std::string::npos);
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  }
+  REQUIRE(found == 1);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("read_checkpoint_info tells weights from state, and counters and values by dotted names") {
+  const TemporaryFolder dir;
+  const std::string path = dir / "a.safetensors", bare = dir / "w.safetensors";
+  const Saved run(path, 13);
+  const CheckpointInfo info = read_checkpoint_info(path);
+  CHECK_FALSE(info.weights_only);
+  CHECK(info.damage.empty());
+  CHECK(info.global_step == 13);
+  CHECK(info.epochs_completed == 1);
+  CHECK(info.weights.size() == run.net.state_dict().size());
+  for (const auto& [name, t] : info.rest) CHECK_MESSAGE(name.starts_with("levin."), name);
+  CHECK_FALSE(info.rest.empty());
+  const auto value = [&](std::string_view name) {
+    for (const auto& [key, v] : info.state) {
+      if (key == name) return v;
+    }
+    return std::string("absent");
+  };
+  CHECK(value("loops.batches_in_epoch") == "3");
+  CHECK(value("loops.total_batches") == "13");
+  CHECK(value("optimizers") == "[\"adam\"]");
+
+  const Saved weights(bare, 2, WeightsOnly::yes);
+  const CheckpointInfo alone = read_checkpoint_info(bare);
+  CHECK(alone.weights_only);
+  CHECK(alone.weights.size() == info.weights.size());
+  CHECK(alone.rest.empty());
+  CHECK(alone.state.empty());
+
+  // A checkpoint that lost its state or its hashes is no file of weights.
+  TensorFile file = load_safetensors(path);
+  for (const std::size_t gone : {0, 1}) {
+    Metadata left = {file.metadata[1 - gone]};
+    save_safetensors(dir / "cut.safetensors", file.tensors, left);
+    const CheckpointInfo cut = read_checkpoint_info(dir / "cut.safetensors");
+    CHECK_FALSE(cut.weights_only);
+    REQUIRE(cut.damage.size() == 1);
+    CHECK(cut.damage[0].name == file.metadata[gone].first);
+  }
+  // A tensor that is not there any more is named.
+  const std::string first = file.tensors[0].first;
+  file.tensors.erase(file.tensors.begin());
+  save_safetensors(dir / "fewer.safetensors", file.tensors, file.metadata);
+  const CheckpointInfo fewer = read_checkpoint_info(dir / "fewer.safetensors");
+  REQUIRE(fewer.damage.size() == 1);
+  CHECK(fewer.damage[0].name == first);
+}
+
+TEST_CASE("levin ckpt verify names each damaged tensor of each file and exits with 65") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string good = dir / "good.safetensors", bad = dir / "bad.safetensors", cut = dir / "cut.safetensors";
+  const Saved run(good, 5);
+  CHECK(levin_tool.run({"ckpt", "verify", good}).code == 0);
+  std::filesystem::copy_file(good, bad);
+  damage(bad, "fc1.weight");
+  damage(bad, "levin.optimizer.0.fc2.weight.exp_avg");
+  std::ofstream(cut, std::ios::binary) << bytes_of(good).substr(0, 900);
+  const Ended e = levin_tool.run({"ckpt", "verify", good, bad, cut, "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  CHECK(e.code == 65);
+  CHECK(
+      has(e.output, "good.safetensors: " + std::to_string(load_safetensors(good).tensors.size()) + " tensors, every"));
+  CHECK(has(e.output, "\"fc1.weight\" has hash"));
+  CHECK(has(e.output, "\"levin.optimizer.0.fc2.weight.exp_avg\" has hash"));
+  const nlohmann::json r = json_of(dir / "r.json");
+  REQUIRE(r.size() == 3);
+  CHECK(r[0]["damage"].empty());
+  CHECK(r[1]["damage"].size() == 2);
+  CHECK(r[2]["damage"].size() == 1);
+  CHECK(levin_tool.run({"ckpt", "show", bad}).code == 65);
+  CHECK(levin_tool.run({"ckpt", "export", bad, "--out", dir / "out.safetensors"}).code == 65);
+  CHECK_FALSE(std::filesystem::exists(dir / "out.safetensors"));
+}
+
+TEST_CASE("levin ckpt show lists tensors with shape, dtype and bytes, and the state") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string path = dir / "a.safetensors";
+  const Saved run(path, 13);
+  const Ended e = levin_tool.run({"ckpt", "show", path, "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  CHECK(e.code == 0);
+  CHECK(has(e.output, "optimizer steps 13"));
+  CHECK(has(e.output, "fc1.weight"));
+  CHECK(has(e.output, "[16, 2]"));
+  const nlohmann::json r = json_of(dir / "r.json");
+  CHECK(r["kind"] == "checkpoint");
+  CHECK(r["global_step"] == 13);
+  CHECK(r["bytes"] == std::filesystem::file_size(path));
+  CHECK(r["state"]["loops.batches_in_epoch"] == "3");
+  bool found = false;
+  for (const auto& t : r["tensors"]) {
+    if (t["name"] != "fc1.weight") continue;
+    found = true;
+    CHECK(t["shape"] == nlohmann::json::array({16, 2}));
+    CHECK(t["dtype"] == "f32");
+    CHECK(t["bytes"] == 16 * 2 * 4);
+    CHECK(t["part"] == "weights");
+  }
+  CHECK(found);
+}
+
+TEST_CASE("levin ckpt diff exits with 0 for equal checkpoints and with 1 for what it lists") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string a = dir / "a.safetensors", same = dir / "same.safetensors", later = dir / "later.safetensors";
+  const Saved first(a, 5), again(same, 5), longer(later, 6);
+  const Ended equal = levin_tool.run({"ckpt", "diff", a, same});
+  CAPTURE(equal.output);
+  CHECK(equal.code == 0);
+  const Ended e = levin_tool.run({"ckpt", "diff", a, later, "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  CHECK(e.code == 1);
+  CHECK(has(e.output, "global_step is 5, in the second 6"));
+  CHECK(has(e.output, "fc1.weight differs by at most 0.0"));
+  CHECK(json_of(dir / "r.json")["equal"] == false);
+
+  // Known values: 3 at most, a shape, a name.
+  const Tensor x = full({2, 2}, 1.0, Device::cpu()), y = from_data<float>({1, 1, -2, 1.5f}, {2, 2}, Device::cpu());
+  save_safetensors(dir / "x.safetensors", {{"w", x}, {"shape", x}, {"only", x}});
+  save_safetensors(dir / "y.safetensors", {{"w", y}, {"shape", full({4}, 1.0, Device::cpu())}});
+  const Ended known = levin_tool.run({"ckpt", "diff", dir / "x.safetensors", dir / "y.safetensors"});
+  CAPTURE(known.output);
+  CHECK(known.code == 1);
+  CHECK(has(known.output, "w differs by at most 3\n"));
+  CHECK(has(known.output, "shape is f32 [2, 2], in the second f32 [4]"));
+  CHECK(has(known.output, "only is only in the first"));
+}
+
+TEST_CASE("levin ckpt export writes the weights alone, byte for byte as save_safetensors has them") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string path = dir / "a.safetensors", out = dir / "model.safetensors";
+  const Saved run(path, 5);
+  CHECK(levin_tool.run({"ckpt", "export", path, "--out", out}).code == 0);
+  save_safetensors(dir / "expected.safetensors", run.net.state_dict());
+  CHECK(bytes_of(out) == bytes_of(dir / "expected.safetensors"));
+  CHECK(levin_tool.run({"ckpt", "export", path, "--out", dir / "model.npz"}).code == 2);
+  CHECK(levin_tool.run({"ckpt", "export", path, "--out", dir / "absent/model.safetensors"}).code == 73);
+}
+
+TEST_CASE(
+    "levin refuses unknown commands and files with exit code 2 and the nearest name; env says what this build is") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const auto refused = [&](std::vector<std::string> arguments, const char* text) {
+    const Ended e = levin_tool.run(std::move(arguments));
+    CAPTURE(e.output);
+    CHECK(e.code == 2);
+    CHECK(has(e.output, text));
+  };
+  refused({}, "usage");
+  refused({"ckpt"}, "usage");
+  refused({"ckpt", "verfy"}, "did you mean \"ckpt verify\"?");
+  refused({"emv"}, "did you mean \"env\"?");
+  refused({"ckpt", "show"}, "FILE");
+  refused({"ckpt", "show", dir / "absent"}, "absent");
+  refused({"ckpt", "diff", dir / "absent"}, "absent");
+  refused({"env", "--jsn", "x"}, "did you mean --json?");
+  refused({"env", "--epochs", "1"}, "has no meaning");
+  CHECK(levin_tool.run({"--help"}).code == 0);
+  CHECK(levin_tool.run({"ckpt", "diff", "--help"}).code == 0);
+  const Ended e = levin_tool.run({"env", "--json", "-"});
+  CAPTURE(e.output);
+  CHECK(e.code == 0);
+  const nlohmann::json r = nlohmann::json::parse(e.output);
+  CHECK(r["version"] == build_info().version);
+  CHECK(r["cpu_level"] == build_info().cpu_level);
+  CHECK(r["devices"][0] == "cpu");
+}
