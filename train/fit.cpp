@@ -129,7 +129,8 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     in_fit = m != nullptr;
     scope = train::LogScope::none;
     due = Due::nothing;
-    in_training_step = toggled = false;
+    in_training_step = false;
+    toggled = nullptr;
     capture.reset();
     handles.clear();
     train_loader = nullptr;

@@ -104,15 +104,20 @@ ToggledModel::ToggledModel(ToggledModel&&) noexcept = default;
 ToggledModel::~ToggledModel() {
   if (!state_) return;
   for (const auto& [parameter, on] : state_->before) parameter->requires_grad_(on);
-  state_->run->toggled = false;
+  state_->run->toggled = nullptr;
 }
 
 ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
   Trainer::Run& run = *trainer_->run_;
   if (run.handles.size() == 1) return ToggledModel(nullptr);
+  const auto named = [&](const optim::Optimizer* of) {
+    const auto at =
+        std::find_if(run.optimizers.begin(), run.optimizers.end(), [&](const auto& o) { return o.get() == of; });
+    return text(at - run.optimizers.begin()) + " (" + of->name() + ")";
+  };
   if (run.toggled)
-    fail<StateError>("toggle_model: called for ", optimizer_->name(),
-                     " while another optimizer is toggled; end the scope of that one first");
+    fail<StateError>("toggle_model: called for optimizer ", named(optimizer_), " while optimizer ", named(run.toggled),
+                     " is toggled; end the scope of that one first");
   auto state = std::make_unique<ToggledModel::State>();
   state->run = &run;
   std::set<const Tensor*> own;
@@ -121,7 +126,7 @@ ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
     state->before.emplace_back(p.value, p.value->requires_grad());
     if (!own.contains(p.value)) p.value->requires_grad_(false);
   }
-  run.toggled = true;
+  run.toggled = optimizer_;
   return ToggledModel(std::move(state));
 }
 

@@ -187,7 +187,7 @@ struct Trainer::Run {
   // Of the step at hand
   bool in_training_step = false;
   const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
-  bool toggled = false;
+  const optim::Optimizer* toggled = nullptr;
 
   // Logging
   train::LogScope scope = train::LogScope::none;
