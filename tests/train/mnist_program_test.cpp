@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <algorithm>
+
 #include "levin/data.h"
 #include "tests/train/program.h"
 
@@ -92,6 +94,100 @@ TEST_CASE("mnist's convolutional model too gives the same weights for any number
   CHECK(weights("c", "1", "1") == base);
 }
 
+TEST_CASE("mnist validates on images that it does not train on when a flag asks for it") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "out", json = dir / "r.json";
+  const std::vector<std::string> common = {"--model", "mlp",     "--epochs", "1", "--batch-size",
+                                           "50",      "--quiet", "--json",   json};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    return e.output;
+  };
+  const std::string said =
+      with({"--limit-train-batches", "6", "--val-check-interval", "3", "--limit-val-batches", "2", "--out", out});
+  CHECK(said.find("validation loss") != std::string::npos);
+  const double loss = json_of(json)["val_loss"].get<double>();
+  CHECK(loss > 0);
+  CHECK(loss < 3);  // chance is log 10
+  const std::string csv = read_file(out + "/metrics.csv", 1 << 20);
+  CHECK(csv.find("val_accuracy") != std::string::npos);
+  // 55,000 images are 1,100 batches of 50, and 5,000 are 100: one too many of either is refused.
+  CHECK(run(dir, {"--limit-val-batches", "2", "--val-check-interval", "1101", "--batch-size", "50"}).code == 2);
+  with({"--overfit-batches", "2", "--epochs", "2"});
+  CHECK(json_of(json)["optimizer_steps"] == 4);
+  CHECK(json_of(json)["val_loss"].is_number());
+  with({"--limit-train-batches", "5"});
+  CHECK(json_of(json)["val_loss"].is_null());
+}
+
+TEST_CASE("mnist's dev run takes a few batches of everything and writes no file but the result") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "out", json = dir / "r.json";
+  const Ended e = run(dir, {"--fast-dev-run", "2", "--model", "mlp", "--out", out, "--json", json});
+  CAPTURE(e.output);
+  CHECK(e.code == 0);
+  CHECK_FALSE(fs::exists(out));
+  CHECK(json_of(json)["optimizer_steps"] == 2);
+  CHECK(json_of(json)["val_loss"].is_number());
+  CHECK(run(dir, {"--model", "mlp", "--quiet", "--json", json, "--fast-dev-run"}).code == 0);
+  CHECK(json_of(json)["optimizer_steps"] == 1);
+}
+
+TEST_CASE("mnist's flags of training change what it learns, and a run that they cut goes on") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string json = dir / "r.json";
+  const auto weights = [&](const std::string& name, std::vector<std::string> more) {
+    const std::string out = dir / name;
+    more.insert(more.end(), {"--model", "mlp", "--epochs", "2", "--limit-train-batches", "5", "--batch-size", "16",
+                             "--quiet", "--out", out, "--json", json});
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    std::string all;
+    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
+      all += content_hash(tensor_name, t);
+    return all;
+  };
+  const std::vector<std::vector<std::string>> ways = {{},
+                                                      {"--accumulate", "2"},
+                                                      {"--clip", "0.01"},
+                                                      {"--clip", "0.01", "--clip-algorithm", "value"},
+                                                      {"--optimizer", "sgd"},
+                                                      {"--optimizer", "adam"},
+                                                      {"--scheduler", "cosine"},
+                                                      {"--scheduler", "constant"}};
+  std::vector<std::string> seen;
+  for (const auto& way : ways) {
+    const std::string w = weights("run" + std::to_string(seen.size()), way);
+    CHECK_MESSAGE(std::find(seen.begin(), seen.end(), w) == seen.end(), seen.size());
+    seen.push_back(w);
+    // Windows of two batches: after batches 2, 4 and 5.
+    CHECK(json_of(json)["optimizer_steps"] == (seen.size() == 2 ? 6 : 10));
+  }
+  CHECK(weights("cut", {"--accumulate", "2", "--max-steps", "4"}) != seen[1]);
+  CHECK(weights("cut", {"--accumulate", "2", "--resume", "last"}) == seen[1]);
+  // The records of both parts are in one file.
+  const std::string csv = read_file(dir / "cut/metrics.csv", 1 << 20);
+  CHECK(csv == read_file(dir / "run1/metrics.csv", 1 << 20));
+
+  weights("board", {"--logger", "csv,tensorboard"});
+  bool events = false;
+  for (const auto& file : fs::directory_iterator(dir / "board"))
+    events = events || file.path().filename().string().starts_with("events.out.tfevents");
+  CHECK(events);
+  CHECK(fs::exists(dir / "board/metrics.csv"));
+  const Ended timed = run(dir, {"--model", "mlp", "--epochs", "100000", "--limit-train-batches", "5", "--batch-size",
+                                "16", "--quiet", "--max-time", "00:00:00:01", "--json", json});
+  CHECK(timed.code == 0);
+  CHECK(json_of(json)["status"] == "stopped");
+}
+
 TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
@@ -108,6 +204,13 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"--batch-size", "0"}, "--batch-size");
   refused({"--device", "tpu"}, "--device");
   refused({"surplus"}, "surplus");
+  refused({"--clip-algorithm", "value"}, "--clip");
+  refused({"--clip", "1", "--clip-algorithm", "sum"}, "value");
+  refused({"--optimizer", "adagrad"}, "adamw");
+  refused({"--max-time", "soon"}, "soon");
+  refused({"--logger", "csv,paper", "--out", dir / "x"}, "paper");
+  refused({"--logger", "tensorboard"}, "--out");
+  refused({"--check-val-every-n-epoch", "0"}, "--check-val-every-n-epoch");
   refused({"--resume", "last"}, "--out");
   refused({"--limit-train-batches", "lots"}, "lots");
   refused({"--limit-train-batches", "99999999999999999999"}, "--limit-train-batches");
