@@ -117,7 +117,12 @@ class Backward {
     bool operator<(const Ready& o) const { return seq < o.seq; }
   };
 
-  [[nodiscard]] bool visits(const Edge& e) const { return e.node && e.node->seq() >= floor_; }
+  // A leaf that was switched off after the forward pass receives nothing.
+  [[nodiscard]] bool visits(const Edge& e) const { return e.node && e.node->seq() >= floor_ && e.node->wants_grad(); }
+  // Where an edge leads; kEmpty: nowhere, also when a hook has switched a leaf on since.
+  [[nodiscard]] std::uint32_t find(const Edge& e) const {
+    return visits(e) ? table_.find(e.node.get()) : VisitTable::kEmpty;
+  }
 
   void discover(std::span<const Edge> roots) {
     std::vector<std::uint32_t> stack;
@@ -154,7 +159,8 @@ class Backward {
     for (const Ready& r : order) {
       Visit& v = table_.visits[r.visit];
       for (const Edge& e : v.node->edges()) {
-        if (visits(e) && table_.visits[table_.find(e.node.get())].needed) v.needed = true;
+        const std::uint32_t to = find(e);
+        if (to != VisitTable::kEmpty && table_.visits[to].needed) v.needed = true;
       }
     }
   }
@@ -181,7 +187,8 @@ class Backward {
     const std::span<Edge> edges = node->edges();
     NeedMask need;
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (visits(edges[i]) && (accumulate_ || table_.visits[table_.find(edges[i].node.get())].needed)) need.set(i);
+      const std::uint32_t to = find(edges[i]);
+      if (to != VisitTable::kEmpty && (accumulate_ || table_.visits[to].needed)) need.set(i);
     }
     Tensor few[4];
     Tensors many;
@@ -197,8 +204,8 @@ class Backward {
       if (!retain_) node->free_saved();
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (!visits(edges[i])) continue;
-      const std::uint32_t to = table_.find(edges[i].node.get());
+      const std::uint32_t to = find(edges[i]);
+      if (to == VisitTable::kEmpty) continue;
       Visit& next = table_.visits[to];
       if (out[i].defined() && need[i]) deliver(next.slot(edges[i].slot), std::move(out[i]));
       if (--next.waiting == 0) push(to);

@@ -23,7 +23,10 @@ struct Gan : TrainModuleOf<Gan> {
 
   std::vector<ParamRef> parts(nn::Linear& a, nn::Linear& b) {
     std::vector<ParamRef> all = a.parameters();
-    for (ParamRef& p : b.parameters()) all.push_back(std::move(p));
+    for (ParamRef& p : b.parameters()) {
+      p.name = "second." + p.name;  // names are a layer's own, an optimizer wants each once
+      all.push_back(std::move(p));
+    }
     return all;
   }
   [[nodiscard]] bool automatic_optimization() const override { return false; }
@@ -38,7 +41,7 @@ struct Gan : TrainModuleOf<Gan> {
     OptimizerHandle &g = optimizers()[0], &d = optimizers()[1];
     {
       const ToggledModel toggled = d.toggle_model(closes ? SyncGrad::yes : SyncGrad::no);
-      manual_backward(mean(square(judge(b[0]) - 1)) + mean(square(judge(made))));
+      manual_backward(mean(square(judge(b[0]) - 1)) + mean(square(judge(made.detach()))));
       if (while_d_toggled) while_d_toggled(d);
       if (closes) d.step(), d.zero_grad();
     }
@@ -54,8 +57,8 @@ struct Gan : TrainModuleOf<Gan> {
   [[nodiscard]] std::vector<int> flags() const {
     std::vector<int> all;
     for (const nn::Linear* l : {&g1, &g2, &d1, &d2}) {
-      all.push_back(l->weight->requires_grad());
-      all.push_back(l->bias->requires_grad());
+      all.push_back(l->weight.requires_grad());
+      all.push_back(l->bias.requires_grad());
     }
     return all;
   }
@@ -97,17 +100,38 @@ TEST_CASE("while the discriminator is toggled no parameter of the generator gets
     ++looked;
     CHECK(run.gan.flags() == std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1});
     for (const nn::Linear* l : {&run.gan.g1, &run.gan.g2}) {
-      CHECK_FALSE(l->weight->grad().defined());
-      CHECK_FALSE(l->bias->grad().defined());
+      CHECK_FALSE(l->weight.grad().defined());
+      CHECK_FALSE(l->bias.grad().defined());
     }
     for (const nn::Linear* l : {&run.gan.d1, &run.gan.d2}) {
-      CHECK(l->weight->grad().defined());
-      CHECK(l->bias->grad().defined());
+      CHECK(l->weight.grad().defined());
+      CHECK(l->bias.grad().defined());
     }
   };
   run.fit();
   CHECK(looked == 5);
   CHECK(run.gan.flags() == kAll);
+}
+
+TEST_CASE(
+    "a leaf that is switched off when backward reaches it receives nothing, though its graph was recorded with it on") {
+  Generator gen(3);
+  Gan gan({.gen = gen, .device = Device::cpu()});
+  const Tensor x = randn({4, 2}, gen, Device::cpu()), y = gan.judge(gan.g2(tanh(gan.g1(x))));
+  for (const nn::Linear* l : {&gan.g1, &gan.g2}) {
+    for (Tensor p : {Tensor(l->weight), Tensor(l->bias)}) p.requires_grad_(false);
+  }
+  backward(sum(y), {.retain_graph = true});
+  CHECK_FALSE(gan.g1.weight.grad().defined());
+  CHECK_FALSE(gan.g2.bias.grad().defined());
+  CHECK(gan.d1.weight.grad().defined());
+  // Back on before backward: it receives again.
+  for (Tensor p : {Tensor(gan.g1.weight), Tensor(gan.g2.bias)}) p.requires_grad_(true);
+  backward(sum(y));
+  CHECK(gan.g1.weight.grad().defined());
+  CHECK(gan.g2.bias.grad().defined());
+  CHECK_FALSE(gan.g1.bias.grad().defined());
+  CHECK_FALSE(gan.g2.weight.grad().defined());
 }
 
 TEST_CASE("an exception while a model is toggled leaves all flags as they were, and the next run can toggle") {
@@ -124,7 +148,7 @@ TEST_CASE("a layer that the user froze is frozen before, in and after a toggle")
   for (const ParamRef& p : run.gan.g1.parameters()) p.value->requires_grad_(false);
   std::vector<int> frozen = kAll;
   frozen[0] = frozen[1] = 0;
-  const std::vector<float> before = run.gan.g1.weight->to_vector<float>();
+  const std::vector<float> before = run.gan.g1.weight.to_vector<float>();
   int looked = 0;
   struct Look : Callback {
     std::function<void()> f;
@@ -145,7 +169,7 @@ TEST_CASE("a layer that the user froze is frozen before, in and after a toggle")
   trainer.fit(run.gan, {.train = run.data});
   CHECK(looked == 5);
   CHECK(run.gan.flags() == frozen);
-  CHECK(run.gan.g1.weight->to_vector<float>() == before);
+  CHECK(run.gan.g1.weight.to_vector<float>() == before);
 }
 
 TEST_CASE("a toggle inside of a toggle is a StateError that names both optimizers") {
@@ -167,13 +191,14 @@ TEST_CASE("a parameter of two optimizers goes with the active one, and one of no
     OptimizerConfig configure_optimizers() override {
       const auto sgd = [](std::vector<ParamRef> x, std::vector<ParamRef> y) {
         x.push_back(y[0]);
+        x.back().name = "both." + y[0].name;
         return std::make_shared<optim::SGD>(x, optim::SGDOptions{.lr = 0.1});
       };
       return {.optimizers = {sgd(a.parameters(), both.parameters()), sgd(b.parameters(), both.parameters())}};
     }
     [[nodiscard]] std::vector<int> flags() const {
-      return {a.weight->requires_grad(), both.weight->requires_grad(), none.weight->requires_grad(),
-              b.weight->requires_grad()};
+      return {a.weight.requires_grad(), both.weight.requires_grad(), none.weight.requires_grad(),
+              b.weight.requires_grad()};
     }
     StepOutput training_step(const Batch& batch, std::int64_t) override {
       const Tensor y = sum(none(b(both(a(batch[0])))));
@@ -201,7 +226,7 @@ TEST_CASE("a parameter of two optimizers goes with the active one, and one of no
   CHECK(net.in_second == std::vector<int>{0, 1, 1, 1});
   CHECK(net.flags() == std::vector<int>{1, 1, 1, 1});
   // Flags that are back before backward: all received.
-  CHECK(net.a.weight->grad().defined());
+  CHECK(net.a.weight.grad().defined());
 }
 
 TEST_CASE("with one optimizer a toggle changes nothing, also inside of another") {
@@ -216,7 +241,7 @@ TEST_CASE("with one optimizer a toggle changes nothing, also inside of another")
     }
     StepOutput training_step(const Batch&, std::int64_t) override {
       const ToggledModel a = optimizers()[0].toggle_model(), b = optimizers()[0].toggle_model();
-      on = on && used.weight->requires_grad() && other.weight->requires_grad();
+      on = on && used.weight.requires_grad() && other.weight.requires_grad();
       return {};
     }
   };
