@@ -133,7 +133,7 @@ struct Gan final : TrainModuleOf<Gan> {
     const std::string out = examples::out_folder(settings);
     if (out.empty()) return;
     const NoGrad off;
-    const bool training = generator->training();
+    const bool training = generator->is_training();
     generator->eval();
     const Tensor pictures = (*generator)(sample_codes).to(DType::f32).to(Device::cpu());
     generator->train(training);

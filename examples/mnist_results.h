@@ -1,6 +1,7 @@
 // What mnist shows of a trained classifier: the confusion of digits, and the pictures that it got wrong.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>

@@ -1,6 +1,8 @@
 // What programs that train have in common: flags and what they mean for a trainer, the run itself, its results.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
