@@ -36,7 +36,7 @@ inline void add_training_flags(Flags& flags, TrainingSettings& s) {
   flags.add("--lr", s.lr)->check(above(0));
   flags.add("--seed", s.seed);
   flags.add("--accumulate", s.accumulate)->check(at_least(1));
-  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1);
+  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // of the flag alone
   flags.add("--device", s.device);
   flags.add("--precision", s.precision);
   flags.add("--threads", s.threads)->check(at_least(0));
@@ -48,9 +48,8 @@ inline void add_training_flags(Flags& flags, TrainingSettings& s) {
   flags.add_switch("--quiet", s.quiet);
 }
 
-// Batches of a dev run; 0: none. The flag alone is 1.
+// Batches of a dev run; 0: none.
 inline int dev_run_batches(const TrainingSettings& s) {
-  if (s.fast_dev_run == "true") return 1;  // CLI11's value of an option without one
   int n = 0;
   const char* const end = s.fast_dev_run.data() + s.fast_dev_run.size();
   if (const auto [at, error] = std::from_chars(s.fast_dev_run.data(), end, n);
