@@ -120,6 +120,9 @@ void Trainer::Run::collect_callbacks() {
   verify_callbacks();
   if (options.enable_progress_bar.value_or(true) && count_of<ProgressBar>(callbacks) == 0)
     callbacks.push_back(std::make_shared<ProgressBar>());
+  if (options.enable_model_summary.value_or(options.enable_progress_bar.value_or(true)) &&
+      count_of<ModelSummary>(callbacks) == 0)
+    callbacks.push_back(std::make_shared<ModelSummary>());
   if (options.max_time) {
     if (count_of<Timer>(callbacks) > 0)
       warn("I-TRAIN-TIMER", WarningCategory::info,

@@ -315,6 +315,8 @@ CheckpointInfo read_checkpoint_info(const std::string& path) {
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const NoGrad off;
   const SyncGuard own = own_waits();
+  const PhaseScope phase(times, Phase::saving);
+  const ProfilerScope profiled(options.profiler.get(), "save_checkpoint");
   for (const auto& logger : loggers) logger->save();  // the file's run goes on behind the records that are on disk
   std::error_code error;
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {

@@ -24,23 +24,48 @@ namespace {
 struct Words {
   const char* call;
   const char* limit;
-  void (Hooks::*start)();
-  void (Hooks::*end)();
-  void (Hooks::*epoch_start)();
-  void (Hooks::*epoch_end)();
-  void (Hooks::*batch_start)(const StepInfo&);
-  void (Hooks::*batch_end)(const StepInfo&);
+  struct Hook {
+    const char* name;
+    void (Hooks::*function)();
+  } start, end, epoch_start, epoch_end;
+  struct BatchHook {
+    const char* name;
+    void (Hooks::*function)(const StepInfo&);
+  } batch_start, batch_end;
+  const char* step;
   Stage stage;
 };
 constexpr Words kWords[] = {
-    {"validate", "limit_val_batches", &Hooks::on_validation_start, &Hooks::on_validation_end,
-     &Hooks::on_validation_epoch_start, &Hooks::on_validation_epoch_end, &Hooks::on_validation_batch_start,
-     &Hooks::on_validation_batch_end, Stage::validate},
-    {"test", "limit_test_batches", &Hooks::on_test_start, &Hooks::on_test_end, &Hooks::on_test_epoch_start,
-     &Hooks::on_test_epoch_end, &Hooks::on_test_batch_start, &Hooks::on_test_batch_end, Stage::test},
-    {"predict", "limit_predict_batches", &Hooks::on_predict_start, &Hooks::on_predict_end,
-     &Hooks::on_predict_epoch_start, &Hooks::on_predict_epoch_end, &Hooks::on_predict_batch_start,
-     &Hooks::on_predict_batch_end, Stage::predict},
+    {"validate",
+     "limit_val_batches",
+     {"on_validation_start", &Hooks::on_validation_start},
+     {"on_validation_end", &Hooks::on_validation_end},
+     {"on_validation_epoch_start", &Hooks::on_validation_epoch_start},
+     {"on_validation_epoch_end", &Hooks::on_validation_epoch_end},
+     {"on_validation_batch_start", &Hooks::on_validation_batch_start},
+     {"on_validation_batch_end", &Hooks::on_validation_batch_end},
+     "validation_step",
+     Stage::validate},
+    {"test",
+     "limit_test_batches",
+     {"on_test_start", &Hooks::on_test_start},
+     {"on_test_end", &Hooks::on_test_end},
+     {"on_test_epoch_start", &Hooks::on_test_epoch_start},
+     {"on_test_epoch_end", &Hooks::on_test_epoch_end},
+     {"on_test_batch_start", &Hooks::on_test_batch_start},
+     {"on_test_batch_end", &Hooks::on_test_batch_end},
+     "test_step",
+     Stage::test},
+    {"predict",
+     "limit_predict_batches",
+     {"on_predict_start", &Hooks::on_predict_start},
+     {"on_predict_end", &Hooks::on_predict_end},
+     {"on_predict_epoch_start", &Hooks::on_predict_epoch_start},
+     {"on_predict_epoch_end", &Hooks::on_predict_epoch_end},
+     {"on_predict_batch_start", &Hooks::on_predict_batch_start},
+     {"on_predict_batch_end", &Hooks::on_predict_batch_end},
+     "predict_step",
+     Stage::predict},
 };
 const Words& words_of(Trainer::Run::Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
 
@@ -88,7 +113,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   std::optional<train::MemoryLimit> limit;
   if (options.memory_limit) limit.emplace(device_of(module.tree()), options.memory_limit);
   try {
-    call(&Hooks::setup, words.stage);
+    call("setup", &Hooks::setup, words.stage);
     if (instead) {
       instead();
       call_teardown(words.stage, /*quietly=*/false);
@@ -136,8 +161,8 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const Restore which(eval_loader, -1);
   eval_log.reset();
 
-  call(words.start);
-  call(words.epoch_start);
+  call(words.start.name, words.start.function);
+  call(words.epoch_start.name, words.epoch_start.function);
   for (std::size_t l = 0; l < loaders.size(); ++l) {
     data::DataLoader& loader = *loaders[l];
     eval_loader = static_cast<int>(l);
@@ -162,8 +187,9 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
                         .batch = &batch,
                         .loss = {},
                         .outputs = {}};
-      call(words.batch_start, at);
+      call(words.batch_start.name, words.batch_start.function, at);
       precision.run([&] {
+        const ProfilerScope profiled(options.profiler.get(), words.step);
         if (loop == Loop::validation)
           module.validation_step(batch, done, eval_loader);
         else if (loop == Loop::test)
@@ -171,14 +197,14 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
         else
           predictions->back().push_back(module.predict_step(batch, done, eval_loader).detach());
       });
-      call(words.batch_end, at);
+      call(words.batch_end.name, words.batch_end.function, at);
       check_interrupt();
       if (++done == count) break;
     }
   }
   eval_loader = -1;
   scope_batch_size = 1;
-  call(words.epoch_end);
+  call(words.epoch_end.name, words.epoch_end.function);
   std::vector<Metrics> result(std::max<std::size_t>(1, loaders.size()));
   if (loop != Loop::predict) {
     Metrics means, hidden;
@@ -195,7 +221,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, global_step - 1), std::move(means));
   }
   if (due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
-  call(words.end);
+  call(words.end.name, words.end.function);
   return result;
 }
 
@@ -215,6 +241,7 @@ void Trainer::Run::validate_in_fit() {
   validated_at = total_batches;
   const SyncGuard own = own_waits();
   const Restore running(validating, true);
+  const PhaseScope phase(times, Phase::validating);
   (void)evaluation(Loop::validation, *active, val_loaders);
   last_validation = train::steady_seconds();
 }

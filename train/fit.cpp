@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 #include "levin/autograd.h"
@@ -144,6 +145,14 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   if (!options.max_epochs && max_epochs() == 1000)
     warn("W-TRAIN-EPOCHS", WarningCategory::possible_user,
          "fit: neither max_epochs nor max_steps is set; training for 1000 epochs");
+  if (loggers.empty() && options.fast_dev_run == 0) {
+    for (const auto& c : callbacks) {
+      if (dynamic_cast<const LearningRateMonitor*>(c.get()))
+        fail<ConfigError>(
+            "fit: callbacks holds a LearningRateMonitor and the trainer has no logger for it; give .logger, or drop "
+            "it");
+    }
+  }
   overrides = has;
   manual = by_hand;
   if (!train.empty()) use_loaders(*train.all().front(), val.all());
@@ -174,16 +183,20 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
 
   try {
-    call(&Hooks::setup, Stage::fit);
+    call("setup", &Hooks::setup, Stage::fit);
     ask_for_loaders(train, val);
+    times.reset();
+    times.start();
     if (instead)
       instead();
     else
       run_fit(ckpt_path);
+    report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
   } catch (const std::exception& error) {
     call_exception(error);
+    report_times();
     finish_loggers(dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed");
     call_teardown(Stage::fit, /*quietly=*/true);
     throw;
@@ -221,7 +234,7 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
   if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
   start_loggers();
-  call(&Hooks::on_fit_start);
+  call("on_fit_start", &Hooks::on_fit_start);
   log_hparams();
   if (resumed_from.empty() && batches > 0) sanity_check();
   if (due == Due::epoch_end) finish_epoch();
@@ -233,16 +246,16 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
                " batches; few records or none are written in it");
     train_epochs();
   }
-  call(&Hooks::on_fit_end);
+  call("on_fit_end", &Hooks::on_fit_end);
 }
 
 void Trainer::Run::train_epochs() {
-  call(&Hooks::on_train_start);
+  call("on_train_start", &Hooks::on_train_start);
   while (!done()) {
     check_interrupt();
     train_epoch();
   }
-  call(&Hooks::on_train_end);
+  call("on_train_end", &Hooks::on_train_end);
 }
 
 // A few batches of validation, so that its errors show before an epoch was trained. It leaves no trace: no metric, no count, no
@@ -262,16 +275,16 @@ void Trainer::Run::sanity_check() {
     sanity = false;
   };
   const Scope checking([&] { sanity = true; }, leave);
-  call(&Hooks::on_sanity_check_start);
+  call("on_sanity_check_start", &Hooks::on_sanity_check_start);
   (void)evaluation(Loop::validation, *active, val_loaders);
-  call(&Hooks::on_sanity_check_end);
+  call("on_sanity_check_end", &Hooks::on_sanity_check_end);
 }
 
 // From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
 void Trainer::Run::train_epoch() {
   bool skipped = false;
   scope = train::LogScope::train_epoch;
-  call(&Hooks::on_train_epoch_start);
+  call("on_train_epoch_start", &Hooks::on_train_epoch_start);
   if (due != Due::nothing) finish_batch();
   const auto ends = [&] {
     return batches_done >= batches || max_steps_reached() || (!window_is_open() && stop_granted());
@@ -279,11 +292,13 @@ void Trainer::Run::train_epoch() {
   if (!ends()) {
     position.epoch = epoch;
     train_loader->load_state(position);
+    times.enter(Phase::data);
     for (const Batch& loaded : *train_loader) {
       scope = train::LogScope::train_batch;
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
       const Batch batch = capture ? capture->admit(to_device(loaded)) : to_device(loaded);
+      times.enter(Phase::hooks);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
         if (window_is_open()) optimizer().zero_grad();
@@ -292,7 +307,9 @@ void Trainer::Run::train_epoch() {
       train_batch(batch);
       if (ends()) break;
       check_interrupt();
+      times.enter(Phase::data);
     }
+    times.enter(Phase::unexplained);
   }
   const bool whole = batches_done == batches, granted = stop_granted();
   // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
@@ -334,7 +351,9 @@ void Trainer::Run::train_batch(const Batch& batch) {
   train::StepResult result = step(step_info);
   step_info.loss = std::move(result.loss);
   step_info.outputs = std::move(result.outputs);
+  times.enter(Phase::hooks);
   if (closes && !manual) ++global_step;
+  if (closes) times.count_step();
   ++batches_done;
   position.hand_out(batch.position);
   ++total_batches;
@@ -343,7 +362,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
   due = Due::record;
-  call(&Hooks::on_train_batch_end, step_info);
+  call("on_train_batch_end", &Hooks::on_train_batch_end, step_info);
   finish_batch();
 }
 
@@ -385,6 +404,7 @@ void Trainer::Run::forward_epoch() {
 void Trainer::Run::record_step() {
   if (window_is_open()) return;
   const SyncGuard own = own_waits();
+  const PhaseScope phase(times, Phase::logging);
   const std::int64_t steps = manual ? total_batches : global_step;
   const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
   if (!asked) return;
@@ -395,6 +415,14 @@ void Trainer::Run::emit(std::int64_t step, Metrics values) {
   if (trial) return;
   history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
   for (const auto& logger : loggers) logger->log_metrics(history.back());
+}
+
+// Told at the end of a run, also of one that was ended.
+void Trainer::Run::report_times() {
+  times.stop();
+  time_report = times.report(device);
+  if (options.profiler) options.profiler->finish();
+  if (options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
 }
 
 void Trainer::Run::choose_loggers() {

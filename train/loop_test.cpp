@@ -638,3 +638,68 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
   trainer.fit(module, {.train = data});
   CHECK(kept->calls[2] == "start 6");
 }
+
+TEST_CASE("the step-time report adds up to the run, and a profiler is told of hooks and steps") {
+  struct Counts : Profiler {
+    std::vector<std::string> open, all;
+    bool finished = false;
+    void start(std::string_view action) override {
+      open.emplace_back(action);
+      all.emplace_back(action);
+    }
+    void stop(std::string_view action) override {
+      CHECK(open.back() == action);
+      open.pop_back();
+    }
+    void finish() override { finished = true; }
+  };
+  const auto counts = std::make_shared<Counts>();
+  Probe module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(4), val = ramp(2);
+  TrainerOptions options = epochs(1);
+  options.profiler = counts;
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data, .val = val});
+  const auto times = [&](const char* action) { return std::count(counts->all.begin(), counts->all.end(), action); };
+  CHECK(counts->finished);
+  CHECK(counts->open.empty());
+  CHECK(times("training_step") == 4);
+  CHECK(times("backward") == 4);
+  CHECK(times("optimizer_step") == 4);
+  CHECK(times("batch_to_device") == 4);
+  CHECK(times("validation_step") == 2);
+  CHECK(times("on_train_batch_end") == 4);
+  CHECK(times("on_fit_end") == 1);
+
+  const StepTimes& t = trainer.step_times();
+  CHECK(t.steps() == 4);
+  std::int64_t sum = 0;
+  for (std::size_t p = 0; p < kPhases; ++p) sum += t.nanoseconds(static_cast<Phase>(p));
+  CHECK(sum == t.total_nanoseconds());
+  for (const Phase p :
+       {Phase::data, Phase::forward, Phase::backward, Phase::optimizer, Phase::hooks, Phase::validating})
+    CHECK(t.nanoseconds(p) > 0);
+  CHECK(contains(trainer.step_time_report(), "forward"));
+}
+
+TEST_CASE("barebones switches everything beside training off, and refuses what is switched on beside it") {
+  TrainerOptions options;
+  options.max_epochs = 1;
+  options.barebones = true;
+  const Ran ran = run(options, 3, 2);
+  CHECK(ran.steps == 3);
+  CHECK(ran.history.empty());
+  CHECK(ran.module->validated_after == Numbers{3});
+  CHECK(ran.module->validation_batches == 2);  // no sanity check
+  options.enable_checkpointing = true;
+  CHECK(contains(refused(options), "barebones is on and enable_checkpointing is set"));
+  options.enable_checkpointing = std::nullopt;
+  options.detect_anomaly = true;
+  CHECK(contains(refused(options), "barebones is on and detect_anomaly is set"));
+}
+
+TEST_CASE("a LearningRateMonitor without a logger is refused") {
+  TrainerOptions options = epochs(1);
+  options.callbacks = {std::make_shared<LearningRateMonitor>()};
+  CHECK(contains(refused(options), "LearningRateMonitor"));
+}

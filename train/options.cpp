@@ -122,6 +122,26 @@ void Trainer::Run::check_options() const {
 // overfit_batches comes second, so that it wins where both speak.
 void Trainer::Run::apply_shortcuts() {
   TrainerOptions& o = options;
+  if (o.barebones) {
+    const auto refuse = [](const char* option) {
+      fail<ConfigError>("Trainer: barebones is on and ", option, " is set; drop one of them");
+    };
+    if (o.enable_checkpointing.value_or(false)) refuse("enable_checkpointing");
+    if (o.enable_progress_bar.value_or(false)) refuse("enable_progress_bar");
+    if (o.enable_model_summary.value_or(false)) refuse("enable_model_summary");
+    if (!o.logger.loggers().empty()) refuse("logger");
+    if (o.num_sanity_val_steps.value_or(0) != 0) refuse("num_sanity_val_steps");
+    if (o.fast_dev_run > 0) refuse("fast_dev_run");
+    if (o.detect_anomaly) refuse("detect_anomaly");
+    if (o.profiler) refuse("profiler");
+    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = false;
+    o.logger = false;
+    o.num_sanity_val_steps = 0;
+    o.log_every_n_steps = 0;
+    warn("I-TRAIN-BAREBONES", WarningCategory::info,
+         "Trainer: barebones switches off checkpoints, loggers, the progress bar, the summary, the sanity check and "
+         "log()");
+  }
   if (o.fast_dev_run > 0) {
     const Portion n(o.fast_dev_run);
     o.limit_train_batches = o.limit_val_batches = o.limit_test_batches = o.limit_predict_batches = n;

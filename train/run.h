@@ -52,6 +52,7 @@ struct Trainer::Run {
   void start_loggers();
   void log_hparams();
   void finish_loggers(std::string_view status);
+  void report_times();
 
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
@@ -70,6 +71,7 @@ struct Trainer::Run {
   train::StepResult step_now(const StepInfo& info);  // op by op
   train::StepResult automatic_step(const StepInfo& info);
   train::StepResult manual_step(const StepInfo& info);
+  [[nodiscard]] StepOutput training_step(const StepInfo& info);
   [[nodiscard]] Batch to_device(const Batch& batch);  // as the step reads it: device and dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
   void advance_plateaus(SchedulerConfig::Interval interval);
@@ -93,7 +95,8 @@ struct Trainer::Run {
 
   // ---- Hooks (callback.cpp): the one place that knows their order
   template <class... P, class... A>
-  void call(void (Hooks::*hook)(P...), A&&... args) {
+  void call(const char* name, void (Hooks::*hook)(P...), A&&... args) {
+    const ProfilerScope profiled(options.profiler.get(), name);
     for (const auto& c : callbacks) (c.get()->*hook)(args...);
     if (active) (active->*hook)(args...);
   }
@@ -197,6 +200,8 @@ struct Trainer::Run {
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
   std::vector<std::shared_ptr<Logger>> loggers;
+  StepTimes times;
+  std::string time_report;
   SyncLedger syncs;
   SyncCheck sync_check = SyncCheck::count;  // of training batches
 

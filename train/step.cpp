@@ -27,12 +27,14 @@ Batch train::move_batch(Batch batch, Device device) {
 }
 
 Batch Trainer::Run::to_device(const Batch& batch) {
+  const ProfilerScope profiled(options.profiler.get(), "batch_to_device");
   Batch moved = active->transfer_batch_to_device(active->on_before_batch_transfer(batch), device);
   return active->on_after_batch_transfer(precision.inputs(std::move(moved), device));
 }
 
 train::StepResult Trainer::Run::step(const StepInfo& info) {
   const Restore inside(in_training_step, true);
+  times.enter(Phase::forward);
   return capture ? capture->step(*this, info) : step_now(info);
 }
 
@@ -51,7 +53,8 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
   bool ran = false;
   const Function<Tensor()> closure = [&] {
     ran = true;
-    const StepOutput output = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
+    times.enter(Phase::forward);
+    const StepOutput output = training_step(info);
     if (output.loss().defined() && output.loss().numel() != 1)
       fail<ShapeError>("fit: the training step returned ", text(output.loss()), ", expected the loss as one element");
     const Tensor loss =
@@ -67,19 +70,25 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
       return Tensor();
     }
     const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
+    times.enter(Phase::backward);
     call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
-    backward(scaled);
+    {
+      const ProfilerScope profiled(options.profiler.get(), "backward");
+      backward(scaled);
+    }
     call_in_step("on_after_backward", &Hooks::on_after_backward);
     result.loss = loss.detach();
     for (const auto& [name, t] : output.outputs()) {
       if (name != "loss") result.outputs.emplace_back(name, t.detach());
     }
+    times.enter(Phase::optimizer);
     return loss;
   };
   if (!closes) {
     (void)closure();
     return result;
   }
+  const ProfilerScope profiled(options.profiler.get(), "optimizer_step");
   active->optimizer_step(info.epoch, info.batch_idx, handles.front(), closure);
   if (!ran)
     fail<StateError>(
@@ -88,8 +97,13 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
   return result;
 }
 
+StepOutput Trainer::Run::training_step(const StepInfo& info) {
+  const ProfilerScope profiled(options.profiler.get(), "training_step");
+  return precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
+}
+
 train::StepResult Trainer::Run::manual_step(const StepInfo& info) {
-  const StepOutput output = precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
+  const StepOutput output = training_step(info);
   train::StepResult result;
   if (output.loss().defined()) result.loss = output.loss().detach();
   for (const auto& [name, t] : output.outputs()) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include "levin/train/trainer.h"
+
 namespace levin {
 namespace {
 

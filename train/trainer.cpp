@@ -156,6 +156,8 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
   if (__builtin_mul_overflow(epochs, an_epoch, &all)) all = std::numeric_limits<std::int64_t>::max();
   return steps < 0 ? all : std::min(all, steps);
 }
+const std::string& Trainer::step_time_report() const { return run_->time_report; }
+const StepTimes& Trainer::step_times() const { return run_->times; }
 const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
 void Trainer::request_stop() { run_->stop = true; }
 bool Trainer::stop_requested() const { return run_->stop; }
@@ -172,6 +174,7 @@ void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& 
                      "\" is logged outside of batches and epochs; call it in a step or in their hooks");
   const std::int64_t size = run_->scope == train::LogScope::train_epoch ? 1 : run_->scope_batch_size;
   if (run_->scope != train::LogScope::eval) return run_->train_log.log(name, value, options, run_->scope, size);
+  if (run_->options.barebones) return;
   if (options.add_dataloader_idx && name.find("/dataloader_idx_") != std::string_view::npos)
     fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
   const bool several = run_->eval_loaders > 1 && run_->eval_loader >= 0 && options.add_dataloader_idx;

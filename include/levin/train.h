@@ -8,15 +8,20 @@
 // The other door takes a TrainModule, which says the step, the optimizer and what happens around them itself.
 #pragma once
 
+#include "levin/train/averaging.h"
 #include "levin/train/callbacks.h"
 #include "levin/train/early_stopping.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
+#include "levin/train/loggers.h"
+#include "levin/train/lr_monitor.h"
 #include "levin/train/metrics.h"
 #include "levin/train/model_checkpoint.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
 #include "levin/train/plot.h"
+#include "levin/train/profiler.h"
+#include "levin/train/summary.h"
 #include "levin/train/trainer.h"
 #include "levin/train/tuner.h"
 #include "levin/warning.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "levin/train/trainer.h"
+
 namespace levin {
 namespace {
 

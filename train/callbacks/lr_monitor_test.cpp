@@ -18,6 +18,10 @@ Names names_of(const Metrics& metrics) {
   return out;
 }
 
+struct Silent : Logger {
+  void log_metrics(const LogRecord&) override {}
+};
+
 // The values of `name` in the records of 3 epochs of 10 steps with StepLR, a record every 4 steps.
 std::vector<std::pair<std::int64_t, double>> logged(LearningRateMonitorOptions options, const std::string& name,
                                                     SchedulerConfig::Interval interval) {
@@ -26,6 +30,7 @@ std::vector<std::pair<std::int64_t, double>> logged(LearningRateMonitorOptions o
   TrainerOptions trainer_options = silent();
   trainer_options.max_epochs = 3;
   trainer_options.log_every_n_steps = 4;
+  trainer_options.logger = std::make_shared<Silent>();
   trainer_options.callbacks = {std::make_shared<LearningRateMonitor>(options)};
   Trainer trainer(std::move(trainer_options));
   data::DataLoader train = loader();

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "levin/optim.h"
-#include "levin/train.h"
+#include "levin/train/hooks.h"
 #include "levin/train/metrics.h"
 
 namespace levin {

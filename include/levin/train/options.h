@@ -14,6 +14,7 @@
 #include "levin/optim.h"
 #include "levin/train/hooks.h"
 #include "levin/train/loggers.h"
+#include "levin/train/profiler.h"
 
 namespace levin {
 
@@ -123,8 +124,11 @@ struct TrainerOptions {
   std::int64_t log_every_n_steps = 50;        // 0: never
   std::int64_t accumulate_grad_batches = 1;   // batches an optimizer step; the loss of each is divided by it
   std::optional<double> gradient_clip_val{};  // unset or 0: off
-  std::optional<ClipAlgorithm> gradient_clip_algorithm{};             // default: norm
-  std::optional<bool> enable_checkpointing{}, enable_progress_bar{};  // default: true
+  std::optional<ClipAlgorithm> gradient_clip_algorithm{};                                     // default: norm
+  std::optional<bool> enable_checkpointing{}, enable_progress_bar{}, enable_model_summary{};  // default: true
+  // Nothing but training: no checkpoints, logger, progress bar, summary, sanity check, dev run, anomaly mode or profiler, and log() keeps
+  // nothing. One of them switched on beside it is a ConfigError.
+  bool barebones = false;
   bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
   // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
   // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
@@ -133,6 +137,8 @@ struct TrainerOptions {
   std::string amp_level{};                                // the same by Apex' names: O0, O1, O2, O3
   std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
   OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
+  // Told of every hook, step and transfer; a SimpleProfiler or a TraceProfiler, one's own, or none.
+  std::shared_ptr<Profiler> profiler{};
   Capture capture = Capture::off;
   // Host waits for a device (item(), copies to the host, ...) that a training batch may make; the next one is a StateError. Unset:
   // they are counted, see Trainer::sync_report. The trainer's own, for records, the progress bar, checkpoints and validation,

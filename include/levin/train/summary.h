@@ -5,7 +5,7 @@
 #include <string>
 
 #include "levin/nn/module.h"
-#include "levin/train.h"
+#include "levin/train/hooks.h"
 
 namespace levin {
 

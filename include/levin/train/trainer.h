@@ -158,6 +158,10 @@ class LEVIN_API Trainer {
   };
   [[nodiscard]] CaptureReport capture_report() const;
 
+  // Where the time of the last fit went, in words: waiting for data, forward, backward and so on, with shares of the whole, and what
+  // to try first. Printed at the end of a fit with the progress bar.
+  [[nodiscard]] const std::string& step_time_report() const;
+  [[nodiscard]] const StepTimes& step_times() const;
   // Every host wait of the running or last fit, by place.
   [[nodiscard]] const SyncLedger& sync_report() const;
 
