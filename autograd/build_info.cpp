@@ -36,7 +36,7 @@ constexpr const char* kLaunchesOn =
 #elif defined(LEVIN_SIMT)
     "simt";
 #else
-    "none";
+            "none";
 #endif
 
 }  // namespace

@@ -50,18 +50,15 @@ struct Face {
   Layer layer;
 };
 constexpr Face kFaces[] = {
-    {"export", Layer::tensor},     {"error", Layer::tensor},
-    {"dtype", Layer::tensor},      {"device", Layer::tensor},
-    {"shape", Layer::tensor},      {"tensor", Layer::tensor},
-    {"generator", Layer::tensor},  {"memory", Layer::tensor},
-    {"function", Layer::tensor},   {"stream", Layer::tensor},
-    {"op_info", Layer::tensor},    {"serialize", Layer::tensor},
-    {"warning", Layer::tensor},    {"sync", Layer::tensor},
-    {"comm", Layer::comm},         {"extend", Layer::autograd},
-    {"autograd", Layer::autograd}, {"ops", Layer::autograd},
+    {"export", Layer::tensor},       {"error", Layer::tensor},      {"dtype", Layer::tensor},
+    {"device", Layer::tensor},       {"shape", Layer::tensor},      {"tensor", Layer::tensor},
+    {"generator", Layer::tensor},    {"memory", Layer::tensor},     {"function", Layer::tensor},
+    {"stream", Layer::tensor},       {"op_info", Layer::tensor},    {"serialize", Layer::tensor},
+    {"warning", Layer::tensor},      {"sync", Layer::tensor},       {"comm", Layer::comm},
+    {"extend", Layer::autograd},     {"autograd", Layer::autograd}, {"ops", Layer::autograd},
     {"build_info", Layer::autograd}, {"sparse", Layer::autograd},   {"nn", Layer::nn},
-    {"optim", Layer::optim},       {"data", Layer::data},
-    {"train", Layer::train},       {"levin", Layer::programs},
+    {"optim", Layer::optim},         {"data", Layer::data},         {"train", Layer::train},
+    {"levin", Layer::programs},
 };
 
 // What a public header may include of the standard library: all of it cheap to parse (no <functional>, <iostream>,

@@ -23,7 +23,7 @@ struct CheckpointInfo {
   // lists are as JSON has them.
   Metadata state{};
   NamedTensors weights{};
-  NamedTensors rest{};  // of optimizer, schedules, callbacks: below "levin."
+  NamedTensors rest{};           // of optimizer, schedules, callbacks: below "levin."
   std::vector<Damage> damage{};  // empty: every hash is right
 };
 // Reads the whole file, on cpu. Throws FileError, FormatError for what is no safetensors file or is cut.
