@@ -30,7 +30,7 @@
 // Where there are higher levels, base runs on none but the oldest machines: there it is built small.
 #if LEVIN_X86_LEVELS
 #pragma GCC push_options
-#pragma GCC optimize("O2")
+#pragma GCC optimize("Os")
 #endif
 #define LEVIN_LEVEL base
 #define LEVIN_VECTOR_BYTES 16
