@@ -14,9 +14,10 @@ namespace {
 
 struct Settings : examples::TrainingSettings {
   std::string model = "cnn", capture = "auto", optimizer = "adamw", scheduler = "onecycle", clip_algorithm = "norm",
-              limit_val_batches, val_check_interval, overfit_batches;
-  std::int64_t check_val_every_n_epoch = 1;
-  double clip = 0;
+              limit_val_batches, val_check_interval, overfit_batches, early_stop, find_batch_size, profile;
+  std::int64_t check_val_every_n_epoch = 1, swa = 0, memory_limit = 0;
+  double clip = 0, ema = 0;
+  bool find_lr = false;
   bool validates = false;  // a flag asked for it
 };
 
@@ -24,9 +25,20 @@ struct Settings : examples::TrainingSettings {
 
 struct Classifier : TrainModule {
   Classifier(const Settings& s, const Generator& gen, Device device)
-      : TrainModule({.gen = gen.fork("model"), .device = device}), settings(s) {}
-  const Settings settings;
+      : TrainModule({.gen = gen.fork("model"), .device = device}), settings(s) {
+    tunable("lr", &settings.lr);
+    tunable("batch_size", &settings.batch_size);
+  }
+  Settings settings;         // what --find-lr and --find-batch-size set, too
   std::int64_t batches = 0;  // in an epoch; set before a run
+  // For --find-batch-size: loaders of batches of settings.batch_size. Validation is tried as well, where the run will have it.
+  Function<std::unique_ptr<data::DataLoader>(const Settings&, data::Split)> loader_of;
+  std::unique_ptr<data::DataLoader> train_loader() override {
+    return loader_of ? loader_of(settings, data::Split::train) : nullptr;
+  }
+  std::unique_ptr<data::DataLoader> val_loader() override {
+    return loader_of ? loader_of(settings, data::Split::test) : nullptr;
+  }
 
   virtual Tensor operator()(const Tensor& images) const = 0;
 
@@ -120,6 +132,13 @@ Settings parse(int argc, char** argv) {
   flags.add("--clip", s.clip)->check(examples::at_least(0));
   const CLI::Option* algorithm =
       flags.add("--clip-algorithm", s.clip_algorithm)->check(CLI::IsMember({"norm", "value"}));
+  flags.add("--ema", s.ema)->check(CLI::Range(0.0, 1.0));
+  flags.add("--swa", s.swa)->check(examples::at_least(1));
+  flags.add_switch("--find-lr", s.find_lr);
+  flags.add("--find-batch-size", s.find_batch_size)->check(CLI::IsMember({"power", "binsearch"}));
+  flags.add("--memory-limit", s.memory_limit)->check(examples::at_least(1));
+  flags.add("--profile", s.profile)->check(CLI::IsMember({"simple", "trace"}));
+  flags.add("--early-stop", s.early_stop)->check(CLI::IsMember({"val_loss", "val_accuracy", "train_loss"}));
   const CLI::Option* asks[] = {
       flags.add("--limit-val-batches", s.limit_val_batches), flags.add("--val-check-interval", s.val_check_interval),
       flags.add("--check-val-every-n-epoch", s.check_val_every_n_epoch)->check(examples::at_least(1)),
@@ -127,7 +146,11 @@ Settings parse(int argc, char** argv) {
   flags.parse(argc, argv);
   examples::check_training_flags(flags, s);
   if (algorithm->count() > 0 && s.clip == 0) flags.refuse("--clip-algorithm needs --clip");
-  s.validates = examples::dev_run_batches(s) > 0 ||
+  if (s.ema > 0 && s.swa > 0) flags.refuse("--ema and --swa are two averages of the same weights; give one of them");
+  if (!s.resume.empty() && (s.find_lr || !s.find_batch_size.empty()))
+    flags.refuse("--resume goes on with what was found before; drop --find-lr and --find-batch-size");
+  if (s.profile == "trace" && s.out.empty()) flags.refuse("--profile trace needs --out for its file");
+  s.validates = examples::dev_run_batches(s) > 0 || s.early_stop.starts_with("val_") ||
                 std::any_of(std::begin(asks), std::end(asks), [](const CLI::Option* o) { return o->count() > 0; });
   return s;
 }
@@ -148,6 +171,21 @@ TrainerOptions trainer_options(const Settings& s, Device device) {
       options.val_check_interval = examples::portion("--val-check-interval", s.val_check_interval);
   }
   options.check_val_every_n_epoch = s.check_val_every_n_epoch;
+  if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
+  if (!s.early_stop.empty())
+    options.callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+        .monitor = s.early_stop, .mode = s.early_stop == "val_accuracy" ? Mode::max : Mode::min, .verbose = !s.quiet}));
+  if (s.ema > 0)
+    options.callbacks.push_back(std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = s.ema}));
+  if (s.swa > 0)
+    options.callbacks.push_back(std::make_shared<StochasticWeightAveraging>(
+        StochasticWeightAveragingOptions{.swa_lrs = {s.lr / 10}, .swa_epoch_start = s.swa}));
+  const std::string out = examples::out_folder(s);
+  if (s.profile == "simple")
+    options.profiler =
+        std::make_shared<SimpleProfiler>(SimpleProfilerOptions{.path = out.empty() ? "" : out + "/profile.txt"});
+  else if (s.profile == "trace" && !out.empty())
+    options.profiler = std::make_shared<TraceProfiler>(TraceProfilerOptions{.path = out + "/trace.json"});
   if (!s.overfit_batches.empty()) options.overfit_batches = examples::portion("--overfit-batches", s.overfit_batches);
   return options;
 }
@@ -239,6 +277,7 @@ void write_results(const Settings& s, Trainer& trainer, const Classifier& net, c
     examples::draw_losses(out + "/loss.svg", trainer.history(),
                           {{"train_loss_step", "step"}, {"train_loss_epoch", "epoch mean"}, {"val_loss", "validation"}},
                           {.title = "Training loss", .x_label = "optimizer steps", .y_label = "cross-entropy"});
+    write_file_atomically(out + "/report.txt", trainer.step_time_report());
     if (!outcome.interrupted) {
       save_safetensors(out + "/model.safetensors", net.state_dict());
       examples::draw_misclassified(out + "/misclassified.png", *digits.test, outcome.predictions);
@@ -251,7 +290,33 @@ void write_results(const Settings& s, Trainer& trainer, const Classifier& net, c
   result.write(s.json);
 }
 
-int run(const Settings& s) {
+// What --find-batch-size and --find-lr ask for, before the training and by trials of it.
+void search(Settings& s, Trainer& trainer, Classifier& net, const examples::Digits& digits, const Generator& gen) {
+  Tuner tuner(trainer);
+  const Device device = net.device();
+  if (!s.find_batch_size.empty()) {
+    net.loader_of = [&](const Settings& now, data::Split split) {
+      Loaders loaders = make_loaders(now, digits, gen, device);
+      return split == data::Split::train ? std::move(loaders.train) : std::move(loaders.val);
+    };
+    const auto found = tuner.scale_batch_size(net, {.mode = s.find_batch_size});
+    net.loader_of = {};
+    if (found) std::printf("batch size %lld\n", static_cast<long long>(*found));
+  }
+  if (s.find_lr) {
+    const Loaders loaders = make_loaders(net.settings, digits, gen, device);
+    net.batches = batches_of_epoch(s, *loaders.train);
+    const auto found = tuner.lr_find(
+        net, {.train = loaders.train.get(), .val = loaders.val.get(), .min_lr = 1e-6, .slope_axis = "log_lr"});
+    const std::string out = examples::out_folder(s);
+    if (found && !out.empty()) (void)found->plot({.suggest = true, .path = out + "/lr.svg"});
+    if (found) std::printf("learning rate %.3g\n", net.settings.lr);
+  }
+  s.lr = net.settings.lr;
+  s.batch_size = net.settings.batch_size;
+}
+
+int run(Settings s) {
   if (s.threads > 0) set_num_threads(s.threads);
   const Device device = examples::device(s.device);
   TrainerOptions how = trainer_options(s, device);
@@ -261,14 +326,17 @@ int run(const Settings& s) {
   const examples::Digits digits = examples::find_digits(s.data, gen.fork("digits"));
   std::printf("%s\n", digits.said.c_str());
   std::fflush(stdout);
-  const Loaders loaders = make_loaders(s, digits, gen, device);
-
   const std::unique_ptr<Classifier> net = make_model(s, gen, device);
-  net->batches = batches_of_epoch(s, *loaders.train);
-  (void)planned_steps(s, net->batches);  // refused before a run begins
   const auto counted = std::make_shared<examples::SampleCount>();
   how.callbacks.push_back(counted);
   Trainer trainer(how);
+  if (s.find_lr || !s.find_batch_size.empty()) {
+    search(s, trainer, *net, digits, gen);
+    counted->samples = 0;
+  }
+  const Loaders loaders = make_loaders(s, digits, gen, device);
+  net->batches = batches_of_epoch(s, *loaders.train);
+  (void)planned_steps(s, net->batches);  // refused before a run begins
 
   const Outcome outcome = train_and_test(trainer, *net, loaders, s.resume, *counted);
   if (!outcome.interrupted) print_results(trainer, outcome);

@@ -188,6 +188,49 @@ TEST_CASE("mnist's flags of training change what it learns, and a run that they 
   CHECK(json_of(json)["status"] == "stopped");
 }
 
+TEST_CASE("mnist averages, stops early, profiles, and searches its batch size and learning rate when told to") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string json = dir / "r.json";
+  const auto ran = [&](const std::string& name, std::vector<std::string> more) {
+    more.insert(more.end(), {"--model", "mlp", "--limit-train-batches", "8", "--limit-val-batches", "2", "--batch-size",
+                             "16", "--quiet", "--out", dir / name, "--json", json});
+    const Ended e = run(dir, more);
+    CHECK_MESSAGE(e.code == 0, e.output);
+    return e.output;
+  };
+  const auto weights = [&](const std::string& name) {
+    std::string all;
+    for (const auto& [tensor_name, t] : load_safetensors(dir / (name + "/model.safetensors")).tensors)
+      all += content_hash(tensor_name, t);
+    return all;
+  };
+  ran("plain", {"--epochs", "2", "--profile", "trace"});
+  CHECK(fs::exists(dir / "plain/trace.json"));
+  CHECK(read_file(dir / "plain/report.txt", 1 << 16).find("forward") != std::string::npos);
+  ran("ema", {"--epochs", "2", "--ema", "0.9", "--profile", "simple"});
+  CHECK(read_file(dir / "ema/profile.txt", 1 << 16).find("training_step") != std::string::npos);
+  CHECK(weights("ema") != weights("plain"));
+  ran("swa", {"--epochs", "2", "--swa", "2"});
+  CHECK(weights("swa") != weights("plain"));
+  // A rate so small that no epoch is a gain ends the run after the first check without one.
+  ran("stop", {"--epochs", "50", "--lr", "1e-12", "--early-stop", "val_accuracy"});
+  CHECK(json_of(json)["status"] == "stopped");
+  CHECK(json_of(json)["optimizer_steps"].get<int>() < 50 * 8);
+
+  CHECK(ran("lr", {"--epochs", "1", "--find-lr"}).find("learning rate ") != std::string::npos);
+  CHECK(fs::exists(dir / "lr/lr.svg"));
+  CHECK(
+      ran("size", {"--epochs", "1", "--find-batch-size", "power", "--memory-limit", "90000000"}).find("batch size ") !=
+      std::string::npos);
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{"--ema", "0.9", "--swa", "2"},
+                                              {"--ema", "1.5"},
+                                              {"--early-stop", "loss"},
+                                              {"--find-batch-size", "guess"},
+                                              {"--profile", "trace"}})
+    CHECK(run(dir, bad).code == 2);
+}
+
 TEST_CASE("mnist refuses what it does not understand with exit code 2 and the nearest name") {
   const TemporaryFolder dir;
   if (!built(dir)) return;

@@ -81,8 +81,9 @@ class Trials {
     run.options.limit_train_batches.reset();
     run.options.limit_test_batches = run.options.limit_predict_batches = Portion(options.steps_per_trial);
     if (loop == Loop::validation) run.options.limit_val_batches = Portion(options.steps_per_trial);
-    run.options.val_check_interval.reset();
-    run.options.check_val_every_n_epoch = 1;
+    // After each batch: a size that fits without the memory of a validation would end the run at its first one.
+    run.options.val_check_interval = 1;
+    run.options.check_val_every_n_epoch = std::nullopt;
   }
 
   // The samples there are: no larger batch exists.

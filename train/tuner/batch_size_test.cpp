@@ -313,3 +313,21 @@ TEST_CASE("set-ups that a search of sizes can not work with are told before any 
   CHECK_THROWS_AS(scale_lr(unhooked, 0), ConfigError);
   CHECK_THROWS_AS(scale_lr(net, 2), ConfigError);
 }
+
+TEST_CASE("a size that trains and does not validate is too large") {
+  // Validation wants the memory of twice the batch.
+  struct Validates : TrainModuleOf<Validates, Sized> {
+    using TrainModuleOf::TrainModuleOf;
+    std::unique_ptr<data::DataLoader> val_loader() override {
+      return std::make_unique<data::DataLoader>(test::loader(samples, batch_size));
+    }
+    void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
+      if (2 * b.size() > limit) fail<OutOfMemoryError>("planted: ", b.size(), " samples to validate");
+    }
+  };
+  const test::TemporaryFolder dir;
+  const test::Warnings warnings;
+  Trainer trainer(in(dir));
+  Validates net(100);
+  CHECK(Tuner(trainer).scale_batch_size(net) == 32);
+}
