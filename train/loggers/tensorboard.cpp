@@ -188,11 +188,15 @@ void TensorBoardLogger::File::open(std::int64_t completed_steps) {
   flush();
   std::array<char, 256> host{};
   (void)::gethostname(host.data(), host.size() - 1);
-  // TensorBoard reads the files of a folder in the order of their names.
-  std::string second = std::to_string(static_cast<std::int64_t>(unix_time()));
-  second.insert(0, second.size() < 10 ? 10 - second.size() : 0, '0');
-  path = folder.path() + "/events.out.tfevents." + second + "." + host.data() + "." + std::to_string(::getpid()) + "." +
-         std::to_string(counter++);
+  // TensorBoard reads the files of a folder in the order of their names, so the time in them is fine, and all numbers are as wide.
+  const auto wide = [](std::int64_t n, std::size_t digits) {
+    const std::string text = std::to_string(n);
+    return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
+  };
+  const auto microseconds = static_cast<std::int64_t>(unix_time() * 1e6);
+  path = folder.path() + "/events.out.tfevents." + wide(microseconds / 1'000'000, 10) + "." +
+         wide(microseconds % 1'000'000, 6) + "." + host.data() + "." + std::to_string(::getpid()) + "." +
+         wide(counter++, 6);
   add(event(completed_steps).bytes(3, "brain.Event:2"));
   // A session that starts at a step: what is known of steps from there on is forgotten.
   constexpr int kStart = 1;
