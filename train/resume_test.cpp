@@ -1,6 +1,7 @@
 // A run that is cut anywhere and goes on is the run that was not cut, bit for bit.
 #include <doctest/doctest.h>
 
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 using namespace levin;
@@ -17,6 +18,7 @@ struct Model : TrainModuleOf<Model> {
   nn::Dropout drop{*this, "drop", {.p = 0.25}};
   nn::Linear fc2{*this, "fc2", {.in = 8, .out = 1}};
   std::shared_ptr<optim::AdamW> optimizer;
+  bool one_schedule = false;
   Tensor operator()(const Tensor& x) const { return fc2(drop(tanh(fc1(x)))); }
   StepOutput training_step(const Batch& b, std::int64_t) override {
     Tensor loss = squared_error((*this)(b[0]), b[1]);
@@ -28,12 +30,14 @@ struct Model : TrainModuleOf<Model> {
   }
   OptimizerConfig configure_optimizers() override {
     optimizer = std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.02});
-    return {.optimizers = {optimizer},
-            .schedulers = {{.scheduler = std::make_shared<optim::StepLR>(*optimizer, 3, 0.9),
-                            .interval = SchedulerConfig::Interval::step},
-                           {.scheduler = std::make_shared<optim::ReduceLROnPlateau>(
-                                *optimizer, optim::PlateauOptions{.patience = 0, .threshold = 0.5}),
-                            .monitor = "val_loss"}}};
+    OptimizerConfig config{.optimizers = {optimizer},
+                           .schedulers = {{.scheduler = std::make_shared<optim::StepLR>(*optimizer, 3, 0.9),
+                                           .interval = SchedulerConfig::Interval::step}}};
+    if (!one_schedule)
+      config.schedulers.push_back({.scheduler = std::make_shared<optim::ReduceLROnPlateau>(
+                                       *optimizer, optim::PlateauOptions{.patience = 0, .threshold = 0.5}),
+                                   .monitor = "val_loss"});
+    return config;
   }
 };
 
@@ -71,8 +75,10 @@ struct Ended {
   std::int64_t steps = 0;
 };
 
-Ended train(const std::shared_ptr<Callback>& callback, const std::string& from = {}) {
+// With a folder: stochastic weight averaging from the second epoch on, and metrics.csv in that folder.
+Ended train(const std::shared_ptr<Callback>& callback, const std::string& from = {}, const std::string& folder = {}) {
   Model model({.gen = Generator(3), .device = Device::cpu()});
+  model.one_schedule = !folder.empty();
   data::DataLoader data = loader(kBatches * 4), val = loader(8);
   TrainerOptions options = silent();
   options.max_epochs = kEpochs;
@@ -80,7 +86,12 @@ Ended train(const std::shared_ptr<Callback>& callback, const std::string& from =
   options.val_check_interval = 4;
   options.log_every_n_steps = 2;
   options.num_sanity_val_steps = 2;
-  if (callback) options.callbacks = {callback};
+  if (!folder.empty()) {
+    options.callbacks = {std::make_shared<StochasticWeightAveraging>(
+        StochasticWeightAveragingOptions{.swa_lrs = {0.01}, .swa_epoch_start = 2})};
+    options.logger = std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = folder, .name = "", .version = ""});
+  }
+  if (callback) options.callbacks.push_back(callback);
   Trainer trainer(options);
   trainer.fit(model, {.train = data, .val = val, .ckpt_path = from});
   return {.weights = weights_of(model),
@@ -142,4 +153,22 @@ TEST_CASE("a checkpoint of an open window goes on only with the same accumulate_
   Trainer trainer(options);
   CHECK_THROWS_WITH_AS(trainer.fit(model, {.train = data, .ckpt_path = cut->file}),
                        doctest::Contains("inside a window of 3 batches, accumulate_grad_batches is 2"), ConfigError);
+}
+
+TEST_CASE(
+    "a run with averaged weights that is cut after any batch goes on to the same weights, state and metrics.csv") {
+  const TemporaryFolder dir;
+  const test::Warnings quiet;
+  const auto csv = [&](const std::string& folder) { return read_file(dir / (folder + "/metrics.csv"), 1 << 20); };
+  const Ended whole = train(nullptr, {}, dir / "whole");
+  for (std::int64_t n = 1; n <= kEpochs * kBatches; ++n) {
+    CAPTURE(n);
+    const std::string folder = "cut" + std::to_string(n);
+    const auto cut = std::make_shared<CutAt>(CutAt::Where::batch_end, n, dir / "cut.safetensors");
+    CHECK_THROWS_AS((void)train(cut, {}, dir / folder), Cut);
+    const Ended resumed = train(nullptr, cut->file, dir / folder);
+    CHECK(resumed.weights == whole.weights);
+    CHECK(same(resumed.optimizer, whole.optimizer));
+    CHECK(csv(folder) == csv("whole"));
+  }
 }
