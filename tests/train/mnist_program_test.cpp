@@ -15,9 +15,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool built(const TemporaryFolder& dir) { return Program("mnist", dir).built(); }
+bool built(const TemporaryFolder& dir) { return Program("mnist", dir, LEVIN_BUILD_DIR).built(); }
 Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
-  return Program("mnist", dir).run(std::move(arguments));
+  return Program("mnist", dir, LEVIN_BUILD_DIR).run(std::move(arguments));
 }
 
 }  // namespace

@@ -29,8 +29,9 @@ class Program {
     std::string output;  // stdout and stderr
   };
 
-  Program(const std::string& name, const TemporaryFolder& dir)
-      : name_(name), path_(LEVIN_BUILD_DIR "/examples/" + name), dir_(dir) {}
+  // `build`: the build folder, LEVIN_BUILD_DIR in tests.
+  Program(const std::string& name, const TemporaryFolder& dir, const std::string& build)
+      : name_(name), path_(build + "/examples/" + name), dir_(dir) {}
 
   // False, and the test counts as skipped, where it is not built.
   [[nodiscard]] bool built() const {
