@@ -283,7 +283,7 @@ TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by ex
 TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
-  const Program mnist("mnist", dir);
+  const Program mnist("mnist", dir, LEVIN_BUILD_DIR);
   const std::string out = dir / "out", json = dir / "r.json";
   const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
                                               "--json",  json,  "--checkpoint-every", "5"};
