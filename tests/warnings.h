@@ -1,7 +1,9 @@
 // Keeps what is warned of while it lives, instead of printing it.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "levin/warning.h"
@@ -19,6 +21,11 @@ class Warnings {
     std::vector<std::string> out;
     for (const Warning& w : all_) out.push_back(w.id);
     return out;
+  }
+  [[nodiscard]] std::int64_t count(std::string_view id) const {
+    std::int64_t n = 0;
+    for (const Warning& w : all_) n += w.id == id ? 1 : 0;
+    return n;
   }
 
  private:

@@ -107,6 +107,9 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   if (module.tree() != tree || !in_fit) precision.convert(module.tree(), device_of(module.tree()));
   const Words& words = words_of(loop);
   const Restore named(call_name, nested ? call_name : words.call);
+  // One that a hook began would tell the profiler of hooks that run already.
+  const bool of_a_hook = nested && !validating && !sanity;
+  const Restore profiled(options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : options.profiler);
   if (nested) return evaluation_loop(loop, module, loaders, predictions);
   const Scope owning([] {}, [&] { own_evaluated.reset(); });
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
@@ -128,7 +131,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
     return result;
   } catch (const std::exception& error) {
     call_exception(error);
-    finish_loggers(dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed");
+    give_up_loggers(error);
     call_teardown(words.stage, /*quietly=*/true);
     throw;
   }
@@ -172,8 +175,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     }
     if (predictions) predictions->emplace_back();
     if (count == 0) continue;
-    // The epoch's own samples, whatever ran before: a run that was resumed validates on the same.
-    if (in_fit) loader.load_state({.epoch = epoch});
+    if (in_fit) loader.load_state({.epoch = epoch_of(loader)});
     std::int64_t done = 0;
     for (const Batch& loaded : loader) {
       scope = train::LogScope::eval;

@@ -20,6 +20,11 @@ double train::steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+bool Trainer::Run::overfits() const { return options.overfit_batches && !options.overfit_batches->is_zero(); }
+// The epoch's own samples, whatever ran before: a run that was resumed has the same.
+std::int64_t Trainer::Run::epoch_of(const data::DataLoader& loader) const {
+  return overfits() && loader.shuffles() ? 0 : epoch;
+}
 bool Trainer::Run::max_steps_reached() const { return options.max_steps >= 0 && global_step >= options.max_steps; }
 bool Trainer::Run::stop_granted() const {
   return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
@@ -114,7 +119,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     fail<ConfigError>("fit: ", train.all().size(), " training loaders were given, expected one; give .train = &loader",
                       train.empty() ? ", or override the module's train_loader" : "");
   const bool by_hand = !module.automatic_optimization();
-  check_overrides(options, has, by_hand, !val.empty());
+  check_overrides(options, has, by_hand, !val.empty() || has.val_loader);
   check_optimizers(config, by_hand);
   if (config.optimizers.empty()) {
     warn("W-TRAIN-NO-OPTIMIZER", WarningCategory::user,
@@ -191,13 +196,13 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
       instead();
     else
       run_fit(ckpt_path);
-    report_times();
+    if (!instead) report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
   } catch (const std::exception& error) {
     call_exception(error);
-    report_times();
-    finish_loggers(dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed");
+    if (!instead) report_times();
+    give_up_loggers(error);
     call_teardown(Stage::fit, /*quietly=*/true);
     throw;
   }
@@ -205,10 +210,9 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
 
 // Throws ConfigError for loaders that the options do not fit, before any work on them.
 void Trainer::Run::use_loaders(data::DataLoader& train, const std::vector<data::DataLoader*>& val) {
-  if (options.overfit_batches && !options.overfit_batches->is_zero() && train.shuffles())
-    fail<ConfigError>(
-        "fit: overfit_batches is set and the training loader shuffles, so that each epoch would have other batches; "
-        "give it shuffle = false");
+  if (overfits() && train.shuffles())
+    warn("W-TRAIN-OVERFIT", WarningCategory::user,
+         "fit: overfit_batches is set and the training loader shuffles; every epoch gets the batches of the first");
   const std::int64_t count = options.limit_train_batches.value_or(Portion(1.0)).of(train.size(), "limit_train_batches");
   const bool validates =
       overrides.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
@@ -291,12 +295,15 @@ void Trainer::Run::train_epoch() {
   };
   if (!ends()) {
     position.epoch = epoch;
-    train_loader->load_state(position);
+    data::LoaderState from = position;
+    from.epoch = epoch_of(*train_loader);
+    train_loader->load_state(from);
     times.enter(Phase::data);
     for (const Batch& loaded : *train_loader) {
       scope = train::LogScope::train_batch;
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
+      const Restore at(in_batch, true);
       const Batch batch = capture ? capture->admit(to_device(loaded)) : to_device(loaded);
       times.enter(Phase::hooks);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
@@ -355,6 +362,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   if (closes && !manual) ++global_step;
   if (closes) times.count_step();
   ++batches_done;
+  in_batch = false;
   position.hand_out(batch.position);
   ++total_batches;
   if (closes && hold) skipped_seen = precision.scaler()->skipped_steps();
@@ -417,11 +425,16 @@ void Trainer::Run::emit(std::int64_t step, Metrics values) {
   for (const auto& logger : loggers) logger->log_metrics(history.back());
 }
 
-// Told at the end of a run, also of one that was ended.
+// Told at the end of a run, also of one that was ended: a report that can not be written is no reason to lose either.
 void Trainer::Run::report_times() {
   times.stop();
   time_report = times.report(device);
-  if (options.profiler) options.profiler->finish();
+  try {
+    if (options.profiler) options.profiler->finish();
+  } catch (const std::exception& e) {
+    warn("W-TRAIN-PROFILER", WarningCategory::runtime,
+         std::string("fit: the profiler could not write what it measured. ") + e.what(), Repeat::yes);
+  }
   if (options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
 }
 
@@ -445,6 +458,18 @@ void Trainer::Run::log_hparams() {
 }
 void Trainer::Run::finish_loggers(std::string_view status) {
   for (const auto& logger : loggers) logger->finalize(status);
+}
+// The first error is the one to report: what a logger throws now would hide it.
+void Trainer::Run::give_up_loggers(const std::exception& error) {
+  const char* const status = dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed";
+  for (const auto& logger : loggers) {
+    try {
+      logger->finalize(status);
+    } catch (const std::exception& second) {
+      warn("W-TRAIN-LOGGER", WarningCategory::runtime,
+           std::string("a logger's finalize threw as well: ") + second.what(), Repeat::yes);
+    }
+  }
 }
 
 void Trainer::Run::check_interrupt() {

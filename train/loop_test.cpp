@@ -1,125 +1,16 @@
-// Limits, intervals, accumulation, clipping: what the loop does when.
+// Limits, intervals, evaluations, records: what the loop does when.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
-#include "train/fixture_test.h"
+#include "tests/warnings.h"
+#include "train/probe_test.h"
 
 using namespace levin;
 using namespace levin::test;
 
 namespace {
-
-using Words = std::vector<std::string>;
-using Numbers = std::vector<std::int64_t>;
-
-// One weight, w = 1 at first; the loss of a batch is the mean of w x.
-struct Probe : TrainModuleOf<Probe> {
-  using TrainModuleOf::TrainModuleOf;
-  nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
-  double lr = 0.1;
-  std::int64_t skip_at = -1;
-  Words words;              // hooks of a step
-  Numbers validated_after;  // batches trained when validations began, sanity checks left out
-  Numbers stepped_after;    // batches trained in the epoch when the optimizer stepped, with the one at hand
-  Numbers cleared_at;       // batch_idx when gradients were cleared
-  Numbers samples;          // of the batches trained on
-  std::int64_t validation_batches = 0, backwards = 0, epoch_ends = 0;
-  bool note_words = false;
-
-  void note(const char* word) {
-    if (note_words) words.emplace_back(word);
-  }
-  StepOutput training_step(const Batch& b, std::int64_t) override {
-    note("training_step");
-    for (const std::int64_t i : b.indices) samples.push_back(i);
-    return mean(b[0] * w);
-  }
-  void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
-    ++validation_batches;
-    log("val_loss", mean(b[0] * w));
-  }
-  OptimizerConfig configure_optimizers() override {
-    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = lr})}};
-  }
-  BatchStart on_train_batch_start(const StepInfo& info) override {
-    note("on_train_batch_start");
-    return info.batch_idx == skip_at ? BatchStart::skip_epoch : BatchStart::proceed;
-  }
-  void on_train_batch_end(const StepInfo&) override { note("on_train_batch_end"); }
-  void on_train_epoch_end() override { ++epoch_ends; }
-  void on_validation_start() override {
-    if (!trainer().sanity_checking()) validated_after.push_back(trainer().total_batch_idx());
-  }
-  void on_before_zero_grad(optim::Optimizer&) override { note("on_before_zero_grad"); }
-  void optimizer_zero_grad(std::int64_t, std::int64_t batch_idx, optim::Optimizer& o) override {
-    note("optimizer_zero_grad");
-    cleared_at.push_back(batch_idx);
-    o.zero_grad();
-  }
-  void on_before_backward(const Tensor&) override { note("on_before_backward"); }
-  void on_after_backward() override {
-    note("on_after_backward");
-    ++backwards;
-  }
-  void on_before_optimizer_step(optim::Optimizer&) override {
-    note("on_before_optimizer_step");
-    stepped_after.push_back(trainer().batch_idx() + 2);
-  }
-  void configure_gradient_clipping(optim::Optimizer& o, std::optional<double> value,
-                                   std::optional<ClipAlgorithm> algorithm) override {
-    note("configure_gradient_clipping");
-    clip_gradients(o, value, algorithm);
-  }
-  void optimizer_step(std::int64_t, std::int64_t, OptimizerHandle& o, const Function<Tensor()>& closure) override {
-    (void)o.step(closure);
-    note("optimizer_step");
-  }
-};
-
-struct Ran {
-  std::unique_ptr<Probe> module;
-  std::int64_t steps = 0, epochs = 0;
-  std::vector<LogRecord> history;
-  double w = 0;
-};
-
-// x of sample i is i + 1, so that gradients tell batches apart.
-data::DataLoader ramp(std::int64_t batches, std::int64_t batch_size = 1, bool shuffle = false) {
-  std::vector<float> x;
-  for (std::int64_t i = 0; i < batches * batch_size; ++i) x.push_back(static_cast<float>(i + 1));
-  return data::DataLoader(data::tensor_dataset({from_data<float>(x, {batches * batch_size, 1}, Device::cpu())}),
-                          {.batch_size = batch_size, .shuffle = shuffle, .generator = Generator(4)});
-}
-
-Ran run(TrainerOptions options, std::int64_t batches, std::int64_t val_batches = 0,
-        const Function<void(Probe&)>& change = {}) {
-  Ran ran{.module = std::make_unique<Probe>(nn::Options{.gen = Generator(1), .device = Device::cpu()}), .history = {}};
-  if (change) change(*ran.module);
-  data::DataLoader train = ramp(batches), val = ramp(std::max<std::int64_t>(1, val_batches));
-  Trainer trainer(std::move(options));
-  trainer.fit(*ran.module, {.train = train, .val = val_batches > 0 ? &val : nullptr});
-  ran.steps = trainer.global_step();
-  ran.epochs = trainer.current_epoch();
-  ran.history = trainer.history();
-  ran.w = ran.module->w.item();
-  return ran;
-}
-
-TrainerOptions epochs(std::int64_t n) {
-  TrainerOptions options = silent();
-  options.max_epochs = n;
-  return options;
-}
-std::string refused(const TrainerOptions& options, std::int64_t batches = 10, std::int64_t val_batches = 4) {
-  try {
-    (void)run(options, batches, val_batches);
-  } catch (const ConfigError& e) { return e.what(); }
-  return "accepted";
-}
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 // Asks for a stop at a batch of the run.
 struct StopAt : Callback {
@@ -131,14 +22,6 @@ struct StopAt : Callback {
 };
 
 }  // namespace
-
-TEST_CASE("a module sees one batch in the documented order, from its start to its end") {
-  const Ran ran = run(epochs(1), 1, 0, [](Probe& p) { p.note_words = true; });
-  CHECK(ran.module->words == Words{"on_train_batch_start", "training_step", "on_before_zero_grad",
-                                   "optimizer_zero_grad", "on_before_backward", "on_after_backward",
-                                   "on_before_optimizer_step", "configure_gradient_clipping", "optimizer_step",
-                                   "on_train_batch_end"});
-}
 
 TEST_CASE("of 120 batches with log_every_n_steps = 50 steps 49 and 99 are recorded, and the epoch at 119") {
   struct Logging : TrainModuleOf<Logging, Probe> {
@@ -294,16 +177,6 @@ TEST_CASE("intervals that can not be are refused with the option's name") {
   CHECK(contains(refused(options), "min_epochs is -1"));
 }
 
-TEST_CASE("validation inside of an accumulation window leaves the training as it is") {
-  TrainerOptions options = epochs(1);
-  options.accumulate_grad_batches = 4;
-  const double without = run(options, 8).w;
-  options.val_check_interval = 2;
-  const Ran ran = run(options, 8, 1);
-  CHECK(ran.module->validated_after == Numbers{2, 4, 6, 8});
-  CHECK(ran.w == without);
-}
-
 TEST_CASE("limits are counts or fractions, and a fraction that gives no batch is refused with the least that does") {
   const auto trained = [](const Portion& limit) {
     TrainerOptions options = epochs(1);
@@ -376,160 +249,6 @@ TEST_CASE("fast_dev_run runs its batches of everything once and writes no file")
   CHECK(std::filesystem::is_empty(dir.path()));
 }
 
-TEST_CASE("the optimizer steps when a window of accumulation closes, at the epoch's last batch at the latest") {
-  const auto steps = [](std::int64_t k) {
-    TrainerOptions options = epochs(1);
-    options.accumulate_grad_batches = k;
-    return run(options, 10).module->stepped_after;
-  };
-  CHECK(steps(4) == Numbers{4, 8, 10});
-  CHECK(steps(3) == Numbers{3, 6, 9, 10});
-  CHECK(steps(1) == Numbers{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-  TrainerOptions options = epochs(1);
-  options.accumulate_grad_batches = 3;
-  CHECK(run(options, 7).module->cleared_at == Numbers{0, 3, 6});
-  // x is 1 to 10: the gradient of the last window of 4 is (9 + 10) / 4.
-  options.accumulate_grad_batches = 4;
-  const Ran ran = run(options, 10);
-  CHECK(ran.w ==
-        doctest::Approx(1 - 0.1 * ((1 + 2 + 3 + 4) / 4.0 + (5 + 6 + 7 + 8) / 4.0 + (9 + 10) / 4.0)).epsilon(1e-6));
-}
-
-TEST_CASE("a schedule of accumulation changes the window by epoch") {
-  const auto total = [](const std::vector<std::pair<std::int64_t, std::int64_t>>& scheduling, std::int64_t batches,
-                        std::int64_t n) {
-    TrainerOptions options = epochs(n);
-    options.callbacks = {std::make_shared<GradientAccumulationScheduler>(scheduling)};
-    return run(options, batches).steps;
-  };
-  CHECK(total({{1, 2}, {3, 4}}, 10, 4) == 10 + 5 + 5 + 3);
-  CHECK(total({{0, 8}, {4, 4}, {8, 1}}, 16, 9) == 4 * 2 + 4 * 4 + 16);
-  const GradientAccumulationScheduler s({{0, 8}, {4, 4}, {8, 1}});
-  for (const auto& [epoch, factor] : {std::pair{0, 8}, {3, 8}, {4, 4}, {7, 4}, {8, 1}, {100, 1}})
-    CHECK(s.factor(epoch) == factor);
-  using S = GradientAccumulationScheduler;
-  CHECK_THROWS_AS(S({}), ConfigError);
-  CHECK_THROWS_AS(S({{-1, 2}}), ConfigError);
-  CHECK_THROWS_AS(S({{0, 0}}), ConfigError);
-  CHECK_THROWS_AS(S({{1, 2}, {1, 3}}), ConfigError);
-  TrainerOptions options = epochs(1);
-  options.accumulate_grad_batches = 2;
-  options.callbacks = {std::make_shared<S>(std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 2}})};
-  CHECK(contains(refused(options), "GradientAccumulationScheduler"));
-}
-
-TEST_CASE("four batches of 8 accumulated are one batch of 32") {
-  const auto trained = [](std::int64_t batch_size, std::int64_t window) {
-    Generator gen(3);
-    Net net({.gen = gen, .device = Device::cpu()});
-    net.drop.train(false);
-    optim::SGD opt(net.parameters(), {.lr = 0.05});
-    data::DataLoader data(points(320), {.batch_size = batch_size});
-    TrainerOptions options = epochs(1);
-    options.accumulate_grad_batches = window;
-    Trainer trainer(options);
-    trainer.fit(opt, data, [&](const Batch& b) { return squared_error(net.fc2(tanh(net.fc1(b[0]))), b[1]); });
-    CHECK(trainer.global_step() == 10);
-    return weights_of(net);
-  };
-  const std::vector<float> one = trained(32, 1), four = trained(8, 4);
-  for (std::size_t i = 0; i < one.size(); ++i) CHECK(four[i] == doctest::Approx(one[i]).epsilon(1e-6));
-}
-
-TEST_CASE("skip_epoch drops the batch, the rest of the epoch, its validation and the open window") {
-  TrainerOptions options = epochs(2);
-  const Ran ran = run(options, 10, 2, [](Probe& p) { p.skip_at = 5; });
-  CHECK(ran.steps == 10);
-  CHECK(ran.module->validation_batches == 0);
-  CHECK(ran.module->epoch_ends == 2);
-  CHECK(run(options, 10, 0, [](Probe& p) { p.skip_at = 0; }).epochs == 2);
-  options.accumulate_grad_batches = 4;
-  const Ran open = run(options, 10, 0, [](Probe& p) { p.skip_at = 5; });
-  CHECK(open.steps == 2);
-  CHECK_FALSE(open.module->w.grad().defined());
-}
-
-TEST_CASE("clipping happens where a window closes, and refuses a value other than the trainer's") {
-  struct Clips : TrainModuleOf<Clips, Probe> {
-    using TrainModuleOf::TrainModuleOf;
-    double value = 0.5;
-    int calls = 0;
-    void configure_gradient_clipping(optim::Optimizer& o, std::optional<double>,
-                                     std::optional<ClipAlgorithm>) override {
-      ++calls;
-      clip_gradients(o, value, ClipAlgorithm::norm);
-    }
-  };
-  const auto fit = [](Clips& module, std::optional<double> flag) {
-    data::DataLoader data = ramp(8);
-    TrainerOptions options = epochs(1);
-    options.accumulate_grad_batches = 4;
-    options.gradient_clip_val = flag;
-    Trainer trainer(options);
-    trainer.fit(module, {.train = data});
-  };
-  Clips module({.gen = Generator(1), .device = Device::cpu()});
-  fit(module, std::nullopt);
-  CHECK(module.calls == 2);
-  CHECK(module.w.item() == doctest::Approx(1 - 2 * 0.1 * 0.5).epsilon(1e-5));
-  module.value = 0.1;
-  CHECK_THROWS_WITH_AS(fit(module, 0.5), doctest::Contains("gradient_clip_val is 0.1 and the trainer was told 0.5"),
-                       ConfigError);
-}
-
-TEST_CASE("a step that returns nothing adds no gradient, and the step that is due happens all the same") {
-  struct Sometimes : TrainModuleOf<Sometimes, Probe> {
-    using TrainModuleOf::TrainModuleOf;
-    StepOutput training_step(const Batch& b, std::int64_t batch_idx) override {
-      if (batch_idx % 2 == 1) return {};
-      return NamedTensors{{"loss", mean(b[0] * w)}, {"seen", b[0]}};
-    }
-  };
-  struct Watch : Callback {
-    Numbers with_loss;
-    std::vector<std::string> outputs;
-    void on_train_batch_end(const StepInfo& info) override {
-      if (info.loss.defined()) with_loss.push_back(info.batch_idx);
-      for (const auto& [name, t] : info.outputs) outputs.push_back(name);
-    }
-  };
-  const auto watch = std::make_shared<Watch>();
-  Sometimes module({.gen = Generator(1), .device = Device::cpu()});
-  data::DataLoader data = ramp(4);
-  TrainerOptions options = epochs(1);
-  options.accumulate_grad_batches = 2;
-  options.callbacks = {watch};
-  Trainer trainer(options);
-  trainer.fit(module, {.train = data});
-  CHECK(trainer.global_step() == 2);
-  CHECK(watch->with_loss == Numbers{0, 2});
-  CHECK(watch->outputs == std::vector<std::string>{"seen", "seen"});
-  CHECK(module.w.item() == doctest::Approx(1 - 0.1 * (1 / 2.0 + 3 / 2.0)).epsilon(1e-6));
-  CHECK_THROWS_AS((StepOutput(NamedTensors{{"lost", ones({}, Device::cpu())}})), ConfigError);
-}
-
-TEST_CASE("an optimizer_step that does not run the closure is an error") {
-  struct Forgets : TrainModuleOf<Forgets, Probe> {
-    using TrainModuleOf::TrainModuleOf;
-    void optimizer_step(std::int64_t, std::int64_t, OptimizerHandle&, const Function<Tensor()>&) override {}
-  };
-  Forgets module({.gen = Generator(1), .device = Device::cpu()});
-  data::DataLoader data = ramp(2);
-  Trainer trainer(epochs(1));
-  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = data}), doctest::Contains("did not run the closure"), StateError);
-}
-
-TEST_CASE("a module that is derived further and does not name itself is refused") {
-  struct Unnamed : Probe {
-    using Probe::Probe;
-  };
-  Unnamed module({.gen = Generator(1), .device = Device::cpu()});
-  data::DataLoader data = ramp(2);
-  Trainer trainer(epochs(1));
-  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = data}), doctest::Contains("TrainModuleOf<Unnamed, Base>"),
-                       ConfigError);
-}
-
 TEST_CASE("several validation loaders run in turn, and what is logged says in which") {
   struct Two : TrainModuleOf<Two, Probe> {
     using TrainModuleOf::TrainModuleOf;
@@ -567,30 +286,6 @@ TEST_CASE("predict gives what the module makes of each batch") {
   CHECK_FALSE(found[0][1].requires_grad());
   Probe mute({.gen = Generator(1), .device = Device::cpu()});
   CHECK_THROWS_WITH_AS((void)trainer.predict(mute, a), doctest::Contains("can not be called"), ConfigError);
-}
-
-TEST_CASE("a plateau schedule moves by the metric that it monitors, and a missing one is an error") {
-  struct Plateaus : TrainModuleOf<Plateaus, Probe> {
-    using TrainModuleOf::TrainModuleOf;
-    SchedulerConfig config;
-    OptimizerConfig configure_optimizers() override {
-      auto sgd = std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.0});
-      config.scheduler = std::make_shared<optim::ReduceLROnPlateau>(*sgd, optim::PlateauOptions{.patience = 0});
-      return {.optimizers = {sgd}, .schedulers = {config}};
-    }
-  };
-  Plateaus module({.gen = Generator(1), .device = Device::cpu()});
-  data::DataLoader data = ramp(2), val = ramp(1);
-  Trainer trainer(epochs(3));
-  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = data, .val = val}), doctest::Contains("needs a metric"),
-                       ConfigError);
-  module.config.monitor = "nothing";
-  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = data, .val = val}), doctest::Contains("known are: val_loss"),
-                       ConfigError);
-  module.config.monitor = "val_loss";
-  Trainer again(epochs(3));
-  again.fit(module, {.train = data, .val = val});
-  CHECK(again.schedulers().front().scheduler->steps() == 3);
 }
 
 TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some no record has") {
@@ -702,4 +397,106 @@ TEST_CASE("a LearningRateMonitor without a logger is refused") {
   TrainerOptions options = epochs(1);
   options.callbacks = {std::make_shared<LearningRateMonitor>()};
   CHECK(contains(refused(options), "LearningRateMonitor"));
+}
+
+TEST_CASE("overfit_batches gives a loader that shuffles the same batches each epoch, and says so") {
+  const Warnings warnings;
+  Probe module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(10, 1, true);
+  TrainerOptions options = epochs(2);
+  options.overfit_batches = 2;
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data});
+  REQUIRE(module.samples.size() == 4);
+  CHECK(module.samples[0] == module.samples[2]);
+  CHECK(module.samples[1] == module.samples[3]);
+  CHECK(warnings.count("W-TRAIN-OVERFIT") == 1);
+}
+
+TEST_CASE("batch_idx and is_last_batch are of the batch at hand, in its step and in the hooks around it") {
+  struct Where : TrainModuleOf<Where, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    Numbers before, inside, after, last;
+    BatchStart on_train_batch_start(const StepInfo&) override {
+      before.push_back(trainer().batch_idx());
+      return BatchStart::proceed;
+    }
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      inside.push_back(trainer().batch_idx());
+      if (trainer().is_last_batch()) last.push_back(inside.back());
+      return mean(b[0] * w);
+    }
+    void on_train_batch_end(const StepInfo&) override {
+      after.push_back(trainer().batch_idx());
+      if (trainer().is_last_batch()) last.push_back(after.back());
+    }
+  };
+  Where module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(5);
+  TrainerOptions options = epochs(1);
+  options.limit_train_batches = 3;
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data});
+  CHECK(module.before == Numbers{0, 1, 2});
+  CHECK(module.inside == Numbers{0, 1, 2});
+  CHECK(module.after == Numbers{0, 1, 2});
+  CHECK(module.last == Numbers{2, 2});
+}
+
+TEST_CASE("a profiler that can not write ends no run, and hides no error of one") {
+  struct Full : Profiler {
+    void start(std::string_view) override {}
+    void stop(std::string_view) override {}
+    void finish() override { fail<FileError>("profile: no space left"); }
+  };
+  struct Throws : Logger {
+    void log_metrics(const LogRecord&) override {}
+    void finalize(std::string_view status) override {
+      if (status == "failed") fail<FileError>("logger: no space left");
+    }
+  };
+  struct Breaks : TrainModuleOf<Breaks, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    bool broken = false, torn_down = false;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      if (broken) fail<DataError>("planted");
+      return mean(b[0] * w);
+    }
+    void teardown(Stage) override { torn_down = true; }
+  };
+  const Warnings warnings;
+  Breaks module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(2);
+  TrainerOptions options = epochs(1);
+  options.profiler = std::make_shared<Full>();
+  options.logger = std::make_shared<Throws>();
+  Trainer good(options);
+  good.fit(module, {.train = data});
+  CHECK(good.global_step() == 2);
+  CHECK(warnings.count("W-TRAIN-PROFILER") == 1);
+  module.broken = true;
+  module.torn_down = false;
+  Trainer bad(options);
+  CHECK_THROWS_WITH_AS(bad.fit(module, {.train = data}), doctest::Contains("planted"), DataError);
+  CHECK(module.torn_down);
+  CHECK(warnings.count("W-TRAIN-LOGGER") == 1);
+}
+
+TEST_CASE("an evaluation that a hook begins goes beside the profiler, not into it") {
+  struct Evaluates : TrainModuleOf<Evaluates, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    data::DataLoader* more = nullptr;
+    void on_validation_end() override {
+      if (data::DataLoader* loader = std::exchange(more, nullptr)) (void)trainer().validate(*this, loader);
+    }
+  };
+  Evaluates module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(2), val = ramp(1), more = ramp(3);
+  module.more = &more;
+  TrainerOptions options = epochs(1);
+  options.profiler = std::make_shared<SimpleProfiler>(SimpleProfilerOptions{.path = "/dev/null"});
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data, .val = val});
+  CHECK(trainer.global_step() == 2);
+  CHECK(module.validation_batches == 1 + 3);
 }

@@ -52,6 +52,9 @@ struct Trainer::Run {
   void start_loggers();
   void log_hparams();
   void finish_loggers(std::string_view status);
+  void give_up_loggers(const std::exception& error);
+  [[nodiscard]] bool overfits() const;
+  [[nodiscard]] std::int64_t epoch_of(const data::DataLoader& loader) const;  // whose samples it gives
   void report_times();
 
   // ---- Evaluations (evaluate.cpp)
@@ -189,6 +192,7 @@ struct Trainer::Run {
 
   // Of the step at hand
   bool in_training_step = false;
+  bool in_batch = false;                          // from its transfer to its end: batches_done is its index
   const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
   const optim::Optimizer* toggled = nullptr;
 

@@ -128,10 +128,10 @@ void Trainer::forward_epoch() {
 }
 std::int64_t Trainer::global_step() const { return run_->global_step; }
 std::int64_t Trainer::current_epoch() const { return run_->epoch; }
-std::int64_t Trainer::batch_idx() const { return run_->batches_done - 1; }
+std::int64_t Trainer::batch_idx() const { return run_->in_batch ? run_->batches_done : run_->batches_done - 1; }
 std::int64_t Trainer::total_batch_idx() const { return run_->total_batches; }
 std::int64_t Trainer::batches_per_epoch() const { return run_->batches; }
-bool Trainer::is_last_batch() const { return run_->batches_done + 1 >= run_->batches; }
+bool Trainer::is_last_batch() const { return batch_idx() + 1 >= run_->batches; }
 bool Trainer::sanity_checking() const { return run_->sanity; }
 bool Trainer::validating() const { return run_->validating; }
 bool Trainer::validation_enabled() const { return run_->in_fit && !run_->val_loaders.empty(); }

@@ -9,7 +9,13 @@ namespace levin {
 namespace {
 
 void log_rates(Trainer& trainer, const LearningRateMonitorOptions& options, const LogOptions& how) {
-  const std::vector<MonitoredOptimizer> optimizers = {{.optimizer = trainer.optimizer()}};
+  std::vector<MonitoredOptimizer> optimizers;
+  for (const OptimizerHandle& o : trainer.optimizers()) {
+    optimizers.push_back({.optimizer = &o.optimizer()});
+    for (const SchedulerConfig& s : trainer.schedulers()) {
+      if (&s.scheduler->optimizer() == &o.optimizer() && !s.name.empty()) optimizers.back().name = s.name;
+    }
+  }
   for (const auto& [name, value] : learning_rates(optimizers, options)) trainer.log(name, value, how);
 }
 

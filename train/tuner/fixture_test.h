@@ -8,29 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 namespace levin::test {
 
 inline const nn::Options kTuned{.gen = Generator(3), .device = Device::cpu()};
-
-// Warnings of a scope, instead of stderr.
-class Warnings {
- public:
-  Warnings() : before_(set_warning_handler([this](const Warning& w) { all_.push_back(w); })) {}
-  ~Warnings() { (void)set_warning_handler(std::move(before_)); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  [[nodiscard]] int count(const std::string& id) const {
-    int n = 0;
-    for (const Warning& w : all_) n += w.id == id ? 1 : 0;
-    return n;
-  }
-
- private:
-  std::vector<Warning> all_;
-  Function<void(const Warning&)> before_;
-};
 
 // Names of what searches leave in a folder.
 inline std::vector<std::string> tuner_files(const std::string& folder) {

@@ -111,6 +111,7 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
   path_ = (root / (prefix + uuid() + ".safetensors")).string();
   save_safetensors(path_, kept);
   before_->exchange(run);
+  run.options.profiler.reset();  // a trial inside of a hook would tell it of that hook twice
   run.trial = true;
 }
 

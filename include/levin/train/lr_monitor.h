@@ -31,7 +31,7 @@ struct MonitoredOptimizer {
 [[nodiscard]] LEVIN_API Metrics learning_rates(std::span<const MonitoredOptimizer> optimizers,
                                                const LearningRateMonitorOptions& options = {});
 
-// Logs the rates of the trainer's optimizer under these names.
+// Logs the rates of all optimizers of a run under these names; SchedulerConfig::name names that of its optimizer.
 class LEVIN_API LearningRateMonitor : public Callback {
  public:
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});

@@ -114,7 +114,8 @@ struct TrainerOptions {
   std::optional<Duration> max_time{};  // of training
   // Unset: all. 0 switches the loop off.
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
-  std::optional<Portion> overfit_batches{};  // sets the limits of training and validation, and nothing is shuffled
+  std::optional<Portion>
+      overfit_batches{};  // sets the limits of training and validation; each epoch has the same batches
 
   // ---- Validation
   std::optional<ValidationInterval> val_check_interval{};  // unset: 1.0, at the end of each epoch
