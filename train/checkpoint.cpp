@@ -127,6 +127,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("epochs_completed").get_to(to.epochs_completed);
   loops.at("batches_in_epoch").get_to(to.batches_in_epoch);
   loops.at("total_batches").get_to(to.total_batches);
+  loops.at("records").get_to(to.records);
   to.batches_ahead = loops.value("batches_ahead", to.batches_ahead);
   s.at("global_step").get_to(to.global_step);
   loops.at("accumulate").get_to(to.accumulate);
@@ -203,6 +204,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"batches_ahead", run.position.ahead},
             {"batches_per_epoch", run.batches},
             {"total_batches", run.total_batches},
+            {"records", run.records},
             {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
             {"validated_at", run.validated_at},
             {"due", static_cast<std::int64_t>(run.due)}}},
@@ -270,7 +272,7 @@ Checkpoint read_checkpoint(const std::string& path) {
     fail<FormatError>("resume: ", path, ": \"levin.state\" lacks what it should hold (", e.what(), ")");
   }
   if (checkpoint.epochs_completed < 0 || checkpoint.batches_in_epoch < 0 || checkpoint.global_step < 0 ||
-      checkpoint.total_batches < 0)
+      checkpoint.total_batches < 0 || checkpoint.records < 0)
     fail<FormatError>("resume: ", path, ": a counter is negative");
   const std::vector<std::int64_t>& ahead = checkpoint.batches_ahead;
   const std::int64_t in_order = checkpoint.batches_in_order();

@@ -17,7 +17,7 @@ namespace levin::train {
 struct Checkpoint {
   std::string path;
   NamedTensors weights, rest;  // rest: under "levin."
-  std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0;
+  std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0, records = 0;
   std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
   std::int64_t accumulate = 1;              // batches an optimizer step, where a window is open
   std::int64_t validated_at = -1;           // total_batches then

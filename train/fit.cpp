@@ -422,6 +422,7 @@ void Trainer::Run::record_step() {
 void Trainer::Run::emit(std::int64_t step, Metrics values) {
   if (trial) return;
   history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
+  ++records;
   for (const auto& logger : loggers) logger->log_metrics(history.back());
 }
 
@@ -450,7 +451,7 @@ void Trainer::Run::choose_loggers() {
         std::make_shared<TensorBoardLogger>(TensorBoardLoggerOptions{.save_dir = options.default_root_dir}));
 }
 void Trainer::Run::start_loggers() {
-  for (const auto& logger : loggers) logger->start(global_step);
+  for (const auto& logger : loggers) logger->start(global_step, records);
 }
 void Trainer::Run::log_hparams() {
   if (!options.enable_autolog_hparams || active->hparams().empty()) return;

@@ -309,7 +309,9 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
   struct Kept : Logger {
     std::vector<LogRecord> records;
     std::vector<std::string> calls;
-    void start(std::int64_t steps) override { calls.push_back("start " + std::to_string(steps)); }
+    void start(std::int64_t steps, std::int64_t records) override {
+      calls.push_back("start " + std::to_string(steps) + ", " + std::to_string(records));
+    }
     void log_metrics(const LogRecord& r) override { records.push_back(r); }
     void finalize(std::string_view status) override { calls.emplace_back(status); }
   };
@@ -325,13 +327,13 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
   for (const LogRecord& r : kept->records) CHECK(r.values == expected);
   CHECK(kept->records[1].step == 5);
   CHECK(kept->records[1].epoch == 1);
-  CHECK(kept->calls == std::vector<std::string>{"start 0", "success"});
+  CHECK(kept->calls == std::vector<std::string>{"start 0, 0", "success"});
   const Metrics all = trainer.callback_metrics();
   CHECK(std::find(all.begin(), all.end(), std::pair<std::string, double>{"hidden", 2.4}) != all.end());
   // A second fit goes on where the first ended.
   trainer.options().max_epochs = 3;
   trainer.fit(module, {.train = data});
-  CHECK(kept->calls[2] == "start 6");
+  CHECK(kept->calls[2] == "start 6, 2");
 }
 
 TEST_CASE("the step-time report adds up to the run, and a profiler is told of hooks and steps") {

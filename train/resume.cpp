@@ -330,6 +330,7 @@ void Trainer::Run::resume(const std::string& path) {
   position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};
   global_step = file.global_step;
   total_batches = file.total_batches;
+  records = file.records;
   validated_at = file.validated_at;
   due = file.due;
   train_log.load(file.log);

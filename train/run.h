@@ -203,6 +203,7 @@ struct Trainer::Run {
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
+  std::int64_t records = 0;  // of the run, those before it was resumed as well
   std::vector<std::shared_ptr<Logger>> loggers;
   StepTimes times;
   std::string time_report;

@@ -35,18 +35,6 @@ std::string yaml(const std::string& text) {
   return out + '"';
 }
 
-// Of a line that another run wrote, or of a record that came twice.
-struct Seen {
-  std::int64_t epoch = 0;
-  train::Names names;
-};
-
-train::Names names_of(const LogRecord& record) {
-  train::Names names;
-  for (const auto& [name, value] : record.values) names.insert(name);
-  return names;
-}
-
 }  // namespace
 
 struct CsvLogger::File {
@@ -54,7 +42,7 @@ struct CsvLogger::File {
       : folder(std::move(o.save_dir), std::move(o.name), std::move(o.version)), flush_every(o.flush_every) {}
 
   [[nodiscard]] std::string path() { return folder.path() + "/metrics.csv"; }
-  void go_on(std::int64_t completed_steps);
+  void go_on(std::int64_t completed_steps, std::int64_t completed_records);
   void write();
   void flush();
 
@@ -64,15 +52,13 @@ struct CsvLogger::File {
   bool begun = false;           // the file is this run's, not one that the first flush replaces
   train::Names columns, names;  // on file; of all records
   std::vector<LogRecord> waiting;
-  std::int64_t last_step = -1;  // before the run went on, with its records on file
-  std::vector<Seen> last;
   Metadata hparams;
   train::Attempts attempts{"CsvLogger"};
 };
 
-// Takes over what is on file, without the steps that will be trained again. The end of the epoch of the last step may come
-// again, too: its records are remembered.
-void CsvLogger::File::go_on(std::int64_t completed_steps) {
+// Takes over what is on file without what will come again: lines behind the run's records. Where a full disk cost some of these,
+// lines of steps that will be trained again are among the first ones; they go, too.
+void CsvLogger::File::go_on(std::int64_t completed_steps, std::int64_t completed_records) {
   const std::string file = path();
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return;
@@ -83,23 +69,14 @@ void CsvLogger::File::go_on(std::int64_t completed_steps) {
   const bool sorted = std::is_sorted(csv.names.begin(), csv.names.end()) && columns.size() == csv.names.size();
   if (!sorted) fail<FormatError>(file, ": its columns are not sorted, so it is not ours; move it out of the way");
   bool whole = !csv.cut;
-  last_step = completed_steps - 1;
-  last.clear();
+  const std::int64_t last_step = std::max<std::int64_t>(0, completed_steps - 1);
+  std::int64_t lines = 0;
   for (const std::string_view line : csv.lines) {
-    const std::int64_t step = train::step_of(file, line);
-    if (step >= completed_steps) {
+    (void)train::cells_of(file, csv, line);
+    if (lines++ < completed_records && train::step_of(file, line) <= last_step)
+      kept.append(line).append("\n");
+    else
       whole = false;
-      continue;
-    }
-    kept.append(line).append("\n");
-    if (step != last_step) continue;
-    const std::vector<std::string_view> cells = train::cells_of(file, csv, line);
-    Seen seen;
-    (void)std::from_chars(cells[1].data(), cells[1].data() + cells[1].size(), seen.epoch);
-    for (std::size_t i = 0; i < csv.names.size(); ++i) {
-      if (!cells[i + 2].empty()) seen.names.insert(csv.names[i]);
-    }
-    last.push_back(std::move(seen));
   }
   if (!whole) write_file_atomically(file, kept);
   names.insert(columns.begin(), columns.end());
@@ -156,20 +133,15 @@ CsvLogger::~CsvLogger() {
   } catch (...) {}  // no memory for the text
 }
 
-void CsvLogger::start(std::int64_t completed_steps) {
+void CsvLogger::start(std::int64_t completed_steps, std::int64_t completed_records) {
   (void)log_dir();
   file_->flush();
-  if (completed_steps > 0) file_->go_on(completed_steps);
+  if (completed_records > 0 || completed_steps > 0) file_->go_on(completed_steps, completed_records);
 }
 
 void CsvLogger::log_metrics(const LogRecord& record) {
   File& f = *file_;
-  train::Names mine = names_of(record);
-  if (record.step == f.last_step && std::any_of(f.last.begin(), f.last.end(), [&](const Seen& seen) {
-        return seen.epoch == record.epoch && seen.names == mine;
-      }))
-    return;
-  f.names.merge(mine);
+  for (const auto& [name, value] : record.values) f.names.insert(name);
   f.waiting.push_back(record);
   if (f.waiting.size() > kMostWaiting) {
     f.waiting.erase(f.waiting.begin(), f.waiting.begin() + kGivenUp);

@@ -12,7 +12,7 @@
 namespace levin {
 
 Logger::~Logger() = default;
-void Logger::start(std::int64_t) {}
+void Logger::start(std::int64_t, std::int64_t) {}
 void Logger::log_hparams(const Metadata&) {}
 void Logger::save() {}
 void Logger::finalize(std::string_view) { save(); }

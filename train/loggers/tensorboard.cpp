@@ -242,7 +242,7 @@ TensorBoardLogger::~TensorBoardLogger() {
   } catch (...) {}  // no memory for the text
 }
 
-void TensorBoardLogger::start(std::int64_t completed_steps) { file_->open(completed_steps); }
+void TensorBoardLogger::start(std::int64_t completed_steps, std::int64_t) { file_->open(completed_steps); }
 
 void TensorBoardLogger::log_metrics(const LogRecord& record) {
   Message summary;

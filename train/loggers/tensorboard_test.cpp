@@ -162,7 +162,7 @@ TEST_CASE("the reader of these tests knows the CRC-32C of RFC 3720") {
 TEST_CASE("TensorBoard scalars read back with their steps, epochs and right CRCs") {
   const TemporaryFolder folder;
   TensorBoardLogger board(in(folder));
-  board.start(0);
+  board.start(0, 0);
   std::vector<ReadScalar> expected;
   for (std::int64_t step = 49; step < 2000; step += 50) {
     const double loss = 1 / static_cast<double>(step);
@@ -187,7 +187,7 @@ TEST_CASE("a run that goes on has an event file of its own, which begins with th
   const TemporaryFolder folder;
   for (const std::int64_t from : {0, 20}) {
     TensorBoardLogger board(in(folder));
-    board.start(from);
+    board.start(from, 0);
     board.log_metrics({.step = from + 5, .epoch = 0, .values = {{"x", 1}}});
   }  // the destructor saves
   const std::vector<std::string> files = event_files(folder.path());
@@ -288,7 +288,7 @@ TEST_CASE("a disk that refuses event files costs at most 16 MB and two warnings"
   const TemporaryFolder folder;
   Warnings warnings;
   TensorBoardLogger board(in(folder));
-  board.start(0);
+  board.start(0, 0);
   std::filesystem::remove_all(folder.path());
   const std::string text(std::size_t{1} << 20, 'x');
   for (int i = 0; i < 20; ++i) board.log_text("t", text, i);
@@ -325,7 +325,7 @@ TEST_CASE("TensorBoard itself reads the event files, and forgets what was traine
   const TemporaryFolder folder;
   for (const std::int64_t from : {0, 2}) {
     TensorBoardLogger board(in(folder));
-    board.start(from);
+    board.start(from, 0);
     for (std::int64_t step = from; step < 4; ++step)
       board.log_metrics({.step = step, .epoch = 0, .values = {{"loss", static_cast<double>(10 * from + step)}}});
     if (from == 0) {

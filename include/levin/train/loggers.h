@@ -27,10 +27,10 @@ class LEVIN_API Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  // Before the first record of a fit. completed_steps > 0: the run goes on there, from a checkpoint or from an earlier fit;
-  // what is on file about steps from completed_steps on is not part of it any more and is taken away. Throws FileError
-  // when the logger can not write where it should, FormatError when what it should go on with is not its own.
-  virtual void start(std::int64_t completed_steps);
+  // Before the first record of a fit or an evaluation. Above 0: the run goes on after so many optimizer steps, of which it gave so
+  // many records, from a checkpoint or from an earlier fit; what is on file behind them is not part of it any more and is taken away.
+  // Throws FileError when the logger can not write where it should, FormatError when what it should go on with is not its own.
+  virtual void start(std::int64_t completed_steps, std::int64_t completed_records);
   virtual void log_metrics(const LogRecord& record) = 0;
   // What was chosen before the run: name and value. A name that comes again replaces its value.
   virtual void log_hparams(const Metadata& hparams);
@@ -62,7 +62,7 @@ class LEVIN_API CsvLogger : public Logger {
  public:
   explicit CsvLogger(CsvLoggerOptions options = {});
   ~CsvLogger() override;  // saves
-  void start(std::int64_t completed_steps) override;
+  void start(std::int64_t completed_steps, std::int64_t completed_records) override;
   void log_metrics(const LogRecord& record) override;
   void log_hparams(const Metadata& hparams) override;
   void save() override;
@@ -88,7 +88,7 @@ class LEVIN_API TensorBoardLogger : public Logger {
  public:
   explicit TensorBoardLogger(TensorBoardLoggerOptions options = {});  // throws ConfigError
   ~TensorBoardLogger() override;                                      // saves
-  void start(std::int64_t completed_steps) override;
+  void start(std::int64_t completed_steps, std::int64_t completed_records) override;
   void log_metrics(const LogRecord& record) override;
   void log_hparams(const Metadata& hparams) override;
   void save() override;
