@@ -13,6 +13,7 @@ void check_limit(const char* op, const char* what, double limit) {
 
 // The p-norm of all elements together, a f64 scalar on their device.
 Tensor norm_of(const Gradients& gradients, double p) {
+  if (gradients.device().is_meta()) return empty({}, Device::meta(), DType::f64);
 #if LEVIN_LAUNCHES
   if (const Device device = gradients.device(); device.launches()) {
     Tensor norm = empty({}, device, DType::f64);
@@ -30,6 +31,7 @@ Tensor norm_of(const Gradients& gradients, double p) {
 }
 
 void scale_to(const char* op, const Parameters& parameters, double max_norm, const Tensor& norm) {
+  if (norm.device().is_meta()) return;
 #if LEVIN_LAUNCHES
   if (const Device device = norm.device(); device.launches()) {
     const Gradients gradients(op, parameters, op);
@@ -84,6 +86,7 @@ void clip_grad_value_(const Parameters& parameters, double limit) {
     return;
   }
 #endif
+  if (gradients.device().is_meta()) return;
   gradients.each([&](auto* g, std::int64_t n) { kernels::cpu::clamp_all(kernels::Cpu{}, g, n, limit); });
 }
 

@@ -137,7 +137,7 @@ std::vector<ParamRef> Optimizer::model_parameters() const {
 }
 
 void Optimizer::gather_gradients() {
-  if (!masters_ || gathered_) return;
+  if (!masters_ || gathered_ || on_meta()) return;
   Masters::check(*this);
   const auto gradients = Masters::gradients(*this, Masters::Which::masters, "gather_gradients");
   // Groups may lie on different devices.

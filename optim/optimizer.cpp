@@ -59,7 +59,15 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::step() { step_groups(nullptr); }
 
+// A plan of memory runs steps on meta, where the model has no values.
+bool Optimizer::on_meta() const {
+  if (groups_.empty()) return false;
+  const Group& g = groups_.front();
+  return (g.model.empty() ? g.parameters : g.model).front().value->device().is_meta();
+}
+
 void Optimizer::step_groups(const float* found_inf) {
+  if (on_meta()) return;
   if (masters_) Masters::check(*this);
   gather_gradients();
   for (int g = 0; g < groups(); ++g) update(g, found_inf);
@@ -178,8 +186,6 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
     if (!p.value->is_contiguous())
       fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
     const Device device = p.value->device(), first = parameters.front().value->device();
-    if (!device.is_cpu() && !device.launches())
-      fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", expected cpu, cuda or simt");
     if (device != first)
       fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", the group's first on ", first,
                         "; give each device a group of its own");
@@ -192,6 +198,45 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
   if (masters_) Masters::make(group);
   groups_.push_back(std::move(group));
   ++layout_;
+}
+
+Tensors Optimizer::planned_state() const {
+  Tensors all;
+  for (int g = 0; g < groups(); ++g) {
+    const Group& group = group_at(g);
+    const auto names = state_names(g);
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const Tensor& value = *group.parameters[i].value;
+      const auto add = [&](DType dtype) { all.push_back(empty(value.shape(), Device::meta(), dtype)); };
+      if (!group.masters.empty() && group.masters[i]) {
+        add(DType::f32);
+        add(DType::f32);
+      }
+      if (!value.requires_grad()) continue;
+      for (const char* name : names) {
+        if (name) add(Updates::state_dtype(value.dtype()));
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<std::size_t> Optimizer::state_sizes() const {
+  std::vector<std::size_t> all;
+  const auto add = [&](const Tensor& t) {
+    if (t.defined()) all.push_back(static_cast<std::size_t>(t.numel()) * itemsize(t.dtype()));
+  };
+  for (const Group& group : groups_) {
+    for (const State& s : group.state) {
+      for (const Tensor& t : s.tensors) add(t);
+    }
+    for (const auto& master : group.masters) {
+      if (!master) continue;
+      add(master->value);
+      add(master->gradient);
+    }
+  }
+  return all;
 }
 
 NamedTensors Optimizer::state_dict() const {

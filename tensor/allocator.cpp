@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -89,6 +90,10 @@ class HostAllocator {
     const std::lock_guard lock(mutex_);
     return std::exchange(limit_, bytes);
   }
+  std::int64_t size() {
+    const std::lock_guard lock(mutex_);
+    return limit_.value_or(static_cast<std::int64_t>(machine()));
+  }
   MemoryStats stats() {
     const std::lock_guard lock(mutex_);
     return {static_cast<std::int64_t>(in_use_), static_cast<std::int64_t>(peak_), static_cast<std::int64_t>(cached_)};
@@ -121,11 +126,14 @@ class HostAllocator {
     if (in_use_ > peak_) peak_ = in_use_;
   }
 
+  static std::size_t machine() noexcept {
+    static const std::size_t bytes =
+        static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+  }
   static std::byte* from_system(std::size_t bytes) noexcept {
     // Overcommit would hand out more than the machine has and kill the process later, so this is refused here.
-    static const std::size_t machine =
-        static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    if (bytes > machine) return nullptr;
+    if (bytes > machine()) return nullptr;
     const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
     const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* block = nullptr;
@@ -170,12 +178,36 @@ std::byte* host_allocate(std::size_t bytes) {
 }
 void host_release(std::byte* block, std::size_t bytes) noexcept { host().release(block, bytes); }
 
+namespace {
+thread_local PlannedMemory* plan = nullptr;  // of the calling thread; set by PlannedMemory alone
+}  // namespace
+
+PlannedMemory::PlannedMemory(Device as) : as_(as) {
+  if (plan) fail<StateError>("PlannedMemory: the thread plans already");
+  plan = this;
+}
+PlannedMemory::~PlannedMemory() { plan = nullptr; }
+
+std::int64_t PlannedMemory::size_of(std::size_t bytes) const {
+  const bool exact = as_.is_meta() || as_.type() == DeviceType::simt || bytes > kMaxBlockBytes;
+  if (as_.is_cpu() && bytes <= kInlineBytes) return 0;
+  return static_cast<std::int64_t>(exact ? bytes : size_class(bytes).bytes);
+}
+void PlannedMemory::count(std::size_t bytes, int sign) noexcept {
+  in_use_ += sign * size_of(bytes);
+  peak_ = std::max(peak_, in_use_);
+}
+
 void meta_add(std::size_t bytes) noexcept {
+  if (plan) plan->count(bytes, 1);
   const std::int64_t now = ledger().in_use += static_cast<std::int64_t>(bytes);
   std::int64_t peak = ledger().peak.load();
   while (now > peak && !ledger().peak.compare_exchange_weak(peak, now)) {}
 }
-void meta_remove(std::size_t bytes) noexcept { ledger().in_use -= static_cast<std::int64_t>(bytes); }
+void meta_remove(std::size_t bytes) noexcept {
+  if (plan) plan->count(bytes, -1);
+  ledger().in_use -= static_cast<std::int64_t>(bytes);
+}
 
 }  // namespace detail
 
@@ -186,6 +218,12 @@ std::optional<std::int64_t> set_memory_limit(Device d, std::optional<std::int64_
   if (d.is_cpu()) return detail::host().set_limit(bytes);
   if (d.launches()) return detail::device_allocator(d).set_limit(bytes);
   fail<UnsupportedError>("set_memory_limit: tensors on ", d, " take no memory; limit the device that the step runs on");
+}
+
+std::int64_t memory_size(Device d) {
+  if (d.is_cpu()) return detail::host().size();
+  if (d.launches()) return detail::device_allocator(d).size();
+  fail<UnsupportedError>("memory_size: tensors on ", d, " take no memory; ask for the device that the step runs on");
 }
 
 MemoryStats memory_stats(Device d) {

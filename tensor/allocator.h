@@ -20,4 +20,30 @@ void host_release(std::byte* block, std::size_t bytes) noexcept;  // `bytes` as 
 void meta_add(std::size_t bytes) noexcept;
 void meta_remove(std::size_t bytes) noexcept;
 
+// On cpu a tensor of up to this size lies behind its Storage in one system allocation: glibc's per-thread cache makes it
+// cheaper than any list of ours. Such tensors are not in memory_stats.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr std::size_t kInlineBytes = 0;
+#else
+inline constexpr std::size_t kInlineBytes = 512;
+#endif
+
+// A ledger for a plan: what the tensors on meta that the calling thread makes while it lives would take on `as`, whose
+// allocator rounds sizes up. One that is released meanwhile must have been made meanwhile, too. They do not nest.
+class PlannedMemory {
+ public:
+  explicit PlannedMemory(Device as);
+  ~PlannedMemory();
+  PlannedMemory(const PlannedMemory&) = delete;
+  PlannedMemory& operator=(const PlannedMemory&) = delete;
+  [[nodiscard]] std::int64_t in_use() const { return in_use_; }
+  [[nodiscard]] std::int64_t peak() const { return peak_; }
+  [[nodiscard]] std::int64_t size_of(std::size_t bytes) const;  // of one tensor
+  void count(std::size_t bytes, int sign) noexcept;
+
+ private:
+  Device as_;
+  std::int64_t in_use_ = 0, peak_ = 0;
+};
+
 }  // namespace levin::detail

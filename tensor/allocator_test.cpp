@@ -71,6 +71,33 @@ TEST_CASE("more memory than the machine has is a typed error with the sizes, and
   CHECK_THROWS_AS((void)detail::host_allocate((std::size_t{1} << 63) + 1), OutOfMemoryError);
 }
 
+TEST_CASE("a plan counts tensors on meta by the sizes that a device's allocator gives") {
+  const std::int64_t before = memory_stats(Device::cpu()).in_use;
+  std::int64_t real = 0;
+  {
+    const Tensor a = empty({1000}, Device::cpu()), b = empty({12345}, Device::cpu()), c = empty({8}, Device::cpu());
+    real = memory_stats(Device::cpu()).in_use - before;
+  }
+  const detail::PlannedMemory plan(Device::cpu());
+  CHECK_THROWS_AS(detail::PlannedMemory(Device::cpu()), StateError);
+  {
+    const Tensor a = empty({1000}, Device::meta()), b = empty({12345}, Device::meta()), c = empty({8}, Device::meta());
+    CHECK(plan.in_use() == real);
+  }
+  CHECK(plan.in_use() == 0);
+  CHECK(plan.peak() == real);
+}
+
+TEST_CASE("the memory's size is the limit, else what the machine has") {
+  const std::int64_t machine = memory_size(Device::cpu());
+  CHECK(machine > std::int64_t{1} << 26);
+  (void)set_memory_limit(Device::cpu(), 12345);
+  CHECK(memory_size(Device::cpu()) == 12345);
+  (void)set_memory_limit(Device::cpu(), std::nullopt);
+  CHECK(memory_size(Device::cpu()) == machine);
+  CHECK_THROWS_AS((void)memory_size(Device::meta()), UnsupportedError);
+}
+
 TEST_CASE("meta tensors are counted in a ledger of their own") {
   const MemoryStats cpu = memory_stats(Device::cpu());
   reset_peak_memory(Device::meta());

@@ -173,6 +173,12 @@ void DeviceAllocator::drop_pool(const Pool* pool) noexcept {
   }
 }
 
+std::int64_t DeviceAllocator::size() {
+  const std::lock_guard lock(mutex_);
+  if (limit_) return *limit_;
+  return static_cast<std::int64_t>(runtime::free_memory(device_) + in_use_ + cached_);
+}
+
 std::optional<std::int64_t> DeviceAllocator::set_limit(std::optional<std::int64_t> bytes) {
   const std::lock_guard lock(mutex_);
   return std::exchange(limit_, bytes);

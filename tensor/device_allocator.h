@@ -61,6 +61,7 @@ class DeviceAllocator {
   void reset_peak();
   std::optional<std::int64_t> set_limit(
       std::optional<std::int64_t> bytes);  // of what is in use; returns the one before
+  [[nodiscard]] std::int64_t size();       // see memory_size
 
  private:
   struct Lists {

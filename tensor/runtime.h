@@ -52,6 +52,7 @@ namespace runtime {
 // work that was enqueued before is done.
 [[nodiscard]] std::byte* allocate(Device device, std::size_t bytes);
 void release(Device device, std::byte* block, std::size_t bytes) noexcept;
+[[nodiscard]] std::size_t free_memory(Device device);  // that the system would still give
 // Whether blocks are worth keeping: on simt each must be fresh, so that overruns and stale reads are seen.
 [[nodiscard]] bool keeps_blocks() noexcept;
 // Host memory that copies reach without staging.

@@ -90,6 +90,12 @@ void release(Device device, std::byte* block, std::size_t) noexcept {
   (void)cudaFree(block);
   (void)cudaSetDevice(before);
 }
+std::size_t free_memory(Device device) {
+  const Current now(device);
+  std::size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  return free;
+}
 bool keeps_blocks() noexcept { return true; }
 
 std::byte* allocate_pinned(std::size_t bytes) {

@@ -12,6 +12,7 @@ namespace {
 int count(DeviceType) noexcept { return 0; }
 std::byte* allocate(Device, std::size_t) { absent(); }
 void release(Device, std::byte*, std::size_t) noexcept {}
+std::size_t free_memory(Device) { absent(); }
 bool keeps_blocks() noexcept { return true; }
 std::byte* allocate_pinned(std::size_t) { absent(); }
 void release_pinned(std::byte*, std::size_t) noexcept {}

@@ -8,13 +8,6 @@
 namespace levin::detail {
 namespace {
 
-// Up to this size data lies behind the Storage in one system allocation: glibc's per-thread cache makes it cheaper than
-// any list of ours. Such tensors are not in memory_stats.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kInlineBytes = 0;
-#else
-constexpr std::size_t kInlineBytes = 512;
-#endif
 constexpr std::size_t kAlignment = 64;
 
 }  // namespace

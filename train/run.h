@@ -91,7 +91,7 @@ struct Trainer::Run {
   void manual_backward(const Tensor& loss);
   void clip_gradients(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
   [[nodiscard]] optim::GradScaler* scaler() {
-    return precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
+    return !planning && precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
   }
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizers.front(); }
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
@@ -166,6 +166,7 @@ struct Trainer::Run {
   std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;
   std::vector<data::DataLoader*>* evaluated = nullptr;
   Loop evaluating = Loop::validation;
+  bool planning = false;          // a step on meta (Note [Plans]): without the loss scale, which has values
   bool trial = false;             // of the tuner: what happens is taken back, so nothing is told or saved
   Device device = Device::cpu();  // the parameters'
   bool in_fit = false;

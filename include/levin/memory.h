@@ -15,4 +15,8 @@ namespace levin {
 // limited either. Throws ConfigError for a limit below 0, UnsupportedError for meta, and as memory_stats.
 LEVIN_API std::optional<std::int64_t> set_memory_limit(Device d, std::optional<std::int64_t> bytes);
 
+// Bytes that tensors may have in use in all: the limit that is set, else on cpu the machine's memory, on other devices what is
+// free there now and what tensors and the cache hold. Throws as set_memory_limit.
+[[nodiscard]] LEVIN_API std::int64_t memory_size(Device d);
+
 }  // namespace levin

@@ -5,6 +5,7 @@
 
 #include "levin/autograd.h"
 #include "levin/memory.h"
+#include "train/tuner/plan.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
 
@@ -94,6 +95,7 @@ class Trials {
 
   [[nodiscard]] bool fits(std::int64_t size) {
     reset_peak_memory(device_);
+    planned_ = 0;
     bool held = true;
     try {
       trial(size);
@@ -102,7 +104,7 @@ class Trials {
       held = false;
       error_ = e.what();
       failed_ = size;
-      peak_ = memory_stats(device_).peak;
+      peak_ = std::max(planned_, memory_stats(device_).peak);
     }
     // What the trial left behind is not part of the next one.
     run_.train_loader = nullptr;
@@ -127,8 +129,33 @@ class Trials {
                         " gave null, expected a loader");
     return loader;
   }
+  // Throws OutOfMemoryError where the plan of a step with the loader's first batch exceeds the memory. A step of which there is no
+  // plan is not asked for another.
+  void check_plan(data::DataLoader& loader) {
+    if (!plans_) return;
+    std::int64_t use = 0;
+    try {
+      MemoryPlan plan;
+      if (const data::DataLoader::Iterator first = loader.begin(); !(first == loader.end()))
+        plan = train::plan_step(run_, loop_, *first, device_);
+      use = train::planned_use(run_, plan, device_);
+    } catch (const std::exception& e) {
+      if (is_out_of_memory(e)) return;  // the trial itself will tell
+      plans_ = false;
+      warn(
+          "I-TUNE-PLAN", WarningCategory::info,
+          std::string("scale_batch_size: the step can not be planned on shapes alone, each size is tried: ") + e.what(),
+          Repeat::yes);
+      return;
+    }
+    const std::int64_t most = memory_size(device_);
+    if (use <= most) return;
+    planned_ = use;
+    fail<OutOfMemoryError>("its plan, ", use, " bytes, of ", most);
+  }
   void trial(std::int64_t size) {
     const std::unique_ptr<data::DataLoader> loader = made(size);
+    check_plan(*loader);
     if (loop_) {
       std::vector<Tensors> predictions;
       before_.evaluate(*loop_, *loader, *loop_ == Loop::predict ? &predictions : nullptr);
@@ -146,6 +173,8 @@ class Trials {
   std::optional<Loop> loop_;
   train::SavedRun& before_;
   Device device_;
+  bool plans_ = true;
+  std::int64_t planned_ = 0;  // bytes of a trial that was not run
   std::string error_;
   std::int64_t peak_ = 0, failed_ = 0;  // of the last trial that did not fit
 };

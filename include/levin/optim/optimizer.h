@@ -30,8 +30,9 @@ enum class Rounding : std::uint8_t { nearest, stochastic };
 enum class SetToNone : bool { no, yes };
 
 // The base of all. A parameter without a gradient is left as it is. Parameters are floats (LBFGS: f32 or f64), dense, each
-// belongs to one group and a group to one device (cpu, or cuda and simt except for LBFGS); anything else, or an option
-// out of range, is a ConfigError when the group is added. For f16 and bf16 all arithmetic and state is f32.
+// belongs to one group and a group to one device (cpu, or cuda and simt except for LBFGS; on meta a step does nothing);
+// anything else, or an option out of range, is a ConfigError when the group is added. For f16 and bf16 all arithmetic and
+// state is f32.
 class LEVIN_API Optimizer {
  public:
   virtual ~Optimizer();
@@ -63,6 +64,11 @@ class LEVIN_API Optimizer {
   // clipping; GradScaler::unscale_ does it in its pass, step() itself where nobody did. Once between two steps or
   // zero_grad calls: a later call does nothing. Without masters neither.
   void gather_gradients();
+  // The state that a step of all parameters needs, masters and their gradients too, as tensors on meta, whether it is there
+  // already or not: for a plan of memory. The histories of LBFGS are no tensors.
+  [[nodiscard]] Tensors planned_state() const;
+  // Bytes of the state's tensors that are there, one number a tensor.
+  [[nodiscard]] std::vector<std::size_t> state_sizes() const;
   // For a step recorded in a Graph: writes numbers that changed since (lr, momentum) to the device, where replays read
   // them. Call it before each replay. step() does it itself.
   void prepare_replay();
@@ -139,6 +145,7 @@ class LEVIN_API Optimizer {
   std::uint64_t layout_ = 0;
 
  private:
+  [[nodiscard]] bool on_meta() const;
   void step_groups(const float* found_inf);
   bool masters_ = false, gathered_ = false;
 };

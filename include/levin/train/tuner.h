@@ -79,6 +79,17 @@ struct BatchSizeOptions {
   LoaderRefs loaders{};         // must stay empty: a size reaches the loaders of the module's hooks alone
 };
 
+// Bytes that a training step takes, as memory_stats of its device would count them.
+struct MemoryPlan {
+  std::int64_t parameters = 0;       // and buffers
+  std::int64_t gradients = 0;        // of the parameters that got one
+  std::int64_t optimizer_state = 0;  // with f32 masters and their gradients; LBFGS keeps its histories elsewhere
+  std::int64_t batch = 0;
+  std::int64_t activations = 0;  // what lives between forward and backward, beside the above
+  std::int64_t peak =
+      0;  // the most at one time, in a step behind the first; what kernels take for themselves is not in it
+};
+
 // Multiplies the field "lr", else "learning_rate": a batch of twice the size commonly goes with twice the rate. Nothing does so
 // by itself. Throws ConfigError.
 LEVIN_API void scale_lr(TrainModule& module, double factor);
@@ -99,12 +110,21 @@ class LEVIN_API Tuner {
   //   power      doubles while it fits; then half of what does not. Where init_val does not fit: halves until a size does.
   //   binsearch  doubles while it fits, then halves the gap between the largest size that fits and the smallest that does not, until
   //              they are neighbours; the result is floor(size (1 - margin)), at least 1.
+  // A size is planned on meta first (plan_memory): one whose plan exceeds the memory (memory_size) does not fit and is not run. A
+  // step that can not be planned is a line of information, and trials alone tell. A trial's steps on meta call the hooks that lie
+  // inside of a step, too.
   // Out of memory is OutOfMemoryError (of the device, or of TrainerOptions::memory_limit), std::bad_alloc, and the errors of
   // CUDA's libraries that say so; what else a step throws ends the search. Nothing with fast_dev_run, and a warning. Throws
   // OutOfMemoryError when a single sample does not fit; ConfigError before any work: a method or mode that is not known, a number
   // out of range, a module without the hook or the field, loaders that are given, a BatchSizeFinder among the trainer's callbacks.
   // The idea is toma's (Andreas Kirsch, 2020).
   std::optional<std::int64_t> scale_batch_size(TrainModule& module, const BatchSizeOptions& options = {});
+
+  // What a training step of this trainer (its precision, accumulation and clipping) with such a batch takes, found by steps on
+  // shapes alone: Device::meta(), no value is read or changed. Module and batch may lie on meta themselves; `as` is then the device
+  // whose allocator is counted by, else bytes are exact. Throws ConfigError as fit, UnsupportedError where the step reads values
+  // (item()), DeviceError where it uses tensors that are neither parameters nor buffers nor the batch's, and what the step throws.
+  MemoryPlan plan_memory(TrainModule& module, const Batch& batch, std::optional<Device> as = {});
 
  private:
   Trainer* trainer_;

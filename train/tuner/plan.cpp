@@ -1,0 +1,173 @@
+#include "train/tuner/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "tensor/allocator.h"
+#include "train/tuner/search.h"
+
+namespace levin {
+namespace train {
+namespace {
+
+std::size_t bytes_of(const Tensor& t) { return static_cast<std::size_t>(t.numel()) * itemsize(t.dtype()); }
+
+// A module whose values are shapes for a scope. What was there, gradients and generators included, comes back as it was.
+class OnMeta {
+ public:
+  explicit OnMeta(nn::Module& tree) : tree_(tree), device_(tree.device()) {
+    for (const ParamRef& p : tree.parameters()) before_.emplace_back(p.value, *p.value);
+    for (const nn::BufferRef& b : tree.buffers()) before_.emplace_back(b.value, *b.value);
+    for (const auto& [name, generator] : tree.generators()) generators_.emplace_back(generator, generator->state());
+    try {
+      tree.to(Device::meta());  // the modules' own device, too: they make tensors there
+      // One that has two names is one tensor; and a module that lay on meta gets values of its own.
+      std::map<const detail::TensorImpl*, Tensor> made;
+      for (const auto& [slot, value] : before_) {
+        Tensor& fresh = made[value.impl()];
+        if (!fresh.defined()) {
+          fresh = empty(value.shape(), Device::meta(), value.dtype());
+          if (value.requires_grad()) fresh.requires_grad_();
+        }
+        *slot = fresh;
+      }
+    } catch (...) {
+      restore();
+      throw;
+    }
+  }
+  ~OnMeta() { restore(); }
+  OnMeta(const OnMeta&) = delete;
+  OnMeta& operator=(const OnMeta&) = delete;
+
+ private:
+  void restore() noexcept {
+    for (const auto& [slot, value] : before_) *slot = value;
+    for (const auto& [generator, state] : generators_) generator->set_state(state);
+    try {
+      tree_.to(device_);  // no value moves: they are there
+    } catch (...) {}      // no memory for the list of them
+  }
+  nn::Module& tree_;
+  Device device_;
+  std::vector<std::pair<Tensor*, Tensor>> before_;
+  std::vector<std::pair<Generator*, RandomRange>> generators_;
+};
+
+// Looks into the ledger where the forward pass ends.
+struct Watch final : Callback {
+  Watch(const detail::PlannedMemory& l, nn::Module& t, std::int64_t held) : ledger(&l), tree(&t), without(held) {}
+  const detail::PlannedMemory* ledger;
+  nn::Module* tree;
+  std::int64_t without, most = 0;
+  [[nodiscard]] std::int64_t gradients() const {
+    std::int64_t sum = 0;
+    for (const ParamRef& p : tree->parameters()) {
+      if (const Tensor g = p.value->grad(); g.defined()) sum += ledger->size_of(bytes_of(g));
+    }
+    return sum;
+  }
+  void on_before_backward(const Tensor&) override { most = std::max(most, ledger->in_use() - without - gradients()); }
+};
+
+// Fields that lie on meta already do not stand in the ledger.
+Batch counted(Batch batch) {
+  for (Tensor& t : batch.fields) {
+    if (t.defined() && t.device().is_meta()) t = empty_like(t);
+  }
+  return batch;
+}
+
+void evaluate(Trainer::Run& run, Trainer::Run::Loop loop, const Batch& batch) {
+  const ModeGuard modes(run.tree_of_active());
+  run.tree_of_active()->train(false);
+  const NoGrad off;
+  run.precision.run([&] {
+    if (loop == Trainer::Run::Loop::validation)
+      run.active->validation_step(batch, 0, 0);
+    else if (loop == Trainer::Run::Loop::test)
+      run.active->test_step(batch, 0, 0);
+    else
+      (void)run.active->predict_step(batch, 0, 0);
+  });
+}
+
+}  // namespace
+
+MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, const Batch& loaded, Device as) {
+  nn::Module& tree = *run.tree_of_active();
+  MemoryPlan plan;
+  const detail::PlannedMemory ledger(as);
+  const OnMeta moved(tree);
+  plan.parameters = ledger.in_use();
+  Tensors state;
+  if (!loop) {
+    for (const auto& o : run.optimizers) {
+      for (Tensor& t : o->planned_state()) state.push_back(std::move(t));
+    }
+  }
+  plan.optimizer_state = ledger.in_use() - plan.parameters;
+
+  const Restore planning(run.planning, true);
+  const Restore on_meta(run.device, Device::meta());
+  const Restore train_log(run.train_log, MetricLog());
+  const Restore eval_log(run.eval_log, MetricLog());
+  const Restore scope(run.scope, loop ? LogScope::eval : LogScope::train_batch);
+  const Restore size(run.scope_batch_size, std::max<std::int64_t>(1, loaded.size()));
+  const Restore steps(run.global_step, run.global_step);
+  const Restore done(run.batches_done, std::int64_t{0});
+  const Restore in_batch(run.in_batch, true);
+  const Restore in_step(run.in_training_step, true);
+  constexpr std::int64_t kMany = 1000;
+  const Restore batches(run.batches, kMany);
+  const Batch batch = run.to_device(counted(loaded));
+  plan.batch = ledger.in_use() - plan.parameters - plan.optimizer_state;
+
+  const auto watch = std::make_shared<Watch>(ledger, tree, ledger.in_use());
+  const Restore watching(run.callbacks, std::vector<std::shared_ptr<Callback>>{watch});
+  if (loop) {
+    evaluate(run, *loop, batch);
+  } else {
+    const std::int64_t window = std::min<std::int64_t>(run.options.accumulate_grad_batches, 2);
+    const Restore of_two(run.options.accumulate_grad_batches, window);
+    for (; run.batches_done <= window; ++run.batches_done) (void)run.step_now(run.info(&batch));
+  }
+  plan.activations = watch->most;
+  plan.gradients = watch->gradients();
+  plan.peak = ledger.peak();
+  return plan;
+}
+
+std::int64_t planned_use(const Trainer::Run& run, const MemoryPlan& plan, Device device) {
+  const detail::PlannedMemory sizes(device);
+  std::int64_t here = plan.parameters;  // of the plan's bytes, what is in use already
+  for (const auto& o : run.in_fit ? run.optimizers : std::vector<std::shared_ptr<optim::Optimizer>>{}) {
+    for (const std::size_t bytes : o->state_sizes()) here += sizes.size_of(bytes);
+  }
+  return memory_stats(device).in_use + plan.peak - std::min(here, plan.peak);
+}
+
+}  // namespace train
+
+MemoryPlan Tuner::plan_memory(TrainModule& module, const Batch& batch, std::optional<Device> as) {
+  Trainer::Run& run = *trainer_->run_;
+  train::check_free(run, "plan_memory");
+  const Device on = run.device_of(&module);
+  TrainerOptions quiet = run.options;
+  quiet.capture = Capture::off;
+  quiet.memory_limit = std::nullopt;
+  quiet.profiler.reset();
+  quiet.max_epochs = 1;
+  quiet.limit_train_batches = quiet.limit_val_batches = std::nullopt;
+  const train::Restore options(run.options, std::move(quiet));
+  const train::Restore callbacks(run.own_callbacks, std::vector<std::shared_ptr<Callback>>{});
+  data::DataLoader unused(data::tensor_dataset({empty({1}, Device::cpu())}));
+  MemoryPlan plan;
+  run.fit(module, {.train = unused}, [&] { plan = train::plan_step(run, std::nullopt, batch, as.value_or(on)); });
+  return plan;
+}
+
+}  // namespace levin
