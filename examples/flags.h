@@ -54,6 +54,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--find-lr", "", "search a learning rate first"},
     {"--find-batch-size", "NAME", "search a batch size first: power or binsearch"},
     {"--memory-limit", "BYTES", "of the device"},
+    {"--memory", "BYTES", "of a device: the largest batch for it"},
     {"--sampler", "NAME", "full or neighbor"},
     {"--fanout", "LIST", "neighbours a layer"},
     {"--runs", "K", "repeat with other seeds"},

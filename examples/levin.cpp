@@ -1,9 +1,10 @@
-// The command-line tool: looks at checkpoints, compares and exports them, and says what this build is.
+// The command-line tool: looks at checkpoints, compares and exports them, plans memory, and says what this build is.
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "examples/flags.h"
+#include "examples/levin_plan.h"
 
 using namespace levin;
 
@@ -261,6 +262,14 @@ int export_weights(int argc, char** argv) {
   return examples::kDone;
 }
 
+// ---- plan
+
+int plan(int argc, char** argv) {
+  const examples::PlanSettings s = examples::parse_plan(argc, argv);
+  write_json(s.json, examples::plan(s));
+  return examples::kDone;
+}
+
 // ---- env
 
 Json environment() {
@@ -307,6 +316,7 @@ constexpr Command kCommands[] = {
     {"ckpt verify", "FILE...: are they whole", verify},
     {"ckpt diff", "FILE FILE: how two differ", diff},
     {"ckpt export", "FILE --out model.safetensors: the weights alone", export_weights},
+    {"plan", "mnist|gan: the memory of a training step, the largest batch for --memory BYTES", plan},
     {"env", "build, devices, libraries", env},
 };
 

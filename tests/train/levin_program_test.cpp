@@ -204,6 +204,51 @@ TEST_CASE("levin ckpt export writes the weights alone, byte for byte as save_saf
   CHECK(levin_tool.run({"ckpt", "export", path, "--out", dir / "absent/model.safetensors"}).code == 73);
 }
 
+TEST_CASE("levin plan tells the memory of a step of mnist and gan, and the largest batch for a memory") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  if (!levin_tool.built()) return;
+  const auto planned = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "plan");
+    for (const char* a : {"--json", "r.json"}) arguments.emplace_back(a == std::string("r.json") ? dir / "r.json" : a);
+    const Ended e = levin_tool.run(std::move(arguments));
+    CAPTURE(e.output);
+    REQUIRE(e.code == 0);
+    CHECK(has(e.output, "activations"));
+    return json_of(dir / "r.json");
+  };
+  // LeNet of mnist: 857,738 parameters; sizes are rounded up by a quarter at most.
+  const std::int64_t parameters = 4 * (32 * 25 + 32 + 64 * 32 * 25 + 64 + 64 * 49 * 256 + 256 + 2560 + 10);
+  const nlohmann::json cnn = planned({"mnist", "--batch-size", "512", "--optimizer", "adam"});
+  CHECK(cnn["parameters"] >= parameters);
+  CHECK(cnn["parameters"] <= parameters * 5 / 4);
+  CHECK(cnn["gradients"] == cnn["parameters"]);
+  CHECK(cnn["optimizer_state"] == 2 * cnn["parameters"].get<std::int64_t>());
+  CHECK(cnn["batch"].get<std::int64_t>() >= 512 * (28 * 28 * 4 + 8));
+  CHECK(cnn["peak"].get<std::int64_t>() > cnn["activations"].get<std::int64_t>());
+  const nlohmann::json half = planned({"mnist", "--batch-size", "512", "--precision", "bf16-mixed"});
+  CHECK(half["activations"] < cnn["activations"]);
+  CHECK(planned({"mnist", "--batch-size", "512", "--optimizer", "sgd"})["peak"] < cnn["peak"]);
+
+  const std::int64_t peak = cnn["peak"];
+  const nlohmann::json exact = planned({"mnist", "--memory", std::to_string(peak)});
+  CHECK(exact["largest_batch"] >= 512);
+  CHECK(exact["batch_size"] == exact["largest_batch"]);
+  CHECK(exact["peak"] <= peak);
+  const std::int64_t next = exact["largest_batch"].get<std::int64_t>() + 1;
+  CHECK(planned({"mnist", "--batch-size", std::to_string(next)})["peak"] > peak);
+  CHECK(planned({"mnist", "--memory", "1000"})["largest_batch"] == 0);
+
+  const nlohmann::json gan = planned({"gan", "--model", "mlp", "--batch-size", "64"});
+  CHECK(gan["optimizer"] == "adam");
+  CHECK(gan["gradients"] > 0);  // of the larger of the two networks
+  CHECK(gan["gradients"] < gan["parameters"]);
+  CHECK(gan["optimizer_state"] == 2 * gan["parameters"].get<std::int64_t>());
+  CHECK(levin_tool.run({"plan", "gan", "--optimizer", "sgd"}).code == 2);
+  CHECK(levin_tool.run({"plan", "gpt"}).code == 2);
+  CHECK(levin_tool.run({"plan", "mnist", "--precision", "8-true"}).code == 2);
+}
+
 TEST_CASE(
     "levin refuses unknown commands and files with exit code 2 and the nearest name; env says what this build is") {
   const TemporaryFolder dir;

@@ -62,7 +62,7 @@ struct Watch final : Callback {
   Watch(const detail::PlannedMemory& l, nn::Module& t, std::int64_t held) : ledger(&l), tree(&t), without(held) {}
   const detail::PlannedMemory* ledger;
   nn::Module* tree;
-  std::int64_t without, most = 0;
+  std::int64_t without, most = 0, most_gradients = 0;
   [[nodiscard]] std::int64_t gradients() const {
     std::int64_t sum = 0;
     for (const ParamRef& p : tree->parameters()) {
@@ -71,6 +71,8 @@ struct Watch final : Callback {
     return sum;
   }
   void on_before_backward(const Tensor&) override { most = std::max(most, ledger->in_use() - without - gradients()); }
+  // By the end manual optimization may have cleared them.
+  void on_before_optimizer_step(optim::Optimizer&) override { most_gradients = std::max(most_gradients, gradients()); }
 };
 
 // Fields that lie on meta already do not stand in the ledger.
@@ -136,7 +138,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
     for (; run.batches_done <= window; ++run.batches_done) (void)run.step_now(run.info(&batch));
   }
   plan.activations = watch->most;
-  plan.gradients = watch->gradients();
+  plan.gradients = watch->most_gradients;
   plan.peak = ledger.peak();
   return plan;
 }

@@ -1,0 +1,131 @@
+// levin plan: what memory a training step of a bundled program takes, and the largest batch for a given memory. Nothing is
+// allocated or computed: the step runs on shapes alone (Tuner::plan_memory).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/gan_model.h"
+#include "examples/mnist_model.h"
+
+namespace levin::examples {
+
+struct PlanSettings {
+  std::string program, model = "cnn", optimizer = "adamw", precision = "32-true", device = "cuda", json;
+  std::int64_t batch_size = 128, accumulate = 1, memory = 0;
+};
+
+// A program's model on meta, with a trainer as the program has it.
+class Planned {
+ public:
+  explicit Planned(const PlanSettings& s)
+      : as_(s.device == "cpu" ? Device::cpu() : Device::cuda()),
+        trainer_(TrainerOptions{.logger = false,
+                                .max_epochs = 1,
+                                .accumulate_grad_batches = s.program == "gan" ? 1 : s.accumulate,
+                                .enable_checkpointing = false,
+                                .enable_progress_bar = false,
+                                .enable_model_summary = false,
+                                .precision = s.precision,
+                                .handle_signals = false}) {
+    const Generator gen(1);
+    if (s.program == "mnist") {
+      mnist::Settings how;
+      how.model = s.model;
+      how.optimizer = s.optimizer;
+      how.lr = 1e-3;
+      module_ = mnist::make_model(how, gen, Device::meta());
+    } else {
+      gan::Settings how;
+      how.model = s.model;
+      how.accumulate = s.accumulate;
+      how.lr = 1e-3;
+      module_ = std::make_unique<gan::Gan>(how, gen, Device::meta());
+    }
+  }
+  [[nodiscard]] MemoryPlan of(std::int64_t samples) {
+    const Batch batch{
+        .fields = {empty({samples, 1, kSide, kSide}, Device::meta()), empty({samples}, Device::meta(), DType::i64)},
+        .indices = std::vector<std::int64_t>(static_cast<std::size_t>(samples))};
+    return Tuner(trainer_).plan_memory(*module_, batch, as_);
+  }
+  // The largest batch whose peak is at most `bytes`; 0: not even a single sample. More than `most` is not looked for.
+  [[nodiscard]] std::int64_t largest(std::int64_t bytes, std::int64_t most) {
+    std::int64_t fits = 0, fails = 1;
+    while (fails <= most && of(fails).peak <= bytes) fits = std::exchange(fails, 2 * fails);
+    fails = std::min(fails, most + 1);
+    while (fails - fits > 1) {
+      const std::int64_t middle = fits + (fails - fits) / 2;
+      (of(middle).peak <= bytes ? fits : fails) = middle;
+    }
+    return fits;
+  }
+
+ private:
+  Device as_;
+  Trainer trainer_;
+  std::unique_ptr<TrainModule> module_;
+};
+
+inline PlanSettings parse_plan(int argc, char** argv) {
+  PlanSettings s;
+  Flags flags("levin plan", "What memory a training step of a bundled program takes, without running one.");
+  flags.add_argument("PROGRAM", s.program, "mnist or gan")->check(CLI::IsMember({"mnist", "gan"}));
+  flags.add("--model", s.model)->check(CLI::IsMember({"mlp", "cnn"}));
+  const CLI::Option* const optimizer =
+      flags.add("--optimizer", s.optimizer)->check(CLI::IsMember({"adamw", "adam", "sgd"}));
+  const CLI::Option* const size = flags.add("--batch-size", s.batch_size)->check(at_least(1));
+  flags.add("--precision", s.precision);
+  flags.add("--accumulate", s.accumulate)->check(at_least(1));
+  flags.add("--device", s.device)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->description("whose allocator the sizes are rounded by: cpu, cuda");
+  flags.add("--memory", s.memory)->check(at_least(1));
+  flags.add("--json", s.json)->description("the same as JSON; - writes it to stdout in place of the text");
+  flags.parse(argc, argv);
+  if (s.program == "gan" && optimizer->count() > 0) flags.refuse("--optimizer: gan trains with adam");
+  if (s.program == "gan" && s.precision != "32-true" && s.precision != "bf16-mixed")
+    flags.refuse("--precision: gan trains with 32-true or bf16-mixed");
+  if (s.program == "gan") s.optimizer = "adam";
+  if (s.memory > 0 && size->count() == 0) s.batch_size = 0;
+  return s;
+}
+
+// The lines of the table, and the fields of the JSON.
+inline std::vector<std::pair<const char*, std::int64_t>> rows_of(const MemoryPlan& p) {
+  return {{"parameters", p.parameters}, {"gradients", p.gradients},     {"optimizer_state", p.optimizer_state},
+          {"batch", p.batch},           {"activations", p.activations}, {"peak", p.peak}};
+}
+
+inline nlohmann::ordered_json plan(const PlanSettings& s) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
+  Planned planned(s);
+  const std::int64_t largest = s.memory > 0 ? planned.largest(s.memory, kMost) : 0;
+  const std::int64_t samples = s.batch_size > 0 ? s.batch_size : std::max<std::int64_t>(1, largest);
+  const MemoryPlan p = planned.of(samples);
+  nlohmann::ordered_json all = {{"program", s.program},     {"model", s.model},           {"optimizer", s.optimizer},
+                                {"precision", s.precision}, {"accumulate", s.accumulate}, {"device", s.device},
+                                {"batch_size", samples}};
+  for (const auto& [name, bytes] : rows_of(p)) all[name] = bytes;
+  if (s.memory > 0) {
+    all["memory"] = s.memory;
+    all["largest_batch"] = largest;
+  }
+  if (s.json == "-") return all;
+  std::printf("%s %s, %s, %s, batches of %lld\n", s.program.c_str(), s.model.c_str(), s.optimizer.c_str(),
+              s.precision.c_str(), static_cast<long long>(samples));
+  for (const auto& [name, bytes] : rows_of(p))
+    std::printf("  %-16s %15lld bytes  %10.1f MB\n", name, static_cast<long long>(bytes),
+                static_cast<double>(bytes) / 1e6);
+  if (s.memory > 0 && largest == 0)
+    std::printf("%lld bytes are too few for a single sample\n", static_cast<long long>(s.memory));
+  else if (s.memory > 0)
+    std::printf("%s%lld samples are the largest batch for %lld bytes\n", largest == kMost ? "at least " : "",
+                static_cast<long long>(largest), static_cast<long long>(s.memory));
+  return all;
+}
+
+}  // namespace levin::examples
