@@ -40,7 +40,7 @@ void Trainer::Run::call_epoch_end() {
 
 // The first error is the one to report: what a hook throws now would hide it.
 void Trainer::Run::call_exception(const std::exception& error) noexcept {
-  const auto tell = [&](Hooks& h) {
+  const auto tell = [&](auto& h) {
     try {
       h.on_exception(error);
     } catch (const std::exception& second) {
@@ -52,11 +52,12 @@ void Trainer::Run::call_exception(const std::exception& error) noexcept {
   };
   for (const auto& c : callbacks) tell(*c);
   if (active) tell(*active);
+  if (data_module) tell(*data_module);
 }
 
 // The first error is the one to report here, too.
 void Trainer::Run::call_teardown(Stage stage, bool quietly) {
-  const auto one = [&](Hooks& h) {
+  const auto one = [&](auto& h) {
     try {
       h.teardown(stage);
     } catch (const std::exception& second) {
@@ -64,6 +65,7 @@ void Trainer::Run::call_teardown(Stage stage, bool quietly) {
       warn("W-TRAIN-TEARDOWN", WarningCategory::runtime, std::string("teardown threw as well: ") + second.what());
     }
   };
+  if (data_module) one(*data_module);
   for (const auto& c : callbacks) one(*c);
   if (active) one(*active);
 }

@@ -91,10 +91,16 @@ Json checked_state(const std::string& path, const TensorFile& file) {
 }
 
 Json hparams_text(const Trainer::Run& run) {
+  HParams hparams;
+  if (const auto* held = dynamic_cast<const HasHParams*>(run.tree)) hparams = held->hparams();
+  const std::size_t of_module = hparams.size();
+  for (const auto& pair : run.data_module ? run.data_module->hparams() : HParams{}) {
+    const auto end = hparams.begin() + static_cast<std::ptrdiff_t>(of_module);
+    if (std::none_of(hparams.begin(), end, [&](const auto& h) { return h.first == pair.first; }))
+      hparams.push_back(pair);
+  }
   Json all = Json::array();  // of pairs: the order is kept
-  const auto* held = dynamic_cast<const HasHParams*>(run.tree);
-  if (!held) return all;
-  for (const auto& [name, h] : held->hparams()) {
+  for (const auto& [name, h] : hparams) {
     switch (h.kind()) {
       case HParam::Kind::flag: all.push_back({name, h.number() != 0}); break;
       case HParam::Kind::integer: all.push_back({name, static_cast<std::int64_t>(h.number())}); break;
@@ -129,6 +135,8 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("total_batches").get_to(to.total_batches);
   loops.at("records").get_to(to.records);
   to.batches_ahead = loops.value("batches_ahead", to.batches_ahead);
+  to.train_loaded_at = loops.value("train_loaded_at", to.train_loaded_at);
+  to.val_loaded_at = loops.value("val_loaded_at", to.val_loaded_at);
   s.at("global_step").get_to(to.global_step);
   loops.at("accumulate").get_to(to.accumulate);
   loops.at("validated_at").get_to(to.validated_at);
@@ -204,6 +212,8 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"batches_ahead", run.position.ahead},
             {"batches_per_epoch", run.batches},
             {"total_batches", run.total_batches},
+            {"train_loaded_at", run.train_loaded_at},
+            {"val_loaded_at", run.val_loaded_at},
             {"records", run.records},
             {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
             {"validated_at", run.validated_at},
@@ -262,10 +272,15 @@ void remove_link(const std::string& path) noexcept {
   } catch (...) {}  // no memory for the name
 }
 
-Checkpoint read_checkpoint(const std::string& path) {
+Checkpoint read_checkpoint(const std::string& path, Needs needs) {
   TensorFile file = load_safetensors(path);
   Checkpoint checkpoint;
   checkpoint.path = path;
+  if (needs == Needs::weights && !find_entry(file, "levin.state") && !find_entry(file, "levin.hashes") &&
+      std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) { return ours(t.first); })) {
+    checkpoint.weights = std::move(file.tensors);
+    return checkpoint;
+  }
   try {
     take_state(checkpoint, checked_state(path, file));
   } catch (const Json::exception& e) {
@@ -341,6 +356,10 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
   }
   if (active) ask(*active, train::kModuleKey, {});
+  if (data_module && only == WeightsOnly::no) {
+    CallbackState state = data_module->state();
+    if (!state.values.empty() || !state.tensors.empty()) states.emplace_back(train::kDataKey, std::move(state));
+  }
   NamedTensors& tensors = content.weights;
   for (const auto& [name, t] : tensors) {
     if (ours(name))

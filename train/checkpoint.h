@@ -28,6 +28,7 @@ struct Checkpoint {
   std::map<std::string, RandomRange> generators;
   std::vector<MetricLog::Saved> log;
   Metrics epoch_metrics;
+  std::int64_t train_loaded_at = -1, val_loaded_at = -1;  // epochs in which hooks made loaders; -1: not told
   HParams hparams;
 
   // Batches of the epoch that were trained without a gap.
@@ -35,8 +36,9 @@ struct Checkpoint {
     return batches_in_epoch - static_cast<std::int64_t>(batches_ahead.size());
   }
 };
-// Throws FileError, FormatError for a damaged file, ConfigError for weights alone.
-[[nodiscard]] Checkpoint read_checkpoint(const std::string& path);
+// Throws FileError, FormatError for a damaged file, ConfigError for weights alone, unless they are enough: then the rest is empty.
+enum class Needs : bool { run, weights };
+[[nodiscard]] Checkpoint read_checkpoint(const std::string& path, Needs needs = Needs::run);
 
 // Where the parts of a run lie in `rest`.
 [[nodiscard]] std::string optimizer_prefix(std::size_t i);
@@ -45,6 +47,7 @@ struct Checkpoint {
 [[nodiscard]] std::string precision_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained
+inline constexpr const char* kDataKey = "levin.data";      // and of its data module
 
 // The tensors below a prefix, without it.
 [[nodiscard]] NamedTensors below(const NamedTensors& all, std::string_view prefix);

@@ -24,6 +24,7 @@ namespace {
 struct Words {
   const char* call;
   const char* limit;
+  const char* loader;  // the hook
   struct Hook {
     const char* name;
     void (Hooks::*function)();
@@ -38,6 +39,7 @@ struct Words {
 constexpr Words kWords[] = {
     {"validate",
      "limit_val_batches",
+     "val_loader",
      {"on_validation_start", &Hooks::on_validation_start},
      {"on_validation_end", &Hooks::on_validation_end},
      {"on_validation_epoch_start", &Hooks::on_validation_epoch_start},
@@ -48,6 +50,7 @@ constexpr Words kWords[] = {
      Stage::validate},
     {"test",
      "limit_test_batches",
+     "test_loader",
      {"on_test_start", &Hooks::on_test_start},
      {"on_test_end", &Hooks::on_test_end},
      {"on_test_epoch_start", &Hooks::on_test_epoch_start},
@@ -58,6 +61,7 @@ constexpr Words kWords[] = {
      Stage::test},
     {"predict",
      "limit_predict_batches",
+     "predict_loader",
      {"on_predict_start", &Hooks::on_predict_start},
      {"on_predict_end", &Hooks::on_predict_end},
      {"on_predict_epoch_start", &Hooks::on_predict_epoch_start},
@@ -97,7 +101,8 @@ int loader_of(std::string_view name) {
 
 std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
                                               const std::vector<data::DataLoader*>& loaders,
-                                              std::vector<Tensors>* predictions, const Function<void()>& instead) {
+                                              std::vector<Tensors>* predictions, const Function<void()>& instead,
+                                              const std::string& ckpt_path) {
   // A hook may evaluate, another module too: afterwards the stage around it goes on with its own.
   const bool nested = active != nullptr;
   const Restore<TrainModule*> now_active(active, &module);
@@ -111,12 +116,15 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const bool of_a_hook = nested && !validating && !sanity;
   const Restore profiled(options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : options.profiler);
   if (nested) return evaluation_loop(loop, module, loaders, predictions);
+  const std::string file = find_checkpoint(ckpt_path);
+  check_transfers(module);
   const Scope owning([] {}, [&] { own_evaluated.reset(); });
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
   std::optional<train::MemoryLimit> limit;
   if (options.memory_limit) limit.emplace(device_of(module.tree()), options.memory_limit);
   try {
-    call("setup", &Hooks::setup, words.stage);
+    call_setup(words.stage);
+    if (!file.empty()) load_weights(file, module);
     if (instead) {
       instead();
       call_teardown(words.stage, /*quietly=*/false);
@@ -124,7 +132,13 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
     }
     if (loop != Loop::predict) start_loggers();
     std::vector<data::DataLoader*> used = loaders;
-    if (loaders.empty() && (own_evaluated = loader_of_hook(loop, module))) used = {own_evaluated.get()};
+    if (loaders.empty()) {
+      own_evaluated = loader_of_hook(loop, module);
+      if (!own_evaluated)
+        fail<ConfigError>(words.call, ": no loader was given, and ", words.loader,
+                          " of data module and module gives none; give one, or override it");
+      used = {own_evaluated.get()};
+    }
     std::vector<Metrics> result = evaluation_loop(loop, module, std::move(used), predictions);
     call_teardown(words.stage, /*quietly=*/false);
     if (loop != Loop::predict) finish_loggers("success");
@@ -137,10 +151,40 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   }
 }
 
-std::unique_ptr<data::DataLoader> Trainer::Run::loader_of_hook(Loop loop, TrainModule& module) {
-  return loop == Loop::validation ? module.val_loader()
-         : loop == Loop::test     ? module.test_loader()
-                                  : module.predict_loader();
+std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given, const LoaderRefs& loaders,
+                                                   DataModule* data, const std::string& ckpt_path,
+                                                   std::vector<Tensors>* predictions) {
+  const char* const name = words_of(loop).call;
+  if (!given && active)
+    fail<StateError>(name, ": called in a hook without a module; give the one that is to be evaluated");
+  if (!given && !last_module)
+    fail<StateError>(name, ": no module is known; give one, or call it behind a fit of a module");
+  if (active && !ckpt_path.empty())
+    fail<StateError>(name, ": called in a hook with ckpt_path = \"", ckpt_path,
+                     "\", whose weights would replace those of the run; leave it out");
+  TrainModule& module = given ? *given : *last_module;
+  const Overrides has = module.overrides();
+  if (loop != Loop::predict && !(loop == Loop::test ? has.test_step : has.validation_step))
+    fail<ConfigError>(name, ": the module has no ", words_of(loop).step, "; override it");
+  DataModule* chosen = train::data_module_of(name, {&loaders}, data);
+  if (!given && !chosen && loaders.empty()) chosen = last_data_module;
+  if (given == active && !chosen) chosen = data_module;  // in a hook: whose batches the module knows
+  std::string path = ckpt_path;
+  if (!given && path.empty()) {
+    path = "best";
+    warn("W-CKPT-BEST-USED", WarningCategory::user,
+         std::string(name) +
+             ": called without module and ckpt_path: the best checkpoint of the last fit is loaded; "
+             "give the module to use its weights as they are, or ckpt_path = \"last\"",
+         Repeat::yes);
+  }
+  const DataScope with(*this, chosen);
+  const Restore of_a_hook(validating, false);
+  if (!active) {
+    last_module = &module;
+    last_data_module = chosen;
+  }
+  return evaluation(loop, module, loaders.all(), predictions, {}, path);
 }
 
 std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& module,
@@ -180,15 +224,14 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     for (const Batch& loaded : loader) {
       scope = train::LogScope::eval;
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
-      Batch batch = module.transfer_batch_to_device(module.on_before_batch_transfer(loaded), there);
-      batch = module.on_after_batch_transfer(precision.inputs(std::move(batch), there));
-      const StepInfo at{.epoch = epoch,
-                        .batch_idx = done,
-                        .dataloader_idx = eval_loader,
-                        .global_step = global_step,
-                        .batch = &batch,
-                        .loss = {},
-                        .outputs = {}};
+      const Batch batch = to_device(module, loaded, there);
+      StepInfo at{.epoch = epoch,
+                  .batch_idx = done,
+                  .dataloader_idx = eval_loader,
+                  .global_step = global_step,
+                  .batch = &batch,
+                  .loss = {},
+                  .outputs = {}};
       call(words.batch_start.name, words.batch_start.function, at);
       precision.run([&] {
         const ProfilerScope profiled(options.profiler.get(), words.step);
@@ -197,8 +240,9 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
         else if (loop == Loop::test)
           module.test_step(batch, done, eval_loader);
         else
-          predictions->back().push_back(module.predict_step(batch, done, eval_loader).detach());
+          at.outputs = {{"prediction", module.predict_step(batch, done, eval_loader).detach()}};
       });
+      if (predictions) predictions->back().push_back(at.outputs.front().second);
       call(words.batch_end.name, words.batch_end.function, at);
       check_interrupt();
       if (++done == count) break;
@@ -244,6 +288,8 @@ void Trainer::Run::validate_in_fit() {
   const SyncGuard own = own_waits();
   const Restore running(validating, true);
   const PhaseScope phase(times, Phase::validating);
+  reload_val();
+  if (val_loaders.empty()) return;  // the hook has none this time
   (void)evaluation(Loop::validation, *active, val_loaders);
   last_validation = train::steady_seconds();
 }

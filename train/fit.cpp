@@ -29,9 +29,10 @@ bool Trainer::Run::max_steps_reached() const { return options.max_steps >= 0 && 
 bool Trainer::Run::stop_granted() const {
   return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
 }
-bool Trainer::Run::done() const {
-  return batches == 0 || max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || stop_granted();
+bool Trainer::Run::limits_reached() const {
+  return max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || stop_granted();
 }
+bool Trainer::Run::done() const { return batches == 0 || limits_reached(); }
 
 // ---- Before any work
 
@@ -109,8 +110,13 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
   if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
   check_options();
+  DataModule* const data = train::data_module_of("fit", {&loaders.train, &loaders.val}, loaders.data_module);
+  const DataScope with(*this, data);
   precision.convert(module.tree(), device_of(module.tree()));
-  fit(module, has, module.configure_optimizers(), loaders.train, loaders.val, loaders.ckpt_path, instead);
+  last_module = &module;
+  last_data_module = data;
+  fit(module, overrides_of(module), module.configure_optimizers(), loaders.train, loaders.val, loaders.ckpt_path,
+      instead);
 }
 
 void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train,
@@ -127,6 +133,12 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     return;
   }
   const auto attach = [&](TrainModule* m) {
+    if (!m) {
+      fit_checkpoints.clear();
+      for (const auto& c : callbacks) {
+        if (auto checkpoint = std::dynamic_pointer_cast<ModelCheckpoint>(c)) fit_checkpoints.push_back(checkpoint);
+      }
+    }
     active = m;
     module.trainer_ = m ? &trainer : nullptr;
     callbacks = own_callbacks;
@@ -160,7 +172,12 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
   overrides = has;
   manual = by_hand;
-  if (!train.empty()) use_loaders(*train.all().front(), val.all());
+  if (options.enable_autolog_hparams) (void)all_hparams();  // that contradict each other end the run here
+  check_transfers(module);
+  batches = val_every = 0;
+  val_by_hook = val.empty() && has.val_loader && validates();
+  if (!val.empty()) use_val(val.all());
+  if (!train.empty()) use_train(*train.all().front());
   tree = module.tree();
   fitted = true;
   optimizers = std::move(config.optimizers);
@@ -188,14 +205,16 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
 
   try {
-    call("setup", &Hooks::setup, Stage::fit);
-    ask_for_loaders(train, val);
+    call_setup(Stage::fit);
     times.reset();
     times.start();
-    if (instead)
+    if (instead) {
+      load_val();
+      load_train();
       instead();
-    else
+    } else {
       run_fit(ckpt_path);
+    }
     if (!instead) report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
@@ -208,39 +227,17 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
 }
 
-// Throws ConfigError for loaders that the options do not fit, before any work on them.
-void Trainer::Run::use_loaders(data::DataLoader& train, const std::vector<data::DataLoader*>& val) {
-  if (overfits() && train.shuffles())
-    warn("W-TRAIN-OVERFIT", WarningCategory::user,
-         "fit: overfit_batches is set and the training loader shuffles; every epoch gets the batches of the first");
-  const std::int64_t count = options.limit_train_batches.value_or(Portion(1.0)).of(train.size(), "limit_train_batches");
-  const bool validates =
-      overrides.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
-  for (const data::DataLoader* v : validates ? val : std::vector<data::DataLoader*>{})
-    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
-  train_loader = &train;
-  batches = count;
-  val_loaders = validates ? val : std::vector<data::DataLoader*>{};
-  resolve_validation();
-}
-
-void Trainer::Run::ask_for_loaders(const LoaderRefs& train, const LoaderRefs& val) {
-  if (!train.empty() && (!val.empty() || !overrides.val_loader)) return;
-  if (train.empty()) own_train = active->train_loader();
-  if (train.empty() && !own_train)
-    fail<ConfigError>("fit: the module's train_loader gave null, expected a loader; give .train = &loader");
-  if (val.empty() && overrides.val_loader) own_val = active->val_loader();
-  use_loaders(train.empty() ? *own_train : *train.all().front(),
-              own_val ? std::vector<data::DataLoader*>{own_val.get()} : val.all());
-}
-
 void Trainer::Run::run_fit(const std::string& ckpt_path) {
   if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
   start_loggers();
   call("on_fit_start", &Hooks::on_fit_start);
   log_hparams();
-  if (resumed_from.empty() && batches > 0) sanity_check();
+  load_val();
+  const bool trains =
+      train_loader ? batches > 0 : !(options.limit_train_batches && options.limit_train_batches->is_zero());
+  if (resumed_from.empty() && trains) sanity_check();
+  if (trains && !limits_reached()) load_train();
   if (due == Due::epoch_end) finish_epoch();
   if (!done()) {
     last_validation = train::steady_seconds();
@@ -266,7 +263,7 @@ void Trainer::Run::train_epochs() {
 // random number.
 void Trainer::Run::sanity_check() {
   const std::int64_t count = options.num_sanity_val_steps.value_or(2);
-  if (val_loaders.empty() || count == 0 || done()) return;
+  if (val_loaders.empty() || count == 0 || limits_reached()) return;
   std::vector<std::pair<Generator*, RandomRange>> before;
   if (tree) {
     for (const auto& [name, generator] : tree->generators()) before.emplace_back(generator, generator->state());
@@ -287,6 +284,7 @@ void Trainer::Run::sanity_check() {
 // From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
 void Trainer::Run::train_epoch() {
   bool skipped = false;
+  reload_train();
   scope = train::LogScope::train_epoch;
   call("on_train_epoch_start", &Hooks::on_train_epoch_start);
   if (due != Due::nothing) finish_batch();
@@ -304,7 +302,8 @@ void Trainer::Run::train_epoch() {
       scope_batch_size = std::max<std::int64_t>(1, loaded.size());
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
       const Restore at(in_batch, true);
-      const Batch batch = capture ? capture->admit(to_device(loaded)) : to_device(loaded);
+      Batch moved = to_device(*active, loaded, device);
+      const Batch batch = capture ? capture->admit(std::move(moved)) : std::move(moved);
       times.enter(Phase::hooks);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
@@ -397,11 +396,12 @@ void Trainer::Run::forward_epoch() {
   const Restore quiet(train_log, train::MetricLog());
   const Restore logging(scope, train::LogScope::train_batch);
   const Restore size(scope_batch_size, std::int64_t{1});
+  load_train();
   train_loader->load_state({.epoch = epoch});
   std::int64_t done = 0;
   for (const Batch& loaded : *train_loader) {
     scope_batch_size = std::max<std::int64_t>(1, loaded.size());
-    const Batch batch = to_device(loaded);
+    const Batch batch = to_device(*active, loaded, device);
     precision.run([&] { (void)active->training_step(batch, done); });
     if (++done == batches) break;
     check_interrupt();
@@ -454,8 +454,10 @@ void Trainer::Run::start_loggers() {
   for (const auto& logger : loggers) logger->start(global_step, records);
 }
 void Trainer::Run::log_hparams() {
-  if (!options.enable_autolog_hparams || active->hparams().empty()) return;
-  for (const auto& logger : loggers) logger->log_hparams(to_metadata(active->hparams()));
+  if (!options.enable_autolog_hparams) return;
+  const HParams all = all_hparams();
+  for (const auto& logger : all.empty() ? std::vector<std::shared_ptr<Logger>>{} : loggers)
+    logger->log_hparams(to_metadata(all));
 }
 void Trainer::Run::finish_loggers(std::string_view status) {
   for (const auto& logger : loggers) logger->finalize(status);

@@ -77,6 +77,9 @@ void Trainer::Run::check_options() const {
     fail<ConfigError>("Trainer: fast_dev_run is ", o.fast_dev_run, ", expected 0 (off) or a count of batches");
   if (o.log_every_n_steps < 0)
     fail<ConfigError>("Trainer: log_every_n_steps is ", o.log_every_n_steps, ", expected 0 (never) or more");
+  if (o.reload_dataloaders_every_n_epochs < 0)
+    fail<ConfigError>("Trainer: reload_dataloaders_every_n_epochs is ", o.reload_dataloaders_every_n_epochs,
+                      ", expected 0 (once a fit) or a count of epochs");
   if (o.accumulate_grad_batches < 1)
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", o.accumulate_grad_batches, ", expected 1 or more");
   if (o.memory_limit && *o.memory_limit < 1)

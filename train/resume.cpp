@@ -16,7 +16,8 @@ using train::below;
 using train::Checkpoint;
 
 // Throws unless both hold the same names with the same shapes and dtypes, and lists what differs.
-void check_same(const std::string& path, const char* what, const NamedTensors& file, const NamedTensors& here) {
+void check_same(const std::string& path, const char* what, const NamedTensors& file, const NamedTensors& here,
+                const char* call = "resume") {
   std::map<std::string_view, const Tensor*> found;
   for (const auto& [name, t] : file) found.emplace(name, &t);
   std::string missing, shapes, unexpected;
@@ -41,7 +42,7 @@ void check_same(const std::string& path, const char* what, const NamedTensors& f
   if (!missing.empty()) message += "; missing in the file: " + missing;
   if (!unexpected.empty()) message += "; only in the file: " + unexpected;
   if (!shapes.empty()) message += "; different: " + shapes;
-  fail<ConfigError>("resume: the ", what, " of ", path, " are not those of this run", message);
+  fail<ConfigError>(call, ": the ", what, " of ", path, " are not those of this run", message);
 }
 
 // Throws ConfigError where the file is another run's.
@@ -132,9 +133,9 @@ std::string key_in(const Checkpoint& file, const Trainer::Run& run, const Callba
 void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
   std::string left;
   for (const auto& [key, values] : file.callbacks) {
-    const bool known =
-        key == train::kModuleKey || std::any_of(run.callbacks.begin(), run.callbacks.end(),
-                                                [&](const auto& c) { return key_in(file, run, *c) == key; });
+    const bool known = key == train::kModuleKey || (key == train::kDataKey && run.data_module) ||
+                       std::any_of(run.callbacks.begin(), run.callbacks.end(),
+                                   [&](const auto& c) { return key_in(file, run, *c) == key; });
     if (!known) left += (left.empty() ? "" : ", ") + key;
   }
   if (!left.empty())
@@ -172,16 +173,20 @@ class Undo {
 
 using States = std::map<std::string, CallbackState>;  // by state key
 
+// What the file has under a key, for one who is shown the weights.
+CallbackState state_in(const Checkpoint& file, const std::string& key) {
+  const auto it = file.callbacks.find(key);
+  if (key.empty() || it == file.callbacks.end()) return {};
+  return {.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))};
+}
+
 // The weights and states as callbacks and module want them: each is shown its own.
 std::pair<NamedTensors, States> ask_hooks(Trainer::Run& run, const Checkpoint& file) {
   CheckpointContent content{.weights = file.weights, .state = {}};
   States states;
   const auto ask = [&](Hooks& h, const std::string& own, const std::string& key) {
-    const auto it = file.callbacks.find(key);
-    const bool known = !key.empty() && it != file.callbacks.end();
-    content.state = known
-                        ? CallbackState{.values = it->second, .tensors = below(file.rest, train::callback_prefix(key))}
-                        : CallbackState{};
+    const bool known = !key.empty() && file.callbacks.contains(key);
+    content.state = state_in(file, key);
     h.on_load_checkpoint(content);
     if (known) states[own] = std::move(content.state);
   };
@@ -231,10 +236,9 @@ void load_parts(Trainer::Run& run, const Checkpoint& file, const States& states)
   undo.drop();
 }
 
-void copy_weights(const Trainer::Run& run, const NamedTensors& weights) {
+void copy_weights(NamedTensors here, const NamedTensors& weights) {  // `here` shares the parameters' memory
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : weights) by_name.emplace(name, &t);
-  NamedTensors here = train::weights_of(run);  // they share the parameters' memory
   for (auto& [name, t] : here) copy_(t, *by_name.at(name));
 }
 
@@ -253,9 +257,14 @@ std::string Trainer::Run::best_checkpoint() const {
   if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
   const ModelCheckpoint* first = nullptr;
   std::int64_t count = 0;
-  for (const auto& c : callbacks) {
-    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
+  const auto look = [&](const Callback* c) {
+    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c);
     if (checkpoint && count++ == 0) first = checkpoint;
+  };
+  if (in_fit || fit_checkpoints.empty()) {
+    for (const auto& c : callbacks) look(c.get());
+  } else {
+    for (const auto& c : fit_checkpoints) look(c.get());
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
   if (first->options().save_top_k == 0) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
@@ -277,6 +286,9 @@ std::string Trainer::Run::last_checkpoint() const {
     if (!error) files.emplace_back(time, path.string());
   };
   std::vector<std::string> folders = {checkpoint_dir()};
+  for (const auto& c : fit_checkpoints) {
+    if (!c->best_model_path().empty()) folders.push_back(fs::path(c->best_model_path()).parent_path().string());
+  }
   for (const auto& c : callbacks) {
     if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
       folders.push_back(checkpoint->directory());
@@ -301,7 +313,8 @@ std::string Trainer::Run::last_checkpoint() const {
   std::string searched;
   for (const std::string& dir : folders) searched += (searched.empty() ? "" : ", ") + dir;
   warn("W-CKPT-LAST", WarningCategory::user,
-       std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched + "; starting fresh");
+       std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched +
+           (in_fit ? "; starting fresh" : "; the weights stay as they are"));
   return {};
 }
 
@@ -312,6 +325,18 @@ std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
 void Trainer::Run::resume(const std::string& path) {
   const NoGrad off;
   const Checkpoint file = train::read_checkpoint(path);
+  Undo data;
+  if (data_module && file.callbacks.contains(train::kDataKey)) {
+    CallbackState before = data_module->state();
+    for (auto& [name, t] : before.tensors) t = t.clone();
+    data.add("data module", [this, before = std::move(before)] { data_module->load_state(before); });
+    data_module->load_state(state_in(file, train::kDataKey));
+  }
+  {
+    const train::Restore at(epoch, file.epochs_completed);  // what a hook reads
+    load_val();
+    load_train();
+  }
   const auto generators = match_generators(*this, file);
   const auto gradients = match_gradients(*this, file);
   check_fits(*this, file);
@@ -321,8 +346,9 @@ void Trainer::Run::resume(const std::string& path) {
   check_same(path, "weights", weights, train::weights_of(*this));
 
   load_parts(*this, file, states);
+  data.drop();
   // Nothing below can fail.
-  copy_weights(*this, weights);
+  copy_weights(train::weights_of(*this), weights);
   for (const auto& [generator, state] : generators) generator->set_state(state);
   for (const auto& [parameter, gradient] : gradients) parameter->set_grad(gradient.to(parameter->device()));
   epoch = file.epochs_completed;
@@ -335,7 +361,25 @@ void Trainer::Run::resume(const std::string& path) {
   due = file.due;
   train_log.load(file.log);
   epoch_metrics = file.epoch_metrics;
+  // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
+  const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {
+    if (before >= 0 && epoch - before < options.reload_dataloaders_every_n_epochs) loaded_at = before;
+  };
+  age(train_loaded_at, file.train_loaded_at);
+  age(val_loaded_at, file.val_loaded_at);
   resumed_from = path;
+}
+
+void Trainer::Run::load_weights(const std::string& path, TrainModule& module) {
+  const NoGrad off;
+  const Checkpoint file = train::read_checkpoint(path, train::Needs::weights);
+  CheckpointContent content{.weights = file.weights, .state = state_in(file, train::kModuleKey)};
+  module.on_load_checkpoint(content);
+  NamedTensors here = module.tree()->state_dict();
+  check_same(path, "weights", content.weights, here, call_name);
+  copy_weights(std::move(here), content.weights);
+  warn("I-CKPT-LOADED", WarningCategory::info, std::string(call_name) + ": the weights are those of " + path,
+       Repeat::yes);
 }
 
 }  // namespace levin

@@ -2,9 +2,11 @@
 // step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "train/capture.h"
 #include "train/log.h"
 #include "train/precision.h"
+#include "train/ranks.h"
 #include "train/signals.h"
 
 namespace levin {
@@ -32,8 +35,13 @@ struct Trainer::Run {
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   void fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train, LoaderRefs val,
            const std::string& ckpt_path, const Function<void()>& instead = {});
-  void use_loaders(data::DataLoader& train, const std::vector<data::DataLoader*>& val);
-  void ask_for_loaders(const LoaderRefs& train, const LoaderRefs& val);  // of the module's hooks, where none were given
+  // Loaders: arguments are used at once, hooks are asked when they are needed.
+  void use_train(data::DataLoader& train);
+  void use_val(const std::vector<data::DataLoader*>& val);
+  void load_train();
+  void load_val();
+  void reload_train();  // before an epoch and before a validation, where
+  void reload_val();    // reload_dataloaders_every_n_epochs says so
   void run_fit(const std::string& ckpt_path);
   void train_epochs();
   void train_epoch();
@@ -43,6 +51,8 @@ struct Trainer::Run {
   void finish_epoch();  // what follows on_train_epoch_end
   void sanity_check();
   [[nodiscard]] bool done() const;
+  [[nodiscard]] bool limits_reached() const;
+  [[nodiscard]] bool validates() const;  // the module can, and the options let it
   [[nodiscard]] bool max_steps_reached() const;
   [[nodiscard]] bool stop_granted() const;  // a stop was asked for, and the minima are met
   void check_interrupt();                   // saves and throws when a signal came
@@ -51,6 +61,8 @@ struct Trainer::Run {
   void choose_loggers();
   void start_loggers();
   void log_hparams();
+  [[nodiscard]] HParams all_hparams()
+      const;  // of data module and module; throws ConfigError where they contradict each other
   void finish_loggers(std::string_view status);
   void give_up_loggers(const std::exception& error);
   [[nodiscard]] bool overfits() const;
@@ -60,10 +72,14 @@ struct Trainer::Run {
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
   std::vector<Metrics> evaluation(Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& loaders,
-                                  std::vector<Tensors>* predictions = nullptr, const Function<void()>& instead = {});
+                                  std::vector<Tensors>* predictions = nullptr, const Function<void()>& instead = {},
+                                  const std::string& ckpt_path = {});
+  // validate, test and predict; `module` null: that of the last call.
+  std::vector<Metrics> evaluation_call(Loop loop, TrainModule* module, const LoaderRefs& loaders, DataModule* data,
+                                       const std::string& ckpt_path, std::vector<Tensors>* predictions = nullptr);
   std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, std::vector<data::DataLoader*> loaders,
                                        std::vector<Tensors>* predictions);
-  [[nodiscard]] static std::unique_ptr<data::DataLoader> loader_of_hook(Loop loop, TrainModule& module);
+  [[nodiscard]] std::unique_ptr<data::DataLoader> loader_of_hook(std::optional<Loop> loop, TrainModule& module) const;
   double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
   [[nodiscard]] bool validation_due();         // after the batch that was just trained
@@ -75,7 +91,8 @@ struct Trainer::Run {
   train::StepResult automatic_step(const StepInfo& info);
   train::StepResult manual_step(const StepInfo& info);
   [[nodiscard]] StepOutput training_step(const StepInfo& info);
-  [[nodiscard]] Batch to_device(const Batch& batch);  // as the step reads it: device and dtype
+  [[nodiscard]] Batch to_device(TrainModule& module, const Batch& batch,
+                                Device where);  // as steps read it: device, dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
   void advance_plateaus(SchedulerConfig::Interval interval);
   // A window of accumulate_grad_batches batches ends with the epoch at the latest. All three are about the next batch, or the one
@@ -122,15 +139,33 @@ struct Trainer::Run {
   BatchStart call_batch_start(const StepInfo& info);
   void call_epoch_end();
   void call_exception(const std::exception& error) noexcept;
+  void call_setup(Stage stage);  // prepare_data, and the setup of all
   void call_teardown(Stage stage, bool quietly);
   void collect_callbacks();                    // the trainer's, and those that come by themselves
   void add_callbacks_of(TrainModule& module);  // configure_callbacks
   void verify_callbacks() const;
   void attach_callbacks(Trainer* t);
 
+  // ---- The data module of a stage, as long as this lives (datamodule.cpp). Throws ConfigError for one that does not name itself.
+  class DataScope {
+   public:
+    DataScope(Run& run, DataModule* data);
+    ~DataScope();
+    DataScope(const DataScope&) = delete;
+    DataScope& operator=(const DataScope&) = delete;
+
+   private:
+    Run& run_;
+    DataModule *before_, *data_;
+    DataOverrides overrides_before_;
+    Trainer* trainer_before_ = nullptr;
+  };
+  void check_transfers(const TrainModule& module) const;  // warns of hooks that data module and module both have
+
   // ---- Files (checkpoint.cpp writes and reads, resume.cpp finds and takes over)
   void save(const std::string& path, WeightsOnly weights);
   void resume(const std::string& path);
+  void load_weights(const std::string& path, TrainModule& module);  // for an evaluation; changes nothing when it throws
   [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
   [[nodiscard]] std::string best_checkpoint() const;
   [[nodiscard]] std::string last_checkpoint() const;
@@ -139,7 +174,8 @@ struct Trainer::Run {
     return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
   }
 
-  [[nodiscard]] static Overrides overrides_of(const TrainModule& module) { return module.overrides(); }
+  // With the loader hooks of the data module.
+  [[nodiscard]] Overrides overrides_of(const TrainModule& module) const;
   [[nodiscard]] nn::Module* tree_of_active() const { return active->tree(); }
   [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
   [[nodiscard]] Device device_of(nn::Module* tree) const;  // of its parameters; the run's for a tree without any
@@ -152,9 +188,15 @@ struct Trainer::Run {
   std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
   CaptureReport capture_report;
 
-  // Borrowed for the length of a stage; tree and optimizers are remembered after it.
+  // Borrowed for the length of a stage; tree and optimizers are remembered after it, and the last module for calls without one.
   TrainModule* active = nullptr;
-  Overrides overrides;  // of the module that is fitted
+  Overrides overrides;  // of the module that is fitted, and its data module's loaders
+  DataModule* data_module = nullptr;
+  DataOverrides data_overrides;
+  TrainModule* last_module = nullptr;
+  DataModule* last_data_module = nullptr;
+  std::vector<std::shared_ptr<ModelCheckpoint>> fit_checkpoints;  // of the last fit, the module's among them
+  train::Ranks ranks;
   nn::Module* tree = nullptr;
   bool fitted = false, manual = false;
   std::vector<std::shared_ptr<optim::Optimizer>> optimizers;
@@ -164,6 +206,8 @@ struct Trainer::Run {
   std::vector<data::DataLoader*> val_loaders;
   // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost evaluation.
   std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;
+  bool val_by_hook = false;                             // a hook makes the loader, or will
+  std::int64_t train_loaded_at = 0, val_loaded_at = 0;  // the epoch in which hooks were asked
   std::vector<data::DataLoader*>* evaluated = nullptr;
   Loop evaluating = Loop::validation;
   bool planning = false;          // a step on meta (Note [Plans]): without the loss scale, which has values
@@ -270,6 +314,12 @@ class MemoryLimit {
   Device device_;
   std::optional<std::int64_t> before_;
 };
+
+// The data module that stands in the loaders' place or was named. Throws ConfigError where loaders, or another one, are given too.
+[[nodiscard]] DataModule* data_module_of(const char* call, std::initializer_list<const LoaderRefs*> loaders,
+                                         DataModule* named);
+// "accuracy  0.98  0.97": a line a name, a column a loader; empty without metrics.
+[[nodiscard]] std::string results_table(std::string_view call, const std::vector<Metrics>& results);
 
 [[nodiscard]] double steady_seconds();
 // The fields on `device`; copies do not wait where they need not.

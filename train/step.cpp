@@ -26,12 +26,6 @@ Batch train::move_batch(Batch batch, Device device) {
   return batch;
 }
 
-Batch Trainer::Run::to_device(const Batch& batch) {
-  const ProfilerScope profiled(options.profiler.get(), "batch_to_device");
-  Batch moved = active->transfer_batch_to_device(active->on_before_batch_transfer(batch), device);
-  return active->on_after_batch_transfer(precision.inputs(std::move(moved), device));
-}
-
 train::StepResult Trainer::Run::step(const StepInfo& info) {
   const Restore inside(in_training_step, true);
   times.enter(Phase::forward);

@@ -1,5 +1,6 @@
 // The public face, and the short door's module.
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 
 #include "levin/autograd.h"
@@ -89,6 +90,9 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   nn::Module* const tree = root_of(parameters);
   run_->check_options();
   StepModule module(std::move(step), tree);
+  const Run::DataScope without(*run_, nullptr);
+  run_->last_module = nullptr;
+  run_->last_data_module = nullptr;
   run_->precision.convert(tree, parameters.front().value->device());
   // Borrowed: the caller's optimizer outlives the call.
   OptimizerConfig config{.optimizers = {std::shared_ptr<optim::Optimizer>(std::shared_ptr<void>(), &optimizer)},
@@ -97,20 +101,42 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
             options.ckpt_path);
 }
 
-std::vector<Metrics> Trainer::validate(TrainModule& module, const LoaderRefs& loaders) {
-  if (!module.overrides().validation_step)
-    fail<ConfigError>("validate: the module has no validation_step; override it");
-  const train::Restore of_a_hook(run_->validating, false);
-  return run_->evaluation(Run::Loop::validation, module, loaders.all());
+namespace {
+// `run` gives the results of an evaluation.
+std::vector<Metrics> shown(const char* call, const EvaluationOptions& options, std::vector<Metrics> results,
+                           bool inside) {
+  if (options.verbose && !inside) std::fputs(train::results_table(call, results).c_str(), stderr);
+  return results;
 }
-std::vector<Metrics> Trainer::test(TrainModule& module, const LoaderRefs& loaders) {
-  if (!module.overrides().test_step) fail<ConfigError>("test: the module has no test_step; override it");
-  return run_->evaluation(Run::Loop::test, module, loaders.all());
+}  // namespace
+
+std::vector<Metrics> Trainer::validate(TrainModule& module, const LoaderRefs& loaders, const EvaluationOptions& o) {
+  return shown("validate", o,
+               run_->evaluation_call(Run::Loop::validation, &module, loaders, o.data_module, o.ckpt_path),
+               run_->active != nullptr);
 }
-std::vector<Tensors> Trainer::predict(TrainModule& module, const LoaderRefs& loaders) {
-  std::vector<Tensors> predictions;
-  (void)run_->evaluation(Run::Loop::predict, module, loaders.all(), &predictions);
-  return predictions;
+std::vector<Metrics> Trainer::validate(const LoaderRefs& loaders, const EvaluationOptions& o) {
+  return shown("validate", o,
+               run_->evaluation_call(Run::Loop::validation, nullptr, loaders, o.data_module, o.ckpt_path), false);
+}
+std::vector<Metrics> Trainer::test(TrainModule& module, const LoaderRefs& loaders, const EvaluationOptions& o) {
+  return shown("test", o, run_->evaluation_call(Run::Loop::test, &module, loaders, o.data_module, o.ckpt_path),
+               run_->active != nullptr);
+}
+std::vector<Metrics> Trainer::test(const LoaderRefs& loaders, const EvaluationOptions& o) {
+  return shown("test", o, run_->evaluation_call(Run::Loop::test, nullptr, loaders, o.data_module, o.ckpt_path), false);
+}
+std::vector<Tensors> Trainer::predict(TrainModule& module, const LoaderRefs& loaders, const PredictOptions& o) {
+  std::vector<Tensors> all;
+  (void)run_->evaluation_call(Run::Loop::predict, &module, loaders, o.data_module, o.ckpt_path,
+                              o.return_predictions ? &all : nullptr);
+  return all;
+}
+std::vector<Tensors> Trainer::predict(const LoaderRefs& loaders, const PredictOptions& o) {
+  std::vector<Tensors> all;
+  (void)run_->evaluation_call(Run::Loop::predict, nullptr, loaders, o.data_module, o.ckpt_path,
+                              o.return_predictions ? &all : nullptr);
+  return all;
 }
 double Trainer::evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
   if (!run_->fitted) fail<StateError>("evaluate: no module is known before a fit; use evaluate(module, loader, f)");
@@ -134,7 +160,7 @@ std::int64_t Trainer::batches_per_epoch() const { return run_->batches; }
 bool Trainer::is_last_batch() const { return batch_idx() + 1 >= run_->batches; }
 bool Trainer::sanity_checking() const { return run_->sanity; }
 bool Trainer::validating() const { return run_->validating; }
-bool Trainer::validation_enabled() const { return run_->in_fit && !run_->val_loaders.empty(); }
+bool Trainer::validation_enabled() const { return run_->in_fit && (run_->val_by_hook || !run_->val_loaders.empty()); }
 bool Trainer::validates_once_an_epoch() const {
   const TrainerOptions& o = run_->options;
   return o.check_val_every_n_epoch == 1 &&
@@ -148,6 +174,7 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
           "estimated_stepping_batches: the number of batches an optimizer step changes by "
           "GradientAccumulationScheduler; count steps instead, by max_steps");
   }
+  run_->load_train();
   const std::int64_t epochs = run_->max_epochs(), steps = run_->options.max_steps;
   if (epochs < 0) return steps < 0 ? std::nullopt : std::optional(steps);
   const std::int64_t window = run_->options.accumulate_grad_batches;
@@ -217,6 +244,7 @@ std::span<OptimizerHandle> Trainer::optimizers() {
 }
 std::vector<SchedulerConfig>& Trainer::schedulers() { return run_->schedulers; }
 data::DataLoader* Trainer::train_loader() const { return run_->train_loader; }
+DataModule* Trainer::data_module() const { return run_->data_module; }
 const std::vector<std::shared_ptr<Logger>>& Trainer::loggers() const { return run_->loggers; }
 const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const { return run_->callbacks; }
 

@@ -45,8 +45,9 @@ Chosen check(const BatchSizeOptions& o) {
 constexpr const char* kHooks[] = {"val_loader", "test_loader", "predict_loader"};
 
 // The module has the field, and the hook that is to read it.
-void check_module(const TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
-  const Overrides has = Trainer::Run::overrides_of(module);
+void check_module(const Trainer::Run& run, TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
+  const Overrides has = run.overrides_of(module);
+  const train::Fields fields(module, run.data_module);
   const std::array hooks = {has.val_loader, has.test_loader, has.predict_loader};
   const auto k = static_cast<std::size_t>(loop.value_or(Loop::validation));
   if (loop ? !hooks[k] : !has.train_loader)
@@ -56,12 +57,12 @@ void check_module(const TrainModule& module, const BatchSizeOptions& o, std::opt
   const std::array steps = {has.validation_step, has.test_step, true};
   if (loop && !steps[k])
     fail<ConfigError>(kCall, ": the module has no ", k == 0 ? "validation_step" : "test_step", "; override it");
-  if (!module.has_field(o.batch_arg_name))
+  if (!fields.has(o.batch_arg_name))
     fail<ConfigError>(kCall, ": the module has no field ", o.batch_arg_name,
-                      " among its members and hparams, it has: ", module.fields(),
+                      " among its members and hparams, it has: ", fields.names(),
                       "; name it by tunable or save_hparams in the constructor, or give another name as "
                       "batch_arg_name");
-  train::warn_of_both(module, o.batch_arg_name);
+  fields.warn_of_both(o.batch_arg_name);
 }
 
 bool is_out_of_memory(const std::exception& e) {
@@ -121,9 +122,8 @@ class Trials {
 
  private:
   [[nodiscard]] std::unique_ptr<data::DataLoader> made(std::int64_t size) {
-    run_.active->set_field(options_.batch_arg_name, static_cast<double>(size));
-    std::unique_ptr<data::DataLoader> loader =
-        loop_ ? Trainer::Run::loader_of_hook(*loop_, *run_.active) : run_.active->train_loader();
+    train::fields_of(run_).set(options_.batch_arg_name, static_cast<double>(size));
+    std::unique_ptr<data::DataLoader> loader = run_.loader_of_hook(loop_, *run_.active);
     if (!loader)
       fail<ConfigError>(kCall, ": the module's ", loop_ ? kHooks[static_cast<std::size_t>(*loop_)] : "train_loader",
                         " gave null, expected a loader");
@@ -161,8 +161,9 @@ class Trials {
       before_.evaluate(*loop_, *loader, *loop_ == Loop::predict ? &predictions : nullptr);
     } else {
       const std::unique_ptr<data::DataLoader> val =
-          run_.overrides.val_loader ? run_.active->val_loader() : std::unique_ptr<data::DataLoader>();
-      run_.use_loaders(*loader, val ? std::vector<data::DataLoader*>{val.get()} : std::vector<data::DataLoader*>{});
+          run_.val_by_hook ? run_.loader_of_hook(Loop::validation, *run_.active) : std::unique_ptr<data::DataLoader>();
+      run_.use_val(val ? std::vector<data::DataLoader*>{val.get()} : std::vector<data::DataLoader*>{});
+      run_.use_train(*loader);
       before_.train(options_.steps_per_trial, nullptr);
     }
     if (device_.launches()) synchronize(device_);
@@ -225,9 +226,9 @@ std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& t
 // In a stage of the run, outside of batches. Leaves the loaders as they are.
 std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
   const Chosen chosen = check(options);
-  TrainModule& module = *run.active;
-  check_module(module, options, loop);
-  const double field = module.field(options.batch_arg_name);
+  check_module(run, *run.active, options, loop);
+  const Fields fields = fields_of(run);
+  const double field = fields.get(options.batch_arg_name);
   std::int64_t found = 0;
   {
     SavedRun before(run, run.tree_of_active(), ".scale_batch_size_");
@@ -238,13 +239,13 @@ std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& o
       const std::int64_t cap = std::min(options.max_val, samples);
       found = chosen.binary ? by_bisection(options, cap, trials) : by_powers(options, cap, trials);
     } catch (...) {
-      module.set_field(options.batch_arg_name, field);
+      fields.set(options.batch_arg_name, field);
       before.restore_quietly();
       throw;
     }
     before.restore();
   }
-  module.set_field(options.batch_arg_name, static_cast<double>(found));
+  fields.set(options.batch_arg_name, static_cast<double>(found));
   run.check_interrupt();
   warn("I-TUNE-BATCH-SIZE", WarningCategory::info,
        "scale_batch_size: " + options.batch_arg_name + " is " + text(found) + " from now on", Repeat::yes);
@@ -266,8 +267,10 @@ void scale_lr(TrainModule& module, double factor) {
 std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const BatchSizeOptions& options) {
   Trainer::Run& run = *trainer_->run_;
   const Chosen chosen = check(options);
-  check_module(module, options, chosen.loop);
   train::check_free(run, kCall);
+  DataModule* const data = train::data_module_of(kCall, {&options.loaders}, options.data_module);
+  const Trainer::Run::DataScope with(run, data);
+  check_module(run, module, options, chosen.loop);
   for (const auto& c : run.own_callbacks) {
     if (dynamic_cast<const BatchSizeFinder*>(c.get()))
       fail<ConfigError>(kCall,
@@ -280,7 +283,7 @@ std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const B
   if (chosen.loop)
     run.evaluation(*chosen.loop, module, {}, nullptr, search);
   else
-    run.fit(module, FitOptions{}, search);
+    run.fit(module, {.data_module = data}, search);
   return found;
 }
 
@@ -288,6 +291,8 @@ BatchSizeFinder::BatchSizeFinder(BatchSizeOptions options) : options_(std::move(
   if (check(options_).loop)
     fail<ConfigError>("BatchSizeFinder: method is \"", options_.method,
                       "\", but it searches in whatever stage it runs in; leave it out");
+  if (options_.data_module || options_.loaders.data_module())
+    fail<ConfigError>("BatchSizeFinder: a data module was given, it takes that of the stage; leave it out");
 }
 void BatchSizeFinder::on_fit_start() { scale_batch_size(); }
 void BatchSizeFinder::on_validation_start() {
@@ -305,20 +310,26 @@ void BatchSizeFinder::scale_batch_size() {
                      "on_fit_start or on_train_epoch_start");
   if (train::skipped_by_dev_run(run, kCall)) return;
   const std::optional<Loop> loop = run.in_fit ? std::nullopt : std::optional(run.evaluating);
+  if (run.in_fit) {
+    run.load_val();
+    run.load_train();
+  }
   if (run.in_fit ? !run.own_train : !run.own_evaluated)
     fail<ConfigError>(kCall,
                       ": the stage was given its loader as an argument, and a size reaches only those that the module "
                       "makes itself; override its train_loader (val_loader, ...) and leave the argument out");
   size_ = train::find_batch_size(run, options_, loop);
   if (loop) {
-    run.own_evaluated = Trainer::Run::loader_of_hook(*loop, *run.active);
+    run.own_evaluated = run.loader_of_hook(*loop, *run.active);
     *run.evaluated = {run.own_evaluated.get()};
     return;
   }
-  const std::vector<data::DataLoader*> given = run.own_val ? std::vector<data::DataLoader*>{} : run.val_loaders;
-  run.own_train = run.active->train_loader();
-  if (run.own_val) run.own_val = run.active->val_loader();
-  run.use_loaders(*run.own_train, run.own_val ? std::vector<data::DataLoader*>{run.own_val.get()} : given);
+  run.train_loader = nullptr;
+  run.load_train();
+  if (!run.own_val) return;
+  run.val_loaders.clear();
+  run.own_val.reset();
+  run.load_val();
 }
 
 }  // namespace levin

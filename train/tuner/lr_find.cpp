@@ -31,17 +31,17 @@ void check(const LrFindOptions& o) {
 }
 
 // The name of the field; empty when none is to be set.
-std::string field_of(const TrainModule& module, const LrFindOptions& o) {
+std::string field_of(const train::Fields& fields, const LrFindOptions& o) {
   if (!o.update_attr) return {};
   for (const char* usual : {"lr", "learning_rate"}) {
     const std::string name = o.attr_name.empty() ? usual : o.attr_name;
-    if (module.has_field(name)) {
-      train::warn_of_both(module, name);
+    if (fields.has(name)) {
+      fields.warn_of_both(name);
       return name;
     }
   }
   fail<ConfigError>("lr_find: the module has no field ", o.attr_name.empty() ? "lr or learning_rate" : o.attr_name,
-                    ", it has: ", module.fields(),
+                    ", it has: ", fields.names(),
                     "; name it by tunable or save_hparams in the constructor, give its name as attr_name, or set "
                     "update_attr = false");
 }
@@ -124,7 +124,10 @@ void set_rates(Trainer::Run& run, double lr) {
 // The run is in fit, outside of batches.
 LrFindResult train::find_lr(Trainer::Run& run, const LrFindOptions& options) {
   check(options);
-  const std::string field = field_of(*run.active, options);
+  const Fields fields = fields_of(run);
+  const std::string field = field_of(fields, options);
+  run.load_val();
+  run.load_train();
   if (run.optimizers.size() != 1)
     fail<ConfigError>("lr_find: configure_optimizers returned ", run.optimizers.size(),
                       " optimizers, a search has one rate to set; expected exactly one");
@@ -150,7 +153,7 @@ LrFindResult train::find_lr(Trainer::Run& run, const LrFindOptions& options) {
   if (!options.update_attr) return found;
   const std::optional<double> lr = found.suggestion();
   if (!lr) return found;
-  run.active->set_field(field, *lr);
+  fields.set(field, *lr);
   set_rates(run, *lr);
   warn("I-TUNE-LR", WarningCategory::info, "lr_find: Learning rate set to " + text(*lr), Repeat::yes);
   return found;
@@ -232,7 +235,8 @@ void LrFindResult::write_csv(const std::string& path) const {
 std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOptions& options) {
   Trainer::Run& run = *trainer_->run_;
   check(options);
-  (void)field_of(module, options);
+  DataModule* const data = train::data_module_of("lr_find", {&options.train, &options.val}, options.data_module);
+  (void)field_of(train::Fields(module, data), options);
   train::check_free(run, "lr_find");
   for (const auto& c : run.own_callbacks) {
     if (dynamic_cast<const LearningRateFinder*>(c.get()))
@@ -242,7 +246,8 @@ std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOpti
   }
   if (train::skipped_by_dev_run(run, "lr_find")) return std::nullopt;
   std::optional<LrFindResult> found;
-  run.fit(module, {.train = options.train, .val = options.val}, [&] { found = train::find_lr(run, options); });
+  run.fit(module, {.train = options.train, .val = options.val, .data_module = data},
+          [&] { found = train::find_lr(run, options); });
   if (!found)
     fail<ConfigError>(
         "lr_find: configure_optimizers returned 0 optimizers, a search has one rate to set; expected exactly "
@@ -252,7 +257,7 @@ std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOpti
 
 LearningRateFinder::LearningRateFinder(LrFindOptions options) : options_(std::move(options)) {
   check(options_);
-  if (!options_.train.empty() || !options_.val.empty())
+  if (!options_.train.empty() || !options_.val.empty() || options_.data_module || options_.train.data_module())
     fail<ConfigError>("LearningRateFinder: loaders were given, it takes those of the fit; leave them out");
 }
 void LearningRateFinder::on_fit_start() { lr_find(); }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "levin/train/tuner.h"
 #include "train/run.h"
@@ -20,7 +22,20 @@ namespace levin::train {
 void check_free(const Trainer::Run& run, const char* call);
 // With fast_dev_run nothing is searched: true, and a warning.
 [[nodiscard]] bool skipped_by_dev_run(const Trainer::Run& run, const char* call);
-// Where a member and an hparam have the name of a field: the hparam is read.
-void warn_of_both(const TrainModule& module, const std::string& field);
+// What may be set by name in a run: in the data module, which is asked first, and in the module.
+class Fields {
+ public:
+  Fields(TrainModule& module, DataModule* data_module);
+  [[nodiscard]] bool has(std::string_view name) const;
+  [[nodiscard]] double get(std::string_view name) const;  // throws ConfigError where nobody has it
+  void set(std::string_view name, double value) const;    // all that hold it
+  [[nodiscard]] std::string names() const;                // for messages
+  // Where a member and an hparam have the name: the hparam is read.
+  void warn_of_both(const std::string& name) const;
+
+ private:
+  std::vector<HasHParams*> holders_;
+};
+[[nodiscard]] Fields fields_of(const Trainer::Run& run);  // of its stage
 
 }  // namespace levin::train

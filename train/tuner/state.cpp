@@ -201,13 +201,38 @@ bool skipped_by_dev_run(const Trainer::Run& run, const char* call) {
   return true;
 }
 
-void warn_of_both(const TrainModule& module, const std::string& field) {
-  const HParams& h = module.hparams();
-  const bool both = module.has_member(field) &&
-                    std::any_of(h.begin(), h.end(), [&](const auto& pair) { return pair.first == field; });
-  if (both)
-    warn("W-TUNE-BOTH", WarningCategory::user,
-         "Tuner: \"" + field + "\" is a member and an hparam of the module; both are set, the hparam is what is read");
+Fields::Fields(TrainModule& module, DataModule* data_module) {
+  if (data_module) holders_.push_back(data_module);
+  holders_.push_back(&module);
+}
+Fields fields_of(const Trainer::Run& run) { return Fields(*run.active, run.data_module); }
+
+bool Fields::has(std::string_view name) const {
+  return std::any_of(holders_.begin(), holders_.end(), [&](const HasHParams* h) { return h->has_field(name); });
+}
+double Fields::get(std::string_view name) const {
+  const auto it =
+      std::find_if(holders_.begin(), holders_.end(), [&](const HasHParams* h) { return h->has_field(name); });
+  return (it == holders_.end() ? holders_.back() : *it)->field(name);
+}
+void Fields::set(std::string_view name, double value) const {
+  for (HasHParams* h : holders_) {
+    if (h->has_field(name)) h->set_field(name, value);
+  }
+}
+std::string Fields::names() const {
+  std::string all = holders_.back()->fields();
+  return holders_.size() == 1 ? all : all + "; of the data module: " + holders_.front()->fields();
+}
+void Fields::warn_of_both(const std::string& name) const {
+  for (const HasHParams* holder : holders_) {
+    const HParams& h = holder->hparams();
+    const bool both = holder->has_member(name) &&
+                      std::any_of(h.begin(), h.end(), [&](const auto& pair) { return pair.first == name; });
+    if (both)
+      warn("W-TUNE-BOTH", WarningCategory::user,
+           "Tuner: \"" + name + "\" is a member and an hparam of one module; both are set, the hparam is what is read");
+  }
 }
 
 std::size_t choose(const char* op, const char* option, std::string_view chosen,

@@ -74,6 +74,7 @@ struct Overrides {
   bool configure_optimizers = false, optimizer_step = false, optimizer_zero_grad = false;
   bool configure_gradient_clipping = false;
   bool train_loader = false, val_loader = false, test_loader = false, predict_loader = false;
+  bool on_before_batch_transfer = false, transfer_batch_to_device = false, on_after_batch_transfer = false;
 };
 
 // The base of modules that the trainer's long door takes; derive from TrainModuleOf. Its parameters are those of the module tree
@@ -103,13 +104,15 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   // More callbacks; one replaces those of the trainer that have its type.
   [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
 
-  // ---- Data, where the call is given no loader: asked for behind setup, the trainer owns it while the stage lasts. Null: none.
+  // ---- Data, where the call is given no loader and no data module that has one: asked for when it is needed, train_loader behind the
+  // sanity check, and once a stage, or as often as TrainerOptions::reload_dataloaders_every_n_epochs says. The trainer owns it.
+  // Null: none.
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> train_loader() { return nullptr; }
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> val_loader() { return nullptr; }
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> test_loader() { return nullptr; }
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> predict_loader() { return nullptr; }
 
-  // ---- Batches on their way to the device
+  // ---- Batches on their way to the device, where the data module does not override the same
   [[nodiscard]] virtual Batch on_before_batch_transfer(Batch batch) { return batch; }
   [[nodiscard]] virtual Batch transfer_batch_to_device(Batch batch, Device device);
   [[nodiscard]] virtual Batch on_after_batch_transfer(Batch batch) { return batch; }
@@ -179,7 +182,13 @@ class TrainModuleOf : public Base {
             .train_loader = differ<decltype(&D::train_loader), decltype(&T::train_loader)>,
             .val_loader = differ<decltype(&D::val_loader), decltype(&T::val_loader)>,
             .test_loader = differ<decltype(&D::test_loader), decltype(&T::test_loader)>,
-            .predict_loader = differ<decltype(&D::predict_loader), decltype(&T::predict_loader)>};
+            .predict_loader = differ<decltype(&D::predict_loader), decltype(&T::predict_loader)>,
+            .on_before_batch_transfer =
+                differ<decltype(&D::on_before_batch_transfer), decltype(&T::on_before_batch_transfer)>,
+            .transfer_batch_to_device =
+                differ<decltype(&D::transfer_batch_to_device), decltype(&T::transfer_batch_to_device)>,
+            .on_after_batch_transfer =
+                differ<decltype(&D::on_after_batch_transfer), decltype(&T::on_after_batch_transfer)>};
   }
   [[nodiscard]] Tensor call(const Batch& batch) override {
     if constexpr (requires(Derived & d, const Tensor& x) {

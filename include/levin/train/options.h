@@ -131,6 +131,8 @@ struct TrainerOptions {
   // nothing. One of them switched on beside it is a ConfigError.
   bool barebones = false;
   bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
+  // Loaders that hooks make are made anew before an epoch when the last ones are so many epochs old; 0: once a fit.
+  std::int64_t reload_dataloaders_every_n_epochs = 0;
   // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
   // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
   // optimizer works on f32 copies. Read by the constructor.

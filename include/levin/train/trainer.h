@@ -23,25 +23,46 @@
 
 namespace levin {
 
-// Loaders that outlive the call: none, one, or several for an evaluation.
+class DataModule;
+
+// Loaders that outlive the call: none, one, or several; or a data module in their place.
 class LEVIN_API LoaderRefs {
  public:
   LoaderRefs() = default;
   LoaderRefs(data::DataLoader& one) : all_{&one} {}
+  LoaderRefs(DataModule& data_module) : data_module_(&data_module) {}
   LoaderRefs(data::DataLoader* one);  // null: none
   LoaderRefs(std::initializer_list<data::DataLoader*> all);
   [[nodiscard]] const std::vector<data::DataLoader*>& all() const { return all_; }
+  [[nodiscard]] DataModule* data_module() const { return data_module_; }
   [[nodiscard]] bool empty() const { return all_.empty(); }
 
  private:
   std::vector<data::DataLoader*> all_;
+  DataModule* data_module_ = nullptr;
 };
 
-// Where train or val is empty the module's hook is asked (TrainModule::train_loader).
+// Where train or val is empty a hook is asked: the data module's, else the module's (train_loader). Loaders and a data module
+// together are a ConfigError. The data module outlives the call.
 struct FitOptions {
   LoaderRefs train{};
   LoaderRefs val{};
+  DataModule* data_module = nullptr;
   std::string ckpt_path{};  // a file, "last" (the newest whole one) or "best" (ModelCheckpoint::best_model_path)
+};
+// Of validate and test. With a ckpt_path the weights in that file are loaded first, by the module's on_load_checkpoint where it
+// changes them, and nothing else of it: they stay in the module. It may be a checkpoint or hold weights alone; names as in
+// FitOptions.
+struct EvaluationOptions {
+  DataModule* data_module = nullptr;
+  std::string ckpt_path{};
+  bool verbose = true;  // print the results as a table, to stderr
+};
+struct PredictOptions {
+  DataModule* data_module = nullptr;
+  std::string ckpt_path{};
+  bool return_predictions =
+      true;  // false: hooks alone see them, as "prediction" in StepInfo::outputs; the result is empty
 };
 struct StepOptions {
   std::vector<SchedulerConfig> schedulers{};
@@ -104,17 +125,27 @@ class LEVIN_API Trainer {
   // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
   // throws.
   void fit(TrainModule& module, const FitOptions& loaders = {});
+  void fit(TrainModule& module, DataModule& data_module) { fit(module, {.train = data_module}); }
   // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
   // "train_loss".
   void fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
            const StepOptions& options = {});
 
   // One pass over each loader in eval mode without recording; the metrics that the module logged, loader by loader: of several,
-  // names end in "/dataloader_idx_0" and so on. Without loaders the module's hook is asked (test_loader).
-  std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {});
-  std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {});
+  // names end in "/dataloader_idx_0" and so on. Without loaders a hook is asked (test_loader), the data module's first. Throws
+  // ConfigError where nobody has a loader; FileError, FormatError or ConfigError for a file that can not be loaded, and changes
+  // nothing then.
+  std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {},
+                                const EvaluationOptions& options = {});
+  std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   // What predict_step gave for each batch, loader by loader.
-  [[nodiscard]] std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {});
+  std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {}, const PredictOptions& options = {});
+  // The same with the module of the last call, which lives still, and where neither loaders nor data module are given with its data
+  // module. Without a ckpt_path the best checkpoint of the last fit is loaded, and a warning says so. Throws StateError when no
+  // module is known, and in a hook.
+  std::vector<Metrics> validate(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
+  std::vector<Metrics> test(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
+  std::vector<Tensors> predict(const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
   // is restored. The module is the last fit's (throws StateError before one) or the one given.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
@@ -123,10 +154,10 @@ class LEVIN_API Trainer {
   // Counters. During epoch k current_epoch() is k; afterwards it is the number of completed epochs.
   [[nodiscard]] std::int64_t global_step() const;
   [[nodiscard]] std::int64_t current_epoch() const;
-  [[nodiscard]] std::int64_t batch_idx() const;        // -1 before the first batch of an epoch
-  [[nodiscard]] std::int64_t total_batch_idx() const;  // batches trained in all epochs
-  [[nodiscard]] std::int64_t batches_per_epoch() const;
-  [[nodiscard]] bool is_last_batch() const;  // in the last batch of the epoch, from its start to its end
+  [[nodiscard]] std::int64_t batch_idx() const;          // -1 before the first batch of an epoch
+  [[nodiscard]] std::int64_t total_batch_idx() const;    // batches trained in all epochs
+  [[nodiscard]] std::int64_t batches_per_epoch() const;  // 0 until the training loader is there
+  [[nodiscard]] bool is_last_batch() const;              // in the last batch of the epoch, from its start to its end
   // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
   // an accumulation schedule is active.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
@@ -191,7 +222,8 @@ class LEVIN_API Trainer {
   [[nodiscard]] std::span<OptimizerHandle> optimizers();  // throws StateError outside of fit
   [[nodiscard]] std::vector<SchedulerConfig>&
   schedulers();  // of the running fit; a callback may replace them between steps
-  [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit
+  [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit; null until a hook was asked
+  [[nodiscard]] DataModule* data_module() const;         // of the running stage; null: none
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none in a dev run
 

@@ -29,15 +29,17 @@
 namespace levin {
 
 struct LrFindOptions {
-  LoaderRefs train{}, val{};  // of Tuner alone; empty: the module's hooks
+  LoaderRefs train{}, val{};          // of Tuner alone; empty: the hooks of data module and module
+  DataModule* data_module = nullptr;  // of Tuner alone
   double min_lr = 1e-8, max_lr = 1;
   std::int64_t num_training = 100;   // optimizer steps
   std::string mode = "exponential";  // or "linear": how the rates are spaced
   // Ends the search when the smoothed loss is more than this many times the best so far; nullopt: never. Losses are taken to be
   // above 0.
   std::optional<double> early_stop_threshold = 4.0;
-  bool update_attr = true;        // set the field, the rate of live optimizers, and what their schedules start from
-  std::string attr_name{};        // the field: a tunable or hparam of the module; default: "lr", else "learning_rate"
+  bool update_attr = true;  // set the field, the rate of live optimizers, and what their schedules start from
+  std::string
+      attr_name{};  // the field: a tunable or hparam of data module or module; default: "lr", else "learning_rate"
   std::string slope_axis = "lr";  // or "log_lr": against what the slope is taken; lr favours small rates
 };
 
@@ -76,7 +78,8 @@ struct BatchSizeOptions {
   std::string batch_arg_name = "batch_size";
   double margin = 0.05;         // of binsearch: the share of the largest size that is kept free
   std::int64_t max_val = 8192;  // the number of samples in the dataset is a limit as well; both are tried themselves
-  LoaderRefs loaders{};         // must stay empty: a size reaches the loaders of the module's hooks alone
+  LoaderRefs loaders{};         // no loader: a size reaches those of hooks alone; a data module may stand here
+  DataModule* data_module = nullptr;  // of Tuner alone; field and hook are looked up here first, then in the module
 };
 
 // Bytes that a training step takes, as memory_stats of its device would count them.
@@ -116,7 +119,7 @@ class LEVIN_API Tuner {
   // Out of memory is OutOfMemoryError (of the device, or of TrainerOptions::memory_limit), std::bad_alloc, and the errors of
   // CUDA's libraries that say so; what else a step throws ends the search. Nothing with fast_dev_run, and a warning. Throws
   // OutOfMemoryError when a single sample does not fit; ConfigError before any work: a method or mode that is not known, a number
-  // out of range, a module without the hook or the field, loaders that are given, a BatchSizeFinder among the trainer's callbacks.
+  // out of range, a field or hook that neither data module nor module has, loaders that are given, a BatchSizeFinder among the trainer's callbacks.
   // The idea is toma's (Andreas Kirsch, 2020).
   std::optional<std::int64_t> scale_batch_size(TrainModule& module, const BatchSizeOptions& options = {});
 

@@ -1,0 +1,197 @@
+// The data module's part of a stage: set-up, loaders, and the way of a batch to the device.
+#include "levin/train/datamodule.h"
+
+#include <algorithm>
+
+#include "train/run.h"
+
+namespace levin {
+
+DataModule::~DataModule() = default;
+
+Batch DataModule::transfer_batch_to_device(Batch batch, Device device) {
+  return train::move_batch(std::move(batch), device);
+}
+Trainer& DataModule::trainer() const {
+  if (!trainer_) fail<StateError>("DataModule: trainer() needs a stage; call it inside a hook");
+  return *trainer_;
+}
+void DataModule::fail_not_named(const char* named) const {
+  fail<ConfigError>("Trainer: a data module (", typeid(*this).name(), ") is derived from one that names itself (",
+                    named,
+                    "), so that what it overrides would not be seen; write struct D : DataModuleOf<D, Base> with that "
+                    "one as Base");
+}
+
+DataModule* train::data_module_of(const char* call, std::initializer_list<const LoaderRefs*> loaders,
+                                  DataModule* named) {
+  DataModule* chosen = named;
+  std::size_t count = 0;
+  for (const LoaderRefs* refs : loaders) {
+    count += refs->all().size();
+    DataModule* const here = refs->data_module();
+    if (here && chosen && here != chosen)
+      fail<ConfigError>(call, ": two data modules were given, expected one; leave one out");
+    if (here) chosen = here;
+  }
+  if (chosen && count > 0)
+    fail<ConfigError>(call, ": a data module and ", count,
+                      " loaders were given, expected one or the other; leave one out");
+  return chosen;
+}
+
+Trainer::Run::DataScope::DataScope(Run& run, DataModule* data)
+    : run_(run), before_(run.data_module), data_(data), overrides_before_(run.data_overrides) {
+  const DataOverrides has = data ? data->overrides() : DataOverrides{};
+  if (data) trainer_before_ = std::exchange(data->trainer_, &run.trainer);
+  run.data_module = data;
+  run.data_overrides = has;
+}
+Trainer::Run::DataScope::~DataScope() {
+  if (data_) data_->trainer_ = trainer_before_;
+  run_.data_module = before_;
+  run_.data_overrides = overrides_before_;
+}
+
+Overrides Trainer::Run::overrides_of(const TrainModule& module) const {
+  Overrides has = module.overrides();
+  has.train_loader |= data_overrides.train_loader;
+  has.val_loader |= data_overrides.val_loader;
+  has.test_loader |= data_overrides.test_loader;
+  has.predict_loader |= data_overrides.predict_loader;
+  return has;
+}
+
+void Trainer::Run::check_transfers(const TrainModule& module) const {
+  const Overrides has = module.overrides();
+  const DataOverrides& data = data_overrides;
+  std::string both;
+  const auto look = [&](bool here, bool there, const char* hook) {
+    if (here && there) both += (both.empty() ? "" : ", ") + std::string(hook);
+  };
+  look(data.on_before_batch_transfer, has.on_before_batch_transfer, "on_before_batch_transfer");
+  look(data.transfer_batch_to_device, has.transfer_batch_to_device, "transfer_batch_to_device");
+  look(data.on_after_batch_transfer, has.on_after_batch_transfer, "on_after_batch_transfer");
+  if (!both.empty())
+    warn("W-DATA-TRANSFER", WarningCategory::user,
+         std::string(call_name) + ": data module and module both override " + both +
+             "; the data module's are called, drop the others");
+}
+
+void Trainer::Run::call_setup(Stage stage) {
+  if (data_module) {
+    if (train::prepares_data(ranks, data_module->prepare_data_per_node())) {
+      const ProfilerScope profiled(options.profiler.get(), "prepare_data");
+      const std::span<const std::byte> bytes = data_module->bytes();
+      const std::vector<std::byte> before(bytes.begin(), bytes.end());
+      data_module->prepare_data();
+      if (!std::equal(bytes.begin(), bytes.end(), before.begin()))
+        warn("W-DATA-PREPARE", WarningCategory::possible_user,
+             std::string(call_name) +
+                 ": prepare_data changed the data module; in a run of several processes the others do not see that; "
+                 "store it in setup");
+    }
+    const ProfilerScope profiled(options.profiler.get(), "setup_data");
+    data_module->setup(stage);
+  }
+  call("setup", &Hooks::setup, stage);
+}
+
+std::unique_ptr<data::DataLoader> Trainer::Run::loader_of_hook(std::optional<Loop> loop, TrainModule& module) const {
+  const DataOverrides& has = data_overrides;  // none without a data module
+  if (!loop) return has.train_loader ? data_module->train_loader() : module.train_loader();
+  if (*loop == Loop::validation) return has.val_loader ? data_module->val_loader() : module.val_loader();
+  if (*loop == Loop::test) return has.test_loader ? data_module->test_loader() : module.test_loader();
+  return has.predict_loader ? data_module->predict_loader() : module.predict_loader();
+}
+
+// A hook of the data module goes before that of the module.
+Batch Trainer::Run::to_device(TrainModule& module, const Batch& batch, Device where) {
+  const ProfilerScope profiled(options.profiler.get(), "batch_to_device");
+  const DataOverrides& has = data_overrides;
+  Batch b = has.on_before_batch_transfer ? data_module->on_before_batch_transfer(batch)
+                                         : module.on_before_batch_transfer(batch);
+  b = has.transfer_batch_to_device ? data_module->transfer_batch_to_device(std::move(b), where)
+                                   : module.transfer_batch_to_device(std::move(b), where);
+  b = precision.inputs(std::move(b), where);
+  return has.on_after_batch_transfer ? data_module->on_after_batch_transfer(std::move(b))
+                                     : module.on_after_batch_transfer(std::move(b));
+}
+
+// ---- Loaders of a fit
+
+bool Trainer::Run::validates() const {
+  return overrides.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
+}
+
+// Both throw ConfigError for a loader that the options do not fit, before any work on it.
+void Trainer::Run::use_train(data::DataLoader& train) {
+  if (overfits() && train.shuffles())
+    warn("W-TRAIN-OVERFIT", WarningCategory::user,
+         "fit: overfit_batches is set and the training loader shuffles; every epoch gets the batches of the first");
+  batches = options.limit_train_batches.value_or(Portion(1.0)).of(train.size(), "limit_train_batches");
+  train_loader = &train;
+  resolve_validation();
+}
+void Trainer::Run::use_val(const std::vector<data::DataLoader*>& val) {
+  val_loaders.clear();
+  if (!validates()) return;
+  for (const data::DataLoader* v : val)
+    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
+  val_loaders = val;
+  if (train_loader) resolve_validation();
+}
+
+void Trainer::Run::load_train() {
+  if (train_loader) return;
+  own_train.reset();  // its threads and pages go before the next one's come
+  own_train = loader_of_hook(std::nullopt, *active);
+  if (!own_train)
+    fail<ConfigError>("fit: the ", data_overrides.train_loader ? "data module" : "module",
+                      "'s train_loader gave null, expected a loader; give .train = &loader");
+  train_loaded_at = epoch;
+  use_train(*own_train);
+}
+void Trainer::Run::load_val() {
+  if (!val_by_hook || own_val) return;
+  own_val = loader_of_hook(Loop::validation, *active);
+  val_loaded_at = epoch;
+  use_val(own_val ? std::vector<data::DataLoader*>{own_val.get()} : std::vector<data::DataLoader*>{});
+  val_by_hook = own_val != nullptr;
+}
+void Trainer::Run::reload_train() {
+  const std::int64_t every = options.reload_dataloaders_every_n_epochs;
+  if (every == 0 || trial || !own_train || epoch - train_loaded_at < every) return;
+  train_loader = nullptr;
+  load_train();
+}
+void Trainer::Run::reload_val() {
+  const std::int64_t every = options.reload_dataloaders_every_n_epochs;
+  if (every == 0 || trial || !own_val || epoch - val_loaded_at < every) return;
+  val_loaders.clear();
+  own_val.reset();
+  load_val();
+}
+
+// ---- Hyper-parameters
+
+HParams Trainer::Run::all_hparams() const {
+  HParams all = active->hparams();
+  if (!data_module) return all;
+  for (const auto& [name, value] : data_module->hparams()) {
+    const std::string& key = name;
+    const auto same = std::find_if(all.begin(), all.end(), [&](const auto& h) { return h.first == key; });
+    if (same == all.end()) {
+      all.emplace_back(name, value);
+      continue;
+    }
+    const HParam& other = same->second;
+    const bool equal = value.is_number() && other.is_number() ? value.number() == other.number() : value == other;
+    if (!equal)
+      fail<ConfigError>("fit: the hparam \"", name, "\" is ", other.as_text(), " in the module and ", value.as_text(),
+                        " in the data module; give it one value, or two names");
+  }
+  return all;
+}
+
+}  // namespace levin
