@@ -46,7 +46,8 @@ void DataLoader::Impl::forget_workers() {
   std::erase_if(initialized,
                 [&](const auto& w) { return !options.persistent_workers || w.second == options.num_workers; });
 }
-Plan DataLoader::Impl::plan(std::int64_t epoch) const {
+Plan DataLoader::Impl::plan(const LoaderState& of) const {
+  const std::int64_t epoch = of.epoch;
   Plan p;
   if (options.batch_sampler) {
     for (const auto& batch : options.batch_sampler->batches(epoch)) {
@@ -61,7 +62,7 @@ Plan DataLoader::Impl::plan(std::int64_t epoch) const {
     }
     return p;
   }
-  p.indices = sampler->indices(epoch);
+  p.indices = (of.in_sequence && options.shuffle ? sequential_sampler(dataset->size()) : sampler)->indices(epoch);
   const std::size_t n = p.indices.size();
   if (static_cast<std::int64_t>(n) != sampler->size()) {
     fail<DataError>("loader: the sampler gave ", n, " indices for epoch ", epoch, ", its size() is ", sampler->size());
@@ -112,7 +113,7 @@ DataLoader::Iterator DataLoader::begin() {
   if (!i.resume) i.state = {.epoch = i.next_epoch};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;
-  Plan plan = i.plan(i.state.epoch);
+  Plan plan = i.plan(i.state);
   if (i.state.batch > plan.size()) {
     fail<StateError>("loader: the state stands at batch ", i.state.batch, ", the epoch has ", plan.size(),
                      "; was it saved with other options or data?");

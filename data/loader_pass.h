@@ -45,7 +45,7 @@ struct DataLoader::Impl {
   std::set<std::pair<std::thread::id, int>> initialized;  // threads by the worker they were: Note [Workers]
 
   void forget_workers();  // before a loop
-  [[nodiscard]] Plan plan(std::int64_t epoch) const;
+  [[nodiscard]] Plan plan(const LoaderState& of) const;
   [[nodiscard]] std::int64_t batches() const;
   // One batch, on whatever thread. `worker` is num_workers for the calling thread.
   [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);

@@ -84,6 +84,18 @@ TEST_CASE("every epoch has an order of its own, every sample once, and set_epoch
   CHECK_THROWS_AS(loader.set_epoch(-1), ConfigError);
 }
 
+TEST_CASE("an epoch in sequence has the order of the dataset, that epoch's random numbers, and shuffling comes back") {
+  DataLoader shuffled(std::make_shared<Numbers>(7), {.batch_size = 3, .shuffle = true, .generator = Generator(1)});
+  DataLoader plain(std::make_shared<Numbers>(7), {.batch_size = 3, .generator = Generator(1)});
+  const std::vector<std::int64_t> first = content(shuffled), second = content(shuffled);
+  plain.set_epoch(1);
+  shuffled.load_state({.epoch = 1, .in_sequence = true});
+  CHECK(content(shuffled) == content(plain));
+  CHECK(content(shuffled) != content(plain));  // epoch 2 of both
+  shuffled.set_epoch(1);
+  CHECK(content(shuffled) == second);
+}
+
 TEST_CASE("the random numbers of a sample change with epoch and seed, not with its place in the order") {
   const auto drawn = [](std::uint64_t seed, std::int64_t epoch, bool shuffle) {
     DataLoader loader(std::make_shared<Numbers>(20),

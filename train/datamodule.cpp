@@ -6,6 +6,21 @@
 #include "train/run.h"
 
 namespace levin {
+namespace {
+
+// How many batches of the loader the limit leaves. overfit_batches sets the limits, and its loaders are read in sequence.
+std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const std::optional<Portion>& limit,
+                        const char* option, const char* id) {
+  const bool overfits = run.overfits();
+  const std::int64_t count = limit.value_or(Portion(1.0)).of(loader.size(), overfits ? "overfit_batches" : option);
+  if (overfits && loader.shuffles())
+    warn(id, WarningCategory::user,
+         "fit: overfit_batches is set, and the loader that has " + std::string(option) +
+             " shuffles; it is read in the order of its dataset");
+  return count;
+}
+
+}  // namespace
 
 DataModule::~DataModule() = default;
 
@@ -126,10 +141,7 @@ bool Trainer::Run::validates() const {
 
 // Both throw ConfigError for a loader that the options do not fit, before any work on it.
 void Trainer::Run::use_train(data::DataLoader& train) {
-  if (overfits() && train.shuffles())
-    warn("W-TRAIN-OVERFIT", WarningCategory::user,
-         "fit: overfit_batches is set and the training loader shuffles; every epoch gets the batches of the first");
-  batches = options.limit_train_batches.value_or(Portion(1.0)).of(train.size(), "limit_train_batches");
+  batches = batches_of(*this, train, options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   train_loader = &train;
   resolve_validation();
 }
@@ -137,7 +149,7 @@ void Trainer::Run::use_val(const std::vector<data::DataLoader*>& val) {
   val_loaders.clear();
   if (!validates()) return;
   for (const data::DataLoader* v : val)
-    (void)options.limit_val_batches.value_or(Portion(1.0)).of(v->size(), "limit_val_batches");
+    (void)batches_of(*this, *v, options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
   val_loaders = val;
   if (train_loader) resolve_validation();
 }

@@ -213,13 +213,15 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   for (std::size_t l = 0; l < loaders.size(); ++l) {
     data::DataLoader& loader = *loaders[l];
     eval_loader = static_cast<int>(l);
-    std::int64_t count = limit_of(options, loop).value_or(Portion(1.0)).of(loader.size(), words.limit);
+    const bool in_sequence = loop == Loop::validation && overfits();
+    std::int64_t count =
+        limit_of(options, loop).value_or(Portion(1.0)).of(loader.size(), in_sequence ? "overfit_batches" : words.limit);
     if (sanity) {
       if (const std::int64_t few = options.num_sanity_val_steps.value_or(2); few >= 0) count = std::min(count, few);
     }
     if (predictions) predictions->emplace_back();
     if (count == 0) continue;
-    if (in_fit) loader.load_state({.epoch = epoch_of(loader)});
+    if (in_fit || in_sequence) loader.load_state({.epoch = epoch, .in_sequence = in_sequence});
     std::int64_t done = 0;
     for (const Batch& loaded : loader) {
       scope = train::LogScope::eval;

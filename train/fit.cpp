@@ -21,10 +21,6 @@ double train::steady_seconds() {
 }
 
 bool Trainer::Run::overfits() const { return options.overfit_batches && !options.overfit_batches->is_zero(); }
-// The epoch's own samples, whatever ran before: a run that was resumed has the same.
-std::int64_t Trainer::Run::epoch_of(const data::DataLoader& loader) const {
-  return overfits() && loader.shuffles() ? 0 : epoch;
-}
 bool Trainer::Run::max_steps_reached() const { return options.max_steps >= 0 && global_step >= options.max_steps; }
 bool Trainer::Run::stop_granted() const {
   return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
@@ -294,7 +290,7 @@ void Trainer::Run::train_epoch() {
   if (!ends()) {
     position.epoch = epoch;
     data::LoaderState from = position;
-    from.epoch = epoch_of(*train_loader);
+    from.in_sequence = overfits();
     train_loader->load_state(from);
     times.enter(Phase::data);
     for (const Batch& loaded : *train_loader) {
@@ -397,7 +393,7 @@ void Trainer::Run::forward_epoch() {
   const Restore logging(scope, train::LogScope::train_batch);
   const Restore size(scope_batch_size, std::int64_t{1});
   load_train();
-  train_loader->load_state({.epoch = epoch});
+  train_loader->load_state({.epoch = epoch, .in_sequence = overfits()});
   std::int64_t done = 0;
   for (const Batch& loaded : *train_loader) {
     scope_batch_size = std::max<std::int64_t>(1, loaded.size());

@@ -207,6 +207,51 @@ TEST_CASE("limit_val_batches = 0 switches validation off, the sanity check too")
   const Ran ran = run(options, 4, 2);
   CHECK(ran.steps == 4);
   CHECK(ran.module->validation_batches == 0);
+
+  // No hook of any kind, of callbacks or of the module.
+  struct Counts {
+    std::int64_t hooks = 0, batches = 0;
+  };
+  struct Any : Callback {
+    Counts* counts = nullptr;
+    void on_sanity_check_start() override { ++counts->hooks; }
+    void on_sanity_check_end() override { ++counts->hooks; }
+    void on_validation_start() override { ++counts->hooks; }
+    void on_validation_end() override { ++counts->hooks; }
+    void on_validation_epoch_start() override { ++counts->hooks; }
+    void on_validation_epoch_end() override { ++counts->hooks; }
+    void on_validation_batch_start(const StepInfo&) override { ++counts->hooks; }
+    void on_validation_batch_end(const StepInfo&) override { ++counts->hooks; }
+  };
+  struct Module : TrainModuleOf<Module, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    Any all;
+    void validation_step(const Batch&, std::int64_t, std::int64_t) override { ++all.counts->batches; }
+    void on_sanity_check_start() override { all.on_sanity_check_start(); }
+    void on_sanity_check_end() override { all.on_sanity_check_end(); }
+    void on_validation_model_zero_grad() override { all.on_validation_start(); }
+    void on_validation_start() override { all.on_validation_start(); }
+    void on_validation_end() override { all.on_validation_end(); }
+    void on_validation_epoch_start() override { all.on_validation_epoch_start(); }
+    void on_validation_epoch_end() override { all.on_validation_epoch_end(); }
+    void on_validation_batch_start(const StepInfo& i) override { all.on_validation_batch_start(i); }
+    void on_validation_batch_end(const StepInfo& i) override { all.on_validation_batch_end(i); }
+  };
+  for (const bool off : {true, false}) {
+    Counts counts;
+    const auto any = std::make_shared<Any>();
+    Module module({.gen = Generator(1), .device = Device::cpu()});
+    any->counts = module.all.counts = &counts;
+    options.limit_val_batches = off ? std::optional<Portion>(0) : std::nullopt;
+    options.callbacks = {any};
+    data::DataLoader data = ramp(4), val = ramp(2);
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data, .val = val});
+    CHECK(trainer.global_step() == 4);
+    // Otherwise two runs of two batches, each with 4 + 2 * 2 hooks, and the two of the sanity check; the module has one more a run.
+    CHECK(counts.batches == (off ? 0 : 4));
+    CHECK(counts.hooks == (off ? 0 : 2 * (2 * 8 + 2) + 2));
+  }
 }
 
 TEST_CASE("the sanity check validates a few batches first and leaves no trace") {
@@ -401,18 +446,32 @@ TEST_CASE("a LearningRateMonitor without a logger is refused") {
   CHECK(contains(refused(options), "LearningRateMonitor"));
 }
 
-TEST_CASE("overfit_batches gives a loader that shuffles the same batches each epoch, and says so") {
+TEST_CASE(
+    "overfit_batches reads loaders that shuffle in sequence: the same two batches each epoch, a warning of each kind") {
+  struct Seen : TrainModuleOf<Seen, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    Numbers validated;
+    void validation_step(const Batch& b, std::int64_t batch_idx, std::int64_t loader) override {
+      Probe::validation_step(b, batch_idx, loader);
+      for (const std::int64_t i : b.indices) validated.push_back(i);
+    }
+  };
   const Warnings warnings;
-  Probe module({.gen = Generator(1), .device = Device::cpu()});
-  data::DataLoader data = ramp(10, 1, true);
+  Seen module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(10, 1, true), val = ramp(5, 1, true);
   TrainerOptions options = epochs(2);
   options.overfit_batches = 2;
   Trainer trainer(options);
-  trainer.fit(module, {.train = data});
-  REQUIRE(module.samples.size() == 4);
-  CHECK(module.samples[0] == module.samples[2]);
-  CHECK(module.samples[1] == module.samples[3]);
+  trainer.fit(module, {.train = data, .val = val});
+  CHECK(module.samples == Numbers{0, 1, 0, 1});
+  CHECK(module.validated == Numbers{0, 1, 0, 1});
   CHECK(warnings.count("W-TRAIN-OVERFIT") == 1);
+  CHECK(warnings.count("W-TRAIN-OVERFIT-VAL") == 1);
+  (void)trainer.validate(module, val);
+  CHECK(module.validated == Numbers{0, 1, 0, 1, 0, 1});
+  options.overfit_batches = 0.25;  // two of ten, and none of three
+  CHECK(contains(refused(options, 10, 3), "overfit_batches = 0.25 of 3"));
+  CHECK(contains(refused(options, 3, 10), "overfit_batches = 0.25 of 3"));
 }
 
 TEST_CASE("batch_idx and is_last_batch are of the batch at hand, in its step and in the hooks around it") {

@@ -65,8 +65,7 @@ struct Trainer::Run {
       const;  // of data module and module; throws ConfigError where they contradict each other
   void finish_loggers(std::string_view status);
   void give_up_loggers(const std::exception& error);
-  [[nodiscard]] bool overfits() const;
-  [[nodiscard]] std::int64_t epoch_of(const data::DataLoader& loader) const;  // whose samples it gives
+  [[nodiscard]] bool overfits() const;  // training and validation read a few batches, in sequence
   void report_times();
 
   // ---- Evaluations (evaluate.cpp)

@@ -139,6 +139,7 @@ struct LoaderState {
   std::int64_t epoch = 0;
   std::int64_t batch = 0;             // all before it were handed out
   std::vector<std::int64_t> ahead{};  // so were these behind it, ascending; only with in_order = false
+  bool in_sequence = false;           // this epoch comes in the order of the dataset, also with shuffle
   // Counts the batch at `position`.
   LEVIN_API void hand_out(std::int64_t position);
   [[nodiscard]] std::int64_t handed_out() const { return batch + static_cast<std::int64_t>(ahead.size()); }

@@ -115,7 +115,7 @@ struct TrainerOptions {
   // Unset: all. 0 switches the loop off.
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
   std::optional<Portion>
-      overfit_batches{};  // sets the limits of training and validation; each epoch has the same batches
+      overfit_batches{};  // sets the limits of training and validation; loaders that shuffle are read in sequence
 
   // ---- Validation
   std::optional<ValidationInterval> val_check_interval{};  // unset: 1.0, at the end of each epoch
