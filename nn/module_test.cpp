@@ -9,6 +9,7 @@
 #include "levin/autograd.h"
 #include "levin/nn.h"
 #include "levin/ops.h"
+#include "tests/device.h"
 
 namespace levin {
 namespace {
@@ -249,6 +250,57 @@ TEST_CASE("to(dtype) converts values, gradients and floating buffers in place; h
   CHECK(net.parameter_count().frozen == 6);
   net.zero_grad();
   CHECK(!handles[0].value->grad().defined());
+}
+
+TEST_CASE("buffers, saved or not, are no parameters: an optimizer does not see them") {
+  Generator gen(1);
+  Net net({.gen = gen, .device = cpu});
+  net.blocks.add();
+  std::vector<std::string> got;
+  for (const ParamRef& p : net.parameters()) {
+    got.push_back(p.name);
+    const Block& block = *net.blocks.begin();
+    for (const Tensor* buffer :
+         {static_cast<const Tensor*>(&net.limits), static_cast<const Tensor*>(&block.bn.running_mean),
+          static_cast<const Tensor*>(&block.bn.running_var), static_cast<const Tensor*>(&block.bn.num_batches_tracked)})
+      CHECK(p.value->impl() != buffer->impl());
+  }
+  CHECK(got == std::vector<std::string>{"scale", "blocks.0.fc.weight", "blocks.0.bn.weight", "blocks.0.bn.bias"});
+}
+
+TEST_CASE("to(device) moves values, gradients and every buffer, saved or not, and handles and freezing stay") {
+  DEVICE_OR_SKIP();
+  Generator gen(1);
+  Net net({.gen = gen, .device = cpu});
+  Block& block = net.blocks.add();
+  block.bn.eval();  // its statistics stay
+  const std::vector<ParamRef> handles = net.parameters();
+  block.bn.requires_grad_(false);
+  block.fc.weight.set_grad(full({3, 3}, 0.5, cpu));
+  fill_(block.bn.running_mean, 3);
+  const NamedTensors before = net.state_dict();
+  for (const Device to : {device, cpu}) {
+    CAPTURE(text(to));
+    net.to(to);
+    CHECK(net.device() == to);
+    for (const ParamRef& p : handles) CHECK(p.value->device() == to);
+    CHECK(block.fc.weight.requires_grad());
+    CHECK_FALSE(block.bn.weight.requires_grad());
+    REQUIRE(block.fc.weight.grad().defined());
+    CHECK(block.fc.weight.grad().device() == to);
+    CHECK(block.fc.weight.grad().to_vector<float>() == std::vector<float>(9, 0.5));
+    CHECK(net.limits.device() == to);  // not persistent
+    CHECK(net.limits.to_vector<float>() == std::vector<float>{-1, 1});
+    CHECK(block.bn.num_batches_tracked.device() == to);
+    CHECK(block.bn.running_mean.to_vector<float>() == std::vector<float>{3, 3, 3});
+    const NamedTensors state = net.state_dict();
+    CHECK(names(state) == names(before));
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      CHECK(state[i].second.device() == to);
+      CHECK(equal(state[i].second.to(cpu), before[i].second.to(cpu)));
+    }
+    CHECK(net(ones({2, 3}, to)).device() == to);
+  }
 }
 
 TEST_CASE("to(dtype) takes the gradients of frozen parameters and the hooks on gradients along") {

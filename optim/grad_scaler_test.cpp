@@ -75,6 +75,46 @@ TEST_CASE("an overflow halves the scale and changes nothing else, clean updates 
   }
 }
 
+TEST_CASE("by default an overflow makes the scale 32768 and 2000 clean updates 131072, through a saved state as well") {
+  for (const Device device : devices()) {
+    CAPTURE(text(device));
+    GradScaler hurt;
+    Small a(device, make<AdamW>(AdamWOptions{}));
+    CHECK(hurt.scale(device).item() == 65536);
+    a.gradient(65536, 65536);
+    hurt.step(*a.optimizer);
+    hurt.update();
+    const std::vector<float> values = a.p.to_vector<float>();
+    const NamedTensors state = a.optimizer->state_dict();
+    a.gradient(kInf, 1);
+    hurt.step(*a.optimizer);
+    hurt.update();
+    CHECK(hurt.get_scale() == 32768);
+    CHECK(a.p.to_vector<float>() == values);
+    CHECK(same_state(a.optimizer->state_dict(), state));
+
+    GradScaler clean, loaded;
+    Small b(device);
+    const auto update = [&](GradScaler& scaler) {
+      (void)scaler.scale(device);
+      b.gradient(1, 0);
+      scaler.step(*b.optimizer);
+      scaler.update();
+    };
+    for (int i = 0; i < 1999; ++i) update(clean);
+    CHECK(clean.get_scale() == 65536);
+    CHECK(clean.growth_tracker() == 1999);
+    loaded.load_state_dict(clean.state_dict());
+    CHECK(same_state(loaded.state_dict(), clean.state_dict()));
+    for (GradScaler* scaler : {&clean, &loaded}) {
+      update(*scaler);
+      CHECK(scaler->get_scale() == 131072);
+      CHECK(scaler->growth_tracker() == 0);
+    }
+    CHECK(same_state(loaded.state_dict(), clean.state_dict()));
+  }
+}
+
 TEST_CASE("clipping sees unscaled gradients: a norm of 10 at a scale of 65536 is 10, and so is the scaler's") {
   for (const Device device : devices()) {
     for (const DType dtype : {DType::f32, DType::f64}) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "levin/memory.h"
 #include "optim/kinds_test.h"
 
 namespace levin::optim {
@@ -270,6 +271,74 @@ TEST_CASE("clipping by norm scales all gradients together, by value each element
   CHECK_THROWS_AS((void)clip_grad_norm_(both, 1, 2, ErrorIfNonfinite::yes), StateError);
   CHECK(b.grad().to_vector<double>()[1] == -0.5);
   CHECK_THROWS_AS((void)clip_grad_norm_(both, -1), ConfigError);
+}
+
+TEST_CASE(
+    "gradients (6, 8) clipped to a norm of 0.5 are times 0.049999995, and clipped by value they lose what is beyond") {
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE(text(device));
+      CAPTURE(text(dtype));
+      Tensor p = zeros({2}, device, dtype), q = zeros({3}, device, dtype);
+      p.requires_grad_();
+      q.requires_grad_();
+      p.set_grad(tensor({6.0, 8.0}, cpu).to(dtype).to(device));
+      CHECK(clip_grad_norm_({{&p, "p", nullptr}}, 0.5).item() == 10);
+      const auto g = p.grad().to(DType::f64).to_vector<double>();
+      // 0.5 / (10 + 1e-6) differs from the factor by 5e-16; then the rounding of the factor and of the product.
+      const double tolerance = 2 * epsilon(dtype);
+      CHECK(std::abs(g[0] / 6 / 0.049999995 - 1) <= 1e-13 + tolerance);
+      CHECK(std::abs(g[1] / 8 / 0.049999995 - 1) <= 1e-13 + tolerance);
+      CHECK(std::abs(std::hypot(g[0], g[1]) - 0.5) <= 0.5e-7 + tolerance);
+
+      q.set_grad(tensor({-2.0, 0.3, 0.7}, cpu).to(dtype).to(device));
+      const auto small = q.grad().to(DType::f64).to_vector<double>()[1];
+      clip_grad_value_({{&q, "q", nullptr}}, 0.5);
+      CHECK(q.grad().to(DType::f64).to_vector<double>() == std::vector<double>{-0.5, small, 0.5});
+    }
+  }
+}
+
+TEST_CASE("without a gradient a parameter stays where it is, with one of zeros momentum and decay move it") {
+  for (const Device device : devices()) {
+    CAPTURE(text(device));
+    const auto moved = [&](SetToNone how, double weight_decay) {
+      Tensor p = ones({1}, device, DType::f64);
+      p.requires_grad_();
+      SGD o({{&p, "p", nullptr}}, {.lr = 0.5, .momentum = 0.9, .weight_decay = weight_decay});
+      p.set_grad(ones({1}, device, DType::f64));
+      o.step();
+      const double before = p.item();
+      o.zero_grad(how);
+      CHECK(p.grad().defined() == (how == SetToNone::no));
+      o.step();  // of a batch that does not use p
+      return p.item() - before;
+    };
+    CHECK(moved(SetToNone::yes, 0) == 0);
+    CHECK(moved(SetToNone::yes, 0.5) == 0);
+    CHECK(moved(SetToNone::no, 0) == doctest::Approx(-0.5 * 0.9).epsilon(1e-14));
+    // p is 0.25 then and the momentum 1.5.
+    CHECK(moved(SetToNone::no, 0.5) == doctest::Approx(-0.5 * (0.9 * 1.5 + 0.5 * 0.25)).epsilon(1e-14));
+  }
+}
+
+TEST_CASE("gradients take no memory once they are cleared, and all of it where they are filled with zeros") {
+  for (const Device device : devices()) {
+    CAPTURE(text(device));
+    Tensor p = ones({1 << 16}, device), q = ones({1000}, device);
+    p.requires_grad_();
+    q.requires_grad_();
+    SGD o({{&p, "p", nullptr}, {&q, "q", nullptr}});
+    const auto in_use = [&] { return memory_stats(device).in_use; };
+    const std::int64_t before = in_use();
+    backward(sum(p) + sum(q));
+    const std::int64_t with = in_use();
+    CHECK(with - before >= 4 * ((1 << 16) + 1000));
+    o.zero_grad(SetToNone::no);
+    CHECK(in_use() == with);
+    o.zero_grad();
+    CHECK(in_use() == before);
+  }
 }
 
 TEST_CASE("LBFGS walks down Rosenbrock's valley; with a line search it arrives") {

@@ -1,5 +1,8 @@
 // A run that is cut anywhere and goes on is the run that was not cut, bit for bit.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/warnings.h"
 #include "train/fixture_test.h"
@@ -170,5 +173,138 @@ TEST_CASE(
     CHECK(resumed.weights == whole.weights);
     CHECK(same(resumed.optimizer, whole.optimizer));
     CHECK(csv(folder) == csv("whole"));
+  }
+}
+
+TEST_CASE(
+    "a resume with max_epochs below the epochs of the file names both numbers, and the trainer goes on with more") {
+  const TemporaryFolder dir;
+  const std::string file = dir / "end.safetensors";
+  data::DataLoader data = loader(8);
+  const auto fit = [&](Model& model, std::int64_t epochs, const std::string& from) {
+    model.one_schedule = true;
+    TrainerOptions options = silent();
+    options.max_epochs = epochs;
+    Trainer trainer(options);
+    trainer.fit(model, {.train = data, .ckpt_path = from});
+    if (from.empty()) trainer.save_checkpoint(file);
+  };
+  const nn::Options fresh{.gen = Generator(3), .device = Device::cpu()};
+  Model whole(fresh), first(fresh), resumed(fresh);
+  fit(whole, 5, {});
+  fit(first, 3, {});
+  TrainerOptions options = silent();
+  options.max_epochs = 2;
+  Trainer trainer(options);
+  resumed.one_schedule = true;
+  CHECK_THROWS_WITH_AS(trainer.fit(resumed, {.train = data, .ckpt_path = file}),
+                       doctest::Contains("was written after 3 epochs, max_epochs is 2"), ConfigError);
+  CHECK(trainer.global_step() == 0);
+  trainer.options().max_epochs = 5;
+  trainer.fit(resumed, {.train = data, .ckpt_path = file});
+  CHECK(weights_of(resumed) == weights_of(whole));
+  CHECK(trainer.current_epoch() == 5);
+}
+
+namespace {
+
+// Saves after every batch, over the same file, and behind the save of batch `kill_at` the process is gone.
+struct SavesEach : Callback {
+  std::string file;
+  std::int64_t kill_at;
+  std::vector<std::vector<float>> live;  // weights after each batch: those of the training, the file's are the average
+  SavesEach(std::string path, std::int64_t n) : file(std::move(path)), kill_at(n) {}
+  void on_train_batch_end(const StepInfo&) override {
+    std::vector<float>& weights = live.emplace_back();
+    for (const auto& [name, t] : trainer().module()->state_dict()) {
+      const std::vector<float> values = t.to(DType::f32).to_vector<float>();
+      weights.insert(weights.end(), values.begin(), values.end());
+    }
+    trainer().save_checkpoint(file);
+    if (trainer().total_batch_idx() == kill_at) ::raise(SIGKILL);
+  }
+};
+
+struct Everything {
+  std::vector<std::pair<std::string, std::string>>
+      saved;  // of the last batch's file: hashes of all tensors, and the other state
+  std::vector<std::vector<float>> live;
+  std::vector<float> average;
+  std::vector<LogRecord> history;
+  std::int64_t steps = 0, skipped = 0;
+};
+
+// Shuffle, dropout, windows of 3, an exponential average, a loss scale that falls and grows, f32 masters of f16 weights.
+Everything train_with_everything(const std::string& file, std::int64_t kill_at = -1, const std::string& from = {}) {
+  Model model({.gen = Generator(3), .device = Device::cpu()});
+  model.one_schedule = true;
+  Generator gen(5);
+  std::vector<float> x = randn({40, 2}, gen, Device::cpu()).to_vector<float>(), y;
+  for (std::size_t i = 0; i < 40; ++i) y.push_back(x[2 * i] * x[2 * i + 1]);
+  y[17] = 100;  // its gradient times the scale at the beginning is beyond f16
+  data::DataLoader data(
+      data::tensor_dataset({from_data<float>(x, {40, 2}, Device::cpu()), from_data<float>(y, {40, 1}, Device::cpu())}),
+      {.batch_size = 4, .shuffle = true, .generator = Generator(9)});
+  data::DataLoader val = loader(8);
+  const auto saves = std::make_shared<SavesEach>(file, kill_at);
+  TrainerOptions options = silent();
+  options.max_epochs = 2;
+  options.accumulate_grad_batches = 3;
+  options.precision = "16-o2";
+  options.grad_scaler = optim::GradScalerOptions{.init_scale = 8192, .growth_interval = 2};
+  options.callbacks = {std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = 0.7}), saves};
+  Trainer trainer(options);
+  trainer.fit(model, {.train = data, .val = val, .ckpt_path = from});
+  Everything out{.saved = {}, .live = saves->live, .average = {}, .history = trainer.history()};
+  for (const auto& [key, value] : load_safetensors(file).metadata) out.saved.emplace_back(key, value);
+  for (const auto& [name, t] : model.state_dict()) {
+    const std::vector<float> values = t.to(DType::f32).to_vector<float>();
+    out.average.insert(out.average.end(), values.begin(), values.end());
+  }
+  out.steps = trainer.global_step();
+  out.skipped = trainer.skipped_steps();
+  return out;
+}
+
+// In a process of its own, which ends by the kill; true when it did.
+bool train_and_kill(const std::string& file, std::int64_t kill_at) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      set_num_threads(1);  // worker threads do not survive a fork
+      (void)train_with_everything(file, kill_at);
+    } catch (...) { ::_exit(1); }
+    ::_exit(0);
+  }
+  int status = 0;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a process killed after any batch goes on bit for bit: shuffle, dropout, windows of 3, EMA and a loss scale "
+    "together") {
+  const TemporaryFolder dir;
+  const Everything whole = train_with_everything(dir / "whole.safetensors");
+  CHECK(whole.steps == 2 * 4);
+  CHECK(whole.skipped > 0);
+  CHECK(whole.skipped < whole.steps);
+  CHECK(whole.average != whole.live.back());
+  for (std::int64_t n = 1; n < 2 * kBatches; ++n) {  // 7 of 10 among them, the first of a window of 3
+    CAPTURE(n);
+    const std::string file = dir / "killed.safetensors";
+    REQUIRE(train_and_kill(file, n));
+    const Everything resumed = train_with_everything(file, -1, file);
+    CHECK(resumed.saved == whole.saved);
+    REQUIRE(resumed.live.size() == static_cast<std::size_t>(2 * kBatches - n));
+    CHECK(std::equal(resumed.live.rbegin(), resumed.live.rend(), whole.live.rbegin()));
+    CHECK(resumed.average == whole.average);
+    CHECK(resumed.steps == whole.steps);
+    CHECK(resumed.skipped == whole.skipped);
+    const std::vector<LogRecord> tail(whole.history.end() - static_cast<std::ptrdiff_t>(resumed.history.size()),
+                                      whole.history.end());
+    CHECK(resumed.history.size() >= 2);  // at least the end of the last epoch
+    CHECK(same(resumed.history, tail));
   }
 }

@@ -3,15 +3,20 @@
 
 #include <algorithm>
 
+#include "tests/device.h"
 #include "train/probe_test.h"
 
 using namespace levin;
 using namespace levin::test;
 
 TEST_CASE("a module sees one batch in the documented order, from its start to its end") {
-  const Ran ran = run(epochs(1), 1, 0, [](Probe& p) { p.note_words = true; });
+  std::optional<HookHandle> hook;
+  const Ran ran = run(epochs(1), 1, 0, [&](Probe& p) {
+    p.note_words = true;
+    hook.emplace(on_gradient_complete(p.w, [&p](const Tensor&) { p.note("backward"); }));
+  });
   CHECK(ran.module->words == Words{"on_train_batch_start", "training_step", "on_before_zero_grad",
-                                   "optimizer_zero_grad", "on_before_backward", "on_after_backward",
+                                   "optimizer_zero_grad", "on_before_backward", "backward", "on_after_backward",
                                    "on_before_optimizer_step", "configure_gradient_clipping", "optimizer_step",
                                    "on_train_batch_end"});
 }
@@ -202,4 +207,52 @@ TEST_CASE("a plateau schedule moves by the metric that it monitors, and a missin
   Trainer again(epochs(3));
   again.fit(module, {.train = data, .val = val});
   CHECK(again.schedulers().front().scheduler->steps() == 3);
+}
+
+TEST_CASE("after its first step a run takes no more memory from the system: steps 2 to 100 live on what was freed") {
+  struct Wide : TrainModuleOf<Wide> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear fc1{*this, "fc1", {.in = 2, .out = 256}};
+    nn::Linear fc2{*this, "fc2", {.in = 256, .out = 1}};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      Tensor loss = squared_error(fc2(tanh(fc1(b[0]))), b[1]);
+      log("loss", loss, {.on_step = true, .on_epoch = true});
+      return loss;
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::Adam>(parameters(), optim::AdamOptions{.lr = 0.01})}};
+    }
+  };
+  // What the allocator has from the system, in use and kept. Where it keeps no blocks (simt, builds with AddressSanitizer) that is
+  // what is in use: nothing may pile up there.
+  struct Held : Callback {
+    Device device;
+    std::vector<std::int64_t> at, peaks;
+    explicit Held(Device d) : device(d) {}
+    void on_train_batch_end(const StepInfo&) override {
+      const MemoryStats now = memory_stats(device);
+      at.push_back(now.in_use + now.cached);
+      peaks.push_back(now.peak);
+    }
+  };
+  std::vector<Device> devices{Device::cpu()};
+  if (const auto found = launching_device()) devices.push_back(*found);
+  for (const Device device : devices) {
+    CAPTURE(text(device));
+    release_cached_memory(device);
+    reset_peak_memory(device);
+    Wide module({.gen = Generator(1), .device = device});
+    data::DataLoader data = loader(100 * 64, 64);
+    const auto held = std::make_shared<Held>(device);
+    TrainerOptions options = epochs(1);
+    options.callbacks = {held};
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    REQUIRE(held->at.size() == 100);
+    for (std::size_t step = 2; step < 100; ++step) {
+      CAPTURE(step);
+      CHECK(held->at[step] == held->at[1]);
+      CHECK(held->peaks[step] == held->peaks[1]);
+    }
+  }
 }

@@ -180,6 +180,53 @@ TEST_CASE("a callback that asks for it sees the end of an epoch after the module
   CHECK(at("m.on_train_epoch_end") < at("late.on_train_epoch_end"));
 }
 
+TEST_CASE(
+    "an epoch ends for callbacks, the module, EarlyStopping and last for ModelCheckpoint, however they are listed") {
+  struct Stopping : EarlyStopping {
+    Words* words;
+    explicit Stopping(Words* w) : EarlyStopping({.monitor = "score"}), words(w) {}
+    void on_train_epoch_end() override {
+      words->emplace_back("stopping");
+      EarlyStopping::on_train_epoch_end();
+    }
+  };
+  struct Saving : ModelCheckpoint {
+    Words* words;
+    explicit Saving(Words* w) : words(w) {}
+    void on_train_epoch_end() override {
+      words->emplace_back("saving");
+      ModelCheckpoint::on_train_epoch_end();
+    }
+  };
+  struct Scored : TrainModuleOf<Scored, RecordingModule> {
+    using TrainModuleOf::TrainModuleOf;
+    void on_train_epoch_end() override {
+      note("module");
+      log("score", 1.0);  // in time for EarlyStopping
+    }
+  };
+  const TemporaryFolder dir;
+  Words words, all;
+  Scored module({.gen = Generator(1), .device = Device::cpu()});
+  module.words = &all;
+  const auto plain = std::make_shared<RecordingCallback>();
+  plain->words = &all;
+  const auto saving = std::make_shared<Saving>(&all);
+  TrainerOptions options = silent();
+  options.enable_checkpointing = true;
+  options.default_root_dir = dir.path();
+  options.max_epochs = 1;
+  options.callbacks = {saving, std::make_shared<Stopping>(&all), plain};
+  data::DataLoader data = loader(8);
+  Trainer(options).fit(module, {.train = &data});
+  for (const std::string& word : all) {
+    if (word == "saving" || word == "stopping" || word == "module" || word == "on_train_epoch_end")
+      words.push_back(word);
+  }
+  CHECK(words == Words{"on_train_epoch_end", "module", "stopping", "saving"});
+  CHECK_FALSE(saving->best_model_path().empty());
+}
+
 TEST_CASE("gradients are cleared after the forward pass: the step before's are there until then") {
   Generator gen(3);
   Net net({.gen = gen, .device = Device::cpu()});
