@@ -1,12 +1,16 @@
 // Nodes, leaves, modes: the parts of the tape behind levin/extend.h.
 #include "autograd/leaf.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
+#include <mutex>
 #include <type_traits>
 #include <vector>
 
 #include "levin/autograd.h"
+#include "levin/live_graph.h"
 #include "levin/ops.h"
 #include "tensor/thread_modes.h"
 
@@ -38,15 +42,46 @@ ThreadModesScope::~ThreadModesScope() { set_thread_modes(before_); }
 
 namespace {
 
+constinit std::atomic<std::uint64_t> made{0}, freed{0};  // nodes
+
 // Creation order across threads; backward pops by it, so only its order matters.
-std::uint64_t next_seq() {
-  static constinit std::atomic<std::uint64_t> counter{0};
-  return counter.fetch_add(1, std::memory_order_relaxed);
+std::uint64_t next_seq() { return made.fetch_add(1, std::memory_order_relaxed); }
+
+// The nodes of a GraphWatch, oldest first.
+constinit std::atomic<bool> watching{false};
+std::mutex watched_mutex;
+std::vector<const Node*> watched;
+
+void forget(const Node* node) noexcept {
+  const std::lock_guard lock(watched_mutex);
+  const auto it = std::find(watched.rbegin(), watched.rend(), node);  // backward frees the newest first
+  if (it != watched.rend()) watched.erase(std::next(it).base());
 }
 
 }  // namespace
 
-Node::Node(Kind kind) : seq_(next_seq()), kind_(kind) {}
+std::int64_t live_graph_nodes() noexcept {
+  return static_cast<std::int64_t>(made.load(std::memory_order_relaxed) - freed.load(std::memory_order_relaxed));
+}
+
+GraphWatch::GraphWatch() noexcept : mine_(!watching.exchange(true)) {}
+GraphWatch::~GraphWatch() {
+  if (!mine_) return;
+  watching = false;
+  const std::lock_guard lock(watched_mutex);
+  watched.clear();
+}
+const char* GraphWatch::newest_alive() const {
+  const std::lock_guard lock(watched_mutex);
+  return mine_ && !watched.empty() ? watched.back()->info().name : nullptr;
+}
+
+Node::Node(Kind kind) : seq_(next_seq()), kind_(kind) {
+  if (!watching.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  const std::lock_guard lock(watched_mutex);
+  watched.push_back(this);
+}
 
 // Note [Freeing graphs]
 // A chain of a million nodes must not free itself by recursion, and a release must not allocate: it may not throw. So
@@ -66,6 +101,9 @@ void Node::dispose() noexcept {
       producer->next_ = dying;
       dying = producer;
     }
+    if (watching.load(std::memory_order_relaxed)) [[unlikely]]
+      forget(node);
+    freed.fetch_add(1, std::memory_order_relaxed);
     delete node;
   }
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "levin/error.h"
+#include "tensor/counted.h"
 #include "tensor/launching.h"
 #include "tensor/runtime.h"
 
@@ -116,6 +117,7 @@ void release_pinned(std::byte* block, std::size_t) noexcept {
 
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
   if (bytes == 0) return;
+  count_copy(kind, bytes);
   const Current current(stream.device());
   const cudaMemcpyKind direction = kind == Copy::to_device ? cudaMemcpyHostToDevice
                                    : kind == Copy::to_host ? cudaMemcpyDeviceToHost

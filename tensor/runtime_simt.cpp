@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "levin/error.h"
+#include "tensor/counted.h"
 #include "tensor/runtime.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -86,8 +87,9 @@ void enqueue(Stream, std::function<void()> work) {
     work();
 }
 
-void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
+void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
   if (bytes == 0) return;
+  count_copy(kind, bytes);
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 

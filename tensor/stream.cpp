@@ -8,6 +8,7 @@
 
 #include "levin/error.h"
 #include "levin/sync.h"
+#include "tensor/counted.h"
 #include "tensor/device_allocator.h"
 #include "tensor/runtime.h"
 
@@ -24,6 +25,7 @@ thread_local Caller caller;
 // Runs what waits, and enters it into the thread's ledger where there is one.
 template <class F>
 void waiting(const char* why, F&& f) {
+  detail::count_wait();
   if (!SyncGuard::watching()) [[likely]]
     return f();
   const bool known = caller.call != nullptr;

@@ -4,10 +4,22 @@
 
 #include "levin/error.h"
 #include "levin/warning.h"
+#include "tensor/counted.h"
 
 namespace levin {
 namespace {
 thread_local SyncGuard* innermost = nullptr;
+thread_local CopyCounts copies;
+thread_local std::int64_t waits = 0;
+}  // namespace
+
+CopyCounts copy_counts() noexcept { return copies; }
+std::int64_t host_waits() noexcept { return waits; }
+void detail::count_wait() noexcept { ++waits; }
+void detail::count_copy(runtime::Copy kind, std::size_t bytes) noexcept {
+  const auto n = static_cast<std::int64_t>(bytes);
+  if (kind == runtime::Copy::to_device) copies += {.to_device = 1, .to_device_bytes = n};
+  if (kind == runtime::Copy::to_host) copies += {.to_host = 1, .to_host_bytes = n};
 }
 
 std::int64_t SyncLedger::count() const {

@@ -20,6 +20,25 @@ struct SyncRecord {
   std::int64_t charged = 0;  // of them, those that counted against a budget
   double seconds = 0;
 };
+// Copies between the host and a device that launches kernels, by direction. A replayed graph's are not counted.
+struct CopyCounts {
+  std::int64_t to_device = 0, to_device_bytes = 0, to_host = 0, to_host_bytes = 0;
+  CopyCounts& operator+=(const CopyCounts& o) {
+    to_device += o.to_device;
+    to_device_bytes += o.to_device_bytes;
+    to_host += o.to_host;
+    to_host_bytes += o.to_host_bytes;
+    return *this;
+  }
+  friend CopyCounts operator-(const CopyCounts& a, const CopyCounts& b) {
+    return {a.to_device - b.to_device, a.to_device_bytes - b.to_device_bytes, a.to_host - b.to_host,
+            a.to_host_bytes - b.to_host_bytes};
+  }
+  friend bool operator==(const CopyCounts&, const CopyCounts&) = default;
+};
+[[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // that this thread has enqueued so far
+[[nodiscard]] LEVIN_API std::int64_t host_waits() noexcept;  // of this thread so far, whatever guards there were
+
 // By place, in the order of their first wait. Used by one thread at a time.
 class LEVIN_API SyncLedger {
  public:

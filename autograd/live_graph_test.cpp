@@ -1,0 +1,66 @@
+#include "levin/live_graph.h"
+
+#include <doctest/doctest.h>
+
+#include "kernels/computed_by.h"
+#include "levin/autograd.h"
+#include "levin/engines.h"
+#include "levin/ops.h"
+
+using namespace levin;
+
+TEST_CASE("recorded ops are alive as long as somebody holds what they made") {
+  const std::int64_t before = live_graph_nodes();
+  Tensor kept;
+  {
+    Tensor x = ones({3}, Device::cpu());
+    x.requires_grad_();
+    CHECK(live_graph_nodes() == before + 1);  // the leaf
+    Tensor y = sum(square(x));
+    CHECK(live_graph_nodes() == before + 3);
+    backward(y);
+    CHECK(live_graph_nodes() == before + 3);  // the graph stays, what it saved is freed
+    kept = y;
+  }
+  CHECK(live_graph_nodes() == before + 3);
+  kept = kept.detach();
+  CHECK(live_graph_nodes() == before);
+  {
+    const NoGrad off;
+    kept = square(kept);
+  }
+  CHECK(live_graph_nodes() == before);
+}
+
+TEST_CASE("a watch names the newest op that is held, of those it saw") {
+  Tensor x = ones({3}, Device::cpu());
+  x.requires_grad_();
+  const Tensor old = exp(x);
+  const GraphWatch watch;
+  CHECK(watch.newest_alive() == nullptr);
+  Tensor held = square(x);
+  { const Tensor gone = sum(held); }
+  REQUIRE(watch.newest_alive() != nullptr);
+  CHECK(std::string(watch.newest_alive()) == "square");
+  {
+    const GraphWatch second;
+    CHECK(second.newest_alive() == nullptr);
+  }
+  held = Tensor();
+  CHECK(watch.newest_alive() == nullptr);
+}
+
+TEST_CASE("a choice of engines leaves families alone that our kernels compute") {
+  using enum kernels::ComputedBy;
+  using enum kernels::LibraryFamily;
+  const kernels::ComputedBy convolutions = kernels::computed_by(convolution), norms = kernels::computed_by(batch_norm);
+  kernels::set_computed_by(convolution, first);
+  kernels::set_computed_by(batch_norm, own);
+  CHECK(set_engine_choice(EngineChoice::timed) == EngineChoice::first);
+  CHECK(kernels::computed_by(convolution) == timed);
+  CHECK(kernels::computed_by(batch_norm) == own);
+  CHECK(set_engine_choice(EngineChoice::first) == EngineChoice::timed);
+  CHECK(kernels::computed_by(convolution) == first);
+  kernels::set_computed_by(convolution, convolutions);
+  kernels::set_computed_by(batch_norm, norms);
+}
