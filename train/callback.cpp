@@ -20,6 +20,8 @@ Trainer& Callback::trainer() const {
 // Every hook runs, also when an earlier one asked to skip: counters of callbacks stay in step.
 BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
   BatchStart answer = BatchStart::proceed;
+  const ProfilerScope profiled(options.profiler.get(), "on_train_batch_start");
+  const InHook in(*this, "on_train_batch_start");
   const auto ask = [&](Hooks& h) {
     if (h.on_train_batch_start(info) == BatchStart::skip_epoch) answer = BatchStart::skip_epoch;
   };
@@ -29,6 +31,8 @@ BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
 }
 
 void Trainer::Run::call_epoch_end() {
+  const ProfilerScope profiled(options.profiler.get(), "on_train_epoch_end");
+  const InHook in(*this, "on_train_epoch_end");
   for (const auto& c : callbacks) {
     if (!c->after_module()) c->on_train_epoch_end();
   }
@@ -40,6 +44,7 @@ void Trainer::Run::call_epoch_end() {
 
 // The first error is the one to report: what a hook throws now would hide it.
 void Trainer::Run::call_exception(const std::exception& error) noexcept {
+  const InHook in(*this, "on_exception");
   const auto tell = [&](auto& h) {
     try {
       h.on_exception(error);
@@ -57,6 +62,8 @@ void Trainer::Run::call_exception(const std::exception& error) noexcept {
 
 // The first error is the one to report here, too.
 void Trainer::Run::call_teardown(Stage stage, bool quietly) {
+  const ProfilerScope profiled(options.profiler.get(), "teardown");
+  const InHook in(*this, "teardown");
   const auto one = [&](auto& h) {
     try {
       h.teardown(stage);

@@ -140,6 +140,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   s.at("global_step").get_to(to.global_step);
   loops.at("accumulate").get_to(to.accumulate);
   loops.at("validated_at").get_to(to.validated_at);
+  to.batches_validated = loops.value("batches_validated", to.batches_validated);
   const auto due = loops.at("due").get<std::int64_t>();
   if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
     fail<FormatError>("resume: ", to.path, ": \"due\" is ", due, ", expected 0 to 4");
@@ -162,7 +163,9 @@ void take_state(train::Checkpoint& to, const Json& s) {
                       .sum = number(e.at("sum")),
                       .weight = e.at("weight").get<double>(),
                       .last = number(e.at("last")),
-                      .fresh = e.at("fresh").get<bool>()});
+                      .fresh = e.at("fresh").get<bool>(),
+                      .hook = e.value("hook", ""),
+                      .metric = e.value("metric", "")});
   for (const Json& m : s.at("metrics")) to.epoch_metrics.emplace_back(m.at(0).get<std::string>(), number(m.at(1)));
   if (s.contains("hparams")) to.hparams = hparams_from(s["hparams"]);
   for (const auto& [key, values] : s.at("callbacks").items()) {
@@ -200,7 +203,9 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
                     {"sum", e.sum},
                     {"weight", e.weight},
                     {"last", e.last},
-                    {"fresh", e.fresh}});
+                    {"fresh", e.fresh},
+                    {"hook", e.hook},
+                    {"metric", e.metric}});
   for (const auto& [name, value] : run.epoch_metrics) metrics.push_back({name, value});
   for (const auto& o : run.optimizers) optimizers.push_back(o->name());
   return {{"version", kVersion},
@@ -217,6 +222,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"records", run.records},
             {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
             {"validated_at", run.validated_at},
+            {"batches_validated", run.eval_batches[0]},
             {"due", static_cast<std::int64_t>(run.due)}}},
           {"optimizers", optimizers},
           {"lr_schedulers", run.schedulers.size()},
@@ -234,6 +240,7 @@ namespace train {
 std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
 std::string gradient_prefix() { return "levin.gradient."; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
+std::string metric_prefix() { return "levin.metric."; }
 std::string precision_prefix() { return "levin.precision."; }
 std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
 
@@ -346,6 +353,15 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   // Those who keep something may also change what the file's weights are.
   CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
   std::vector<std::pair<std::string, CallbackState>> states;
+  const InHook in(*this, "on_save_checkpoint");
+  // Outside of a stage, too, callbacks may ask their trainer.
+  const train::Scope attached(
+      [&] {
+        if (!active) attach_callbacks(&trainer);
+      },
+      [&] {
+        if (!active) attach_callbacks(nullptr);
+      });
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
     content.state = std::move(state);
     h.on_save_checkpoint(content);
@@ -378,6 +394,7 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
       if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
     }
   }
+  append(tensors, train::metric_prefix(), train::metric_states(tree));
   Json callback_state = Json::object();
   for (const auto& [key, state] : states) {
     callback_state[key] = Json::object();

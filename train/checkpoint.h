@@ -18,9 +18,10 @@ struct Checkpoint {
   std::string path;
   NamedTensors weights, rest;  // rest: under "levin."
   std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0, records = 0;
-  std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
-  std::int64_t accumulate = 1;              // batches an optimizer step, where a window is open
-  std::int64_t validated_at = -1;           // total_batches then
+  std::vector<std::int64_t> batches_ahead;      // of batches_in_epoch, those behind the first that was not trained
+  std::int64_t accumulate = 1;                  // batches an optimizer step, where a window is open
+  std::int64_t validated_at = -1;               // total_batches then
+  std::vector<std::int64_t> batches_validated;  // by loader
   Trainer::Run::Due due = Trainer::Run::Due::nothing;
   std::vector<std::string> optimizers;
   std::size_t schedulers = 0;
@@ -44,6 +45,7 @@ enum class Needs : bool { run, weights };
 [[nodiscard]] std::string optimizer_prefix(std::size_t i);
 [[nodiscard]] std::string gradient_prefix();  // of an open window of accumulation
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
+[[nodiscard]] std::string metric_prefix();
 [[nodiscard]] std::string precision_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained

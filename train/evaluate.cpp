@@ -3,6 +3,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/options_text.h"
 #include "train/run.h"
 
 namespace levin {
@@ -201,9 +202,10 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   if (module.tree()) module.tree()->train(false);
   const Unrecorded off(options.inference_mode);
   const Device there = device_of(module.tree());
+  train::check_accelerator(options, words.call, there);
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
-  const Restore size(scope_batch_size, std::int64_t{1});
+  const Restore size(scope_weight, train::BatchWeight());
   const Restore several(eval_loaders, static_cast<int>(loaders.size()));
   const Restore which(eval_loader, -1);
   eval_log.reset();
@@ -219,13 +221,14 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     if (sanity) {
       if (const std::int64_t few = options.num_sanity_val_steps.value_or(2); few >= 0) count = std::min(count, few);
     }
+    eval_count = count;
     if (predictions) predictions->emplace_back();
     if (count == 0) continue;
     if (in_fit || in_sequence) loader.load_state({.epoch = epoch, .in_sequence = in_sequence});
     std::int64_t done = 0;
     for (const Batch& loaded : loader) {
       scope = train::LogScope::eval;
-      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      scope_weight = train::weight_of(loaded);
       const Batch batch = to_device(module, loaded, there);
       StepInfo at{.epoch = epoch,
                   .batch_idx = done,
@@ -237,6 +240,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
       call(words.batch_start.name, words.batch_start.function, at);
       precision.run([&] {
         const ProfilerScope profiled(options.profiler.get(), words.step);
+        const InHook in(*this, words.step);
         if (loop == Loop::validation)
           module.validation_step(batch, done, eval_loader);
         else if (loop == Loop::test)
@@ -246,12 +250,13 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
       });
       if (predictions) predictions->back().push_back(at.outputs.front().second);
       call(words.batch_end.name, words.batch_end.function, at);
+      record_eval_batch();
       check_interrupt();
       if (++done == count) break;
     }
   }
   eval_loader = -1;
-  scope_batch_size = 1;
+  scope_weight = {};
   call(words.epoch_end.name, words.epoch_end.function);
   std::vector<Metrics> result(std::max<std::size_t>(1, loaders.size()));
   if (loop != Loop::predict) {
@@ -304,21 +309,22 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   const Device there = device_of(over);
   const train::SignalGuard signals(options.handle_signals);
   const Restore restore(scope, train::LogScope::eval);
-  const Restore size(scope_batch_size, std::int64_t{1});
+  const Restore of_a_batch(scope_weight, train::BatchWeight());
   const Restore several(eval_loaders, 1);
   eval_log.reset();
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;
   for (const Batch& loaded : loader) {
-    scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+    scope_weight = train::weight_of(loaded);
+    const auto size = static_cast<double>(std::max<std::int64_t>(1, loaded.size()));
     const Batch batch = precision.inputs(train::move_batch(loaded, there), there);
     const Tensor value = precision.run([&] { return f(batch); });
     if (!value.defined() || value.numel() != 1)
       fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",
                        ", expected one element a batch");
-    const Tensor term = value.to(DType::f64) * static_cast<double>(scope_batch_size);
+    const Tensor term = value.to(DType::f64) * size;
     sum = sum.defined() ? sum + term : term;
-    weight += static_cast<double>(scope_batch_size);
+    weight += size;
     check_interrupt();
   }
   if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");

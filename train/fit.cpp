@@ -8,10 +8,12 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint.h"
+#include "train/options_text.h"
 #include "train/run.h"
 
 namespace levin {
 
+using train::EngineScope;
 using train::Restore;
 using train::Scope;
 using Interval = SchedulerConfig::Interval;
@@ -86,6 +88,15 @@ SyncCheck check_of_environment() {
   if (name == "warn") return SyncCheck::warn;
   if (name == "forbid") return SyncCheck::forbid;
   fail<ConfigError>("fit: LEVIN_SYNC_CHECK is \"", name, "\", expected off, count, warn or forbid");
+}
+
+// The variable that makes every launch wait; null: none.
+const char* debugging_left_on() {
+  for (const char* name : {"LEVIN_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING"}) {
+    const char* const value = std::getenv(name);
+    if (value && std::string_view(value) == "1") return name;
+  }
+  return nullptr;
 }
 
 void check_overrides(const TrainerOptions& options, const Overrides& has, bool manual, bool given) {
@@ -181,6 +192,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   check_accumulation(*this);
   for (const auto& o : optimizers) handles.push_back(OptimizerHandle(&trainer, o.get()));
   device = optimizer().parameters().front().value->device();
+  train::check_accelerator(options, "fit", device);
   for (const auto& o : optimizers) precision.adopt(*o);
   capture_report = {};
   if (options.capture == Capture::step) capture.emplace(*this);
@@ -189,6 +201,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   resumed_from.clear();
   validated_at = -1;
   syncs.clear();
+  watch.start();
   sync_check = options.sync_budget ? SyncCheck::forbid : check_of_environment();
   const SyncGuard noted = own_waits();
   const train::SignalGuard signals(options.handle_signals);
@@ -199,6 +212,10 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     anomaly.emplace();
     warn("I-TRAIN-ANOMALY", WarningCategory::info, "fit: detect_anomaly looks at every result; it is slow");
   }
+  if (const char* const left = debugging_left_on())
+    warn("I-TRAIN-DEBUG", WarningCategory::info,
+         std::string("fit: ") + left + " is set in the environment; every launch waits for the device, which is slow");
+  const EngineScope engines(options.benchmark);
 
   try {
     call_setup(Stage::fit);
@@ -247,7 +264,10 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
 }
 
 void Trainer::Run::train_epochs() {
-  call("on_train_start", &Hooks::on_train_start);
+  {
+    const Restore logging(scope, train::LogScope::train_epoch);
+    call("on_train_start", &Hooks::on_train_start);
+  }
   while (!done()) {
     check_interrupt();
     train_epoch();
@@ -265,6 +285,7 @@ void Trainer::Run::sanity_check() {
     for (const auto& [name, generator] : tree->generators()) before.emplace_back(generator, generator->state());
   }
   const Metrics metrics = epoch_metrics;
+  const train::MetricGuard objects(tree);
   const auto leave = [&] {
     for (const auto& [generator, state] : before) generator->set_state(state);
     epoch_metrics = metrics;
@@ -293,9 +314,12 @@ void Trainer::Run::train_epoch() {
     from.in_sequence = overfits();
     train_loader->load_state(from);
     times.enter(Phase::data);
+    std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
     for (const Batch& loaded : *train_loader) {
+      fetching.reset();
       scope = train::LogScope::train_batch;
-      scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+      scope_weight = train::weight_of(loaded);
+      watch.batch_start();
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
       const Restore at(in_batch, true);
       Batch moved = to_device(*active, loaded, device);
@@ -307,9 +331,11 @@ void Trainer::Run::train_epoch() {
         break;
       }
       train_batch(batch);
+      watch.batch_done();
       if (ends()) break;
       check_interrupt();
       times.enter(Phase::data);
+      fetching.emplace(options.profiler.get(), "fetch_batch");
     }
     times.enter(Phase::unexplained);
   }
@@ -332,10 +358,7 @@ void Trainer::Run::finish_epoch() {
   Metrics means, hidden;
   means = train_log.take_epoch(hidden);
   for (const Metrics* some : {&means, &hidden}) {
-    for (const auto& [name, value] : *some) {
-      train::set_metric(epoch_metrics, name, value);
-      if (name.ends_with("_epoch")) train::set_metric(epoch_metrics, name.substr(0, name.size() - 6), value);
-    }
+    for (const auto& [name, value] : *some) train::set_metric(epoch_metrics, name, value);
   }
   advance_plateaus(Interval::epoch);
   if (!means.empty() && global_step > 0) emit(global_step - 1, std::move(means));
@@ -351,6 +374,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
   const std::int64_t skipped = skipped_seen, steps = global_step;
   train::StepResult result = step(step_info);
+  watch.step_done(batch);
   step_info.loss = std::move(result.loss);
   step_info.outputs = std::move(result.outputs);
   times.enter(Phase::hooks);
@@ -391,13 +415,15 @@ void Trainer::Run::forward_epoch() {
   const NoGrad off;
   const Restore quiet(train_log, train::MetricLog());
   const Restore logging(scope, train::LogScope::train_batch);
-  const Restore size(scope_batch_size, std::int64_t{1});
+  const Restore size(scope_weight, train::BatchWeight());
+  const train::MetricGuard metrics(tree);
   load_train();
   train_loader->load_state({.epoch = epoch, .in_sequence = overfits()});
   std::int64_t done = 0;
   for (const Batch& loaded : *train_loader) {
-    scope_batch_size = std::max<std::int64_t>(1, loaded.size());
+    scope_weight = train::weight_of(loaded);
     const Batch batch = to_device(*active, loaded, device);
+    const InHook in(*this, "training_step");
     precision.run([&] { (void)active->training_step(batch, done); });
     if (++done == batches) break;
     check_interrupt();

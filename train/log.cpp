@@ -1,6 +1,7 @@
 #include "train/log.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <string>
@@ -46,63 +47,182 @@ std::vector<double> numbers_of(const Tensors& cells) {
   }
   return numbers;
 }
-double result_of(const MetricLog::Entry& e, double sum) { return e.reduce == EpochReduce::mean ? sum / e.weight : sum; }
-double result_of(const MetricLog::Entry& e) { return result_of(e, e.sum.item()); }
+constexpr std::string_view kLoader = "/dataloader_idx_";
+
+// "x/dataloader_idx_1" and "_step": "x_step/dataloader_idx_1".
+std::string named(const std::string& name, const char* level) {
+  const std::size_t at = std::min(name.rfind(kLoader), name.size());
+  return name.substr(0, at) + level + name.substr(at);
+}
+
+Metric* metric_of(const MetricLog::Entry& e) { return e.metric ? *e.metric : nullptr; }
+// Whether the open epoch has a value, in which cell it stands, and what that says.
+bool has_value(const MetricLog::Entry& e) {
+  return e.on_epoch && e.weight > 0 && (e.path.empty() && !e.metric ? e.sum.defined() : metric_of(e) != nullptr);
+}
+Tensor cell_of(const MetricLog::Entry& e) {
+  const Metric* const metric = metric_of(e);
+  return metric ? reshape(metric->compute().detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64)
+                : e.sum;
+}
+double result_of(const MetricLog::Entry& e, double sum) {
+  return !e.metric && e.reduce == EpochReduce::mean ? sum / e.weight : sum;
+}
 
 }  // namespace
 
-void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
-                    std::int64_t batch_size) {
-  if (value.numel() != 1)
-    fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
-  const bool on_step = options.on_step.value_or(scope == LogScope::train_batch);
-  const bool on_epoch = options.on_epoch.value_or(scope != LogScope::train_batch);
+bool may_log_in(std::string_view hook) {
+  static constexpr std::array<std::string_view, 13> kSilent = {
+      "setup",        "teardown",     "on_fit_start",      "on_fit_end",          "on_sanity_check_start",
+      "on_train_end", "on_test_end",  "on_validation_end", "on_sanity_check_end", "on_save_checkpoint",
+      "on_exception", "predict_step", "on_load_checkpoint"};
+  return !hook.starts_with("on_predict_") && std::find(kSilent.begin(), kSilent.end(), hook) == kSilent.end();
+}
+
+bool logs_epochs_only(std::string_view hook) {
+  return hook.starts_with("on_") && !hook.starts_with("on_before_") && !hook.starts_with("on_after_") &&
+         hook.find("_batch_") == std::string_view::npos;
+}
+
+BatchWeight weight_of(const Batch& batch) {
+  BatchWeight found{.size = 0};
+  for (const Tensor& t : batch.fields) {
+    if (!t.defined()) continue;
+    const std::int64_t size = t.rank() == 0 ? 1 : t.size(0);
+    if (found.size == 0) found.size = size;
+    found.ambiguous |= size != found.size;
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree) {
+  std::vector<std::pair<std::string, Metric*>> found;
+  if (!tree) return found;
+  tree->visit([&](const std::string& path, nn::Module& m) {
+    if (auto* metric = dynamic_cast<Metric*>(&m)) found.emplace_back(path, metric);
+  });
+  return found;
+}
+
+NamedTensors metric_states(nn::Module* tree) {
+  NamedTensors states;
+  for (const auto& [path, metric] : metrics_of(tree)) {
+    for (const nn::BufferRef& b : metric->buffers()) states.emplace_back(path + "." + b.name, *b.value);
+  }
+  return states;
+}
+
+MetricGuard::MetricGuard(nn::Module* tree) : states_(metric_states(tree)) {
+  const NoGrad off;
+  for (const auto& [name, t] : states_) before_.emplace_back(name, t.clone());
+}
+MetricGuard::~MetricGuard() {
+  try {
+    const NoGrad off;
+    for (std::size_t i = 0; i < states_.size(); ++i) copy_(states_[i].second, before_[i].second);
+  } catch (...) {}  // no memory; the error on its way matters more
+}
+
+// The one of this name and hook, made where it is new.
+MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, LogScope scope,
+                                   std::string_view hook, Device device) {
+  const bool epochs_only = logs_epochs_only(hook);
+  const bool in_step = scope == LogScope::train_batch && !epochs_only;
+  const bool on_step = options.on_step.value_or(in_step), on_epoch = options.on_epoch.value_or(!in_step);
   if (!on_step && !on_epoch)
     fail<ConfigError>("log: \"", name, "\" has on_step = false and on_epoch = false; switch one on");
+  if (on_step && epochs_only)
+    fail<ConfigError>("log: \"", name, "\" has on_step = true in ", hook,
+                      ", which belongs to no step; leave it out there");
+  if (options.enable_graph)
+    fail<ConfigError>("log: \"", name,
+                      "\" has enable_graph = true, and what is logged becomes a number; keep the tensor itself where "
+                      "its graph is needed");
   if (options.batch_size && *options.batch_size < 1)
     fail<ConfigError>("log: \"", name, "\" has batch_size ", *options.batch_size, ", expected 1 or more");
+  if (options.add_dataloader_idx && scope != LogScope::eval && name.find(kLoader) != std::string_view::npos)
+    fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
 
-  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == name; });
-  if (recording_ && value.device() != *recording_)
-    fail<CaptureError>("log: \"", name, "\" is a value on ", value.device(),
+  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+    return e.name == name && (e.hook == hook || e.hook.empty());  // empty: of a file that did not say
+  });
+  if (recording_ && device != *recording_)
+    fail<CaptureError>("log: \"", name, "\" is a value on ", device,
                        ", which a replay of the step can not tell; log a tensor on ", *recording_,
                        ", or log it in on_train_batch_end");
   if (recording_ && it == entries_.end())
     fail<CaptureError>("log: \"", name, "\" was not logged by the steps before; log the same names in every step");
   if (it == entries_.end()) {
     entries_.push_back({.name = std::string(name),
+                        .hook = std::string(hook),
                         .on_step = on_step,
                         .on_epoch = on_epoch,
                         .prog_bar = options.prog_bar,
                         .logger = options.logger,
                         .reduce = options.reduce});
-    it = entries_.end() - 1;
-  } else if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar ||
-             it->logger != options.logger || it->reduce != options.reduce) {
-    fail<ConfigError>("log: \"", name, "\" is logged with two sets of options; give it the same everywhere");
+    return entries_.back();
   }
+  if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar ||
+      it->logger != options.logger || it->reduce != options.reduce)
+    fail<ConfigError>("log: \"", name, "\" is logged in ", hook.empty() ? "one place" : hook,
+                      " with two sets of options; give it the same");
+  if (it->hook.empty()) it->hook = hook;
+  return *it;
+}
+
+void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
+                    std::string_view hook, std::int64_t batch_size) {
+  if (value.numel() != 1)
+    fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
+  Entry& e = entry(name, options, scope, hook, value.device());
   const NoGrad off;
   const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
   // A copy: a value that its owner changes in place later must not change here.
-  if (!it->last.defined() || it->last.device() != now.device()) it->last = empty_like(now);
-  copy_(it->last, now);
+  if (!e.last.defined() || e.last.device() != now.device()) e.last = empty_like(now);
+  copy_(e.last, now);
   double weight = 0;
-  if (on_epoch) {
+  if (e.on_epoch && e.path.empty() && !e.metric) {
     weight = static_cast<double>(options.batch_size.value_or(batch_size));
-    if (!it->sum.defined()) it->sum = full({}, start_of(it->reduce), now.device(), DType::f64);
-    if (it->sum.device() != now.device()) it->sum = it->sum.to(now.device());
-    switch (it->reduce) {
-      case EpochReduce::mean: add_(it->sum, now, weight); break;
-      case EpochReduce::sum: add_(it->sum, now, 1); break;
-      case EpochReduce::min: copy_(it->sum, minimum(it->sum, now)); break;
-      case EpochReduce::max: copy_(it->sum, maximum(it->sum, now)); break;
+    if (!e.sum.defined()) e.sum = full({}, start_of(e.reduce), now.device(), DType::f64);
+    if (e.sum.device() != now.device()) e.sum = e.sum.to(now.device());
+    switch (e.reduce) {
+      case EpochReduce::mean: add_(e.sum, now, weight); break;
+      case EpochReduce::sum: add_(e.sum, now, 1); break;
+      case EpochReduce::min: copy_(e.sum, minimum(e.sum, now)); break;
+      case EpochReduce::max: copy_(e.sum, maximum(e.sum, now)); break;
     }
+  } else if (e.on_epoch) {
+    weight = 1;
   }
-  const Noted note{.entry = static_cast<std::size_t>(it - entries_.begin()), .weight = weight};
+  const Noted note{.entry = static_cast<std::size_t>(&e - entries_.data()), .weight = weight};
   if (recording_)
     noted_.push_back(note);
   else
     replayed({note});
+}
+
+void MetricLog::log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
+                    LogScope scope, std::string_view hook) {
+  Entry& e = entry(name, options, scope, hook, metric.batch_value().device());
+  if (!e.metric && e.weight > 0)
+    fail<ConfigError>("log: \"", name, "\" is logged as a number and as a Metric; give them two names");
+  if (Metric* const known = metric_of(e); known && known != &metric)
+    fail<ConfigError>("log: \"", name, "\" stands for two Metric objects; give them two names");
+  if (!metric_of(e)) {
+    e.metric = detail::MetricHandle::of(metric);
+    for (const auto& [path, known] : metrics_of(tree)) {
+      if (known == &metric) e.path = path;
+    }
+    if (e.path.empty())
+      warn("W-LOG-METRIC", WarningCategory::user,
+           "log: the Metric \"" + std::string(name) +
+               "\" is no part of the module, so that checkpoints do not keep it; make it a member of the module");
+  }
+  log(name, metric.batch_value(), options, scope, hook, 1);
+}
+
+bool MetricLog::logs(const Metric& metric) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return metric_of(e) == &metric; });
 }
 
 void MetricLog::begin_recording(Device device) {
@@ -124,15 +244,16 @@ void MetricLog::replayed(const std::vector<Noted>& noted) {
 Metrics MetricLog::take_step() {
   Metrics out;
   Tensors cells;
+  std::vector<std::string> names;
   for (Entry& e : entries_) {
     if (e.on_step && e.fresh && e.logger) {
-      out.emplace_back(e.on_epoch ? e.name + "_step" : e.name, 0);
+      names.push_back(e.on_epoch ? named(e.name, "_step") : e.name);
       cells.push_back(e.last);
     }
     e.fresh = false;
   }
   const std::vector<double> values = numbers_of(cells);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i].second = values[i];
+  for (std::size_t i = 0; i < names.size(); ++i) set_metric(out, names[i], values[i]);
   return out;
 }
 
@@ -140,41 +261,71 @@ Metrics MetricLog::take_epoch(Metrics& hidden) {
   Metrics out;
   Tensors cells;
   for (const Entry& e : entries_) {
-    if (e.on_epoch && e.weight > 0) cells.push_back(e.sum);
+    if (has_value(e)) cells.push_back(cell_of(e));
   }
   const std::vector<double> sums = numbers_of(cells);
   std::size_t next = 0;
   for (Entry& e : entries_) {
-    if (e.on_epoch && e.weight > 0)
-      (e.logger ? out : hidden).emplace_back(e.on_step ? e.name + "_epoch" : e.name, result_of(e, sums[next++]));
+    if (has_value(e)) {
+      const double value = result_of(e, sums[next++]);
+      set_metric(e.logger ? out : hidden, e.on_step ? named(e.name, "_epoch") : e.name, value);
+      if (e.on_step) set_metric(hidden, e.name, value);
+      e.finished = value;
+    }
     if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
     e.weight = 0;
+  }
+  for (const Entry& e : entries_) {  // behind all reading: a metric may have two names
+    if (Metric* const metric = metric_of(e)) metric->reset();
   }
   return out;
 }
 
-void MetricLog::reset() { entries_.clear(); }
+void MetricLog::reset() {
+  for (const Entry& e : entries_) {
+    if (Metric* const metric = metric_of(e)) metric->reset();
+  }
+  entries_.clear();
+}
 
 void MetricLog::newest(Metrics& into) const {
+  Tensors cells;
   for (const Entry& e : entries_) {
-    if (!e.last.defined()) continue;
+    if (e.on_step && e.last.defined()) cells.push_back(e.last);
+    if (has_value(e)) cells.push_back(cell_of(e));
+  }
+  const std::vector<double> values = numbers_of(cells);
+  std::size_t next = 0;
+  for (const Entry& e : entries_) {
     const bool both = e.on_step && e.on_epoch;
-    const bool mean = e.on_epoch && e.weight > 0;
-    if (e.on_step) set_metric(into, both ? e.name + "_step" : e.name, e.last.item());
-    if (mean) {
-      set_metric(into, e.name, result_of(e));
-      if (both) set_metric(into, e.name + "_epoch", result_of(e));
-    }
+    if (e.on_step && e.last.defined()) set_metric(into, both ? named(e.name, "_step") : e.name, values[next++]);
+    if (!has_value(e)) continue;
+    const double value = result_of(e, values[next++]);
+    set_metric(into, e.name, value);
+    if (both) set_metric(into, named(e.name, "_epoch"), value);
   }
 }
 
 void MetricLog::progress(Metrics& into) const {
+  Tensors cells;
+  const auto shows_last = [](const Entry& e) { return e.on_step && e.last.defined(); };
   for (const Entry& e : entries_) {
-    if (!e.prog_bar || !e.last.defined()) continue;
-    if (e.on_step)
-      into.emplace_back(e.name, e.last.item());
-    else if (e.weight > 0)
-      into.emplace_back(e.name, result_of(e));
+    if (!e.prog_bar) continue;
+    if (shows_last(e))
+      cells.push_back(e.last);
+    else if (has_value(e))
+      cells.push_back(cell_of(e));
+  }
+  const std::vector<double> values = numbers_of(cells);
+  std::size_t next = 0;
+  for (const Entry& e : entries_) {
+    if (!e.prog_bar) continue;
+    if (shows_last(e))
+      set_metric(into, e.name, values[next++]);
+    else if (has_value(e))
+      set_metric(into, e.name, result_of(e, values[next++]));
+    else if (e.finished)
+      set_metric(into, e.name, *e.finished);
   }
 }
 
@@ -188,26 +339,34 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .logger = e.logger,
                    .reduce = e.reduce,
                    .sum = e.sum.defined() ? e.sum.item() : 0,
-                   .weight = e.weight,
+                   .weight = e.metric && e.path.empty() ? 0 : e.weight,  // one outside of the module is not kept
                    .last = e.last.defined() ? e.last.item() : 0,
-                   .fresh = e.fresh});
+                   .fresh = e.fresh,
+                   .hook = e.hook,
+                   .metric = e.path});
   }
   return out;
 }
 
-void MetricLog::load(const std::vector<Saved>& saved) {
+void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree) {
   entries_.clear();
+  const auto metrics = metrics_of(tree);
   for (const Saved& s : saved) {
     Entry e{.name = s.name,
+            .hook = s.hook,
             .on_step = s.on_step,
             .on_epoch = s.on_epoch,
             .prog_bar = s.prog_bar,
             .logger = s.logger,
             .reduce = s.reduce};
     e.last = full({}, s.last, Device::cpu(), DType::f64);
-    if (s.weight > 0) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
+    if (s.weight > 0 && s.metric.empty()) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
     e.weight = s.weight;
     e.fresh = s.fresh;
+    e.path = s.metric;
+    for (const auto& [path, metric] : metrics) {
+      if (path == s.metric) e.metric = detail::MetricHandle::of(*metric);
+    }
     entries_.push_back(std::move(e));
   }
 }

@@ -2,12 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levin/train.h"
+
+// What outlives a metric, and knows when it is gone.
+struct levin::detail::MetricHandle {
+  [[nodiscard]] static std::shared_ptr<Metric*> of(const Metric& metric) { return metric.self_; }
+};
 
 namespace levin::train {
 
@@ -19,17 +26,26 @@ enum class LogScope : std::uint8_t { none, train_batch, train_epoch, eval };
 class MetricLog {
  public:
   struct Entry {
-    std::string name;
+    std::string name, hook;  // logged in another hook it is another entry
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
     EpochReduce reduce = EpochReduce::mean;
-    Tensor last{};       // f64 []
-    Tensor sum{};        // f64 []: of value * weight; of values; the least; the greatest
-    double weight = 0;   // sum of batch sizes
-    bool fresh = false;  // logged since the last step record
+    Tensor last{};                      // f64 []
+    Tensor sum{};                       // f64 []: of value * weight; of values; the least; the greatest
+    double weight = 0;                  // sum of batch sizes
+    bool fresh = false;                 // logged since the last step record
+    std::shared_ptr<Metric*> metric{};  // of a Metric: it says what the epoch's value is; holds null when it is gone
+    std::string path{};                 // of the Metric in the module
+    std::optional<double> finished{};   // what the last epoch gave
   };
 
-  void log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
+  // `hook` is where it is called, `batch_size` the weight where the options say none.
+  void log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope, std::string_view hook,
            std::int64_t batch_size);
+  // The newest batch's value, and from now on the metric's at the end of the epoch; warns
+  // once of one that is not below `tree`.
+  void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options, LogScope scope,
+           std::string_view hook);
+  [[nodiscard]] bool logs(const Metric& metric) const;
   // What a recorded step logs: between the two calls log() notes down what its replay has to tell the host, and refuses what
   // a replay could not repeat (CaptureError: a value of the host, a name that is new).
   struct Noted {
@@ -41,9 +57,10 @@ class MetricLog {
   void replayed(const std::vector<Noted>& noted);
   // Values of the step: every entry with on_step that was logged since the last call.
   [[nodiscard]] Metrics take_step();
-  // Means of the epoch; starts the next one. `hidden` gets those that no record has.
+  // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
+  // name of those that have a value for steps as well.
   [[nodiscard]] Metrics take_epoch(Metrics& hidden);
-  void reset();
+  void reset();  // forgets all names; metrics are reset
   // The newest value of each name under all the names it has.
   void newest(Metrics& into) const;
   void progress(Metrics& into) const;
@@ -55,16 +72,45 @@ class MetricLog {
     EpochReduce reduce = EpochReduce::mean;
     double sum = 0, weight = 0, last = 0;
     bool fresh = false;
+    std::string hook{}, metric{};  // metric: its path in the module; empty: none
   };
   [[nodiscard]] std::vector<Saved> save() const;
-  void load(const std::vector<Saved>& saved);
+  void load(const std::vector<Saved>& saved, nn::Module* tree);
 
  private:
+  Entry& entry(std::string_view name, const LogOptions& options, LogScope scope, std::string_view hook, Device device);
   std::vector<Entry> entries_;       // few: found by a walk, kept in the order of logging
   std::optional<Device> recording_;  // of the step that is recorded
   std::vector<Noted> noted_;
 };
 
 void set_metric(Metrics& metrics, std::string_view name, double value);
+
+// Whether log() may be called in a hook or step of this name, and whether for the epoch alone.
+[[nodiscard]] bool may_log_in(std::string_view hook);
+[[nodiscard]] bool logs_epochs_only(std::string_view hook);
+
+// What a batch weighs in the mean of an epoch: size(0) of its first tensor, 1 where that has no dimension.
+struct BatchWeight {
+  std::int64_t size = 1;   // 0: no tensor was found
+  bool ambiguous = false;  // fields differ in it
+};
+[[nodiscard]] BatchWeight weight_of(const Batch& batch);
+
+// The metrics of a tree by path, and their states by "path.state".
+[[nodiscard]] std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree);
+[[nodiscard]] NamedTensors metric_states(nn::Module* tree);
+
+// What the metrics of a tree hold, put back at the end.
+class MetricGuard {
+ public:
+  explicit MetricGuard(nn::Module* tree);
+  ~MetricGuard();
+  MetricGuard(const MetricGuard&) = delete;
+  MetricGuard& operator=(const MetricGuard&) = delete;
+
+ private:
+  NamedTensors states_, before_;
+};
 
 }  // namespace levin::train

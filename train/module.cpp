@@ -1,4 +1,5 @@
 // What a TrainModule does where it is not overridden.
+#include <cstdio>
 #include <typeinfo>
 
 #include "levin/autograd.h"
@@ -50,13 +51,33 @@ void TrainModule::clip_gradients(optim::Optimizer& optimizer, std::optional<doub
 std::span<OptimizerHandle> TrainModule::optimizers() { return trainer().optimizers(); }
 void TrainModule::manual_backward(const Tensor& loss) { trainer().run_->manual_backward(loss); }
 
-void TrainModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
-  if (trainer_) return trainer_->log(name, value, options);
+bool TrainModule::may_log() const {
+  if (trainer_) return true;
   warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
+  return false;
+}
+void TrainModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
+  if (may_log()) trainer_->log(name, value, options);
 }
 void TrainModule::log(std::string_view name, double value, const LogOptions& options) {
-  if (trainer_) return trainer_->log(name, value, options);
-  warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
+  if (may_log()) trainer_->log(name, value, options);
+}
+void TrainModule::log(std::string_view name, const Metric& metric, const LogOptions& options) {
+  if (may_log()) trainer_->log(name, metric, options);
+}
+void TrainModule::log_dict(const NamedTensors& values, const LogOptions& options) {
+  if (may_log()) trainer_->log_dict(values, options);
+}
+void TrainModule::log_dict(const Metrics& values, const LogOptions& options) {
+  if (may_log()) trainer_->log_dict(values, options);
+}
+void TrainModule::print(std::string_view line) const {
+  if (trainer_) return trainer_->print(line);
+  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+}
+void TrainModule::warn_of_integral(std::string_view name) {
+  warn("W-LOG-INTEGRAL", WarningCategory::user,
+       "log: \"" + std::string(name) + "\" is an integer and is kept as a floating number; convert it to say so");
 }
 
 void TrainModule::fail_not_named(const char* named) const {

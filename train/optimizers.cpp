@@ -44,7 +44,7 @@ Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor(
   prepare();
   scaler()->step(of);
   scaler()->update();
-  trainer.log("amp/skipped_steps", scaler()->skipped(), {.on_step = true, .on_epoch = false});
+  trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
   return loss;
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "train/options_text.h"
 #include "train/run.h"
 
 namespace levin {
@@ -68,6 +69,7 @@ Duration::Duration(std::string_view text) {
 
 void Trainer::Run::check_options() const {
   const TrainerOptions& o = options;
+  train::check_accelerator_name(o.accelerator);
   if (o.max_epochs) check_limit("max_epochs", *o.max_epochs);
   check_limit("max_steps", o.max_steps);
   check_minimum("min_epochs", o.min_epochs);
@@ -132,7 +134,7 @@ void Trainer::Run::apply_shortcuts() {
     if (o.enable_checkpointing.value_or(false)) refuse("enable_checkpointing");
     if (o.enable_progress_bar.value_or(false)) refuse("enable_progress_bar");
     if (o.enable_model_summary.value_or(false)) refuse("enable_model_summary");
-    if (!o.logger.loggers().empty()) refuse("logger");
+    if (!o.logger.loggers().empty() || (o.logger.chosen() && o.logger.by_default())) refuse("logger");
     if (o.num_sanity_val_steps.value_or(0) != 0) refuse("num_sanity_val_steps");
     if (o.fast_dev_run > 0) refuse("fast_dev_run");
     if (o.detect_anomaly) refuse("detect_anomaly");
@@ -142,8 +144,8 @@ void Trainer::Run::apply_shortcuts() {
     o.num_sanity_val_steps = 0;
     o.log_every_n_steps = 0;
     warn("I-TRAIN-BAREBONES", WarningCategory::info,
-         "Trainer: barebones switches off checkpoints, loggers, the progress bar, the summary, the sanity check and "
-         "log()");
+         "Trainer: barebones switches off checkpoints, loggers, the progress bar, the summary, the sanity check, dev "
+         "runs, anomaly mode, profilers and log()");
   }
   if (o.fast_dev_run > 0) {
     const Portion n(o.fast_dev_run);

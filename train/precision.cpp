@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "levin/nn/layers.h"
+#include "levin/train/metric.h"
 #include "levin/warning.h"
 
 namespace levin::train {
@@ -110,7 +111,9 @@ void Precision::convert(nn::Module* tree, Device device) {
     name_ = "bf16-mixed";
   }
   if (!parameters_ || !tree) return;
-  const auto keeps = [&](const nn::Module& m) { return masters_ && is_batch_norm(m); };
+  const auto keeps = [&](const nn::Module& m) {
+    return (masters_ && is_batch_norm(m)) || dynamic_cast<const Metric*>(&m) != nullptr;
+  };
   tree->to(*parameters_, keeps);
 }
 

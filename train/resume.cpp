@@ -100,6 +100,22 @@ std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run,
   return matched;
 }
 
+// The states of the module's metrics with what the file has for them.
+std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Tensor, Tensor>> matched;
+  NamedTensors here, there;
+  const NamedTensors all = below(file.rest, train::metric_prefix());
+  for (const auto& [name, state] : train::metric_states(run.tree)) {
+    const auto it = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
+    if (it == all.end()) continue;
+    here.emplace_back(name, state);
+    there.push_back(*it);
+    matched.emplace_back(state, it->second);
+  }
+  check_same(file.path, "metrics", there, here);
+  return matched;
+}
+
 // The generators of the run's tree with the states that the file has for them. Throws ConfigError unless it has one for
 // each and no other.
 std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
@@ -339,6 +355,7 @@ void Trainer::Run::resume(const std::string& path) {
   }
   const auto generators = match_generators(*this, file);
   const auto gradients = match_gradients(*this, file);
+  auto metrics = match_metrics(*this, file);
   check_fits(*this, file);
   warn_of_unknown_callbacks(*this, file);
   const auto [weights, states] = ask_hooks(*this, file);
@@ -350,6 +367,8 @@ void Trainer::Run::resume(const std::string& path) {
   // Nothing below can fail.
   copy_weights(train::weights_of(*this), weights);
   for (const auto& [generator, state] : generators) generator->set_state(state);
+  for (const auto& [name, metric] : train::metrics_of(tree)) metric->reset();  // one that the file lacks begins anew
+  for (auto& [state, value] : metrics) copy_(state, value);
   for (const auto& [parameter, gradient] : gradients) parameter->set_grad(gradient.to(parameter->device()));
   epoch = file.epochs_completed;
   batches_done = file.batches_in_epoch;
@@ -359,7 +378,8 @@ void Trainer::Run::resume(const std::string& path) {
   records = file.records;
   validated_at = file.validated_at;
   due = file.due;
-  train_log.load(file.log);
+  train_log.load(file.log, tree);
+  eval_batches[0] = file.batches_validated;
   epoch_metrics = file.epoch_metrics;
   // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
   const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {

@@ -17,6 +17,7 @@
 #include "train/precision.h"
 #include "train/ranks.h"
 #include "train/signals.h"
+#include "train/watch.h"
 
 namespace levin {
 
@@ -58,6 +59,7 @@ struct Trainer::Run {
   void check_interrupt();                   // saves and throws when a signal came
   void record_step();
   void emit(std::int64_t step, Metrics values);  // one record
+  void record_eval_batch();                      // of the loader that is evaluated
   void choose_loggers();
   void start_loggers();
   void log_hparams();
@@ -113,9 +115,22 @@ struct Trainer::Run {
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
 
   // ---- Hooks (callback.cpp): the one place that knows their order
+  // The hook or step that runs: log() goes by its name, a string that stays.
+  class InHook {
+   public:
+    InHook(Run& run, const char* name) : run_(run), before_(std::exchange(run.hook, name)) {}
+    ~InHook() { run_.hook = before_; }
+    InHook(const InHook&) = delete;
+    InHook& operator=(const InHook&) = delete;
+
+   private:
+    Run& run_;
+    const char* before_;
+  };
   template <class... P, class... A>
   void call(const char* name, void (Hooks::*hook)(P...), A&&... args) {
     const ProfilerScope profiled(options.profiler.get(), name);
+    const InHook in(*this, name);
     for (const auto& c : callbacks) (c.get()->*hook)(args...);
     if (active) (active->*hook)(args...);
   }
@@ -123,6 +138,8 @@ struct Trainer::Run {
   template <class... P, class... A>
   bool call_in_step(const char* name, void (Hooks::*hook)(P...), A&&... args) {
     bool provided = false;
+    const ProfilerScope profiled(options.profiler.get(), name);
+    const InHook in(*this, name);
     const auto one = [&](Hooks& h) {
       const std::int64_t defaults = default_hooks_run();
       (h.*hook)(args...);
@@ -242,8 +259,11 @@ struct Trainer::Run {
 
   // Logging
   train::LogScope scope = train::LogScope::none;
-  std::int64_t scope_batch_size = 1;
-  int eval_loaders = 1, eval_loader = -1;  // how many the evaluation has, and which it is at; -1: between them
+  train::BatchWeight scope_weight;  // of the batch at hand
+  const char* hook = "";
+  std::int64_t eval_count = 0;                // batches that the loader at hand will give
+  int eval_loaders = 1, eval_loader = -1;     // how many the evaluation has, and which it is at; -1: between them
+  std::vector<std::int64_t> eval_batches[3];  // by Loop and loader: batches that were evaluated, for records of them
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
@@ -251,6 +271,7 @@ struct Trainer::Run {
   std::vector<std::shared_ptr<Logger>> loggers;
   StepTimes times;
   std::string time_report;
+  train::BatchWatch watch;
   SyncLedger syncs;
   SyncCheck sync_check = SyncCheck::count;  // of training batches
 

@@ -93,6 +93,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
 
 StepOutput Trainer::Run::training_step(const StepInfo& info) {
   const ProfilerScope profiled(options.profiler.get(), "training_step");
+  const InHook in(*this, "training_step");
   return precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
 }
 

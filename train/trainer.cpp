@@ -185,6 +185,8 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
 }
 const std::string& Trainer::step_time_report() const { return run_->time_report; }
 const StepTimes& Trainer::step_times() const { return run_->times; }
+const Trainer::CopyReport& Trainer::copy_report() const { return run_->watch.copies(); }
+std::int64_t Trainer::evaluation_batches() const { return run_->eval_count; }
 const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
 void Trainer::request_stop() { run_->stop = true; }
 bool Trainer::stop_requested() const { return run_->stop; }
@@ -195,37 +197,6 @@ std::int64_t Trainer::skipped_steps() const {
 }
 Trainer::CaptureReport Trainer::capture_report() const { return run_->capture_report; }
 
-void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& options) {
-  if (run_->scope == train::LogScope::none)
-    fail<StateError>("log: \"", name,
-                     "\" is logged outside of batches and epochs; call it in a step or in their hooks");
-  const std::int64_t size = run_->scope == train::LogScope::train_epoch ? 1 : run_->scope_batch_size;
-  if (run_->scope != train::LogScope::eval) return run_->train_log.log(name, value, options, run_->scope, size);
-  if (run_->options.barebones) return;
-  if (options.add_dataloader_idx && name.find("/dataloader_idx_") != std::string_view::npos)
-    fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
-  const bool several = run_->eval_loaders > 1 && run_->eval_loader >= 0 && options.add_dataloader_idx;
-  const std::string full =
-      several ? std::string(name) + "/dataloader_idx_" + text(run_->eval_loader) : std::string(name);
-  run_->eval_log.log(full, value, options, run_->scope, size);
-}
-void Trainer::log(std::string_view name, double value, const LogOptions& options) {
-  log(name, full({}, value, Device::cpu(), DType::f64), options);
-}
-Metrics Trainer::callback_metrics() {
-  const SyncGuard own = run_->own_waits();
-  Metrics all = run_->epoch_metrics;
-  run_->train_log.newest(all);
-  run_->eval_log.newest(all);
-  return all;
-}
-Metrics Trainer::progress_metrics() {
-  const SyncGuard own = run_->own_waits();
-  Metrics shown;
-  run_->train_log.progress(shown);
-  run_->eval_log.progress(shown);
-  return shown;
-}
 const std::vector<LogRecord>& Trainer::history() const { return run_->history; }
 
 void Trainer::save_checkpoint(const std::string& path, WeightsOnly weights) {

@@ -16,6 +16,7 @@
 #include "levin/train/hparams.h"
 #include "levin/train/loggers.h"
 #include "levin/train/lr_monitor.h"
+#include "levin/train/metric.h"
 #include "levin/train/metrics.h"
 #include "levin/train/model_checkpoint.h"
 #include "levin/train/module.h"

@@ -1,109 +1,253 @@
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <limits>
+#include <optional>
+#include <vector>
 
 #include "levin/train.h"
 
 namespace levin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr double kRedrawSeconds = 0.1;  // faster is not seen, and each redraw reads metrics from the device
+constexpr std::int64_t kRedrawNs = 100'000'000;  // faster is not seen, and each redraw reads metrics from the device
 
-std::string number(const char* format, double x) {
-  std::array<char, 48> buffer{};
-  const int n = std::snprintf(buffer.data(), buffer.size(), format, x);
-  return std::string(buffer.data(), static_cast<std::size_t>(n));
+template <class... A>
+std::string printed(const char* format, A... values) {
+  std::array<char, 64> buffer{};
+  const int n = std::snprintf(buffer.data(), buffer.size(), format, values...);
+  return std::string(buffer.data(), std::min(static_cast<std::size_t>(n), buffer.size() - 1));
+}
+
+// Three significant digits, filled up to five characters: "0.250", "12.00", "123.0"; "1.2e-5".
+std::string number(double x) {
+  std::string out = printed("%.3g", x);
+  for (const char* exponent : {"e+0", "e-0"}) {
+    if (const std::size_t at = out.find(exponent); at != std::string::npos) out.erase(at + 2, 1);
+  }
+  if (out.find('e') != std::string::npos || !std::isfinite(x)) return out;
+  if (out.find('.') == std::string::npos && out.size() < 5) out += '.';
+  while (out.size() < 5) out += '0';
+  return out;
 }
 
 std::string minutes(double seconds) {
-  const auto s = static_cast<std::int64_t>(std::min(seconds, 3.6e8));
-  std::array<char, 48> buffer{};
-  const int n =
-      s >= 3600 ? std::snprintf(buffer.data(), buffer.size(), "%lld:%02lld:%02lld", static_cast<long long>(s / 3600),
-                                static_cast<long long>(s / 60 % 60), static_cast<long long>(s % 60))
-                : std::snprintf(buffer.data(), buffer.size(), "%02lld:%02lld", static_cast<long long>(s / 60),
-                                static_cast<long long>(s % 60));
-  return std::string(buffer.data(), static_cast<std::size_t>(n));
+  const auto s = static_cast<long long>(std::clamp(seconds, 0.0, 3.6e8));
+  return s >= 3600 ? printed("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60)
+                   : printed("%02lld:%02lld", s / 60, s % 60);
 }
 
 std::string shown(const Metrics& metrics) {
   std::string out;
-  for (const auto& [name, value] : metrics) out += ", " + name + "=" + number("%-5.3g", value);
+  for (const auto& [name, value] : metrics) out += ", " + name + "=" + number(value);
   return out;
 }
+
+// Batches of unknown number have none.
+std::optional<std::int64_t> known(std::int64_t batches) {
+  return batches < 0 || batches == std::numeric_limits<std::int64_t>::max() ? std::nullopt : std::optional(batches);
+}
+
+// One bar: how far it is and since when.
+struct Bar {
+  std::string title;
+  std::int64_t started = 0, last_draw = -kRedrawNs;
+  std::int64_t first = 0, done = 0;  // first: of a run that goes on in an epoch
+  std::optional<std::int64_t> total;
+
+  [[nodiscard]] double seconds(std::int64_t now) const { return static_cast<double>(now - started) / 1e9; }
+  [[nodiscard]] double rate(std::int64_t now) const {
+    return static_cast<double>(done - first) / std::max(seconds(now), 1e-9);
+  }
+  [[nodiscard]] bool due(std::int64_t every, std::int64_t now) const {
+    if (total && done == *total) return true;
+    return done % every == 0 && now - last_draw >= kRedrawNs;
+  }
+  [[nodiscard]] std::string line(std::int64_t now, const std::string& behind) const {
+    constexpr std::int64_t kCells = 24;
+    const double per_second = rate(now);
+    std::string out = title + ": ";
+    if (total) {
+      const std::int64_t filled = *total > 0 ? std::min(kCells, kCells * done / *total) : 0;
+      out += "[" + std::string(static_cast<std::size_t>(filled), '#') +
+             std::string(static_cast<std::size_t>(kCells - filled), '.') + "] ";
+    }
+    out += std::to_string(done) + (total ? "/" + std::to_string(*total) : "") + " [" + minutes(seconds(now));
+    if (total) out += "<" + minutes(static_cast<double>(*total - done) / std::max(per_second, 1e-9));
+    return out + printed(", %.1f batches/s", per_second) + behind + "]";
+  }
+};
 
 }  // namespace
 
 struct ProgressBar::Drawing {
-  bool terminal = isatty(STDERR_FILENO) == 1;
-  Clock::time_point epoch_start, last_draw;
-  std::int64_t first_batch = 0;  // of this run in this epoch
-  bool open = false;             // a bar without a line end is on the screen
+  ProgressBarOptions options;
+  bool terminal = false;
+  std::optional<Bar> main, below;  // training; an evaluation, below it where both are
+  Metrics metrics;                 // as they were last read
+  std::int64_t fetched = -kRedrawNs;
+  std::int64_t evaluated_at = 0;  // the end of the last batch of an evaluation, or its start
+  std::string main_line;          // as it stands on the screen
+  bool main_open = false;         // it does, without a line end
+  bool below_open = false;        // likewise
 
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - epoch_start).count(); }
-  void end_line() {
-    if (open) std::fputc('\n', stderr);
-    open = false;
+  void write(std::string_view text) const {
+    if (options.write) return options.write(text);
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  }
+  [[nodiscard]] std::int64_t now() const { return options.clock(); }
+  void begin_evaluation() {
+    below.reset();
+    evaluated_at = now();
+  }
+  // A line that the terminal would break could not be overwritten.
+  [[nodiscard]] std::string cut(std::string line) const {
+    winsize size{};
+    if (options.write || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return line;
+    if (line.size() >= size.ws_col) line.resize(size.ws_col - 1U);
+    return line;
+  }
+  void start(std::optional<Bar>& bar, std::string title, std::int64_t first, std::optional<std::int64_t> total) {
+    bar = Bar{.title = std::move(title), .started = now(), .first = first, .done = first, .total = total};
+  }
+  void draw_main(const std::string& behind) {
+    main_line = cut(main->line(now(), behind));
+    main->last_draw = now();
+    write("\r\033[K" + main_line);
+    main_open = true;
+  }
+  void draw_below() {
+    below->last_draw = now();
+    write((below_open || !main_open ? "\r\033[K" : "\n\033[K") + cut(below->line(now(), "")));
+    below_open = true;
+  }
+  // The cursor stands behind the main line again.
+  void clear_below() {
+    if (below_open) write(main_open ? "\r\033[K\033[A\r\033[" + std::to_string(main_line.size()) + "C" : "\r\033[K");
+    below_open = false;
+    below.reset();
+  }
+  void end_lines() {
+    if (main_open || below_open) write("\n");
+    main_open = below_open = false;
+  }
+  void evaluated(const char* title, const StepInfo& info, std::int64_t batches) {
+    if (!terminal || options.refresh_rate == 0) return;
+    if (!below || info.batch_idx == 0) {
+      start(below, std::string(title) + " DataLoader " + std::to_string(info.dataloader_idx), 0, known(batches));
+      below->started = evaluated_at;
+    }
+    evaluated_at = now();
+    below->done = info.batch_idx + 1;
+    if (below->due(options.refresh_rate, now())) draw_below();
   }
 };
 
-ProgressBar::ProgressBar() : drawing_(std::make_unique<Drawing>()) {}
+ProgressBar::ProgressBar(ProgressBarOptions options) : drawing_(std::make_unique<Drawing>()) {
+  if (options.refresh_rate < 0)
+    fail<ConfigError>("ProgressBar: refresh_rate is ", options.refresh_rate,
+                      ", expected 0 (off) or a count of batches");
+  drawing_->terminal = options.terminal.value_or(isatty(STDERR_FILENO) == 1);
+  drawing_->options = std::move(options);
+}
 ProgressBar::~ProgressBar() = default;
 
+void ProgressBar::print(std::string_view line) {
+  Drawing& d = *drawing_;
+  if (d.below_open) d.write(d.main_open ? "\r\033[K\033[A" : "");
+  if (d.main_open || d.below_open) d.write("\r\033[K");
+  if (d.options.write) {
+    d.write(std::string(line) + "\n");
+  } else {
+    std::fwrite(line.data(), 1, line.size(), stdout);
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
+  if (d.main_open) d.write(d.main_line);
+  if (!d.below_open) return;
+  d.below_open = false;
+  d.draw_below();
+}
+
 void ProgressBar::on_train_epoch_start() {
-  drawing_->epoch_start = Clock::now();
-  drawing_->last_draw = {};
-  drawing_->first_batch = trainer().batch_idx() + 1;
+  Drawing& d = *drawing_;
+  const Trainer& t = trainer();
+  const TrainerOptions& o = trainer().options();
+  const std::int64_t first = t.batch_idx() + 1;
+  std::optional<std::int64_t> total = known(t.batches_per_epoch());
+  if (t.max_epochs() < 0 && o.max_steps > 0) {  // what is left of the run may be less than an epoch
+    const std::int64_t left = first + (o.max_steps - t.global_step()) * o.accumulate_grad_batches;
+    total = total ? std::min(*total, left) : left;
+  }
+  d.start(d.main, printed("Epoch %lld", static_cast<long long>(t.current_epoch())), first, total);
 }
 
 void ProgressBar::on_train_batch_end(const StepInfo& info) {
   Drawing& d = *drawing_;
-  const Trainer& t = trainer();
-  const std::int64_t total = t.batches_per_epoch(), done = info.batch_idx + 1;
-  const std::int64_t every = trainer().options().log_every_n_steps;
+  if (!d.main || d.options.refresh_rate == 0) return;
+  d.main->done = info.batch_idx + 1;
   if (!d.terminal) {
+    const std::int64_t every = trainer().options().log_every_n_steps;
     if (every == 0 || info.global_step % every != 0) return;
-    const double rate = static_cast<double>(done - d.first_batch) / std::max(d.seconds(), 1e-9);
-    std::fprintf(stderr, "epoch %lld: %lld/%lld batches, %.1f batches/s%s\n", static_cast<long long>(info.epoch),
-                 static_cast<long long>(done), static_cast<long long>(total), rate,
-                 shown(trainer().progress_metrics()).c_str());
+    const std::string of = d.main->total ? "/" + std::to_string(*d.main->total) : "";
+    d.write(printed("epoch %lld: ", static_cast<long long>(info.epoch)) + std::to_string(d.main->done) + of +
+            printed(" batches, %.1f batches/s", d.main->rate(d.now())) + shown(trainer().progress_metrics()) + "\n");
     return;
   }
-  const Clock::time_point now = Clock::now();
-  if (done != total && std::chrono::duration<double>(now - d.last_draw).count() < kRedrawSeconds) return;
-  d.last_draw = now;
-  const double elapsed = d.seconds(), rate = static_cast<double>(done - d.first_batch) / std::max(elapsed, 1e-9);
-  constexpr std::int64_t kCells = 24;
-  const std::int64_t filled = total > 0 ? kCells * done / total : 0;
-  std::string bar;
-  for (std::int64_t i = 0; i < kCells; ++i) bar += i < filled ? '#' : '.';
-  std::fprintf(stderr, "\r\033[KEpoch %lld: [%s] %lld/%lld [%s<%s, %.1f batches/s%s]",
-               static_cast<long long>(info.epoch), bar.c_str(), static_cast<long long>(done),
-               static_cast<long long>(total), minutes(elapsed).c_str(),
-               minutes(static_cast<double>(total - done) / std::max(rate, 1e-9)).c_str(), rate,
-               shown(trainer().progress_metrics()).c_str());
-  std::fflush(stderr);
-  d.open = true;
+  if (!d.main->due(d.options.refresh_rate, d.now())) return;
+  if (d.now() - d.fetched >= kRedrawNs) {
+    d.fetched = d.now();
+    d.metrics = trainer().progress_metrics();
+  }
+  std::string version = trainer().loggers().empty() ? std::string() : trainer().loggers().front()->version();
+  if (!std::all_of(version.begin(), version.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
+    version = version.substr(version.size() - std::min<std::size_t>(4, version.size()));
+  d.draw_main((version.empty() ? "" : ", v_num=" + version) + shown(d.metrics));
 }
 
 void ProgressBar::on_train_epoch_end() {
   Drawing& d = *drawing_;
-  d.end_line();
-  if (d.terminal) return;
+  d.end_lines();
+  if (d.terminal || d.options.refresh_rate == 0 || !d.main) return;
   std::string means;
   for (const auto& [name, value] : trainer().callback_metrics()) {
-    if (!name.ends_with("_step") && !name.ends_with("_epoch")) means += ", " + name + "=" + number("%.4g", value);
+    if (!name.ends_with("_step") && !name.ends_with("_epoch")) means += ", " + name + "=" + printed("%.4g", value);
   }
-  std::fprintf(stderr, "epoch %lld done: %lld steps in all, %.1f s%s\n",
-               static_cast<long long>(trainer().current_epoch()), static_cast<long long>(trainer().global_step()),
-               d.seconds(), means.c_str());
+  d.write(printed("epoch %lld done: ", static_cast<long long>(trainer().current_epoch())) +
+          std::to_string(trainer().global_step()) + " steps in all, " + printed("%.1f s", d.main->seconds(d.now())) +
+          means + "\n");
 }
 
-void ProgressBar::on_exception(const std::exception&) { drawing_->end_line(); }
+void ProgressBar::on_sanity_check_start() { drawing_->main.reset(); }
+void ProgressBar::on_validation_start() { drawing_->begin_evaluation(); }
+void ProgressBar::on_test_start() { drawing_->begin_evaluation(); }
+void ProgressBar::on_predict_start() { drawing_->begin_evaluation(); }
+void ProgressBar::on_validation_batch_end(const StepInfo& info) {
+  drawing_->evaluated(trainer().sanity_checking() ? "Sanity Checking" : "Validation", info,
+                      trainer().evaluation_batches());
+}
+void ProgressBar::on_test_batch_end(const StepInfo& info) {
+  drawing_->evaluated("Testing", info, trainer().evaluation_batches());
+}
+void ProgressBar::on_predict_batch_end(const StepInfo& info) {
+  drawing_->evaluated("Predicting", info, trainer().evaluation_batches());
+}
+// In a fit it was below the training's bar; alone it stays on the screen.
+void ProgressBar::on_validation_end() {
+  if (drawing_->main_open || trainer().sanity_checking())
+    drawing_->clear_below();
+  else
+    drawing_->end_lines();
+}
+void ProgressBar::on_test_end() { on_validation_end(); }
+void ProgressBar::on_predict_end() { on_validation_end(); }
+
+void ProgressBar::on_exception(const std::exception&) { drawing_->end_lines(); }
 
 }  // namespace levin

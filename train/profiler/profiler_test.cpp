@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "levin/error.h"
+#include "levin/ops.h"
 #include "levin/serialize.h"
 #include "levin/train/profiler.h"
+#include "tests/device.h"
 #include "tests/temporary.h"
 #include "tests/warnings.h"
 
@@ -34,16 +36,49 @@ TEST_CASE("the simple profiler's lines are sorted by total time, with calls, mea
   now += 100 * kMs;  // nobody's
   run(p, "on_train_end", 0);
   CHECK(p.report() ==
-        "Action         |     Mean s |      Calls |    Total s | Share %\n"
-        "---------------------------------------------------------------\n"
-        "backward       |       0.15 |          4 |        0.6 |   60.00\n"
-        "on_train_start |        0.3 |          1 |        0.3 |   30.00\n"
-        "on_train_end   |          0 |          1 |          0 |    0.00\n");
+        "Action         |     Mean s |      Calls |    Total s | Share % |    Waits\n"
+        "--------------------------------------------------------------------------\n"
+        "backward       |       0.15 |          4 |        0.6 |   60.00 |        0\n"
+        "on_train_start |        0.3 |          1 |        0.3 |   30.00 |        0\n"
+        "on_train_end   |          0 |          1 |          0 |    0.00 |        0\n");
   const TemporaryFolder folder;
   SimpleProfiler to_file({.path = folder / "profile.txt", .clock = &test_clock});
   run(to_file, "x", kMs);
   to_file.finish();
   CHECK(read_file(folder / "profile.txt", 10'000) == to_file.report());
+}
+
+TEST_CASE("on a device the simple profiler counts the host's waits, of an action and of those around it") {
+  DEVICE_OR_SKIP();
+  SimpleProfiler p({.clock = &test_clock});
+  const Tensor x = ones({}, device);
+  {
+    const ProfilerScope outer(&p, "outer");
+    (void)x.item();
+    {
+      const ProfilerScope inner(&p, "inner");
+      (void)x.item();
+      (void)x.item();
+    }
+  }
+  CHECK(p.report().find("|        3\n") != std::string::npos);
+  CHECK(p.report().find("|        2\n") != std::string::npos);
+}
+
+TEST_CASE("ranges of NVTX need a build with CUDA, which the error says") {
+  std::string message;
+  try {
+    NvtxProfiler p;
+    p.start("a");
+    p.start("b");  // ranges overlap
+    CHECK_THROWS_AS(p.start("a"), StateError);
+    p.stop("a");
+    CHECK_THROWS_AS(p.stop("a"), StateError);
+  } catch (const ConfigError& e) { message = e.what(); }
+  CHECK((message.empty() || message.find("-Dcuda=enabled") != std::string::npos));
+#if !defined(LEVIN_CUDA)
+  CHECK_FALSE(message.empty());
+#endif
 }
 
 TEST_CASE("an action that runs can not be started again, nor one that does not run be stopped") {

@@ -6,6 +6,7 @@
 
 #include "levin/error.h"
 #include "levin/serialize.h"
+#include "levin/sync.h"
 #include "levin/train/profiler.h"
 
 namespace levin {
@@ -34,7 +35,8 @@ struct SimpleProfiler::Actions {
   struct Action {
     std::string name;
     std::int64_t started = -1;  // -1: does not run
-    std::int64_t total = 0, calls = 0;
+    std::int64_t waits_before = 0;
+    std::int64_t total = 0, calls = 0, waits = 0;
   };
   SimpleProfilerOptions options;
   [[nodiscard]] Action* find(std::string_view name) {
@@ -61,6 +63,7 @@ void SimpleProfiler::start(std::string_view action) {
   const std::int64_t now = a.options.clock();
   if (a.first < 0) a.first = now;
   it->started = now;
+  it->waits_before = host_waits();
 }
 
 void SimpleProfiler::stop(std::string_view action) {
@@ -70,6 +73,7 @@ void SimpleProfiler::stop(std::string_view action) {
   if (!it || it->started < 0)
     fail<StateError>("SimpleProfiler: action \"", action, "\" is stopped and does not run; start it first");
   it->total += now - it->started;
+  it->waits += host_waits() - it->waits_before;
   it->started = -1;
   ++it->calls;
   a.last = now;
@@ -87,17 +91,17 @@ std::string SimpleProfiler::report() const {
   const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) / 1e9; };
   const double whole = std::max(seconds(a.last - a.first), 1e-12);
   std::string out = "Action";
-  out.append(width - out.size(), ' ').append(" |     Mean s |      Calls |    Total s | Share %\n");
-  out.append(width + 49, '-').append("\n");
+  out.append(width - out.size(), ' ').append(" |     Mean s |      Calls |    Total s | Share % |    Waits\n");
+  out.append(width + 60, '-').append("\n");
   while (!left.empty()) {  // a few dozen: the longest of those left, of equals the first
     const auto longest =
         std::max_element(left.begin(), left.end(), [](const auto* x, const auto* y) { return x->total < y->total; });
     const Actions::Action& action = **longest;
     std::array<char, 128> line{};
     const double total = seconds(action.total);
-    std::snprintf(line.data(), line.size(), " | %10.4g | %10lld | %10.4g | %7.2f\n",
+    std::snprintf(line.data(), line.size(), " | %10.4g | %10lld | %10.4g | %7.2f | %8lld\n",
                   total / static_cast<double>(action.calls), static_cast<long long>(action.calls), total,
-                  100 * total / whole);
+                  100 * total / whole, static_cast<long long>(action.waits));
     out.append(action.name).append(width - action.name.size(), ' ').append(line.data());
     left.erase(longest);
   }

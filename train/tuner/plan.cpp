@@ -118,7 +118,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
   const Restore train_log(run.train_log, MetricLog());
   const Restore eval_log(run.eval_log, MetricLog());
   const Restore scope(run.scope, loop ? LogScope::eval : LogScope::train_batch);
-  const Restore size(run.scope_batch_size, std::max<std::int64_t>(1, loaded.size()));
+  const Restore size(run.scope_weight, weight_of(loaded));
   const Restore steps(run.global_step, run.global_step);
   const Restore done(run.batches_done, std::int64_t{0});
   const Restore in_batch(run.in_batch, true);

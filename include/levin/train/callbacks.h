@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,21 +54,64 @@ class LEVIN_API GradientAccumulationScheduler : public Callback {
   std::vector<std::pair<std::int64_t, std::int64_t>> scheduling_;  // by epoch
 };
 
-// On a terminal a bar on stderr, redrawn at most ten times a second; otherwise one line every log_every_n_steps and one
-// an epoch. Added by default with enable_progress_bar.
+struct ProgressBarOptions {
+  std::int64_t refresh_rate = 1;             // batches between two redraws; 0: nothing is drawn
+  std::optional<bool> terminal{};            // unset: whether stderr is one; false: lines, no bar
+  Function<void(std::string_view)> write{};  // unset: to stderr
+  ClockNs clock = &steady_ns;
+};
+// On a terminal a bar on stderr:
+//
+//   Epoch 2: [#########...............] 120/300 [00:12<00:18, 9.9 batches/s, v_num=3, train_loss=0.250]
+//   Validation DataLoader 0: [######..................] 12/50 [00:00<00:02, 15.1 batches/s]
+//
+// with v_num, the first logger's version (of a name its last four characters), and what was logged with prog_bar; numbers have
+// three significant digits, filled up to five characters. It is redrawn every refresh_rate batches, at most ten times a second,
+// and for the last batch; metrics are read from the device for that alone, at most ten times a second. Without a known length
+// there is no total. Where there is no terminal: one line every log_every_n_steps and one an epoch. Added by default with
+// enable_progress_bar. The constructor throws ConfigError for a refresh_rate below 0.
 class LEVIN_API ProgressBar : public Callback {
  public:
-  ProgressBar();
+  explicit ProgressBar(ProgressBarOptions options = {});
   ~ProgressBar() override;
+  void print(std::string_view line);  // on stdout, above the bar: Trainer::print
+  void on_sanity_check_start() override;
   void on_train_epoch_start() override;
   void on_train_batch_end(const StepInfo& info) override;
   void on_train_epoch_end() override;
+  void on_validation_start() override;
+  void on_validation_batch_end(const StepInfo& info) override;
+  void on_validation_end() override;
+  void on_test_start() override;
+  void on_test_batch_end(const StepInfo& info) override;
+  void on_test_end() override;
+  void on_predict_start() override;
+  void on_predict_batch_end(const StepInfo& info) override;
+  void on_predict_end() override;
   void on_exception(const std::exception& error) override;
   [[nodiscard]] bool after_module() const override { return true; }
 
  private:
   struct Drawing;
   std::unique_ptr<Drawing> drawing_;
+};
+
+struct DeviceStatsMonitorOptions {
+  bool cpu = false;  // the host's memory as well, where the module is on another device
+};
+// Logs with each record of steps how much memory tensors have on the module's device, before the batch and after it, in bytes:
+// "DeviceStatsMonitor.on_train_batch_end/cuda:0.memory_in_use", and likewise memory_peak and memory_cached (memory_stats).
+// Throws ConfigError at the start of a fit without a logger.
+class LEVIN_API DeviceStatsMonitor : public Callback {
+ public:
+  explicit DeviceStatsMonitor(DeviceStatsMonitorOptions options = {}) : options_(options) {}
+  void setup(Stage stage) override;
+  BatchStart on_train_batch_start(const StepInfo& info) override;
+  void on_train_batch_end(const StepInfo& info) override;
+
+ private:
+  void log_stats(const char* hook);
+  DeviceStatsMonitorOptions options_;
 };
 
 }  // namespace levin

@@ -19,6 +19,8 @@
 #include "levin/optim.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
+#include "levin/train/metric.h"
+#include "levin/train/metrics.h"
 #include "levin/train/options.h"
 
 namespace levin {
@@ -28,13 +30,19 @@ class OptimizerHandle;
 // How the values of an epoch become one: the mean weighted by batch size, or without weights.
 enum class EpochReduce : std::uint8_t { mean, sum, min, max };
 struct LogOptions {
-  bool prog_bar = false;              // show it in the progress bar
-  bool logger = true;                 // false: callbacks and the progress bar see it, no record has it
-  std::optional<bool> on_step = {};   // a value every log_every_n_steps; default: in training batches
-  std::optional<bool> on_epoch = {};  // the batch-size-weighted mean; default: everywhere else
-  EpochReduce reduce = EpochReduce::mean;
-  std::optional<std::int64_t> batch_size = {};  // default: size(0) of the batch's first tensor
-  bool add_dataloader_idx = true;               // of several loaders of an evaluation: name/dataloader_idx_k
+  bool prog_bar = false;  // show it in the progress bar
+  bool logger = true;     // false: callbacks and the progress bar see it, no record has it
+  // A value every log_every_n_steps, in evaluations of each batch; default: in training batches.
+  std::optional<bool> on_step = {};
+  std::optional<bool> on_epoch = {};       // the batch-size-weighted mean; default: everywhere else
+  EpochReduce reduce = EpochReduce::mean;  // of values; a Metric says itself
+  bool enable_graph = false;               // what is logged becomes a number: true is a ConfigError
+  bool sync_dist = false;                  // the mean over ranks; of one rank that is its own value
+  bool add_dataloader_idx = true;          // of several loaders of an evaluation: name/dataloader_idx_k
+  // The weight in the epoch's mean. Default: size(0) of the batch's first tensor, 1 where that has no dimension; fields that
+  // differ warn, and a batch without tensors is a ConfigError.
+  std::optional<std::int64_t> batch_size = {};
+  bool rank_zero_only = false;  // the value of rank 0, where there are more
 };
 
 // What a training step gives: the loss, one element; the loss among other tensors for callbacks, as "loss"; or nothing, {}: then
@@ -139,13 +147,25 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   void manual_backward(const Tensor& loss);
 
   [[nodiscard]] Trainer& trainer() const;  // throws StateError outside of a run
+  // Trainer::log; outside of a run a warning, and nothing is kept.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
+  void log(std::string_view name, const Metric& metric, const LogOptions& options = {});
+  template <std::integral I>
+  void log(std::string_view name, I value, const LogOptions& options = {}) {
+    warn_of_integral(name);
+    log(name, static_cast<double>(value), options);
+  }
+  void log_dict(const NamedTensors& values, const LogOptions& options = {});
+  void log_dict(const Metrics& values, const LogOptions& options = {});
+  void print(std::string_view line) const;  // Trainer::print; outside of a run on stdout
 
  private:
   friend class Trainer;
   template <class, class>
   friend class TrainModuleOf;
+  static void warn_of_integral(std::string_view name);
+  [[nodiscard]] bool may_log() const;
   [[nodiscard]] virtual Overrides overrides() const = 0;
   [[nodiscard]] virtual Tensor call(const Batch& batch) = 0;
   [[noreturn]] void fail_not_named(const char* named) const;

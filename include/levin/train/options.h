@@ -12,6 +12,7 @@
 
 #include "levin/export.h"
 #include "levin/optim.h"
+#include "levin/serialize.h"
 #include "levin/train/hooks.h"
 #include "levin/train/loggers.h"
 #include "levin/train/profiler.h"
@@ -80,19 +81,22 @@ class LEVIN_API ValidationInterval {
   std::optional<Duration> time_;
 };
 
-// Where records go: true is a TensorBoardLogger in default_root_dir, false none.
+// Where records go: true, and unset, is a TensorBoardLogger in default_root_dir, false none.
 class LEVIN_API LoggerChoice {
  public:
-  LoggerChoice(bool on) : by_default_(on) {}
-  LoggerChoice(std::vector<std::shared_ptr<Logger>> loggers) : loggers_(std::move(loggers)), by_default_(false) {}
+  LoggerChoice() = default;
+  LoggerChoice(bool on) : by_default_(on), chosen_(true) {}
+  LoggerChoice(std::vector<std::shared_ptr<Logger>> loggers)
+      : loggers_(std::move(loggers)), by_default_(false), chosen_(true) {}
   template <std::derived_from<Logger> L>
-  LoggerChoice(std::shared_ptr<L> one) : loggers_{std::move(one)}, by_default_(false) {}
+  LoggerChoice(std::shared_ptr<L> one) : loggers_{std::move(one)}, by_default_(false), chosen_(true) {}
   [[nodiscard]] bool by_default() const { return by_default_; }
+  [[nodiscard]] bool chosen() const { return chosen_; }  // false: unset
   [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const { return loggers_; }
 
  private:
   std::vector<std::shared_ptr<Logger>> loggers_;
-  bool by_default_;
+  bool by_default_ = true, chosen_ = false;
 };
 
 enum class ClipAlgorithm : std::uint8_t { norm, value };
@@ -101,8 +105,17 @@ enum class OnSkippedStep : std::uint8_t { advance, hold };
 // step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
 enum class Capture : std::uint8_t { off, step };
 
+// Whether an op may have another result the second time. All of Levin's kernels give the same bits for the same input, and of
+// cuDNN's engines only those are taken that do so, too: the three values mean the same today. An op that comes without such
+// a form throws with `on`, naming the alternative, and warns with `warn`.
+enum class Deterministic : std::uint8_t { off, on, warn };
+
 struct TrainerOptions {
-  LoggerChoice logger = true;
+  // Where the module has to be: auto (also when empty), cpu, cuda or its alias gpu, simt in builds that have it. The trainer
+  // moves no module: a stage whose module is elsewhere is a ConfigError. tpu, ipu and hpu are known names of devices that
+  // this library has no code for.
+  std::string accelerator{};
+  LoggerChoice logger{};
   std::vector<std::shared_ptr<Callback>> callbacks{};
 
   // ---- Limits. -1: none. What ends a run first counts; a minimum holds back stop requests, never a maximum.
@@ -130,6 +143,11 @@ struct TrainerOptions {
   // Nothing but training: no checkpoints, logger, progress bar, summary, sanity check, dev run, anomaly mode or profiler, and log() keeps
   // nothing. One of them switched on beside it is a ConfigError.
   bool barebones = false;
+  Deterministic deterministic = Deterministic::on;
+  // Where the vendor's library computes an op in a build with CUDA: true takes the fastest of its first engines, timed at the
+  // first call of a shape, so that two processes may differ in the last bits; false the one that its heuristic names first.
+  // Unset: as the process has it, which is the first.
+  std::optional<bool> benchmark{};
   bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
   // Loaders that hooks make are made anew before an epoch when the last ones are so many epochs old; 0: once a fit.
   std::int64_t reload_dataloaders_every_n_epochs = 0;
@@ -154,6 +172,17 @@ struct TrainerOptions {
   // throw OutOfMemoryError. Unset: what the device has.
   std::optional<std::int64_t> memory_limit{};
   bool handle_signals = true;
+
+  // `options` with what the environment says for those that have their default: LEVIN_TRAINER_MAX_EPOCHS=3,
+  // LEVIN_TRAINER_LIMIT_VAL_BATCHES=0.25, LEVIN_TRAINER_PROFILER=simple. Names are those above in capitals; lists of objects have no
+  // text. Throws ConfigError for a value that the option does not have and for an option that can not be told so; a
+  // LEVIN_TRAINER_ name that is none is warned of (W-TRAIN-ENV).
+  [[nodiscard]] static TrainerOptions from_env(TrainerOptions options);
+  // From a trainer's flags as text, older spellings among them, each of which is told as deprecated (W-TRAIN-LEGACY-NAME):
+  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins, and accelerator = "ddp". Throws ConfigError for
+  // a name that is none, a value that the option does not have, and for what this library has not (devices, num_nodes,
+  // strategy of more than one process), saying so.
+  [[nodiscard]] static TrainerOptions from_legacy(const Metadata& flags);
 };
 
 }  // namespace levin

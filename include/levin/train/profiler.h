@@ -50,8 +50,8 @@ struct SimpleProfilerOptions {
   std::string path{};  // of the report; empty: stderr
   ClockNs clock = &steady_ns;
 };
-// A line an action: how often, how long on average and in all, and its share of the time since the first one began; the
-// longest first. Shares of actions that nest add up to more than the whole.
+// A line an action: how often, how long on average and in all, its share of the time since the first one began, and how often
+// the host waited for a device in it; the longest first. Shares of actions that nest add up to more than the whole.
 class LEVIN_API SimpleProfiler : public Profiler {
  public:
   explicit SimpleProfiler(SimpleProfilerOptions options = {});
@@ -84,6 +84,20 @@ class LEVIN_API TraceProfiler : public Profiler {
  private:
   struct Actions;
   std::unique_ptr<Actions> actions_;
+};
+
+// Ranges for Nsight Systems (NVTX), one an action: nsys profile --trace=cuda,nvtx ./program. Throws ConfigError in a build
+// without CUDA (-Dcuda=enabled) or without the toolkit's NVTX headers.
+class LEVIN_API NvtxProfiler : public Profiler {
+ public:
+  NvtxProfiler();
+  ~NvtxProfiler() override;  // ends what runs
+  void start(std::string_view action) override;
+  void stop(std::string_view action) override;
+
+ private:
+  struct Ranges;
+  std::unique_ptr<Ranges> ranges_;
 };
 
 // ---- The step-time report

@@ -1,6 +1,7 @@
 // Trainer: one loop over epochs and batches, hooks around it, checkpoints that continue the bit-identical run.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "levin/sync.h"
 #include "levin/tensor.h"
 #include "levin/train/hooks.h"
+#include "levin/train/metric.h"
 #include "levin/train/metrics.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
@@ -168,8 +170,9 @@ class LEVIN_API Trainer {
   void forward_epoch();
   // What the run is doing: its stage, and whether that is the sanity check or a validation inside fit.
   [[nodiscard]] bool sanity_checking() const;
-  [[nodiscard]] bool validating() const;          // by fit itself: neither the sanity check nor one that a hook calls
-  [[nodiscard]] bool validation_enabled() const;  // in fit: there are loaders, a step and a limit above 0
+  [[nodiscard]] bool validating() const;  // by fit itself: neither the sanity check nor one that a hook calls
+  [[nodiscard]] std::int64_t evaluation_batches() const;  // that the loader at hand will give to the evaluation
+  [[nodiscard]] bool validation_enabled() const;          // in fit: there are loaders, a step and a limit above 0
   // True when the checks of a finished epoch (early stopping, checkpoints) belong to its end, not to the end of a validation:
   // val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1.
   [[nodiscard]] bool validates_once_an_epoch() const;
@@ -196,16 +199,41 @@ class LEVIN_API Trainer {
   // Every host wait of the running or last fit, by place.
   [[nodiscard]] const SyncLedger& sync_report() const;
 
+  // Copies between host and device that training batches of the running or last fit made, from their transfer to the end of the
+  // optimizer's step; a replayed step's are not among them. More to the device than a batch has tensors is warned of.
+  struct CopyReport {
+    std::int64_t batches = 0;
+    CopyCounts newest{}, all{};  // of the newest batch, of all
+  };
+  [[nodiscard]] const CopyReport& copy_report() const;
+
   // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
   void request_stop();
   [[nodiscard]] bool stop_requested() const;
   [[nodiscard]] int stop_signal() const;  // 0: none
 
-  // Keeps `value` (one element, detached) for the step's record and the epoch's mean. It stays on its device and is
-  // read when a record is written: of every log_every_n_steps-th step, of each finished epoch and of each evaluation. Throws ShapeError for more than one element, StateError outside of a hook or step,
-  // ConfigError for one name with two sets of options.
+  // Keeps `value` (one element, detached, as f64) for the step's record and the epoch's mean. It stays on its device and is
+  // read when a record is written: of every log_every_n_steps-th step, of each finished epoch, of each evaluation, and where
+  // on_step asks for it of each batch of one, at the number of the batch since the loader's first. With both, records have
+  // "name_step" and "name_epoch". Steps and hooks of batches may log, hooks of epochs and the starts of stages for the epoch
+  // only, others not. Throws ShapeError for more than one element, StateError in a hook that may not log, ConfigError for one
+  // name with two sets of options in a hook, for on_step = on_epoch = false, for a name that holds "/dataloader_idx_".
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
+  // The newest batch's value for steps, what compute() says for the epoch, after which the metric is reset. By reference: it may
+  // be updated before or after, and may be gone when the run ends. Throws ConfigError for one in training and in evaluation.
+  void log(std::string_view name, const Metric& metric, const LogOptions& options = {});
+  // Warns, and takes the number as a double.
+  template <std::integral I>
+  void log(std::string_view name, I value, const LogOptions& options = {}) {
+    TrainModule::warn_of_integral(name);
+    log(name, static_cast<double>(value), options);
+  }
+  // Each under its name, with the same options.
+  void log_dict(const NamedTensors& values, const LogOptions& options = {});
+  void log_dict(const Metrics& values, const LogOptions& options = {});
+  // A line on stdout, above the progress bar where one is drawn.
+  void print(std::string_view line) const;
   [[nodiscard]] Metrics callback_metrics();  // the newest of each name; waits for the device
   [[nodiscard]] Metrics progress_metrics();  // those logged with prog_bar
   [[nodiscard]] const std::vector<LogRecord>& history() const;

@@ -1,0 +1,38 @@
+#include "levin/device.h"
+#include "levin/train.h"
+
+namespace levin {
+
+void DeviceStatsMonitor::setup(Stage stage) {
+  if (stage == Stage::fit && trainer().loggers().empty() && trainer().options().fast_dev_run == 0)
+    fail<ConfigError>(
+        "fit: callbacks holds a DeviceStatsMonitor and the trainer has no logger for it; give .logger, or drop it");
+}
+
+void DeviceStatsMonitor::log_stats(const char* hook) {
+  const optim::Optimizer* const optimizer = trainer().optimizer();
+  const Device there = optimizer->parameters().front().value->device();
+  const auto tell = [&](Device device) {
+    const MemoryStats stats = memory_stats(device);
+    const std::string name = std::string("DeviceStatsMonitor.") + hook + "/" + text(device) + ".memory_";
+    trainer().log_dict(Metrics{{name + "in_use", static_cast<double>(stats.in_use)},
+                               {name + "peak", static_cast<double>(stats.peak)},
+                               {name + "cached", static_cast<double>(stats.cached)}},
+                       {.on_step = true, .on_epoch = false});
+  };
+  tell(there);
+  if (options_.cpu && !there.is_cpu()) tell(Device::cpu());
+}
+
+BatchStart DeviceStatsMonitor::on_train_batch_start(const StepInfo& info) {
+  const std::int64_t every = trainer().options().log_every_n_steps;
+  if (every > 0 && (info.global_step + 1) % every == 0) log_stats("on_train_batch_start");
+  return BatchStart::proceed;
+}
+
+void DeviceStatsMonitor::on_train_batch_end(const StepInfo& info) {
+  const std::int64_t every = trainer().options().log_every_n_steps;
+  if (every > 0 && info.global_step % every == 0) log_stats("on_train_batch_end");
+}
+
+}  // namespace levin

@@ -1,0 +1,208 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+#include "levin/engines.h"
+#include "tests/warnings.h"
+#include "train/probe_test.h"
+
+using namespace levin;
+using namespace levin::test;
+
+namespace {
+
+// Variables of the environment, gone at the end.
+class Environment {
+ public:
+  explicit Environment(const std::vector<std::pair<std::string, std::string>>& all) {
+    for (const auto& [name, value] : all) {
+      setenv(("LEVIN_TRAINER_" + name).c_str(), value.c_str(), 1);
+      names_.push_back("LEVIN_TRAINER_" + name);
+    }
+  }
+  ~Environment() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+std::string env_error(const std::string& name, const std::string& value) {
+  const Environment set({{name, value}});
+  try {
+    (void)TrainerOptions::from_env({});
+  } catch (const ConfigError& e) { return e.what(); }
+  return "accepted";
+}
+std::string legacy_error(const Metadata& flags) {
+  try {
+    (void)TrainerOptions::from_legacy(flags);
+  } catch (const ConfigError& e) { return e.what(); }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("the environment says what the program left at its default") {
+  Warnings warnings;
+  const Environment set({{"MAX_EPOCHS", "3"},
+                         {"MAX_STEPS", "7"},
+                         {"LIMIT_VAL_BATCHES", "0.25"},
+                         {"LIMIT_TRAIN_BATCHES", "1"},
+                         {"LIMIT_TEST_BATCHES", "1.0"},
+                         {"VAL_CHECK_INTERVAL", "00:00:05:00"},
+                         {"CHECK_VAL_EVERY_N_EPOCH", "none"},
+                         {"MAX_TIME", "01:00:00:00"},
+                         {"GRADIENT_CLIP_VAL", "0.5"},
+                         {"GRADIENT_CLIP_ALGORITHM", "Value"},
+                         {"FAST_DEV_RUN", "true"},
+                         {"LOGGER", "false"},
+                         {"PROFILER", "simple"},
+                         {"DETERMINISTIC", "warn"},
+                         {"BENCHMARK", "true"},
+                         {"PRECISION", "bf16-true"},
+                         {"ENABLE_PROGRESS_BAR", "0"},
+                         {"DEVICES", "1"},
+                         {"STRATEGY", "auto"},
+                         {"DEFAULT_ROOT_DIR", "/some/where"}});
+  TrainerOptions given;
+  given.max_steps = 9;
+  const TrainerOptions o = TrainerOptions::from_env(given);
+  CHECK(o.max_epochs == 3);
+  CHECK(o.max_steps == 9);  // said by the program
+  CHECK(o.limit_val_batches == Portion(0.25));
+  CHECK(o.limit_train_batches == Portion(1));
+  CHECK(o.limit_test_batches == Portion(1.0));
+  REQUIRE(o.val_check_interval.has_value());
+  CHECK(o.val_check_interval->time()->seconds() == 300);
+  CHECK_FALSE(o.check_val_every_n_epoch.has_value());
+  CHECK(o.max_time->seconds() == 86400);
+  CHECK(o.gradient_clip_val == 0.5);
+  CHECK(o.gradient_clip_algorithm == ClipAlgorithm::value);
+  CHECK(o.fast_dev_run == 1);
+  CHECK(o.logger.chosen());
+  CHECK_FALSE(o.logger.by_default());
+  CHECK(dynamic_cast<const SimpleProfiler*>(o.profiler.get()) != nullptr);
+  CHECK(o.deterministic == Deterministic::warn);
+  CHECK(o.benchmark == true);
+  CHECK(o.precision == "bf16-true");
+  CHECK(o.enable_progress_bar == false);
+  CHECK(o.default_root_dir == "/some/where");
+  CHECK(warnings.all().empty());
+}
+
+TEST_CASE("what the environment says wrongly is named, with the value and what is expected") {
+  CHECK(contains(env_error("MAX_EPOCHS", "3.5"), "max_epochs is \"3.5\", expected a whole number"));
+  CHECK(contains(env_error("BAREBONES", "maybe"), "barebones is \"maybe\", expected true or false"));
+  CHECK(contains(env_error("CAPTURE", "all"), "capture is \"all\", expected off or step"));
+  CHECK(contains(env_error("LIMIT_VAL_BATCHES", "few"), "a count of batches (10) or a fraction (0.25)"));
+  CHECK(contains(env_error("CALLBACKS", "x"), "objects have no text"));
+  CHECK(contains(env_error("DEVICES", "4"), "devices is \"4\", and this library trains on one device"));
+  CHECK(contains(env_error("STRATEGY", "ddp"), "strategy is \"ddp\", and this library trains in one process"));
+  CHECK(contains(env_error("NUM_NODES", "2"), "num_nodes is \"2\""));
+  Warnings warnings;
+  CHECK(env_error("MAX_EPOCH", "3") == "accepted");
+  REQUIRE(warnings.count("W-TRAIN-ENV") == 1);
+  CHECK(contains(warnings.all().front().text, "LEVIN_TRAINER_MAX_EPOCH is set and no option is called max_epoch"));
+}
+
+TEST_CASE("older spellings become options, each told once as deprecated") {
+  Warnings warnings;
+  const TrainerOptions o = TrainerOptions::from_legacy({{"max_epochs", "4"},
+                                                        {"amp_level", "O2"},
+                                                        {"use_amp", "False"},
+                                                        {"nb_gpu_nodes", "1"},
+                                                        {"val_check_interval", "0.5"},
+                                                        {"distributed_backend", "None"}});
+  CHECK(o.max_epochs == 4);
+  CHECK(o.amp_level == "O2");
+  CHECK(o.precision.empty());
+  CHECK(o.val_check_interval->portion() == Portion(0.5));
+  std::vector<std::string> ids = warnings.ids();
+  CHECK(ids == std::vector<std::string>{"W-TRAIN-LEGACY-amp_level", "W-TRAIN-LEGACY-use_amp",
+                                        "W-TRAIN-LEGACY-nb_gpu_nodes", "W-TRAIN-LEGACY-distributed_backend"});
+  for (const Warning& w : warnings.all()) CHECK(w.category == WarningCategory::deprecated);
+  CHECK(TrainerOptions::from_legacy({{"use_amp", "True"}}).precision == "16-mixed");
+  CHECK(TrainerOptions::from_legacy({{"gpus", "0"}}).accelerator == "cpu");
+  CHECK(contains(legacy_error({{"nothing", "1"}}), "no option is called \"nothing\""));
+  (void)Trainer([] {
+    TrainerOptions built =
+        TrainerOptions::from_legacy({{"amp_level", "O2"}, {"use_amp", "False"}, {"logger", "false"}});
+    built.enable_checkpointing = built.enable_progress_bar = false;
+    return built;
+  }());  // 16-o2
+}
+
+TEST_CASE("older spellings of what is not built are errors that say so") {
+  Warnings warnings;
+  CHECK(contains(legacy_error({{"gpus", "4"}}), "devices is \"4\", and this library trains on one device"));
+  CHECK(contains(legacy_error({{"gpus", "[0, 1]"}}), "devices is \"[0, 1]\""));
+  CHECK(contains(legacy_error({{"nb_gpu_nodes", "128"}}), "num_nodes is \"128\""));
+  CHECK(contains(legacy_error({{"accelerator", "ddp_spawn"}}), "strategy is \"ddp_spawn\""));
+  CHECK(contains(legacy_error({{"distributed_backend", "dp"}}), "strategy is \"dp\""));
+  CHECK(contains(legacy_error({{"plugins", "pipe"}}), "plug-ins and pipelines are not built"));
+  for (const char* one :
+       {"1", "[0]", "0,"}) {  // one GPU is what the library has; whether this machine does is another question
+    const std::string error = legacy_error({{"gpus", one}});
+    CHECK((error == "accepted" || contains(error, "there is no such device")));
+  }
+  CHECK(warnings.count("W-TRAIN-LEGACY-gpus") == 5);
+  const std::string tpu = legacy_error({{"tpu_cores", "8"}});
+  CHECK(contains(tpu, "tpu is a known accelerator"));
+  CHECK(contains(tpu, "no backend for it; it has cpu"));
+}
+
+TEST_CASE("an accelerator is a name of a device that is there, and the module has to be on it") {
+  const auto error_of = [](const char* name) -> std::string {
+    TrainerOptions options = epochs(1);
+    options.accelerator = name;
+    return refused(options, 2, 0);
+  };
+  CHECK(error_of("auto") == "accepted");
+  CHECK(error_of("CPU") == "accepted");
+  CHECK(contains(error_of("gnu"), "expected auto, cpu, cuda (gpu) or simt"));
+  for (const char* name : {"tpu", "ipu", "HPU"}) CHECK(contains(error_of(name), "no backend for it; it has cpu"));
+  CHECK(contains(error_of("tpu"), "XLA_USE_BF16 is precision = \"bf16-true\""));
+  for (const auto& [name, type] : {std::pair{"gpu", DeviceType::cuda}, std::pair{"simt", DeviceType::simt}}) {
+    if (device_count(type) == 0)
+      CHECK(contains(error_of(name), "there is no such device"));
+    else
+      CHECK(contains(error_of(name), "and the module is on cpu"));
+  }
+  TrainerOptions options = silent();
+  options.accelerator = device_count(DeviceType::simt) > 0 ? "simt" : "cpu";
+  Probe net({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader val = ramp(1);
+  Trainer trainer(options);
+  if (device_count(DeviceType::simt) > 0)
+    CHECK_THROWS_AS((void)trainer.validate(net, val), ConfigError);
+  else
+    (void)trainer.validate(net, val);
+}
+
+TEST_CASE("benchmark chooses the library's engines for the length of a fit") {
+  const EngineChoice before = set_engine_choice(EngineChoice::first);
+  for (const std::optional<bool> benchmark : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
+    TrainerOptions options = epochs(1);
+    options.benchmark = benchmark;
+    EngineChoice inside = EngineChoice::first;
+    struct Looks : TrainModuleOf<Looks, Probe> {
+      using TrainModuleOf::TrainModuleOf;
+      EngineChoice* seen = nullptr;
+      void on_train_start() override {
+        *seen = set_engine_choice(EngineChoice::first);
+        set_engine_choice(*seen);
+      }
+    } net({.gen = Generator(1), .device = Device::cpu()});
+    net.seen = &inside;
+    data::DataLoader train = ramp(1);
+    Trainer trainer(options);
+    trainer.fit(net, {.train = train});
+    CHECK(inside == (benchmark.value_or(false) ? EngineChoice::timed : EngineChoice::first));
+    CHECK(set_engine_choice(EngineChoice::first) == EngineChoice::first);
+  }
+  set_engine_choice(before);
+}

@@ -1,0 +1,47 @@
+#include "train/watch.h"
+
+#include "levin/error.h"
+#include "levin/warning.h"
+
+namespace levin::train {
+
+void BatchWatch::start() { *this = BatchWatch(); }
+
+void BatchWatch::batch_start() {
+  before_ = copy_counts();
+  if (grown_ + 1 == kGrowing && !told_growth_) watch_ = std::make_unique<GraphWatch>();
+}
+
+void BatchWatch::step_done(const Batch& batch) {
+  copies_.newest = copy_counts() - before_;
+  copies_.all += copies_.newest;
+  ++copies_.batches;
+  const auto fields = static_cast<std::int64_t>(batch.fields.size());
+  if (told_copies_ || copies_.batches == 1 || copies_.newest.to_device <= fields) return;  // state is made in the first
+  told_copies_ = true;
+  warn("W-TRAIN-COPIES", WarningCategory::possible_user,
+       "fit: a training batch of " + text(fields) + " tensors made " + text(copies_.newest.to_device) +
+           " copies to the device (" + text(copies_.newest.to_device_bytes) +
+           " bytes); make tensors where they are used, by factories with the module's device() or register_buffer");
+}
+
+void BatchWatch::batch_done() {
+  const std::int64_t now = live_graph_nodes();
+  if (grown_ == 0) alive_at_first_ = alive_;
+  grown_ = now > alive_ && copies_.batches > 1 ? grown_ + 1 : 0;
+  alive_ = now;
+  if (grown_ < kGrowing || told_growth_) {
+    if (grown_ == 0) watch_.reset();
+    return;
+  }
+  told_growth_ = true;
+  const char* const op = watch_ ? watch_->newest_alive() : nullptr;
+  watch_.reset();
+  warn("W-TRAIN-GRAPH-GROWS", WarningCategory::possible_user,
+       "fit: each of the last " + text(kGrowing) + " batches left recorded ops alive, " +
+           text((now - alive_at_first_) / kGrowing) + " each on average" +
+           (op ? ", the newest of them made by " + std::string(op) : std::string()) +
+           "; a tensor that is kept keeps its graph: detach() it, or use log() or a MeanMetric");
+}
+
+}  // namespace levin::train
