@@ -197,6 +197,7 @@ constexpr Named kNamed[] = {
     named<&O::deterministic>("deterministic"),
     named<&O::benchmark>("benchmark"),
     named<&O::inference_mode>("inference_mode"),
+    named<&O::reload_dataloaders_every_n_epochs>("reload_dataloaders_every_n_epochs"),
     named<&O::precision>("precision"),
     named<&O::amp_level>("amp_level"),
     named<&O::lr_on_skipped_step>("lr_on_skipped_step"),
