@@ -75,7 +75,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--logger", "LIST", "csv, tensorboard"},
     {"--profile", "NAME", "simple or trace"},
     {"--checkpoint-every", "N", "optimizer steps between checkpoints; 0: every epoch"},
-    {"--resume", "FILE", "go on from a checkpoint: a file, or last (in --out)"},
+    {"--resume", "FILE", "go on from a checkpoint: a file, last or best (in --out)"},
     {"--quiet", "", "no progress"},
 };
 

@@ -35,14 +35,15 @@ Settings parse(int argc, char** argv) {
       flags.add("--check-val-every-n-epoch", s.check_val_every_n_epoch)->check(examples::at_least(1)),
       flags.add("--overfit-batches", s.overfit_batches)};
   flags.parse(argc, argv);
+  s.validates = examples::dev_run_batches(s) > 0 || s.early_stop.starts_with("val_") ||
+                std::any_of(std::begin(asks), std::end(asks), [](const CLI::Option* o) { return o->count() > 0; });
+  s.keeps_best = s.validates && s.limit_val_batches != "0";
   examples::check_training_flags(flags, s);
   if (algorithm->count() > 0 && s.clip == 0) flags.refuse("--clip-algorithm needs --clip");
   if (s.ema > 0 && s.swa > 0) flags.refuse("--ema and --swa are two averages of the same weights; give one of them");
   if (!s.resume.empty() && (s.find_lr || !s.find_batch_size.empty()))
     flags.refuse("--resume goes on with what was found before; drop --find-lr and --find-batch-size");
   if (s.profile == "trace" && s.out.empty()) flags.refuse("--profile trace needs --out for its file");
-  s.validates = examples::dev_run_batches(s) > 0 || s.early_stop.starts_with("val_") ||
-                std::any_of(std::begin(asks), std::end(asks), [](const CLI::Option* o) { return o->count() > 0; });
   return s;
 }
 

@@ -23,6 +23,7 @@ struct TrainingSettings {
   double lr = 0;
   std::uint64_t seed = 1;
   bool quiet = false;
+  bool keeps_best = false;  // not a flag: the run has a checkpoint of its least validation loss
 };
 
 inline void add_training_flags(Flags& flags, TrainingSettings& s) {
@@ -64,10 +65,12 @@ inline std::string out_folder(const TrainingSettings& s) { return dev_run_batche
 // Refuses what can not be, before any work.
 inline void check_training_flags(const Flags& flags, const TrainingSettings& s) {
   if (s.out.empty() && s.checkpoint_every > 0) flags.refuse("--checkpoint-every needs --out for its files");
-  if (s.out.empty() && s.resume == "last") flags.refuse("--resume last needs --out, where it looks");
+  if (s.out.empty() && (s.resume == "last" || s.resume == "best"))
+    flags.refuse("--resume " + s.resume + " needs --out, where it looks");
   if (!s.resume.empty() && s.resume != "last" && s.resume != "best" && !std::filesystem::exists(s.resume))
     flags.refuse("--resume: no file " + s.resume);
-  if (s.resume == "best") flags.refuse("--resume best needs a validated run; give a file or last");
+  if (s.resume == "best" && !s.keeps_best)
+    flags.refuse("--resume best needs a run that validates; give a file or last");
   if (s.out.empty() && s.logger != "csv") flags.refuse("--logger needs --out for its files");
 }
 
@@ -113,6 +116,9 @@ inline TrainerOptions trainer_options(const TrainingSettings& s) {
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
         ModelCheckpointOptions{.save_top_k = -1, .every_n_train_steps = s.checkpoint_every}));
+  if (s.keeps_best && !out_folder(s).empty())  // the first: what --resume best is of
+    options.callbacks.insert(options.callbacks.begin(), std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
+                                                            .monitor = "val_loss", .save_last = SaveLast::on}));
   return options;
 }
 

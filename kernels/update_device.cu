@@ -54,6 +54,12 @@ void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_nor
   });
 }
 
+void divide_gradients(const Gpu& on, const GradientSlots& gradients, const double* by) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::divide_all<T>, update_grid(blocks), table, by);
+  });
+}
+
 void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit) {
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
     on.launch(gpu::clamp_all<T>, update_grid(blocks), table, limit);

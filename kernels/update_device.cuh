@@ -279,6 +279,14 @@ __global__ void scale_to_norm(const __grid_constant__ SlotTable<Slot<T>> table, 
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
     s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
 }
+// g /= *by, read from the device
+template <class T>
+__global__ void divide_all(const __grid_constant__ SlotTable<Slot<T>> table, const double* by) {
+  const double factor = 1 / *by;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
+    s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
+}
 // g = clamp(g, -limit, limit)
 template <class T>
 __global__ void clamp_all(const __grid_constant__ SlotTable<Slot<T>> table, double limit) {

@@ -27,6 +27,8 @@ struct GradientSlots {
 void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm);
 // g *= min(1, max_norm / (*norm + 1e-6)), without the host: norm is read on the device. A NaN norm spreads.
 void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm);
+// g *= 1 / *by, formed in double; `by` is read on the device.
+void divide_gradients(const Gpu& on, const GradientSlots& gradients, const double* by);
 // g = clamp(g, -limit, limit)
 void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit);
 

@@ -77,6 +77,26 @@ void clip_grads_with_norm_(const Parameters& parameters, double max_norm, const 
   scale_to(op, parameters, max_norm, total_norm);
 }
 
+void divide_gradients_(const Parameters& parameters, const Tensor& divisor) {
+  constexpr const char* op = "divide_gradients_";
+  if (divisor.dtype() != DType::f64 || divisor.numel() != 1)
+    fail<ShapeError>(op, ": the divisor is ", divisor, ", expected one f64 element");
+  if (const Gradients all(op, parameters); all.empty() || all.device().is_meta())
+    return;
+  else if (all.device() != divisor.device())
+    fail<DeviceError>(op, ": the divisor is on ", divisor.device(), ", the gradients are on ", all.device());
+  const Gradients gradients(op, parameters, op);
+#if LEVIN_LAUNCHES
+  if (const Device device = gradients.device(); device.launches()) {
+    kernels::divide_gradients({Stream::current(device)}, gradients.slots(), Updates::first<double>(divisor));
+    return;
+  }
+#endif
+  gradients.each([&](auto* g, std::int64_t n) {
+    kernels::cpu::scale(kernels::Cpu{}, g, n, 1 / *Updates::first<double>(divisor));
+  });
+}
+
 void clip_grad_value_(const Parameters& parameters, double limit) {
   check_limit("clip_grad_value_", "the limit", limit);
   const Gradients gradients("clip_grad_value_", parameters, "clip_grad_value_");

@@ -100,7 +100,7 @@ Tensor GradScaler::scale(Device device) {
   return s.scale;
 }
 
-void GradScaler::unscale_(Optimizer& optimizer) {
+void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
   State& s = *state_;
   if (!s.options.enabled) return;
   optimizer.check_skippable();
@@ -112,6 +112,9 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   if (!s.scale.defined())
     fail<StateError>("grad_scaler: unscale_() is called before scale()", of,
                      ": the loss was not multiplied with the scale");
+  if (divisor.defined() &&
+      (divisor.dtype() != DType::f32 || divisor.numel() != 1 || divisor.device() != s.scale.device()))
+    fail<ShapeError>("grad_scaler: the divisor is ", divisor, ", expected one f32 element on ", s.scale.device());
   const Parameters updated = optimizer.parameters(), model = optimizer.model_parameters();
   for (std::size_t i = 0; i < model.size(); ++i) {
     const ParamRef& p = model[i];
@@ -137,7 +140,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   }
   float* const found = Updates::first<float>(r.found_inf);
   double* const norm = Updates::first<double>(r.norm);
-  const float* const scale = Updates::first<float>(s.scale);
+  const float* const scale = Updates::first<float>(divisor.defined() ? divisor : s.scale);
   r.found_inf.get().storage->wrote("unscale_");
   r.norm.get().storage->wrote("unscale_");
 #if LEVIN_LAUNCHES

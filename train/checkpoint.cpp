@@ -239,6 +239,7 @@ namespace train {
 
 std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
 std::string gradient_prefix() { return "levin.gradient."; }
+std::string window_weight_name() { return "levin.window_weight"; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
 std::string metric_prefix() { return "levin.metric."; }
 std::string precision_prefix() { return "levin.precision."; }
@@ -393,6 +394,9 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     for (const ParamRef& p : model_parameters()) {
       if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
     }
+    if (weighs_exactly())  // no weight yet: the window's batches gave nothing
+      tensors.emplace_back(train::window_weight_name(),
+                           window_weight.defined() ? window_weight : tensor({0.0}, Device::cpu()));
   }
   append(tensors, train::metric_prefix(), train::metric_states(tree));
   Json callback_state = Json::object();

@@ -43,7 +43,8 @@ enum class Needs : bool { run, weights };
 
 // Where the parts of a run lie in `rest`.
 [[nodiscard]] std::string optimizer_prefix(std::size_t i);
-[[nodiscard]] std::string gradient_prefix();  // of an open window of accumulation
+[[nodiscard]] std::string gradient_prefix();     // of an open window of accumulation
+[[nodiscard]] std::string window_weight_name();  // with exact weighting
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
 [[nodiscard]] std::string metric_prefix();
 [[nodiscard]] std::string precision_prefix();
@@ -56,6 +57,9 @@ inline constexpr const char* kDataKey = "levin.data";      // and of its data mo
 
 // The weights of a run: the tree's state, or the optimizer's parameters when they are bare tensors.
 [[nodiscard]] NamedTensors weights_of(const Trainer::Run& run);
+
+// Where checkpoints go without a folder of their own: the first logger's <log_dir>/checkpoints, else <root>/checkpoints.
+[[nodiscard]] std::string checkpoint_folder(const Trainer& trainer, const TrainerOptions& options);
 
 // Makes `link` a symbolic link to `file`, in the same folder, whatever it was before; in one step. False when it can not be.
 [[nodiscard]] bool link_to(const std::string& file, const std::string& link) noexcept;

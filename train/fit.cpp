@@ -60,6 +60,11 @@ void check_optimizers(const OptimizerConfig& config, bool manual) {
 }
 
 void check_manual(const TrainerOptions& options) {
+  if (options.accumulate_weighting == AccumulateWeighting::exact)
+    fail<ConfigError>(
+        "fit: accumulate_weighting is exact and the module optimizes manually, where nothing is divided for it; drop "
+        "the "
+        "option, or use automatic optimization");
   if (options.gradient_clip_val.value_or(0) > 0)
     fail<ConfigError>("fit: gradient_clip_val is ", *options.gradient_clip_val,
                       " and the module optimizes manually, where nothing is clipped for it; drop the option and call "
@@ -156,6 +161,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     due = Due::nothing;
     in_training_step = false;
     toggled = nullptr;
+    window_weight = Tensor();
     capture.reset();
     handles.clear();
     train_loader = nullptr;

@@ -21,7 +21,7 @@ std::vector<ParamRef> Trainer::Run::model_parameters() const {
   return all;
 }
 
-// The closure, then true gradients, hooks and clipping, then the update: within the optimizer's own call where there is no loss
+// The closure, then true gradients (unscaled, and divided by the window's weight), hooks and clipping, then the update: within the optimizer's own call where there is no loss
 // scale, because LBFGS runs the closure again.
 Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor()>& closure) {
   const auto prepare = [&] {
@@ -34,13 +34,19 @@ Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor(
     return of.step([&] {
       Tensor loss = closure();
       of.gather_gradients();
+      if (!manual && window_weight.defined()) optim::divide_gradients_(of.parameters(), window_divisor());
       prepare();
       return loss;
     });
   }
   Tensor loss = closure();
   if (!manual && !loss.defined()) return loss;
-  scaler()->unscale_(of);
+  Tensor divisor;
+  if (!manual && window_weight.defined()) {
+    const NoGrad off;
+    divisor = (scaler()->scale(window_weight.device()).to(DType::f64) * window_divisor()).to(DType::f32);
+  }
+  scaler()->unscale_(of, divisor);
   prepare();
   scaler()->step(of);
   scaler()->update();

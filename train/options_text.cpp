@@ -101,6 +101,7 @@ void choose(const Asked& a, E& to, const std::array<const char*, N>& names) {
 }
 void read(const Asked& a, ClipAlgorithm& to) { choose(a, to, std::array{"norm", "value"}); }
 void read(const Asked& a, OnSkippedStep& to) { choose(a, to, std::array{"advance", "hold"}); }
+void read(const Asked& a, AccumulateWeighting& to) { choose(a, to, std::array{"per_batch", "exact"}); }
 void read(const Asked& a, Capture& to) { choose(a, to, std::array{"off", "step"}); }
 void read(const Asked& a, Deterministic& to) {
   const std::string v = lower(a.value);
@@ -188,6 +189,7 @@ constexpr Named kNamed[] = {
     named<&O::num_sanity_val_steps>("num_sanity_val_steps"),
     named<&O::log_every_n_steps>("log_every_n_steps"),
     named<&O::accumulate_grad_batches>("accumulate_grad_batches"),
+    named<&O::accumulate_weighting>("accumulate_weighting"),
     named<&O::gradient_clip_val>("gradient_clip_val"),
     named<&O::gradient_clip_algorithm>("gradient_clip_algorithm"),
     named<&O::enable_checkpointing>("enable_checkpointing"),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <system_error>
 
 #include "levin/autograd.h"
@@ -70,6 +71,14 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
     fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate,
                       " batches, accumulate_grad_batches is ", run.options.accumulate_grad_batches, "; set it to ",
                       file.accumulate);
+  const NamedTensors weight = below(file.rest, train::window_weight_name());
+  if (file.accumulate != 1 && run.weighs_exactly() == weight.empty())
+    fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",
+                      weight.empty() ? "per_batch" : "exact", "; set it so");
+  for (const auto& [name, t] : weight) {
+    if (t.dtype() != DType::f64 || t.numel() != 1)
+      fail<FormatError>("resume: ", path, ": the weight of the window is ", text(t), ", expected one f64 element");
+  }
 }
 
 // The same of schedules, which a callback may have replaced when it saw its state.
@@ -260,11 +269,99 @@ void copy_weights(NamedTensors here, const NamedTensors& weights) {  // `here` s
 
 }  // namespace
 
+namespace {
+
+std::string below_root(const TrainerOptions& options) {
+  return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
+}
+
+// Where a run like this one may have left files: the callbacks' folders; and where these have none of their own, <root>/checkpoints
+// and those of all versions of the loggers' folders, because a run that is started again is a new version.
+std::vector<std::string> folders_of(const Trainer::Run& run) {
+  const std::string first = run.checkpoint_dir();
+  std::vector<std::string> folders = {first};
+  for (const auto& c : run.fit_checkpoints) {
+    if (!c->best_model_path().empty()) folders.push_back(fs::path(c->best_model_path()).parent_path().string());
+  }
+  for (const auto& c : run.callbacks) {
+    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
+      folders.push_back(checkpoint->directory());
+  }
+  if (first == train::checkpoint_folder(run.trainer, run.options)) {
+    folders.push_back(below_root(run.options));
+    for (const auto& logger : run.loggers) {
+      const fs::path dir = logger->log_dir();
+      if (!dir.filename().string().starts_with("version_")) continue;
+      std::error_code error;
+      for (fs::directory_iterator it(dir.parent_path(), error), end; !error && it != end; it.increment(error)) {
+        if (it->path().filename().string().starts_with("version_"))
+          folders.push_back((it->path() / "checkpoints").string());
+      }
+    }
+  }
+  std::sort(folders.begin(), folders.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
+  return folders;
+}
+
+// The newest whole one. Names say nothing about age: a folder may hold several runs.
+std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
+  std::vector<std::pair<fs::file_time_type, std::string>> files;
+  std::error_code error;
+  const auto add = [&](const fs::path& path) {
+    const auto time = fs::last_write_time(path, error);
+    if (!error) files.emplace_back(time, path.string());
+  };
+  for (const auto& c : run.callbacks) {
+    if (const auto* failed = dynamic_cast<const OnExceptionCheckpoint*>(c.get())) add(failed->path());
+  }
+  for (const std::string& dir : folders_of(run)) {
+    error.clear();
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      if (it->path().extension() == ".safetensors") add(it->path());
+    }
+  }
+  std::sort(files.rbegin(), files.rend());
+  for (const auto& [time, path] : files) {
+    try {
+      return train::read_checkpoint(path);
+    } catch (const Error& e) {
+      warn("W-CKPT-SKIPPED", WarningCategory::runtime,
+           std::string(run.call_name) + ": skipped a checkpoint. " + e.what());
+    }
+  }
+  return std::nullopt;
+}
+
+// The best file of the run that wrote the newest checkpoint, by what that says of a callback like this one.
+std::string best_of_earlier_run(const Trainer::Run& run, const ModelCheckpoint& callback) {
+  const std::optional<Checkpoint> newest = newest_checkpoint(run);
+  if (!newest) return {};
+  const auto known = newest->callbacks.find(key_in(*newest, run, callback));
+  if (known == newest->callbacks.end()) return {};
+  std::error_code error;
+  for (const auto& [name, value] : known->second) {
+    if (name != "best_model_path") continue;
+    if (fs::exists(value, error)) return value;
+    const fs::path beside = fs::path(newest->path).parent_path() / fs::path(value).filename();  // the folder was moved
+    if (!value.empty() && fs::exists(beside, error)) return beside.string();
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string train::checkpoint_folder(const Trainer& trainer, const TrainerOptions& options) {
+  const auto& loggers = trainer.loggers();
+  const std::string dir = loggers.empty() ? std::string() : loggers.front()->log_dir();
+  return dir.empty() ? below_root(options) : dir + "/checkpoints";
+}
+
 std::string Trainer::Run::checkpoint_dir() const {
   for (const auto& c : callbacks) {
     if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get())) return checkpoint->directory();
   }
-  return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
+  return train::checkpoint_folder(trainer, options);
 }
 
 // Of the first checkpoint callback. Throws ConfigError that says why there is none.
@@ -284,50 +381,22 @@ std::string Trainer::Run::best_checkpoint() const {
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
   if (first->options().save_top_k == 0) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
-  if (first->best_model_path().empty())
-    fail<ConfigError>(what, "this trainer's ModelCheckpoint has saved none yet; fit first, or give the file's path");
+  const std::string best =
+      first->best_model_path().empty() ? best_of_earlier_run(*this, *first) : first->best_model_path();
+  if (best.empty())
+    fail<ConfigError>(what, "this trainer's ModelCheckpoint has saved none yet, and no earlier run in ",
+                      checkpoint_dir(), "; fit first, or give the file's path");
   if (count > 1)
     warn("W-CKPT-BEST", WarningCategory::user,
          std::string(call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +
-             " checkpoint callbacks, " + first->best_model_path());
-  return first->best_model_path();
+             " checkpoint callbacks, " + best);
+  return best;
 }
 
-// The newest whole one. Names say nothing about age: a folder may hold several runs.
 std::string Trainer::Run::last_checkpoint() const {
-  std::vector<std::pair<fs::file_time_type, std::string>> files;
-  std::error_code error;
-  const auto add = [&](const fs::path& path) {
-    const auto time = fs::last_write_time(path, error);
-    if (!error) files.emplace_back(time, path.string());
-  };
-  std::vector<std::string> folders = {checkpoint_dir()};
-  for (const auto& c : fit_checkpoints) {
-    if (!c->best_model_path().empty()) folders.push_back(fs::path(c->best_model_path()).parent_path().string());
-  }
-  for (const auto& c : callbacks) {
-    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
-      folders.push_back(checkpoint->directory());
-    if (const auto* failed = dynamic_cast<const OnExceptionCheckpoint*>(c.get())) add(failed->path());
-  }
-  std::sort(folders.begin(), folders.end());
-  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
-  for (const std::string& dir : folders) {
-    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-      if (it->path().extension() == ".safetensors") add(it->path());
-    }
-  }
-  std::sort(files.rbegin(), files.rend());
-  for (const auto& [time, path] : files) {
-    try {
-      (void)train::read_checkpoint(path);
-      return path;
-    } catch (const Error& e) {
-      warn("W-CKPT-SKIPPED", WarningCategory::runtime, std::string(call_name) + ": skipped a checkpoint. " + e.what());
-    }
-  }
+  if (const std::optional<Checkpoint> newest = newest_checkpoint(*this)) return newest->path;
   std::string searched;
-  for (const std::string& dir : folders) searched += (searched.empty() ? "" : ", ") + dir;
+  for (const std::string& dir : folders_of(*this)) searched += (searched.empty() ? "" : ", ") + dir;
   warn("W-CKPT-LAST", WarningCategory::user,
        std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched +
            (in_fit ? "; starting fresh" : "; the weights stay as they are"));
@@ -370,6 +439,8 @@ void Trainer::Run::resume(const std::string& path) {
   for (const auto& [name, metric] : train::metrics_of(tree)) metric->reset();  // one that the file lacks begins anew
   for (auto& [state, value] : metrics) copy_(state, value);
   for (const auto& [parameter, gradient] : gradients) parameter->set_grad(gradient.to(parameter->device()));
+  window_weight = Tensor();
+  for (const auto& [name, t] : below(file.rest, train::window_weight_name())) window_weight = t.to(device);
   epoch = file.epochs_completed;
   batches_done = file.batches_in_epoch;
   position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};

@@ -102,6 +102,10 @@ struct Trainer::Run {
   [[nodiscard]] bool window_closes() const {
     return (batches_done + 1) % options.accumulate_grad_batches == 0 || batches_done + 1 >= batches;
   }
+  [[nodiscard]] bool weighs_exactly() const { return options.accumulate_weighting == AccumulateWeighting::exact; }
+  void weigh(const StepOutput& output);  // exact weighting: adds the batch's weight to the window's
+  [[nodiscard]] Tensor window_divisor()
+      const;  // f64: the window's weight; 1 where that is 0, as the gradients are then
   [[nodiscard]] bool window_is_open() const { return !manual && !window_opens() && batches_done < batches; }
 
   // ---- Optimizers of a step (optimizers.cpp)
@@ -250,6 +254,8 @@ struct Trainer::Run {
   bool validating = false;  // the loop's own validation runs
   int stop_signal = 0;
   std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
+
+  Tensor window_weight;  // exact weighting: f64, of the batches of the window that is open or was last
 
   // Of the step at hand
   bool in_training_step = false;

@@ -19,6 +19,35 @@ StepOutput::StepOutput(NamedTensors outputs) : outputs_(std::move(outputs)) {
                       " outputs without a \"loss\"; name one so, or return {} for a batch that gives no gradient");
 }
 
+StepOutput StepOutput::sum(const Tensor& sum, const Tensor& weight) {
+  if (sum.numel() != 1 || weight.numel() != 1)
+    fail<ShapeError>("StepOutput: the sum is ", text(sum), " and its weight ", text(weight),
+                     ", expected one element each");
+  if (sum.device() != weight.device())
+    fail<DeviceError>("StepOutput: the sum is on ", sum.device(), " and its weight on ", weight.device(),
+                      "; move the weight with to(device)");
+  StepOutput output;
+  output.sum_ = sum;
+  {
+    const NoGrad off;
+    output.weight_ = reshape(weight, Dims(std::initializer_list<std::int64_t>{})).to(DType::f64).clone();
+  }
+  output.loss_ = sum / output.weight_.to(sum.dtype());
+  return output;
+}
+StepOutput StepOutput::sum(const Tensor& sum, double weight) {
+  return StepOutput::sum(sum, full({}, weight, sum.device(), DType::f64));
+}
+
+void Trainer::Run::weigh(const StepOutput& output) {
+  const NoGrad off;
+  window_weight = window_weight.defined() ? window_weight + output.weight() : output.weight();
+}
+Tensor Trainer::Run::window_divisor() const {
+  const NoGrad off;
+  return window_weight + eq(window_weight, 0.0).to(DType::f64);
+}
+
 Batch train::move_batch(Batch batch, Device device) {
   for (Tensor& t : batch.fields) {
     if (t.defined() && t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
@@ -51,9 +80,16 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     const StepOutput output = training_step(info);
     if (output.loss().defined() && output.loss().numel() != 1)
       fail<ShapeError>("fit: the training step returned ", text(output.loss()), ", expected the loss as one element");
-    const Tensor loss =
-        window > 1 && output.loss().defined() ? output.loss() / static_cast<double>(window) : output.loss();
+    const bool exact = weighs_exactly() && output.loss().defined();
+    if (exact && !output.weight().defined())
+      fail<ConfigError>(
+          "fit: accumulate_weighting is exact and training_step returned a loss without its weight; return "
+          "StepOutput::sum(sum, weight), or use per_batch");
+    const Tensor loss = exact                                   ? output.summed()
+                        : window > 1 && output.loss().defined() ? output.loss() / static_cast<double>(window)
+                                                                : output.loss();
     if (opens) {
+      window_weight = Tensor();
       call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, optimizer());
       active->optimizer_zero_grad(info.epoch, info.batch_idx, optimizer());
     }
@@ -71,12 +107,13 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
       backward(scaled);
     }
     call_in_step("on_after_backward", &Hooks::on_after_backward);
-    result.loss = loss.detach();
+    if (exact) weigh(output);
+    result.loss = (exact ? output.loss() : loss).detach();
     for (const auto& [name, t] : output.outputs()) {
       if (name != "loss") result.outputs.emplace_back(name, t.detach());
     }
     times.enter(Phase::optimizer);
-    return loss;
+    return exact ? output.loss() : loss;
   };
   if (!closes) {
     (void)closure();

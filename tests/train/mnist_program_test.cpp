@@ -75,6 +75,23 @@ TEST_CASE("mnist gives the same weights for any number of workers and threads, a
   CHECK(weights("e", {"--resume", "last"}) == base);
 }
 
+TEST_CASE("mnist goes on from the best validation of an earlier run") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "best";
+  const auto trained = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--model", "mlp", "--limit-train-batches", "4", "--limit-val-batches", "2", "--batch-size",
+                             "64", "--scheduler", "constant", "--quiet", "--out", out, "--json", dir / "r.json"});
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    return json_of(dir / "r.json");
+  };
+  CHECK(trained({"--epochs", "2"})["optimizer_steps"] == 8);
+  CHECK(std::filesystem::exists(out + "/checkpoints/last.safetensors"));
+  CHECK(trained({"--epochs", "3", "--resume", "best"})["optimizer_steps"] == 12);
+}
+
 TEST_CASE("mnist's convolutional model too gives the same weights for any number of workers and threads") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
@@ -255,6 +272,8 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"--logger", "tensorboard"}, "--out");
   refused({"--check-val-every-n-epoch", "0"}, "--check-val-every-n-epoch");
   refused({"--resume", "last"}, "--out");
+  refused({"--resume", "best"}, "--out");
+  refused({"--resume", "best", "--out", dir / "unvalidated"}, "needs a run that validates");
   refused({"--limit-train-batches", "lots"}, "lots");
   refused({"--limit-train-batches", "99999999999999999999"}, "--limit-train-batches");
   // 469 batches an epoch: their number in 2^63 - 1 epochs can not be counted.

@@ -56,8 +56,7 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
 
 std::string ModelCheckpoint::directory() const {
   if (!options_.dirpath.empty()) return options_.dirpath;
-  const std::string& root = trainer().options().default_root_dir;
-  return (root.empty() ? std::string(".") : root) + "/checkpoints";
+  return train::checkpoint_folder(trainer(), trainer().options());
 }
 
 bool ModelCheckpoint::active() const {

@@ -120,6 +120,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
   const Restore scope(run.scope, loop ? LogScope::eval : LogScope::train_batch);
   const Restore size(run.scope_weight, weight_of(loaded));
   const Restore steps(run.global_step, run.global_step);
+  const Restore weight(run.window_weight, Tensor());
   const Restore done(run.batches_done, std::int64_t{0});
   const Restore in_batch(run.in_batch, true);
   const Restore in_step(run.in_training_step, true);

@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 auto counters_of(Trainer::Run& r) {
   return std::tie(r.epoch, r.global_step, r.total_batches, r.batches_done, r.position, r.batches, r.val_every,
                   r.last_validation, r.validated_at, r.due, r.stop, r.told_minimum, r.skipped_seen, r.scope,
-                  r.scope_weight, r.eval_batches[0], r.eval_batches[1], r.eval_batches[2], r.epoch_metrics,
-                  r.train_loader, r.val_loaders, r.options);
+                  r.scope_weight, r.window_weight, r.eval_batches[0], r.eval_batches[1], r.eval_batches[2],
+                  r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
 }
 template <class... T>
 std::tuple<T...> values_of(const std::tuple<T&...>& variables) {

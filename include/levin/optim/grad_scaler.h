@@ -52,7 +52,9 @@ class LEVIN_API GradScaler {
   // norm, too. With master weights it is they that get the f32 gradients. Throws StateError before scale(), twice between
   // updates, and after step(); DataError for 16-bit gradients without masters (autocast leaves gradients f32); DeviceError for gradients that lie elsewhere;
   // ConfigError for LBFGS.
-  void unscale_(Optimizer& optimizer);
+  // `divisor`, where it is given, takes the scale's place: one f32 element on the gradients' device, the scale times what the
+  // gradients are to be divided by besides (the weight of a window of accumulated batches).
+  void unscale_(Optimizer& optimizer, const Tensor& divisor = {});
   // optimizer.step(), unless its gradients are not finite; unscale_ first where nobody called it. Throws StateError twice
   // between updates, and when no parameter has a gradient.
   void step(Optimizer& optimizer);

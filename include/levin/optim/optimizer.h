@@ -291,6 +291,10 @@ class LEVIN_API LBFGS final : public Optimizer {
   std::unique_ptr<Memory> memory_;
 };
 
+// Divides all gradients by `divisor`, one f64 element on their device, where nothing waits: they are multiplied by 1 / divisor,
+// formed in double, and rounded once. Throws ShapeError, DeviceError.
+LEVIN_API void divide_gradients_(const Parameters& parameters, const Tensor& divisor);
+
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), norm being the p-norm of all of them together; returns it,
 // a f64 scalar on the gradients' device (without gradients 0 on cpu); on a device nothing waits unless ErrorIfNonfinite
 // asks. ErrorIfNonfinite::yes throws StateError before anything is scaled. All

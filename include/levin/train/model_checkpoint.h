@@ -17,7 +17,10 @@ namespace levin {
 enum class SaveLast : std::uint8_t { off, on, link };
 
 struct ModelCheckpointOptions {
-  std::string dirpath{};  // default: <default_root_dir>/checkpoints
+  // Default: the folder "checkpoints" in the first logger's (with default options <default_root_dir>/levin_logs/version_N), without
+  // one in default_root_dir. A run that is started again is a new version there, and ckpt_path = "last" finds the newest file of
+  // all versions of that logger; "best" the best one of the run that wrote that.
+  std::string dirpath{};
   // {epoch} (its index), {step} (global_step) or the name of a metric, with a format such as {val_loss:.2f} or {step:06d}:
   // [0][width][.precision][d|e|f|g]. A metric that is not known is 0. ".safetensors" is added.
   std::string filename = "epoch={epoch}-step={step}";

@@ -51,12 +51,18 @@ class LEVIN_API StepOutput {
  public:
   StepOutput() = default;
   StepOutput(Tensor loss) : loss_(std::move(loss)) {}
-  StepOutput(NamedTensors outputs);                           // throws ConfigError without a "loss"
+  StepOutput(NamedTensors outputs);  // throws ConfigError without a "loss"
+  // The sum of the losses of a batch, one element, and what it weighs: how many tokens or samples it is of, one element on the same
+  // device. The loss is sum / weight; AccumulateWeighting::exact needs both. Throws ShapeError, DeviceError.
+  [[nodiscard]] static StepOutput sum(const Tensor& sum, const Tensor& weight);
+  [[nodiscard]] static StepOutput sum(const Tensor& sum, double weight);
   [[nodiscard]] const Tensor& loss() const { return loss_; }  // undefined: nothing was returned
   [[nodiscard]] const NamedTensors& outputs() const { return outputs_; }
+  [[nodiscard]] const Tensor& summed() const { return sum_; }     // undefined: the loss alone was given
+  [[nodiscard]] const Tensor& weight() const { return weight_; }  // f64
 
  private:
-  Tensor loss_;
+  Tensor loss_, sum_, weight_;
   NamedTensors outputs_;
 };
 

@@ -100,6 +100,12 @@ class LEVIN_API LoggerChoice {
 };
 
 enum class ClipAlgorithm : std::uint8_t { norm, value };
+// What a batch counts in a window of accumulation. per_batch: its loss is divided by accumulate_grad_batches, also in a short last
+// window and whatever the batch's size. exact: training_step gives a sum and its weight (StepOutput::sum), and the gradients of the
+// window are divided once by the sum of its weights, so that ragged windows equal one large batch. Gradients are then sums
+// until the window closes, which the hooks around backward see, and f16 has to hold; with a loss scale the division is part of
+// unscaling. Not captured.
+enum class AccumulateWeighting : std::uint8_t { per_batch, exact };
 // What step-interval schedules do for a step that the loss scale skipped. hold reads the verdict from the device: a wait a step.
 enum class OnSkippedStep : std::uint8_t { advance, hold };
 // step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
@@ -135,9 +141,10 @@ struct TrainerOptions {
   std::optional<std::int64_t> check_val_every_n_epoch{1};  // nullopt: batches are counted over all epochs
   std::optional<std::int64_t> num_sanity_val_steps{};      // batches before training starts: unset 2, -1 all, 0 off
 
-  std::int64_t log_every_n_steps = 50;        // 0: never
-  std::int64_t accumulate_grad_batches = 1;   // batches an optimizer step; the loss of each is divided by it
-  std::optional<double> gradient_clip_val{};  // unset or 0: off
+  std::int64_t log_every_n_steps = 50;       // 0: never
+  std::int64_t accumulate_grad_batches = 1;  // batches an optimizer step; the loss of each is divided by it
+  AccumulateWeighting accumulate_weighting = AccumulateWeighting::per_batch;
+  std::optional<double> gradient_clip_val{};                                                  // unset or 0: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};                                     // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{}, enable_model_summary{};  // default: true
   // Nothing but training: no checkpoints, logger, progress bar, summary, sanity check, dev run, anomaly mode or profiler, and log() keeps

@@ -50,7 +50,9 @@ struct FitOptions {
   LoaderRefs train{};
   LoaderRefs val{};
   DataModule* data_module = nullptr;
-  std::string ckpt_path{};  // a file, "last" (the newest whole one) or "best" (ModelCheckpoint::best_model_path)
+  // A file, "last" (the newest whole one, see ModelCheckpointOptions::dirpath) or "best" (ModelCheckpoint::best_model_path, of this
+  // trainer or of the run that wrote "last").
+  std::string ckpt_path{};
 };
 // Of validate and test. With a ckpt_path the weights in that file are loaded first, by the module's on_load_checkpoint where it
 // changes them, and nothing else of it: they stay in the module. It may be a checkpoint or hold weights alone; names as in

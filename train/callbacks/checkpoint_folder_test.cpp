@@ -1,0 +1,135 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+#include "levin/train.h"
+#include "tests/warnings.h"
+#include "train/fixture_test.h"
+
+using namespace levin;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Logs a score that is best in epoch 1; may fail in an epoch.
+struct Versioned : TrainModuleOf<Versioned> {
+  Versioned() : TrainModuleOf({.gen = Generator(1), .device = Device::cpu()}) {}
+  test::Net net{*this, "net"};
+  std::int64_t fails_in = -1;
+  StepOutput training_step(const Batch& b, std::int64_t) override {
+    if (trainer().current_epoch() == fails_in) throw std::domain_error("planted");
+    return test::squared_error(net(b[0]), b[1]);
+  }
+  void on_train_epoch_end() override {
+    log("score", trainer().current_epoch() == 1 ? 0.5 : 1.0 + static_cast<double>(trainer().current_epoch()));
+  }
+  OptimizerConfig configure_optimizers() override {
+    return {.optimizers = {std::make_shared<optim::Adam>(parameters(), optim::AdamOptions{.lr = 0.01})}};
+  }
+};
+
+TrainerOptions logged(const std::string& root, std::int64_t epochs, bool logger = true) {
+  TrainerOptions options = test::silent();
+  options.logger = logger;
+  options.enable_checkpointing = true;
+  options.enable_model_summary = false;
+  options.default_root_dir = root;
+  options.max_epochs = epochs;
+  return options;
+}
+std::string version(const test::TemporaryFolder& dir, int n) {
+  return dir / ("levin_logs/version_" + std::to_string(n) + "/checkpoints");
+}
+
+// One process: a module, a trainer, a fit.
+struct Process {
+  Versioned module;
+  data::DataLoader train = test::loader(8, 4);
+  std::shared_ptr<ModelCheckpoint> checkpoint;
+  Trainer trainer;
+  explicit Process(TrainerOptions options, ModelCheckpointOptions of = {})
+      : checkpoint(std::make_shared<ModelCheckpoint>(std::move(of))), trainer([&] {
+          options.callbacks.push_back(checkpoint);
+          return options;
+        }()) {}
+  Process& fit(const std::string& from = {}) {
+    trainer.fit(module, {.train = train, .ckpt_path = from});
+    return *this;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints lie in the first logger's folder, in the root without one, and in dirpath where that is given") {
+  const test::TemporaryFolder dir;
+  const test::Warnings quiet;
+  Process first(logged(dir.path(), 1));
+  first.fit();
+  CHECK(fs::exists(version(dir, 0) + "/epoch=0-step=2.safetensors"));
+  CHECK(fs::equivalent(fs::path(first.checkpoint->best_model_path()).parent_path(), version(dir, 0)));
+  CHECK_FALSE(fs::exists(dir / "checkpoints"));
+
+  Process bare(logged(dir.path(), 1, false));
+  bare.fit();
+  CHECK(fs::exists(dir / "checkpoints/epoch=0-step=2.safetensors"));
+
+  Process own(logged(dir.path(), 1), {.dirpath = dir / "mine"});
+  own.fit();
+  CHECK(fs::exists(dir / "mine/epoch=0-step=2.safetensors"));
+  CHECK_FALSE(fs::exists(version(dir, 1)));
+
+  // The first of several; one that writes straight into its folder has no version.
+  TrainerOptions two = logged(dir.path(), 1);
+  two.logger = std::vector<std::shared_ptr<Logger>>{
+      std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = dir / "flat", .name = "", .version = ""}),
+      std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = dir / "second"})};
+  Process several(two);
+  several.fit();
+  CHECK(fs::exists(dir / "flat/checkpoints/epoch=0-step=2.safetensors"));
+}
+
+TEST_CASE("ckpt_path last of a run that is started again is the newest file of all versions of its logger") {
+  const test::TemporaryFolder dir, alone;
+  const test::Warnings quiet;
+  Process whole(logged(alone.path(), 4));
+  whole.fit();
+
+  Process cut(logged(dir.path(), 4));
+  cut.module.fails_in = 2;
+  CHECK_THROWS_AS(cut.fit(), std::domain_error);
+  CHECK(fs::exists(version(dir, 0) + "/epoch=1-step=4.safetensors"));
+  Process again(logged(dir.path(), 3));
+  again.fit("last");
+  CHECK(fs::equivalent(again.trainer.resumed_from(), version(dir, 0) + "/epoch=1-step=4.safetensors"));
+  CHECK(fs::exists(version(dir, 1) + "/epoch=2-step=6.safetensors"));
+  CHECK(fs::exists(version(dir, 0) + "/epoch=1-step=4.safetensors"));  // what a run came from stays
+  Process third(logged(dir.path(), 4));
+  third.fit("last");
+  CHECK(fs::equivalent(third.trainer.resumed_from(), version(dir, 1) + "/epoch=2-step=6.safetensors"));
+  CHECK(test::weights_of(third.module) == test::weights_of(whole.module));
+
+  // A folder of its own holds a run apart.
+  Process apart(logged(dir.path(), 1), {.dirpath = dir / "mine"});
+  apart.fit("last");
+  CHECK(apart.trainer.resumed_from().empty());
+}
+
+TEST_CASE("ckpt_path best of a run that is started again is the best file of the run that wrote the newest") {
+  const test::TemporaryFolder dir;
+  const test::Warnings quiet;
+  const ModelCheckpointOptions best{.monitor = "score", .save_last = SaveLast::on};
+  Process nothing(logged(dir.path(), 1), best);
+  CHECK_THROWS_WITH_AS(nothing.fit("best"), doctest::Contains("no earlier run in"), ConfigError);
+  Process first(logged(dir.path(), 4), best);
+  first.fit();
+  const std::string path = first.checkpoint->best_model_path();
+  CHECK(fs::path(path).filename() == "epoch=1-step=4.safetensors");
+  Process again(logged(dir.path(), 4), best);
+  again.fit("best");
+  CHECK(fs::equivalent(again.trainer.resumed_from(), path));
+  CHECK(again.trainer.global_step() == 8);
+  // Another monitor's best is none.
+  Process other(logged(dir.path(), 4), {.monitor = "accuracy", .mode = Mode::max});
+  CHECK_THROWS_AS(other.fit("best"), ConfigError);
+}
