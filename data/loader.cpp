@@ -62,7 +62,8 @@ Plan DataLoader::Impl::plan(const LoaderState& of) const {
     }
     return p;
   }
-  p.indices = (of.in_sequence && options.shuffle ? sequential_sampler(dataset->size()) : sampler)->indices(epoch);
+  const bool ordered = of.in_sequence && sampler->shuffles() && sampler->size() == dataset->size();
+  p.indices = (ordered ? sequential_sampler(dataset->size()) : sampler)->indices(epoch);
   const std::size_t n = p.indices.size();
   if (static_cast<std::int64_t>(n) != sampler->size()) {
     fail<DataError>("loader: the sampler gave ", n, " indices for epoch ", epoch, ", its size() is ", sampler->size());
@@ -73,6 +74,7 @@ Plan DataLoader::Impl::plan(const LoaderState& of) const {
   return p;
 }
 std::int64_t DataLoader::Impl::batches() const {
+  if (!parts.empty()) return combined_batches();
   if (options.batch_sampler) return options.batch_sampler->size();
   const std::int64_t n = sampler->size(), step = options.batch_size.value_or(1);
   return n / step + (!options.drop_last && n % step != 0);
@@ -101,11 +103,14 @@ DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(st
   }
   if (o.num_workers > 0) { impl_->arena.emplace(worker_slots(o.num_workers), 0u); }
 }
+DataLoader::DataLoader(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 DataLoader::~DataLoader() = default;
 
-DataLoader::Iterator DataLoader::begin() {
+DataLoader::Iterator DataLoader::begin() { return Iterator(pass()); }
+
+std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
   Impl& i = *impl_;
   if (i.looping)
     fail<StateError>(
@@ -113,25 +118,49 @@ DataLoader::Iterator DataLoader::begin() {
   if (!i.resume) i.state = {.epoch = i.next_epoch};
   i.resume = false;
   i.next_epoch = i.state.epoch + 1;
-  Plan plan = i.plan(i.state);
-  if (i.state.batch > plan.size()) {
-    fail<StateError>("loader: the state stands at batch ", i.state.batch, ", the epoch has ", plan.size(),
-                     "; was it saved with other options or data?");
+  const auto check = [&](std::int64_t size) {
+    if (i.state.batch > size)
+      fail<StateError>("loader: the state stands at batch ", i.state.batch, ", the epoch has ", size,
+                       "; was it saved with other options or data?");
+  };
+  if (!i.parts.empty()) {
+    check(size());
+    return Combination::pass(impl_);
   }
+  Plan plan = i.plan(i.state);
+  check(plan.size());
   for (const std::int64_t index : plan.indices) {
     if (index < 0 || index >= i.dataset->size()) {
       fail<IndexError>("loader: the sampler gave index ", index, ", the dataset has ", i.dataset->size(), " samples");
     }
   }
   i.forget_workers();
-  return Iterator(std::make_unique<Pass>(impl_, std::move(plan)));
+  return std::make_unique<LoadingPass>(impl_, std::move(plan));
 }
 
 std::int64_t DataLoader::size() const { return impl_->batches(); }
-const DatasetRef& DataLoader::dataset() const { return impl_->dataset; }
-bool DataLoader::shuffles() const { return impl_->options.shuffle; }
-std::optional<std::int64_t> DataLoader::batch_size() const { return impl_->options.batch_size; }
-int DataLoader::num_workers() const { return impl_->options.num_workers; }
+const DatasetRef& DataLoader::dataset() const {
+  if (impl_->parts.empty()) return impl_->dataset;
+  return std::max_element(
+             impl_->parts.begin(), impl_->parts.end(),
+             [](const auto& a, const auto& b) { return a.second.dataset()->size() < b.second.dataset()->size(); })
+      ->second.dataset();
+}
+bool DataLoader::shuffles() const {
+  const auto& parts = impl_->parts;
+  if (parts.empty()) return impl_->sampler && impl_->sampler->shuffles();
+  return std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.second.shuffles(); });
+}
+std::optional<std::int64_t> DataLoader::batch_size() const {
+  return impl_->parts.empty() ? impl_->options.batch_size : impl_->parts.front().second.batch_size();
+}
+int DataLoader::num_workers() const {
+  if (impl_->parts.empty()) return impl_->options.num_workers;
+  int fewest = impl_->parts.front().second.num_workers();
+  for (const auto& [name, part] : impl_->parts) fewest = std::min(fewest, part.num_workers());
+  return fewest;
+}
+const DataLoaderOptions& DataLoader::options() const { return impl_->options; }
 
 void DataLoader::set_epoch(std::int64_t epoch) {
   if (epoch < 0) fail<ConfigError>("set_epoch: epoch is ", epoch, ", expected 0 or more");
@@ -144,6 +173,9 @@ void DataLoader::load_state(const LoaderState& state) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", size());
   }
+  if (!impl_->parts.empty() && !state.ahead.empty())
+    fail<StateError>("loader: the state says that batches were handed out ahead of batch ", state.batch,
+                     ", and combined loaders give theirs in order");
   std::int64_t before = state.batch;
   for (const std::int64_t k : state.ahead) {
     if (k <= before || k >= size()) {

@@ -63,14 +63,14 @@ Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, c
   }
 }
 
-struct DataLoader::Pass::Slot {
+struct LoadingPass::Slot {
   std::int64_t place = -1;  // in todo
   Tensors fields;
   std::exception_ptr error;
   bool ready = false;
 };
 
-struct DataLoader::Pass::Shared {
+struct LoadingPass::Shared {
   std::shared_ptr<Impl> impl;
   Plan plan;
   EpochRandom random;
@@ -160,11 +160,11 @@ struct DataLoader::Pass::Shared {
   }
 };
 
-DataLoader::Pass::Pass(std::shared_ptr<Impl> impl, Plan plan)
+LoadingPass::LoadingPass(std::shared_ptr<Impl> impl, Plan plan)
     : shared_(std::make_shared<Shared>(std::move(impl), std::move(plan))) {
   shared_->impl->looping = true;
 }
-DataLoader::Pass::~Pass() {
+LoadingPass::~LoadingPass() {
   leave();
   std::unique_lock lock(shared_->mutex);
   shared_->stop = true;
@@ -172,7 +172,7 @@ DataLoader::Pass::~Pass() {
   shared_->impl.reset();  // a late task must not keep the dataset
 }
 
-bool DataLoader::Pass::next(Batch& out) {
+bool LoadingPass::next(Batch& out) {
   Shared& s = *shared_;
   Impl& impl = *s.impl;
   std::unique_lock lock(s.mutex);
@@ -203,12 +203,12 @@ bool DataLoader::Pass::next(Batch& out) {
   return true;
 }
 
-void DataLoader::Pass::leave() {
+void LoadingPass::leave() {
   if (std::exchange(looping_, false)) shared_->impl->looping = false;
 }
 // With the lock held. Waking a thread costs microseconds, so it is done when most of the ring has been emptied, and
 // for one worker, which wakes the next.
-void DataLoader::Pass::start_workers() {
+void LoadingPass::start_workers() {
   Shared& s = *shared_;
   const auto size = static_cast<std::int64_t>(s.ring.size());
   const std::int64_t ahead = s.next_load - s.next_out;
@@ -217,7 +217,7 @@ void DataLoader::Pass::start_workers() {
 }
 
 // The batch to hand out now, with the lock held at the end. One that nobody has begun is loaded here.
-DataLoader::Pass::Slot DataLoader::Pass::take(std::unique_lock<std::mutex>& lock) {
+LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   Shared& s = *shared_;
   const std::int64_t k = s.next_out;
   // Without in_order any batch will do: one from a worker, or our own while a worker has not come to work.
@@ -243,7 +243,7 @@ DataLoader::Pass::Slot DataLoader::Pass::take(std::unique_lock<std::mutex>& lock
 }
 
 // What the consumer waits for, for messages; without in_order the oldest batch under way.
-std::string DataLoader::Pass::awaited() const {
+std::string LoadingPass::awaited() const {
   const Shared& s = *shared_;
   const std::int64_t k = s.in_order || s.under_way.empty() ? s.next_out : *s.under_way.begin();
   return "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch()) + " (samples from " +
@@ -251,7 +251,7 @@ std::string DataLoader::Pass::awaited() const {
 }
 
 template <class Ready>
-void DataLoader::Pass::wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
+void LoadingPass::wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   constexpr double kForEver = 1e9;  // seconds: a clock's nanoseconds overflow at 9e9

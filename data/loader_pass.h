@@ -36,6 +36,8 @@ struct DataLoader::Impl {
   DatasetRef dataset;
   DataLoaderOptions options;
   SamplerRef sampler;
+  std::vector<std::pair<std::string, DataLoader>> parts;  // of a combination, which has nothing of the above
+  CombineMode mode = CombineMode::max_size_cycle;
   LoaderState state;     // of the pass under way, or the next one's when there is none
   bool resume = false;   // the next pass begins at state.batch
   bool looping = false;  // an iterator stands before the end of its epoch
@@ -47,6 +49,9 @@ struct DataLoader::Impl {
   void forget_workers();  // before a loop
   [[nodiscard]] Plan plan(const LoaderState& of) const;
   [[nodiscard]] std::int64_t batches() const;
+  [[nodiscard]] std::int64_t combined_batches() const;
+  // Where part k stands before batch `batch` of epoch `epoch`; nothing when it has no part in it.
+  [[nodiscard]] std::optional<LoaderState> place(std::size_t k, std::int64_t epoch, std::int64_t batch) const;
   // One batch, on whatever thread. `worker` is num_workers for the calling thread.
   [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
   [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
@@ -57,14 +62,28 @@ struct DataLoader::Impl {
 
 // One epoch under way, from `impl->state` on.
 struct DataLoader::Pass {
-  Pass(std::shared_ptr<Impl> impl, Plan plan);  // throws OutOfMemoryError
+  Pass() = default;
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
-  // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
-  ~Pass();
-
+  virtual ~Pass() = default;
   // The next batch; false at the end.
-  bool next(Batch& out);
+  virtual bool next(Batch& out) = 0;
+};
+
+// What combined.cpp does beyond the public face.
+struct DataLoader::Combination {
+  [[nodiscard]] static std::unique_ptr<Pass> pass(std::shared_ptr<Impl> impl);
+  [[nodiscard]] static std::unique_ptr<Pass> pass_of(DataLoader& part) { return part.pass(); }
+  [[nodiscard]] static DataLoader shared(const DataLoader& loader) { return DataLoader(loader.impl_); }
+  [[nodiscard]] static DataLoader made(std::shared_ptr<Impl> impl) { return DataLoader(std::move(impl)); }
+};
+
+struct LoadingPass final : DataLoader::Pass {
+  using Impl = DataLoader::Impl;
+  LoadingPass(std::shared_ptr<Impl> impl, Plan plan);  // throws OutOfMemoryError
+  // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
+  ~LoadingPass() override;
+  bool next(Batch& out) override;
 
  private:
   struct Slot;

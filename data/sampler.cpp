@@ -49,6 +49,7 @@ class Random final : public Sampler {
   std::vector<std::int64_t> indices(std::int64_t epoch) const override {
     return permutation(n_, seed_, epoch, Purpose::shuffle);
   }
+  bool shuffles() const override { return true; }
 
  private:
   std::int64_t n_;
@@ -75,6 +76,7 @@ class Weighted final : public Sampler {
     }
     return drawn;
   }
+  bool shuffles() const override { return true; }
 
  private:
   std::vector<double> sums_;

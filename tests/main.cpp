@@ -8,6 +8,7 @@
 
 #include "tests/device.h"
 #include "tests/skip.h"
+#include "train/inspect.h"
 
 namespace {
 
@@ -77,6 +78,7 @@ void levin::test::skip(const std::string& reason) {
 }
 
 int main(int argc, char** argv) {
+  levin::train::suggested_workers_instead = 1;  // what tests hear does not depend on how many CPUs there are
   doctest::Context context;
   context.setOption("no-intro", true);
   context.setOption("no-version", true);

@@ -139,15 +139,49 @@ bool Trainer::Run::validates() const {
   return overrides.validation_step && !(options.limit_val_batches && options.limit_val_batches->is_zero());
 }
 
+void Trainer::Run::inspect(const data::DataLoader& loader, const std::string& name, train::Shuffling shuffling) {
+  if (trial || searching || !inspected.insert(name).second) return;
+  train::inspect_loader(loader, name, shuffling, options.reload_dataloaders_every_n_epochs);
+}
+
+namespace {
+// One behind the other is several loaders to an evaluation.
+std::vector<data::DataLoader*> in_turn(const std::vector<data::DataLoader*>& loaders) {
+  std::vector<data::DataLoader*> all;
+  for (data::DataLoader* l : loaders) {
+    if (l->parts() == 0 || l->combined_by() != data::CombineMode::sequential) {
+      all.push_back(l);
+      continue;
+    }
+    for (std::size_t k = 0; k < l->parts(); ++k) all.push_back(&l->part(k));
+  }
+  return all;
+}
+}  // namespace
+
+std::vector<data::DataLoader*> Trainer::Run::evaluated_in_turn(const std::vector<data::DataLoader*>& loaders,
+                                                               const char* name) {
+  std::vector<data::DataLoader*> all = in_turn(loaders);
+  for (std::size_t l = 0; l < all.size(); ++l)
+    inspect(*all[l], all.size() == 1 ? std::string(name) : name + (" " + text(l)), train::Shuffling::is_unusual);
+  return all;
+}
+
 // Both throw ConfigError for a loader that the options do not fit, before any work on it.
 void Trainer::Run::use_train(data::DataLoader& train) {
+  if (train.parts() > 0 && train.combined_by() == data::CombineMode::sequential)
+    fail<ConfigError>(
+        "fit: the training loader is combined as sequential, which is for evaluations; use "
+        "max_size_cycle, min_size or max_size");
+  inspect(train, "train_loader", train::Shuffling::is_usual);
   batches = batches_of(*this, train, options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   train_loader = &train;
   resolve_validation();
 }
-void Trainer::Run::use_val(const std::vector<data::DataLoader*>& val) {
+void Trainer::Run::use_val(const std::vector<data::DataLoader*>& given) {
   val_loaders.clear();
   if (!validates()) return;
+  const std::vector<data::DataLoader*> val = evaluated_in_turn(given, "val_loader");
   for (const data::DataLoader* v : val)
     (void)batches_of(*this, *v, options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
   val_loaders = val;

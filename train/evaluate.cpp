@@ -116,7 +116,8 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   // One that a hook began would tell the profiler of hooks that run already.
   const bool of_a_hook = nested && !validating && !sanity;
   const Restore profiled(options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : options.profiler);
-  if (nested) return evaluation_loop(loop, module, loaders, predictions);
+  if (nested) return evaluation_loop(loop, module, evaluated_in_turn(loaders, words.loader), predictions);
+  inspected.clear();
   const std::string file = find_checkpoint(ckpt_path);
   check_transfers(module);
   const Scope owning([] {}, [&] { own_evaluated.reset(); });
@@ -140,6 +141,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
                           " of data module and module gives none; give one, or override it");
       used = {own_evaluated.get()};
     }
+    used = evaluated_in_turn(used, words.loader);
     std::vector<Metrics> result = evaluation_loop(loop, module, std::move(used), predictions);
     call_teardown(words.stage, /*quietly=*/false);
     if (loop != Loop::predict) finish_loggers("success");

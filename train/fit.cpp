@@ -133,9 +133,10 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
 
 void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train,
                        LoaderRefs val, const std::string& ckpt_path, const Function<void()>& instead) {
-  if (train.all().size() > 1 || (train.empty() && !has.train_loader))
-    fail<ConfigError>("fit: ", train.all().size(), " training loaders were given, expected one; give .train = &loader",
-                      train.empty() ? ", or override the module's train_loader" : "");
+  if (train.empty() && !has.train_loader)
+    fail<ConfigError>(
+        "fit: 0 training loaders were given, expected one; give .train = &loader, or override the module's "
+        "train_loader");
   const bool by_hand = !module.automatic_optimization();
   check_overrides(options, has, by_hand, !val.empty() || has.val_loader);
   check_optimizers(config, by_hand);
@@ -168,9 +169,12 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     val_loaders.clear();
     own_train.reset();
     own_val.reset();
+    combined_train.reset();
+    inspected.clear();
   };
   const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
   const Restore named(call_name, "fit");
+  const Restore for_tuner(searching, static_cast<bool>(instead));
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
   if (!options.max_epochs && max_epochs() == 1000)
     warn("W-TRAIN-EPOCHS", WarningCategory::possible_user,
@@ -190,7 +194,10 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   batches = val_every = 0;
   val_by_hook = val.empty() && has.val_loader && validates();
   if (!val.empty()) use_val(val.all());
-  if (!train.empty()) use_train(*train.all().front());
+  if (train.all().size() > 1)
+    combined_train = std::make_unique<data::DataLoader>(data::combine(std::span(train.all())));
+  if (!train.empty()) use_train(combined_train ? *combined_train : *train.all().front());
+  data_wait = {};
   tree = module.tree();
   fitted = true;
   optimizers = std::move(config.optimizers);
@@ -319,10 +326,13 @@ void Trainer::Run::train_epoch() {
     data::LoaderState from = position;
     from.in_sequence = overfits();
     train_loader->load_state(from);
+    const auto measures = [&] { return data_wait.measures() && !trial; };
     times.enter(Phase::data);
+    if (measures()) data_wait.begins(steady_ns());
     std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
     for (const Batch& loaded : *train_loader) {
       fetching.reset();
+      if (measures()) data_wait.arrived(steady_ns());
       scope = train::LogScope::train_batch;
       scope_weight = train::weight_of(loaded);
       watch.batch_start();
@@ -338,9 +348,11 @@ void Trainer::Run::train_epoch() {
       }
       train_batch(batch);
       watch.batch_done();
+      if (measures()) measure_wait();
       if (ends()) break;
       check_interrupt();
       times.enter(Phase::data);
+      if (measures()) data_wait.begins(steady_ns());
       fetching.emplace(options.profiler.get(), "fetch_batch");
     }
     times.enter(Phase::unexplained);
@@ -358,6 +370,17 @@ void Trainer::Run::train_epoch() {
   scope = train::LogScope::none;
   if (cut) return;
   finish_epoch();
+}
+
+void Trainer::Run::measure_wait() {
+  const std::int64_t apart = times.nanoseconds(Phase::validating) + times.nanoseconds(Phase::saving);
+  const std::optional<double> share = data_wait.trained(steady_ns(), apart);
+  if (share && *share > train::DataWait::kMuch)
+    warn("W-DATA-SLOW", WarningCategory::possible_user,
+         "fit: " + text(std::lround(100 * *share)) + " % of the first " + text(train::DataWait::kBatches) +
+             " steps' time was waiting for data, with num_workers=" + text(train_loader->num_workers()) +
+             "; give the loader more workers, or make its samples cheaper",
+         Repeat::yes);
 }
 
 void Trainer::Run::finish_epoch() {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "levin/memory.h"
 #include "levin/train.h"
 #include "train/capture.h"
+#include "train/inspect.h"
 #include "train/log.h"
 #include "train/precision.h"
 #include "train/ranks.h"
@@ -37,8 +39,11 @@ struct Trainer::Run {
   void fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train, LoaderRefs val,
            const std::string& ckpt_path, const Function<void()>& instead = {});
   // Loaders: arguments are used at once, hooks are asked when they are needed.
+  void inspect(const data::DataLoader& loader, const std::string& name, train::Shuffling shuffling);  // once a stage
   void use_train(data::DataLoader& train);
   void use_val(const std::vector<data::DataLoader*>& val);
+  [[nodiscard]] std::vector<data::DataLoader*> evaluated_in_turn(const std::vector<data::DataLoader*>& loaders,
+                                                                 const char* name);
   void load_train();
   void load_val();
   void reload_train();  // before an epoch and before a validation, where
@@ -47,6 +52,7 @@ struct Trainer::Run {
   void train_epochs();
   void train_epoch();
   void train_batch(const Batch& batch);
+  void measure_wait();  // of the first batches
   void finish_batch();  // what follows on_train_batch_end
   void forward_epoch();
   void finish_epoch();  // what follows on_train_epoch_end
@@ -225,7 +231,10 @@ struct Trainer::Run {
   data::DataLoader* train_loader = nullptr;
   std::vector<data::DataLoader*> val_loaders;
   // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost evaluation.
-  std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;
+  std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated, combined_train;
+  std::set<std::string> inspected;  // loaders of this stage
+  bool searching = false;           // the stage is there for the tuner
+  train::DataWait data_wait;
   bool val_by_hook = false;                             // a hook makes the loader, or will
   std::int64_t train_loaded_at = 0, val_loaded_at = 0;  // the epoch in which hooks were asked
   std::vector<data::DataLoader*>* evaluated = nullptr;

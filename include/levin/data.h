@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -79,6 +80,7 @@ class LEVIN_API Sampler {
   virtual ~Sampler();
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual std::vector<std::int64_t> indices(std::int64_t epoch) const = 0;  // size() of them
+  [[nodiscard]] virtual bool shuffles() const { return false; }                           // another order each epoch
 };
 using SamplerRef = std::shared_ptr<const Sampler>;
 [[nodiscard]] LEVIN_API SamplerRef sequential_sampler(std::int64_t n);
@@ -98,12 +100,23 @@ class LEVIN_API BatchSampler {
 using BatchSamplerRef = std::shared_ptr<const BatchSampler>;
 
 // ---- The loader.
+// Of combined loaders: whose the fields from `first` on are. `count` is 0 where the loader has ended.
+struct BatchPart {
+  std::string name;
+  std::size_t first = 0, count = 0;
+  std::vector<std::int64_t> indices{};
+};
 struct Batch {
-  Tensors fields{};
-  std::vector<std::int64_t> indices{};  // of its samples in the dataset
-  std::int64_t position = 0;            // in the epoch, from 0
+  Tensors fields{};  // of combined loaders: those of all parts, one after the other
+  std::vector<std::int64_t>
+      indices{};              // of its samples in the dataset; of combined loaders: of the first part that has a batch
+  std::int64_t position = 0;  // in the epoch, from 0
+  std::vector<BatchPart> parts{};  // of combined loaders
   // Throws IndexError when there is no such field.
   [[nodiscard]] LEVIN_API const Tensor& operator[](std::size_t field) const;
+  // The fields of one part: b.part("labeled")[0]; none where its loader has ended. Throws IndexError when there is no such part.
+  [[nodiscard]] LEVIN_API std::span<const Tensor> part(std::size_t k) const;
+  [[nodiscard]] LEVIN_API std::span<const Tensor> part(std::string_view name) const;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(indices.size()); }
 };
 
@@ -151,9 +164,18 @@ struct LoaderState {
 // a levin::Error, else as DataError, with sample, epoch and worker added to its text. Leaving the loop early, or
 // destroying the loader, waits for the samples being loaded and no longer. While a loop waits for a worker it warns
 // every 10 seconds what it waits for (W-DATA-WAIT).
+// How loaders become one (combine).
+enum class CombineMode : std::uint8_t {
+  max_size_cycle,  // as long as the longest; the shorter ones begin anew, each time in an order of their own
+  min_size,        // as long as the shortest
+  max_size,        // as long as the longest; a part whose loader has ended is empty
+  sequential,      // one behind the other, for evaluations: a Trainer takes the parts for several loaders
+};
+
 class LEVIN_API DataLoader {
  public:
   struct Impl;
+  struct Combination;  // data/combined.cpp
   struct Pass;
 
   // Throws ConfigError for options out of range or in contradiction: sampler with shuffle, drop_last without
@@ -188,10 +210,17 @@ class LEVIN_API DataLoader {
   [[nodiscard]] End end() const { return {}; }
 
   [[nodiscard]] std::int64_t size() const;  // batches in an epoch
+  // Of combined loaders the largest dataset, whether any shuffles, the first one's batch size and the fewest workers.
   [[nodiscard]] const DatasetRef& dataset() const;
-  [[nodiscard]] bool shuffles() const;
+  [[nodiscard]] bool shuffles() const;  // by `shuffle`, or by a sampler that says so
   [[nodiscard]] std::optional<std::int64_t> batch_size() const;
   [[nodiscard]] int num_workers() const;
+  [[nodiscard]] const DataLoaderOptions& options() const;  // of a loader that is not combined
+  // What was combined; 0 parts: this is a plain loader. They are handles on the loaders that were given.
+  [[nodiscard]] std::size_t parts() const;
+  [[nodiscard]] DataLoader& part(std::size_t k) const;  // throws IndexError
+  [[nodiscard]] const std::string& part_name(std::size_t k) const;
+  [[nodiscard]] CombineMode combined_by() const;
 
   // The epoch of the next loop; without it, one more than that of the last.
   void set_epoch(std::int64_t epoch);
@@ -200,8 +229,29 @@ class LEVIN_API DataLoader {
   void load_state(const LoaderState& state);  // throws StateError for an epoch or a batch out of range
 
  private:
+  explicit DataLoader(std::shared_ptr<Impl> impl);
+  [[nodiscard]] std::unique_ptr<Pass> pass();
   std::shared_ptr<Impl> impl_;
 };
+
+// Several loaders as one, whose batches have a part of each:
+//
+//   data::DataLoader both = data::combine({{"labeled", &labeled}, {"unlabeled", &unlabeled}});
+//   for (const Batch& b : both) use(b.part("labeled")[0], b.part("unlabeled")[0]);
+//
+// It holds the loaders, which need not outlive it; leave them alone while a loop over it runs. Its position, and with it that of each
+// part, is a function of epoch and batch. A combination among the parts gives its own parts, as "outer.inner". Throws ConfigError for
+// no loaders, a null one, a name given twice, one with in_order = false, one without batches that were to begin anew, and a
+// combination by another mode.
+struct NamedLoader {
+  std::string name;
+  DataLoader* loader = nullptr;
+};
+[[nodiscard]] LEVIN_API DataLoader combine(const std::vector<NamedLoader>& parts,
+                                           CombineMode mode = CombineMode::max_size_cycle);
+// Named "0", "1" and so on.
+[[nodiscard]] LEVIN_API DataLoader combine(std::span<DataLoader* const> parts,
+                                           CombineMode mode = CombineMode::max_size_cycle);
 
 // The CPUs this process may use (affinity and cgroup quota), at least 1, and a good number of workers for one of
 // `local_processes` on this machine.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,5 +24,16 @@ LEVIN_API void warn(std::string_view id, WarningCategory category, std::string_v
 // Receives every warning, repeated ones too, instead of stderr; an empty function restores printing. Returns the one
 // before. Call it while no other thread warns.
 LEVIN_API Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler);
+
+// Warnings that fit all that a filter says are dropped from then on: neither printed nor told to the handler.
+struct WarningFilter {
+  std::optional<WarningCategory> category{};
+  std::string id{};
+  std::string regex{};  // POSIX extended, found anywhere in the text: ".*does not have many workers.*"
+};
+// Throws ConfigError for a filter that says nothing and for a regex that is none.
+LEVIN_API void ignore_warnings(const WarningFilter& filter);
+LEVIN_API void forget_warning_filters();
+// The environment's LEVIN_POSSIBLE_USER_WARNINGS=off drops all of category possible_user.
 
 }  // namespace levin

@@ -122,9 +122,9 @@ constexpr string_view kStd[] = {
 
 // The operating system's and the compiler's own headers: in sources and internal headers, never in public ones.
 constexpr string_view kSystem[] = {
-    "cpuid.h", "cxxabi.h",  "dirent.h",  "dlfcn.h",    "execinfo.h", "fcntl.h", "immintrin.h",
-    "poll.h",  "pthread.h", "math.h",    "pwd.h",      "sanitizer/", "sched.h", "signal.h",
-    "spawn.h", "sys/",      "termios.h", "ucontext.h", "unistd.h",
+    "cpuid.h",  "cxxabi.h",  "dirent.h", "dlfcn.h",   "execinfo.h", "fcntl.h",    "immintrin.h",
+    "poll.h",   "pthread.h", "math.h",   "pwd.h",     "regex.h",    "sanitizer/", "sched.h",
+    "signal.h", "spawn.h",   "sys/",     "termios.h", "ucontext.h", "unistd.h",
 };
 
 // Third-party headers by prefix, and the only places that may include them.

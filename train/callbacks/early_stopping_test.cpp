@@ -56,7 +56,7 @@ Outcome train(const Values& values, const EarlyStoppingOptions& stopping, Traine
   Outcome out;
   out.stopping = std::make_shared<EarlyStopping>(stopping);
   options.callbacks.push_back(out.stopping);
-  data::DataLoader data = loader(8, 4), val = loader(4, 4);
+  data::DataLoader data = loader(8, 4), val(points(4), {.batch_size = 4});
   Trainer trainer(options);
   trainer.fit(module, {.train = &data, .val = &val, .ckpt_path = ckpt_path});
   if (!save_to.empty()) trainer.save_checkpoint(save_to);

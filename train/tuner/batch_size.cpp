@@ -321,7 +321,7 @@ void BatchSizeFinder::scale_batch_size() {
   size_ = train::find_batch_size(run, options_, loop);
   if (loop) {
     run.own_evaluated = run.loader_of_hook(*loop, *run.active);
-    *run.evaluated = {run.own_evaluated.get()};
+    *run.evaluated = run.evaluated_in_turn({run.own_evaluated.get()}, kHooks[static_cast<std::size_t>(*loop)]);
     return;
   }
   run.train_loader = nullptr;
