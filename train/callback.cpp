@@ -1,3 +1,5 @@
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <set>
 #include <typeinfo>
@@ -99,6 +101,17 @@ void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
   });
 }
 
+// Whether objects of `type` are of class `base` as well. The language asks an object, not a type_info; the platform's ABI knows.
+bool derives(const std::type_info& type, const std::type_info& base) {
+  if (type == base) return true;
+  if (const auto* one = dynamic_cast<const abi::__si_class_type_info*>(&type)) return derives(*one->__base_type, base);
+  const auto* several = dynamic_cast<const abi::__vmi_class_type_info*>(&type);
+  for (unsigned i = 0; several && i < several->__base_count; ++i) {
+    if (derives(*several->__base_info[i].__base_type, base)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void Trainer::Run::verify_callbacks() const {
@@ -145,18 +158,21 @@ void Trainer::Run::collect_callbacks() {
   own_callbacks = callbacks;
 }
 
+// One replaces those of the trainer that are of its class or of one that it derives from, never another of the module's.
 void Trainer::Run::add_callbacks_of(TrainModule& module) {
+  const std::vector<std::shared_ptr<Callback>> added = module.configure_callbacks();
   std::string replaced;
-  for (const std::shared_ptr<Callback>& c : module.configure_callbacks()) {
+  for (const std::shared_ptr<Callback>& c : added) {
     if (!c) fail<ConfigError>("fit: configure_callbacks returned a null pointer; leave it out");
-    const Callback& added = *c;
-    const auto same = [&](const std::shared_ptr<Callback>& known) { return typeid(*known) == typeid(added); };
-    if (const auto last = std::remove_if(callbacks.begin(), callbacks.end(), same); last != callbacks.end()) {
-      callbacks.erase(last, callbacks.end());
-      replaced += (replaced.empty() ? "" : ", ") + (added.state_key().empty() ? "a callback" : added.state_key());
-    }
-    callbacks.push_back(c);
+    const Callback& by = *c;
+    std::erase_if(callbacks, [&](const std::shared_ptr<Callback>& known) {
+      const Callback& k = *known;
+      const bool out = derives(typeid(by), typeid(k));
+      if (out) replaced += (replaced.empty() ? "" : ", ") + (k.state_key().empty() ? "a callback" : k.state_key());
+      return out;
+    });
   }
+  callbacks.insert(callbacks.end(), added.begin(), added.end());
   order(callbacks);
   if (!replaced.empty())
     warn("I-TRAIN-CALLBACKS", WarningCategory::info,

@@ -141,6 +141,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("accumulate").get_to(to.accumulate);
   loops.at("validated_at").get_to(to.validated_at);
   to.batches_validated = loops.value("batches_validated", to.batches_validated);
+  to.stop = loops.value("stop", to.stop);
   const auto due = loops.at("due").get<std::int64_t>();
   if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
     fail<FormatError>("resume: ", to.path, ": \"due\" is ", due, ", expected 0 to 4");
@@ -223,6 +224,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
             {"validated_at", run.validated_at},
             {"batches_validated", run.eval_batches[0]},
+            {"stop", run.stop_kept},
             {"due", static_cast<std::int64_t>(run.due)}}},
           {"optimizers", optimizers},
           {"lr_schedulers", run.schedulers.size()},
@@ -273,11 +275,14 @@ bool link_to(const std::string& file, const std::string& link) noexcept {
   } catch (...) { return false; }  // no memory for the names
 }
 
-void remove_link(const std::string& path) noexcept {
+void replace_link(const std::string& path, const Function<void(const std::string&)>& write) {
   std::error_code error;
-  try {
-    if (fs::is_symlink(path, error)) fs::remove(path, error);
-  } catch (...) {}  // no memory for the name
+  if (!fs::is_symlink(path, error)) return write(path);
+  const std::string beside = path + ".new";  // no name that ckpt_path = "last" looks at
+  detail::remove_stale_temporaries(fs::path(path).parent_path().string(), ".new");
+  write(beside);
+  fs::rename(beside, path, error);
+  if (error) fail<FileError>("save_checkpoint: can not rename ", beside, " to ", path, ": ", error.message());
 }
 
 Checkpoint read_checkpoint(const std::string& path, Needs needs) {
@@ -351,6 +356,20 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   const std::string folder = fs::path(path).parent_path().string();
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
 
+  const DataScope with(*this, fit_data);
+  // Behind a fit those of that fit are asked, as in it: they are attached as long as this lasts.
+  const std::vector<std::shared_ptr<Callback>>& asked = in_fit ? callbacks : fit_callbacks;
+  std::vector<Trainer*> before;
+  const auto attach = [&] {
+    for (const auto& c : asked) before.push_back(std::exchange(c->trainer_, &trainer));
+  };
+  const auto detach = [&] {
+    for (std::size_t i = 0; i < asked.size(); ++i) asked[i]->trainer_ = before[i];
+  };
+  const train::Scope attached(attach, detach);
+  Trainer* nobody = nullptr;
+  const train::Restore of_module(fit_module ? fit_module->trainer_ : nobody, &trainer);
+
   // Those who keep something may also change what the file's weights are.
   CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
   std::vector<std::pair<std::string, CallbackState>> states;
@@ -368,11 +387,11 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     h.on_save_checkpoint(content);
     if (!key.empty()) states.emplace_back(key, std::move(content.state));
   };
-  for (const auto& c : callbacks) {
+  for (const auto& c : asked) {
     const std::string key = c->state_key();
     ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
   }
-  if (active) ask(*active, train::kModuleKey, {});
+  if (fit_module) ask(*fit_module, train::kModuleKey, {});
   if (data_module && only == WeightsOnly::no) {
     CallbackState state = data_module->state();
     if (!state.values.empty() || !state.tensors.empty()) states.emplace_back(train::kDataKey, std::move(state));
@@ -390,7 +409,13 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = precision.scaler())
     append(tensors, train::precision_prefix(), scale->state_dict());
-  if (window_is_open()) {
+  if (window_is_open() && gradients_torn) {
+    warn("W-CKPT-WINDOW", WarningCategory::user,
+         "save_checkpoint: " + path +
+             " is written in the middle of a batch, whose gradients lie among those of its "
+             "window; the file holds none, and a run that goes on from it begins the window's sum anew with this batch",
+         Repeat::yes);
+  } else if (window_is_open()) {
     for (const ParamRef& p : model_parameters()) {
       if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
     }

@@ -22,6 +22,7 @@ struct Checkpoint {
   std::int64_t accumulate = 1;                  // batches an optimizer step, where a window is open
   std::int64_t validated_at = -1;               // total_batches then
   std::vector<std::int64_t> batches_validated;  // by loader
+  bool stop = false;                            // was asked for
   Trainer::Run::Due due = Trainer::Run::Due::nothing;
   std::vector<std::string> optimizers;
   std::size_t schedulers = 0;
@@ -63,7 +64,8 @@ inline constexpr const char* kDataKey = "levin.data";      // and of its data mo
 
 // Makes `link` a symbolic link to `file`, in the same folder, whatever it was before; in one step. False when it can not be.
 [[nodiscard]] bool link_to(const std::string& file, const std::string& link) noexcept;
-// Removes `path` if it is a link: what is written to it would go to the file behind.
-void remove_link(const std::string& path) noexcept;
+// Lets `write` make the file `path`. If that is a link, what is written to it would go to the file behind: then a new file takes the
+// link's place, once it is complete. Throws what `write` throws, and `path` is what it was then; FileError where it can not be renamed.
+void replace_link(const std::string& path, const Function<void(const std::string&)>& write);
 
 }  // namespace levin::train

@@ -91,6 +91,23 @@ struct Unrecorded {
   std::optional<NoGrad> lenient;
 };
 
+// What an evaluation logs. One inside of another (a hook evaluates) gives the outer one its values back; the outermost leaves its own
+// to be read.
+class OwnValues {
+ public:
+  OwnValues(train::MetricLog& log, bool inside) : log_(log), inside_(inside), outer_(std::exchange(log, {})) {}
+  ~OwnValues() {
+    if (inside_) log_ = std::move(outer_);
+  }
+  OwnValues(const OwnValues&) = delete;
+  OwnValues& operator=(const OwnValues&) = delete;
+
+ private:
+  train::MetricLog& log_;
+  bool inside_;
+  train::MetricLog outer_;
+};
+
 // "val_loss/dataloader_idx_1" -> 1; -1 for a name of no one loader.
 int loader_of(std::string_view name) {
   constexpr std::string_view kMark = "/dataloader_idx_";
@@ -196,6 +213,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const Words& words = words_of(loop);
   const Restore current(evaluated, &loaders);
   const Restore which_loop(evaluating, loop);
+  const Restore depth(evaluations, evaluations + 1);
   if (loop == Loop::validation && in_fit && !window_is_open()) {
     module.on_validation_model_zero_grad();
     if (capture) capture->gradients_were_cleared();
@@ -206,11 +224,12 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const Device there = device_of(module.tree());
   train::check_accelerator(options, words.call, there);
   const train::SignalGuard signals(options.handle_signals);
+  const bool inside = scope == train::LogScope::eval;
   const Restore restore(scope, train::LogScope::eval);
   const Restore size(scope_weight, train::BatchWeight());
   const Restore several(eval_loaders, static_cast<int>(loaders.size()));
   const Restore which(eval_loader, -1);
-  eval_log.reset();
+  const OwnValues own(eval_log, inside);
 
   call(words.start.name, words.start.function);
   call(words.epoch_start.name, words.epoch_start.function);
@@ -275,8 +294,10 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     }
     if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, global_step - 1), std::move(means));
   }
-  if (due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
+  const bool the_loops_own = validating && loop == Loop::validation;
+  if (the_loops_own && due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
   call(words.end.name, words.end.function);
+  if (!in_fit) check_interrupt();
   return result;
 }
 
@@ -310,10 +331,10 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   const Unrecorded off(options.inference_mode);
   const Device there = device_of(over);
   const train::SignalGuard signals(options.handle_signals);
+  const OwnValues own(eval_log, scope == train::LogScope::eval);
   const Restore restore(scope, train::LogScope::eval);
   const Restore of_a_batch(scope_weight, train::BatchWeight());
   const Restore several(eval_loaders, 1);
-  eval_log.reset();
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;
   for (const Batch& loaded : loader) {

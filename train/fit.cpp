@@ -76,11 +76,27 @@ void check_manual(const TrainerOptions& options) {
         "optimization");
 }
 
+// Of a schedule of accumulation, before any work.
+void check_schedule(const Trainer::Run& run) {
+  if (!run.find_callback<GradientAccumulationScheduler>()) return;
+  if (run.manual)
+    fail<ConfigError>(
+        "fit: callbacks holds a GradientAccumulationScheduler and the module optimizes manually; drop it and step "
+        "every so many batches, or use automatic optimization");
+  if (run.overrides.optimizer_step || run.overrides.optimizer_zero_grad)
+    warn("W-TRAIN-ACCUMULATION", WarningCategory::possible_user,
+         std::string("fit: callbacks holds a GradientAccumulationScheduler and the module overrides ") +
+             (run.overrides.optimizer_step ? "optimizer_step" : "optimizer_zero_grad") +
+             ", which is called once a window of the schedule, not once a batch");
+}
+
 void check_accumulation(const Trainer::Run& run) {
-  if (run.manual || run.options.accumulate_grad_batches == 1) return;
+  const auto* const schedule = run.find_callback<GradientAccumulationScheduler>();
+  const std::int64_t window = schedule ? schedule->largest_factor() : run.options.accumulate_grad_batches;
+  if (run.manual || window == 1) return;
   if (run.optimizer().name() == std::string_view("lbfgs"))
     fail<ConfigError>(
-        "fit: accumulate_grad_batches is ", run.options.accumulate_grad_batches,
+        "fit: ", schedule ? "GradientAccumulationScheduler goes up to " : "accumulate_grad_batches is ", window,
         " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
         "batches");
 }
@@ -118,6 +134,7 @@ void check_overrides(const TrainerOptions& options, const Overrides& has, bool m
 }  // namespace
 
 void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Function<void()>& instead) {
+  check_idle("fit");
   const Overrides has = module.overrides();
   if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
   if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
@@ -146,17 +163,12 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     return;
   }
   const auto attach = [&](TrainModule* m) {
-    if (!m) {
-      fit_checkpoints.clear();
-      for (const auto& c : callbacks) {
-        if (auto checkpoint = std::dynamic_pointer_cast<ModelCheckpoint>(c)) fit_checkpoints.push_back(checkpoint);
-      }
-    }
     active = m;
     module.trainer_ = m ? &trainer : nullptr;
+    if (!m) attach_callbacks(nullptr);  // the module's as well
     callbacks = own_callbacks;
     if (m) add_callbacks_of(module);
-    attach_callbacks(m ? &trainer : nullptr);
+    if (m) attach_callbacks(&trainer);
     in_fit = m != nullptr;
     scope = train::LogScope::none;
     due = Due::nothing;
@@ -189,6 +201,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
   overrides = has;
   manual = by_hand;
+  check_schedule(*this);
   if (options.enable_autolog_hparams) (void)all_hparams();  // that contradict each other end the run here
   check_transfers(module);
   batches = val_every = 0;
@@ -198,8 +211,16 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     combined_train = std::make_unique<data::DataLoader>(data::combine(std::span(train.all())));
   if (!train.empty()) use_train(combined_train ? *combined_train : *train.all().front());
   data_wait = {};
+  same_module = fitted && module.tree() == tree;
+  if (!same_module) {  // what the other one logged is not this one's
+    train_log.reset();
+    epoch_metrics.clear();
+  }
   tree = module.tree();
   fitted = true;
+  fit_module = &module;
+  fit_data = data_module;
+  fit_callbacks = callbacks;
   optimizers = std::move(config.optimizers);
   schedulers = std::move(config.schedulers);
   check_accumulation(*this);
@@ -209,7 +230,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   for (const auto& o : optimizers) precision.adopt(*o);
   capture_report = {};
   if (options.capture == Capture::step) capture.emplace(*this);
-  stop = told_minimum = false;
+  stop = stop_kept = told_minimum = false;
   stop_signal = 0;
   resumed_from.clear();
   validated_at = -1;
@@ -259,9 +280,11 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
   start_loggers();
   call("on_fit_start", &Hooks::on_fit_start);
   log_hparams();
+  clear_gradients();
   load_val();
   const bool trains =
       train_loader ? batches > 0 : !(options.limit_train_batches && options.limit_train_batches->is_zero());
+  if (trains && !limits_reached()) tell_of_modes();
   if (resumed_from.empty() && trains) sanity_check();
   if (trains && !limits_reached()) load_train();
   if (due == Due::epoch_end) finish_epoch();
@@ -274,6 +297,31 @@ void Trainer::Run::run_fit(const std::string& ckpt_path) {
     train_epochs();
   }
   call("on_fit_end", &Hooks::on_fit_end);
+  check_interrupt();
+}
+
+// What a run before has left; not what a file gave back, and not the open window of a fit that goes on with this module.
+void Trainer::Run::clear_gradients() {
+  const bool goes_on = !resumed_from.empty() || (same_module && !manual && !window_opens() && !gradients_torn);
+  for (const auto& o : optimizers) {
+    if (!goes_on) o->zero_grad();
+  }
+  gradients_torn = false;
+}
+
+void Trainer::Run::tell_of_modes() const {
+  std::int64_t evaluating = 0, all = 0;
+  if (tree)
+    tree->visit([&](const std::string&, const nn::Module& m) {
+      ++all;
+      evaluating += m.is_training() ? 0 : 1;
+    });
+  if (evaluating > 0)
+    warn("W-TRAIN-EVAL-MODE", WarningCategory::possible_user,
+         "fit: " + text(evaluating) + " of " + text(all) +
+             " modules are in eval mode and stay so: no dropout, batch norms with their running statistics; call "
+             "train() on what is to be trained",
+         Repeat::yes);
 }
 
 void Trainer::Run::train_epochs() {
@@ -285,6 +333,7 @@ void Trainer::Run::train_epochs() {
     check_interrupt();
     train_epoch();
   }
+  check_interrupt();  // of the last batch, or of what followed it
   call("on_train_end", &Hooks::on_train_end);
 }
 
@@ -410,6 +459,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   if (closes && !manual) ++global_step;
   if (closes) times.count_step();
   ++batches_done;
+  gradients_torn = false;
   in_batch = false;
   position.hand_out(batch.position);
   ++total_batches;
@@ -537,9 +587,12 @@ void Trainer::Run::check_interrupt() {
   std::string saved = "; nothing was saved because checkpointing is off";
   if (in_fit && checkpointing()) {
     const std::string path = checkpoint_dir() + "/last.safetensors";
-    train::remove_link(path);
-    save(path, WeightsOnly::no);
-    saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
+    try {
+      train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
+      saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
+    } catch (const std::exception& e) {  // a full disk: still an interrupt
+      saved = std::string("; it could not be saved. ") + e.what();
+    }
   }
   fail<InterruptedError>(call_name, ": stopped by ", signal == SIGINT ? "SIGINT" : "SIGTERM", " after ", global_step,
                          " optimizer steps", saved);

@@ -67,10 +67,12 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
       fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizers[i], ", this run has ",
                         run.optimizers[i]->name());
   }
-  if (file.accumulate != 1 && file.accumulate != run.options.accumulate_grad_batches)
-    fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate,
-                      " batches, accumulate_grad_batches is ", run.options.accumulate_grad_batches, "; set it to ",
-                      file.accumulate);
+  const auto* const schedule = run.find_callback<GradientAccumulationScheduler>();
+  const std::int64_t window = schedule ? schedule->factor(file.epochs_completed) : run.options.accumulate_grad_batches;
+  if (file.accumulate != 1 && file.accumulate != window)
+    fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
+                      schedule ? "in its epoch GradientAccumulationScheduler has " : "accumulate_grad_batches is ",
+                      window, "; set it to ", file.accumulate);
   const NamedTensors weight = below(file.rest, train::window_weight_name());
   if (file.accumulate != 1 && run.weighs_exactly() == weight.empty())
     fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",
@@ -280,8 +282,10 @@ std::string below_root(const TrainerOptions& options) {
 std::vector<std::string> folders_of(const Trainer::Run& run) {
   const std::string first = run.checkpoint_dir();
   std::vector<std::string> folders = {first};
-  for (const auto& c : run.fit_checkpoints) {
-    if (!c->best_model_path().empty()) folders.push_back(fs::path(c->best_model_path()).parent_path().string());
+  for (const auto& c : run.fit_callbacks) {
+    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
+    if (checkpoint && !checkpoint->best_model_path().empty())
+      folders.push_back(fs::path(checkpoint->best_model_path()).parent_path().string());
   }
   for (const auto& c : run.callbacks) {
     if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
@@ -370,14 +374,9 @@ std::string Trainer::Run::best_checkpoint() const {
   if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
   const ModelCheckpoint* first = nullptr;
   std::int64_t count = 0;
-  const auto look = [&](const Callback* c) {
-    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c);
+  for (const auto& c : in_fit || fit_callbacks.empty() ? callbacks : fit_callbacks) {
+    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
     if (checkpoint && count++ == 0) first = checkpoint;
-  };
-  if (in_fit || fit_checkpoints.empty()) {
-    for (const auto& c : callbacks) look(c.get());
-  } else {
-    for (const auto& c : fit_checkpoints) look(c.get());
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
   if (first->options().save_top_k == 0) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
@@ -438,6 +437,8 @@ void Trainer::Run::resume(const std::string& path) {
   for (const auto& [generator, state] : generators) generator->set_state(state);
   for (const auto& [name, metric] : train::metrics_of(tree)) metric->reset();  // one that the file lacks begins anew
   for (auto& [state, value] : metrics) copy_(state, value);
+  for (const auto& o : optimizers) o->zero_grad();
+  gradients_torn = false;
   for (const auto& [parameter, gradient] : gradients) parameter->set_grad(gradient.to(parameter->device()));
   window_weight = Tensor();
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) window_weight = t.to(device);
@@ -451,6 +452,13 @@ void Trainer::Run::resume(const std::string& path) {
   due = file.due;
   train_log.load(file.log, tree);
   eval_batches[0] = file.batches_validated;
+  stop = stop_kept = file.stop;
+  if (stop)
+    warn("I-CKPT-STOPPED", WarningCategory::info,
+         "resume: " + path +
+             " holds the request to stop that its run was given; min_epochs and min_steps are met, and "
+             "nothing is trained beyond",
+         Repeat::yes);
   epoch_metrics = file.epoch_metrics;
   // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
   const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {

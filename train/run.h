@@ -28,6 +28,7 @@ struct Trainer::Run {
 
   // ---- Options (options.cpp)
   void check_options() const;
+  void check_idle(const char* call) const;        // throws StateError while a stage runs
   void apply_shortcuts();                         // fast_dev_run, overfit_batches
   [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
   [[nodiscard]] std::int64_t min_epochs() const;
@@ -57,6 +58,8 @@ struct Trainer::Run {
   void forward_epoch();
   void finish_epoch();  // what follows on_train_epoch_end
   void sanity_check();
+  void clear_gradients();  // of a run before
+  void tell_of_modes() const;
   [[nodiscard]] bool done() const;
   [[nodiscard]] bool limits_reached() const;
   [[nodiscard]] bool validates() const;  // the module can, and the options let it
@@ -171,6 +174,13 @@ struct Trainer::Run {
   void add_callbacks_of(TrainModule& module);  // configure_callbacks
   void verify_callbacks() const;
   void attach_callbacks(Trainer* t);
+  template <class T>
+  [[nodiscard]] T* find_callback() const {  // the first of a class; null: none
+    for (const auto& c : callbacks) {
+      if (auto* found = dynamic_cast<T*>(c.get())) return found;
+    }
+    return nullptr;
+  }
 
   // ---- The data module of a stage, as long as this lives (datamodule.cpp). Throws ConfigError for one that does not name itself.
   class DataScope {
@@ -216,12 +226,15 @@ struct Trainer::Run {
 
   // Borrowed for the length of a stage; tree and optimizers are remembered after it, and the last module for calls without one.
   TrainModule* active = nullptr;
+  TrainModule* fit_module = nullptr;                     // of the running or last fit; null behind the short door's
+  DataModule* fit_data = nullptr;
+  std::vector<std::shared_ptr<Callback>> fit_callbacks;  // the module's among them; a checkpoint behind a fit asks all of these
+  bool same_module = false;                              // as in the fit before
   Overrides overrides;  // of the module that is fitted, and its data module's loaders
   DataModule* data_module = nullptr;
   DataOverrides data_overrides;
   TrainModule* last_module = nullptr;
   DataModule* last_data_module = nullptr;
-  std::vector<std::shared_ptr<ModelCheckpoint>> fit_checkpoints;  // of the last fit, the module's among them
   train::Ranks ranks;
   nn::Module* tree = nullptr;
   bool fitted = false, manual = false;
@@ -239,6 +252,7 @@ struct Trainer::Run {
   std::int64_t train_loaded_at = 0, val_loaded_at = 0;  // the epoch in which hooks were asked
   std::vector<data::DataLoader*>* evaluated = nullptr;
   Loop evaluating = Loop::validation;
+  int evaluations = 0;            // under way, one in a hook of another
   bool planning = false;          // a step on meta (Note [Plans]): without the loss scale, which has values
   bool trial = false;             // of the tuner: what happens is taken back, so nothing is told or saved
   Device device = Device::cpu();  // the parameters'
@@ -258,9 +272,9 @@ struct Trainer::Run {
   // and a run that goes on from it begins with this.
   enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
   Due due = Due::nothing;
-  bool stop = false, told_minimum = false;
-  bool sanity = false;      // the check runs
-  bool validating = false;  // the loop's own validation runs
+  bool stop = false, stop_kept = false, told_minimum = false;  // stop_kept: a checkpoint holds it
+  bool sanity = false;                                         // the check runs
+  bool validating = false;                                     // the loop's own validation runs
   int stop_signal = 0;
   std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
 
@@ -271,6 +285,8 @@ struct Trainer::Run {
   bool in_batch = false;                          // from its transfer to its end: batches_done is its index
   const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
   const optim::Optimizer* toggled = nullptr;
+  // From the backward of a batch until the batch counts: an exception in between leaves part of its gradients in those of the window.
+  bool gradients_torn = false;
 
   // Logging
   train::LogScope scope = train::LogScope::none;
@@ -310,11 +326,18 @@ class ModeGuard {
 
 namespace train {
 
-// Sets what is true for the length of a stage, and takes it back however the stage ends.
+// Sets what is true for the length of a stage, and takes it back however the stage ends, also where setting it throws.
 template <class Enter, class Leave>
 class Scope {
  public:
-  Scope(Enter enter, Leave leave) : leave_(std::move(leave)) { enter(); }
+  Scope(Enter enter, Leave leave) : leave_(std::move(leave)) {
+    try {
+      enter();
+    } catch (...) {
+      leave_();
+      throw;
+    }
+  }
   ~Scope() { leave_(); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;

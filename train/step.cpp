@@ -101,6 +101,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     }
     const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
     times.enter(Phase::backward);
+    gradients_torn = true;
     call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
     {
       const ProfilerScope profiled(options.profiler.get(), "backward");

@@ -60,6 +60,12 @@ Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(
   choose_loggers();
 }
 
+void Trainer::Run::check_idle(const char* call) const {
+  if (active)
+    fail<StateError>(call, ": the trainer is running ", call_name,
+                     ", and this was called in a hook or step of it; call "
+                     "it when that has ended, or use another Trainer");
+}
 Device Trainer::Run::device_of(nn::Module* of) const {
   if (of) {
     if (const std::vector<ParamRef> parameters = of->parameters(); !parameters.empty())
@@ -86,6 +92,7 @@ void Trainer::fit(TrainModule& module, const FitOptions& loaders) { run_->fit(mo
 
 void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
                   const StepOptions& options) {
+  run_->check_idle("fit");
   const std::vector<ParamRef> parameters = optimizer.model_parameters();
   nn::Module* const tree = root_of(parameters);
   run_->check_options();
@@ -97,6 +104,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   // Borrowed: the caller's optimizer outlives the call.
   OptimizerConfig config{.optimizers = {std::shared_ptr<optim::Optimizer>(std::shared_ptr<void>(), &optimizer)},
                          .schedulers = options.schedulers};
+  const train::Scope gone([] {}, [&] { run_->fit_module = nullptr; });  // this one, at the end of the call
   run_->fit(module, static_cast<const TrainModule&>(module).overrides(), std::move(config), train, {},
             options.ckpt_path);
 }
@@ -159,6 +167,7 @@ std::int64_t Trainer::total_batch_idx() const { return run_->total_batches; }
 std::int64_t Trainer::batches_per_epoch() const { return run_->batches; }
 bool Trainer::is_last_batch() const { return batch_idx() + 1 >= run_->batches; }
 bool Trainer::sanity_checking() const { return run_->sanity; }
+bool Trainer::nested_evaluation() const { return run_->evaluations > 1; }
 bool Trainer::validating() const { return run_->validating; }
 bool Trainer::validation_enabled() const { return run_->in_fit && (run_->val_by_hook || !run_->val_loaders.empty()); }
 bool Trainer::validates_once_an_epoch() const {
@@ -188,7 +197,10 @@ const StepTimes& Trainer::step_times() const { return run_->times; }
 const Trainer::CopyReport& Trainer::copy_report() const { return run_->watch.copies(); }
 std::int64_t Trainer::evaluation_batches() const { return run_->eval_count; }
 const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
-void Trainer::request_stop() { run_->stop = true; }
+void Trainer::request_stop(KeepStop keep) {
+  run_->stop = true;
+  if (keep == KeepStop::yes) run_->stop_kept = true;
+}
 bool Trainer::stop_requested() const { return run_->stop; }
 int Trainer::stop_signal() const { return run_->stop_signal; }
 std::int64_t Trainer::skipped_steps() const {

@@ -27,8 +27,20 @@ std::int64_t GradientAccumulationScheduler::factor(std::int64_t epoch) const {
   return now;
 }
 
-void GradientAccumulationScheduler::on_train_epoch_start() {
+std::int64_t GradientAccumulationScheduler::largest_factor() const {
+  std::int64_t most = 1;
+  for (const auto& [from, batches] : scheduling_) most = std::max(most, batches);
+  return most;
+}
+
+void GradientAccumulationScheduler::apply() {
   trainer().options().accumulate_grad_batches = factor(trainer().current_epoch());
+}
+// Already here: a run that goes on inside of a window may be saved, or cut, before its epoch starts.
+void GradientAccumulationScheduler::on_fit_start() { apply(); }
+void GradientAccumulationScheduler::on_train_epoch_start() { apply(); }
+void GradientAccumulationScheduler::teardown(Stage stage) {
+  if (stage == Stage::fit) trainer().options().accumulate_grad_batches = 1;
 }
 
 }  // namespace levin

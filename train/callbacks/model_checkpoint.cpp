@@ -76,7 +76,9 @@ void ModelCheckpoint::on_fit_start() {
   const Trainer& t = trainer();
   const bool resumed = !t.resumed_from().empty();
   came_from_ = resumed ? resolved(t.resumed_from()) : "";
-  saved_step_ = triggered_step_ = resumed ? t.global_step() : -1;
+  triggered_step_ = resumed ? t.global_step() : -1;
+  const std::optional<std::int64_t> loaded = std::exchange(loaded_step_, std::nullopt);
+  saved_step_ = resumed ? loaded.value_or(triggered_step_) : -1;
   validated_ = training_ = false;
   if (!resumed) waits_ = false;
   const std::string dir = directory();
@@ -242,7 +244,6 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const std::string before = std::exchange(last_path_, directory() + "/last" + kEnding);
   try {
     if (options_.save_last == SaveLast::link && !newest.empty() && train::link_to(newest, last_path_)) return;
-    train::remove_link(last_path_);  // writing through it would change the file of another step
     if (write(last_path_)) return;
   } catch (...) {
     last_path_ = before;
@@ -253,13 +254,23 @@ void ModelCheckpoint::save_last(const std::string& newest) {
 
 // False, with a warning, when it can not be: a full disk costs a file, not the run.
 bool ModelCheckpoint::write(const std::string& path) {
+  const std::int64_t before = std::exchange(saved_step_, trainer().global_step());  // the file's state holds it
   try {
-    trainer().save_checkpoint(path, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
-    saved_step_ = trainer().global_step();
+    const auto save = [&](const std::string& to) {
+      trainer().save_checkpoint(to, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
+    };
+    if (path == last_path_)
+      train::replace_link(path, save);  // writing through it would change the file of another step
+    else
+      save(path);
     return true;
   } catch (const FileError& e) {
+    saved_step_ = before;
     warn_not_written(e.what());
     return false;
+  } catch (...) {
+    saved_step_ = before;
+    throw;
   }
 }
 
@@ -306,6 +317,7 @@ CallbackState ModelCheckpoint::state() const {
   CallbackState state{.values = {{"dirpath", directory()},
                                  {"best_model_path", best_path_},
                                  {"last_model_path", last_path_},
+                                 {"saved_step", text(saved_step_)},
                                  {"waits", waits_ ? "1" : "0"}},
                       .tensors = {}};
   if (best_score_) state.values.emplace_back("best_model_score", train::exact(*best_score_));
@@ -351,8 +363,12 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
          "ModelCheckpoint: the run wrote to " + (dir ? *dir : std::string("another folder")) +
              " before and writes to " + directory() + " now");
   }
+  const std::string* saved = value("saved_step");  // files of before have none
+  const std::optional<std::int64_t> step =
+      saved ? std::optional(static_cast<std::int64_t>(number("saved_step", *saved))) : std::nullopt;
   best_path_ = best;
   if (!same) return;
+  loaded_step_ = step;
   const std::string* waits = value("waits");
   last_path_ = file("last_model_path");
   best_score_ = score;

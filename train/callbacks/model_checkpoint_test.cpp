@@ -498,3 +498,23 @@ TEST_CASE("a disk that is full costs checkpoints and not the run: the warning na
   if (WEXITSTATUS(status) == kNoMount) return skip("no file system can be mounted here");
   CHECK(WEXITSTATUS(status) == 0);
 }
+
+TEST_CASE("a run that goes on from one callback's file does not keep another from saving at that step") {
+  const TemporaryFolder dir;
+  const auto best_path = [&](const std::string& from, std::int64_t n) {
+    ModelCheckpointOptions by_steps, by_score = best_of(1);
+    by_steps.every_n_train_steps = 2;  // the last batch of each epoch, before its validation
+    by_steps.save_top_k = -1;
+    by_steps.dirpath = dir / "steps";
+    by_score.dirpath = dir / "best";
+    TrainerOptions options = in_folder(dir.path(), n);
+    options.callbacks = {std::make_shared<ModelCheckpoint>(by_steps)};
+    Run run(by_score, options, {1, 2});
+    run.fit(from, true);
+    return name_of(run.checkpoint->best_model_path());
+  };
+  const std::string whole = best_path("", 2);
+  CHECK(whole == file(0, 2));
+  fs::remove_all(dir / "best");
+  CHECK(best_path(dir / ("steps/" + file(0, 2)), 2) == whole);
+}

@@ -29,7 +29,7 @@ double Timer::time_remaining() const { return std::max(0.0, limit_ - time_elapse
 void Timer::check() {
   if (clock_->asked || time_elapsed() < limit_) return;
   clock_->asked = true;
-  trainer().request_stop();
+  trainer().request_stop(KeepStop::no);
   warn("I-TRAIN-TIME", WarningCategory::info,
        "Timer: " + text(time_elapsed()) + " seconds of training, the limit is " + text(limit_) + "; stopping");
 }

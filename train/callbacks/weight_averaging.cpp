@@ -47,10 +47,13 @@ void WeightAveraging::on_train_epoch_end() {
 }
 
 void WeightAveraging::on_validation_epoch_start() {
+  if (trainer().nested_evaluation()) return;  // the average is in place already
   if (!fitting_ || finished_ || average_->n_averaged() == 0) return;
   swapped_.reset(new AveragedModel::Swap(average_->swap_into(*trainer().module())));
 }
-void WeightAveraging::on_validation_epoch_end() { swapped_.reset(); }
+void WeightAveraging::on_validation_epoch_end() {
+  if (!trainer().nested_evaluation()) swapped_.reset();
+}
 void WeightAveraging::on_exception(const std::exception&) { swapped_.reset(); }
 
 void WeightAveraging::on_train_end() {

@@ -405,3 +405,35 @@ TEST_CASE("averages of a captured training have the bits of one whose steps run 
   CHECK(run(Capture::step, {}) == run(Capture::off, {}));
   CHECK(run(Capture::step, cpu) == run(Capture::off, cpu));
 }
+
+TEST_CASE("a validation inside of a validation finds the average in place, and the training's weights come back once") {
+  auto averaging = ema();
+  Model model;
+  data::DataLoader data = loader(16, 4), val = loader(8, 4), few = loader(4, 4);
+  std::vector<std::vector<float>> seen;
+  std::vector<float> live;
+  bool nested = false;
+  struct Live : Callback {
+    std::vector<float>* weights = nullptr;
+    Model* of = nullptr;
+    void on_train_batch_end(const StepInfo&) override { *weights = of->weights(); }
+    void on_validation_end() override {
+      if (!trainer().nested_evaluation()) CHECK(of->weights() == *weights);
+    }
+  };
+  const auto watch = std::make_shared<Live>();
+  watch->weights = &live;
+  watch->of = &model;
+  Trainer trainer(options_with({averaging, watch}, 2));
+  model.in_validation = [&] {
+    seen.push_back(model.weights());
+    if (std::exchange(nested, true)) return;
+    (void)trainer.validate(model, few);
+    nested = false;
+    seen.push_back(model.weights());
+  };
+  trainer.fit(model, {.train = &data, .val = val});
+  REQUIRE(seen.size() == 12);  // 2 epochs of 2 batches: before, inside of and behind the inner one
+  for (std::size_t i = 0; i < 12; ++i) CHECK(seen[i] == seen[i / 6 * 6]);
+  CHECK(seen[0] != live);
+}

@@ -43,14 +43,20 @@ class LEVIN_API Timer : public Callback {
 };
 
 // accumulate_grad_batches by epoch: {{0, 8}, {4, 4}, {8, 1}} is 8 in epochs 0 to 3, 4 in 4 to 7, then 1. Epochs before the first key
-// have 1. Throws ConfigError for an empty list, an epoch below 0 or given twice, a factor below 1.
+// have 1. Throws ConfigError for an empty list, an epoch below 0 or given twice, a factor below 1; fit does so with manual optimization, and
+// for a factor above 1 with LBFGS. It keeps no state: a run that goes on asks it for its epoch. TrainerOptions has its 1 back when the
+// fit ends.
 class LEVIN_API GradientAccumulationScheduler : public Callback {
  public:
   explicit GradientAccumulationScheduler(std::vector<std::pair<std::int64_t, std::int64_t>> scheduling);
+  void on_fit_start() override;
   void on_train_epoch_start() override;
+  void teardown(Stage stage) override;
   [[nodiscard]] std::int64_t factor(std::int64_t epoch) const;
+  [[nodiscard]] std::int64_t largest_factor() const;
 
  private:
+  void apply();
   std::vector<std::pair<std::int64_t, std::int64_t>> scheduling_;  // by epoch
 };
 

@@ -96,7 +96,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   std::string best_path_, last_path_;
   std::optional<double> best_score_;
   std::vector<std::pair<std::string, double>> kept_;
-  bool waits_ = false;  // a save, for the end of a validation
+  bool waits_ = false;                       // a save, for the end of a validation
+  std::optional<std::int64_t> loaded_step_;  // global_step of the last save, in the state that a run goes on from
 
   // Of the run under way
   std::string came_from_;  // resolved

@@ -115,7 +115,7 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
 
   // ---- Set-up
   [[nodiscard]] virtual OptimizerConfig configure_optimizers();
-  // More callbacks; one replaces those of the trainer that have its type.
+  // More callbacks; one replaces those of the trainer that are of its class or of one that it derives from.
   [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
 
   // ---- Data, where the call is given no loader and no data module that has one: asked for when it is needed, train_loader behind the

@@ -75,6 +75,7 @@ struct StepOptions {
 
 enum class WeightsOnly : bool { no, yes };
 enum class SyncGrad : bool { no, yes };
+enum class KeepStop : bool { no, yes };
 
 // Parameters of all other optimizers do not require gradients while it lives; afterwards all flags are what they were. Nothing with one optimizer.
 class LEVIN_API ToggledModel {
@@ -175,6 +176,7 @@ class LEVIN_API Trainer {
   [[nodiscard]] bool validating() const;  // by fit itself: neither the sanity check nor one that a hook calls
   [[nodiscard]] std::int64_t evaluation_batches() const;  // that the loader at hand will give to the evaluation
   [[nodiscard]] bool validation_enabled() const;          // in fit: there are loaders, a step and a limit above 0
+  [[nodiscard]] bool nested_evaluation() const;           // in an evaluation that a hook of another one called
   // True when the checks of a finished epoch (early stopping, checkpoints) belong to its end, not to the end of a validation:
   // val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1.
   [[nodiscard]] bool validates_once_an_epoch() const;
@@ -210,7 +212,9 @@ class LEVIN_API Trainer {
   [[nodiscard]] const CopyReport& copy_report() const;
 
   // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
-  void request_stop();
+  // A checkpoint keeps the request: a run that goes on from it ends where this one does. `keep` = no is for callbacks that ask again by
+  // themselves, as Timer, whose limit may be another one by then.
+  void request_stop(KeepStop keep = KeepStop::yes);
   [[nodiscard]] bool stop_requested() const;
   [[nodiscard]] int stop_signal() const;  // 0: none
 
