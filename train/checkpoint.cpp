@@ -141,6 +141,8 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("accumulate").get_to(to.accumulate);
   loops.at("validated_at").get_to(to.validated_at);
   to.batches_validated = loops.value("batches_validated", to.batches_validated);
+  to.batches_per_epoch = loops.value("batches_per_epoch", to.batches_per_epoch);
+  to.batch_size = loops.value("batch_size", to.batch_size);
   to.stop = loops.value("stop", to.stop);
   const auto due = loops.at("due").get<std::int64_t>();
   if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
@@ -217,6 +219,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"batches_in_epoch", run.batches_done},
             {"batches_ahead", run.position.ahead},
             {"batches_per_epoch", run.batches},
+            {"batch_size", run.train_loader ? run.train_loader->batch_size().value_or(0) : 0},
             {"total_batches", run.total_batches},
             {"train_loaded_at", run.train_loaded_at},
             {"val_loaded_at", run.val_loaded_at},
@@ -374,14 +377,6 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
   std::vector<std::pair<std::string, CallbackState>> states;
   const InHook in(*this, "on_save_checkpoint");
-  // Outside of a stage, too, callbacks may ask their trainer.
-  const train::Scope attached(
-      [&] {
-        if (!active) attach_callbacks(&trainer);
-      },
-      [&] {
-        if (!active) attach_callbacks(nullptr);
-      });
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
     content.state = std::move(state);
     h.on_save_checkpoint(content);
@@ -419,9 +414,11 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     for (const ParamRef& p : model_parameters()) {
       if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
     }
-    if (weighs_exactly())  // no weight yet: the window's batches gave nothing
-      tensors.emplace_back(train::window_weight_name(),
-                           window_weight.defined() ? window_weight : tensor({0.0}, Device::cpu()));
+  }
+  if (window_is_open() &&
+      weighs_exactly()) {  // no weight: the window's batches gave nothing, or what they gave is lost
+    const bool any = window_weight.defined() && !gradients_torn;
+    tensors.emplace_back(train::window_weight_name(), any ? window_weight : tensor({0.0}, Device::cpu()));
   }
   append(tensors, train::metric_prefix(), train::metric_states(tree));
   Json callback_state = Json::object();

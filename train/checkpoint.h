@@ -23,6 +23,7 @@ struct Checkpoint {
   std::int64_t validated_at = -1;               // total_batches then
   std::vector<std::int64_t> batches_validated;  // by loader
   bool stop = false;                            // was asked for
+  std::int64_t batches_per_epoch = 0, batch_size = 0;  // 0: not known
   Trainer::Run::Due due = Trainer::Run::Due::nothing;
   std::vector<std::string> optimizers;
   std::size_t schedulers = 0;

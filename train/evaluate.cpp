@@ -127,7 +127,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Restore<Trainer*> of_module(module.trainer_, &trainer);
   if (!nested) callbacks = own_callbacks;
   const Scope attached([&] { attach_callbacks(&trainer); }, [&] { attach_callbacks(nested ? &trainer : nullptr); });
-  if (module.tree() != tree || !in_fit) precision.convert(module.tree(), device_of(module.tree()));
+  if (nested && (module.tree() != tree || !in_fit)) precision.convert(module.tree(), device_of(module.tree()));
   const Words& words = words_of(loop);
   const Restore named(call_name, nested ? call_name : words.call);
   // One that a hook began would tell the profiler of hooks that run already.
@@ -143,6 +143,8 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   if (options.memory_limit) limit.emplace(device_of(module.tree()), options.memory_limit);
   try {
     call_setup(words.stage);
+    module.configure_model();
+    precision.convert(module.tree(), device_of(module.tree()));
     if (!file.empty()) load_weights(file, module);
     if (instead) {
       instead();

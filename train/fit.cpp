@@ -34,9 +34,7 @@ bool Trainer::Run::done() const { return batches == 0 || limits_reached(); }
 
 // ---- Before any work
 
-namespace {
-
-void check_optimizers(const OptimizerConfig& config, bool manual) {
+void train::check_optimizers(const OptimizerConfig& config, bool manual) {
   for (const auto& o : config.optimizers) {
     if (!o) fail<ConfigError>("fit: an optimizer that configure_optimizers returned is null; leave it out");
   }
@@ -58,6 +56,8 @@ void check_optimizers(const OptimizerConfig& config, bool manual) {
            "fit: a one-cycle schedule moves once an epoch; interval = step is what its total_steps usually counts");
   }
 }
+
+namespace {
 
 void check_manual(const TrainerOptions& options) {
   if (options.accumulate_weighting == AccumulateWeighting::exact)
@@ -135,33 +135,21 @@ void check_overrides(const TrainerOptions& options, const Overrides& has, bool m
 
 void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Function<void()>& instead) {
   check_idle("fit");
-  const Overrides has = module.overrides();
+  DataModule* const data = train::data_module_of("fit", {&loaders.train, &loaders.val}, loaders.data_module);
+  const DataScope with(*this, data);
+  const Overrides has = overrides_of(module);
   if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
   if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
   check_options();
-  DataModule* const data = train::data_module_of("fit", {&loaders.train, &loaders.val}, loaders.data_module);
-  const DataScope with(*this, data);
-  precision.convert(module.tree(), device_of(module.tree()));
-  last_module = &module;
-  last_data_module = data;
-  fit(module, overrides_of(module), module.configure_optimizers(), loaders.train, loaders.val, loaders.ckpt_path,
-      instead);
-}
-
-void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train,
-                       LoaderRefs val, const std::string& ckpt_path, const Function<void()>& instead) {
+  const LoaderRefs &train = loaders.train, &val = loaders.val;
   if (train.empty() && !has.train_loader)
     fail<ConfigError>(
         "fit: 0 training loaders were given, expected one; give .train = &loader, or override the module's "
         "train_loader");
   const bool by_hand = !module.automatic_optimization();
   check_overrides(options, has, by_hand, !val.empty() || has.val_loader);
-  check_optimizers(config, by_hand);
-  if (config.optimizers.empty()) {
-    warn("W-TRAIN-NO-OPTIMIZER", WarningCategory::user,
-         "fit: configure_optimizers returned no optimizer; nothing is trained");
-    return;
-  }
+  last_module = &module;
+  last_data_module = data;
   const auto attach = [&](TrainModule* m) {
     active = m;
     module.trainer_ = m ? &trainer : nullptr;
@@ -174,9 +162,10 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
     due = Due::nothing;
     in_training_step = false;
     toggled = nullptr;
-    window_weight = Tensor();
     capture.reset();
     handles.clear();
+    if (m) optimizers.clear();
+    if (m) schedulers.clear();
     train_loader = nullptr;
     val_loaders.clear();
     own_train.reset();
@@ -221,18 +210,13 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   fit_module = &module;
   fit_data = data_module;
   fit_callbacks = callbacks;
-  optimizers = std::move(config.optimizers);
-  schedulers = std::move(config.schedulers);
-  check_accumulation(*this);
-  for (const auto& o : optimizers) handles.push_back(OptimizerHandle(&trainer, o.get()));
-  device = optimizer().parameters().front().value->device();
-  train::check_accelerator(options, "fit", device);
-  for (const auto& o : optimizers) precision.adopt(*o);
+  device = device_of(tree);
+  if (tree && !tree->parameters().empty()) train::check_accelerator(options, "fit", device);
   capture_report = {};
-  if (options.capture == Capture::step) capture.emplace(*this);
   stop = stop_kept = told_minimum = false;
   stop_signal = 0;
   resumed_from.clear();
+  resumed_at = -1;
   validated_at = -1;
   syncs.clear();
   watch.start();
@@ -253,6 +237,13 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
 
   try {
     call_setup(Stage::fit);
+    module.configure_model();
+    std::optional<train::Checkpoint> file;
+    if (const std::string path = instead ? "" : find_checkpoint(loaders.ckpt_path); !path.empty())
+      file = train::read_checkpoint(path);
+    if (file) give_back_batch_size(*file);
+    if (!configure_optimizers()) return call_teardown(Stage::fit, /*quietly=*/false);
+    if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter
     times.reset();
     times.start();
     if (instead) {
@@ -260,7 +251,7 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
       load_train();
       instead();
     } else {
-      run_fit(ckpt_path);
+      run_fit(file);
     }
     if (!instead) report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
@@ -274,8 +265,30 @@ void Trainer::Run::fit(TrainModule& module, const Overrides& has, OptimizerConfi
   }
 }
 
-void Trainer::Run::run_fit(const std::string& ckpt_path) {
-  if (const std::string file = find_checkpoint(ckpt_path); !file.empty()) resume(file);
+// Of the module as setup and configure_model left it, in the dtype of the precision. False: there is none, and nothing is trained.
+bool Trainer::Run::configure_optimizers() {
+  precision.convert(tree, device_of(tree));
+  OptimizerConfig config = active->configure_optimizers();
+  train::check_optimizers(config, manual);
+  if (config.optimizers.empty()) {
+    warn("W-TRAIN-NO-OPTIMIZER", WarningCategory::user,
+         "fit: configure_optimizers returned no optimizer; nothing is trained");
+    return false;
+  }
+  optimizers = std::move(config.optimizers);
+  schedulers = std::move(config.schedulers);
+  check_accumulation(*this);
+  for (const auto& o : optimizers) handles.push_back(OptimizerHandle(&trainer, o.get()));
+  device = optimizer().parameters().front().value->device();
+  train::check_accelerator(options, "fit", device);
+  for (const auto& o : optimizers) precision.adopt(*o);
+  if (options.capture == Capture::step) capture.emplace(*this);
+  return true;
+}
+
+void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
+  if (file) resume(*file);
+  file.reset();  // the memory of a second copy of all
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
   start_loggers();
   call("on_fit_start", &Hooks::on_fit_start);
@@ -306,6 +319,7 @@ void Trainer::Run::clear_gradients() {
   for (const auto& o : optimizers) {
     if (!goes_on) o->zero_grad();
   }
+  if (!goes_on) window_weight = Tensor();
   gradients_torn = false;
 }
 

@@ -59,6 +59,16 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   if (file.batches_in_epoch > run.batches)
     fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch, which now has ",
                       run.batches, "; use the same data and batch size");
+  // In the middle of an epoch: another cut of the data into batches would repeat samples and leave some out.
+  const bool inside = file.batches_in_epoch > 0 && file.due != Trainer::Run::Due::epoch_end;
+  const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {
+    if (inside && then > 0 && now > 0 && then != now)
+      fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch with ", what, " ",
+                        then, ", which is ", now,
+                        " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
+  };
+  differ("batch size", file.batch_size, run.train_loader->batch_size().value_or(0));
+  differ("a number of batches of", file.batches_per_epoch, run.batches);
   if (file.optimizers.size() != run.optimizers.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
                       run.optimizers.size());
@@ -406,15 +416,16 @@ std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
   return ckpt_path == "last" ? last_checkpoint() : ckpt_path == "best" ? best_checkpoint() : ckpt_path;
 }
 
-void Trainer::Run::resume(const std::string& path) {
+void Trainer::Run::resume(const Checkpoint& file) {
   const NoGrad off;
-  const Checkpoint file = train::read_checkpoint(path);
+  const std::string& path = file.path;
   Undo data;
   if (data_module && file.callbacks.contains(train::kDataKey)) {
     CallbackState before = data_module->state();
     for (auto& [name, t] : before.tensors) t = t.clone();
     data.add("data module", [this, before = std::move(before)] { data_module->load_state(before); });
     data_module->load_state(state_in(file, train::kDataKey));
+    if (own_train) train_loader = nullptr;  // one that configure_optimizers asked about; the state decides
   }
   {
     const train::Restore at(epoch, file.epochs_completed);  // what a hook reads
@@ -467,6 +478,7 @@ void Trainer::Run::resume(const std::string& path) {
   age(train_loaded_at, file.train_loaded_at);
   age(val_loaded_at, file.val_loaded_at);
   resumed_from = path;
+  resumed_at = total_batches;
 }
 
 void Trainer::Run::load_weights(const std::string& path, TrainModule& module) {

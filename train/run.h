@@ -23,6 +23,10 @@
 
 namespace levin {
 
+namespace train {
+struct Checkpoint;
+}
+
 struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
 
@@ -37,8 +41,7 @@ struct Trainer::Run {
   // ---- The loop (fit.cpp)
   // `instead` is called in place of the training, with everything set up for it: a search of the tuner.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
-  void fit(TrainModule& module, const Overrides& has, OptimizerConfig config, const LoaderRefs& train, LoaderRefs val,
-           const std::string& ckpt_path, const Function<void()>& instead = {});
+  [[nodiscard]] bool configure_optimizers();
   // Loaders: arguments are used at once, hooks are asked when they are needed.
   void inspect(const data::DataLoader& loader, const std::string& name, train::Shuffling shuffling);  // once a stage
   void use_train(data::DataLoader& train);
@@ -49,7 +52,7 @@ struct Trainer::Run {
   void load_val();
   void reload_train();  // before an epoch and before a validation, where
   void reload_val();    // reload_dataloaders_every_n_epochs says so
-  void run_fit(const std::string& ckpt_path);
+  void run_fit(std::optional<train::Checkpoint>& file);
   void train_epochs();
   void train_epoch();
   void train_batch(const Batch& batch);
@@ -200,7 +203,9 @@ struct Trainer::Run {
 
   // ---- Files (checkpoint.cpp writes and reads, resume.cpp finds and takes over)
   void save(const std::string& path, WeightsOnly weights);
-  void resume(const std::string& path);
+  // To the field of a BatchSizeFinder the size that it had found in the run that goes on, before loaders are made.
+  void give_back_batch_size(const train::Checkpoint& file) const;
+  void resume(const train::Checkpoint& file);
   void load_weights(const std::string& path, TrainModule& module);  // for an evaluation; changes nothing when it throws
   [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
   [[nodiscard]] std::string best_checkpoint() const;
@@ -226,11 +231,12 @@ struct Trainer::Run {
 
   // Borrowed for the length of a stage; tree and optimizers are remembered after it, and the last module for calls without one.
   TrainModule* active = nullptr;
-  TrainModule* fit_module = nullptr;                     // of the running or last fit; null behind the short door's
+  TrainModule* fit_module = nullptr;  // of the running or last fit; null behind the short door's
   DataModule* fit_data = nullptr;
-  std::vector<std::shared_ptr<Callback>> fit_callbacks;  // the module's among them; a checkpoint behind a fit asks all of these
-  bool same_module = false;                              // as in the fit before
-  Overrides overrides;  // of the module that is fitted, and its data module's loaders
+  std::vector<std::shared_ptr<Callback>>
+      fit_callbacks;         // the module's among them; a checkpoint behind a fit asks all of these
+  bool same_module = false;  // as in the fit before
+  Overrides overrides;       // of the module that is fitted, and its data module's loaders
   DataModule* data_module = nullptr;
   DataOverrides data_overrides;
   TrainModule* last_module = nullptr;
@@ -259,6 +265,7 @@ struct Trainer::Run {
   bool in_fit = false;
   const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"
   std::string resumed_from;
+  std::int64_t resumed_at = -1;  // total_batches then
 
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
   std::int64_t epoch = 0, global_step = 0, total_batches = 0;
@@ -379,6 +386,8 @@ class MemoryLimit {
 // "accuracy  0.98  0.97": a line a name, a column a loader; empty without metrics.
 [[nodiscard]] std::string results_table(std::string_view call, const std::vector<Metrics>& results);
 
+// What configure_optimizers gave, or the short door was given. Throws ConfigError.
+void check_optimizers(const OptimizerConfig& config, bool manual);
 [[nodiscard]] double steady_seconds();
 // The fields on `device`; copies do not wait where they need not.
 [[nodiscard]] Batch move_batch(Batch batch, Device device);

@@ -13,7 +13,9 @@ namespace {
 // The short door's module: the user's closure as a training step. Its tree is the one the parameters belong to.
 class StepModule final : public TrainModuleOf<StepModule> {
  public:
-  StepModule(Function<Tensor(const Batch&)> step, nn::Module* tree) : step_(std::move(step)), tree_(tree) {}
+  StepModule(Function<Tensor(const Batch&)> step, nn::Module* tree, OptimizerConfig config)
+      : step_(std::move(step)), tree_(tree), config_(std::move(config)) {}
+  OptimizerConfig configure_optimizers() override { return config_; }
   StepOutput training_step(const Batch& batch, std::int64_t) override {
     Tensor loss = step_(batch);
     if (loss.defined() && loss.numel() == 1)
@@ -25,6 +27,7 @@ class StepModule final : public TrainModuleOf<StepModule> {
   nn::Module* tree() override { return tree_; }
   Function<Tensor(const Batch&)> step_;
   nn::Module* tree_;
+  OptimizerConfig config_;
 };
 
 // The root of the tree that holds the parameters; null for bare tensors.
@@ -96,17 +99,15 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   const std::vector<ParamRef> parameters = optimizer.model_parameters();
   nn::Module* const tree = root_of(parameters);
   run_->check_options();
-  StepModule module(std::move(step), tree);
-  const Run::DataScope without(*run_, nullptr);
-  run_->last_module = nullptr;
-  run_->last_data_module = nullptr;
-  run_->precision.convert(tree, parameters.front().value->device());
   // Borrowed: the caller's optimizer outlives the call.
   OptimizerConfig config{.optimizers = {std::shared_ptr<optim::Optimizer>(std::shared_ptr<void>(), &optimizer)},
                          .schedulers = options.schedulers};
-  const train::Scope gone([] {}, [&] { run_->fit_module = nullptr; });  // this one, at the end of the call
-  run_->fit(module, static_cast<const TrainModule&>(module).overrides(), std::move(config), train, {},
-            options.ckpt_path);
+  train::check_optimizers(config, /*manual=*/false);
+  StepModule module(std::move(step), tree, std::move(config));
+  run_->device = parameters.front().value->device();  // which a tree does not tell of bare tensors
+  const auto forget = [&] { run_->fit_module = run_->last_module = nullptr; };
+  const train::Scope gone([] {}, forget);
+  run_->fit(module, {.train = train, .ckpt_path = options.ckpt_path});
 }
 
 namespace {

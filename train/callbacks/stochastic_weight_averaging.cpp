@@ -55,7 +55,18 @@ StochasticWeightAveraging::~StochasticWeightAveraging() = default;
 
 void StochasticWeightAveraging::setup(Stage stage) {
   if (stage != Stage::fit) return;
-  nn::Module& module = train::module_to_average(kName, trainer());
+  (void)train::module_to_average(kName, trainer());
+  start_ = first_epoch(options_.swa_epoch_start, trainer().max_epochs());
+  average_.reset();
+  latest_update_epoch_ = -1;
+  took_over_ = finished_ = false;
+  fitting_ = true;
+}
+void StochasticWeightAveraging::on_fit_start() { check_run(); }
+
+// Once module and optimizers are there; also before a file's state is looked at.
+void StochasticWeightAveraging::check_run() const {
+  nn::Module& module = *trainer().module();
   const std::size_t optimizers = trainer().optimizers().size(), schedulers = trainer().schedulers().size();
   if (optimizers != 1) fail<ConfigError>(kName, ": the run has ", optimizers, " optimizers, expected 1");
   if (schedulers > 1)
@@ -70,11 +81,6 @@ void StochasticWeightAveraging::setup(Stage stage) {
         kName,
         ": the module has batch norms, whose statistics need training steps without backward, and optimizes "
         "manually; use automatic optimization");
-  start_ = first_epoch(options_.swa_epoch_start, trainer().max_epochs());
-  average_.reset();
-  latest_update_epoch_ = -1;
-  took_over_ = finished_ = false;
-  fitting_ = true;
 }
 void StochasticWeightAveraging::teardown(Stage stage) {
   if (stage == Stage::fit) fitting_ = false;
@@ -165,6 +171,7 @@ void StochasticWeightAveraging::on_save_checkpoint(CheckpointContent& content) {
 
 // Before the run looks at the states of its schedules: once the schedule was replaced, the file holds that of ours.
 void StochasticWeightAveraging::on_load_checkpoint(CheckpointContent& content) {
+  if (fitting_) check_run();
   if (fitting_ && train::find(content.state.tensors, kTookOver) &&
       train::count_in(kName, content.state.tensors, kTookOver) != 0)
     take_over();

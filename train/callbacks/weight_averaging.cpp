@@ -26,11 +26,17 @@ bool WeightAveraging::should_update(std::optional<std::int64_t> step_idx, std::o
 
 void WeightAveraging::setup(Stage stage) {
   if (stage != Stage::fit) return;
-  average_ = std::make_unique<AveragedModel>(train::module_to_average("WeightAveraging", trainer()), options_);
+  (void)train::module_to_average("WeightAveraging", trainer());
+  average_.reset();
   latest_update_step_ = asked_step_ = trainer().global_step();
   fitting_ = true;
   finished_ = false;
 }
+// Of the module as it is trained: its setup comes behind this one's, and then the precision converts it.
+void WeightAveraging::begin() {
+  if (!average_) average_ = std::make_unique<AveragedModel>(*trainer().module(), options_);
+}
+void WeightAveraging::on_fit_start() { begin(); }
 void WeightAveraging::teardown(Stage stage) {
   if (stage == Stage::fit) fitting_ = false;
 }
@@ -48,7 +54,7 @@ void WeightAveraging::on_train_epoch_end() {
 
 void WeightAveraging::on_validation_epoch_start() {
   if (trainer().nested_evaluation()) return;  // the average is in place already
-  if (!fitting_ || finished_ || average_->n_averaged() == 0) return;
+  if (!fitting_ || finished_ || !average_ || average_->n_averaged() == 0) return;
   swapped_.reset(new AveragedModel::Swap(average_->swap_into(*trainer().module())));
 }
 void WeightAveraging::on_validation_epoch_end() {
@@ -86,6 +92,7 @@ void WeightAveraging::on_save_checkpoint(CheckpointContent& content) {
     content.state = {};
     return;
   }
+  begin();
   NamedTensors& kept = content.state.tensors;
   const NamedTensors own = swapped_ ? swapped_->own_state() : NamedTensors();
   const bool any = average_->n_averaged() > 0;
@@ -112,6 +119,7 @@ void WeightAveraging::on_load_checkpoint(CheckpointContent& content) {
          "was kept");
     return;
   }
+  begin();
   NamedTensors& kept = content.state.tensors;
   if (!train::find(kept, kLatest)) {
     warn("W-TRAIN-NO-AVERAGE", WarningCategory::user,

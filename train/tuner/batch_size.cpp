@@ -5,6 +5,8 @@
 
 #include "levin/autograd.h"
 #include "levin/memory.h"
+#include "train/checkpoint.h"
+#include "train/monitor.h"
 #include "train/tuner/plan.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
@@ -287,6 +289,34 @@ std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const B
   return found;
 }
 
+std::string BatchSizeFinder::state_key() const { return "BatchSizeFinder(" + options_.batch_arg_name + ")"; }
+CallbackState BatchSizeFinder::state() const {
+  CallbackState out;
+  if (size_) out.values.emplace_back("size", text(*size_));
+  return out;
+}
+
+// The state of the finder, and in a file without one the hyper-parameter that it had set.
+void Trainer::Run::give_back_batch_size(const train::Checkpoint& file) const {
+  for (const auto& c : callbacks) {
+    auto* const finder = dynamic_cast<BatchSizeFinder*>(c.get());
+    if (!finder) continue;
+    const std::string& field = finder->options_.batch_arg_name;
+    std::optional<double> size;
+    for (const auto& [name, value] : file.hparams) {
+      if (name == field && value.is_number()) size = value.number();
+    }
+    const auto state = file.callbacks.find(finder->state_key());
+    for (const auto& [name, value] : state == file.callbacks.end() ? Metadata{} : state->second) {
+      if (name == "size") size = train::read_number("BatchSizeFinder", name, value);
+    }
+    const train::Fields fields = train::fields_of(*this);
+    if (!size || !fields.has(field)) continue;
+    fields.set(field, *size);
+    finder->size_ = static_cast<std::int64_t>(*size);
+  }
+}
+
 BatchSizeFinder::BatchSizeFinder(BatchSizeOptions options) : options_(std::move(options)) {
   if (check(options_).loop)
     fail<ConfigError>("BatchSizeFinder: method is \"", options_.method,
@@ -294,7 +324,9 @@ BatchSizeFinder::BatchSizeFinder(BatchSizeOptions options) : options_(std::move(
   if (options_.data_module || options_.loaders.data_module())
     fail<ConfigError>("BatchSizeFinder: a data module was given, it takes that of the stage; leave it out");
 }
-void BatchSizeFinder::on_fit_start() { scale_batch_size(); }
+void BatchSizeFinder::on_fit_start() {
+  if (trainer().resumed_from().empty() || !size_) scale_batch_size();
+}
 void BatchSizeFinder::on_validation_start() {
   if (!trainer().run_->in_fit) scale_batch_size();
 }
@@ -303,6 +335,8 @@ void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
 
 void BatchSizeFinder::scale_batch_size() {
   Trainer::Run& run = *trainer().run_;
+  // At the start of an epoch that goes on, or before it: the loader has the size of the run before, which stays.
+  if (run.in_fit && run.batches_done > 0 && run.total_batches == run.resumed_at && !run.evaluated) return;
   if (run.scope == train::LogScope::train_batch || (run.in_fit && run.evaluated) ||
       (run.in_fit && run.batches_done > 0))
     fail<StateError>(kCall,

@@ -182,6 +182,7 @@ class LEVIN_API WeightAveraging : public Callback {
 
   void setup(Stage stage) override;
   void teardown(Stage stage) override;
+  void on_fit_start() override;
   void on_train_batch_end(const StepInfo& info) override;
   void on_train_epoch_end() override;
   void on_validation_epoch_start() override;
@@ -197,8 +198,9 @@ class LEVIN_API WeightAveraging : public Callback {
   void load_state(const CallbackState& state) override;
 
  private:
+  void begin();
   std::shared_ptr<const AveragedModelOptions> options_;
-  std::unique_ptr<AveragedModel> average_;
+  std::unique_ptr<AveragedModel> average_;        // from on_fit_start on
   std::unique_ptr<AveragedModel::Swap> swapped_;  // in a validation
   bool fitting_ = false, finished_ = false;
   std::int64_t latest_update_step_ = 0, asked_step_ = 0;  // global_step then
@@ -248,6 +250,7 @@ class LEVIN_API StochasticWeightAveraging : public Callback {
 
   void setup(Stage stage) override;
   void teardown(Stage stage) override;
+  void on_fit_start() override;
   void on_train_epoch_start() override;
   void on_train_end() override;
   void on_fit_end() override;
@@ -258,6 +261,7 @@ class LEVIN_API StochasticWeightAveraging : public Callback {
   void load_state(const CallbackState& state) override;
 
  private:
+  void check_run() const;
   void take_over();  // the schedule
   void finish();
   std::shared_ptr<const AveragedModelOptions> averaging_;

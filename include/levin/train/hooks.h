@@ -51,7 +51,7 @@ struct CheckpointContent {
 
 // Callbacks come first, in their order, then the module; only on_train_epoch_end of callbacks that act on a finished epoch
 // (early stopping, checkpoints) follows the module's.
-//   fit:   setup, on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
+//   fit:   setup, configure_model, configure_optimizers, [on_load_checkpoint, load_state], on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
 //          epochs, on_train_end, on_fit_end, teardown
 //   epoch: on_train_epoch_start, batches, on_train_epoch_end
 //   batch: on_train_batch_start, training_step, [on_before_zero_grad, gradients cleared], on_before_backward, backward,

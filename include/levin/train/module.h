@@ -114,6 +114,10 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   [[nodiscard]] virtual Tensor predict_step(const Batch& batch, std::int64_t batch_idx, std::int64_t dataloader_idx);
 
   // ---- Set-up
+  // Makes layers where they are not made in the constructor. Called in every stage, behind setup: once it has made them, do nothing. What
+  // setup and this make is converted by the precision, trained, and filled from a checkpoint.
+  virtual void configure_model() {}
+  // Behind setup and configure_model, so that all parameters are there; trainer() may be asked, also estimated_stepping_batches().
   [[nodiscard]] virtual OptimizerConfig configure_optimizers();
   // More callbacks; one replaces those of the trainer that are of its class or of one that it derives from.
   [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }

@@ -176,9 +176,14 @@ class LEVIN_API BatchSizeFinder : public Callback {
   // In a hook between epochs, or at the start of an evaluation; throws StateError elsewhere, ConfigError where the stage was given
   // its loader as an argument.
   void scale_batch_size();
-  [[nodiscard]] std::optional<std::int64_t> optimal_batch_size() const { return size_; }  // of the last search
+  // Of the last search, which a checkpoint keeps: a fit that goes on from one has the size again, in the field and in its loaders, and
+  // searches no more where an epoch is open.
+  [[nodiscard]] std::optional<std::int64_t> optimal_batch_size() const { return size_; }
+  [[nodiscard]] std::string state_key() const override;
+  [[nodiscard]] CallbackState state() const override;
 
  private:
+  friend class Trainer;
   BatchSizeOptions options_;
   std::optional<std::int64_t> size_;
 };
