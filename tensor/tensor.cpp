@@ -37,16 +37,30 @@ void Tensor::check_host_access(const char* what, DType asked) const {
     fail<DeviceError>(what, ": the tensor is on ", device(), ", expected cpu; copy it with to(Device::cpu())");
 }
 
+namespace {
+void share_data(TensorImpl& to, const TensorImpl& from) {
+  to.dtype = from.dtype;
+  to.contiguous = from.contiguous;
+  to.storage = from.storage;
+  to.offset = from.offset;
+  to.shape = from.shape;
+  to.strides = from.strides;
+}
+}  // namespace
+
 Tensor Tensor::detach() const {
   const TensorImpl& from = get();
   auto* impl = new TensorImpl;
-  impl->dtype = from.dtype;
-  impl->contiguous = from.contiguous;
-  impl->storage = from.storage;
-  impl->offset = from.offset;
-  impl->shape = from.shape;
-  impl->strides = from.strides;
+  share_data(*impl, from);
   return Tensor(Ref<TensorImpl>::adopt(impl));
+}
+
+void detail::detach_into(Tensor& to, const Tensor& of) {
+  const bool ours = to.defined() && to.impl()->refs.load(std::memory_order_acquire) == 1 && !to.impl()->meta;
+  if (ours)
+    share_data(*to.impl(), of.get());
+  else
+    to = of.detach();
 }
 
 Scalar Tensor::item_scalar(const std::source_location& where) const {

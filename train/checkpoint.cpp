@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::int64_t kVersion = 2;
+constexpr std::int64_t kVersion = 3;
 constexpr std::string_view kPrefix = "levin.";
 constexpr int kMaxDepth = 32;  // of the JSON text; ours has 4
 
@@ -243,7 +243,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
 namespace train {
 
 std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
-std::string gradient_prefix() { return "levin.gradient."; }
+std::string gradient_prefix(std::size_t i) { return "levin.gradient." + std::to_string(i) + "."; }
 std::string window_weight_name() { return "levin.window_weight"; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
 std::string metric_prefix() { return "levin.metric."; }
@@ -286,6 +286,15 @@ void replace_link(const std::string& path, const Function<void(const std::string
   write(beside);
   fs::rename(beside, path, error);
   if (error) fail<FileError>("save_checkpoint: can not rename ", beside, " to ", path, ": ", error.message());
+}
+
+std::vector<ParamRef> kept_gradients(const Trainer::Run& run, std::size_t i) {
+  std::vector<ParamRef> own = run.optimizers[i]->model_parameters();
+  for (std::size_t earlier = 0; earlier < i; ++earlier) {
+    for (const ParamRef& p : run.optimizers[earlier]->model_parameters())
+      std::erase_if(own, [&](const ParamRef& mine) { return mine.value == p.value; });
+  }
+  return own;
 }
 
 Checkpoint read_checkpoint(const std::string& path, Needs needs) {
@@ -404,15 +413,17 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
     append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = precision.scaler())
     append(tensors, train::precision_prefix(), scale->state_dict());
-  if (window_is_open() && gradients_torn) {
+  const bool keeps_gradients = manual || window_is_open();
+  if (keeps_gradients && gradients_torn) {
     warn("W-CKPT-WINDOW", WarningCategory::user,
          "save_checkpoint: " + path +
              " is written in the middle of a batch, whose gradients lie among those of its "
              "window; the file holds none, and a run that goes on from it begins the window's sum anew with this batch",
          Repeat::yes);
-  } else if (window_is_open()) {
-    for (const ParamRef& p : model_parameters()) {
-      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix() + p.name, p.value->grad());
+  }
+  for (std::size_t i = 0; keeps_gradients && !gradients_torn && i < optimizers.size(); ++i) {
+    for (const ParamRef& p : train::kept_gradients(*this, i)) {
+      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix(i) + p.name, p.value->grad());
     }
   }
   if (window_is_open() &&

@@ -45,7 +45,10 @@ enum class Needs : bool { run, weights };
 
 // Where the parts of a run lie in `rest`.
 [[nodiscard]] std::string optimizer_prefix(std::size_t i);
-[[nodiscard]] std::string gradient_prefix();     // of an open window of accumulation
+[[nodiscard]] std::string gradient_prefix(std::size_t i);  // of an open window of accumulation
+// The parameters of optimizer i whose gradients belong to a run's state: all of manual optimization, of whose windows only the
+// module knows. A parameter of two optimizers stands with the first.
+[[nodiscard]] std::vector<ParamRef> kept_gradients(const Trainer::Run& run, std::size_t i);
 [[nodiscard]] std::string window_weight_name();  // with exact weighting
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
 [[nodiscard]] std::string metric_prefix();

@@ -121,11 +121,11 @@ std::unique_ptr<data::DataLoader> Trainer::Run::loader_of_hook(std::optional<Loo
 }
 
 // A hook of the data module goes before that of the module.
-Batch Trainer::Run::to_device(TrainModule& module, const Batch& batch, Device where) {
+Batch Trainer::Run::to_device(TrainModule& module, Batch batch, Device where) {
   const ProfilerScope profiled(options.profiler.get(), "batch_to_device");
   const DataOverrides& has = data_overrides;
-  Batch b = has.on_before_batch_transfer ? data_module->on_before_batch_transfer(batch)
-                                         : module.on_before_batch_transfer(batch);
+  Batch b = has.on_before_batch_transfer ? data_module->on_before_batch_transfer(std::move(batch))
+                                         : module.on_before_batch_transfer(std::move(batch));
   b = has.transfer_batch_to_device ? data_module->transfer_batch_to_device(std::move(b), where)
                                    : module.transfer_batch_to_device(std::move(b), where);
   b = precision.inputs(std::move(b), where);

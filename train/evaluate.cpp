@@ -216,7 +216,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const Restore current(evaluated, &loaders);
   const Restore which_loop(evaluating, loop);
   const Restore depth(evaluations, evaluations + 1);
-  if (loop == Loop::validation && in_fit && !window_is_open()) {
+  if (loop == Loop::validation && in_fit && !manual && !window_is_open()) {
     module.on_validation_model_zero_grad();
     if (capture) capture->gradients_were_cleared();
   }
@@ -294,7 +294,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
         }
       }
     }
-    if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, global_step - 1), std::move(means));
+    if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, record_steps() - 1), std::move(means));
   }
   const bool the_loops_own = validating && loop == Loop::validation;
   if (the_loops_own && due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write

@@ -214,6 +214,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   if (tree && !tree->parameters().empty()) train::check_accelerator(options, "fit", device);
   capture_report = {};
   stop = stop_kept = told_minimum = false;
+  forget_scaling();
   stop_signal = 0;
   resumed_from.clear();
   resumed_at = -1;
@@ -393,7 +394,7 @@ void Trainer::Run::train_epoch() {
     times.enter(Phase::data);
     if (measures()) data_wait.begins(steady_ns());
     std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
-    for (const Batch& loaded : *train_loader) {
+    for (Batch& loaded : *train_loader) {
       fetching.reset();
       if (measures()) data_wait.arrived(steady_ns());
       scope = train::LogScope::train_batch;
@@ -401,8 +402,8 @@ void Trainer::Run::train_epoch() {
       watch.batch_start();
       const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
       const Restore at(in_batch, true);
-      Batch moved = to_device(*active, loaded, device);
-      const Batch batch = capture ? capture->admit(std::move(moved)) : std::move(moved);
+      Batch moved = to_device(*active, std::move(loaded), device);
+      Batch batch = capture ? capture->admit(std::move(moved)) : std::move(moved);
       times.enter(Phase::hooks);
       if (call_batch_start(info(&batch)) == BatchStart::skip_epoch) {
         skipped = true;
@@ -412,6 +413,7 @@ void Trainer::Run::train_epoch() {
       train_batch(batch);
       watch.batch_done();
       if (measures()) measure_wait();
+      loaded.indices.swap(batch.indices);  // memory that the loader fills again
       if (ends()) break;
       check_interrupt();
       times.enter(Phase::data);
@@ -424,7 +426,7 @@ void Trainer::Run::train_epoch() {
   // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
   // promised ends it: waiting for the rest would never end.
   const bool cut = !whole && !skipped && !granted && max_steps_reached();
-  if (!whole && !cut) advance_schedulers(Interval::epoch);
+  if (!whole && !cut && !manual) advance_schedulers(Interval::epoch);
   if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
 
   scope = train::LogScope::train_epoch;
@@ -453,7 +455,7 @@ void Trainer::Run::finish_epoch() {
     for (const auto& [name, value] : *some) train::set_metric(epoch_metrics, name, value);
   }
   advance_plateaus(Interval::epoch);
-  if (!means.empty() && global_step > 0) emit(global_step - 1, std::move(means));
+  if (!means.empty() && record_steps() > 0) emit(record_steps() - 1, std::move(means));
   ++epoch;
   batches_done = 0;
   position = {.epoch = epoch};
@@ -477,7 +479,10 @@ void Trainer::Run::train_batch(const Batch& batch) {
   in_batch = false;
   position.hand_out(batch.position);
   ++total_batches;
-  if (closes && hold) skipped_seen = precision.scaler()->skipped_steps();
+  if (closes && hold) {
+    const SyncGuard own = own_waits();
+    skipped_seen = precision.scaler()->skipped_steps();
+  }
   if (!manual && global_step != steps && (!hold || skipped_seen == skipped)) advance_schedulers(Interval::step);
   if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
@@ -513,9 +518,9 @@ void Trainer::Run::forward_epoch() {
   load_train();
   train_loader->load_state({.epoch = epoch, .in_sequence = overfits()});
   std::int64_t done = 0;
-  for (const Batch& loaded : *train_loader) {
+  for (Batch& loaded : *train_loader) {
     scope_weight = train::weight_of(loaded);
-    const Batch batch = to_device(*active, loaded, device);
+    const Batch batch = to_device(*active, std::move(loaded), device);
     const InHook in(*this, "training_step");
     precision.run([&] { (void)active->training_step(batch, done); });
     if (++done == batches) break;
@@ -528,7 +533,7 @@ void Trainer::Run::record_step() {
   if (window_is_open()) return;
   const SyncGuard own = own_waits();
   const PhaseScope phase(times, Phase::logging);
-  const std::int64_t steps = manual ? total_batches : global_step;
+  const std::int64_t steps = record_steps();
   const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
   if (!asked) return;
   if (Metrics values = train_log.take_step(); !values.empty()) emit(steps - 1, std::move(values));
@@ -566,7 +571,7 @@ void Trainer::Run::choose_loggers() {
         std::make_shared<TensorBoardLogger>(TensorBoardLoggerOptions{.save_dir = options.default_root_dir}));
 }
 void Trainer::Run::start_loggers() {
-  for (const auto& logger : loggers) logger->start(global_step, records);
+  for (const auto& logger : loggers) logger->start(record_steps(), records);
 }
 void Trainer::Run::log_hparams() {
   if (!options.enable_autolog_hparams) return;

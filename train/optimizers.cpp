@@ -21,13 +21,25 @@ std::vector<ParamRef> Trainer::Run::model_parameters() const {
   return all;
 }
 
+void Trainer::Run::forget_scaling() {
+  if (scaler()) scaler()->forget();
+  unscaled.clear();
+}
+// With manual optimization clipping may have done it before the step.
+void Trainer::Run::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
+  if (std::find(unscaled.begin(), unscaled.end(), &of) != unscaled.end()) return;
+  scaler()->unscale_(of, divisor);
+  unscaled.push_back(&of);
+}
+
 // The closure, then true gradients (unscaled, and divided by the window's weight), hooks and clipping, then the update: within the optimizer's own call where there is no loss
 // scale, because LBFGS runs the closure again.
 Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor()>& closure) {
   const auto prepare = [&] {
     const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, of);
     if (manual) return;
-    const Restore<const optim::GradScaler*> norm(knows_norm, touched ? nullptr : scaler());
+    const bool changed = touched || overrides.configure_gradient_clipping;
+    const Restore<const optim::GradScaler*> norm(knows_norm, changed ? nullptr : scaler());
     active->configure_gradient_clipping(of, options.gradient_clip_val, options.gradient_clip_algorithm);
   };
   if (!scaler()) {
@@ -46,10 +58,11 @@ Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor(
     const NoGrad off;
     divisor = (scaler()->scale(window_weight.device()).to(DType::f64) * window_divisor()).to(DType::f32);
   }
-  scaler()->unscale_(of, divisor);
+  unscale_once(of, divisor);
   prepare();
   scaler()->step(of);
   scaler()->update();
+  std::erase(unscaled, &of);
   trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
   return loss;
 }
@@ -63,6 +76,7 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
                      ", expected one element");
   const Autocast off = Autocast::off();  // backward is not run under it
   const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
+  gradients_torn = true;
   call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
   backward(scaled);
   call_in_step("on_after_backward", &Hooks::on_after_backward);
@@ -76,6 +90,10 @@ void Trainer::Run::clip_gradients(optim::Optimizer& of, std::optional<double> va
                       "; give it to one of them");
   const double limit = value.value_or(0);
   if (!(limit > 0)) return;
+  if (manual && scaler())
+    unscale_once(of);
+  else if (manual)
+    of.gather_gradients();
   const optim::Parameters parameters = of.parameters();
   if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value)
     return optim::clip_grad_value_(parameters, limit);

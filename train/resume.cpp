@@ -107,17 +107,19 @@ void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
 // The gradients of an open window, by the parameters they belong to.
 std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Tensor*, Tensor>> matched;
-  NamedTensors here;
-  const NamedTensors there = below(file.rest, train::gradient_prefix());
-  const std::vector<ParamRef> parameters = run.model_parameters();
-  for (const auto& [name, gradient] : there) {
-    const auto it =
-        std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
-    if (it == parameters.end()) continue;
-    here.emplace_back(name, it->value->detach());
-    matched.emplace_back(it->value, gradient);
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    NamedTensors here;
+    const NamedTensors there = below(file.rest, train::gradient_prefix(i));
+    const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
+    for (const auto& [name, gradient] : there) {
+      const auto it =
+          std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
+      if (it == parameters.end()) continue;
+      here.emplace_back(name, it->value->detach());
+      matched.emplace_back(it->value, gradient);
+    }
+    check_same(file.path, "gradients", there, here);
   }
-  check_same(file.path, "gradients", there, here);
   return matched;
 }
 

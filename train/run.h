@@ -104,7 +104,7 @@ struct Trainer::Run {
   train::StepResult automatic_step(const StepInfo& info);
   train::StepResult manual_step(const StepInfo& info);
   [[nodiscard]] StepOutput training_step(const StepInfo& info);
-  [[nodiscard]] Batch to_device(TrainModule& module, const Batch& batch,
+  [[nodiscard]] Batch to_device(TrainModule& module, Batch batch,
                                 Device where);  // as steps read it: device, dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
   void advance_plateaus(SchedulerConfig::Interval interval);
@@ -118,10 +118,14 @@ struct Trainer::Run {
   void weigh(const StepOutput& output);  // exact weighting: adds the batch's weight to the window's
   [[nodiscard]] Tensor window_divisor()
       const;  // f64: the window's weight; 1 where that is 0, as the gradients are then
+  // What records count: a batch of manual optimization may have any number of optimizer steps.
+  [[nodiscard]] std::int64_t record_steps() const { return manual ? total_batches : global_step; }
   [[nodiscard]] bool window_is_open() const { return !manual && !window_opens() && batches_done < batches; }
 
   // ---- Optimizers of a step (optimizers.cpp)
   Tensor optimizer_step(optim::Optimizer& optimizer, const Function<Tensor()>& closure);
+  void forget_scaling();
+  void unscale_once(optim::Optimizer& optimizer, const Tensor& divisor = {});
   void manual_backward(const Tensor& loss);
   void clip_gradients(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
   [[nodiscard]] optim::GradScaler* scaler() {
@@ -302,6 +306,8 @@ struct Trainer::Run {
   std::int64_t eval_count = 0;                // batches that the loader at hand will give
   int eval_loaders = 1, eval_loader = -1;     // how many the evaluation has, and which it is at; -1: between them
   std::vector<std::int64_t> eval_batches[3];  // by Loop and loader: batches that were evaluated, for records of them
+  std::vector<const optim::Optimizer*> unscaled;  // since their last step
+  Tensor seen_loss;  // of the newest step, detached: its handle is used again where nobody kept it
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;

@@ -71,7 +71,7 @@ train::StepResult Trainer::Run::step_now(const StepInfo& info) {
 train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
   const std::int64_t window = options.accumulate_grad_batches;
   const bool opens = window_opens(), closes = window_closes();
-  if (scaler() && opens) scaler()->forget();  // what an exception left open
+  if (opens) forget_scaling();  // what an exception left open
   train::StepResult result;
   bool ran = false;
   const Function<Tensor()> closure = [&] {
@@ -100,16 +100,17 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
       return Tensor();
     }
     const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
+    detail::detach_into(seen_loss, exact ? output.loss() : loss);
     times.enter(Phase::backward);
     gradients_torn = true;
-    call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
+    call_in_step("on_before_backward", &Hooks::on_before_backward, scaler() || exact ? scaled.detach() : seen_loss);
     {
       const ProfilerScope profiled(options.profiler.get(), "backward");
       backward(scaled);
     }
     call_in_step("on_after_backward", &Hooks::on_after_backward);
     if (exact) weigh(output);
-    result.loss = (exact ? output.loss() : loss).detach();
+    result.loss = seen_loss;
     for (const auto& [name, t] : output.outputs()) {
       if (name != "loss") result.outputs.emplace_back(name, t.detach());
     }

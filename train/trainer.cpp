@@ -162,6 +162,7 @@ void Trainer::forward_epoch() {
   run_->forward_epoch();
 }
 std::int64_t Trainer::global_step() const { return run_->global_step; }
+std::int64_t Trainer::record_step() const { return run_->record_steps(); }
 std::int64_t Trainer::current_epoch() const { return run_->epoch; }
 std::int64_t Trainer::batch_idx() const { return run_->in_batch ? run_->batches_done : run_->batches_done - 1; }
 std::int64_t Trainer::total_batch_idx() const { return run_->total_batches; }

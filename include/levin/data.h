@@ -194,6 +194,7 @@ class LEVIN_API DataLoader {
     Iterator& operator=(Iterator&&) noexcept;
     ~Iterator();
     [[nodiscard]] const Batch& operator*() const { return batch_; }
+    [[nodiscard]] Batch& operator*() { return batch_; }  // the loop's to move from
     [[nodiscard]] const Batch* operator->() const { return &batch_; }
     Iterator& operator++();
     friend bool operator==(const Iterator& i, End) { return i.done_; }

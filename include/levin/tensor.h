@@ -175,6 +175,10 @@ class LEVIN_API WaitsHere {
 }  // namespace detail
 
 class Tensor;
+namespace detail {
+// to = of.detach(); where nobody else has the handle `to`, without an allocation.
+LEVIN_API void detach_into(Tensor& to, const Tensor& of);
+}  // namespace detail
 using Tensors = std::vector<Tensor>;
 
 enum class NonBlocking : bool { no, yes };

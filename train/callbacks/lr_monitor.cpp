@@ -44,13 +44,13 @@ Metrics learning_rates(std::span<const MonitoredOptimizer> optimizers, const Lea
 LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options) : options_(options) {}
 
 void LearningRateMonitor::on_train_epoch_start() {
-  if (options_.logging_interval == LoggingInterval::epoch)
+  if (options_.logging_interval == LoggingInterval::epoch && trainer().batch_idx() < 0)  // else it is logged already
     log_rates(trainer(), options_, {.on_step = false, .on_epoch = true});
 }
 
-BatchStart LearningRateMonitor::on_train_batch_start(const StepInfo& info) {
+BatchStart LearningRateMonitor::on_train_batch_start(const StepInfo&) {
   const std::int64_t every = trainer().options().log_every_n_steps;
-  const bool due = every > 0 && (info.global_step + 1) % every == 0;
+  const bool due = every > 0 && (trainer().record_step() + 1) % every == 0;
   if (due && options_.logging_interval != LoggingInterval::epoch)
     log_rates(trainer(), options_, {.on_step = true, .on_epoch = false});
   return BatchStart::proceed;

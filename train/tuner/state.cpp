@@ -91,7 +91,7 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
     }
   }
   for (const ParamRef& p : parameters(run, tree)) {
-    if (p.value->grad().defined()) keep(gradient_prefix(), {{p.name, p.value->grad()}});
+    if (p.value->grad().defined()) keep(gradient_prefix(0), {{p.name, p.value->grad()}});
   }
   if (run.in_fit) {
     for (std::size_t i = 0; i < run.optimizers.size(); ++i) keep(optimizer_prefix(i), run.optimizers[i]->state_dict());
@@ -147,7 +147,7 @@ void SavedRun::restore() {
     }
   }
   for (const ParamRef& p : parameters(run_, tree_)) {
-    const Tensor* t = find(gradient_prefix() + p.name);
+    const Tensor* t = find(gradient_prefix(0) + p.name);
     if (t || p.value->grad().defined()) p.value->set_grad(t ? t->to(p.value->device()) : Tensor());
   }
   if (!run_.in_fit) return;
@@ -183,7 +183,10 @@ void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   o.max_epochs = r.epoch + steps;  // one that makes no step ends, too
   o.min_epochs = o.min_steps = std::nullopt;
   o.log_every_n_steps = 0;
-  if (!r.val_loaders.empty()) o.limit_val_batches = Portion(steps);
+  if (!r.val_loaders.empty()) {
+    const Portion given = o.limit_val_batches.value_or(Portion(1.0));
+    o.limit_val_batches = Portion(std::min(steps, given.of(r.val_loaders.front()->size(), "limit_val_batches")));
+  }
   r.train_epochs();
 }
 

@@ -143,7 +143,8 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   virtual void optimizer_step(std::int64_t epoch, std::int64_t batch_idx, OptimizerHandle& optimizer,
                               const Function<Tensor()>& closure);
   virtual void optimizer_zero_grad(std::int64_t epoch, std::int64_t batch_idx, optim::Optimizer& optimizer);
-  // Before a validation in fit, outside of an open window: gradients take no memory then.
+  // Before a validation in fit, outside of an open window: gradients take no memory then. Not with manual optimization, of whose
+  // windows only the module knows.
   virtual void on_validation_model_zero_grad();
   virtual void configure_gradient_clipping(optim::Optimizer& optimizer, std::optional<double> gradient_clip_val,
                                            std::optional<ClipAlgorithm> gradient_clip_algorithm);

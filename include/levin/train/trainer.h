@@ -162,7 +162,9 @@ class LEVIN_API Trainer {
   [[nodiscard]] std::int64_t batch_idx() const;          // -1 before the first batch of an epoch
   [[nodiscard]] std::int64_t total_batch_idx() const;    // batches trained in all epochs
   [[nodiscard]] std::int64_t batches_per_epoch() const;  // 0 until the training loader is there
-  [[nodiscard]] bool is_last_batch() const;              // in the last batch of the epoch, from its start to its end
+  // `step` of the next LogRecord of training: the index of the optimizer step, with manual optimization of the batch.
+  [[nodiscard]] std::int64_t record_step() const;
+  [[nodiscard]] bool is_last_batch() const;  // in the last batch of the epoch, from its start to its end
   // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
   // an accumulation schedule is active.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
