@@ -170,35 +170,57 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
   return *it;
 }
 
+namespace {
+
+// Both write into e.last, and with a weight into e.sum: a value that its owner changes in place later does not change here.
+void keep_on_device(MetricLog::Entry& e, const Tensor& value, double weight) {
+  const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
+  copy_(e.last, now);
+  if (weight == 0) return;
+  switch (e.reduce) {
+    case EpochReduce::mean: add_(e.sum, now, weight); break;
+    case EpochReduce::sum: add_(e.sum, now, 1); break;
+    case EpochReduce::min: copy_(e.sum, minimum(e.sum, now)); break;
+    case EpochReduce::max: copy_(e.sum, maximum(e.sum, now)); break;
+  }
+}
+// The same without an op, which would cost more than many a step's callbacks together.
+void keep_on_host(MetricLog::Entry& e, double now, double weight) {
+  *e.last.mutable_data<double>() = now;
+  if (weight == 0) return;
+  double& sum = *e.sum.mutable_data<double>();
+  switch (e.reduce) {
+    case EpochReduce::mean: sum += weight * now; break;
+    case EpochReduce::sum: sum += now; break;
+    case EpochReduce::min: sum = now < sum || now != now ? now : sum; break;  // a NaN stays
+    case EpochReduce::max: sum = now > sum || now != now ? now : sum; break;
+  }
+}
+
+}  // namespace
+
 void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
                     std::string_view hook, std::int64_t batch_size) {
   if (value.numel() != 1)
     fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
   Entry& e = entry(name, options, scope, hook, value.device());
   const NoGrad off;
-  const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
-  // A copy: a value that its owner changes in place later must not change here.
-  if (!e.last.defined() || e.last.device() != now.device()) e.last = empty_like(now);
-  copy_(e.last, now);
-  double weight = 0;
-  if (e.on_epoch && e.path.empty() && !e.metric) {
-    weight = static_cast<double>(options.batch_size.value_or(batch_size));
-    if (!e.sum.defined()) e.sum = full({}, start_of(e.reduce), now.device(), DType::f64);
-    if (e.sum.device() != now.device()) e.sum = e.sum.to(now.device());
-    switch (e.reduce) {
-      case EpochReduce::mean: add_(e.sum, now, weight); break;
-      case EpochReduce::sum: add_(e.sum, now, 1); break;
-      case EpochReduce::min: copy_(e.sum, minimum(e.sum, now)); break;
-      case EpochReduce::max: copy_(e.sum, maximum(e.sum, now)); break;
-    }
-  } else if (e.on_epoch) {
-    weight = 1;
-  }
+  double weight = e.on_epoch ? 1 : 0;
+  const bool reduced = e.on_epoch && e.path.empty() && !e.metric;
+  if (reduced) weight = static_cast<double>(options.batch_size.value_or(batch_size));
+  const Device device = value.device();
+  if (!e.last.defined() || e.last.device() != device) e.last = full({}, 0, device, DType::f64);
+  if (reduced && !e.sum.defined()) e.sum = full({}, start_of(e.reduce), device, DType::f64);
+  if (reduced && e.sum.device() != device) e.sum = e.sum.to(device);
+  if (device.is_cpu())
+    keep_on_host(e, value.item(), reduced ? weight : 0);
+  else
+    keep_on_device(e, value, reduced ? weight : 0);
   const Noted note{.entry = static_cast<std::size_t>(&e - entries_.data()), .weight = weight};
   if (recording_)
     noted_.push_back(note);
   else
-    replayed({note});
+    replayed({&note, 1});
 }
 
 void MetricLog::log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
@@ -233,7 +255,7 @@ std::vector<MetricLog::Noted> MetricLog::end_recording() {
   recording_.reset();
   return std::move(noted_);
 }
-void MetricLog::replayed(const std::vector<Noted>& noted) {
+void MetricLog::replayed(std::span<const Noted> noted) {
   for (const Noted& n : noted) {
     Entry& e = entries_[n.entry];
     e.fresh = true;

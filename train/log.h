@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,7 +55,7 @@ class MetricLog {
   };
   void begin_recording(Device device);
   [[nodiscard]] std::vector<Noted> end_recording();
-  void replayed(const std::vector<Noted>& noted);
+  void replayed(std::span<const Noted> noted);
   // Values of the step: every entry with on_step that was logged since the last call.
   [[nodiscard]] Metrics take_step();
   // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
