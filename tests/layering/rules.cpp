@@ -82,9 +82,9 @@ constexpr Face kFaces[] = {
 // What a public header may include of the standard library: all of it cheap to parse (no <functional>, <iostream>,
 // <ranges>).
 constexpr string_view kPublicStd[] = {
-    "array",       "atomic", "bit",         "compare",  "concepts",        "cstddef", "cstdint",   "initializer_list",
-    "iosfwd",      "limits", "memory",      "optional", "source_location", "span",    "stdexcept", "string",
-    "string_view", "tuple",  "type_traits", "typeinfo", "utility",         "vector",
+    "array",  "atomic",      "bit",    "compare",     "concepts", "cstddef",         "cstdint", "initializer_list",
+    "iosfwd", "limits",      "memory", "new",         "optional", "source_location", "span",    "stdexcept",
+    "string", "string_view", "tuple",  "type_traits", "typeinfo", "utility",         "vector",
 };
 
 constexpr string_view kStd[] = {
