@@ -65,11 +65,26 @@ train::StepResult Trainer::Run::step_now(const StepInfo& info) {
   return manual ? manual_step(info) : automatic_step(info);
 }
 
+namespace {
+
+// What a batch adds to the loss of its window: with exact weighting a sum, which the window's weight divides in the end.
+Tensor sum_of(const StepOutput& output) {
+  if (!output.weight().defined())
+    fail<ConfigError>(
+        "fit: accumulate_weighting is exact and training_step returned a loss without its weight; return "
+        "StepOutput::sum(sum, weight), or use per_batch");
+  return output.summed();
+}
+Tensor share_of(const StepOutput& output, std::int64_t window) {
+  return window > 1 && output.loss().defined() ? output.loss() / static_cast<double>(window) : output.loss();
+}
+
+}  // namespace
+
 // Reads top to bottom. Gradients are cleared behind the forward pass of a window's first batch, so that what the step before left
 // can be looked at until then. The optimizer calls the closure: once, or as often as it likes (LBFGS). With a loss scale a step
 // whose gradients are not finite is skipped on the device; the host does not know.
 train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
-  const std::int64_t window = options.accumulate_grad_batches;
   const bool opens = window_opens(), closes = window_closes();
   if (opens) forget_scaling();  // what an exception left open
   train::StepResult result;
@@ -81,13 +96,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     if (output.loss().defined() && output.loss().numel() != 1)
       fail<ShapeError>("fit: the training step returned ", text(output.loss()), ", expected the loss as one element");
     const bool exact = weighs_exactly() && output.loss().defined();
-    if (exact && !output.weight().defined())
-      fail<ConfigError>(
-          "fit: accumulate_weighting is exact and training_step returned a loss without its weight; return "
-          "StepOutput::sum(sum, weight), or use per_batch");
-    const Tensor loss = exact                                   ? output.summed()
-                        : window > 1 && output.loss().defined() ? output.loss() / static_cast<double>(window)
-                                                                : output.loss();
+    const Tensor loss = exact ? sum_of(output) : share_of(output, options.accumulate_grad_batches);
     if (opens) {
       window_weight = Tensor();
       call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, optimizer());

@@ -4,34 +4,14 @@
 #include <algorithm>
 
 #include "tests/device.h"
-#include "train/fixture_test.h"
+#include "train/three_logs_test.h"
 
 using namespace levin;
 using namespace levin::test;
 
-namespace {
-
-// Three logged scalars a batch, and what else the test wants done.
-struct Logs : TrainModuleOf<Logs> {
-  using TrainModuleOf::TrainModuleOf;
-  nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
-  Function<void(const Tensor& loss)> also;
-  StepOutput training_step(const Batch& b, std::int64_t) override {
-    Tensor loss = squared_error(fc(b[0]), b[1]);
-    for (const char* name : {"a", "b", "c"}) log(name, loss);
-    if (also) also(loss);
-    return loss;
-  }
-  OptimizerConfig configure_optimizers() override {
-    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
-  }
-};
-
-}  // namespace
-
 TEST_CASE("on a device a batch waits for nothing but the records, one copy each") {
   DEVICE_OR_SKIP();
-  Logs module({.gen = Generator(1), .device = device});
+  ThreeLogs module({.gen = Generator(1), .device = device});
   data::DataLoader data = loader(400, 4);
   TrainerOptions options = silent();
   options.max_epochs = 1;
@@ -49,7 +29,7 @@ TEST_CASE("on a device a batch waits for nothing but the records, one copy each"
 
 TEST_CASE("on a device a wait beyond the budget of a batch is an error that names the line") {
   DEVICE_OR_SKIP();
-  Logs module({.gen = Generator(1), .device = device});
+  ThreeLogs module({.gen = Generator(1), .device = device});
   int line = 0;
   module.also = [&](const Tensor& loss) {
     line = __LINE__ + 1;

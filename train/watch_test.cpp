@@ -5,27 +5,12 @@
 #include "tests/device.h"
 #include "tests/warnings.h"
 #include "train/probe_test.h"
+#include "train/three_logs_test.h"
 
 using namespace levin;
 using namespace levin::test;
 
 namespace {
-
-// Three logged scalars a batch, and what else the test wants done with the loss.
-struct Watched : TrainModuleOf<Watched> {
-  using TrainModuleOf::TrainModuleOf;
-  nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
-  Function<void(const Tensor& loss)> also;
-  StepOutput training_step(const Batch& b, std::int64_t) override {
-    Tensor loss = squared_error(fc(b[0]), b[1]);
-    for (const char* name : {"a", "b", "c"}) log(name, loss);
-    if (also) also(loss);
-    return loss;
-  }
-  OptimizerConfig configure_optimizers() override {
-    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
-  }
-};
 
 struct Watching {
   Trainer::CopyReport copies;
@@ -33,7 +18,7 @@ struct Watching {
   Warnings warnings;
 };
 void fit(Watching& seen, Device device, std::int64_t batches, const Function<void(const Tensor&)>& also = {}) {
-  Watched net({.gen = Generator(1), .device = device});
+  ThreeLogs net({.gen = Generator(1), .device = device});
   net.also = [&](const Tensor& loss) {
     if (also) also(loss);
   };
@@ -110,7 +95,7 @@ TEST_CASE("losses that are logged, detached or kept for a while leave nothing, a
 }
 
 TEST_CASE("logging alone leaves no recorded op behind a step") {
-  struct Looking : TrainModuleOf<Looking, Watched> {
+  struct Looking : TrainModuleOf<Looking, ThreeLogs> {
     using TrainModuleOf::TrainModuleOf;
     std::vector<std::int64_t> alive;
     void on_train_batch_end(const StepInfo&) override { alive.push_back(live_graph_nodes()); }

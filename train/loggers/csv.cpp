@@ -147,7 +147,10 @@ void CsvLogger::log_metrics(const LogRecord& record) {
     f.waiting.erase(f.waiting.begin(), f.waiting.begin() + kGivenUp);
     f.attempts.lose(kGivenUp);
   }
-  if (++f.since_flush >= f.flush_every) f.flush();
+  ++f.since_flush;
+  // The more records a full disk keeps waiting, the rarer are the attempts: each formats all of them.
+  const std::int64_t refused = std::max<std::int64_t>(0, std::ssize(f.waiting) - f.since_flush);
+  if (f.since_flush >= f.flush_every + refused / 64) f.flush();
 }
 
 void CsvLogger::log_hparams(const Metadata& hparams) {

@@ -5,6 +5,8 @@
 
 #include "levin/memory.h"
 #include "levin/train.h"
+#include "tensor/allocator.h"
+#include "tensor/size_class.h"
 #include "train/fixture_test.h"
 #include "train/tuner/fixture_test.h"
 
@@ -69,10 +71,13 @@ data::DataLoader labelled(const Shape& sample) {
                           {.batch_size = kBatch});
 }
 
-// Of the parameters' figure the buffers' part.
+// Of the parameters' figure the buffers' part, as the allocator counts it.
 std::int64_t plan_of_buffers(nn::Module& net) {
   std::int64_t sum = 0;
-  for (const nn::BufferRef& b : net.buffers()) sum += b.value->numel() * 4 > 512 ? b.value->numel() * 4 : 0;
+  for (const nn::BufferRef& b : net.buffers()) {
+    const std::size_t bytes = static_cast<std::size_t>(b.value->numel()) * itemsize(b.value->dtype());
+    if (bytes > detail::kInlineBytes) sum += static_cast<std::int64_t>(detail::size_class(bytes).bytes);
+  }
   return sum;
 }
 

@@ -99,7 +99,8 @@ class LEVIN_API Hooks {
   virtual void on_predict_batch_start(const StepInfo&) {}
   virtual void on_predict_batch_end(const StepInfo&) {}
   // The weights and this object's state, about to be written; just read, before anything of the run changes. What is changed in
-  // `content` is what the file, or the run, gets.
+  // `content` is what the file, or the run, gets. A run goes on behind the hook in which a callback wrote the file: what the module, and
+  // later callbacks, do in the hook of the same name is not done again, so what they change there belongs into their state.
   virtual void on_save_checkpoint(CheckpointContent& /*content*/) {}
   virtual void on_load_checkpoint(CheckpointContent& /*content*/) {}
   // What fit, validate, test or predict is about to rethrow; an interrupt too. What it throws itself is lost.
