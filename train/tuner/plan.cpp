@@ -121,6 +121,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
   const Restore size(run.scope_weight, weight_of(loaded));
   const Restore steps(run.global_step, run.global_step);
   const Restore weight(run.window_weight, Tensor());
+  const Restore loss(run.seen_loss, Tensor());  // else the next plan's ledger would see this one's released
   const Restore done(run.batches_done, std::int64_t{0});
   const Restore in_batch(run.in_batch, true);
   const Restore in_step(run.in_training_step, true);

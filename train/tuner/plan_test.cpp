@@ -123,6 +123,21 @@ void compare(const std::string& precision, std::int64_t accumulate) {
 
 }  // namespace
 
+TEST_CASE("a second plan of the same trainer counts what the first did, to the byte") {
+  data::DataLoader train = labelled(PlannedMlp::sample());
+  PlannedMlp net({.gen = Generator(1), .device = Device::cpu()});
+  Trainer trainer(test::silent());
+  Tuner tuner(trainer);
+  const Batch shapes = shapes_of(*train.begin());
+  const MemoryPlan first = tuner.plan_memory(net, shapes, Device::meta());
+  for (int again = 0; again < 2; ++again) {
+    const MemoryPlan next = tuner.plan_memory(net, shapes, Device::meta());
+    CHECK(next.peak == first.peak);
+    CHECK(next.activations == first.activations);
+    CHECK(next.batch == first.batch);
+  }
+}
+
 TEST_CASE("the planned peak of a step is the measured one") {
   compare<PlannedMlp>("32-true", 1);
   compare<PlannedMlp>("bf16-mixed", 1);

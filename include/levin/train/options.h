@@ -111,9 +111,8 @@ enum class OnSkippedStep : std::uint8_t { advance, hold };
 // step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
 enum class Capture : std::uint8_t { off, step };
 
-// Whether an op may have another result the second time. All of Levin's kernels give the same bits for the same input, and of
-// cuDNN's engines only those are taken that do so, too: the three values mean the same today. An op that comes without such
-// a form throws with `on`, naming the alternative, and warns with `warn`.
+// Whether an op may have another result the second time. None does: all of Levin's kernels give the same bits for the same input, and
+// of cuDNN's engines only those are taken that do so, too. The three values mean the same.
 enum class Deterministic : std::uint8_t { off, on, warn };
 
 struct TrainerOptions {
