@@ -151,7 +151,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
       call_teardown(words.stage, /*quietly=*/false);
       return {};
     }
-    if (loop != Loop::predict) start_loggers();
+    if (loop != Loop::predict) start_loggers(words.stage);
     std::vector<data::DataLoader*> used = loaders;
     if (loaders.empty()) {
       own_evaluated = loader_of_hook(loop, module);

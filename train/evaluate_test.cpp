@@ -1,8 +1,11 @@
 // Evaluations of a file's weights, of the module before, and what they show.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <map>
 #include <memory>
 
 #include "tests/warnings.h"
@@ -139,6 +142,49 @@ TEST_CASE("what can not be loaded for an evaluation is a typed error and changes
   (void)fresh.test(net, loader, {.ckpt_path = "last", .verbose = false});
   CHECK(warnings.count("W-CKPT-LAST") == 1);
   CHECK(value() == 1.8);
+}
+
+TEST_CASE(
+    "evaluations in the folders of an earlier training change no byte of what that left, and append to metrics.csv") {
+  const test::TemporaryFolder dir;
+  const auto options = [&] {
+    TrainerOptions o = saving(dir);
+    o.logger = std::vector<std::shared_ptr<Logger>>{
+        std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = dir.path(), .name = "", .version = ""}),
+        std::make_shared<TensorBoardLogger>(
+            TensorBoardLoggerOptions{.save_dir = dir.path(), .name = "", .version = ""})};
+    return o;
+  };
+  const auto files = [&] {
+    std::map<std::string, std::string> all;
+    for (const auto& f : std::filesystem::recursive_directory_iterator(dir.path())) {
+      if (f.is_regular_file()) all[f.path().string()] = read_file(f.path().string(), 1 << 24);
+    }
+    return all;
+  };
+  Weighs net(kOnCpu);
+  auto train = test::ramp(1), val = test::ramp(1);
+  {
+    Trainer trainer(options());
+    trainer.fit(net, {.train = train, .val = val});
+  }
+  const auto before = files();
+  REQUIRE(before.size() >= 4);  // metrics.csv, event file, last and best
+  {
+    Trainer trainer(options());
+    (void)trainer.test(net, val, {.ckpt_path = "last", .verbose = false});
+    (void)trainer.validate(net, val, kQuiet);
+    (void)trainer.predict(net, val);
+  }
+  auto after = files();
+  for (const auto& [path, content] : before) {
+    CAPTURE(path);
+    if (!path.ends_with("metrics.csv"))
+      CHECK(after[path] == content);
+    else
+      CHECK(std::count(after[path].begin(), after[path].end(), '\n') ==
+            std::count(content.begin(), content.end(), '\n') + 2);
+  }
 }
 
 TEST_CASE("an evaluation in a hook needs its module and loads no file") {

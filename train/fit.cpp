@@ -291,7 +291,7 @@ void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
   if (file) resume(*file);
   file.reset();  // the memory of a second copy of all
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
-  start_loggers();
+  start_loggers(Stage::fit);
   call("on_fit_start", &Hooks::on_fit_start);
   log_hparams();
   clear_gradients();
@@ -570,8 +570,13 @@ void Trainer::Run::choose_loggers() {
     loggers.push_back(
         std::make_shared<TensorBoardLogger>(TensorBoardLoggerOptions{.save_dir = options.default_root_dir}));
 }
-void Trainer::Run::start_loggers() {
-  for (const auto& logger : loggers) logger->start(record_steps(), records);
+void Trainer::Run::start_loggers(Stage stage) {
+  for (const auto& logger : loggers) {
+    if (stage == Stage::fit)
+      logger->start(record_steps(), records);
+    else
+      logger->start_evaluation(record_steps(), records);
+  }
 }
 void Trainer::Run::log_hparams() {
   if (!options.enable_autolog_hparams) return;

@@ -73,7 +73,7 @@ struct Trainer::Run {
   void emit(std::int64_t step, Metrics values);  // one record
   void record_eval_batch();                      // of the loader that is evaluated
   void choose_loggers();
-  void start_loggers();
+  void start_loggers(Stage stage);
   void log_hparams();
   [[nodiscard]] HParams all_hparams()
       const;  // of data module and module; throws ConfigError where they contradict each other

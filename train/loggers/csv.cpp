@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "levin/train/loggers.h"
 #include "tensor/file.h"
@@ -43,6 +44,10 @@ struct CsvLogger::File {
 
   [[nodiscard]] std::string path() { return folder.path() + "/metrics.csv"; }
   void go_on(std::int64_t completed_steps, std::int64_t completed_records);
+  void add(const LogRecord& record) {
+    for (const auto& [name, value] : record.values) names.insert(name);
+    waiting.push_back(record);
+  }
   void write();
   void flush();
 
@@ -52,6 +57,8 @@ struct CsvLogger::File {
   bool begun = false;           // the file is this run's, not one that the first flush replaces
   train::Names columns, names;  // on file; of all records
   std::vector<LogRecord> waiting;
+  bool others = false;                 // evaluations of this logger write behind the lines of an earlier run
+  std::vector<LogRecord> evaluations;  // these, for a new fit, whose file holds them and not the earlier run
   Metadata hparams;
   train::Attempts attempts{"CsvLogger"};
 };
@@ -135,14 +142,31 @@ CsvLogger::~CsvLogger() {
 
 void CsvLogger::start(std::int64_t completed_steps, std::int64_t completed_records) {
   (void)log_dir();
+  File& f = *file_;
+  f.flush();
+  std::vector<LogRecord> evaluations = std::exchange(f.evaluations, {});
+  if (std::exchange(f.others, false) && completed_steps == 0) {
+    f.begun = false;
+    f.names.clear();
+    f.waiting.clear();
+    for (const LogRecord& record : evaluations) f.add(record);
+    return;
+  }
+  if (completed_records > 0 || completed_steps > 0) f.go_on(completed_steps, completed_records);
+}
+void CsvLogger::start_evaluation(std::int64_t, std::int64_t) {
+  (void)log_dir();
   file_->flush();
-  if (completed_records > 0 || completed_steps > 0) file_->go_on(completed_steps, completed_records);
+  if (file_->begun) return;
+  constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+  file_->go_on(kAll, kAll);
+  file_->others = file_->begun;
 }
 
 void CsvLogger::log_metrics(const LogRecord& record) {
   File& f = *file_;
-  for (const auto& [name, value] : record.values) f.names.insert(name);
-  f.waiting.push_back(record);
+  f.add(record);
+  if (f.others) f.evaluations.push_back(record);
   if (f.waiting.size() > kMostWaiting) {
     f.waiting.erase(f.waiting.begin(), f.waiting.begin() + kGivenUp);
     f.attempts.lose(kGivenUp);

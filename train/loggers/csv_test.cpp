@@ -173,6 +173,42 @@ TEST_CASE("a run that starts anew replaces metrics.csv, one that fits a second t
   CHECK(metrics(folder) == "step,epoch,x\n1,0,1\n2,0,2\n");
 }
 
+TEST_CASE("an evaluation of another process appends to metrics.csv, and a new fit behind it keeps its line alone") {
+  const std::string old = "step,epoch,loss\n0,0,1\n7,1,0.5\n";
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "metrics.csv", old);
+  {
+    CsvLogger csv(in(folder));
+    csv.start_evaluation(0, 0);
+    CHECK(metrics(folder) == old);
+    csv.log_metrics(record(0, {{"loss", 0.25}}));
+    csv.finalize("success");
+    CHECK(metrics(folder) == old + "0,0,0.25\n");
+    csv.start_evaluation(0, 1);  // again, with another name
+    csv.log_metrics(record(0, {{"acc", 1}}));
+    csv.finalize("success");
+    CHECK(metrics(folder) == "step,epoch,acc,loss\n0,0,,1\n7,1,,0.5\n0,0,,0.25\n0,0,1,\n");
+  }
+  const auto evaluate = [&](CsvLogger& csv) {
+    write_file_atomically(folder / "metrics.csv", old);
+    csv.start_evaluation(0, 0);
+    csv.log_metrics(record(0, {{"acc", 1}}));
+    csv.finalize("success");
+  };
+  CsvLogger fits(in(folder)), goes_on(in(folder));
+  evaluate(fits);
+  fits.start(0, 1);
+  fits.log_metrics(record(1, {{"x", 2}}));
+  fits.finalize("success");
+  CHECK(metrics(folder) == "step,epoch,acc,x\n0,0,1,\n1,0,,2\n");
+  fits.start_evaluation(2, 2);
+  fits.start(2, 2);
+  CHECK(metrics(folder) == "step,epoch,acc,x\n0,0,1,\n1,0,,2\n");
+  evaluate(goes_on);
+  goes_on.start(1, 1);  // from a checkpoint of the earlier run
+  CHECK(metrics(folder) == "step,epoch,acc,loss\n0,0,,1\n");
+}
+
 TEST_CASE("a last line that a kill cut short is removed when the run goes on") {
   const TemporaryFolder folder;
   write_file_atomically(folder / "metrics.csv", "step,epoch,x\n0,0,1\n1,0,0.12");
@@ -191,6 +227,7 @@ TEST_CASE("a metrics.csv that is none stops a run that would go on in it, and st
     write_file_atomically(folder / "metrics.csv", content);
     CsvLogger csv(in(folder));
     CHECK_THROWS_AS(csv.start(1, 1), FormatError);
+    CHECK_THROWS_AS(csv.start_evaluation(0, 0), FormatError);
     CHECK(metrics(folder) == content);
   }
 }

@@ -13,6 +13,9 @@ namespace levin {
 
 Logger::~Logger() = default;
 void Logger::start(std::int64_t, std::int64_t) {}
+void Logger::start_evaluation(std::int64_t completed_steps, std::int64_t completed_records) {
+  start(completed_steps, completed_records);
+}
 void Logger::log_hparams(const Metadata&) {}
 void Logger::save() {}
 void Logger::finalize(std::string_view) { save(); }

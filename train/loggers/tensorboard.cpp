@@ -163,7 +163,7 @@ struct TensorBoardLogger::File {
   explicit File(TensorBoardLoggerOptions o)
       : folder(std::move(o.save_dir), std::move(o.name), std::move(o.version)), flush_seconds(o.flush_seconds) {}
 
-  void open(std::int64_t completed_steps);
+  void open(std::int64_t completed_steps, bool trains);
   void add(const Message& event);
   void add_value(const Message& value, std::int64_t step) { add(event(step).message(5, Message().message(1, value))); }
   void add_hparams(std::string_view tag, int field, const Message& content) {
@@ -183,7 +183,7 @@ struct TensorBoardLogger::File {
   train::Attempts attempts{"TensorBoardLogger"};
 };
 
-void TensorBoardLogger::File::open(std::int64_t completed_steps) {
+void TensorBoardLogger::File::open(std::int64_t completed_steps, bool trains) {
   static std::atomic<int> counter{0};
   flush();
   std::array<char, 256> host{};
@@ -200,11 +200,11 @@ void TensorBoardLogger::File::open(std::int64_t completed_steps) {
   add(event(completed_steps).bytes(3, "brain.Event:2"));
   // A session that starts at a step: what is known of steps from there on is forgotten.
   constexpr int kStart = 1;
-  if (completed_steps > 0) add(event(completed_steps).message(7, Message().integer(1, kStart)));
+  if (trains && completed_steps > 0) add(event(completed_steps).message(7, Message().integer(1, kStart)));
 }
 
 void TensorBoardLogger::File::add(const Message& event) {
-  if (path.empty()) open(0);
+  if (path.empty()) open(0, true);
   waiting += framed(event.text());
   ++events_waiting;
   if (waiting.size() >= next_flush_bytes || seconds_since(last_flush) >= flush_seconds) flush();
@@ -242,7 +242,10 @@ TensorBoardLogger::~TensorBoardLogger() {
   } catch (...) {}  // no memory for the text
 }
 
-void TensorBoardLogger::start(std::int64_t completed_steps, std::int64_t) { file_->open(completed_steps); }
+void TensorBoardLogger::start(std::int64_t completed_steps, std::int64_t) { file_->open(completed_steps, true); }
+void TensorBoardLogger::start_evaluation(std::int64_t completed_steps, std::int64_t) {
+  file_->open(completed_steps, false);
+}
 
 void TensorBoardLogger::log_metrics(const LogRecord& record) {
   Message summary;

@@ -199,6 +199,20 @@ TEST_CASE("a run that goes on has an event file of its own, which begins with th
   CHECK(second[1].in(7).integer(1) == 1);  // SessionLog.START
 }
 
+TEST_CASE("an evaluation makes an event file that forgets nothing of the run's") {
+  const TemporaryFolder folder;
+  {
+    TensorBoardLogger board(in(folder));
+    board.start_evaluation(20, 3);
+    board.log_metrics({.step = 25, .epoch = 0, .values = {{"x", 1}}});
+  }
+  const std::vector<std::string> files = event_files(folder.path());
+  REQUIRE(files.size() == 1);
+  const std::vector<Proto> events = events_of(files[0]);
+  CHECK(events.size() == 2);
+  CHECK(std::none_of(events.begin(), events.end(), [](const Proto& e) { return e.has(7); }));
+}
+
 TEST_CASE("texts, histograms and pictures have TensorBoard's form") {
   const TemporaryFolder folder;
   TensorBoardLogger board(in(folder));

@@ -27,10 +27,13 @@ class LEVIN_API Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  // Before the first record of a fit or an evaluation. Above 0: the run goes on after so many optimizer steps, of which it gave so
+  // Before the first record of a fit. Above 0: the run goes on after so many optimizer steps, of which it gave so
   // many records, from a checkpoint or from an earlier fit; what is on file behind them is not part of it any more and is taken away.
   // Throws FileError when the logger can not write where it should, FormatError when what it should go on with is not its own.
   virtual void start(std::int64_t completed_steps, std::int64_t completed_records);
+  // Before the first record of a validate or test outside of a fit, with the trainer's own counts: in a process that evaluates alone 0
+  // and 0, whatever an earlier training left on file, and nothing of that is to go. By default it calls start.
+  virtual void start_evaluation(std::int64_t completed_steps, std::int64_t completed_records);
   virtual void log_metrics(const LogRecord& record) = 0;
   // What was chosen before the run: name and value. A name that comes again replaces its value.
   virtual void log_hparams(const Metadata& hparams);
@@ -56,13 +59,15 @@ struct CsvLoggerOptions {
 // metrics.csv as write_metrics_csv has it: "step,epoch,name,...", one line a record, names sorted, an empty cell where a
 // record lacks a name. Lines are appended; a name that is new rewrites the file, whole or not at all, and earlier lines
 // get an empty cell. After a kill the file has every record up to the last flush; a last line that was cut is removed by
-// start. A resumed run that writes into the same folder loses no line and doubles none. hparams.yaml: one "name: value" a
-// line. The constructor touches no file; it throws ConfigError for flush_every below 1.
+// start. A new fit replaces the file, an evaluation appends to it. A resumed run that writes into the same folder loses no line and
+// doubles none; what evaluations of other processes wrote behind its checkpoint goes. hparams.yaml: one "name: value" a line. The
+// constructor touches no file; it throws ConfigError for flush_every below 1.
 class LEVIN_API CsvLogger : public Logger {
  public:
   explicit CsvLogger(CsvLoggerOptions options = {});
   ~CsvLogger() override;  // saves
   void start(std::int64_t completed_steps, std::int64_t completed_records) override;
+  void start_evaluation(std::int64_t completed_steps, std::int64_t completed_records) override;
   void log_metrics(const LogRecord& record) override;
   void log_hparams(const Metadata& hparams) override;
   void save() override;
@@ -89,6 +94,7 @@ class LEVIN_API TensorBoardLogger : public Logger {
   explicit TensorBoardLogger(TensorBoardLoggerOptions options = {});  // throws ConfigError
   ~TensorBoardLogger() override;                                      // saves
   void start(std::int64_t completed_steps, std::int64_t completed_records) override;
+  void start_evaluation(std::int64_t completed_steps, std::int64_t completed_records) override;
   void log_metrics(const LogRecord& record) override;
   void log_hparams(const Metadata& hparams) override;
   void save() override;
