@@ -32,15 +32,59 @@ BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
   return answer;
 }
 
-void Trainer::Run::call_epoch_end() {
-  const ProfilerScope profiled(options.profiler.get(), "on_train_epoch_end");
-  const InHook in(*this, "on_train_epoch_end");
+// Callbacks, the module, and those of whom `after` is true; the writers of checkpoints in any case, and last.
+void Trainer::Run::call_with_writers_last(const char* name, const Function<void(Hooks&)>& hook,
+                                          const Function<bool(const Callback&)>& after) {
+  const ProfilerScope profiled(options.profiler.get(), name);
+  const InHook in(*this, name);
+  const train::Restore told(writers_from, std::optional<std::size_t>(0));
+  const auto is_last = [&](const Callback& c) { return c.writes_checkpoints() || after(c); };
   for (const auto& c : callbacks) {
-    if (!c->after_module()) c->on_train_epoch_end();
+    if (!is_last(*c)) hook(*c);
   }
-  active->on_train_epoch_end();
+  hook(*active);
+  for (std::size_t i = 0; i < callbacks.size(); ++i) {
+    if (!is_last(*callbacks[i])) continue;
+    if (callbacks[i]->writes_checkpoints()) writers_from = i + 1;
+    hook(*callbacks[i]);
+  }
+}
+
+namespace {
+constexpr const auto kOrdinary = [](const Callback&) { return false; };
+}  // namespace
+
+void Trainer::Run::call_batch_end(const StepInfo& info) {
+  call_with_writers_last(
+      "on_train_batch_end", [&](Hooks& h) { h.on_train_batch_end(info); }, kOrdinary);
+}
+void Trainer::Run::call_validation_end() {
+  call_with_writers_last(
+      "on_validation_end", [](Hooks& h) { h.on_validation_end(); }, kOrdinary);
+}
+void Trainer::Run::call_epoch_end() {
+  call_with_writers_last(
+      "on_train_epoch_end", [](Hooks& h) { h.on_train_epoch_end(); },
+      [](const Callback& c) { return c.after_module(); });
+}
+
+std::vector<std::string> Trainer::Run::writers_to_come() const {
+  std::vector<std::string> keys;
+  for (std::size_t i = writers_from.value_or(callbacks.size()); i < callbacks.size(); ++i) {
+    if (callbacks[i]->writes_checkpoints() && !callbacks[i]->state_key().empty())
+      keys.push_back(callbacks[i]->state_key());
+  }
+  return keys;
+}
+
+void Trainer::Run::call_writers_due() {
+  const std::vector<std::string> keys = std::exchange(writers_due, {});
+  const train::Restore running(validating, due == Due::plateaus);
   for (const auto& c : callbacks) {
-    if (c->after_module()) c->on_train_epoch_end();
+    if (std::find(keys.begin(), keys.end(), c->state_key()) == keys.end()) continue;
+    if (due == Due::record) c->on_train_batch_end(info());
+    if (due == Due::plateaus) c->on_validation_end();
+    if (due == Due::epoch_end) c->on_train_epoch_end();
   }
 }
 
@@ -96,9 +140,7 @@ void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
     return dynamic_cast<const LearningRateFinder*>(c.get()) || dynamic_cast<const BatchSizeFinder*>(c.get());
   });
-  std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
-    return !dynamic_cast<const ModelCheckpoint*>(c.get()) && !dynamic_cast<const OnExceptionCheckpoint*>(c.get());
-  });
+  std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) { return !c->writes_checkpoints(); });
 }
 
 // Whether objects of `type` are of class `base` as well. The language asks an object, not a type_info; the platform's ABI knows.

@@ -144,6 +144,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   to.batches_per_epoch = loops.value("batches_per_epoch", to.batches_per_epoch);
   to.batch_size = loops.value("batch_size", to.batch_size);
   to.stop = loops.value("stop", to.stop);
+  to.writers_to_come = loops.value("writers_to_come", to.writers_to_come);
   const auto due = loops.at("due").get<std::int64_t>();
   if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
     fail<FormatError>("resume: ", to.path, ": \"due\" is ", due, ", expected 0 to 4");
@@ -196,7 +197,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
       generators[name] = {generator->state().seed, generator->state().offset};
   }
   Json sums = Json::array(), metrics = Json::array(), optimizers = Json::array();
-  for (const auto& e : run.train_log.save())
+  for (const auto& e : (run.cut ? run.cut->log : run.train_log).save())
     sums.push_back({{"name", e.name},
                     {"on_step", e.on_step},
                     {"on_epoch", e.on_epoch},
@@ -227,8 +228,10 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"accumulate", run.window_is_open() ? run.options.accumulate_grad_batches : 1},
             {"validated_at", run.validated_at},
             {"batches_validated", run.eval_batches[0]},
-            {"stop", run.stop_kept},
-            {"due", static_cast<std::int64_t>(run.due)}}},
+            {"stop", run.cut ? run.cut->stop_kept : run.stop_kept},
+            {"due", static_cast<std::int64_t>(run.due)},
+            {"writers_to_come",
+             run.due == Trainer::Run::Due::nothing ? std::vector<std::string>() : run.writers_to_come()}}},
           {"optimizers", optimizers},
           {"lr_schedulers", run.schedulers.size()},
           {"callbacks", callback_state},

@@ -25,6 +25,7 @@ struct Checkpoint {
   bool stop = false;                            // was asked for
   std::int64_t batches_per_epoch = 0, batch_size = 0;  // 0: not known
   Trainer::Run::Due due = Trainer::Run::Due::nothing;
+  std::vector<std::string> writers_to_come;  // in the hook in which it was written
   std::vector<std::string> optimizers;
   std::size_t schedulers = 0;
   std::map<std::string, Metadata> callbacks;  // values by state key

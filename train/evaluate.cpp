@@ -298,7 +298,10 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   }
   const bool the_loops_own = validating && loop == Loop::validation;
   if (the_loops_own && due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
-  call(words.end.name, words.end.function);
+  if (the_loops_own)
+    call_validation_end();
+  else
+    call(words.end.name, words.end.function);
   if (!in_fit) check_interrupt();
   return result;
 }

@@ -160,6 +160,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     in_fit = m != nullptr;
     scope = train::LogScope::none;
     due = Due::nothing;
+    writers_due.clear();
     in_training_step = false;
     toggled = nullptr;
     capture.reset();
@@ -205,6 +206,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     train_log.reset();
     epoch_metrics.clear();
   }
+  if (same_module && cut) train_log = std::move(cut->log);
+  cut.reset();
   tree = module.tree();
   fitted = true;
   fit_module = &module;
@@ -425,16 +428,18 @@ void Trainer::Run::train_epoch() {
   const bool whole = batches_done == batches, granted = stop_granted();
   // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
   // promised ends it: waiting for the rest would never end.
-  const bool cut = !whole && !skipped && !granted && max_steps_reached();
-  if (!whole && !cut && !manual) advance_schedulers(Interval::epoch);
+  const bool open = !whole && !skipped && !granted && max_steps_reached();
+  if (!whole && !open && !manual) advance_schedulers(Interval::epoch);
   if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
 
   scope = train::LogScope::train_epoch;
-  if (!cut) due = Due::epoch_end;
+  if (!open)
+    due = Due::epoch_end;
+  else if (!trial)
+    cut = {.log = train_log.copy(), .stop_kept = stop_kept};
   call_epoch_end();
   scope = train::LogScope::none;
-  if (cut) return;
-  finish_epoch();
+  if (!open) finish_epoch();
 }
 
 void Trainer::Run::measure_wait() {
@@ -449,6 +454,7 @@ void Trainer::Run::measure_wait() {
 }
 
 void Trainer::Run::finish_epoch() {
+  if (!writers_due.empty()) call_writers_due();
   Metrics means, hidden;
   means = train_log.take_epoch(hidden);
   for (const Metrics* some : {&means, &hidden}) {
@@ -487,11 +493,12 @@ void Trainer::Run::train_batch(const Batch& batch) {
   if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
   due = Due::record;
-  call("on_train_batch_end", &Hooks::on_train_batch_end, step_info);
+  call_batch_end(step_info);
   finish_batch();
 }
 
 void Trainer::Run::finish_batch() {
+  if (!writers_due.empty()) call_writers_due();
   if (due == Due::record) {
     record_step();
     due = Due::validation;

@@ -303,6 +303,18 @@ Metrics MetricLog::take_epoch(Metrics& hidden) {
   return out;
 }
 
+MetricLog MetricLog::copy() const {
+  const NoGrad off;
+  MetricLog out;
+  out.entries_ = entries_;
+  for (Entry& e : out.entries_) {
+    for (Tensor* cell : {&e.last, &e.sum}) {
+      if (cell->defined()) *cell = cell->clone();
+    }
+  }
+  return out;
+}
+
 void MetricLog::reset() {
   for (const Entry& e : entries_) {
     if (Metric* const metric = metric_of(e)) metric->reset();

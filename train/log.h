@@ -61,7 +61,8 @@ class MetricLog {
   // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
   // name of those that have a value for steps as well.
   [[nodiscard]] Metrics take_epoch(Metrics& hidden);
-  void reset();  // forgets all names; metrics are reset
+  [[nodiscard]] MetricLog copy() const;  // with cells of its own
+  void reset();                          // forgets all names; metrics are reset
   // The newest value of each name under all the names it has.
   void newest(Metrics& into) const;
   void progress(Metrics& into) const;

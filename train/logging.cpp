@@ -22,6 +22,9 @@ Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& opt
     fail<StateError>("log: \"", name, "\" is logged ", where, "; call it in a step, or in hooks of batches and epochs");
   }
   if (run.options.barebones) return {};
+  // A run that goes on in the middle of an epoch calls this hook again, and has the value among its sums.
+  const bool goes_on = run.batches_done > 0 && (run.same_module || !run.resumed_from.empty());
+  if (goes_on && run.hook == std::string_view("on_train_epoch_start")) return {};
   if (run.scope != train::LogScope::eval) return {.log = &run.train_log, .given = name};
   if (options.add_dataloader_idx && name.find("/dataloader_idx_") != std::string_view::npos)
     fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");

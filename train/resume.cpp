@@ -463,6 +463,7 @@ void Trainer::Run::resume(const Checkpoint& file) {
   records = file.records;
   validated_at = file.validated_at;
   due = file.due;
+  writers_due = file.writers_to_come;
   train_log.load(file.log, tree);
   eval_batches[0] = file.batches_validated;
   stop = stop_kept = file.stop;

@@ -173,7 +173,15 @@ struct Trainer::Run {
   }
   [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
   BatchStart call_batch_start(const StepInfo& info);
+  void call_batch_end(const StepInfo& info);
+  void call_validation_end();
   void call_epoch_end();
+  void call_with_writers_last(const char* name, const Function<void(Hooks&)>& hook,
+                              const Function<bool(const Callback&)>& after);
+  // State keys of the writers whose turn in the hook at hand has not come: a file that is written now names them, and the run that
+  // goes on from it calls them first.
+  [[nodiscard]] std::vector<std::string> writers_to_come() const;
+  void call_writers_due();
   void call_exception(const std::exception& error) noexcept;
   void call_setup(Stage stage);  // prepare_data, and the setup of all
   void call_teardown(Stage stage, bool quietly);
@@ -283,9 +291,19 @@ struct Trainer::Run {
   // and a run that goes on from it begins with this.
   enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
   Due due = Due::nothing;
+  std::optional<std::size_t>
+      writers_from{};  // in the hook at hand the writers of checkpoints from here on are still to come
+  std::vector<std::string> writers_due;                        // of the file that the run goes on from
   bool stop = false, stop_kept = false, told_minimum = false;  // stop_kept: a checkpoint holds it
-  bool sanity = false;                                         // the check runs
-  bool validating = false;                                     // the loop's own validation runs
+  // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends the epoch, so
+  // a checkpoint, and the next fit, begin with this.
+  struct Cut {
+    train::MetricLog log;
+    bool stop_kept;
+  };
+  std::optional<Cut> cut;   // of the running or last fit
+  bool sanity = false;      // the check runs
+  bool validating = false;  // the loop's own validation runs
   int stop_signal = 0;
   std::int64_t skipped_seen = 0;  // by the loss scale, when the host last looked
 

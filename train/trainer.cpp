@@ -167,6 +167,7 @@ std::int64_t Trainer::current_epoch() const { return run_->epoch; }
 std::int64_t Trainer::batch_idx() const { return run_->in_batch ? run_->batches_done : run_->batches_done - 1; }
 std::int64_t Trainer::total_batch_idx() const { return run_->total_batches; }
 std::int64_t Trainer::batches_per_epoch() const { return run_->batches; }
+bool Trainer::epoch_is_cut() const { return run_->cut.has_value(); }
 bool Trainer::is_last_batch() const { return batch_idx() + 1 >= run_->batches; }
 bool Trainer::sanity_checking() const { return run_->sanity; }
 bool Trainer::nested_evaluation() const { return run_->evaluations > 1; }

@@ -34,7 +34,7 @@ void EarlyStopping::on_validation_end() {
   if (trainer().validating() && !at_epoch_end()) check();
 }
 void EarlyStopping::on_train_epoch_end() {
-  if (at_epoch_end()) check();
+  if (at_epoch_end() && !trainer().epoch_is_cut()) check();
 }
 
 Reason EarlyStopping::judge(double value) {

@@ -76,9 +76,12 @@ void ModelCheckpoint::on_fit_start() {
   const Trainer& t = trainer();
   const bool resumed = !t.resumed_from().empty();
   came_from_ = resumed ? resolved(t.resumed_from()) : "";
-  triggered_step_ = resumed ? t.global_step() : -1;
-  const std::optional<std::int64_t> loaded = std::exchange(loaded_step_, std::nullopt);
-  saved_step_ = resumed ? loaded.value_or(triggered_step_) : -1;
+  const auto of_file = [&](std::optional<std::int64_t>& loaded) {
+    const std::optional<std::int64_t> step = std::exchange(loaded, std::nullopt);
+    return resumed ? step.value_or(t.global_step()) : -1;
+  };
+  triggered_step_ = of_file(loaded_trigger_);
+  saved_step_ = of_file(loaded_step_);
   validated_ = training_ = false;
   if (!resumed) waits_ = false;
   const std::string dir = directory();
@@ -318,6 +321,7 @@ CallbackState ModelCheckpoint::state() const {
                                  {"best_model_path", best_path_},
                                  {"last_model_path", last_path_},
                                  {"saved_step", text(saved_step_)},
+                                 {"triggered_step", text(triggered_step_)},
                                  {"waits", waits_ ? "1" : "0"}},
                       .tensors = {}};
   if (best_score_) state.values.emplace_back("best_model_score", train::exact(*best_score_));
@@ -363,12 +367,15 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
          "ModelCheckpoint: the run wrote to " + (dir ? *dir : std::string("another folder")) +
              " before and writes to " + directory() + " now");
   }
-  const std::string* saved = value("saved_step");  // files of before have none
-  const std::optional<std::int64_t> step =
-      saved ? std::optional(static_cast<std::int64_t>(number("saved_step", *saved))) : std::nullopt;
+  const auto step = [&](const char* key) {
+    const std::string* v = value(key);  // files of before have none
+    return v ? std::optional(static_cast<std::int64_t>(number(key, *v))) : std::nullopt;
+  };
+  const std::optional<std::int64_t> saved = step("saved_step"), triggered = step("triggered_step");
   best_path_ = best;
   if (!same) return;
-  loaded_step_ = step;
+  loaded_step_ = saved;
+  loaded_trigger_ = triggered;
   const std::string* waits = value("waits");
   last_path_ = file("last_model_path");
   best_score_ = score;

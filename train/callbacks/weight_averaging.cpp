@@ -49,6 +49,9 @@ void WeightAveraging::on_train_batch_end(const StepInfo& info) {
   latest_update_step_ = info.global_step;
 }
 void WeightAveraging::on_train_epoch_end() {
+  if (!trainer().epoch_is_cut()) update_of_epoch();
+}
+void WeightAveraging::update_of_epoch() {
   if (should_update({}, trainer().current_epoch())) average_->update(*trainer().module());
 }
 
@@ -63,7 +66,10 @@ void WeightAveraging::on_validation_epoch_end() {
 void WeightAveraging::on_exception(const std::exception&) { swapped_.reset(); }
 
 void WeightAveraging::on_train_end() {
-  if (finished_ || average_->n_averaged() == 0) return;
+  if (finished_) return;
+  if (trainer().epoch_is_cut())
+    update_of_epoch();  // behind the files of the cut: a run that goes on does it at the epoch's end
+  if (average_->n_averaged() == 0) return;
   average_->copy_to(*trainer().module());
   finished_ = true;
 }

@@ -199,6 +199,7 @@ class LEVIN_API WeightAveraging : public Callback {
 
  private:
   void begin();
+  void update_of_epoch();
   std::shared_ptr<const AveragedModelOptions> options_;
   std::unique_ptr<AveragedModel> average_;        // from on_fit_start on
   std::unique_ptr<AveragedModel::Swap> swapped_;  // in a validation

@@ -50,7 +50,8 @@ struct CheckpointContent {
 };
 
 // Callbacks come first, in their order, then the module; only on_train_epoch_end of callbacks that act on a finished epoch
-// (early stopping, checkpoints) follows the module's.
+// (early stopping) follows the module's. Those that write checkpoints come last of all in on_train_batch_end, on_validation_end and
+// on_train_epoch_end, so that a file holds what everybody did there.
 //   fit:   setup, configure_model, configure_optimizers, [on_load_checkpoint, load_state], on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
 //          epochs, on_train_end, on_fit_end, teardown
 //   epoch: on_train_epoch_start, batches, on_train_epoch_end
@@ -99,8 +100,9 @@ class LEVIN_API Hooks {
   virtual void on_predict_batch_start(const StepInfo&) {}
   virtual void on_predict_batch_end(const StepInfo&) {}
   // The weights and this object's state, about to be written; just read, before anything of the run changes. What is changed in
-  // `content` is what the file, or the run, gets. A run goes on behind the hook in which a callback wrote the file: what the module, and
-  // later callbacks, do in the hook of the same name is not done again, so what they change there belongs into their state.
+  // `content` is what the file, or the run, gets. A run goes on behind the hook in which the file was written: writers of
+  // checkpoints whose turn had not come are called first (on_train_batch_end without loss and batch); what others behind one
+  // that writes before its turn (Callback::writes_checkpoints) do in the hook of the same name is not done again.
   virtual void on_save_checkpoint(CheckpointContent& /*content*/) {}
   virtual void on_load_checkpoint(CheckpointContent& /*content*/) {}
   // What fit, validate, test or predict is about to rethrow; an interrupt too. What it throws itself is lost.
@@ -131,6 +133,9 @@ class LEVIN_API Callback : public Hooks {
   [[nodiscard]] virtual bool takes_state_of(std::string_view /*key*/) const { return false; }
   // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
   [[nodiscard]] virtual bool after_module() const { return false; }
+  // True: it saves checkpoints in hooks, so on_train_batch_end, on_validation_end and on_train_epoch_end run after the module's and
+  // after those of other callbacks, whatever its place in the list.
+  [[nodiscard]] virtual bool writes_checkpoints() const { return false; }
 
   // The trainer while attached. Throws StateError outside.
   [[nodiscard]] Trainer& trainer() const;

@@ -60,7 +60,7 @@ class LEVIN_API ModelCheckpoint : public Callback {
   void on_train_epoch_end() override;
   void on_train_end() override;
   void on_exception(const std::exception& error) override;
-  [[nodiscard]] bool after_module() const override { return true; }
+  [[nodiscard]] bool writes_checkpoints() const override { return true; }
   // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well; for another folder the best
   // path alone, with a warning.
   [[nodiscard]] std::string state_key() const override;
@@ -96,13 +96,13 @@ class LEVIN_API ModelCheckpoint : public Callback {
   std::string best_path_, last_path_;
   std::optional<double> best_score_;
   std::vector<std::pair<std::string, double>> kept_;
-  bool waits_ = false;                       // a save, for the end of a validation
-  std::optional<std::int64_t> loaded_step_;  // global_step of the last save, in the state that a run goes on from
+  bool waits_ = false;                                        // a save, for the end of a validation
+  std::optional<std::int64_t> loaded_step_, loaded_trigger_;  // the two below, in the state that a run goes on from
 
   // Of the run under way
-  std::string came_from_;  // resolved
-  std::int64_t saved_step_ = -1, triggered_step_ = -1;
-  double last_time_ = 0;  // of a trigger by time
+  std::string came_from_;                               // resolved
+  std::int64_t saved_step_ = -1, triggered_step_ = -1;  // global_step of the last save, of the last trigger by steps
+  double last_time_ = 0;                                // of a trigger by time
   bool training_ = false, validated_ = false;
 };
 
@@ -112,6 +112,7 @@ class LEVIN_API OnExceptionCheckpoint : public Callback {
  public:
   explicit OnExceptionCheckpoint(std::string dirpath);  // throws ConfigError for an empty one
   [[nodiscard]] std::string path() const;
+  [[nodiscard]] bool writes_checkpoints() const override { return true; }
   void on_fit_start() override { training_ = false; }
   void on_train_start() override { training_ = true; }
   void on_train_end() override { training_ = false; }

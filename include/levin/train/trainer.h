@@ -164,6 +164,11 @@ class LEVIN_API Trainer {
   [[nodiscard]] std::int64_t batches_per_epoch() const;  // 0 until the training loader is there
   // `step` of the next LogRecord of training: the index of the optimizer step, with manual optimization of the batch.
   [[nodiscard]] std::int64_t record_step() const;
+  // In on_train_epoch_end and behind it: max_steps ended the run in the middle of this epoch. A run that goes on, from a file or in a
+  // second fit, trains the rest of it and calls on_train_epoch_end again, so what belongs once to an epoch is left for then: early
+  // stopping makes no check, an average takes its update of the epoch in on_train_end, and what was logged in on_train_epoch_end is
+  // in no checkpoint. A stop that was granted (request_stop, max_time) closes its epoch instead: a run that goes on begins the next.
+  [[nodiscard]] bool epoch_is_cut() const;
   [[nodiscard]] bool is_last_batch() const;  // in the last batch of the epoch, from its start to its end
   // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
   // an accumulation schedule is active.
