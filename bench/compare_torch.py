@@ -7,38 +7,96 @@
 Levin's programs name their rows (op/dtype/shape); whatever PyTorch has as well is run beside it. Rounds alternate (Levin, PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the
 rounds of PyTorch's time / Levin's, with the smallest and the largest ratio of a round beside it: a ratio above 1 means that
 Levin is faster. PyTorch is given its best: gradients cleared to None, foreach or fused optimizers, inference without a tape
-where there is nothing to record, and for the CNN the faster of its two memory layouts.
+where there is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is
+taken between events, as Levin's is, and kernels below 50 us as replays of a CUDA graph of 20 calls where PyTorch can record
+them. --compile runs each row through torch.compile as well, gradients and training steps too. The head of the table says which
+TF32 switches, backends of attention and mode of torch.compile were in force.
 """
 import argparse, datetime, json, os, platform, re, statistics, subprocess, sys, tempfile, time
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 
 
+ON_GPU = False  # whether --device is cuda
+
+
+def seconds_of(call, n):
+    """Seconds of n calls: on a GPU between events, as Levin's rows are measured."""
+    if ON_GPU:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(n):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3
+    begin = time.perf_counter()
+    for _ in range(n):
+        call()
+    return time.perf_counter() - begin
+
+
 def measure(call, min_seconds):
-    """Seconds a call takes: repeated until min_seconds have passed, after a warm-up. On a GPU the queue is waited for."""
-    gpu = torch.cuda.is_available()
+    """Seconds a call takes: repeated until min_seconds have passed, after a warm-up."""
     call()
-    if gpu:
+    if ON_GPU:
         torch.cuda.synchronize()
     n = 1
     while True:
-        begin = time.perf_counter()
-        for _ in range(n):
-            call()
-        if gpu:
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - begin
+        seconds = seconds_of(call, n)
         if seconds >= min_seconds:
             return seconds / n
         n = max(n + 1, int(n * min(100.0, 1.2 * min_seconds / max(seconds, 1e-9))))
+
+
+COPIES, SHORT = 20, 50e-6  # as bench/stopwatch.h
+
+
+def replayed(call, min_seconds):
+    """Seconds a call takes in a CUDA graph of COPIES, or None where it can not be recorded."""
+    try:
+        for _ in range(3):  # on a stream of its own, as recordings want their warm-up
+            with torch.cuda.stream(torch.cuda.Stream()):
+                call()
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(COPIES):
+                call()
+        return measure(graph.replay, min_seconds) / COPIES
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+
+
+def kernel_time(call, min_seconds):
+    """Of a row of bench_kernels: short kernels by replays, as Levin's are."""
+    seconds = measure(call, min_seconds)
+    if ON_GPU and seconds < 10 * SHORT:
+        short = replayed(call, min_seconds)
+        if short is not None and short <= SHORT:
+            return short
+    return seconds
 
 
 def no_grad(f):
     def call():
         with torch.no_grad():
             f()
-    call.inner = f
+    call.compiled = lambda mode: no_grad(torch.compile(f, mode=mode))
+    return call
+
+
+def leaves(shape, make, inputs):
+    return [t.requires_grad_() for t in inputs(shape, make)]
+
+
+def gradient_case(make_gradients, f):
+    """make_gradients(f) -> call; compiled, f is what torch.compile gets: it compiles the gradient with it."""
+    call = recorded(make_gradients(f))
+    call.compiled = lambda mode: recorded(make_gradients(torch.compile(f, mode=mode)))
     return call
 
 
@@ -97,25 +155,33 @@ def best_adam(net):
     return torch.optim.Adam(net.parameters(), lr=1e-3, **min(found, key=lambda f: f[0])[1])
 
 
+def training(net, opt, loss_of):
+    """A step; compiled, torch.compile gets the loss, and its gradient with it. The update is a fused kernel as it is."""
+    def step(loss_of):
+        def call():
+            loss = loss_of()
+            opt.zero_grad(set_to_none=True)
+            loss.backward()
+            opt.step()
+        return call
+    call = step(loss_of)
+    call.compiled = lambda mode: step(torch.compile(loss_of, mode=mode))
+    return call
+
+
 def step_case(net, batch, device, channels_last=False):
     net = net.to(device)
     images, labels = torch.rand(batch, 1, 28, 28, device=device), torch.randint(0, 10, (batch,), device=device)
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
-    opt = best_adam(net)
-
-    def call():
-        loss = F.cross_entropy(net(images), labels)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        opt.step()
-    return call
+    return training(net, best_adam(net), lambda: F.cross_entropy(net(images), labels))
 
 
 def faster_of(*cases):
     def run(min_seconds):
         return min(measure(c, min_seconds / len(cases)) for c in cases)
+    run.compiled = lambda mode: faster_of(*(c.compiled(mode) for c in cases))
     return run
 
 
@@ -129,18 +195,21 @@ def unary(f):
 def backward(inputs, f):
     """The gradient alone: f is recorded once."""
     def case(shape, make):
-        leaves = [t.requires_grad_() for t in inputs(shape, make)]
-        y = f(*leaves)
-        seed = torch.ones_like(y)
-        return recorded(lambda: torch.autograd.grad(y, leaves, seed, retain_graph=True))
+        xs = leaves(shape, make, inputs)
+
+        def gradients(g):
+            y = g(*xs)
+            seed = torch.ones_like(y)
+            return lambda: torch.autograd.grad(y, xs, seed, retain_graph=True)
+        return gradient_case(gradients, f)
     return case
 
 
 def both(inputs, f):
     def case(shape, make):
-        leaves = [t.requires_grad_() for t in inputs(shape, make)]
-        seed = torch.ones_like(f(*leaves))
-        return recorded(lambda: torch.autograd.grad(f(*leaves), leaves, seed))
+        xs = leaves(shape, make, inputs)
+        seed = torch.ones_like(f(*xs))
+        return gradient_case(lambda g: lambda: torch.autograd.grad(g(*xs), xs, seed), f)
     return case
 
 
@@ -180,7 +249,7 @@ def cross_entropy(shape, make):
 
 def cross_entropy_both(shape, make):
     x, t = make(shape).requires_grad_(), labels(shape, make)
-    return recorded(lambda: torch.autograd.grad(F.cross_entropy(x, t), x))
+    return gradient_case(lambda g: lambda: torch.autograd.grad(g(x, t), x), F.cross_entropy)
 
 
 def table_of(shape, make):
@@ -238,6 +307,74 @@ def conv_both(shape, make):
     return both(conv_inputs, lambda x, w: F.conv2d(x, w, padding=shape[4] // 2))(shape, make)
 
 
+def group_norm(x, w, b):
+    return F.group_norm(x, min(8, x.shape[1]), w, b)
+
+
+def max_pool_3_2(x):
+    return F.max_pool2d(x, 3, 2, 1)
+
+
+def mlp_inputs(s, make):
+    return [make((s[0], s[1])), make((s[2], s[1])), make((s[2],)), make((s[1], s[2])), make((s[1],))]
+
+
+def gelu_mlp(x, w1, b1, w2, b2):
+    return F.linear(F.gelu(F.linear(x, w1, b1), approximate="tanh"), w2, b2)
+
+
+def positions(shape, make):
+    return torch.randint(0, shape[1], shape, device=make.device)
+
+
+def listed(shape, make):
+    return [make((shape[1],)) for _ in range(shape[0])]
+
+
+def ema(shape, make):
+    averages, values = listed(shape, make), listed(shape, make)
+    return lambda: torch._foreach_lerp_(averages, values, 0.001)
+
+
+def clip(shape, make):
+    params = [t.requires_grad_() for t in listed(shape, make)]
+    for p in params:
+        p.grad = make(p.shape)
+    return lambda: torch.nn.utils.clip_grad_norm_(params, 1.0, foreach=True)
+
+
+def unscale(shape, make):
+    grads, found, scale = listed(shape, make), torch.zeros((), device=make.device), torch.full((), 1 / 65536.0, device=make.device)
+
+    def call():  # what GradScaler does, and the norm beside it
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
+        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    return call
+
+
+def flatten(shape, make):
+    tensors = listed(shape, make)
+    flat = torch.cat(tensors)
+    return lambda: torch.cat(tensors, out=flat)
+
+
+def unflatten(shape, make):
+    tensors = listed(shape, make)
+    parts = torch.cat(tensors).split(shape[1])
+    return lambda: torch._foreach_copy_(tensors, parts)
+
+
+def segment_parts(s, make):
+    return make((s[0] * s[1], s[2])), torch.arange(0, s[0] * s[1] + 1, s[1], device=make.device)
+
+
+def segment_softmax(s, make):
+    """The segments are of one length: a softmax over it is what PyTorch does best."""
+    x, _ = segment_parts(s, make)
+    x = x.view(s[0], s[1], s[2])
+    return lambda: torch.softmax(x, 1)
+
+
 def index_rows(shape, make):
     x, i = make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
     return lambda: x.index_select(0, i)
@@ -282,13 +419,7 @@ def gcn_case(nodes, degree, features, device):
     x, target = torch.rand(nodes, features, device=device), torch.randint(0, 7, (nodes,), device=device)
     net = Gcn(features).to(device)
     opt = torch.optim.Adam(net.parameters(), lr=1e-2, fused=True)
-
-    def call():
-        loss = F.cross_entropy(net(a, x), target)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        opt.step()
-    return call
+    return training(net, opt, lambda: F.cross_entropy(net(a, x), target))
 
 
 def update(make_optimizers):
@@ -298,7 +429,7 @@ def update(make_optimizers):
         for p in params:
             p.grad = make((shape[1],))
         best = min((o(params) for o in make_optimizers), key=lambda o: measure(o.step, 0.05))
-        return best.step
+        return lambda: best.step()
     return case
 
 
@@ -337,6 +468,16 @@ OPS = {
     "rms_norm_backward": backward(lambda s, m: norm_inputs(s, m)[:2], rms_norm),
     "batch_norm": lambda s, m: (lambda a=norm_inputs(s, m): batch_norm(*a)),
     "batch_norm_backward": backward(norm_inputs, batch_norm),
+    "group_norm": lambda s, m: (lambda a=norm_inputs(s, m): group_norm(*a)), "group_norm_backward": backward(norm_inputs, group_norm),
+    "max_pool": unary(lambda x: F.max_pool2d(x, 2)), "max_pool_backward": backward(one, lambda x: F.max_pool2d(x, 2)),
+    "max_pool_3_2": unary(max_pool_3_2), "max_pool_3_2_backward": backward(one, max_pool_3_2),
+    "avg_pool": unary(lambda x: F.avg_pool2d(x, 2)), "avg_pool_backward": backward(one, lambda x: F.avg_pool2d(x, 2)),
+    "gather_elements": lambda s, m: (lambda x=m(s), i=positions(s, m): x.gather(1, i)),
+    "scatter_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter(1, i, v)),
+    "scatter_add_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter_add(1, i, v)),
+    "gelu_mlp": lambda s, m: (lambda a=mlp_inputs(s, m): gelu_mlp(*a)), "gelu_mlp_both": both(mlp_inputs, gelu_mlp),
+    "segment_softmax": segment_softmax,
+    "ema": ema, "clip_grad_norm": clip, "unscale": unscale, "flatten": flatten, "unflatten": unflatten,
     "embedding": embedding, "embedding_backward": embedding_backward,
     "gather_rows": index_rows, "scatter_add_rows": scatter_add_rows,
     "matmul": two(lambda s: s[:2], lambda s: s[1:]), "bmm": two(lambda s: (s[0], s[1], s[3]), lambda s: (s[0], s[3], s[2])),
@@ -352,6 +493,8 @@ TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backw
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh") for rows in (512, 4096)},
            "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20, "sgd_100_tiny": 20}
+# the same on cuda: a small step that is replayed as one graph, beside PyTorch's eager one
+CUDA_TARGETS = {"mnist_mlp_128_step_captured/64": 5, "mnist_mlp_512_step_captured/64": 5}
 
 
 class Block(torch.nn.Module):
@@ -386,13 +529,10 @@ def gpt_case(shape, batch, length, device):
     tokens, target = torch.randint(0, shape[3], (batch, length), device=device), torch.randint(0, shape[3], (batch * length,), device=device)
     opt = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
 
-    def call():
+    def loss():
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = F.cross_entropy(net(tokens), target)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
-        opt.step()
-    return call
+            return F.cross_entropy(net(tokens), target)
+    return training(net, opt, loss)
 
 
 def torch_case(name, device):
@@ -412,7 +552,9 @@ def torch_case(name, device):
              "sgd_100_tiny": lambda: update((lambda p: torch.optim.SGD(p, lr=1e-4, foreach=True),
                                              lambda p: torch.optim.SGD(p, lr=1e-4, fused=True)))((100, 4), maker(torch.float32, device))}
     if name in fixed:
-        return fixed[name]()
+        case = fixed[name]()
+        case.steps = True
+        return case
     op, _, rest = name.partition("/")
     dtype, _, shape = rest.partition("/")
     if op not in OPS or dtype not in DTYPES:
@@ -433,17 +575,22 @@ def maker(dtype, device):
 
 
 def levin_rows(args, program):
-    """Runs one of Levin's benchmark programs: {name: seconds}, and what it says of the machine."""
+    """Runs one of Levin's benchmark programs: {name: seconds}, and what it says of the machine. Rows that failed are told and left out."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads", str(args.threads), "--device",
-                        args.device, "--warm-only", "--benchmark_filter=" + args.filter, f"--benchmark_min_time={args.min_time}"],
-                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads", str(args.threads),
+                                "--device", args.device, "--warm-only", "--filter", args.filter, "--seconds", str(args.min_time),
+                                f"--benchmark_min_time={args.min_time}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         text = open(out.name).read()
+        if ended.returncode not in (0, 1) or (ended.returncode == 1 and not text):
+            sys.exit(f"bench_{program} ended with {ended.returncode}: {ended.stderr[-2000:]}")
         report = json.loads(text) if text else {"benchmarks": [], "context": {}}
     unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
     rows = {}
     for b in report["benchmarks"]:
         name = re.sub(r"/(iterations:\d+|manual_time|real_time)", "", b["name"])
+        if b.get("error_occurred"):
+            print(f"{name}: {b['error_message']}", file=sys.stderr)
+            continue
         rows[name] = b["real_time"] * unit[b["time_unit"]]
     return rows, report["context"]
 
@@ -451,19 +598,30 @@ def levin_rows(args, program):
 def torch_time(case, min_seconds):
     if case.__code__.co_varnames[:1] == ("min_seconds",):
         return case(min_seconds)
-    return measure(case, min_seconds) / getattr(case, "repeats", 1)
+    if getattr(case, "steps", False):
+        return measure(case, min_seconds) / getattr(case, "repeats", 1)
+    return kernel_time(case, min_seconds)
 
 
 def torch_seconds(name, args):
-    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row or no memory for it."""
+    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row, no memory for it or can not compile it."""
     try:
         case = torch_case(name, args.device)
         if case is None:
             return None
         eager = torch_time(case, args.min_time)
-        if not args.compile or name in TARGETS or not hasattr(case, "inner"):
+        if not args.compile or not hasattr(case, "compiled"):
             return eager, None
-        return eager, torch_time(no_grad(torch.compile(case.inner)), args.min_time)
+        torch._dynamo.reset()
+        try:
+            compiled = case.compiled(args.compile_mode)
+            compiled.steps = getattr(case, "steps", False)
+            return eager, torch_time(compiled, args.min_time)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as e:
+            print(f"{name}: not compiled: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", file=sys.stderr)
+            return eager, None
     except torch.cuda.OutOfMemoryError:
         return None
     finally:
@@ -471,11 +629,51 @@ def torch_seconds(name, args):
             torch.cuda.empty_cache()
 
 
+def sdpa_used():
+    q = torch.randn(4, 12, 1024, 64, device="cuda", dtype=torch.bfloat16)
+    try:
+        return torch.nn.attention.SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True)).name
+    except (AttributeError, ValueError) as e:
+        return f"unknown ({e})"
+
+
+def torch_settings(args):
+    """What PyTorch was told, for the head of the table."""
+    said = [f"compiled: torch.compile(mode={args.compile_mode!r})"] if args.compile else ["torch.compile: not run"]
+    if args.device == "cuda":
+        cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+        backends = [n for n, on in (("flash", cuda.flash_sdp_enabled()), ("memory-efficient", cuda.mem_efficient_sdp_enabled()),
+                                    ("math", cuda.math_sdp_enabled()),
+                                    ("cuDNN", getattr(cuda, "cudnn_sdp_enabled", lambda: False)())) if on]
+        said += [f"cudnn.benchmark {'on' if cudnn.benchmark else 'off'}, cuDNN {cudnn.version()}",
+                 f"TF32: products {'on' if cuda.matmul.allow_tf32 else 'off'}, convolutions {'on' if cudnn.allow_tf32 else 'off'}",
+                 f"SDPA: {args.sdpa}, of {' '.join(backends)}; causal bf16 heads go to {sdpa_used()}"]
+    return "; ".join(said)
+
+
+def set_up(args):
+    global ON_GPU
+    ON_GPU = args.device == "cuda"
+    torch.set_num_threads(args.threads)
+    if args.compile:
+        torch._functorch.config.donated_buffer = False  # the gradient's rows run one backward again and again
+    if not ON_GPU:
+        return
+    # Levin multiplies f32 numbers exactly, and so does PyTorch here.
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if args.sdpa != "auto":
+        for name, switch in (("flash", "enable_flash_sdp"), ("efficient", "enable_mem_efficient_sdp"), ("math", "enable_math_sdp"),
+                             ("cudnn", "enable_cudnn_sdp")):
+            if hasattr(torch.backends.cuda, switch):
+                getattr(torch.backends.cuda, switch)(name in (args.sdpa, "math"))
+
+
 def machine(args, context):
     if args.device == "cuda":
         clocks = subprocess.run(["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem,power.limit", "--format=csv,noheader"],
                                 capture_output=True, text=True).stdout.strip()
-        name = f"{clocks}; CUDA {torch.version.cuda}"
+        name = f"{clocks}; CUDA {torch.version.cuda}, driver {context.get('levin_driver')}, {context.get('levin_device_name')}"
     else:
         cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
         name = f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}"
@@ -496,10 +694,12 @@ def main():
     p.add_argument("--min-time", type=float, default=0.2, help="seconds a measurement takes at least")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--filter", default=".", help="regular expression over row names")
-    p.add_argument("--compile", action="store_true", help="torch.compile as well, where the row is one function of tensors")
+    p.add_argument("--compile", action="store_true", help="torch.compile as well: ops, gradients and training steps")
+    p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
+    p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"), help="attention's backend in PyTorch (cuda)")
     p.add_argument("--out", help="write the table as Markdown there")
     args = p.parse_args()
-    torch.set_num_threads(args.threads)
+    set_up(args)
     seconds, context = {}, {}
     for _ in range(args.rounds):
         for program in ("kernels", "step"):
@@ -512,12 +712,13 @@ def main():
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
+             f"PyTorch: {torch_settings(args)}.",
              f"Made by `python3 bench/compare_torch.py {' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
              "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.", "",
              "| work | Levin | PyTorch | ratio | spread | compiled | target | met |", "|---|---:|---:|---:|---|---:|---:|---|"]
     for name, rounds in seconds.items():
         ratios = [r[1] / r[0] for r in rounds]
-        ratio, target = statistics.median(ratios), TARGETS.get(name) if args.device == "cpu" else None
+        ratio, target = statistics.median(ratios), (TARGETS if args.device == "cpu" else CUDA_TARGETS).get(name)
         compiled = [r[2] / r[0] for r in rounds if r[2] is not None]
         met = "" if target is None else "yes" if ratio >= target else "no"
         lines.append(f"| {name} | {readable(statistics.median(r[0] for r in rounds))} | {readable(statistics.median(r[1] for r in rounds))} "

@@ -1,7 +1,13 @@
 // What every benchmark program does around its benchmarks: its flags, and what machine this is.
 //   --json FILE, --threads N, --device cpu|cuda|simt
+//   --filter REGEX          rows whose name matches
+//   --seconds N             a row is measured about so long (0.1)
+//   --commit TEXT           what the figures are of, where the build could not ask git
 //   --max-bytes N           of one tensor (bench_kernels)
+//   --dtypes all            every dtype at every size, instead of f16 at one and f32 alone on the CPU (bench_kernels)
+//   --memory-limit N        bytes that rows may use; those that need more fail
 //   --warm-only             nothing is measured with empty caches (bench_kernels)
+//   --quick                 the smallest shapes, one sample: shows that rows run, and no figure means anything
 //   --conv own|first|timed, --attention own|first|timed, --norm own|first|timed
 //                           who computes these in a build with CUDA, see kernels/computed_by.h
 #pragma once
@@ -9,24 +15,33 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bench/facts.h"
 #include "kernels/computed_by.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
 #include "levin/error.h"
+#include "levin/memory.h"
 
 namespace levin::bench {
 
 struct Settings {
   Device device = Device::cpu();
   double max_bytes = 0;  // of one tensor; 0: what the device's default is
+  double seconds = 0.1;  // of a row
   bool cold = true;      // measure with empty caches as well
+  bool every_dtype = false, quick = false;
 };
 inline Settings& settings() {
   static Settings s;
   return s;
+}
+inline bool no_speed(Device device = settings().device) {
+  return settings().quick || (device.launches() && !device.is_cuda());
 }
 
 inline Device device_named(const std::string& name) {
@@ -47,10 +62,30 @@ inline void set_computed_by(kernels::LibraryFamily family, const std::vector<std
   fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
 }
 
+inline int& failed_rows() {
+  static int n = 0;
+  return n;
+}
+// A row: f(state). What it throws is the row's error, and the rows behind it run.
+template <class F>
+benchmark::internal::Benchmark* add_row(const std::string& name, F f) {
+  return benchmark::RegisterBenchmark(name.c_str(), [name, f = std::move(f)](benchmark::State& state) {
+    try {
+      f(state);
+    } catch (const std::exception& e) {
+      ++failed_rows();
+      state.SkipWithError(e.what());
+    }
+  });
+}
+
 // Levin's flags are taken out of the command line, the rest is Google Benchmark's. Then prepare() may measure and register.
+// Returns the exit status: 1 when a row failed.
 template <class Prepare>
 int run(int argc, char** argv, Prepare&& prepare) {
   std::vector<std::string> words(argv, argv + argc), rest;
+  std::optional<std::string> commit;
+  std::optional<std::int64_t> memory;
   try {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const bool value = i + 1 < words.size();
@@ -61,6 +96,12 @@ int run(int argc, char** argv, Prepare&& prepare) {
         set_num_threads(std::stoi(words[++i]));
       } else if (words[i] == "--device" && value) {
         settings().device = device_named(words[++i]);
+      } else if (words[i] == "--filter" && value) {
+        rest.push_back("--benchmark_filter=" + words[++i]);
+      } else if (words[i] == "--seconds" && value) {
+        settings().seconds = std::stod(words[++i]);
+      } else if (words[i] == "--commit" && value) {
+        commit = words[++i];
       } else if (words[i] == "--conv" && value) {
         set_computed_by(kernels::LibraryFamily::convolution, words, i);
       } else if (words[i] == "--attention" && value) {
@@ -69,8 +110,15 @@ int run(int argc, char** argv, Prepare&& prepare) {
         set_computed_by(kernels::LibraryFamily::batch_norm, words, i);
       } else if (words[i] == "--max-bytes" && value) {
         settings().max_bytes = std::stod(words[++i]);
+      } else if (words[i] == "--dtypes" && value && words[i + 1] == "all") {
+        settings().every_dtype = true;
+        ++i;
+      } else if (words[i] == "--memory-limit" && value) {
+        memory = std::stoll(words[++i]);
       } else if (words[i] == "--warm-only") {
         settings().cold = false;
+      } else if (words[i] == "--quick") {
+        settings().quick = true;
       } else {
         rest.push_back(words[i]);
       }
@@ -83,13 +131,19 @@ int run(int argc, char** argv, Prepare&& prepare) {
     benchmark::AddCustomContext("levin_device", text(settings().device));
     benchmark::AddCustomContext("levin_cpu_level", kernels::name(kernels::cpu_level()));
     benchmark::AddCustomContext("levin_threads", std::to_string(num_threads()));
+    for (auto& [what, value] : facts(settings().device)) {
+      if (what == "levin_commit" && commit) value = *commit;
+      benchmark::AddCustomContext(what, value);
+    }
     prepare();
+    if (memory) set_memory_limit(settings().device, *memory);
     benchmark::RunSpecifiedBenchmarks();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench: %s\n", e.what());
     return 1;
   }
-  return 0;
+  if (failed_rows() > 0) std::fprintf(stderr, "bench: %d rows failed; each says why\n", failed_rows());
+  return failed_rows() > 0 ? 1 : 0;
 }
 
 }  // namespace levin::bench

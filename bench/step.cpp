@@ -1,9 +1,14 @@
 // Benchmarks of whole training steps on batches in memory: forward, backward and update, op by op and, on a device that
-// launches kernels, recorded once and replayed (rows that end in _captured; host_us is what the CPU spends on a replay). And an
-// optimizer step over many tiny tensors. --device NAME, --json FILE, --threads N.
+// launches kernels, recorded once and replayed (rows that end in _captured). And an optimizer step over many tiny tensors. Flags
+// are in bench/main.h.
+//
+//   real_time  median over samples of ten steps (or one, of long steps); low_us, high_us hold four fifths of them
+//   of_bound   the time that the step's products take at the measured rate of products / real_time
+//   host_us    what the CPU spends on a step; the device may still be at it
 #include <chrono>
 
 #include "bench/main.h"
+#include "bench/stopwatch.h"
 #include "levin/levin.h"
 
 namespace levin::bench {
@@ -79,34 +84,75 @@ struct Gpt : nn::Module {
   }
 };
 
-// Runs a step once per iteration: op by op, or as a replay of its record.
+// What a step can not avoid: multiplications and additions of its products, of which `dtype` says at what rate.
+struct Cost {
+  double flops = 0;
+  DType dtype = DType::f32;
+};
+const Ceilings& ceilings() {
+  static const Ceilings c = measure_ceilings(device());
+  return c;
+}
+
+// Measures a step: op by op, or as a replay of its record. A sample is ten steps, so that the queue stays filled as in training;
+// or one, where ten take too long.
 enum class How : std::uint8_t { eager, captured };
 template <class Step>
-void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int64_t samples, Step&& step) {
+void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int64_t samples, const Cost& cost,
+               Step&& step) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
   const Device d = device();
   std::optional<Graph> graph;
   if (how == How::captured) {
-    for (int i = 0; i < 3; ++i) step();
+    for (int i = 0; i < (no_speed() ? 1 : 3); ++i) step();
     graph.emplace(Stream::current(d), step);
   }
-  const auto once = [&] {
-    if (!graph) return step();
-    opt.prepare_replay();
-    graph->replay();
+  double host = 0;  // what the CPU spends on a step
+  const auto sample = [&](int steps) {
+    host = 0;
+    const auto begin = Clock::now();
+    for (int i = 0; i < steps; ++i) {
+      const auto launched = Clock::now();
+      if (graph) {
+        opt.prepare_replay();
+        graph->replay();
+      } else {
+        step();
+      }
+      host += since(launched) / steps;
+    }
+    if (d.launches()) synchronize(d);
+    return since(begin) / steps;
   };
-  once();
-  synchronize(d);
-  double host = 0;
-  for (auto _ : state) {
-    const auto begin = std::chrono::steady_clock::now();
-    once();
-    host += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    // Every tenth only: the queue stays filled, as in training, and does not grow without end.
-    if (d.launches() && state.iterations() % 10 == 0) synchronize(d);
+  double once = sample(1);
+  if (!no_speed()) once = sample(1);
+  const double seconds = 10 * settings().seconds;
+  const int steps = no_speed() || 50 * once > seconds ? 1 : 10;
+  const int n = no_speed() ? 1 : static_cast<int>(std::clamp(seconds / (once * steps), 5.0, 1000.0));
+  std::vector<double> all, hosts;
+  for (int i = 0; i < n; ++i) {
+    all.push_back(sample(steps));
+    hosts.push_back(host);
   }
-  synchronize(d);
-  state.SetItemsProcessed(state.iterations() * samples);
-  if (d.launches()) state.counters["host_us"] = host * 1e6 / double(state.iterations());
+  const Spread spread = Stopwatch::spread_of(std::move(all));
+  for (auto _ : state) state.SetIterationTime(spread.median);
+  state.SetItemsProcessed(samples);
+  tell(state, spread, ceilings().least_seconds(0, cost.flops, cost.dtype));
+  if (d.launches()) state.counters["host_us"] = Stopwatch::spread_of(std::move(hosts)).median * 1e6;
+}
+
+// A layer's weight meets every sample three times: forward, in the weight's gradient and in the input's, which the first layer
+// does not need. `rest` and `first`: multiplications of a sample's forward pass.
+Cost of_training(std::int64_t batch, double first, double rest, DType dtype = DType::f32) {
+  return {.flops = double(batch) * (4 * first + 6 * rest), .dtype = dtype};
+}
+Cost cost_of(const SmallMlp&, std::int64_t batch) { return of_training(batch, 784 * 128, 128 * 10); }
+Cost cost_of(const Mlp&, std::int64_t batch) { return of_training(batch, 784 * 512, 512 * 512 + 512 * 10); }
+Cost cost_of(const LeNet&, std::int64_t batch) {
+  return of_training(batch, 28 * 28 * 32 * 25, 14.0 * 14 * 64 * 32 * 25 + 64 * 49 * 256 + 256 * 10);
 }
 
 template <class Net>
@@ -116,7 +162,7 @@ void mnist_step(benchmark::State& state, How how) {
   optim::Adam opt(net.parameters(), {.lr = 1e-3});
   const std::int64_t batch = state.range(0);
   const Tensor images = rand({batch, 1, 28, 28}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
-  run_steps(state, how, opt, batch, [&] {
+  run_steps(state, how, opt, batch, cost_of(net, batch), [&] {
     const Tensor loss = cross_entropy(net(images), labels);
     opt.zero_grad();
     backward(loss);
@@ -132,7 +178,13 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   const std::int64_t batch = state.range(0), length = state.range(1);
   const Tensor tokens = randint(0, shape.words, {batch, length}, gen, device());
   const Tensor next = randint(0, shape.words, {batch * length}, gen, device());
-  run_steps(state, how, opt, batch * length, [&] {
+  // 6 a weight, and 6 length width a layer for the causal half of attention's scores and of what they weigh. The embedding
+  // is looked up once and multiplied once.
+  double weights = 0;
+  for (const auto& parameter : net.parameters()) weights += double(parameter.value->numel());
+  const double flops = 6 * (weights + double(shape.layers * length * shape.width));
+  const DType dtype = device().is_cuda() ? DType::bf16 : DType::f32;
+  run_steps(state, how, opt, batch * length, {.flops = double(batch * length) * flops, .dtype = dtype}, [&] {
     const Tensor loss = [&] {
       std::optional<Autocast> on;
       if (device().is_cuda()) on.emplace(DType::bf16);
@@ -166,7 +218,7 @@ void gcn_step(benchmark::State& state, How how) {
   const Tensor x = rand({nodes, features}, gen, device()), labels = randint(0, 7, {nodes}, gen, device());
   Gcn net({.gen = gen, .device = device()}, features);
   optim::Adam opt(net.parameters(), {.lr = 1e-2});
-  run_steps(state, how, opt, nodes, [&] {
+  run_steps(state, how, opt, nodes, {}, [&] {
     const Tensor loss = cross_entropy(net(a, weight, x), labels);
     opt.zero_grad();
     backward(loss);
@@ -193,32 +245,37 @@ void tiny_updates(benchmark::State& state) {
 
 void prepare() {
   const Device d = device();
-  // simt has no speed: one step of the smallest says that it runs.
-  const bool simt = d.launches() && !d.is_cuda();
+  tell(ceilings());
+  // Without speed one step of the smallest says that it runs.
+  const bool small_ones = no_speed();
   const auto add = [&](const std::string& name, std::vector<std::int64_t> args, auto f) {
     for (const How how : {How::eager, How::captured}) {
       if (how == How::captured && !d.launches()) continue;
-      auto* b = benchmark::RegisterBenchmark((name + (how == How::captured ? "_captured" : "")).c_str(),
-                                             [=](benchmark::State& state) { f(state, how); });
-      b->Args(args)->UseRealTime();
-      if (simt) b->Iterations(1);
+      add_row(name + (how == How::captured ? "_captured" : ""), [=](benchmark::State& state) { f(state, how); })
+          ->Args(args)
+          ->UseManualTime()
+          ->Iterations(1);
     }
   };
-  const std::int64_t batch = simt ? 2 : 64;
+  const std::int64_t batch = small_ones ? 2 : 64;
   add("mnist_mlp_128_step", {batch}, mnist_step<SmallMlp>);
-  if (!simt) {
+  if (!small_ones) {
     add("mnist_mlp_512_step", {batch}, mnist_step<Mlp>);
     add("mnist_cnn_step", {batch}, mnist_step<LeNet>);
   }
-  const GptShape small{.layers = 2, .width = simt ? 32 : 128, .heads = simt ? 1 : 4, .words = simt ? 64 : 1024};
-  add("gpt_small_step", {simt ? 1 : 4, simt ? 16 : 128}, [=](auto& state, How how) { gpt_step(state, how, small); });
-  add("gcn_step", simt ? std::vector<std::int64_t>{32, 4, 8} : std::vector<std::int64_t>{2708, 4, 1433}, gcn_step);
-  if (d.is_cuda()) {
+  const GptShape small = small_ones ? GptShape{.layers = 2, .width = 32, .heads = 1, .words = 64}
+                                    : GptShape{.layers = 2, .width = 128, .heads = 4, .words = 1024};
+  add("gpt_small_step", small_ones ? std::vector<std::int64_t>{1, 16} : std::vector<std::int64_t>{4, 128},
+      [=](auto& state, How how) { gpt_step(state, how, small); });
+  add("gcn_step", small_ones ? std::vector<std::int64_t>{32, 4, 8} : std::vector<std::int64_t>{2708, 4, 1433},
+      gcn_step);
+  if (d.is_cuda() && !small_ones) {
     const GptShape gpt2{.layers = 12, .width = 768, .heads = 12, .words = 50304};
     add("gpt2_124m_step", {16, 1024}, [=](auto& state, How how) { gpt_step(state, how, gpt2); });
   }
-  benchmark::RegisterBenchmark("adamw_100_tiny", tiny_updates<optim::AdamW>);
-  benchmark::RegisterBenchmark("sgd_100_tiny", tiny_updates<optim::SGD>);
+  auto* const adamw = add_row("adamw_100_tiny", tiny_updates<optim::AdamW>);
+  auto* const sgd = add_row("sgd_100_tiny", tiny_updates<optim::SGD>);
+  if (small_ones) adamw->Iterations(1), sgd->Iterations(1);
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <vector>
 
+#include "bench/main.h"
 #include "levin/ops.h"
 #include "levin/stream.h"
 
@@ -12,27 +14,41 @@ namespace levin::bench {
 
 struct Spread {
   double median = 0, low = 0, high = 0;  // seconds; four fifths of the samples lie between low and high
+  int copies = 0;                        // in the recorded graph that was replayed; 0: the work was called
+  double call = 0;                       // where it was replayed: seconds of a call
 };
 
 // Note [Measuring]
 // warm(f): f again and again on the same memory, so what fits a cache stays there. A sample is as many calls as take 50 us,
-// because an event resolves half a microsecond. cold(f): before each sample a tensor larger than any cache is written; the
-// first event stands behind that write, so the launch is hidden and the kernel alone is timed. simt has no speed: one sample.
+// because an event resolves half a microsecond. A kernel that is over in 50 us or less may be done before the host has
+// launched the next, so calls would tell the host's time: then a graph of 20 calls is recorded and replayed, where the
+// launches come one behind the other. cold(f): before each sample a tensor larger than any cache is written; the first event
+// stands behind that write, so the launch is hidden and the kernel alone is timed. Where there is no speed (simt, --quick)
+// there is one sample; simt replays a graph of two, which shows that the work can be recorded.
 class Stopwatch {
  public:
-  explicit Stopwatch(Device device, double seconds = 0.1) : device_(device), seconds_(seconds) {}
+  explicit Stopwatch(Device device, double seconds = settings().seconds) : device_(device), seconds_(seconds) {}
 
   template <class F>
   Spread warm(F&& f) {
     f();
-    const double once = sample(f, 1);
-    if (slow()) return {once, once, once};
-    const int calls = static_cast<int>(std::clamp(50e-6 / std::max(once, 1e-9), 1.0, 1e5));
-    return collect([&] { return sample(f, calls) / calls; }, once * calls, 200);
+    const double once = std::min(sample(f, 1), slow() ? 1e9 : sample(f, 1));
+    if (std::optional<Graph> graph = recorded(f, once)) {
+      const auto replay = [&] { graph->replay(); };
+      replay();
+      const double short_one = sample(replay, 1) / copies_;
+      if (slow() || short_one <= kShort) {
+        Spread all = several(replay, short_one * copies_, copies_);
+        all.copies = copies_;
+        all.call = several(f, once, 1).median;
+        return all;
+      }
+    }
+    return several(f, once, 1);
   }
   template <class F>
   Spread cold(F&& f) {
-    if (slow()) return warm(f);
+    if (slow()) return several(f, 1, 1);
     if (!flush_.defined()) flush_ = empty({std::int64_t{64} << 20}, device_);  // 256 MiB
     return collect(
         [&] {
@@ -43,7 +59,31 @@ class Stopwatch {
   }
 
  private:
-  [[nodiscard]] bool slow() const { return device_.launches() && !device_.is_cuda(); }
+  static constexpr double kShort = 50e-6;
+
+  [[nodiscard]] bool slow() const { return no_speed(device_); }
+  // Work of several launches is longer when it is called, so what is worth a try is decided generously.
+  template <class F>
+  std::optional<Graph> recorded(F& f, double once) {
+    if (!device_.launches() || (device_.is_cuda() && once > 10 * kShort)) return {};
+    try {
+      return Graph(Stream::current(device_), [&] {
+        for (int i = 0; i < copies_; ++i) f();
+      });
+    } catch (const Error&) {  // what can not be recorded is called, and the row says so
+      return {};
+    }
+  }
+  // Of work that holds `parts` equal ones and takes `expected` seconds.
+  template <class F>
+  Spread several(F&& f, double expected, int parts) {
+    if (slow()) {
+      const double once = sample(f, 1) / parts;
+      return {.median = once, .low = once, .high = once};
+    }
+    const int calls = static_cast<int>(std::clamp(50e-6 / std::max(expected, 1e-9), 1.0, 1e5));
+    return collect([&] { return sample(f, calls) / calls / parts; }, expected * calls, 200);
+  }
   template <class F>
   double sample(F& f, int calls) {
     if (!device_.launches()) {
@@ -64,12 +104,19 @@ class Stopwatch {
     const int n = static_cast<int>(std::clamp(seconds_ / std::max(expected, 1e-9), 5.0, double(most)));
     std::vector<double> all;
     for (int i = 0; i < n; ++i) all.push_back(one());
-    std::sort(all.begin(), all.end());
-    return {all[all.size() / 2], all[all.size() / 10], all[all.size() - 1 - all.size() / 10]};
+    return spread_of(std::move(all));
   }
 
+ public:
+  static Spread spread_of(std::vector<double> all) {
+    std::sort(all.begin(), all.end());
+    return {.median = all[all.size() / 2], .low = all[all.size() / 10], .high = all[all.size() - 1 - all.size() / 10]};
+  }
+
+ private:
   Device device_;
   double seconds_;
+  int copies_ = slow() ? 2 : 20;  // in a graph
   Tensor flush_;
 };
 
@@ -78,12 +125,16 @@ struct Ceilings {
   double bytes_per_second = 0;         // a large copy, reads and writes counted
   double flops_f32 = 0, flops_16 = 0;  // a large product of matrices; 16: bf16, where it is faster
   double launch_seconds = 0;           // an op of one element, one after the other: what the host needs
+
+  [[nodiscard]] double least_seconds(double bytes, double flops, DType dtype) const {
+    return std::max(bytes / bytes_per_second, flops / (dtype == DType::f32 ? flops_f32 : flops_16));
+  }
 };
 inline Ceilings measure_ceilings(Device device) {
-  const bool gpu = device.is_cuda(), simt = device.launches() && !gpu;
-  Stopwatch watch(device, 0.5);
+  const bool gpu = device.is_cuda(), slow = no_speed(device);
+  Stopwatch watch(device, 5 * settings().seconds);
   Ceilings c;
-  const std::int64_t n = std::int64_t{1} << (simt ? 10 : gpu ? 28 : 25);
+  const std::int64_t n = std::int64_t{1} << (slow ? 10 : gpu ? 28 : 25);
   const Tensor from = ones({n}, device);
   Tensor to = empty({n}, device);
   c.bytes_per_second = 8.0 * static_cast<double>(n) / watch.warm([&] { copy_(to, from); }).median;
@@ -93,16 +144,33 @@ inline Ceilings measure_ceilings(Device device) {
     const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size);
     return flops / watch.warm([&] { (void)matmul(a, b); }).median;
   };
-  c.flops_f32 = product(simt ? 16 : gpu ? 4096 : 1024, DType::f32);
+  c.flops_f32 = product(slow ? 16 : gpu ? 4096 : 1024, DType::f32);
   c.flops_16 = gpu ? product(8192, DType::bf16) : c.flops_f32;
   const Tensor one = ones({1}, device);
-  const int launches = simt ? 10 : 1000;
+  const int launches = slow ? 10 : 1000;
   synchronize(device);
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < launches; ++i) (void)add(one, one);
   c.launch_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / launches;
   synchronize(device);
   return c;
+}
+
+// ---- Into a report
+
+inline void tell(const Ceilings& c) {
+  benchmark::AddCustomContext("levin_copy_GB/s", std::to_string(c.bytes_per_second * 1e-9));
+  benchmark::AddCustomContext("levin_matmul_f32_TFLOP/s", std::to_string(c.flops_f32 * 1e-12));
+  benchmark::AddCustomContext("levin_matmul_16_TFLOP/s", std::to_string(c.flops_16 * 1e-12));
+  benchmark::AddCustomContext("levin_launch_us", std::to_string(c.launch_seconds * 1e6));
+}
+// `least`: seconds that the ceilings allow, 0 where nobody counted.
+inline void tell(benchmark::State& state, const Spread& spread, double least) {
+  state.counters["low_us"] = spread.low * 1e6;
+  state.counters["high_us"] = spread.high * 1e6;
+  state.counters["copies"] = spread.copies;
+  if (spread.copies > 0) state.counters["call_us"] = spread.call * 1e6;
+  if (least > 0) state.counters["of_bound"] = least / spread.median;
 }
 
 }  // namespace levin::bench

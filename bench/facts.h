@@ -1,0 +1,21 @@
+// What a figure was measured on: device, driver, clocks, commit.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levin/device.h"
+
+namespace levin::bench {
+
+// Names and values for the head of a report, without those that this machine does not tell.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> facts(Device device);
+
+// Of a GPU at this moment; 0 where nobody tells them.
+struct Clocks {
+  double sm_mhz = 0, memory_mhz = 0, watts = 0;
+};
+[[nodiscard]] Clocks clocks(Device device);
+
+}  // namespace levin::bench

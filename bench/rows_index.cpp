@@ -1,0 +1,151 @@
+// Rows of bench_kernels: lookups and scatters, and ops on graphs.
+#include "bench/rows.h"
+
+namespace levin::bench {
+namespace {
+
+void indexing(std::vector<Kernel>& k) {
+  // [rows looked up, width of a row]; tables of 50304 rows, or as many as are looked up.
+  const std::vector<Shape> tokens{{64, 64}, {4096, 256}, {65536, 768}};
+  const auto table = [](const Shape& s, DType d) { return random({std::min<std::int64_t>(50304, 4 * s[0]), s[1]}, d); };
+  k.push_back({"embedding", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor w = table(s, d), index = integers(w.size(0), {s[0]});
+                 const double moved = 2.0 * double(s[0] * s[1]) * double(itemsize(d)) + 8.0 * double(s[0]);
+                 return Work{[=] { (void)embedding(w, index); }, moved};
+               },
+               tokens});
+  k.push_back({"embedding_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor w = table(s, d), index = integers(w.size(0), {s[0]});
+                 Work work = backward_of(
+                     {w}, [=](const Tensors& in) { return embedding(in[0], index); }, 1);
+                 work.bytes += double(s[0] * s[1]) * double(itemsize(d));
+                 return work;
+               },
+               tokens});
+  const std::vector<Shape> nodes{{64, 32}, {16384, 128}, {1000000, 128}};
+  k.push_back({"gather_rows", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), index = integers(s[0], {s[0]});
+                 return Work{[=] { (void)index_select(x, 0, index); }, 2 * bytes_of(x) + 8.0 * double(s[0])};
+               },
+               nodes});
+  k.push_back({"scatter_add_rows", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = zeros(s, device(), d), src = random(s, d), index = integers(s[0], {s[0]});
+                 return Work{[=] { (void)index_add(x, 0, index, src); }, 3 * bytes_of(x) + 8.0 * double(s[0])};
+               },
+               nodes});
+  // Element by element along the columns, every one with a position of its own.
+  const auto positions = [](const Shape& s) { return integers(s[1], s); };
+  k.push_back({"gather_elements", Sizes::rows, floats(), [=](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), index = positions(s);
+                 return Work{[=] { (void)gather(x, 1, index); }, 2 * bytes_of(x) + bytes_of(index)};
+               }});
+  k.push_back({"scatter_elements", Sizes::rows, floats(), [=](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), src = random(s, d), index = positions(s);
+                 return Work{[=] { (void)scatter(x, 1, index, src); }, 3 * bytes_of(x) + bytes_of(index)};
+               }});
+  k.push_back({"scatter_add_elements", Sizes::rows, floats(), [=](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), src = random(s, d), index = positions(s);
+                 return Work{[=] { (void)scatter_add(x, 1, index, src); }, 3 * bytes_of(x) + bytes_of(index)};
+               }});
+}
+
+// Every node has `degree` edges from nodes drawn at random.
+Csr drawn_graph(std::int64_t nodes, std::int64_t degree) {
+  return with_transpose({.crow = arange(0, nodes * degree + 1, degree, device()),
+                         .col = integers(nodes, {nodes * degree}),
+                         .cols = nodes});
+}
+void graphs(std::vector<Kernel>& k) {
+  const std::vector<Shape> sizes{
+      {32, 4, 16}, {2708, 4, 16}, {20000, 25, 128}, {1000000, 25, 128}};  // [nodes, degree, features]
+  // What a gather of rows without any reuse moves, and the positions.
+  const auto moved = [](const Shape& s, DType d) {
+    return double(s[0]) * (double(s[1] + 1) * double(s[2]) * double(itemsize(d)) + 8.0 * double(s[1] + 1));
+  };
+  k.push_back({"spmm", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 const Tensor x = random({s[0], s[2]}, d), value = random({a.entries()}, d);
+                 return Work{[=] { (void)spmm(a, value, x); }, moved(s, d)};
+               },
+               sizes});
+  k.push_back({"spmm_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 Work w = backward_of(
+                     {random({s[0], s[2]}, d), random({a.entries()}, d)},
+                     [=](const Tensors& in) { return spmm(a, in[1], in[0]); }, 0);
+                 w.bytes = 2 * moved(s, d);
+                 return w;
+               },
+               sizes});
+  k.push_back({"sddmm", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 const Tensor x = random({s[0], s[2]}, d), z = random({s[0], s[2]}, d);
+                 return Work{[=] { (void)sddmm(a, x, z); }, moved(s, d)};
+               },
+               sizes});
+  k.push_back({"sddmm_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Csr a = drawn_graph(s[0], s[1]);
+                 Work w = backward_of(
+                     {random({s[0], s[2]}, d), random({s[0], s[2]}, d)},
+                     [=](const Tensors& in) { return sddmm(a, in[0], in[1]); }, 0);
+                 w.bytes = 2 * moved(s, d);
+                 return w;
+               },
+               sizes});
+}
+// Segments of one length: [segments, length, features].
+void segments(std::vector<Kernel>& k) {
+  const std::vector<Shape> shapes{{64, 4, 1}, {2708, 4, 16}, {1000000, 25, 1}};
+  const auto offsets_of = [](const Shape& s) { return arange(0, s[0] * s[1] + 1, s[1], device()); };
+  const auto reduced = [](const Shape& s, DType d) {  // the elements once, and one of each segment
+    return double(s[0] * s[1] * s[2]) * double(itemsize(d)) * (1 + 1.0 / double(s[1])) + 8.0 * double(s[0]);
+  };
+  k.push_back({"segment_sum", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor x = random({s[0] * s[1], s[2]}, d), offsets = offsets_of(s);
+                 return Work{[=] { (void)segment_reduce(x, offsets); }, reduced(s, d)};
+               },
+               shapes});
+  k.push_back({"segment_sum_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor offsets = offsets_of(s);
+                 Work w = backward_of(
+                     {random({s[0] * s[1], s[2]}, d)},
+                     [=](const Tensors& in) { return segment_reduce(in[0], offsets); }, 0);
+                 w.bytes = reduced(s, d);
+                 return w;
+               },
+               shapes});
+  k.push_back({"segment_softmax", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor x = random({s[0] * s[1], s[2]}, d), offsets = offsets_of(s);
+                 return Work{[=] { (void)segment_softmax(x, offsets); }, 2 * bytes_of(x) + 8.0 * double(s[0])};
+               },
+               shapes});
+  k.push_back({"segment_softmax_backward", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor offsets = offsets_of(s);
+                 return backward_of(
+                     {random({s[0] * s[1], s[2]}, d)},
+                     [=](const Tensors& in) { return segment_softmax(in[0], offsets); }, 3);
+               },
+               shapes});
+}
+
+}  // namespace
+
+void index_rows(std::vector<Kernel>& k) { indexing(k); }
+void graph_rows(std::vector<Kernel>& k) {
+  graphs(k);
+  segments(k);
+}
+
+}  // namespace levin::bench

@@ -1,0 +1,129 @@
+// Rows of bench_kernels: what a training step does to all parameters or gradients at once. Shapes are [tensors, elements
+// each]; 148 tensors of 841,216 are as many numbers as GPT-2 124M has.
+#include "bench/rows.h"
+
+namespace levin::bench {
+namespace {
+
+std::vector<Shape> lists() { return {{2, 8}, {100, 4}, {148, 54000}, {148, 841216}}; }
+
+Tensors drawn(const Shape& s, DType d) {
+  Tensors all;
+  for (std::int64_t i = 0; i < s[0]; ++i) all.push_back(random({s[1]}, d));
+  return all;
+}
+double bytes_of_list(const Shape& s, double of_each) { return double(s[0] * s[1]) * of_each; }
+
+// Parameters with gradients, at addresses that stay, and what works on them.
+struct Weights {
+  Tensors values;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::GradScaler scaler;
+  optim::Parameters parameters() {
+    optim::Parameters all;
+    for (Tensor& t : values) all.push_back({.value = &t, .name = {}, .owner = nullptr});
+    return all;
+  }
+};
+std::shared_ptr<Weights> weights(const Shape& s, DType d) {
+  auto w = std::make_shared<Weights>();
+  w->values = drawn(s, d);
+  for (Tensor& t : w->values) {
+    t.requires_grad_();
+    t.set_grad(random({s[1]}, d));
+  }
+  return w;
+}
+
+// `of_each`: bytes of one number's value, gradient and state that are read and written.
+template <class O, class Options>
+Kernel update_of(const char* name, double of_each, Options options) {
+  return {name,
+          Sizes::own,
+          {DType::f32},
+          [=](const Shape& s, DType d) {
+            auto w = weights(s, d);
+            w->optimizer = std::make_unique<O>(w->parameters(), options);
+            return Work{[w] { w->optimizer->step(); }, bytes_of_list(s, of_each)};
+          },
+          lists()};
+}
+
+void updates(std::vector<Kernel>& k) {
+  const optim::AdamWOptions adamw{.lr = 1e-4};
+  k.push_back(update_of<optim::AdamW>("adamw", 28, adamw));
+  k.push_back(update_of<optim::SGD>("sgd_momentum", 20, optim::SGDOptions{.lr = 1e-4, .momentum = 0.9}));
+  // 16-bit values and gradients; f32 masters and averages.
+  k.push_back({"adamw_masters",
+               Sizes::own,
+               {DType::bf16, DType::f16},
+               [=](const Shape& s, DType d) {
+                 auto w = weights(s, d);
+                 w->optimizer = std::make_unique<optim::AdamW>(w->parameters(), adamw);
+                 w->optimizer->use_master_weights();
+                 return Work{[w] { w->optimizer->step(); }, bytes_of_list(s, 28)};
+               },
+               lists()});
+}
+
+void averages_and_norms(std::vector<Kernel>& k) {
+  k.push_back({"ema",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 const Tensors averages = drawn(s, d), values = drawn(s, d);
+                 const Tensor decay = full({}, 0.999, device(), DType::f64);
+                 return Work{[=] { optim::ema_update_(averages, values, decay); }, bytes_of_list(s, 12)};
+               },
+               lists()});
+  // The norm reads all gradients, the scaling reads and writes them. The gradients get smaller than max_norm at once.
+  k.push_back({"clip_grad_norm", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 auto w = weights(s, d);
+                 return Work{[w, all = w->parameters()] { (void)optim::clip_grad_norm_(all, 1.0); },
+                             bytes_of_list(s, 3.0 * double(itemsize(d)))};
+               },
+               lists()});
+  // Unscaling, the norm and whether all is finite, in one pass.
+  k.push_back({"unscale",
+               Sizes::own,
+               {DType::f32},
+               [](const Shape& s, DType d) {
+                 auto w = weights(s, d);
+                 w->optimizer = std::make_unique<optim::SGD>(w->parameters(), optim::SGDOptions{.lr = 1e-4});
+                 (void)w->scaler.scale(device());
+                 return Work{[w] {
+                               w->scaler.unscale_(*w->optimizer);
+                               w->scaler.forget();
+                             },
+                             bytes_of_list(s, 8)};
+               },
+               lists()});
+}
+
+void buckets(std::vector<Kernel>& k) {
+  k.push_back({"flatten", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors all = drawn(s, d);
+                 return Work{[all, flat = optim::flatten(all)]() mutable { optim::flatten_into_(flat, all); },
+                             bytes_of_list(s, 2.0 * double(itemsize(d)))};
+               },
+               lists()});
+  k.push_back({"unflatten", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors all = drawn(s, d);
+                 return Work{[all, flat = optim::flatten(all)] { optim::unflatten_into_(all, flat); },
+                             bytes_of_list(s, 2.0 * double(itemsize(d)))};
+               },
+               lists()});
+}
+
+}  // namespace
+
+void list_rows(std::vector<Kernel>& k) {
+  updates(k);
+  averages_and_norms(k);
+  buckets(k);
+}
+
+}  // namespace levin::bench

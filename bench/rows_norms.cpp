@@ -1,0 +1,116 @@
+// Rows of bench_kernels: softmax, cross-entropy, norms and pooling.
+#include "bench/rows.h"
+
+namespace levin::bench {
+namespace {
+
+Tensor softmax_rows(const Tensor& x) { return softmax(x, 1); }
+Tensor log_softmax_rows(const Tensor& x) { return log_softmax(x, 1); }
+
+void of_rows(std::vector<Kernel>& k) {
+  const std::vector<Shape> wide{{512, 1024}, {16384, 4096}};
+  for (const auto& [name, f] :
+       std::map<std::string, Unary>{{"softmax", softmax_rows}, {"log_softmax", log_softmax_rows}}) {
+    k.push_back({name, Sizes::columns, floats(), [f = f](const Shape& s, DType d) { return unary(s, d, f); }, wide});
+    k.push_back({name + "_backward", Sizes::columns, floats(),
+                 [f = f](const Shape& s, DType d) { return unary_backward(s, d, f); }, wide});
+  }
+  const std::vector<Shape> vocabulary{{512, 1024}, {65536, 50304}};
+  k.push_back({"cross_entropy", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), target = integers(s[1], {s[0]});
+                 return Work{[=] { (void)cross_entropy(x, target); }, bytes_of(x)};
+               },
+               vocabulary});
+  k.push_back({"cross_entropy_both", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 Tensor x = random(s, d);
+                 x.requires_grad_();
+                 const Tensor target = integers(s[1], {s[0]});
+                 return Work{[=] { (void)grad(cross_entropy(x, target), std::span(&x, 1)); }, 3 * bytes_of(x)};
+               },
+               vocabulary});
+  k.push_back({"layer_norm", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), w = ones({s[1]}, device()), b = zeros({s[1]}, device());
+                 return Work{[=] { (void)layer_norm(x, w, b); }, 2 * bytes_of(x)};
+               },
+               wide});
+  k.push_back({"layer_norm_backward", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random(s, d), ones({s[1]}, device()), zeros({s[1]}, device())},
+                     [](const Tensors& in) { return layer_norm(in[0], in[1], in[2]); }, 3);
+               },
+               wide});
+  k.push_back({"rms_norm", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), w = ones({s[1]}, device());
+                 return Work{[=] { (void)rms_norm(x, w); }, 2 * bytes_of(x)};
+               },
+               wide});
+  k.push_back({"rms_norm_backward", Sizes::columns, floats(),
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     {random(s, d), ones({s[1]}, device())}, [](const Tensors& in) { return rms_norm(in[0], in[1]); },
+                     3);
+               },
+               wide});
+}
+
+// [batch, channels, height, width]
+std::vector<Shape> images() { return {{2, 8, 8, 8}, {64, 32, 28, 28}, {256, 64, 112, 112}}; }
+
+Tensor group_norm_8(const Tensors& in) {
+  return group_norm(in[0], std::min<std::int64_t>(8, in[0].size(1)), in[1], in[2]);
+}
+Tensors with_parameters(const Shape& s, DType d) {
+  return {random(s, d), ones({s[1]}, device()), zeros({s[1]}, device())};
+}
+
+void of_images(std::vector<Kernel>& k) {
+  k.push_back({"batch_norm", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors in = with_parameters(s, d);
+                 return Work{[=] { (void)batch_norm_train(in[0], in[1], in[2]); }, 3 * bytes_of(in[0])};
+               },
+               images()});
+  k.push_back({"batch_norm_backward", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 return backward_of(
+                     with_parameters(s, d), [](const Tensors& in) { return batch_norm_train(in[0], in[1], in[2]).y; },
+                     5);
+               },
+               images()});
+  // A group fits the chip, so nothing is read twice.
+  k.push_back({"group_norm", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors in = with_parameters(s, d);
+                 return Work{[=] { (void)group_norm_8(in); }, 2 * bytes_of(in[0])};
+               },
+               images()});
+  k.push_back({"group_norm_backward", Sizes::own, floats(),
+               [](const Shape& s, DType d) { return backward_of(with_parameters(s, d), group_norm_8, 3); }, images()});
+  // A quarter as many outputs as inputs.
+  for (const auto& [name, f] :
+       std::map<std::string, Unary>{{"max_pool", [](const Tensor& x) { return max_pool2d(x, 2); }},
+                                    {"max_pool_3_2",
+                                     [](const Tensor& x) {
+                                       return max_pool2d(x, {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}});
+                                     }},
+                                    {"avg_pool", [](const Tensor& x) { return avg_pool2d(x, 2); }}}) {
+    k.push_back(
+        {name, Sizes::own, floats(), [f = f](const Shape& s, DType d) { return unary(s, d, f, 1.25); }, images()});
+    k.push_back({name + "_backward", Sizes::own, floats(),
+                 [f = f](const Shape& s, DType d) { return unary_backward(s, d, f, 1.25); }, images()});
+  }
+}
+
+}  // namespace
+
+void norm_rows(std::vector<Kernel>& k) {
+  of_rows(k);
+  of_images(k);
+}
+
+}  // namespace levin::bench

@@ -1,0 +1,93 @@
+// Rows of bench_kernels: ops element by element, copies, reductions, scans and sorts.
+#include "bench/rows.h"
+
+namespace levin::bench {
+namespace {
+
+Tensor gelu_erf(const Tensor& x) { return gelu(x); }
+Tensor gelu_tanh(const Tensor& x) { return gelu(x, GeluForm::tanh); }
+
+void elements(std::vector<Kernel>& k) {
+  k.push_back({"add", Sizes::flat, floats(), [](const Shape& s, DType d) {
+                 const Tensor a = random(s, d), b = random(s, d);
+                 return Work{[=] { (void)add(a, b); }, 3 * bytes_of(a)};
+               }});
+  k.push_back({"relu", Sizes::flat, floats(), [](const Shape& s, DType d) { return unary(s, d, relu); }});
+  k.push_back(
+      {"relu_backward", Sizes::flat, floats(), [](const Shape& s, DType d) { return unary_backward(s, d, relu); }});
+  for (const auto& [name, f] :
+       std::map<std::string, Unary>{{"exp", exp}, {"gelu_erf", gelu_erf}, {"gelu_tanh", gelu_tanh}}) {
+    k.push_back({name, Sizes::rows, floats(), [f = f](const Shape& s, DType d) { return unary(s, d, f); }});
+    k.push_back({name + "_backward", Sizes::rows, floats(),
+                 [f = f](const Shape& s, DType d) { return unary_backward(s, d, f); }});
+  }
+  k.push_back({"cast_to_bf16", Sizes::flat, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)cast(x, DType::bf16); }, 1.5 * bytes_of(x)};
+               }});
+  k.push_back({"bias_add", Sizes::rows, floats(), [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d), b = random({s[1]}, d);
+                 return Work{[=] { (void)add(x, b); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"dropout", Sizes::flat, floats(), [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=, gen = Generator(3)]() mutable { (void)dropout(x, 0.1, gen); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"add_transposed", Sizes::rows, floats(), [](const Shape& s, DType d) {
+                 const Tensor a = random(s, d), b = transpose(random({s[1], s[0]}, d), 0, 1);
+                 return Work{[=] { (void)add(a, b); }, 3 * bytes_of(a)};
+               }});
+  k.push_back({"transpose",
+               Sizes::rows,
+               floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = transpose(random(s, d), 0, 1);
+                 return Work{[=] { (void)x.contiguous(); }, 2 * bytes_of(x)};
+               },
+               {{16384, 16384}}});
+  k.push_back({"nchw_to_nhwc",
+               Sizes::own,
+               floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = permute(random(s, d), {0, 2, 3, 1});
+                 return Work{[=] { (void)x.contiguous(); }, 2 * bytes_of(x)};
+               },
+               {{8, 64, 28, 28}, {256, 256, 56, 56}}});
+}
+
+void reductions(std::vector<Kernel>& k) {
+  const auto reduce = [&](const char* name, Sizes sizes, std::function<Tensor(const Tensor&)> f,
+                          std::vector<Shape> shapes = {}) {
+    k.push_back({name, sizes, floats(),
+                 [f = std::move(f)](const Shape& s, DType d) {
+                   const Tensor x = random(s, d);
+                   return Work{[=] { (void)f(x); }, bytes_of(x)};
+                 },
+                 std::move(shapes)});
+  };
+  reduce("sum_all", Sizes::flat, [](const Tensor& x) { return sum(x); });
+  reduce("sum_rows", Sizes::rows, [](const Tensor& x) { return sum(x, 1); }, {{16384, 4096}});
+  reduce("sum_columns", Sizes::rows, [](const Tensor& x) { return sum(x, 0); }, {{65536, 3072}});
+  reduce("argmax_rows", Sizes::rows, [](const Tensor& x) { return argmax(x, 1); });
+  k.push_back({"cumsum_rows", Sizes::rows, floats(), [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)cumsum(x, 1); }, 2 * bytes_of(x)};
+               }});
+  k.push_back({"sort_rows", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)sort(x, 1); }, 4 * bytes_of(x)};  // values, and indices of 8 bytes
+               }});
+  k.push_back({"topk_rows", Sizes::rows, {DType::f32}, [](const Shape& s, DType d) {
+                 const Tensor x = random(s, d);
+                 return Work{[=] { (void)topk(x, std::min<std::int64_t>(8, s[1])); }, bytes_of(x)};
+               }});
+}
+
+}  // namespace
+
+void pointwise_rows(std::vector<Kernel>& k) {
+  elements(k);
+  reductions(k);
+}
+
+}  // namespace levin::bench

@@ -1,0 +1,139 @@
+// Rows of bench_kernels: products of matrices, attention and convolutions.
+#include "bench/rows.h"
+
+namespace levin::bench {
+namespace {
+
+void matrices(std::vector<Kernel>& k) {
+  const auto times = [](double factor) {  // of all dimensions' product
+    return [factor](const Shape& s) {
+      double all = factor;
+      for (int i = 0; i < s.rank(); ++i) all *= double(s[i]);
+      return all;
+    };
+  };
+  k.push_back({"matmul",
+               Sizes::own,
+               floats(),
+               [](const Shape& s, DType d) {  // [m, k, n]
+                 const Tensor a = random({s[0], s[1]}, d), b = random({s[1], s[2]}, d);
+                 return Work{[=] { (void)matmul(a, b); }, bytes_of(a) + bytes_of(b)};
+               },
+               {{16, 16, 16},
+                {256, 256, 256},
+                {512, 512, 512},
+                {1024, 1024, 1024},
+                {2048, 2048, 2048},
+                {128, 784, 512},
+                {65536, 768, 3072},  // `linear` of this shape without its bias
+                {8192, 8192, 8192}},
+               times(2)});
+  k.push_back({"bmm",
+               Sizes::own,
+               floats(),
+               [](const Shape& s, DType d) {  // [batch, m, n, k]
+                 const Tensor a = random({s[0], s[1], s[3]}, d), b = random({s[0], s[3], s[2]}, d);
+                 return Work{[=] { (void)matmul(a, b); }, bytes_of(a) + bytes_of(b)};
+               },
+               {{2, 16, 16, 8}, {64, 128, 128, 64}},
+               times(2)});
+  const std::vector<Shape> layers{{16, 16, 16}, {512, 768, 3072}, {65536, 768, 3072}};  // [rows, in, out], with bias
+  k.push_back({"linear", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random({s[0], s[1]}, d), w = random({s[2], s[1]}, d), b = random({s[2]}, d);
+                 return Work{[=] { (void)linear(x, w, b); }, bytes_of(x) + bytes_of(w)};
+               },
+               layers, times(2)});
+  k.push_back({"linear_both", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors in{random({s[0], s[1]}, d), random({s[2], s[1]}, d), random({s[2]}, d)};
+                 return both_of(
+                     in, [](const Tensors& t) { return linear(t[0], t[1], t[2]); },
+                     2 * (bytes_of(in[0]) + bytes_of(in[1]) + double(s[0] * s[2]) * double(itemsize(d))));
+               },
+               layers, times(6)});
+  // [rows, width, hidden]: both products of a transformer's block, GELU in tanh form where the first one ends.
+  const auto mlp_inputs = [](const Shape& s, DType d) {
+    return Tensors{random({s[0], s[1]}, d), random({s[2], s[1]}, d), random({s[2]}, d), random({s[1], s[2]}, d),
+                   random({s[1]}, d)};
+  };
+  const auto mlp = [](const Tensors& t) { return gelu_mlp(t[0], t[1], t[2], t[3], t[4], GeluForm::tanh); };
+  const auto mlp_bytes = [](const Tensors& t, const Shape& s,
+                            DType d) {  // the hidden values go to memory once and back
+    return 2 * (bytes_of(t[0]) + bytes_of(t[1]) + double(s[0] * s[2]) * double(itemsize(d)));
+  };
+  k.push_back({"gelu_mlp", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = mlp_inputs(s, d);
+                 return Work{[=] { (void)mlp(in); }, mlp_bytes(in, s, d)};
+               },
+               layers, times(4)});
+  k.push_back({"gelu_mlp_both", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensors in = mlp_inputs(s, d);
+                 return both_of(in, mlp, 3 * mlp_bytes(in, s, d));
+               },
+               layers, times(12)});
+}
+
+void heads_and_images(std::vector<Kernel>& k) {
+  // [batch, heads, length, head size]
+  const std::vector<Shape> heads{{1, 1, 16, 32}, {2, 4, 256, 64}, {64, 12, 1024, 64}, {2, 64, 8192, 128}};
+  for (const Causal causal : {Causal::no, Causal::yes}) {
+    const bool half = causal == Causal::yes;
+    const std::string name = half ? "attention_causal" : "attention";
+    const auto flops = [half](double products) {
+      return
+          [=](const Shape& s) { return products * (half ? 1 : 2) * double(s[0] * s[1] * s[2]) * double(s[2] * s[3]); };
+    };
+    k.push_back(
+        {name, Sizes::own, floats(),
+         [=](const Shape& s, DType d) {
+           const Tensor q = random(s, d), key = random(s, d), v = random(s, d);
+           return Work{[=] { (void)scaled_dot_product_attention(q, key, v, {.causal = causal}); }, 4 * bytes_of(q)};
+         },
+         heads, flops(2)});
+    k.push_back(
+        {name + "_backward", Sizes::own, floats(),
+         [=](const Shape& s, DType d) {
+           return backward_of(
+               {random(s, d), random(s, d), random(s, d)},
+               [=](const Tensors& in) { return scaled_dot_product_attention(in[0], in[1], in[2], {.causal = causal}); },
+               8);
+         },
+         heads, flops(5)});
+  }
+  // [batch, in channels, out channels, image side, kernel side]
+  const std::vector<Shape> convolutions{
+      {2, 2, 4, 6, 3}, {64, 1, 32, 28, 5}, {64, 32, 64, 14, 5}, {32, 64, 64, 56, 3}, {256, 64, 64, 56, 3}};
+  const auto conv_flops = [](double factor) {
+    return [factor](const Shape& s) {
+      return factor * double(s[0] * s[1] * s[2]) * double(s[3] * s[3]) * double(s[4] * s[4]);
+    };
+  };
+  k.push_back({"conv2d", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensor x = random({s[0], s[1], s[3], s[3]}, d), w = random({s[2], s[1], s[4], s[4]}, d);
+                 const ConvOptions options{.padding = {s[4] / 2, s[4] / 2}};
+                 return Work{[=] { (void)conv2d(x, w, {}, options); }, bytes_of(x) * (1 + double(s[2]) / double(s[1]))};
+               },
+               convolutions, conv_flops(2)});
+  k.push_back({"conv2d_both", Sizes::own, floats(),
+               [](const Shape& s, DType d) {
+                 const Tensors in{random({s[0], s[1], s[3], s[3]}, d), random({s[2], s[1], s[4], s[4]}, d)};
+                 const ConvOptions options{.padding = {s[4] / 2, s[4] / 2}};
+                 return both_of(
+                     in, [=](const Tensors& t) { return conv2d(t[0], t[1], {}, options); },
+                     3 * bytes_of(in[0]) * (1 + double(s[2]) / double(s[1])));
+               },
+               convolutions, conv_flops(6)});
+}
+
+}  // namespace
+
+void product_rows(std::vector<Kernel>& k) {
+  matrices(k);
+  heads_and_images(k);
+}
+
+}  // namespace levin::bench
