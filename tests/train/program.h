@@ -1,4 +1,4 @@
-// Starts one of the bundled programs as a process, without a data folder, without a cache and without a way out to the
+// Starts one of the bundled programs, or of bench/, as a process, without a data folder, without a cache and without a way out to the
 // network.
 #pragma once
 
@@ -30,13 +30,14 @@ class Program {
   };
 
   // `build`: the build folder, LEVIN_BUILD_DIR in tests.
-  Program(const std::string& name, const TemporaryFolder& dir, const std::string& build)
-      : name_(name), path_(build + "/examples/" + name), dir_(dir) {}
+  Program(const std::string& name, const TemporaryFolder& dir, const std::string& build,
+          const std::string& folder = "examples")
+      : name_(folder + "/" + name), path_(build + "/" + name_), dir_(dir) {}
 
   // False, and the test counts as skipped, where it is not built.
   [[nodiscard]] bool built() const {
     if (std::filesystem::exists(path_)) return true;
-    skip("examples/" + name_ + " is not built");
+    skip(name_ + " is not built");
     return false;
   }
 

@@ -1,0 +1,155 @@
+// The benchmark programs run and their reports are whole. No test measures time: --quick takes one sample of the smallest
+// shapes, and no figure is looked at but for being there.
+#include "levin/device.h"
+#include "tests/train/program.h"
+
+using namespace levin;
+using levin::test::json_of;
+using levin::test::Program;
+using levin::test::TemporaryFolder;
+using Ended = Program::Ended;
+using nlohmann::json;
+
+namespace {
+
+struct Report {
+  Ended ended;
+  json head, rows;
+};
+// {}: the program is not built, and the test counts as skipped.
+std::optional<Report> report_of(const std::string& name, std::vector<std::string> arguments) {
+  const TemporaryFolder dir;
+  const Program program(name, dir, LEVIN_BUILD_DIR, "bench");
+  if (!program.built()) return {};
+  const std::string file = dir / "report.json";
+  arguments.insert(arguments.end(), {"--quick", "--warm-only", "--json", file});
+  Report r{.ended = program.run(std::move(arguments)), .head = {}, .rows = {}};
+  INFO(r.ended.output);
+  REQUIRE(std::filesystem::exists(file));
+  const json all = json_of(file);
+  r.head = all.at("context");
+  r.rows = all.at("benchmarks");
+  return r;
+}
+
+std::vector<std::string> names_of(const json& rows) {
+  std::vector<std::string> names;
+  for (const json& row : rows) {
+    const std::string name = row.at("name");
+    names.push_back(name.substr(0, name.find("/iterations")));
+  }
+  return names;
+}
+void check_head(const Report& r, const std::string& device) {
+  for (const char* what : {"date", "levin_commit", "levin_compiler", "levin_device_name", "levin_oneTBB",
+                           "levin_copy_GB/s", "levin_matmul_f32_TFLOP/s", "levin_launch_us"}) {
+    REQUIRE_MESSAGE(r.head.contains(what), std::string(what));
+    CHECK_MESSAGE(!r.head[what].get<std::string>().empty(), std::string(what));
+  }
+  CHECK(r.head["levin_device"] == device);
+}
+void check_whole(const json& row) {
+  INFO(row.dump());
+  CHECK_FALSE(row.contains("error_occurred"));
+  CHECK(row.at("real_time").get<double>() > 0);
+  for (const char* figure : {"low_us", "high_us"}) CHECK(row.at(figure).get<double>() > 0);
+}
+void check_kernels(const json& rows) {
+  for (const json& row : rows) {
+    check_whole(row);
+    INFO(row.dump());
+    CHECK(row.at("bytes").get<double>() > 0);
+    CHECK(row.at("of_bound").get<double>() > 0);
+    CHECK(row.contains("flops"));
+  }
+}
+
+const std::string kOps =
+    "^(relu|softmax|max_pool_backward|gather_elements|matmul|segment_sum|adamw|ema|unscale|flatten)/f32/";
+const std::vector<std::string> kNames{"relu/f32/256",
+                                      "softmax/f32/1x256",
+                                      "softmax/f32/8x256",
+                                      "softmax/f32/2x1024",
+                                      "max_pool_backward/f32/2x8x8x8",
+                                      "gather_elements/f32/1x256",
+                                      "matmul/f32/16x16x16",
+                                      "segment_sum/f32/64x4x1",
+                                      "adamw/f32/2x8",
+                                      "adamw/f32/100x4",
+                                      "ema/f32/2x8",
+                                      "ema/f32/100x4",
+                                      "unscale/f32/2x8",
+                                      "unscale/f32/100x4",
+                                      "flatten/f32/2x8",
+                                      "flatten/f32/100x4"};
+
+}  // namespace
+
+TEST_CASE("bench_kernels reports whole rows, and what machine and commit they are of") {
+  const auto r = report_of("bench_kernels", {"--filter", kOps, "--commit", "f00f"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  check_head(*r, "cpu");
+  CHECK(r->head["levin_commit"] == "f00f");
+  auto names = names_of(r->rows), expected = kNames;
+  std::sort(names.begin(), names.end());
+  std::sort(expected.begin(), expected.end());
+  CHECK(names == expected);
+  check_kernels(r->rows);
+}
+
+TEST_CASE("bench_kernels on simt times short kernels as replays of a recorded graph, in 16 bits too") {
+  if (device_count(DeviceType::simt) == 0) return levin::test::skip("no simt in this build");
+  const auto r = report_of("bench_kernels", {"--device", "simt", "--filter",
+                                             "^(relu_backward|dropout|layer_norm|matmul|adamw_masters|clip_grad_norm)/"
+                                             ".*/(256|1x256|16x16x16|2x8)/"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  check_head(*r, "simt");
+  CHECK(r->rows.size() >= 9);
+  check_kernels(r->rows);
+  for (const json& row : r->rows) {
+    INFO(row.dump());
+    CHECK(row.at("copies") == 2);
+    CHECK(row.at("call_us").get<double>() > 0);
+  }
+  const auto names = names_of(r->rows);
+  for (const char* name : {"matmul/bf16/16x16x16", "matmul/f16/16x16x16", "adamw_masters/bf16/2x8"})
+    CHECK_MESSAGE(std::count(names.begin(), names.end(), name) == 1, std::string(name));
+}
+
+TEST_CASE("a benchmark row that fails says why, the rows behind it run, and the exit status tells") {
+  // Tensors of 1 KB and of 64 KB, and memory for the small ones.
+  const auto r = report_of(
+      "bench_kernels", {"--filter", "^(relu|relu_backward)/f32/", "--max-bytes", "65536", "--memory-limit", "20000"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 1);
+  CHECK(r->ended.output.find("2 rows failed") != std::string::npos);
+  CHECK(names_of(r->rows) ==
+        std::vector<std::string>{"relu/f32/256", "relu/f32/16384", "relu_backward/f32/256", "relu_backward/f32/16384"});
+  for (const std::size_t small : {0, 2}) check_whole(r->rows[small]);
+  for (const std::size_t large : {1, 3}) {
+    CHECK(r->rows[large].at("error_occurred") == true);
+    CHECK(r->rows[large].at("error_message").get<std::string>().find("the limit is 20000") != std::string::npos);
+  }
+}
+
+TEST_CASE("bench_step reports whole rows of training steps, on a device also of recorded ones") {
+  const bool simt = device_count(DeviceType::simt) > 0;
+  const auto r = report_of("bench_step", {"--device", simt ? "simt" : "cpu", "--filter", "mlp|gcn"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  check_head(*r, simt ? "simt" : "cpu");
+  CHECK(r->rows.size() == (simt ? 4 : 2));
+  for (const json& row : r->rows) {
+    check_whole(row);
+    INFO(row.dump());
+    CHECK(row.at("items_per_second").get<double>() > 0);
+    CHECK(row.contains("of_bound") == (row.at("name").get<std::string>().find("mlp") != std::string::npos));
+    CHECK(row.contains("host_us") == simt);
+  }
+}
