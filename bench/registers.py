@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
-"""Prints what each .cu file's kernels take of a multiprocessor, from what ptxas said when a CUDA build compiled them.
+"""What kernels take of a multiprocessor, from what ptxas said when a CUDA build compiled them: a table, and a check against it.
 
     bench/registers.py build/cuda > bench/results/registers_sm90.md
+    bench/registers.py build/cuda --check bench/results/registers_sm90.md
 
-kernels/nvcc.sh keeps ptxas' lines beside the objects. Spills are an error of the build; the column says that of the table.
+kernels/nvcc.sh keeps ptxas' lines beside the objects. A line of the table is a kernel template of a file with all its
+instances, so that a template's new argument changes no line. The check fails, by name, for a kernel that is not in the table or
+no longer in the build, that spills, that declares more than 48 KiB of shared memory, or whose instances take over SLACK more
+registers than the table's, in the mean or the one with the most: a multiprocessor hands them out in steps of 8 a thread. Registers are compared for the nvcc that made the table alone. tests/cuda/registers_test.cpp runs it.
 """
+import argparse
 import pathlib
 import re
 import subprocess
 import sys
 
+SLACK = 8
+STATIC_SHARED = 48 * 1024  # bytes: more must be asked for, which a declaration can not
+COLUMNS = ("file", "kernel", "instances", "registers, mean", "registers, most", "static shared, bytes, most", "stack, bytes, most", "spilled, bytes")
 
-def kernels(text):
+
+def entries(text):
     """Yields (mangled name, registers, static shared bytes, stack bytes, spilled bytes)."""
     name, stack, spilled = None, 0, 0
     for line in text.splitlines():
@@ -25,35 +34,109 @@ def kernels(text):
             name = None
 
 
-def short(mangled):
-    plain = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
-    plain = re.sub(r"levin::(kernels::)?((gpu|detail|lib)::)?|\(anonymous namespace\)::|^void ", "", plain)
-    return re.sub(r"\((?!\w+\)\d).*", "", plain)[:70].replace("|", "\\|")
+def plain_names(mangled):
+    """Of each, the function's own name: no namespaces, no arguments."""
+    said = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout.splitlines()
+    return [re.split(r"[<(]", name.replace("(anonymous namespace)::", "").removeprefix("void "))[0].split("::")[-1] for name in said]
+
+
+def source_of(file):
+    source = re.sub(r"_cu\.o\.ptxas$", ".cu", file.name)
+    for layer in ("autograd_ops_", "kernels_comm_", "kernels_", "tensor_"):
+        if source.startswith(layer):
+            return layer.replace("_", "/") + source[len(layer):]
+    return source
+
+
+def measured(build):
+    """{(file, kernel): [instances, mean of registers, most, shared, stack, spilled]} of the files that the build still makes."""
+    files = sorted(build.glob("*_cu.o.ptxas"))
+    ninja = build / "build.ninja"
+    if ninja.exists():
+        made = ninja.read_text()
+        files = [f for f in files if f.name.removesuffix(".ptxas") in made]
+    if not files:
+        sys.exit(f"{build} holds no *.ptxas: give the folder of a finished build with CUDA")
+    found = {}
+    for file in files:
+        rows = list(entries(file.read_text()))
+        for name, (_, *numbers) in zip(plain_names([row[0] for row in rows]), rows):
+            row = found.setdefault((source_of(file), name), [0, 0, 0, 0, 0, 0])
+            row[0] += 1
+            row[1] += numbers[0]
+            for i, n in enumerate(numbers[:3], 2):
+                row[i] = max(row[i], n)
+            row[5] += numbers[3]
+    for row in found.values():
+        row[1] = round(row[1] / row[0])
+    return found
+
+
+def read_table(text):
+    """(the nvcc it was made with, the rows as measured() has them)"""
+    rows = {}
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.strip().strip("|").split("|")]
+        if len(cells) == len(COLUMNS) and cells[2].isdigit():
+            rows[cells[0], cells[1].strip("`")] = [int(c) for c in cells[2:]]
+    nvcc = re.search(r"nvcc ([0-9.]+)", text)
+    return nvcc[1] if nvcc else "", rows
+
+
+def complaints(built, table, same_compiler):
+    for (file, kernel), (_, mean, most, shared, _, spilled) in sorted(built.items()):
+        where = f"{kernel} of {file}"
+        if spilled:
+            yield f"{where} spills {spilled} bytes"
+        if shared > STATIC_SHARED:
+            yield f"{where} declares {shared} bytes of shared memory, more than {STATIC_SHARED}"
+        if (file, kernel) not in table:
+            yield f"{where} is not in the table"
+        elif same_compiler:
+            for what, now, before in (("at most", most, table[file, kernel][2]), ("in the mean", mean, table[file, kernel][1])):
+                if now > before + SLACK:
+                    yield f"{where} takes {what} {now} registers; the table has {before}, and {SLACK} more are let pass"
+    for file, kernel in sorted(table.keys() - built.keys()):
+        yield f"{kernel} of {file} is in the table and not in this build"
+
+
+def version_of(nvcc):
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"V([0-9.]+)", said)[1]
+
+
+def print_table(built, nvcc):
+    commit = subprocess.run(["git", "log", "-1", "--format=%h of %cs"], capture_output=True, text=True, check=True).stdout.strip()
+    print(f"# Registers of the kernels on sm_90\n\nnvcc {nvcc}, commit {commit}, by `bench/registers.py build/cuda > "
+          "bench/results/registers_sm90.md`;\nthe suite of a CUDA build compares itself with it. 65,536 registers a "
+          "multiprocessor: 32 a thread fill it with 2048 threads, 64 with 1024, 128 with 512.\nShared memory is what kernels "
+          "declare; what a launch adds is not in it.\n")
+    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+    for (file, kernel), numbers in sorted(built.items()):
+        print(f"| {file} | `{kernel}` | " + " | ".join(map(str, numbers)) + " |")
 
 
 def main():
-    build = pathlib.Path(sys.argv[1])
-    files = sorted(build.glob("*_cu.o.ptxas"))
-    if not files:
-        sys.exit(f"{build} holds no *.ptxas: give the folder of a finished build with CUDA")
-    tool = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-    print(f"# Registers of the kernels on sm_90\n\nnvcc {re.search(r'V([0-9.]+)', tool)[1]}, commit {commit.strip()}, by "
-          "`bench/registers.py build/cuda`. 65,536 registers a multiprocessor: 32 a thread fill it with 2048 threads, 64 "
-          "with 1024, 128 with 512.\nShared memory is what kernels declare; what a launch adds is not in it.\n")
-    print("| file | kernels | over 64 registers | over 128 | most registers | which | static shared, bytes, most | stack, "
-          "bytes, most | spilled, bytes |\n|---|---|---|---|---|---|---|---|---|")
-    for file in files:
-        rows = list(kernels(file.read_text()))
-        if not rows:
-            continue
-        top = max(rows, key=lambda row: (row[1], row[0]))
-        source = re.sub(r"_cu\.o\.ptxas$", ".cu", file.name)
-        for layer in ("autograd_ops_", "kernels_", "tensor_"):
-            if source.startswith(layer):
-                source = layer.replace("_", "/") + source[len(layer):]
-        print(f"| {source} | {len(rows)} | {sum(r[1] > 64 for r in rows)} | {sum(r[1] > 128 for r in rows)} | {top[1]} | "
-              f"`{short(top[0])}` | {max(r[2] for r in rows)} | {max(r[3] for r in rows)} | {sum(r[4] for r in rows)} |")
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("build", type=pathlib.Path, help="folder of a finished build with CUDA")
+    p.add_argument("--check", type=pathlib.Path, metavar="TABLE", help="compare with this table instead of printing one")
+    p.add_argument("--nvcc", default="nvcc", help="the compiler of the build")
+    p.add_argument("--nvcc-version", help="instead of asking it")
+    args = p.parse_args()
+    built = measured(args.build)
+    nvcc = args.nvcc_version or version_of(args.nvcc)
+    if not args.check:
+        return print_table(built, nvcc)
+    made_with, table = read_table(args.check.read_text())
+    wrong = list(complaints(built, table, nvcc == made_with))
+    for line in wrong:
+        print(line)
+    if nvcc != made_with:
+        print(f"registers were not compared: the table is of nvcc {made_with}, this build of {nvcc}")
+    if wrong:
+        print(f"where that is meant: bench/registers.py {args.build} > {args.check}, and commit it")
+        sys.exit(1)
 
 
-main()
+if __name__ == "__main__":
+    main()
