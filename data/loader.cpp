@@ -47,7 +47,7 @@ void DataLoader::Impl::forget_workers() {
                 [&](const auto& w) { return !options.persistent_workers || w.second == options.num_workers; });
 }
 Plan DataLoader::Impl::plan(const LoaderState& of) const {
-  const std::int64_t epoch = of.epoch;
+  const std::int64_t epoch = of.in_sequence ? 0 : of.epoch;
   Plan p;
   if (options.batch_sampler) {
     for (const auto& batch : options.batch_sampler->batches(epoch)) {
@@ -103,7 +103,7 @@ DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(st
   }
   if (o.num_workers > 0) { impl_->arena.emplace(worker_slots(o.num_workers), 0u); }
 }
-DataLoader::DataLoader(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DataLoader::DataLoader(Made, std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 DataLoader::~DataLoader() = default;

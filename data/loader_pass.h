@@ -74,8 +74,12 @@ struct DataLoader::Pass {
 struct DataLoader::Combination {
   [[nodiscard]] static std::unique_ptr<Pass> pass(std::shared_ptr<Impl> impl);
   [[nodiscard]] static std::unique_ptr<Pass> pass_of(DataLoader& part) { return part.pass(); }
-  [[nodiscard]] static DataLoader shared(const DataLoader& loader) { return DataLoader(loader.impl_); }
-  [[nodiscard]] static DataLoader made(std::shared_ptr<Impl> impl) { return DataLoader(std::move(impl)); }
+  [[nodiscard]] static DataLoader shared(const DataLoader& loader) {
+    return DataLoader(DataLoader::Made{}, loader.impl_);
+  }
+  [[nodiscard]] static DataLoader made(std::shared_ptr<Impl> impl) {
+    return DataLoader(DataLoader::Made{}, std::move(impl));
+  }
 };
 
 struct LoadingPass final : DataLoader::Pass {

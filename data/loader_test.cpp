@@ -389,6 +389,7 @@ TEST_CASE("options that contradict each other are refused before any work") {
   CHECK_THROWS_AS(make({.sampler = sequential_sampler(4), .batch_sampler = none}), ConfigError);
   CHECK_THROWS_AS(make({.batch_sampler = none, .drop_last = true}), ConfigError);
   CHECK_THROWS_AS(DataLoader(data::DatasetRef()), ConfigError);
+  CHECK_THROWS_AS(DataLoader(nullptr), ConfigError);
   CHECK_NOTHROW(make({.batch_sampler = none, .num_workers = 2}));
 }
 

@@ -236,7 +236,12 @@ void reset_peak_memory(Device d) {
   if (d.launches()) return detail::device_allocator(d).reset_peak();
   detail::ledger().peak = detail::ledger().in_use.load();
 }
+namespace {
+thread_local std::int64_t releases = 0;
+}  // namespace
+std::int64_t cache_releases() noexcept { return releases; }
 void release_cached_memory(Device d) {
+  ++releases;
   if (d.is_cpu()) {
     detail::host().trim();
     detail::pinned_allocator().trim();

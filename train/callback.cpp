@@ -32,59 +32,55 @@ BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
   return answer;
 }
 
-// Callbacks, the module, and those of whom `after` is true; the writers of checkpoints in any case, and last.
-void Trainer::Run::call_with_writers_last(const char* name, const Function<void(Hooks&)>& hook,
-                                          const Function<bool(const Callback&)>& after) {
+namespace {
+using EndOf = Trainer::Run::EndOf;
+constexpr const char* kEnds[] = {"on_train_batch_end", "on_validation_end", "on_train_epoch_end"};
+
+void call_one(Hooks& h, EndOf what, const StepInfo& info) {
+  switch (what) {
+    case EndOf::batch: return h.on_train_batch_end(info);
+    case EndOf::validation: return h.on_validation_end();
+    case EndOf::epoch: return h.on_train_epoch_end();
+  }
+}
+}  // namespace
+
+// Callbacks, then the module; behind it those that ask for it at the end of an epoch, and in any case the writers of checkpoints.
+void Trainer::Run::call_at_end(EndOf what, const StepInfo& step_info) {
+  const char* const name = kEnds[static_cast<std::size_t>(what)];
   const ProfilerScope profiled(options.profiler.get(), name);
   const InHook in(*this, name);
   const train::Restore told(writers_from, std::optional<std::size_t>(0));
-  const auto is_last = [&](const Callback& c) { return c.writes_checkpoints() || after(c); };
+  const auto is_late = [&](const Callback& c) {
+    return c.writes_checkpoints() || (what == EndOf::epoch && c.after_module());
+  };
   for (const auto& c : callbacks) {
-    if (!is_last(*c)) hook(*c);
+    if (!is_late(*c)) call_one(*c, what, step_info);
   }
-  hook(*active);
+  call_one(*active, what, step_info);
   for (std::size_t i = 0; i < callbacks.size(); ++i) {
-    if (!is_last(*callbacks[i])) continue;
+    if (!is_late(*callbacks[i])) continue;
     if (callbacks[i]->writes_checkpoints()) writers_from = i + 1;
-    hook(*callbacks[i]);
+    call_one(*callbacks[i], what, step_info);
   }
-}
-
-namespace {
-constexpr const auto kOrdinary = [](const Callback&) { return false; };
-}  // namespace
-
-void Trainer::Run::call_batch_end(const StepInfo& info) {
-  call_with_writers_last(
-      "on_train_batch_end", [&](Hooks& h) { h.on_train_batch_end(info); }, kOrdinary);
-}
-void Trainer::Run::call_validation_end() {
-  call_with_writers_last(
-      "on_validation_end", [](Hooks& h) { h.on_validation_end(); }, kOrdinary);
-}
-void Trainer::Run::call_epoch_end() {
-  call_with_writers_last(
-      "on_train_epoch_end", [](Hooks& h) { h.on_train_epoch_end(); },
-      [](const Callback& c) { return c.after_module(); });
 }
 
 std::vector<std::string> Trainer::Run::writers_to_come() const {
   std::vector<std::string> keys;
-  for (std::size_t i = writers_from.value_or(callbacks.size()); i < callbacks.size(); ++i) {
-    if (callbacks[i]->writes_checkpoints() && !callbacks[i]->state_key().empty())
-      keys.push_back(callbacks[i]->state_key());
+  const bool told = writers_from && due != Due::nothing;
+  for (std::size_t i = told ? *writers_from : callbacks.size(); i < callbacks.size(); ++i) {
+    if (callbacks[i]->writes_checkpoints()) keys.push_back(callbacks[i]->state_key());
   }
   return keys;
 }
 
 void Trainer::Run::call_writers_due() {
   const std::vector<std::string> keys = std::exchange(writers_due, {});
-  const train::Restore running(validating, due == Due::plateaus);
+  const EndOf what = due == Due::record ? EndOf::batch : due == Due::plateaus ? EndOf::validation : EndOf::epoch;
+  const train::Restore running(validating, what == EndOf::validation);
   for (const auto& c : callbacks) {
-    if (std::find(keys.begin(), keys.end(), c->state_key()) == keys.end()) continue;
-    if (due == Due::record) c->on_train_batch_end(info());
-    if (due == Due::plateaus) c->on_validation_end();
-    if (due == Due::epoch_end) c->on_train_epoch_end();
+    const std::string key = c->state_key();
+    if (!key.empty() && std::find(keys.begin(), keys.end(), key) != keys.end()) call_one(*c, what, info());
   }
 }
 

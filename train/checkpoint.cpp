@@ -103,7 +103,7 @@ Json hparams_text(const Trainer::Run& run) {
   for (const auto& [name, h] : hparams) {
     switch (h.kind()) {
       case HParam::Kind::flag: all.push_back({name, h.number() != 0}); break;
-      case HParam::Kind::integer: all.push_back({name, static_cast<std::int64_t>(h.number())}); break;
+      case HParam::Kind::integer: all.push_back({name, h.integer()}); break;
       case HParam::Kind::real: all.push_back({name, h.number()}); break;
       case HParam::Kind::word: all.push_back({name, h.as_text()}); break;
     }
@@ -144,7 +144,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   to.batches_per_epoch = loops.value("batches_per_epoch", to.batches_per_epoch);
   to.batch_size = loops.value("batch_size", to.batch_size);
   to.stop = loops.value("stop", to.stop);
-  to.writers_to_come = loops.value("writers_to_come", to.writers_to_come);
+  if (loops.contains("writers_to_come")) loops["writers_to_come"].get_to(to.writers_to_come);
   const auto due = loops.at("due").get<std::int64_t>();
   if (due < 0 || due > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
     fail<FormatError>("resume: ", to.path, ": \"due\" is ", due, ", expected 0 to 4");
@@ -197,7 +197,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
       generators[name] = {generator->state().seed, generator->state().offset};
   }
   Json sums = Json::array(), metrics = Json::array(), optimizers = Json::array();
-  for (const auto& e : (run.cut ? run.cut->log : run.train_log).save())
+  for (const auto& e : run.cut ? run.cut->log : run.train_log.save())
     sums.push_back({{"name", e.name},
                     {"on_step", e.on_step},
                     {"on_epoch", e.on_epoch},
@@ -230,8 +230,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"batches_validated", run.eval_batches[0]},
             {"stop", run.cut ? run.cut->stop_kept : run.stop_kept},
             {"due", static_cast<std::int64_t>(run.due)},
-            {"writers_to_come",
-             run.due == Trainer::Run::Due::nothing ? std::vector<std::string>() : run.writers_to_come()}}},
+            {"writers_to_come", run.writers_to_come()}}},
           {"optimizers", optimizers},
           {"lr_schedulers", run.schedulers.size()},
           {"callbacks", callback_state},
@@ -358,6 +357,9 @@ CheckpointInfo read_checkpoint_info(const std::string& path) {
 }
 
 void Trainer::Run::save(const std::string& path, WeightsOnly only) {
+  if (trial)
+    return warn("W-CKPT-TRIAL", WarningCategory::user,
+                "save_checkpoint: " + path + " is not written in a trial of a search, whose weights are taken back");
   const NoGrad off;
   const SyncGuard own = own_waits();
   const PhaseScope phase(times, Phase::saving);

@@ -16,7 +16,9 @@ std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader,
   if (overfits && loader.shuffles())
     warn(id, WarningCategory::user,
          "fit: overfit_batches is set, and the loader that has " + std::string(option) +
-             " shuffles; it is read in the order of its dataset");
+             " shuffles; it is read in the order of its dataset, or where a sampler leaves out or repeats samples in "
+             "that of the "
+             "sampler's epoch 0, each epoch alike");
   return count;
 }
 
@@ -232,7 +234,9 @@ HParams Trainer::Run::all_hparams() const {
       continue;
     }
     const HParam& other = same->second;
-    const bool equal = value.is_number() && other.is_number() ? value.number() == other.number() : value == other;
+    const bool equal = value.kind() != other.kind() && value.is_number() && other.is_number()
+                           ? value.number() == other.number()
+                           : value == other;
     if (!equal)
       fail<ConfigError>("fit: the hparam \"", name, "\" is ", other.as_text(), " in the module and ", value.as_text(),
                         " in the data module; give it one value, or two names");

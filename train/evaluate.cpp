@@ -127,7 +127,10 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Restore<Trainer*> of_module(module.trainer_, &trainer);
   if (!nested) callbacks = own_callbacks;
   const Scope attached([&] { attach_callbacks(&trainer); }, [&] { attach_callbacks(nested ? &trainer : nullptr); });
-  if (nested && (module.tree() != tree || !in_fit)) precision.convert(module.tree(), device_of(module.tree()));
+  const auto convert = [&] {
+    if (nested && (module.tree() != tree || !in_fit)) precision.convert(module.tree(), device_of(module.tree()));
+  };
+  const Scope mixed(convert, [&, before = precision.mixed()] { precision.set_mixed(before); });
   const Words& words = words_of(loop);
   const Restore named(call_name, nested ? call_name : words.call);
   // One that a hook began would tell the profiler of hooks that run already.
@@ -269,7 +272,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
         else if (loop == Loop::test)
           module.test_step(batch, done, eval_loader);
         else
-          at.outputs = {{"prediction", module.predict_step(batch, done, eval_loader).detach()}};
+          at.outputs = {{"prediction", precision.output(module.predict_step(batch, done, eval_loader).detach())}};
       });
       if (predictions) predictions->back().push_back(at.outputs.front().second);
       call(words.batch_end.name, words.batch_end.function, at);
@@ -299,7 +302,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const bool the_loops_own = validating && loop == Loop::validation;
   if (the_loops_own && due == Due::validation) due = Due::plateaus;  // for a checkpoint that the next hooks write
   if (the_loops_own)
-    call_validation_end();
+    call_at_end(EndOf::validation);
   else
     call(words.end.name, words.end.function);
   if (!in_fit) check_interrupt();

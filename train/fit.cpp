@@ -206,7 +206,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     train_log.reset();
     epoch_metrics.clear();
   }
-  if (same_module && cut) train_log = std::move(cut->log);
+  if (same_module && cut) train_log.back_to(cut->log);
   cut.reset();
   tree = module.tree();
   fitted = true;
@@ -433,11 +433,13 @@ void Trainer::Run::train_epoch() {
   if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
 
   scope = train::LogScope::train_epoch;
-  if (!open)
+  if (!open) {
     due = Due::epoch_end;
-  else if (!trial)
-    cut = {.log = train_log.copy(), .stop_kept = stop_kept};
-  call_epoch_end();
+  } else if (!trial) {
+    const SyncGuard own = own_waits();
+    cut = {.log = train_log.save(), .stop_kept = stop_kept};
+  }
+  call_at_end(EndOf::epoch);
   scope = train::LogScope::none;
   if (!open) finish_epoch();
 }
@@ -493,7 +495,7 @@ void Trainer::Run::train_batch(const Batch& batch) {
   if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
   step_info.global_step = global_step;
   due = Due::record;
-  call_batch_end(step_info);
+  call_at_end(EndOf::batch, step_info);
   finish_batch();
 }
 

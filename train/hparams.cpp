@@ -9,7 +9,7 @@ namespace levin {
 std::string HParam::as_text() const {
   switch (kind_) {
     case Kind::flag: return text(number_ != 0);
-    case Kind::integer: return text(static_cast<std::int64_t>(number_));
+    case Kind::integer: return text(integer_);
     case Kind::real: return text(number_);
     case Kind::word: return word_;
   }

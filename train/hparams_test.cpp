@@ -41,6 +41,16 @@ struct Tunable : TrainModuleOf<Tunable> {
   std::unique_ptr<data::DataLoader> predict_loader() override { return made(16, predicts); }
 };
 
+constexpr std::int64_t kLong = (std::int64_t{1} << 53) + 1;  // no double is this number
+struct Seeded : TrainModuleOf<Seeded> {
+  explicit Seeded(nn::Options o) : TrainModuleOf(o) { save_hparams({{"seed", kLong}}); }
+  nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+  StepOutput training_step(const Batch& b, std::int64_t) override { return test::squared_error(fc(b[0]), b[1]); }
+  OptimizerConfig configure_optimizers() override {
+    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.01})}};
+  }
+};
+
 struct NoHooks : TrainModuleOf<NoHooks> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
@@ -155,4 +165,22 @@ TEST_CASE("a fit without a loader names the argument and the hook") {
   CHECK_THROWS_WITH_AS(trainer.fit(null),
                        "fit: the module's train_loader gave null, expected a loader; give .train = &loader",
                        ConfigError);
+}
+
+TEST_CASE("an integer among the hparams keeps all its digits, in a logger's text and in a checkpoint") {
+  const HParam seed = kLong;
+  CHECK(seed.as_text() == "9007199254740993");
+  CHECK_FALSE(seed == HParam(kLong - 1));
+  CHECK(HParam(~std::uint64_t{0}).kind() == HParam::Kind::real);
+  const test::TemporaryFolder dir;
+  Seeded module({.gen = Generator(1), .device = Device::cpu()});
+  auto train = test::loader(8, 4);
+  TrainerOptions options = test::silent();
+  options.max_epochs = 1;
+  Trainer trainer(options);
+  trainer.fit(module, {.train = train});
+  trainer.save_checkpoint(dir / "c.safetensors");
+  const HParams loaded = load_hparams(dir / "c.safetensors");
+  REQUIRE(loaded.size() == 1);
+  CHECK(loaded[0].second == seed);
 }

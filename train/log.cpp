@@ -303,18 +303,6 @@ Metrics MetricLog::take_epoch(Metrics& hidden) {
   return out;
 }
 
-MetricLog MetricLog::copy() const {
-  const NoGrad off;
-  MetricLog out;
-  out.entries_ = entries_;
-  for (Entry& e : out.entries_) {
-    for (Tensor* cell : {&e.last, &e.sum}) {
-      if (cell->defined()) *cell = cell->clone();
-    }
-  }
-  return out;
-}
-
 void MetricLog::reset() {
   for (const Entry& e : entries_) {
     if (Metric* const metric = metric_of(e)) metric->reset();
@@ -380,6 +368,16 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .metric = e.path});
   }
   return out;
+}
+
+void MetricLog::back_to(const std::vector<Saved>& saved) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    const bool known = i < saved.size();
+    if (known && e.metric && e.path.empty()) continue;  // whose weight save() does not tell
+    e.weight = known ? saved[i].weight : 0;
+    if (e.sum.defined()) fill_(e.sum, e.weight > 0 ? saved[i].sum : start_of(e.reduce));
+  }
 }
 
 void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree) {

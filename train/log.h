@@ -61,8 +61,7 @@ class MetricLog {
   // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
   // name of those that have a value for steps as well.
   [[nodiscard]] Metrics take_epoch(Metrics& hidden);
-  [[nodiscard]] MetricLog copy() const;  // with cells of its own
-  void reset();                          // forgets all names; metrics are reset
+  void reset();  // forgets all names; metrics are reset
   // The newest value of each name under all the names it has.
   void newest(Metrics& into) const;
   void progress(Metrics& into) const;
@@ -78,6 +77,7 @@ class MetricLog {
   };
   [[nodiscard]] std::vector<Saved> save() const;
   void load(const std::vector<Saved>& saved, nn::Module* tree);
+  void back_to(const std::vector<Saved>& saved);  // of this one, earlier: without what hooks of epochs logged since
 
  private:
   Entry& entry(std::string_view name, const LogOptions& options, LogScope scope, std::string_view hook, Device device);

@@ -440,6 +440,38 @@ TEST_CASE("barebones switches everything beside training off, and refuses what i
   CHECK(contains(refused(options), "barebones is on and detect_anomaly is set"));
 }
 
+TEST_CASE("where nothing is trained, val_check_interval needs no batches") {
+  TrainerOptions options = epochs(1);
+  options.val_check_interval = 100;
+  CHECK(contains(refused(options, 10), "val_check_interval is 100 batches and an epoch has 10"));
+  options.limit_train_batches = 0;
+  CHECK(run(options, 10, 4).steps == 0);
+}
+
+TEST_CASE("overfit_batches reads a sampler of its own as in its first epoch, whatever that says of shuffling") {
+  struct Drawn : data::Sampler {
+    bool says;
+    explicit Drawn(bool s) : says(s) {}
+    std::int64_t size() const override { return 4; }
+    std::vector<std::int64_t> indices(std::int64_t epoch) const override {
+      return {epoch + 3, epoch + 1, epoch + 2, epoch};
+    }
+    bool shuffles() const override { return says; }
+  };
+  for (const bool says : {true, false}) {
+    const Warnings warnings;
+    Probe module({.gen = Generator(1), .device = Device::cpu()});
+    data::DataLoader data(data::tensor_dataset({ones({10, 1}, Device::cpu())}),
+                          {.sampler = std::make_shared<Drawn>(says)});
+    TrainerOptions options = epochs(2);
+    options.overfit_batches = 2;
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    CHECK(module.samples == Numbers{3, 1, 3, 1});
+    CHECK(warnings.count("W-TRAIN-OVERFIT") == (says ? 1 : 0));
+  }
+}
+
 TEST_CASE("a LearningRateMonitor without a logger is refused") {
   TrainerOptions options = epochs(1);
   options.callbacks = {std::make_shared<LearningRateMonitor>()};

@@ -187,7 +187,7 @@ void Trainer::Run::resolve_validation() {
     return;
   }
   val_every = p.count();
-  if (options.check_val_every_n_epoch && val_every > batches)
+  if (options.check_val_every_n_epoch && val_every > batches && batches > 0)
     fail<ConfigError>("Trainer: val_check_interval is ", val_every, " batches and an epoch has ", batches,
                       "; lower it, or set check_val_every_n_epoch = nullopt to count batches over all epochs");
 }

@@ -86,29 +86,28 @@ bool is_batch_norm(const nn::Module& m) { return dynamic_cast<const nn::BatchNor
 
 }  // namespace
 
-Precision::Precision(const TrainerOptions& options) : name_(canonical(options)) {
-  const Mode& mode = mode_of(name_);
+Precision::Precision(const TrainerOptions& options) {
+  const std::string name = canonical(options);
+  const Mode& mode = mode_of(name);
+  asked_ = now_ = {.name = name, .autocast = mode.autocast, .scales = mode.scales};
   parameters_ = mode.parameters;
   inputs_ = mode.inputs;
-  autocast_ = mode.autocast;
-  scales_ = mode.scales;
   masters_ = mode.masters;
-  if (options.grad_scaler && !scales_)
-    fail<ConfigError>("Trainer: grad_scaler is given and precision is \"", name_,
+  if (options.grad_scaler && !mode.scales)
+    fail<ConfigError>("Trainer: grad_scaler is given and precision is \"", name,
                       "\", which scales no loss; leave grad_scaler out, or use 16-mixed or 16-o2");
   scaler_options_ = options.grad_scaler.value_or(optim::GradScalerOptions{});
   if (masters_ && !options.grad_scaler) scaler_options_.max_scale = 0x1p24;  // Apex' limit
-  if (scales_) (void)optim::GradScaler(scaler_options_);                     // its options are checked now
+  if (mode.scales) (void)optim::GradScaler(scaler_options_);                 // its options are checked now
 }
 
 void Precision::convert(nn::Module* tree, Device device) {
-  if (name_ == "16-mixed" && device.is_cpu()) {
+  now_ = asked_;
+  if (now_.name == "16-mixed" && device.is_cpu()) {
     warn("W-TRAIN-F16-CPU", WarningCategory::user,
          "fit: precision = \"16-mixed\" on the cpu becomes \"bf16-mixed\": f16 has no speed there, and bf16 needs no "
          "loss scale");
-    autocast_ = DType::bf16;
-    scales_ = false;
-    name_ = "bf16-mixed";
+    now_ = {.name = "bf16-mixed", .autocast = DType::bf16, .scales = false};
   }
   if (!parameters_ || !tree) return;
   const auto keeps = [&](const nn::Module& m) {
@@ -121,15 +120,15 @@ void Precision::adopt(optim::Optimizer& optimizer) {
   for (const ParamRef& p : optimizer.model_parameters()) {
     const DType dtype = p.value->dtype();
     if (parameters_ && dtype != *parameters_ && !(masters_ && dtype == DType::f32))
-      fail<ConfigError>("fit: precision = \"", name_, "\" and the parameter ", p.name, " is ", dtype,
+      fail<ConfigError>("fit: precision = \"", now_.name, "\" and the parameter ", p.name, " is ", dtype,
                         "; it belongs to no module that could be converted: make it ", *parameters_);
   }
-  if (scales_ && optimizer.name() == std::string_view("lbfgs"))
+  if (now_.scales && optimizer.name() == std::string_view("lbfgs"))
     fail<ConfigError>(
-        "fit: precision = \"", name_,
+        "fit: precision = \"", now_.name,
         "\" scales the loss, and lbfgs evaluates it several times a step; use bf16-mixed or another optimizer");
   if (masters_) optimizer.use_master_weights();
-  if (scales_ && !scaler_) scaler_.emplace(scaler_options_);
+  if (now_.scales && !scaler_) scaler_.emplace(scaler_options_);
 }
 
 Batch Precision::inputs(Batch batch, Device device) const {

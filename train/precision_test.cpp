@@ -6,6 +6,7 @@
 
 #include "tests/device.h"
 #include "tests/skip.h"
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 using namespace levin;
@@ -283,6 +284,94 @@ TEST_CASE("a module is tested in the trainer's precision without a fit before") 
   Trainer trainer(options);
   CHECK(trainer.test(module, data).size() == 1);
   CHECK(module.fc.weight.dtype() == DType::bf16);
+}
+
+TEST_CASE("16-o2 gives f32 to those who are told what a step gave, though its layers compute in f16") {
+  struct Outputs : TrainModuleOf<Outputs> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+    bool manual = false;
+    bool automatic_optimization() const override { return !manual; }
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor y = fc(b[0]);
+      CHECK(y.dtype() == DType::f16);
+      return NamedTensors{{"loss", slice(y, 0, 0, 1)}, {"y", y}};
+    }
+    Tensor predict_step(const Batch& b, std::int64_t, std::int64_t) override { return fc(b[0]); }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.01})}};
+    }
+  };
+  struct Looks : Callback {
+    std::vector<DType> seen;
+    void on_train_batch_end(const StepInfo& info) override {
+      seen.push_back(info.loss.dtype());
+      seen.push_back(info.outputs.at(0).second.dtype());
+    }
+  };
+  for (const bool manual : {false, true}) {
+    Outputs module({.gen = Generator(3), .device = Device::cpu()});
+    module.manual = manual;
+    data::DataLoader data = loader(4, 4);
+    const auto looks = std::make_shared<Looks>();
+    TrainerOptions options = silent();
+    options.max_epochs = 1;
+    options.precision = "16-o2";
+    options.callbacks = {looks};
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    CHECK(looks->seen == std::vector<DType>{DType::f32, DType::f32});
+    CHECK(trainer.predict(module, data).at(0).at(0).dtype() == DType::f32);
+  }
+}
+
+TEST_CASE("on a device, 16-mixed is what it says again after a module on the cpu, between two runs and in a hook") {
+  DEVICE_OR_SKIP();
+  const test::Warnings warnings;
+  struct Mixed : TrainModuleOf<Mixed> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+    std::vector<DType> seen;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor y = fc(b[0]);
+      seen.push_back(y.dtype());
+      return squared_error(y, b[1]);
+    }
+    void validation_step(const Batch& b, std::int64_t, std::int64_t) override { seen.push_back(fc(b[0]).dtype()); }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.01})}};
+    }
+  };
+  struct Between : Callback {
+    Mixed other{{.gen = Generator(3), .device = Device::cpu()}};
+    data::DataLoader data = loader(4, 4);
+    void on_train_batch_end(const StepInfo&) override {
+      const auto y = [&](const Batch& b) { return mean(other.fc(b[0])); };
+      (void)trainer().validate(other, data);
+      (void)trainer().evaluate(other, data, y);
+    }
+  };
+  Mixed first({.gen = Generator(3), .device = Device::cpu()}), second({.gen = Generator(3), .device = device});
+  data::DataLoader data = loader(8, 4);
+  const auto between = std::make_shared<Between>();
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  options.precision = "16-mixed";
+  Trainer trainer(options);
+  trainer.fit(first, {.train = data});
+  CHECK(first.seen == std::vector<DType>{DType::bf16, DType::bf16});
+  options.callbacks = {between};
+  for (const bool hook : {false, true}) {
+    Trainer again(options);
+    Trainer& used = hook ? again : trainer;
+    used.options().max_epochs = hook ? 1 : 2;
+    second.seen.clear();
+    used.fit(second, {.train = data});
+    CHECK(second.seen == std::vector<DType>{DType::f16, DType::f16});
+    CHECK(used.callback_metrics().size() == 1);  // amp/skipped_steps: there is a loss scale
+  }
+  CHECK(between->other.seen == std::vector<DType>{DType::bf16, DType::bf16});
+  CHECK(warnings.count("W-TRAIN-F16-CPU") >= 1);
 }
 
 TEST_CASE("evaluation runs in the precision of the run") {

@@ -173,11 +173,9 @@ struct Trainer::Run {
   }
   [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
   BatchStart call_batch_start(const StepInfo& info);
-  void call_batch_end(const StepInfo& info);
-  void call_validation_end();
-  void call_epoch_end();
-  void call_with_writers_last(const char* name, const Function<void(Hooks&)>& hook,
-                              const Function<bool(const Callback&)>& after);
+  // on_train_batch_end, on_validation_end of the loop's own, on_train_epoch_end: writers of checkpoints come last.
+  enum class EndOf : std::uint8_t { batch, validation, epoch };
+  void call_at_end(EndOf what, const StepInfo& step_info = {});
   // State keys of the writers whose turn in the hook at hand has not come: a file that is written now names them, and the run that
   // goes on from it calls them first.
   [[nodiscard]] std::vector<std::string> writers_to_come() const;
@@ -298,7 +296,7 @@ struct Trainer::Run {
   // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends the epoch, so
   // a checkpoint, and the next fit, begin with this.
   struct Cut {
-    train::MetricLog log;
+    std::vector<train::MetricLog::Saved> log;
     bool stop_kept;
   };
   std::optional<Cut> cut;   // of the running or last fit

@@ -109,7 +109,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
       return Tensor();
     }
     const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
-    detail::detach_into(seen_loss, exact ? output.loss() : loss);
+    detail::detach_into(seen_loss, precision.output(exact ? output.loss() : loss));
     times.enter(Phase::backward);
     gradients_torn = true;
     call_in_step("on_before_backward", &Hooks::on_before_backward, scaler() || exact ? scaled.detach() : seen_loss);
@@ -121,7 +121,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     if (exact) weigh(output);
     result.loss = seen_loss;
     for (const auto& [name, t] : output.outputs()) {
-      if (name != "loss") result.outputs.emplace_back(name, t.detach());
+      if (name != "loss") result.outputs.emplace_back(name, precision.output(t.detach()));
     }
     times.enter(Phase::optimizer);
     return exact ? output.loss() : loss;
@@ -148,9 +148,9 @@ StepOutput Trainer::Run::training_step(const StepInfo& info) {
 train::StepResult Trainer::Run::manual_step(const StepInfo& info) {
   const StepOutput output = training_step(info);
   train::StepResult result;
-  if (output.loss().defined()) result.loss = output.loss().detach();
+  if (output.loss().defined()) result.loss = precision.output(output.loss().detach());
   for (const auto& [name, t] : output.outputs()) {
-    if (name != "loss") result.outputs.emplace_back(name, t.detach());
+    if (name != "loss") result.outputs.emplace_back(name, precision.output(t.detach()));
   }
   return result;
 }

@@ -152,7 +152,8 @@ double Trainer::evaluate(data::DataLoader& loader, const Function<Tensor(const B
   return run_->mean_over(run_->tree, loader, f);
 }
 double Trainer::evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
-  run_->precision.convert(&module, run_->device_of(&module));
+  const auto back = [&, before = run_->precision.mixed()] { run_->precision.set_mixed(before); };
+  const train::Scope mixed([&] { run_->precision.convert(&module, run_->device_of(&module)); }, back);
   return run_->mean_over(&module, loader, f);
 }
 

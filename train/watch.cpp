@@ -1,6 +1,7 @@
 #include "train/watch.h"
 
 #include "levin/error.h"
+#include "levin/memory.h"
 #include "levin/warning.h"
 
 namespace levin::train {
@@ -9,6 +10,7 @@ void BatchWatch::start() { *this = BatchWatch(); }
 
 void BatchWatch::batch_start() {
   before_ = copy_counts();
+  releases_before_ = cache_releases();
   if (grown_ + 1 == kGrowing && !told_growth_) watch_ = std::make_unique<GraphWatch>();
 }
 
@@ -26,6 +28,10 @@ void BatchWatch::step_done(const Batch& batch) {
 }
 
 void BatchWatch::batch_done() {
+  if (cache_releases() != releases_before_)
+    warn("W-TRAIN-CACHE", WarningCategory::possible_user,
+         "fit: release_cached_memory was called in a training batch; the device stands still for it, and the next step "
+         "asks the system for the same memory again: leave it out, or call it between runs");
   const std::int64_t now = live_graph_nodes();
   if (grown_ == 0) alive_at_first_ = alive_;
   grown_ = now > alive_ && copies_.batches > 1 ? grown_ + 1 : 0;

@@ -15,7 +15,7 @@ class BatchWatch {
   void batch_start();  // before the batch goes to its device
   // The step is done. Warns once a fit of more copies to the device than the batch has tensors.
   void step_done(const Batch& batch);
-  // All of the batch is done. Warns once a fit when each of 50 batches left more recorded ops alive than the one before.
+  // All of the batch is done. Warns of a release of cached memory in it, and once a fit when each of 50 batches left more recorded ops alive than the one before.
   void batch_done();
   [[nodiscard]] const Trainer::CopyReport& copies() const { return copies_; }
 
@@ -23,6 +23,7 @@ class BatchWatch {
   static constexpr int kGrowing = 50;  // batches
   Trainer::CopyReport copies_;
   CopyCounts before_;
+  std::int64_t releases_before_ = 0;
   bool told_copies_ = false, told_growth_ = false;
   std::int64_t alive_ = 0, alive_at_first_ = 0;
   int grown_ = 0;                      // batches in a row

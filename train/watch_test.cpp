@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "levin/live_graph.h"
+#include "levin/memory.h"
 #include "tests/device.h"
 #include "tests/warnings.h"
 #include "train/probe_test.h"
@@ -172,4 +173,14 @@ TEST_CASE("a profiler is told of fetching, transfer, step, backward and every ho
     CAPTURE(std::string(action));
     CHECK(contains(report, action));
   }
+}
+
+TEST_CASE("cached memory that is released in a training batch is warned of, and counted") {
+  Watching seen;
+  const std::int64_t before = cache_releases();
+  fit(seen, Device::cpu(), 3);
+  CHECK(seen.warnings.count("W-TRAIN-CACHE") == 0);
+  fit(seen, Device::cpu(), 3, [](const Tensor&) { release_cached_memory(Device::cpu()); });
+  CHECK(seen.warnings.count("W-TRAIN-CACHE") == 3);  // a printer shows the first
+  CHECK(cache_releases() == before + 3);
 }

@@ -152,7 +152,8 @@ struct LoaderState {
   std::int64_t epoch = 0;
   std::int64_t batch = 0;             // all before it were handed out
   std::vector<std::int64_t> ahead{};  // so were these behind it, ascending; only with in_order = false
-  bool in_sequence = false;           // this epoch comes in the order of the dataset, also with shuffle
+  bool in_sequence =
+      false;  // this epoch comes in the order of the dataset, also with shuffle; by a sampler of its own always as epoch 0
   // Counts the batch at `position`.
   LEVIN_API void hand_out(std::int64_t position);
   [[nodiscard]] std::int64_t handed_out() const { return batch + static_cast<std::int64_t>(ahead.size()); }
@@ -230,7 +231,8 @@ class LEVIN_API DataLoader {
   void load_state(const LoaderState& state);  // throws StateError for an epoch or a batch out of range
 
  private:
-  explicit DataLoader(std::shared_ptr<Impl> impl);
+  struct Made {};  // so that DataLoader(nullptr) means a dataset
+  DataLoader(Made, std::shared_ptr<Impl> impl);
   [[nodiscard]] std::unique_ptr<Pass> pass();
   std::shared_ptr<Impl> impl_;
 };

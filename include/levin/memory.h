@@ -19,4 +19,8 @@ LEVIN_API std::optional<std::int64_t> set_memory_limit(Device d, std::optional<s
 // free there now and what tensors and the cache hold. Throws as set_memory_limit.
 [[nodiscard]] LEVIN_API std::int64_t memory_size(Device d);
 
+// How often this thread has called release_cached_memory (levin/device.h). In a training batch that is warned of: every kernel waits
+// for it, and the next steps ask the system for what was given back.
+[[nodiscard]] LEVIN_API std::int64_t cache_releases() noexcept;
+
 }  // namespace levin

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "levin/train.h"
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 #include "train/tuner/fixture_test.h"
 
@@ -383,4 +384,26 @@ TEST_CASE("what a search found is drawn with a log axis and a red dot, also at i
   found.write_csv(dir / "a.csv");
   CHECK(read_file(dir / "a.csv", 1000) ==
         "lr,loss\n0.0001,2\n0.001,1\n0.01,0.5\n0.10000000000000001,0.40000000000000002\n");
+}
+
+TEST_CASE("a hook that saves writes nothing in the trials of a search, whose weights are taken back, and is told so") {
+  struct Saving : TrainModuleOf<Saving, Scripted> {
+    using TrainModuleOf<Saving, Scripted>::TrainModuleOf;
+    std::string path;
+    void on_train_batch_end(const StepInfo&) override { trainer().save_checkpoint(path); }
+  };
+  const test::TemporaryFolder dir;
+  const test::Warnings warnings;
+  Saving net({1.0});
+  net.path = dir / "of_a_hook.safetensors";
+  auto train = test::loader(40, 4);
+  TrainerOptions options = test::silent();
+  options.max_epochs = 1;
+  options.default_root_dir = dir.path();
+  Trainer trainer(options);
+  (void)Tuner(trainer).lr_find(net, {.train = train, .num_training = 5, .update_attr = false});
+  CHECK_FALSE(std::filesystem::exists(net.path));
+  CHECK(warnings.count("W-CKPT-TRIAL") >= 1);
+  trainer.fit(net, {.train = train});
+  CHECK(std::filesystem::exists(net.path));
 }

@@ -99,7 +99,8 @@ class LEVIN_API Hooks {
   virtual void on_predict_epoch_end() {}
   virtual void on_predict_batch_start(const StepInfo&) {}
   virtual void on_predict_batch_end(const StepInfo&) {}
-  // The weights and this object's state, about to be written; just read, before anything of the run changes. What is changed in
+  // The weights and this object's state, about to be written; just read, before anything of the run changes, and the file may still be
+  // refused, because of what the hooks made of it or by a load_state. What is changed in
   // `content` is what the file, or the run, gets. A run goes on behind the hook in which the file was written: writers of
   // checkpoints whose turn had not come are called first (on_train_batch_end without loss and batch); what others behind one
   // that writes before its turn (Callback::writes_checkpoints) do in the hook of the same name is not done again.

@@ -20,19 +20,24 @@ class LEVIN_API HParam {
   template <std::same_as<bool> B>
   HParam(B on) : kind_(Kind::flag), number_(on) {}
   template <std::integral I>
-  requires(!std::same_as<I, bool>) HParam(I n) : kind_(Kind::integer), number_(static_cast<double>(n)) {}
+  requires(!std::same_as<I, bool>) HParam(I n)
+      : kind_(std::in_range<std::int64_t>(n) ? Kind::integer : Kind::real),
+        number_(static_cast<double>(n)),
+        integer_(static_cast<std::int64_t>(n)) {}
   HParam(double x) : kind_(Kind::real), number_(x) {}
   HParam(std::string word) : kind_(Kind::word), word_(std::move(word)) {}
   HParam(const char* word) : kind_(Kind::word), word_(word) {}
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] bool is_number() const { return kind_ == Kind::integer || kind_ == Kind::real; }
-  [[nodiscard]] double number() const { return number_; }  // of a flag 0 or 1, of a word 0
-  [[nodiscard]] std::string as_text() const;               // "0.1", "32", "true", the word
+  [[nodiscard]] double number() const { return number_; }          // of a flag 0 or 1, of a word 0
+  [[nodiscard]] std::int64_t integer() const { return integer_; }  // with all digits; of another kind 0
+  [[nodiscard]] std::string as_text() const;                       // "0.1", "32", "true", the word
   friend bool operator==(const HParam&, const HParam&) = default;
 
  private:
   Kind kind_;
   double number_ = 0;
+  std::int64_t integer_ = 0;
   std::string word_;
 };
 using HParams = std::vector<std::pair<std::string, HParam>>;

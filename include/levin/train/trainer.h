@@ -95,7 +95,9 @@ class LEVIN_API ToggledModel {
 class LEVIN_API OptimizerHandle {
  public:
   // The closure (forward, backward), where one is given, and the update. Every call counts in global_step() with manual
-  // optimization. Returns what the closure returned.
+  // optimization. Returns what the closure returned. The loss scale is one for all optimizers and may change after each step: where
+  // one steps between the backward passes of another's window, part of that window was scaled by another number. Step all of them
+  // where a window ends.
   void step();
   Tensor step(const Function<Tensor()>& closure);
   void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
@@ -253,7 +255,8 @@ class LEVIN_API Trainer {
 
   // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
   // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
-  // never a file that another process may be writing. Throws FileError, StateError before a fit.
+  // never a file that another process may be writing. In a trial of a search, which is taken back, nothing is written, with a
+  // warning. Throws FileError, StateError before a fit.
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
 
   [[nodiscard]] TrainerOptions& options();
