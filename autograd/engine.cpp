@@ -93,7 +93,7 @@ class Backward {
     discover(roots);
     for (std::size_t i = 0; i < roots.size(); ++i) {
       if (visits(roots[i]) && seeds[i].defined()) {
-        deliver(table_.visits[table_.find(roots[i].node.get())].slot(roots[i].slot), std::move(seeds[i]));
+        add_to(table_.visits[table_.find(roots[i].node.get())].slot(roots[i].slot), std::move(seeds[i]));
       }
     }
     GradMode mode(create_);
@@ -170,7 +170,24 @@ class Backward {
     std::push_heap(ready_.begin(), ready_.end());
   }
 
-  static void deliver(Tensor& slot, Tensor grad) { slot = slot.defined() ? add(slot, grad) : std::move(grad); }
+  static void add_to(Tensor& slot, Tensor grad) { slot = slot.defined() ? add(slot, grad) : std::move(grad); }
+  // What an op of somebody else's hands on is checked where it would be added or kept: a gradient of another size would
+  // be read past its end by an optimizer, one on another device by a kernel.
+  static void check_gradient(const Node& from, std::size_t input, const Tensor& grad, const char* expected,
+                             const OutputMeta& want) {
+    if (grad.shape() == want.shape && grad.dtype() == want.dtype && grad.device() == want.device) [[likely]]
+      return;
+    fail<AutogradError>(from.info().name, ": its backward returns ", grad.dtype(), " ", grad.shape(), " on ",
+                        grad.device(), " as the gradient of input ", static_cast<std::int64_t>(input), expected,
+                        want.dtype, " ", want.shape, " on ", want.device, "; a gradient is like its input");
+  }
+  static void deliver(const Node& from, std::size_t input, Visit& to, std::uint16_t at, Tensor grad) {
+    Tensor& slot = to.slot(at);
+    if (to.node->kind() == Node::Kind::leaf)
+      check_gradient(from, input, grad, ", expected ", static_cast<Leaf*>(to.node)->meta);
+    if (slot.defined()) check_gradient(from, input, grad, ", another op's is ", meta_of(slot));
+    add_to(slot, std::move(grad));
+  }
 
   void step(std::uint32_t k, Tensors& results) {
     Visit& v = table_.visits[k];
@@ -207,7 +224,7 @@ class Backward {
       const std::uint32_t to = find(edges[i]);
       if (to == VisitTable::kEmpty) continue;
       Visit& next = table_.visits[to];
-      if (out[i].defined() && need[i]) deliver(next.slot(edges[i].slot), std::move(out[i]));
+      if (out[i].defined() && need[i]) deliver(*node, i, next, edges[i].slot, std::move(out[i]));
       if (--next.waiting == 0) push(to);
     }
     v.grad = Tensor();

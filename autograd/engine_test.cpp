@@ -334,5 +334,33 @@ TEST_CASE("an error inside a backward keeps its type and names the op") {
                        IndexError);
 }
 
+// Its gradients are what the test puts here.
+struct GivesGradient {
+  static constexpr OpInfo info{.name = "gives_gradient"};
+  Tensor gradient;
+  Tensor forward(const Tensor& x) { return sum(x); }
+  Grads<1> backward(const Tensor&, NeedMask) { return {gradient}; }
+};
+
+TEST_CASE("a gradient that is not like its input is refused where it would be kept or added") {
+  const auto refuse = [](const Tensor& gradient, const char* expected) {
+    Tensor x = leaf({1, 2, 3, 4});
+    const Tensor y = apply(GivesGradient{.gradient = gradient}, x);
+    CHECK_THROWS_WITH_AS(backward(y), doctest::Contains(expected), AutogradError);
+    CHECK(!x.grad().defined());
+    const Tensors roots{apply(GivesGradient{.gradient = gradient}, x)}, wanted{x};
+    CHECK_THROWS_WITH_AS((void)grad(roots, wanted), doctest::Contains(expected), AutogradError);
+    // Beside a right one, at a tensor that is no leaf.
+    const Tensor inner = x * 2;
+    CHECK_THROWS_WITH_AS(backward(sum(inner) + apply(GivesGradient{.gradient = gradient}, inner)),
+                         doctest::Contains(", another op's is "), AutogradError);
+  };
+  const Device cpu = Device::cpu();
+  refuse(ones({}, cpu),
+         "gives_gradient: its backward returns f32 [] on cpu as the gradient of input 0, expected f64 [4] on cpu");
+  refuse(ones({4}, cpu), "returns f32 [4] on cpu as the gradient of input 0, expected f64 [4]");
+  refuse(ones({4}, Device::meta()), "returns f32 [4] on meta as the gradient of input 0, expected f64 [4] on cpu");
+}
+
 }  // namespace
 }  // namespace levin

@@ -19,7 +19,7 @@ struct LeafHook {
 // backward into the same leaf (replicas that share parameters): the slot has a lock.
 class Leaf final : public Node {
  public:
-  Leaf() : Node(Kind::leaf) {}
+  explicit Leaf(const OutputMeta& tensor) : Node(Kind::leaf), meta(tensor) {}
   const OpInfo& info() const override { return kInfo; }
   void run(std::span<const Tensor>, NeedMask, std::span<Tensor>) override {}
   void free_saved() noexcept override {}
@@ -28,6 +28,7 @@ class Leaf final : public Node {
   // The sum of this backward: writes an unset gradient, adds to a set one, then calls the hooks.
   void accumulate(Tensor gradient);
 
+  const OutputMeta meta;  // of the tensor, whose metadata never changes: what a gradient must be
   std::mutex mutex;
   Tensor grad;
   std::vector<std::shared_ptr<LeafHook>> hooks;

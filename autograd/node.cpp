@@ -269,7 +269,7 @@ Tensor& Tensor::requires_grad_(bool on) {
   if (detail::Leaf* leaf = detail::leaf_of(*this)) {
     leaf->set_wants_grad(on);
   } else if (on) {
-    impl_->meta = detail::Ref<detail::RefCounted>::adopt(new detail::Leaf);
+    impl_->meta = detail::Ref<detail::RefCounted>::adopt(new detail::Leaf(detail::meta_of(*this)));
     impl_->meta_slot = 0;
   }
   return *this;

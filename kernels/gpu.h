@@ -77,6 +77,8 @@ __device__ inline void report_index(levin::detail::FaultSlot* slot, const char* 
     slot->op = op;
     slot->index = index;
     slot->bound = bound;
+    __threadfence_system();
+    *static_cast<volatile unsigned*>(&slot->filled) = 1u;
   }
 }
 

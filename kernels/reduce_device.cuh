@@ -29,6 +29,11 @@
 
 namespace levin::kernels::gpu {
 
+template <class A>
+LEVIN_APART A finished_apart(Finish finish, A v, A shift) {
+  return finished(finish, v, shift);
+}
+
 template <class A, class O>
 struct ReduceOut {
   O* out;
@@ -42,7 +47,7 @@ struct ReduceOut {
       return;
     }
     const A s = shift ? shift[output] : A(0);
-    out[output] = O(finished(finish, v, s));
+    out[output] = O(finish.kind == Finish::as_is ? v : finished_apart(finish, v, s));
   }
 };
 

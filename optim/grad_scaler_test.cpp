@@ -266,7 +266,7 @@ TEST_CASE("calls out of order are refused with words and change nothing") {
   }
 }
 
-TEST_CASE("gradients that no scale can be taken out of are refused by name") {
+TEST_CASE("gradients on a device that no scale can be taken out of are refused by name") {
   DEVICE_OR_SKIP();
   GradScaler scaler;
   Small here(cpu), there(device);

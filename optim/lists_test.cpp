@@ -64,7 +64,7 @@ TEST_CASE("averages follow their definition in every dtype, whole numbers are co
   }
 }
 
-TEST_CASE("a recorded average reads its decay at each replay") {
+TEST_CASE("on a device a recorded average reads its decay at each replay") {
   DEVICE_OR_SKIP();
   const Tensors average{tensor({1.0f}, device)}, value{tensor({1.0f}, device)};
   Tensor decay = decay_of(0.5, device), now = value[0];
@@ -112,7 +112,7 @@ TEST_CASE("a flat buffer holds the tensors at multiples of 16 bytes with zeros b
   }
 }
 
-TEST_CASE("a list is copied bit for bit in every dtype, aligned tensors by one launch") {
+TEST_CASE("on a device a list is copied bit for bit in every dtype, aligned tensors by one launch") {
   for (const Device device : devices()) {
     CAPTURE(text(device));
     Tensors to, from;
@@ -144,7 +144,7 @@ TEST_CASE("a list is copied bit for bit in every dtype, aligned tensors by one l
   CHECK(graph.nodes() == 1);
 }
 
-TEST_CASE("a list of aligned tensors is flattened by one launch") {
+TEST_CASE("on a device a list of aligned tensors is flattened by one launch") {
   DEVICE_OR_SKIP();
   Tensors list;
   for (const std::int64_t n : {5, 4096, 70'001}) list.push_back(values(n, 3, device, DType::f32));
@@ -157,7 +157,7 @@ TEST_CASE("a list of aligned tensors is flattened by one launch") {
   CHECK(graph.memory_bytes() == 0);
 }
 
-TEST_CASE("lists that do not fit are refused") {
+TEST_CASE("lists on a device that do not fit are refused") {
   const Tensors one{zeros({2}, cpu)}, other{zeros({3}, cpu)}, wide{zeros({2}, cpu, DType::f64)};
   CHECK_THROWS_AS(ema_update_(one, {}, decay_of(0.5, cpu)), ShapeError);
   CHECK_THROWS_AS(ema_update_(one, other, decay_of(0.5, cpu)), ShapeError);

@@ -44,7 +44,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a blocking launch throws at the op, with its inputs and the line of the launch") {
+TEST_CASE("a device's blocking launch throws at the op, with its inputs and the line of the launch") {
   DEVICE_OR_SKIP();
   const Tensor x = zeros({3, 2}, device), index = tensor({std::int64_t{0}, std::int64_t{7}}, device);
   {
@@ -66,7 +66,7 @@ TEST_CASE("a blocking launch throws at the op, with its inputs and the line of t
   CHECK(index_error([&] { synchronize(device); }).starts_with("index_select: index 7"));
 }
 
-TEST_CASE("blocking launches change no result and no gradient, and leave autocast as it is") {
+TEST_CASE("a device's blocking launches change no result and no gradient, and leave autocast as it is") {
   DEVICE_OR_SKIP();
   const auto run = [&](bool lower) {
     Tensor x = (arange(12, cpu, DType::f32) / 7).to(device);
@@ -97,7 +97,7 @@ TEST_CASE("blocking launches change no result and no gradient, and leave autocas
   }
 }
 
-TEST_CASE("nothing waits for a launch that is recorded") {
+TEST_CASE("nothing waits for a launch that is recorded on a device") {
   DEVICE_OR_SKIP();
   const Blocking mode;
   const Tensor x = ones({5}, device);

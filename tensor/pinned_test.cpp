@@ -25,7 +25,7 @@ TEST_CASE("without a device that launches kernels pin_memory is refused") {
   CHECK_THROWS_AS((void)ramp(3).pin_memory(), UnsupportedError);
 }
 
-TEST_CASE("pin_memory copies values of any layout and dtype into page-locked memory once") {
+TEST_CASE("pin_memory beside a device copies values of any layout and dtype into page-locked memory once") {
   DEVICE_OR_SKIP();
   const Tensor x = ramp(12), turned = transpose(reshape(x, {3, 4}), 0, 1);
   const Tensor p = turned.pin_memory();
@@ -44,7 +44,7 @@ TEST_CASE("pin_memory copies values of any layout and dtype into page-locked mem
   CHECK_FALSE(x.to(device).is_pinned());
 }
 
-TEST_CASE("copies that the host does not wait for arrive both ways, and their source may be released at once") {
+TEST_CASE("copies to a device that the host does not wait for arrive both ways, and their source may be released") {
   DEVICE_OR_SKIP();
   Tensor there;
   {
@@ -62,7 +62,7 @@ TEST_CASE("copies that the host does not wait for arrive both ways, and their so
   CHECK_THROWS_AS(Graph(Stream::current(device), [&] { (void)there.to(cpu, NonBlocking::yes); }), CaptureError);
 }
 
-TEST_CASE("a gradient crosses a copy that the host does not wait for") {
+TEST_CASE("a gradient crosses a copy to a device that the host does not wait for") {
   DEVICE_OR_SKIP();
   Tensor x = ramp(3);
   x.requires_grad_();
@@ -70,7 +70,7 @@ TEST_CASE("a gradient crosses a copy that the host does not wait for") {
   CHECK(grad(Tensors{y}, Tensors{x}, Tensors{ramp(3).to(device)})[0].to_vector<float>() == std::vector<float>{0, 2, 4});
 }
 
-TEST_CASE("a page-locked block is used again once the streams that used it have passed") {
+TEST_CASE("a page-locked block is used again once the device's streams that used it have passed") {
   DEVICE_OR_SKIP();
   release_cached_memory(cpu);
   const float* first = nullptr;

@@ -28,11 +28,12 @@ namespace levin::detail {
 // memory that host and device share; the first one wins. The host looks when it next waits for the device and throws
 // IndexError naming op, index and bound. The context stays whole, so the process can go on.
 struct FaultSlot {
-  unsigned taken;  // set by an atomic exchange
-  unsigned filled;
-  const char* op;  // OpInfo::name, a pointer of the host
+  unsigned taken;   // set by an atomic exchange: one thread writes
+  unsigned filled;  // set behind what follows
+  const char* op;   // OpInfo::name, a pointer of the host
   long long index, bound;
 };
+inline constexpr long long kNoZero = -1;  // in the place of a bound: the operand that must not be 0 is
 
 // Note [Blocking launches]
 // With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after every

@@ -160,7 +160,7 @@ void synchronize(Device device, std::source_location where) {
   const detail::WaitsHere waits("synchronize", where);
   detail::check_usable("synchronize", device);
   detail::refuse_while_capturing("synchronize", device);
-  detail::runtime::synchronize(device);
+  waiting("synchronize", [&] { detail::runtime::synchronize(device); });
   detail::report_faults(device);
 }
 
@@ -207,11 +207,15 @@ void refuse_while_capturing(const char* what, Device device, const char* does) {
 
 void report_faults(Device device) {
   FaultSlot* slot = runtime::faults(device);
-  if (!slot->taken) [[likely]]
+  // `taken` without `filled`: a kernel of another stream is writing it, and the next wait has it.
+  if (!std::atomic_ref(slot->filled).load(std::memory_order_acquire)) [[likely]]
     return;
   const FaultSlot found = *slot;
-  if (!found.op) return;  // a kernel of another stream is filling it: the next wait has it
-  *slot = {};
+  slot->filled = 0;
+  std::atomic_ref(slot->taken).store(0, std::memory_order_release);  // last: from here on kernels may write
+  if (found.bound == kNoZero) {
+    fail<IndexError>(found.op, ": the divisor holds a 0 on ", device, ", expected none in an integer tensor");
+  }
   fail<IndexError>(found.op, ": index ", static_cast<std::int64_t>(found.index), " is out of range on ", device,
                    ", expected 0 to ", static_cast<std::int64_t>(found.bound) - 1);
 }

@@ -46,7 +46,7 @@ TEST_CASE("a device whose index no machine has is refused wherever a stream is a
   CHECK(Device::cuda(65536) != Device::cuda(0));  // does not wrap
 }
 
-TEST_CASE("a guard of a cpu stream changes nothing, whatever the index") {
+TEST_CASE("a guard of a cpu stream changes nothing on a device, whatever the index") {
   DEVICE_OR_SKIP();
   const Stream before = Stream::next_of(device);
   const StreamGuard outer(before);

@@ -103,7 +103,7 @@ TEST_CASE("without a window exact weighting is the mean loss, and a weight serve
   CHECK(greatest_difference(trained(c, usual, kSamples), mean) < sgd_tolerance(kEps));
 }
 
-TEST_CASE("a window is weighed exactly under a loss scale: unscaling and division are one") {
+TEST_CASE("on a device a window is weighed exactly under a loss scale: unscaling and division are one") {
   if (device_count(DeviceType::simt) == 0) return test::skip("no device that launches kernels");
   for (const bool clips : {false, true}) {
     CAPTURE(clips);

@@ -271,7 +271,7 @@ TEST_CASE("a module that is not the one averaged is refused") {
   CHECK(average.n_averaged() == 0);
 }
 
-TEST_CASE("an update is not recorded") {
+TEST_CASE("an update is not recorded, on a device either") {
   DEVICE_OR_SKIP();
   Tiny net(device);
   AveragedModel average(net);

@@ -122,7 +122,7 @@ TEST_CASE("anomaly mode and launches that wait are told once, at the start") {
   }
 }
 
-TEST_CASE("a buffer moves with its module, is saved where it is persistent, and is trained by nobody") {
+TEST_CASE("a buffer moves to a device with its module, is saved where it is persistent, and is trained by nobody") {
   struct Holder : nn::Module {
     using Module::Module;
     nn::Parameter weight{*this, "weight", ones({2}, Device::cpu())};

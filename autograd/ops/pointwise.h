@@ -144,7 +144,9 @@ void run(const Gpu& on, const F& f, Signature<O, I...>, const Tensor& out, const
   add_to(plan, out.shape(), out);
   (add_operand(plan, out.shape(), args), ...);
   plan.collapse();
-  kernels::gpu::launch_pointwise(on, f, plan, ptr<O>(out), operand_of<I>(args)...);
+  F there = f;  // see Note [Errors that kernels find]
+  if constexpr (requires { there.faults; }) there.faults = on.faults();
+  kernels::gpu::launch_pointwise(on, there, plan, ptr<O>(out), operand_of<I>(args)...);
 }
 
 template <class F, class... D>

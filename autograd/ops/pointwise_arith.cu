@@ -107,10 +107,18 @@ struct Remainder {
   static constexpr auto kTypes = kNumbers;
   static constexpr std::int64_t kGrain = pointwise::kGrain;
   static constexpr Saves kSaves = Saves::input;
+  levin::detail::FaultSlot* faults = nullptr;  // where a kernel reports a divisor of 0; the CPU looks before
+  const char* op = info.name;                  // on the host: slots hold its pointers
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
       if (b == T(-1)) return T(0);  // the one quotient that overflows
+      if (b == T(0)) {
+#if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
+        if (faults) kernels::report_index(faults, op, 0, levin::detail::kNoZero);
+#endif
+        return T(0);
+      }
       const T r = static_cast<T>(a % b);
       return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
     } else {

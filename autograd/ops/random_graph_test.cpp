@@ -49,7 +49,7 @@ Tensor noise(Generator& g, Device device) { return randn({37}, g, device); }
 
 }  // namespace
 
-TEST_CASE("every random op draws in a replayed graph what it draws when called") {
+TEST_CASE("on a device every random op draws in a replayed graph what it draws when called") {
   DEVICE_OR_SKIP();
   const Tensor p = rand({50}, *std::make_unique<Generator>(3), device);
   const std::pair<std::string, Step> ops[] = {
@@ -75,7 +75,7 @@ TEST_CASE("every random op draws in a replayed graph what it draws when called")
   }
 }
 
-TEST_CASE("dropout's gradient has the mask of its replay") {
+TEST_CASE("on a device dropout's gradient has the mask of its replay") {
   DEVICE_OR_SKIP();
   Tensor x = ones({64}, device);
   x.requires_grad_();
@@ -87,7 +87,7 @@ TEST_CASE("dropout's gradient has the mask of its replay") {
       device);
 }
 
-TEST_CASE("a checkpointed region repeats its random numbers inside a recording") {
+TEST_CASE("on a device a checkpointed region repeats its random numbers inside a recording") {
   DEVICE_OR_SKIP();
   Tensor x = ones({64}, device);
   x.requires_grad_();
@@ -102,7 +102,7 @@ TEST_CASE("a checkpointed region repeats its random numbers inside a recording")
       device);
 }
 
-TEST_CASE("copies, forks, new generators and states set inside a recording draw as they do in a call") {
+TEST_CASE("on a device copies, forks, new generators and states set inside a recording draw as in a call") {
   DEVICE_OR_SKIP();
   const std::pair<std::string, Step> steps[] = {
       {"copy before the first draw",
@@ -153,7 +153,7 @@ TEST_CASE("copies, forks, new generators and states set inside a recording draw 
   }
 }
 
-TEST_CASE("draws and states set between replays are honoured") {
+TEST_CASE("on a device draws and states set between replays are honoured") {
   DEVICE_OR_SKIP();
   Generator called(1), drawn(1);
   Tensor got;
@@ -178,7 +178,7 @@ TEST_CASE("draws and states set between replays are honoured") {
   step_of_both();
 }
 
-TEST_CASE("two graphs draw from one generator in the order of their replays, several in flight") {
+TEST_CASE("on a device two graphs draw from one generator in the order of their replays, several in flight") {
   DEVICE_OR_SKIP();
   Generator called(2), drawn(2);
   Tensor sums[2] = {zeros({37}, device), zeros({37}, device)}, want[2] = {zeros({37}, device), zeros({37}, device)};
@@ -196,7 +196,7 @@ TEST_CASE("two graphs draw from one generator in the order of their replays, sev
   CHECK(same(drawn, called));
 }
 
-TEST_CASE("a graph goes on drawing after its generator is gone, and a generator after its graph") {
+TEST_CASE("a device's graph goes on drawing after its generator is gone, and a generator after its graph") {
   DEVICE_OR_SKIP();
   Generator called(4);
   Tensor got;
@@ -221,7 +221,7 @@ TEST_CASE("a graph goes on drawing after its generator is gone, and a generator 
   CHECK(values(noise(left, device)) == values(noise(as_left, device)));
 }
 
-TEST_CASE("a recording that fails leaves generators as they were") {
+TEST_CASE("on a device a recording that fails leaves generators as they were") {
   DEVICE_OR_SKIP();
   Generator g(8);
   g.reserve(40);
@@ -239,7 +239,7 @@ TEST_CASE("a recording that fails leaves generators as they were") {
   CHECK(values(noise(g, device)) == values(noise(same_as_before, device)));
 }
 
-TEST_CASE("a graph draws from more generators than one launch sets") {
+TEST_CASE("a device's graph draws from more generators than one launch sets") {
   DEVICE_OR_SKIP();
   std::deque<Generator> called, drawn;
   for (std::uint64_t seed = 0; seed < 70; ++seed) {
@@ -259,7 +259,7 @@ TEST_CASE("a graph draws from more generators than one launch sets") {
   }
 }
 
-TEST_CASE("a graph that draws can not be replayed inside a recording") {
+TEST_CASE("a device's graph that draws can not be replayed inside a recording") {
   DEVICE_OR_SKIP();
   Generator g(1);
   const Stream s = Stream::current(device);

@@ -69,7 +69,8 @@ TEST_CASE("softmax of large logits is finite, and a row of -inf is NaN as in PyT
   CHECK(std::isnan(softmax(tensor({-inf, -inf}, cpu), 0).to_vector<float>()[0]));
 }
 
-TEST_CASE("softmax of a row that no block can keep on the chip reads it twice, with masked and infinite numbers") {
+TEST_CASE(
+    "softmax on a device reads a row that no block can keep on the chip twice, with masked and infinite numbers") {
   const auto device = test::launching_device();
   if (!device) return test::skip("no device that launches kernels here");
   const float inf = std::numeric_limits<float>::infinity();

@@ -74,7 +74,7 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);  // NaN wins; ties share the gradient equally
 [[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
-// a % b with the sign of b, as Python's; an integer % 0 throws IndexError.
+// a % b with the sign of b, as Python's; an integer % 0 throws IndexError (on a device the next wait does).
 [[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
 

@@ -5,6 +5,8 @@
 // its elements not initialised (under the shim: bytes 0xff, which are NaN). `count` is a constant; 48 KiB a kernel in all.
 // LEVIN_SHARED_DYNAMIC(T, name) is the array whose bytes the launch gives. A kernel that has several dynamic arrays
 // carves them out of one by hand.
+// LEVIN_APART: a device function that is called, not copied into its caller: for long code at many places of a kernel
+// that run once an output.
 // Kernels are templates or `static`: a header's plain __global__ function would exist once a file.
 #pragma once
 
@@ -17,9 +19,13 @@
   extern __shared__ __align__(16) unsigned char levin_dynamic_shared[]; \
   T* const name = reinterpret_cast<T*>(levin_dynamic_shared)
 
+#define LEVIN_APART __device__ __noinline__
+
 #else
 
 #include "kernels/simt/simt.h"
+
+#define LEVIN_APART __device__ [[gnu::noinline]]
 
 // The address of a static variable is a key of its own for each call site and each instantiation of a template.
 #define LEVIN_SHARED(T, name, count)    \

@@ -1,29 +1,61 @@
 // Launching by the CUDA runtime.
 #include <cuda_runtime.h>
 
+#include <map>
+#include <mutex>
+#include <utility>
+
 #include "kernels/gpu.h"
 #include "levin/error.h"
 #include "tensor/launching.h"
 
 namespace levin::kernels::lib {
 
+namespace {
+
+// Note [More than 48 KiB of shared memory]
+// A kernel has 48 KiB of shared memory a block, static and dynamic together, unless its attribute says more. A launch
+// knows its dynamic bytes only, so whoever asked from 48 dynamic KiB on would fail between (48 KiB - static) and 48 KiB. We
+// ask once for each kernel and device, at its first launch with any dynamic bytes, for all that the device has. It is a
+// limit: what a block takes is what its launch says.
+cudaError_t allow_shared(const void* kernel, int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, bool> asked;
+  const std::lock_guard lock(mutex);
+  const auto at = asked.try_emplace({kernel, device}, false).first;
+  if (at->second) return cudaSuccess;
+  cudaFuncAttributes has{};
+  int most = 0;
+  cudaError_t code = cudaFuncGetAttributes(&has, kernel);
+  if (code == cudaSuccess) code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (code == cudaSuccess) {
+    code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                most - static_cast<int>(has.sharedSizeBytes));
+  }
+  at->second = code == cudaSuccess;
+  return code;
+}
+
+}  // namespace
+
 void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Stream stream) {
+  const int device = stream.device().index();
   int before = 0;
   (void)cudaGetDevice(&before);
-  if (before != stream.device().index()) (void)cudaSetDevice(stream.device().index());
-  // More than 48 KiB of dynamic shared memory must be asked for, once a kernel.
-  cudaError_t code = cudaSuccess;
-  if (grid.shared > 48u * 1024u) {
-    code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared));
-  }
+  if (before != device) (void)cudaSetDevice(device);
+  cudaError_t code = grid.shared > 0 ? allow_shared(kernel, device) : cudaSuccess;
   if (code == cudaSuccess) {
     code = cudaLaunchKernel(kernel, grid.blocks, grid.threads, arguments, grid.shared,
                             static_cast<cudaStream_t>(stream.handle()));
   }
-  if (before != stream.device().index()) (void)cudaSetDevice(before);
+  if (before != device) (void)cudaSetDevice(before);
   if (code == cudaSuccess) [[likely]]
     return;
   (void)cudaGetLastError();
+  if (code == cudaErrorMemoryAllocation) {
+    fail<OutOfMemoryError>("launch: ", stream.device(), " has no memory left for the kernel itself (",
+                           cudaGetErrorName(code), "); release_cached_memory() gives back what Levin keeps");
+  }
   fail<CudaError>("launch: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), "), grid ", grid.blocks.x, " x ",
                   grid.blocks.y, " x ", grid.blocks.z, " blocks of ", grid.threads.x * grid.threads.y * grid.threads.z,
                   " threads, ", grid.shared, " bytes of shared memory", levin::detail::late_error_hint(code));

@@ -78,6 +78,9 @@ struct SharedArray {
 [[nodiscard]] std::string lanes_text(std::uint32_t lanes);
 [[nodiscard]] std::string site_text(const Site& at);
 
+// What a block can have, static and dynamic shared memory together (cudaDevAttrMaxSharedMemoryPerBlockOptin on Hopper).
+inline constexpr std::size_t kMostShared = 227 * 1024;
+
 // Everything of the launches of one OS thread; made at its first launch, kept for the stacks.
 class Engine {
  public:

@@ -58,7 +58,6 @@ void check_limits(dim3 blocks, dim3 threads, unsigned shared_bytes, const char* 
     fail<CudaError>(name, ": invalid configuration argument (cudaErrorInvalidConfiguration): ", count,
                     " threads a block, at most ", kMaxThreads);
   }
-  constexpr unsigned kMostShared = 227 * 1024;
   if (shared_bytes > kMostShared) {
     fail<CudaError>(name, ": invalid argument (cudaErrorInvalidValue): ", shared_bytes,
                     " bytes of shared memory a block, at most ", kMostShared);

@@ -43,7 +43,7 @@ class Body {
 //                  227 KiB of shared memory
 //   InternalError  a launch from within a kernel; barriers that threads of a block reach at different places, or that
 //                  some leave before; warp functions whose mask names a lane that is not there; more than 48 KiB in
-//                  LEVIN_SHARED arrays
+//                  LEVIN_SHARED arrays, or more than 227 KiB with the dynamic bytes
 // and what `body` throws. After an error the other threads of the block are unwound, the blocks left do not run, and the
 // next launch starts afresh.
 void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name);

@@ -92,6 +92,11 @@ void* Engine::shared_array(const void* key, std::size_t bytes, std::size_t align
                     "; use LEVIN_SHARED_DYNAMIC",
                 Site::current());
   }
+  if (static_bytes_ + shared_bytes_ > kMostShared) {
+    fail_thread("LEVIN_SHARED arrays of " + text(static_bytes_) + " bytes beside " + text(std::size_t{shared_bytes_}) +
+                    " dynamic ones, at most " + text(kMostShared) + " together",
+                Site::current());
+  }
   shared_.push_back({key, nan_filled(bytes, alignment)});
   return shared_.back().data.get();
 }

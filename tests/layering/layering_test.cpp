@@ -171,6 +171,14 @@ TEST_CASE("planted arrows against the table of layers are found") {
 TEST_CASE("planted asserts, streams, ops without a table line and kernels out of the dialect are found") {
   const Plant plants[] = {
       {"nn/conv.cpp", "void f(int n) { assert(n > 0); }\n", "assert"},
+      {"nn/conv_test.cpp",
+       "\nTEST_CASE(\"a\") {\n  DEVICE_OR"
+       "_SKIP();\n}\n",
+       "nn/conv_test.cpp:2: a test that needs"},
+      {"nn/conv_test.cpp",
+       "\nTEST_CASE(\"a\") {\n}\nTEST_CASE(\"on a device b\") {\n  DEVICE_OR"
+       "_SKIP();\n}\n",
+       ""},
       {"nn/conv.cpp", "#include <cassert>\n", "assert"},
       {"nn/conv.cpp", "static_assert(sizeof(int) == 4);\n// assert(n)\nconst char* s = \"assert(n)\";\n", ""},
       {"nn/conv.cpp", "constexpr int n = 1'000;  // it's\nvoid f() { assert (n); }\n", "nn/conv.cpp:2:"},

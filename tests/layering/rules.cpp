@@ -291,6 +291,22 @@ string expanded(string code) {
   return code;
 }
 
+// `./run test --device NAME` chooses tests by their names, so a test that needs a device says so in its own.
+template <class Report>
+void check_device_names(const string& text, const Report& report) {
+  constexpr string_view kHead = "\nTEST_CASE(", kNeeds[] = {"DEVICE_OR_SKIP()", "\"no device that launches kernels"};
+  for (std::size_t at = text.find(kHead); at != string::npos;) {
+    const std::size_t next = text.find(kHead, at + 1), open = text.find(") {\n", at);
+    const string name = text.substr(at, open - at), body = text.substr(at, next - at);
+    const bool needs = std::any_of(std::begin(kNeeds), std::end(kNeeds),
+                                   [&](string_view word) { return body.find(word) != string::npos; });
+    if (needs && name.find("device") == string::npos && name.find("simt") == string::npos) {
+      report(line_of(text, at + 1), "a test that needs a device has no \"device\" or \"simt\" in its name");
+    }
+    at = next;
+  }
+}
+
 // One pass over C++ text: blanks comments, and the contents of literals when asked.
 string blanked(string_view text, bool literals) {
   string out(text);
@@ -372,10 +388,13 @@ std::vector<string> include_violations(const string& path, string_view text) {
 
 std::vector<string> text_violations(const string& path, string_view text) {
   std::vector<string> out;
-  if (is_test(path)) return out;
   const auto report = [&](int line, const string& what) {
     out.push_back(path + ":" + std::to_string(line) + ": " + what);
   };
+  if (is_test(path)) {
+    check_device_names(string(text), report);
+    return out;
+  }
   if (is_header(path)) {
     constexpr string_view kStreams[] = {"iostream", "fstream", "sstream", "iomanip", "ostream", "istream"};
     for (const Include& include : includes_of(text)) {

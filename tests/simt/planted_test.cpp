@@ -367,6 +367,14 @@ TEST_CASE("simt: what CUDA refuses is a CudaError, and a launch from a kernel an
     row[0] = 0;
   };
   CHECK(has(message_of<InternalError>([&] { simt::run_grid(1, 1, 0, large, "large"); }), "49160 bytes, at most 49152"));
+  const auto both = [] {
+    LEVIN_SHARED(double, row, 128);
+    LEVIN_SHARED_DYNAMIC(double, more);
+    row[0] = more[0] = 0;
+  };
+  CHECK(message_of<InternalError>([&] { simt::run_grid(1, 1, 226 * 1024, both, "both"); }) == "");
+  CHECK(has(message_of<InternalError>([&] { simt::run_grid(1, 1, 227 * 1024 - 512, both, "both"); }),
+            "1024 bytes beside 231936 dynamic ones, at most 232448 together"));
   const auto dynamic = [] {
     LEVIN_SHARED_DYNAMIC(double, row);
     row[0] = 0;

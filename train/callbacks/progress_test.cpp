@@ -169,7 +169,7 @@ TEST_CASE("evaluations outside of a fit have a bar that stays") {
   CHECK(drawn.text.ends_with("\n"));
 }
 
-TEST_CASE("the bar reads its metrics when it draws, ten times a second at most, in one copy") {
+TEST_CASE("the bar reads a device's metrics when it draws, ten times a second at most, in one copy") {
   DEVICE_OR_SKIP();
   struct OnDeviceBar : TrainModuleOf<OnDeviceBar> {
     using TrainModuleOf::TrainModuleOf;

@@ -381,7 +381,7 @@ TEST_CASE("bare tensors and two averages in one run are refused") {
                        doctest::Contains("WeightAveraging"), ConfigError);
 }
 
-TEST_CASE("averages of a captured training have the bits of one whose steps run one by one") {
+TEST_CASE("on a device averages of a captured training have the bits of one whose steps run one by one") {
   DEVICE_OR_SKIP();
   const auto run = [&](Capture capture, std::optional<Device> where) {
     Model model(device);
