@@ -30,7 +30,7 @@ class LEVIN_API HParam {
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] bool is_number() const { return kind_ == Kind::integer || kind_ == Kind::real; }
   [[nodiscard]] double number() const { return number_; }          // of a flag 0 or 1, of a word 0
-  [[nodiscard]] std::int64_t integer() const { return integer_; }  // with all digits; of another kind 0
+  [[nodiscard]] std::int64_t integer() const { return integer_; }  // with all digits; of Kind::integer alone
   [[nodiscard]] std::string as_text() const;                       // "0.1", "32", "true", the word
   friend bool operator==(const HParam&, const HParam&) = default;
 
