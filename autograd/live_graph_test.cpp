@@ -2,9 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "kernels/computed_by.h"
 #include "levin/autograd.h"
-#include "levin/engines.h"
 #include "levin/ops.h"
 
 using namespace levin;
@@ -48,19 +46,4 @@ TEST_CASE("a watch names the newest op that is held, of those it saw") {
   }
   held = Tensor();
   CHECK(watch.newest_alive() == nullptr);
-}
-
-TEST_CASE("a choice of engines leaves families alone that our kernels compute") {
-  using enum kernels::ComputedBy;
-  using enum kernels::LibraryFamily;
-  const kernels::ComputedBy convolutions = kernels::computed_by(convolution), norms = kernels::computed_by(batch_norm);
-  kernels::set_computed_by(convolution, first);
-  kernels::set_computed_by(batch_norm, own);
-  CHECK(set_engine_choice(EngineChoice::timed) == EngineChoice::first);
-  CHECK(kernels::computed_by(convolution) == timed);
-  CHECK(kernels::computed_by(batch_norm) == own);
-  CHECK(set_engine_choice(EngineChoice::first) == EngineChoice::timed);
-  CHECK(kernels::computed_by(convolution) == first);
-  kernels::set_computed_by(convolution, convolutions);
-  kernels::set_computed_by(batch_norm, norms);
 }

@@ -579,7 +579,7 @@ def levin_rows(args, program):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads", str(args.threads),
                                 "--device", args.device, "--warm-only", "--filter", args.filter, "--seconds", str(args.min_time),
-                                f"--benchmark_min_time={args.min_time}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                f"--benchmark_min_time={args.min_time}", *(["--tf32"] if args.tf32 else []), *args.levin_flags.split()], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         text = open(out.name).read()
         if ended.returncode not in (0, 1) or (ended.returncode == 1 and not text):
             sys.exit(f"bench_{program} ended with {ended.returncode}: {ended.stderr[-2000:]}")
@@ -659,9 +659,9 @@ def set_up(args):
         torch._functorch.config.donated_buffer = False  # the gradient's rows run one backward again and again
     if not ON_GPU:
         return
-    # Levin multiplies f32 numbers exactly, and so does PyTorch here.
+    # Levin multiplies f32 numbers exactly unless told otherwise, and so does PyTorch here; --tf32 lets both round them.
     torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     if args.sdpa != "auto":
         for name, switch in (("flash", "enable_flash_sdp"), ("efficient", "enable_mem_efficient_sdp"), ("math", "enable_math_sdp"),
                              ("cudnn", "enable_cudnn_sdp")):
@@ -695,6 +695,8 @@ def main():
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--filter", default=".", help="regular expression over row names")
     p.add_argument("--compile", action="store_true", help="torch.compile as well: ops, gradients and training steps")
+    p.add_argument("--tf32", action="store_true", help="f32 products and convolutions of both may round to TF32 (cuda)")
+    p.add_argument("--levin-flags", default="", help="further flags of Levin's programs: --attention first --norm first")
     p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
     p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"), help="attention's backend in PyTorch (cuda)")
     p.add_argument("--out", help="write the table as Markdown there")

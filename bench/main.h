@@ -8,8 +8,9 @@
 //   --memory-limit N        bytes that rows may use; those that need more fail
 //   --warm-only             nothing is measured with empty caches (bench_kernels)
 //   --quick                 the smallest shapes, one sample: shows that rows run, and no figure means anything
-//   --conv own|first|timed, --attention own|first|timed, --norm own|first|timed
-//                           who computes these in a build with CUDA, see kernels/computed_by.h
+//   --gemm own|first, --conv own|first|timed, --attention own|first|timed, --norm own|first|timed
+//                           who computes these in a build with CUDA, see levin/engines.h
+//   --tf32                  f32 products and convolutions of libraries may round to TF32
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -21,9 +22,9 @@
 #include <vector>
 
 #include "bench/facts.h"
-#include "kernels/computed_by.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
+#include "levin/engines.h"
 #include "levin/error.h"
 #include "levin/memory.h"
 
@@ -53,13 +54,15 @@ inline Device device_named(const std::string& name) {
                     device_count(DeviceType::simt) > 0 ? ", simt" : "");
 }
 
-// For flags that say whether our kernels or cuDNN compute a family of ops: words[i] is one, and its value follows.
-inline void set_computed_by(kernels::LibraryFamily family, const std::vector<std::string>& words, std::size_t& i) {
+// For flags that say whether our kernels or a library computes a family of ops: words[i] is one, and its value follows.
+inline void choose_engine(EngineFamily family, const std::vector<std::string>& words, std::size_t& i) {
   const std::string &flag = words[i], &name = words[++i];
-  if (name == "own") return kernels::set_computed_by(family, kernels::ComputedBy::own);
-  if (name == "first") return kernels::set_computed_by(family, kernels::ComputedBy::first);
-  if (name == "timed") return kernels::set_computed_by(family, kernels::ComputedBy::timed);
-  fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
+  if (name != "own" && name != "first" && name != "timed")
+    fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
+  set_engine_choice(family, name == "own"     ? EngineChoice::own
+                            : name == "first" ? EngineChoice::first
+                                              : EngineChoice::timed);
+  benchmark::AddCustomContext("levin_" + flag.substr(2), name);
 }
 
 inline int& failed_rows() {
@@ -103,11 +106,17 @@ int run(int argc, char** argv, Prepare&& prepare) {
       } else if (words[i] == "--commit" && value) {
         commit = words[++i];
       } else if (words[i] == "--conv" && value) {
-        set_computed_by(kernels::LibraryFamily::convolution, words, i);
+        choose_engine(EngineFamily::convolution, words, i);
       } else if (words[i] == "--attention" && value) {
-        set_computed_by(kernels::LibraryFamily::attention, words, i);
+        choose_engine(EngineFamily::attention, words, i);
       } else if (words[i] == "--norm" && value) {
-        set_computed_by(kernels::LibraryFamily::batch_norm, words, i);
+        choose_engine(EngineFamily::batch_norm, words, i);
+      } else if (words[i] == "--gemm" && value) {
+        choose_engine(EngineFamily::product, words, i);
+      } else if (words[i] == "--tf32") {
+        set_allow_tf32(EngineFamily::product, AllowTf32::yes);
+        set_allow_tf32(EngineFamily::convolution, AllowTf32::yes);
+        benchmark::AddCustomContext("levin_tf32", "allowed");
       } else if (words[i] == "--max-bytes" && value) {
         settings().max_bytes = std::stod(words[++i]);
       } else if (words[i] == "--dtypes" && value && words[i + 1] == "all") {

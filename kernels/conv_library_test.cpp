@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/computed_by.h"
 #include "kernels/described_h100_test.h"
 #include "levin/ops.h"
 #include "tests/skip.h"
@@ -211,6 +212,23 @@ TEST_CASE("cuDNN has plans for convolutions, their gradients and biases on an H1
       }
     }
   }
+#else
+  return levin::test::skip("this build has no cuDNN");
+#endif
+}
+
+TEST_CASE("cuDNN's engines on tensor cores are refused for f32 numbers until TF32 is allowed, and then taken") {
+#if defined(LEVIN_CUDNN)
+  const Operands o = operands(cases()[0].shape, ImageLayout::channels_last, DType::f32);
+  const auto call = library_conv(ConvPass::forward, cases()[0].shape, o.x, o.w, o.y, {});
+  REQUIRE(call);
+  const lib::CudnnPlans exact = lib::cudnn_plans(*call, kH100);
+  allow_tf32(LibraryFamily::convolution, true);
+  const lib::CudnnPlans rounded = lib::cudnn_plans(*call, kH100);
+  allow_tf32(LibraryFamily::convolution, false);
+  INFO(exact.refused, " of ", exact.engines, " refused, then ", rounded.refused, " of ", rounded.engines);
+  CHECK(rounded.engines == exact.engines);
+  CHECK(rounded.refused < exact.refused);
 #else
   return levin::test::skip("this build has no cuDNN");
 #endif

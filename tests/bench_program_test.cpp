@@ -86,12 +86,14 @@ const std::vector<std::string> kNames{"relu/f32/256",
 }  // namespace
 
 TEST_CASE("bench_kernels reports whole rows, and what machine and commit they are of") {
-  const auto r = report_of("bench_kernels", {"--filter", kOps, "--commit", "f00f"});
+  const auto r = report_of("bench_kernels", {"--filter", kOps, "--commit", "f00f", "--gemm", "own", "--tf32"});
   if (!r) return;
   INFO(r->ended.output);
   CHECK(r->ended.code == 0);
   check_head(*r, "cpu");
   CHECK(r->head["levin_commit"] == "f00f");
+  CHECK(r->head["levin_gemm"] == "own");
+  CHECK(r->head["levin_tf32"] == "allowed");
   auto names = names_of(r->rows), expected = kNames;
   std::sort(names.begin(), names.end());
   std::sort(expected.begin(), expected.end());

@@ -185,24 +185,32 @@ TEST_CASE("an accelerator is a name of a device that is there, and the module ha
 
 TEST_CASE("benchmark chooses the library's engines for the length of a fit") {
   const EngineChoice before = set_engine_choice(EngineChoice::first);
+  // A choice that a user made for one family is there again behind the fit; our own kernels stay chosen in it.
+  const EngineChoice attention = set_engine_choice(EngineFamily::attention, EngineChoice::timed);
+  const EngineChoice products = set_engine_choice(EngineFamily::product, EngineChoice::own);
   for (const std::optional<bool> benchmark : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
     TrainerOptions options = epochs(1);
     options.benchmark = benchmark;
-    EngineChoice inside = EngineChoice::first;
+    std::vector<EngineChoice> inside;
     struct Looks : TrainModuleOf<Looks, Probe> {
       using TrainModuleOf::TrainModuleOf;
-      EngineChoice* seen = nullptr;
+      std::vector<EngineChoice>* seen = nullptr;
       void on_train_start() override {
-        *seen = set_engine_choice(EngineChoice::first);
-        set_engine_choice(*seen);
+        for (const EngineFamily family : {EngineFamily::convolution, EngineFamily::attention, EngineFamily::product})
+          seen->push_back(engine_choice(family));
       }
     } net({.gen = Generator(1), .device = Device::cpu()});
     net.seen = &inside;
     data::DataLoader train = ramp(1);
     Trainer trainer(options);
     trainer.fit(net, {.train = train});
-    CHECK(inside == (benchmark.value_or(false) ? EngineChoice::timed : EngineChoice::first));
-    CHECK(set_engine_choice(EngineChoice::first) == EngineChoice::first);
+    const EngineChoice asked = benchmark.value_or(false) ? EngineChoice::timed : EngineChoice::first;
+    CHECK(inside == std::vector{asked, benchmark ? asked : EngineChoice::timed, EngineChoice::own});
+    CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::first);
+    CHECK(engine_choice(EngineFamily::attention) == EngineChoice::timed);
+    CHECK(engine_choice(EngineFamily::product) == EngineChoice::own);
   }
+  set_engine_choice(EngineFamily::attention, attention);
+  set_engine_choice(EngineFamily::product, products);
   set_engine_choice(before);
 }

@@ -2,6 +2,7 @@
 // the way to cuBLASLt.
 #pragma once
 
+#include "kernels/computed_by.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm_device.cuh"
 #include "kernels/gemm_library.h"
@@ -28,6 +29,11 @@ inline constexpr bool kHasGemmLibrary = true;
 #else
 inline constexpr bool kHasGemmLibrary = false;
 #endif
+
+// And whether nobody chose our kernels instead.
+inline bool library_multiplies() {
+  return kHasGemmLibrary && computed_by(kernels::LibraryFamily::product) != kernels::ComputedBy::own;
+}
 
 // True where cuBLASLt made the product.
 inline bool library_made(const Gpu& on, const std::optional<kernels::LibraryProduct>& product) {

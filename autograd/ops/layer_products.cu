@@ -38,9 +38,11 @@ DeviceEnd ends_in_gelu(const Gpu& on, GeluForm form, const Tensor& a, const Tens
   const GemmSize size{a.size(0), b.size(1), a.size(1)};
   const Matrix<T> left = matrix<T>(a), right = matrix<T>(b);
   if constexpr (kHasGemmLibrary) {
-    const auto product = kernels::library_product<T>({}, size, left, right, ptr<T>(out), size.n, col_bias);
-    if (form == GeluForm::tanh && library_made(on, by_library(product))) return DeviceEnd::with_sums;
-    if (product) return DeviceEnd::none;
+    if (library_multiplies()) {
+      const auto product = kernels::library_product<T>({}, size, left, right, ptr<T>(out), size.n, col_bias);
+      if (form == GeluForm::tanh && library_made(on, by_library(product))) return DeviceEnd::with_sums;
+      if (product) return DeviceEnd::none;
+    }
   }
   if (size.m * size.n == 0) return DeviceEnd::none;
   const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, 1);
@@ -87,6 +89,7 @@ DeviceEnd gelu_slope_on_device(GeluForm form, const Tensor& gy, const Tensor& w,
 bool linear_parameters_on_device(const Tensor& gy, const Tensor& x, const Tensor& gw, const Tensor& gb) {
   bool made = false;
   if constexpr (kHasGemmLibrary) {
+    if (!library_multiplies()) return false;
     dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
       const GemmSize size{gy.size(1), x.size(1), gy.size(0)};
       const auto product =

@@ -32,7 +32,9 @@ template <class T>
 void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batch, const GemmSize& size,
                   const Matrix<T>& a, const Matrix<T>& b, kernels::gpu::Target<T> to) {
   if constexpr (kHasGemmLibrary) {
-    if (library_made(on, kernels::library_product<T>(batch, size, a, b, to.y, to.row_step, to.col_bias))) return;
+    if (library_multiplies() &&
+        library_made(on, kernels::library_product<T>(batch, size, a, b, to.y, to.row_step, to.col_bias)))
+      return;
   }
   std::int64_t batches = 1;
   for (const BatchDim& dim : batch) batches *= dim.size;

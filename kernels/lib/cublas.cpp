@@ -7,6 +7,7 @@
 #include <mutex>
 #include <source_location>
 
+#include "kernels/computed_by.h"
 #include "kernels/gemm_library.h"
 #include "levin/error.h"
 #include "tensor/runtime.h"
@@ -70,12 +71,16 @@ cublasLtMatrixLayout_t layout(const LibraryProduct& p, int64_t rows, int64_t col
   return l;
 }
 
-Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
+// Sums are f32. f32 numbers are multiplied as they are unless the process allowed TF32: what PyTorch does by default.
+cublasComputeType_t compute_type(const LibraryProduct& p) {
+  if (p.dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+  const bool rounded = p.dtype == DType::f32 && tf32_allowed(LibraryFamily::product);
+  return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeType_t type) {
   Plan plan;
-  const bool wide = p.dtype == DType::f64;
-  // Sums in f32 without TF32: what PyTorch does by default.
-  check(cublasLtMatmulDescCreate(&plan.form, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                 wide ? CUDA_R_64F : CUDA_R_32F),
+  check(cublasLtMatmulDescCreate(&plan.form, type, p.dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   set(plan.form, CUBLASLT_MATMUL_DESC_TRANSA, p.x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.form, CUBLASLT_MATMUL_DESC_TRANSB, p.y.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -116,7 +121,7 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p) {
 struct Cache {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
-  std::map<std::array<int64_t, 20>, Plan> plans;
+  std::map<std::array<int64_t, 21>, Plan> plans;
 };
 Cache& cache() {
   static Cache* const c = new Cache;
@@ -141,12 +146,13 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
   const std::lock_guard lock(c.mutex);  // also of the plan's pointers
   cublasLtHandle_t& handle = c.handles[device];
   if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
-  const std::array<int64_t, 20> key{device,   int64_t(p.dtype), p.rows,    p.cols,         p.depth,
-                                    p.ld,     p.apart,          p.batches, epilogue_of(p), p.aux_ld,
-                                    p.x.rows, p.x.cols,         p.x.ld,    p.x.transposed, p.x.apart,
-                                    p.y.rows, p.y.cols,         p.y.ld,    p.y.transposed, p.y.apart};
+  const cublasComputeType_t type = compute_type(p);
+  const std::array<int64_t, 21> key{device,   int64_t(p.dtype), type,           p.rows,         p.cols,   p.depth,
+                                    p.ld,     p.apart,          p.batches,      epilogue_of(p), p.aux_ld, p.x.rows,
+                                    p.x.cols, p.x.ld,           p.x.transposed, p.x.apart,      p.y.rows, p.y.cols,
+                                    p.y.ld,   p.y.transposed,   p.y.apart};
   auto at = c.plans.find(key);
-  if (at == c.plans.end()) at = c.plans.emplace(key, make_plan(handle, p)).first;
+  if (at == c.plans.end()) at = c.plans.emplace(key, make_plan(handle, p, type)).first;
   const Plan& plan = at->second;
   if (!plan.found) return false;
   set_pointers(plan.form, p);

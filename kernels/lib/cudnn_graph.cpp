@@ -65,9 +65,9 @@ std::vector<Descriptor> candidates(const Descriptor& graph, const Target& target
 // Note [Engines that are taken]
 // Levin's promise is the same bits each run, f32 numbers multiplied as they are, and sums of 16-bit numbers in f32. An
 // engine says in notes where it differs: sums whose order varies, inputs rounded before they are multiplied (tensor cores
-// do that to f32 numbers, to TF32), partial sums in less than f32, and Winograd's large tiles, whose error grows with the
-// tile.
-bool taken(const Descriptor& config, DType dtype) {
+// do that to f32 numbers, to TF32: taken where the process allowed it), partial sums in less than f32, and Winograd's large
+// tiles, whose error grows with the tile.
+bool taken(const Descriptor& config, const Call& call) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.raw();
   (void)config.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
@@ -75,7 +75,7 @@ bool taken(const Descriptor& config, DType dtype) {
   const std::int64_t n =
       engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
   return std::none_of(notes, notes + n, [&](cudnnBackendNumericalNote_t note) {
-    return (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && dtype == DType::f32) ||
+    return (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && call.dtype == DType::f32 && !call.tf32) ||
            note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
            note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION || note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 ||
            note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13;
@@ -110,7 +110,7 @@ std::vector<Plan> make_plans(const Call& call, const Target& target, std::size_t
       if (plans.size() + std::size_t(report ? report->unloaded : 0) == most) break;
       if (report) ++report->engines;
       try {
-        if (!taken(config, call.dtype)) {
+        if (!taken(config, call)) {
           if (report) ++report->refused;
           continue;
         }
@@ -260,7 +260,7 @@ bool run(const Call& call, ComputedBy by, Stream stream) {
   } const back{before, device};
 
   std::vector<std::int64_t> key = call.key;
-  key.insert(key.end(), {std::int64_t(by), std::int64_t(device)});
+  key.insert(key.end(), {std::int64_t(by), std::int64_t(call.tf32), std::int64_t(device)});
   auto at = c.plans.find(key);
   // Making a plan loads kernels and timing waits, which a recording forbids. Its warm-up makes the plans.
   if (at == c.plans.end() && is_capturing(stream.device())) return false;

@@ -109,6 +109,7 @@ enum Kind : std::int64_t { kConvolution, kAttention, kAttentionBackward, kBatchN
 struct Call {
   std::vector<std::int64_t> key{};  // all that plans depend on, beginning with the kind
   DType dtype;                      // of what is multiplied
+  bool tf32 = false;                // f32 numbers may be rounded to TF32 for that
   std::vector<std::int64_t> uids{};
   std::vector<void*> data{};  // of each uid; numbers lie on the host
   std::function<Descriptor(const Target&)> graph;
