@@ -23,7 +23,10 @@ struct Settings : TrainingSettings {
 
 struct Net : nn::Module {
   using Module::Module;
-  virtual Tensor operator()(const Tensor& x) const = 0;
+  Tensor operator()(const Tensor& x) const { return nn::Call(*this, x).gives(forward(x)); }
+
+ protected:
+  [[nodiscard]] virtual Tensor forward(const Tensor& x) const = 0;
 };
 
 struct ConvGenerator final : Net {
@@ -33,7 +36,7 @@ struct ConvGenerator final : Net {
   nn::ConvTranspose2d up1{*this, "up1", {.in = 64, .out = 32, .kernel = 4, .stride = 2, .padding = 1, .bias = false}};
   nn::BatchNorm2d norm2{*this, "norm2", {.features = 32}};
   nn::ConvTranspose2d up2{*this, "up2", {.in = 32, .out = 1, .kernel = 4, .stride = 2, .padding = 1}};
-  Tensor operator()(const Tensor& code) const override {
+  [[nodiscard]] Tensor forward(const Tensor& code) const override {
     const Tensor x = relu(norm1(reshape(fc(code), {code.size(0), 64, 7, 7})));
     return tanh(up2(relu(norm2(up1(x)))));
   }
@@ -44,7 +47,7 @@ struct ConvDiscriminator final : Net {
   nn::Conv2d conv1{*this, "conv1", {.in = 1, .out = 32, .kernel = 4, .stride = 2, .padding = 1}};
   nn::Conv2d conv2{*this, "conv2", {.in = 32, .out = 64, .kernel = 4, .stride = 2, .padding = 1}};
   nn::Linear fc{*this, "fc", {.in = 64 * 7 * 7, .out = 1}};
-  Tensor operator()(const Tensor& pictures) const override {
+  [[nodiscard]] Tensor forward(const Tensor& pictures) const override {
     const Tensor x = leaky_relu(conv2(leaky_relu(conv1(pictures), 0.2)), 0.2);
     return fc(flatten(x, 1));
   }
@@ -55,7 +58,7 @@ struct MlpGenerator final : Net {
   nn::Linear fc1{*this, "fc1", {.in = kCode, .out = 256}};
   nn::Linear fc2{*this, "fc2", {.in = 256, .out = 512}};
   nn::Linear fc3{*this, "fc3", {.in = 512, .out = kSide * kSide}};
-  Tensor operator()(const Tensor& code) const override {
+  [[nodiscard]] Tensor forward(const Tensor& code) const override {
     const Tensor x = leaky_relu(fc2(leaky_relu(fc1(code), 0.2)), 0.2);
     return reshape(tanh(fc3(x)), {code.size(0), 1, kSide, kSide});
   }
@@ -66,7 +69,7 @@ struct MlpDiscriminator final : Net {
   nn::Linear fc1{*this, "fc1", {.in = kSide * kSide, .out = 512}};
   nn::Linear fc2{*this, "fc2", {.in = 512, .out = 256}};
   nn::Linear fc3{*this, "fc3", {.in = 256, .out = 1}};
-  Tensor operator()(const Tensor& pictures) const override {
+  [[nodiscard]] Tensor forward(const Tensor& pictures) const override {
     return fc3(leaky_relu(fc2(leaky_relu(fc1(flatten(pictures, 1)), 0.2)), 0.2));
   }
 };
@@ -96,6 +99,9 @@ struct Gan final : TrainModuleOf<Gan> {
   Tensor sample_codes;  // of the pictures that are shown: the same in every epoch
 
   [[nodiscard]] bool automatic_optimization() const override { return false; }
+
+  Batch example_input() override { return {.fields = {empty({1, kCode}, Device::meta())}}; }
+  void example_forward(const Batch& codes_of_one) override { (void)(*discriminator)((*generator)(codes_of_one[0])); }
 
   OptimizerConfig configure_optimizers() override {
     const optim::AdamOptions options{.lr = settings.lr, .beta1 = 0.5};

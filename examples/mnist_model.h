@@ -42,6 +42,7 @@ struct Classifier : TrainModule {
   }
 
   virtual Tensor operator()(const Tensor& images) const = 0;
+  Batch example_input() override { return {.fields = {empty({1, 1, kSide, kSide}, Device::meta())}}; }
 
   StepOutput training_step(const Batch& b, std::int64_t) override {
     const Tensor loss = cross_entropy((*this)(b[0]), b[1]);

@@ -86,6 +86,7 @@ MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, Op
 
 Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionMasks& masks) const {
+  const Call call(*this, query, key, value);
   const std::int64_t e = options.embed_dim, heads = options.num_heads;
   const auto check = [&](const char* name, const Tensor& x) {
     if (x.rank() != 3 || x.size(2) != e) {
@@ -120,7 +121,7 @@ Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, co
                                                  .causal = masks.causal,
                                                  .dropout_p = p,
                                                  .generator = p > 0 ? &generator_ : nullptr});
-  return out_proj(reshape(transpose(y, 1, 2), {n, l, e}));
+  return call.gives(out_proj(reshape(transpose(y, 1, 2), {n, l, e})));
 }
 
 TransformerEncoderLayer::TransformerEncoderLayer(Module& parent, std::string_view name, Options given)
@@ -150,12 +151,13 @@ Tensor TransformerEncoderLayer::feed_forward(const Tensor& x) const {
 }
 
 Tensor TransformerEncoderLayer::operator()(const Tensor& x, const AttentionMasks& masks) const {
+  const Call call(*this, x);
   if (options.norm_first) {
     const Tensor y = x + attend(norm1(x), masks);
-    return y + feed_forward(norm2(y));
+    return call.gives(y + feed_forward(norm2(y)));
   }
   const Tensor y = norm1(x + attend(x, masks));
-  return norm2(y + feed_forward(y));
+  return call.gives(norm2(y + feed_forward(y)));
 }
 
 }  // namespace levin::nn

@@ -54,9 +54,10 @@ Conv1d::Conv1d(Module& parent, std::string_view name, Options given)
                         : Parameter()) {}
 
 Tensor Conv1d::operator()(const Tensor& x) const {
-  return conv1d(
+  const Call call(*this, x);
+  return call.gives(conv1d(
       x, weight, bias,
-      {.stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups});
+      {.stride = options.stride, .padding = options.padding, .dilation = options.dilation, .groups = options.groups}));
 }
 
 Conv2d::Conv2d(Module& parent, std::string_view name, Options given)
@@ -68,11 +69,12 @@ Conv2d::Conv2d(Module& parent, std::string_view name, Options given)
                         : Parameter()) {}
 
 Tensor Conv2d::operator()(const Tensor& x) const {
-  return conv2d(x, weight, bias,
-                {.stride = options.stride.array(),
-                 .padding = options.padding.array(),
-                 .dilation = options.dilation.array(),
-                 .groups = options.groups});
+  const Call call(*this, x);
+  return call.gives(conv2d(x, weight, bias,
+                           {.stride = options.stride.array(),
+                            .padding = options.padding.array(),
+                            .dilation = options.dilation.array(),
+                            .groups = options.groups}));
 }
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, Options given)
@@ -86,12 +88,13 @@ ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, Options 
 }
 
 Tensor ConvTranspose2d::operator()(const Tensor& x) const {
-  return conv_transpose2d(x, weight, bias,
-                          {.stride = options.stride.array(),
-                           .padding = options.padding.array(),
-                           .output_padding = options.output_padding.array(),
-                           .dilation = options.dilation.array(),
-                           .groups = options.groups});
+  const Call call(*this, x);
+  return call.gives(conv_transpose2d(x, weight, bias,
+                                     {.stride = options.stride.array(),
+                                      .padding = options.padding.array(),
+                                      .output_padding = options.output_padding.array(),
+                                      .dilation = options.dilation.array(),
+                                      .groups = options.groups}));
 }
 
 PoolOptions pool_options(const Pool2dOptions& o) {

@@ -13,7 +13,7 @@ Dropout::Dropout(Module& parent, std::string_view name, Options given)
     : Module(parent, name), options(checked(given)), generator_(*this, "generator") {}
 
 Tensor Dropout::operator()(const Tensor& x) const {
-  return is_training() && options.p > 0 ? dropout(x, options.p, generator_) : x;
+  return Call(*this, x).gives(is_training() && options.p > 0 ? dropout(x, options.p, generator_) : x);
 }
 
 }  // namespace levin::nn

@@ -32,6 +32,8 @@ Embedding::Embedding(Module& parent, std::string_view name, Options given)
         }
       }) {}
 
-Tensor Embedding::operator()(const Tensor& index) const { return embedding(weight, index, padding_row(options)); }
+Tensor Embedding::operator()(const Tensor& index) const {
+  return Call(*this, index).gives(embedding(weight, index, padding_row(options)));
+}
 
 }  // namespace levin::nn

@@ -16,6 +16,6 @@ Linear::Linear(Module& parent, std::string_view name, Options given)
       weight(*this, "weight", {options.out, options.in}, uniform_by_fan(options.in)),
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(options.in)) : Parameter()) {}
 
-Tensor Linear::operator()(const Tensor& x) const { return linear(x, weight, bias); }
+Tensor Linear::operator()(const Tensor& x) const { return Call(*this, x).gives(linear(x, weight, bias)); }
 
 }  // namespace levin::nn

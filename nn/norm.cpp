@@ -73,9 +73,10 @@ void BatchNorm::reset_running_stats() {
 }
 
 Tensor BatchNorm::normalise(const Tensor& x) const {
+  const Call call(*this, x);
   check_channels("BatchNorm", x, options.features);
   if (!is_training() && options.track_running_stats) {
-    return batch_norm_eval(x, weight, bias, running_mean, running_var, options.eps);
+    return call.gives(batch_norm_eval(x, weight, bias, running_mean, running_var, options.eps));
   }
   const BatchNormResult r = batch_norm_train(x, weight, bias, options.eps);
   if (is_training() && options.track_running_stats) {
@@ -94,7 +95,7 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
     follow(running_mean, r.mean);
     follow(running_var, r.var);
   }
-  return r.y;
+  return call.gives(r.y);
 }
 
 Tensor BatchNorm1d::operator()(const Tensor& x) const {
@@ -117,14 +118,15 @@ LayerNorm::LayerNorm(Module& parent, std::string_view name, Options given)
       bias(options.affine && options.bias ? Parameter(*this, "bias", Shape(options.shape.span()), constant_value(0))
                                           : Parameter()) {}
 Tensor LayerNorm::operator()(const Tensor& x) const {
+  const Call call(*this, x);
   Tensor scale = weight;  // its shape tells the op which dimensions are normalised over
   if (!scale.defined()) scale = ones(Shape(options.shape.span()), device(), dtype());
-  return layer_norm(x, scale, bias, options.eps);
+  return call.gives(layer_norm(x, scale, bias, options.eps));
 }
 
 RMSNorm::RMSNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name), options(checked(given)), weight(*this, "weight", {options.features}, constant_value(1)) {}
-Tensor RMSNorm::operator()(const Tensor& x) const { return rms_norm(x, weight, options.eps); }
+Tensor RMSNorm::operator()(const Tensor& x) const { return Call(*this, x).gives(rms_norm(x, weight, options.eps)); }
 
 GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
@@ -133,7 +135,7 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
 Tensor GroupNorm::operator()(const Tensor& x) const {
   check_channels("GroupNorm", x, options.features);
-  return group_norm(x, options.groups, weight, bias, options.eps);
+  return Call(*this, x).gives(group_norm(x, options.groups, weight, bias, options.eps));
 }
 
 InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options given)
@@ -144,7 +146,7 @@ InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options gi
 Tensor InstanceNorm2d::operator()(const Tensor& x) const {
   if (x.rank() != 4) fail<ShapeError>("InstanceNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
   check_channels("InstanceNorm2d", x, options.features);
-  return group_norm(x, options.features, weight, bias, options.eps);
+  return Call(*this, x).gives(group_norm(x, options.features, weight, bias, options.eps));
 }
 
 }  // namespace levin::nn

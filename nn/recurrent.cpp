@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "levin/nn/call.h"
 #include "levin/ops.h"
 #include "nn/options.h"
 
@@ -68,11 +69,14 @@ LSTMCell::LSTMCell(Module& parent, std::string_view name, Options given)
                            : Parameter()) {}
 
 LSTMState LSTMCell::operator()(const Tensor& x, const LSTMState& state) const {
+  const Call call(*this, x, state.h, state.c);
   check_cell_input("LSTMCell", x, options.in);
   const Shape shape{x.size(0), options.hidden};
   const Tensor h = state_or_zeros("LSTMCell", "h", state.h, shape, x);
   const Tensor c = state_or_zeros("LSTMCell", "c", state.c, shape, x);
-  return lstm_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), c);
+  LSTMState next = lstm_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), c);
+  call.gave(next.h, next.c);
+  return next;
 }
 
 GRUCell::GRUCell(Module& parent, std::string_view name, Options given)
@@ -86,9 +90,10 @@ GRUCell::GRUCell(Module& parent, std::string_view name, Options given)
                            : Parameter()) {}
 
 Tensor GRUCell::operator()(const Tensor& x, const Tensor& state) const {
+  const Call call(*this, x, state);
   check_cell_input("GRUCell", x, options.in);
   const Tensor h = state_or_zeros("GRUCell", "h", state, {x.size(0), options.hidden}, x);
-  return gru_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), h);
+  return call.gives(gru_step(linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), h));
 }
 
 // ---- Whole sequences
@@ -158,6 +163,7 @@ Tensors Recurrent::run(const char* layer, const Tensor& x, const Tensors& initia
 LSTM::LSTM(Module& parent, std::string_view name, Options given) : Recurrent(parent, name, 4, given) {}
 
 LSTMOutput LSTM::operator()(const Tensor& x, const LSTMState& state) const {
+  const Call call(*this, x, state.h, state.c);
   Tensors out = run("LSTM", x, {state.h, state.c}, [](const Tensors& gates_x, const Weights& w, Tensors& states) {
     Tensors hidden;
     for (const Tensor& g : gates_x) {
@@ -168,12 +174,14 @@ LSTMOutput LSTM::operator()(const Tensor& x, const LSTMState& state) const {
     }
     return hidden;
   });
+  call.gave(out[0], out[1], out[2]);
   return {out[0], out[1], out[2]};
 }
 
 GRU::GRU(Module& parent, std::string_view name, Options given) : Recurrent(parent, name, 3, given) {}
 
 GRUOutput GRU::operator()(const Tensor& x, const Tensor& h) const {
+  const Call call(*this, x, h);
   Tensors out = run("GRU", x, {h}, [](const Tensors& gates_x, const Weights& w, Tensors& states) {
     Tensors hidden;
     for (const Tensor& g : gates_x) {
@@ -182,6 +190,7 @@ GRUOutput GRU::operator()(const Tensor& x, const Tensor& h) const {
     }
     return hidden;
   });
+  call.gave(out[0], out[1]);
   return {out[0], out[1]};
 }
 

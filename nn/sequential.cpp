@@ -1,5 +1,7 @@
 #include "levin/nn/sequential.h"
 
+#include "levin/nn/call.h"
+
 namespace levin::nn {
 
 Tensor Sequential::run(const Tensor& x, std::int64_t begin, std::int64_t end) const {
@@ -8,7 +10,10 @@ Tensor Sequential::run(const Tensor& x, std::int64_t begin, std::int64_t end) co
                      " are asked for, expected 0 <= begin <= end <= ", size());
   }
   Tensor y = x;
-  for (std::int64_t i = begin; i < end; ++i) y = entries_[static_cast<std::size_t>(i)].call(y);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const Entry& entry = entries_[static_cast<std::size_t>(i)];
+    y = Call(*entry.module, y).gives(entry.call(y));
+  }
   return y;
 }
 

@@ -22,6 +22,7 @@ void TrainModule::test_step(const Batch&, std::int64_t, std::int64_t) {
   fail<ConfigError>("test: the module has no test_step; override it");
 }
 Tensor TrainModule::predict_step(const Batch& batch, std::int64_t, std::int64_t) { return call(batch); }
+void TrainModule::example_forward(const Batch& batch) { (void)predict_step(batch, 0, 0); }
 OptimizerConfig TrainModule::configure_optimizers() {
   fail<ConfigError>("fit: the module has no configure_optimizers; override it");
 }

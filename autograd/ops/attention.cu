@@ -14,6 +14,7 @@
 #include "kernels/computed_by.h"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
+#include "levin/flops.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -148,6 +149,11 @@ Shape batched(const Shape& batch, std::int64_t rows, std::int64_t cols) {
   return batch.inserted(batch.rank(), rows).inserted(batch.rank() + 1, cols);
 }
 
+// Products of the scores' [L, S] matrices with `inner` numbers each.
+void count_flops(const OpInfo& info, const Form& form, const Tensor& q, const Tensor& k, std::int64_t inner) {
+  FlopCounter::count(info.name, {2, form.batch.numel(), q.size(-2), k.size(-2), inner});
+}
+
 // Scores with -inf where a row may not look.
 Tensor causal_scores(const Tensor& scores) {
   const Tensor row = arange(scores.size(-2), scores.device()), col = arange(scores.size(-1), scores.device());
@@ -163,6 +169,7 @@ struct AttentionBackward {
   // Gradients of the batch's full shape: the sum over broadcast batches is the caller's.
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     gy = gy_, q = q_, k = k_, v = v_;
+    count_flops(info, form, q_, k_, 3 * q_.size(-1) + 2 * v_.size(-1));  // the scores once more, and four gradients
     const auto like = [&](const Tensor& t) {
       return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
     };
@@ -210,6 +217,7 @@ struct Attention {
 
   Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     q = q_, k = k_, v = v_;
+    count_flops(info, form, q_, k_, q_.size(-1) + v_.size(-1));
     Tensor out = empty(batched(form.batch, q_.size(-2), v_.size(-1)), q_.device(), q_.dtype());
     lse = empty(form.batch.inserted(form.batch.rank(), q_.size(-2)), q_.device(),
                 q_.dtype() == DType::f64 ? DType::f64 : DType::f32);

@@ -11,6 +11,7 @@
 #include "kernels/conv_library.h"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
+#include "levin/flops.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -27,6 +28,11 @@ Tensor sum_channels(const Tensor& gy) { return sum(gy, {0, 2, 3}); }
 Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_height(), s.out_width()}; }
 Shape input_shape(const ConvShape& s) { return {s.batch, s.in_channels, s.height, s.width}; }
 Shape weight_shape(const ConvShape& s) { return {s.out_channels, s.group_in(), s.kernel_h, s.kernel_w}; }
+
+// The three passes multiply the same pairs.
+void count_flops(const OpInfo& info, const ConvShape& s) {
+  FlopCounter::count(info.name, {2, s.batch, s.out_channels, s.pixels(), s.group_in(), s.taps()});
+}
 
 // By the vendor's library, the undefined one of x, w and y from the other two; undefined where the library is not used.
 // An image whose memory has its channels last gives a result that lies so, too.
@@ -58,6 +64,7 @@ struct ConvForward {
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
     x = x_;
     w = w_;
+    count_flops(info, shape);
     if (Tensor y = by_library(ConvPass::forward, shape, x_, w_, {}, b_); y.defined()) return y;
     const Tensor in = x_.contiguous(), weight = w_.contiguous(), bias = b_.defined() ? b_.contiguous() : b_;
     Tensor y = empty(output_shape(shape), in.device(), in.dtype());
@@ -89,6 +96,7 @@ struct ConvInputGradient {
   Tensor forward(const Tensor& gy_, const Tensor& w_) {
     gy = gy_;
     w = w_;
+    count_flops(info, shape);
     if (Tensor gx = by_library(ConvPass::input_gradient, shape, {}, w_, gy_); gx.defined()) return gx;
     const Tensor g = gy_.contiguous(), weight = w_.contiguous();
     Tensor gx = empty(input_shape(shape), g.device(), g.dtype());
@@ -119,6 +127,7 @@ struct ConvWeightGradient {
   Tensor forward(const Tensor& x_, const Tensor& gy_) {
     x = x_;
     gy = gy_;
+    count_flops(info, shape);
     if (Tensor gw = by_library(ConvPass::weight_gradient, shape, x_, {}, gy_); gw.defined()) return gw;
     const Tensor in = x_.contiguous(), g = gy_.contiguous();
     Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());

@@ -8,6 +8,7 @@
 #include "autograd/ops/layer_products.h"
 #include "kernels/dispatch.h"
 #include "levin/autograd.h"
+#include "levin/flops.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -22,7 +23,10 @@ Hidden hidden_values(GeluForm form, bool keeps, const Tensor& x, const Tensor& w
   if (x.device().launches()) {
     v.h = empty({x.size(0), w.size(0)}, x.device(), x.dtype());
     if (keeps) v.z = empty_like(v.h);
-    if (gelu_layer_on_device(form, x, w, b, v.z, v.h)) return v;
+    if (gelu_layer_on_device(form, x, w, b, v.z, v.h)) {
+      FlopCounter::count("linear", {2, v.h.numel(), w.size(1)});
+      return v;
+    }
   }
   v.z = linear(x, w, b);
   v.h = gelu(v.z, form);
@@ -38,7 +42,10 @@ HiddenGradient hidden_gradient(GeluForm form, bool wants_sum, const Tensor& gy, 
     HiddenGradient g{empty_like(z), wants_sum ? empty({z.size(1)}, z.device(), z.dtype()) : Tensor()};
     const DeviceEnd end = gelu_slope_on_device(form, gy, w, z, g.dz, g.sum);
     if (end == DeviceEnd::without_sums) g.sum = Tensor();
-    if (end != DeviceEnd::none) return g;
+    if (end != DeviceEnd::none) {
+      FlopCounter::count("matmul", {2, z.numel(), w.size(0)});
+      return g;
+    }
   }
   return {gelu_backward(matmul(gy, w), z, form), {}};
 }

@@ -19,6 +19,7 @@
 #include "autograd/ops/dims.h"
 #include "autograd/ops/sorted.h"
 #include "levin/autograd.h"
+#include "levin/flops.h"
 #include "levin/ops.h"
 #include "levin/sparse.h"
 
@@ -298,9 +299,13 @@ struct Spmm {
 
   Tensor forward(const Tensor& value_, const Tensor& x_) {
     value = value_;
-    if (value_.defined()) x = x_;
     entries = x_.shape()[0];
-    return sum_of_rows(names, a.get(), value_, x_, mean);
+    const Csr of = a.get();
+    if (value_.defined()) {
+      x = x_;
+      FlopCounter::count(info.name, {2, of.entries(), width_of(x_)});
+    }
+    return sum_of_rows(names, of, value_, x_, mean);
   }
   Grads<2> backward(const Tensor& gy, Need<2> need) {
     const Csr of = a.get();
@@ -339,7 +344,9 @@ Tensor products(const OpInfo& info, const Csr& a, const Tensor& x_, const Tensor
 Tensor Sddmm::forward(const Tensor& x_, const Tensor& z_) {
   x = x_;
   z = z_;
-  return products(info, a.get(), x_, z_);
+  Tensor y = products(info, a.get(), x_, z_);
+  FlopCounter::count(info.name, {2, y.numel(), x_.shape().back()});
+  return y;
 }
 Grads<2> Sddmm::backward(const Tensor& gy, Need<2> need) {
   Grads<2> grads;

@@ -3,6 +3,7 @@
 #include "autograd/ops/backward_parts.h"
 #include "autograd/ops/layer_products.h"
 #include "levin/extend.h"
+#include "levin/flops.h"
 
 namespace levin {
 namespace {
@@ -18,7 +19,10 @@ struct LinearParametersBackward {
     if (gy_.device().launches()) {
       std::array<Tensor, 2> g{empty({gy_.size(1), x_.size(1)}, gy_.device(), gy_.dtype()),
                               empty({gy_.size(1)}, gy_.device(), gy_.dtype())};
-      if (linear_parameters_on_device(gy_, x_, g[0], g[1])) return g;
+      if (linear_parameters_on_device(gy_, x_, g[0], g[1])) {
+        FlopCounter::count("matmul", {2, g[0].numel(), gy_.size(0)});
+        return g;
+      }
     }
     return {matmul(t(gy_), x_), sum(gy_, 0)};
   }

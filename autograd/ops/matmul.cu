@@ -9,6 +9,7 @@
 #include "kernels/gemm.cuh"
 #include "kernels/gemm_device.cuh"
 #include "levin/autograd.h"
+#include "levin/flops.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -71,6 +72,7 @@ struct Matmul {
                           gemm_batched(on, y, batch, size, matrix<T>(a_), matrix<T>(b_),
                                        kernels::gpu::Target<T>{.y = ptr<T>(y), .row_step = y.strides()[lead]});
                         }});
+    FlopCounter::count(info.name, {2, y.numel(), size.k});
     a = a_;
     b = b_;
     return y;
@@ -116,6 +118,7 @@ struct Linear {
                      kernels::gpu::Target<T>{.y = ptr<T>(y), .row_step = out, .col_bias = col_bias});
       }
     });
+    FlopCounter::count(info.name, {2, y.numel(), w.shape()[1]});
     x = x_;
     weight = w;
     return y;

@@ -9,6 +9,7 @@
 #include "levin/engines.h"
 #include "levin/error.h"
 #include "levin/extend.h"
+#include "levin/flops.h"
 #include "levin/generator.h"
 #include "levin/live_graph.h"
 #include "levin/memory.h"

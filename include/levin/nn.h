@@ -11,6 +11,7 @@
 #pragma once
 
 #include "levin/nn/attention.h"
+#include "levin/nn/call.h"
 #include "levin/nn/init.h"
 #include "levin/nn/layers.h"
 #include "levin/nn/module.h"

@@ -71,7 +71,9 @@ constexpr Face kFaces[] = {
     {"build_info", Layer::autograd},
     {"sparse", Layer::autograd},
     {"live_graph", Layer::autograd},
+    {"flops", Layer::autograd},
     {"engines", Layer::autograd},
+    // Of whole layers.
     {"nn", Layer::nn},
     {"optim", Layer::optim},
     {"data", Layer::data},

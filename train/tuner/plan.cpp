@@ -1,12 +1,12 @@
 #include "train/tuner/plan.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "tensor/allocator.h"
+#include "train/on_meta.h"
 #include "train/tuner/search.h"
 
 namespace levin {
@@ -14,48 +14,6 @@ namespace train {
 namespace {
 
 std::size_t bytes_of(const Tensor& t) { return static_cast<std::size_t>(t.numel()) * itemsize(t.dtype()); }
-
-// A module whose values are shapes for a scope. What was there, gradients and generators included, comes back as it was.
-class OnMeta {
- public:
-  explicit OnMeta(nn::Module& tree) : tree_(tree), device_(tree.device()) {
-    for (const ParamRef& p : tree.parameters()) before_.emplace_back(p.value, *p.value);
-    for (const nn::BufferRef& b : tree.buffers()) before_.emplace_back(b.value, *b.value);
-    for (const auto& [name, generator] : tree.generators()) generators_.emplace_back(generator, generator->state());
-    try {
-      tree.to(Device::meta());  // the modules' own device, too: they make tensors there
-      // One that has two names is one tensor; and a module that lay on meta gets values of its own.
-      std::map<const detail::TensorImpl*, Tensor> made;
-      for (const auto& [slot, value] : before_) {
-        Tensor& fresh = made[value.impl()];
-        if (!fresh.defined()) {
-          fresh = empty(value.shape(), Device::meta(), value.dtype());
-          if (value.requires_grad()) fresh.requires_grad_();
-        }
-        *slot = fresh;
-      }
-    } catch (...) {
-      restore();
-      throw;
-    }
-  }
-  ~OnMeta() { restore(); }
-  OnMeta(const OnMeta&) = delete;
-  OnMeta& operator=(const OnMeta&) = delete;
-
- private:
-  void restore() noexcept {
-    for (const auto& [slot, value] : before_) *slot = value;
-    for (const auto& [generator, state] : generators_) generator->set_state(state);
-    try {
-      tree_.to(device_);  // no value moves: they are there
-    } catch (...) {}      // no memory for the list of them
-  }
-  nn::Module& tree_;
-  Device device_;
-  std::vector<std::pair<Tensor*, Tensor>> before_;
-  std::vector<std::pair<Generator*, RandomRange>> generators_;
-};
 
 // Looks into the ledger where the forward pass ends.
 struct Watch final : Callback {

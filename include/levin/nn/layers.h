@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "levin/nn/call.h"
 #include "levin/nn/module.h"
 #include "levin/ops.h"
 
@@ -229,11 +230,11 @@ class LEVIN_API Embedding : public Module {
 };
 
 // ---- Ops as modules, for Sequential
-#define LEVIN_OP_MODULE(Name, op)                              \
-  class LEVIN_API Name : public Module {                       \
-   public:                                                     \
-    using Module::Module;                                      \
-    Tensor operator()(const Tensor& x) const { return op(x); } \
+#define LEVIN_OP_MODULE(Name, op)                                                    \
+  class LEVIN_API Name : public Module {                                             \
+   public:                                                                           \
+    using Module::Module;                                                            \
+    Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(op(x)); } \
   }
 LEVIN_OP_MODULE(ReLU, relu);
 LEVIN_OP_MODULE(SiLU, silu);
@@ -256,7 +257,7 @@ struct GELUOptions {
 class GELU : public OpModule<GELUOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return gelu(x, options.form); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(gelu(x, options.form)); }
 };
 struct LeakyReLUOptions {
   double negative_slope = 0.01;
@@ -264,7 +265,7 @@ struct LeakyReLUOptions {
 class LeakyReLU : public OpModule<LeakyReLUOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return leaky_relu(x, options.negative_slope); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(leaky_relu(x, options.negative_slope)); }
 };
 struct ELUOptions {
   double alpha = 1;
@@ -272,7 +273,7 @@ struct ELUOptions {
 class ELU : public OpModule<ELUOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return elu(x, options.alpha); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(elu(x, options.alpha)); }
 };
 struct SoftplusOptions {
   double beta = 1, threshold = 20;
@@ -280,7 +281,9 @@ struct SoftplusOptions {
 class Softplus : public OpModule<SoftplusOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return softplus(x, options.beta, options.threshold); }
+  Tensor operator()(const Tensor& x) const {
+    return Call(*this, x).gives(softplus(x, options.beta, options.threshold));
+  }
 };
 struct SoftmaxOptions {
   std::int64_t dim = -1;
@@ -288,7 +291,7 @@ struct SoftmaxOptions {
 class Softmax : public OpModule<SoftmaxOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return softmax(x, options.dim); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(softmax(x, options.dim)); }
 };
 struct FlattenOptions {
   std::int64_t begin = 1, end = -1;
@@ -296,7 +299,7 @@ struct FlattenOptions {
 class Flatten : public OpModule<FlattenOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return flatten(x, options.begin, options.end); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(flatten(x, options.begin, options.end)); }
 };
 struct Pool2dOptions {
   Size2 kernel = 2;
@@ -309,12 +312,12 @@ struct Pool2dOptions {
 class MaxPool2d : public OpModule<Pool2dOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return max_pool2d(x, pool_options(options)); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(max_pool2d(x, pool_options(options))); }
 };
 class AvgPool2d : public OpModule<Pool2dOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return avg_pool2d(x, pool_options(options)); }
+  Tensor operator()(const Tensor& x) const { return Call(*this, x).gives(avg_pool2d(x, pool_options(options))); }
 };
 struct AdaptivePool2dOptions {
   Size2 output = 1;
@@ -322,7 +325,9 @@ struct AdaptivePool2dOptions {
 class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
  public:
   using OpModule::OpModule;
-  Tensor operator()(const Tensor& x) const { return adaptive_avg_pool2d(x, options.output.array()); }
+  Tensor operator()(const Tensor& x) const {
+    return Call(*this, x).gives(adaptive_avg_pool2d(x, options.output.array()));
+  }
 };
 
 }  // namespace levin::nn

@@ -113,6 +113,13 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   // Default: the module called with the batch's first field.
   [[nodiscard]] virtual Tensor predict_step(const Batch& batch, std::int64_t batch_idx, std::int64_t dataloader_idx);
 
+  // ---- For the sizes and FLOPs of the summary (levin/train/summary.h), which runs this once on shapes alone
+  // A batch as a loader gives it, of which only shapes and dtypes are read: {.fields = {empty({1, 3, 32, 32}, Device::meta())}}.
+  // Default: without fields, and no sizes.
+  [[nodiscard]] virtual Batch example_input() { return {}; }
+  // What is done with it. Default: predict_step. To be overridden where that leaves out a part of the module.
+  virtual void example_forward(const Batch& batch);
+
   // ---- Set-up
   // Makes layers where they are not made in the constructor. Called in every stage, behind setup: once it has made them, do nothing. What
   // setup and this make is converted by the precision, trained, and filled from a checkpoint.

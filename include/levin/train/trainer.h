@@ -279,6 +279,7 @@ class LEVIN_API Trainer {
   friend class Tuner;
   friend class LearningRateFinder;
   friend class BatchSizeFinder;
+  friend class ModelSummary;
   std::unique_ptr<Run> run_;
 };
 

@@ -1,0 +1,50 @@
+// What products cost: floating-point operations, counted while they run.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "levin/export.h"
+
+namespace levin {
+
+struct OpFlops {
+  const char* op = "";  // "matmul", "conv2d"
+  std::int64_t flops = 0;
+};
+
+// Counts what this thread multiplies while it lives, as torch.utils.flop_counter does: two for each product that is added up,
+// in matmul, linear, convolutions, attention, sddmm, spmm with values, and in what is made of them (gelu_mlp, einsum,
+// recurrent layers). Everything else is 0: pointwise ops, sums, norms, softmax, biases. A backward pass counts as well, by
+// the products that it makes. Zeros count as other numbers do: those of a convolution's padding, and what a causal mask
+// leaves out. Shapes decide, so on meta it counts without computing; a replayed graph runs no ops and counts nothing.
+// One counter in another's scope: both count.
+//
+//   FlopCounter flops;
+//   matmul(a, b);    // [2, 4] [4, 3]
+//   flops.total();   // 48
+class LEVIN_API FlopCounter {
+ public:
+  FlopCounter() noexcept;
+  ~FlopCounter();
+  FlopCounter(const FlopCounter&) = delete;
+  FlopCounter& operator=(const FlopCounter&) = delete;
+  [[nodiscard]] std::int64_t total() const { return total_; }
+  [[nodiscard]] const std::vector<OpFlops>& by_op() const { return by_op_; }  // in the order of their first product
+  // For the forward of an op of your own (levin/extend.h): tells the counters of this thread the product of these numbers, or
+  // the most that can be told; count("mine", {2, m, n, k}). `op` stays, as a literal does.
+  static void count(const char* op, std::initializer_list<std::int64_t> factors) {
+    if (FlopCounter* const counter = newest()) [[unlikely]]
+      counter->add(op, factors);
+  }
+
+ private:
+  [[nodiscard]] static FlopCounter* newest() noexcept;
+  void add(const char* op, std::initializer_list<std::int64_t> factors);
+  FlopCounter* outer_;
+  std::int64_t total_ = 0;
+  std::vector<OpFlops> by_op_;
+};
+
+}  // namespace levin

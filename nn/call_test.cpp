@@ -1,0 +1,146 @@
+#include "levin/nn/call.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "levin/nn.h"
+
+using namespace levin;
+
+namespace {
+
+const nn::Options kCalled{.gen = Generator(1), .device = Device::cpu()};
+
+// Writes down what it is told.
+struct Noted final : nn::CallWatch {
+  std::string text;
+  void list(std::span<const Tensor* const> tensors) {
+    for (const Tensor* t : tensors) text += t->defined() ? " " + levin::text(t->shape()) : " none";
+    text += "\n";
+  }
+  void called(const nn::Module& m, std::span<const Tensor* const> inputs) override {
+    text += "> " + m.path();
+    list(inputs);
+  }
+  void returned(const nn::Module& m, std::span<const Tensor* const> outputs) override {
+    text += "= " + m.path();
+    list(outputs);
+  }
+  void left(const nn::Module& m) noexcept override { text += "< " + m.path() + "\n"; }
+};
+
+struct CalledBlock : nn::Module {
+  using Module::Module;
+  nn::Linear fc{*this, "fc", {.in = 4, .out = 4}};
+  Tensor operator()(const Tensor& x) const {
+    const nn::Call call(*this, x);
+    return call.gives(x + fc(x));
+  }
+};
+struct CalledPlain : nn::Module {  // does not report
+  using Module::Module;
+  Tensor operator()(const Tensor& x) const { return x + x; }
+};
+
+// Every layer that is called with one tensor, under a name of its own, and the shapes of both sides.
+template <class T, class... O>
+std::string told(const Tensor& x, const O&... options) {
+  nn::Module root(kCalled);
+  const T layer(root, "m", options...);
+  const Noted noted;
+  (void)layer(x);
+  const std::string& all = noted.text;
+  // The outermost call's first and last lines.
+  const std::string in = all.substr(0, all.find('\n')), rest = all.substr(0, all.rfind("< m\n"));
+  const std::string out = rest.substr(rest.rfind("= m "));
+  CHECK(all.ends_with("< m\n"));
+  return in.substr(4) + " ->" + out.substr(3, out.size() - 4);
+}
+
+}  // namespace
+
+TEST_CASE("a watch is told of calls from the outside in, with their tensors") {
+  nn::Module root(kCalled);
+  const CalledBlock block(root, "block");
+  const Noted noted;
+  (void)block(ones({2, 4}, Device::cpu()));
+  CHECK(noted.text == "> block [2, 4]\n> block.fc [2, 4]\n= block.fc [2, 4]\n< block.fc\n= block [2, 4]\n< block\n");
+}
+
+TEST_CASE("all watches of a thread are told, the newest too, and none behind its end") {
+  nn::Module root(kCalled);
+  const nn::ReLU relu(root, "relu");
+  const Noted outer;
+  const Tensor x = ones({3}, Device::cpu());
+  {
+    const Noted inner;
+    (void)relu(x);
+    CHECK(inner.text == "> relu [3]\n= relu [3]\n< relu\n");
+  }
+  const std::string once = outer.text;
+  CHECK(once == "> relu [3]\n= relu [3]\n< relu\n");
+  (void)relu(x);
+  CHECK(outer.text == once + once);
+}
+
+TEST_CASE("a call that throws is left all the same") {
+  nn::Module root(kCalled);
+  const CalledBlock block(root, "block");
+  const Noted noted;
+  CHECK_THROWS_AS((void)block(ones({2, 5}, Device::cpu())), ShapeError);
+  CHECK(noted.text == "> block [2, 5]\n> block.fc [2, 5]\n< block.fc\n< block\n");
+}
+
+TEST_CASE("a sequence reports what is in it, also modules that do not") {
+  nn::Sequential net(kCalled);
+  net.add<CalledPlain>();
+  net.add<nn::Linear>({.in = 4, .out = 3});
+  const Noted noted;
+  (void)net(ones({2, 4}, Device::cpu()));
+  CHECK(noted.text.starts_with("> 0 [2, 4]\n= 0 [2, 4]\n< 0\n> 1 [2, 4]\n"));
+  CHECK(noted.text.ends_with("= 1 [2, 3]\n< 1\n"));
+}
+
+TEST_CASE("every layer reports its call") {
+  const Device cpu = Device::cpu();
+  const Tensor image = ones({2, 4, 6, 6}, cpu), rows = ones({2, 4}, cpu), line = ones({2, 4, 6}, cpu);
+  CHECK(told<nn::Linear>(rows, nn::LinearOptions{.in = 4, .out = 3}) == "[2, 4] -> [2, 3]");
+  CHECK(told<nn::Conv1d>(line, nn::Conv1dOptions{.in = 4, .out = 3, .kernel = 3}) == "[2, 4, 6] -> [2, 3, 4]");
+  CHECK(told<nn::Conv2d>(image, nn::Conv2dOptions{.in = 4, .out = 3, .kernel = 3}) == "[2, 4, 6, 6] -> [2, 3, 4, 4]");
+  CHECK(told<nn::ConvTranspose2d>(image, nn::ConvTranspose2dOptions{.in = 4, .out = 3, .kernel = 3}) ==
+        "[2, 4, 6, 6] -> [2, 3, 8, 8]");
+  CHECK(told<nn::BatchNorm1d>(rows, nn::BatchNormOptions{.features = 4}) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::BatchNorm2d>(image, nn::BatchNormOptions{.features = 4}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
+  CHECK(told<nn::LayerNorm>(rows, nn::LayerNormOptions{.shape = 4}) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::RMSNorm>(rows, nn::RMSNormOptions{.features = 4}) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::GroupNorm>(image, nn::GroupNormOptions{.groups = 2, .features = 4}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
+  CHECK(told<nn::InstanceNorm2d>(image, nn::InstanceNorm2dOptions{.features = 4}) == "[2, 4, 6, 6] -> [2, 4, 6, 6]");
+  CHECK(told<nn::Dropout>(rows, nn::DropoutOptions{}) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Embedding>(zeros({2, 5}, cpu, DType::i64), nn::EmbeddingOptions{.count = 3, .dim = 4}) ==
+        "[2, 5] -> [2, 5, 4]");
+  CHECK(told<nn::ReLU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::SiLU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Tanh>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Sigmoid>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Identity>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::GELU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::LeakyReLU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::ELU>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Softplus>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Softmax>(rows) == "[2, 4] -> [2, 4]");
+  CHECK(told<nn::Flatten>(image) == "[2, 4, 6, 6] -> [2, 144]");
+  CHECK(told<nn::MaxPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");
+  CHECK(told<nn::AvgPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 3, 3]");
+  CHECK(told<nn::AdaptiveAvgPool2d>(image) == "[2, 4, 6, 6] -> [2, 4, 1, 1]");
+  CHECK(told<nn::MultiheadAttention>(line, nn::MultiheadAttentionOptions{.embed_dim = 6, .num_heads = 2}) ==
+        "[2, 4, 6] [2, 4, 6] [2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::TransformerEncoderLayer>(
+            line, nn::TransformerEncoderLayerOptions{.d_model = 6, .nhead = 2, .dim_feedforward = 8}) ==
+        "[2, 4, 6] -> [2, 4, 6]");
+  CHECK(told<nn::LSTMCell>(rows, nn::CellOptions{.in = 4, .hidden = 3}) == "[2, 4] none none -> [2, 3] [2, 3]");
+  CHECK(told<nn::GRUCell>(rows, nn::CellOptions{.in = 4, .hidden = 3}) == "[2, 4] none -> [2, 3]");
+  CHECK(told<nn::LSTM>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) ==
+        "[2, 4, 6] none none -> [2, 4, 3] [1, 4, 3] [1, 4, 3]");
+  CHECK(told<nn::GRU>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) == "[2, 4, 6] none -> [2, 4, 3] [1, 4, 3]");
+}

@@ -1,0 +1,27 @@
+// A module on shapes alone.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "levin/nn/module.h"
+
+namespace levin::train {
+
+// A module whose values are shapes for a scope. What was there, gradients and generators included, comes back as it was.
+class OnMeta {
+ public:
+  explicit OnMeta(nn::Module& tree);
+  ~OnMeta() { restore(); }
+  OnMeta(const OnMeta&) = delete;
+  OnMeta& operator=(const OnMeta&) = delete;
+
+ private:
+  void restore() noexcept;
+  nn::Module& tree_;
+  Device device_;
+  std::vector<std::pair<Tensor*, Tensor>> before_;
+  std::vector<std::pair<Generator*, RandomRange>> generators_;
+};
+
+}  // namespace levin::train
