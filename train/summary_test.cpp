@@ -88,6 +88,7 @@ struct Disturbed : TrainModuleOf<Disturbed> {
     CHECK(b[0].device().is_meta());
     CHECK(device().is_meta());
     (void)(*this)(b[0] + randn({4, 2}, noise, b[0].device()));
+    (void)noise.reserve(3, b[0].device());  // ops draw nothing on meta
     if (throws) (void)sum(b[0]).item<float>();
   }
   StepOutput training_step(const Batch& b, std::int64_t) override {
@@ -254,6 +255,13 @@ TEST_CASE("a forward pass of an example fills in sizes and FLOPs") {
           (void)net(shape_of({4, 2}));
         }) == expected.substr(expected.find("65 trainable")));
   CHECK_THROWS_AS((void)summarize(net, {.max_depth = -2}, [] {}), ConfigError);
+  // What the root does behind its last module is its own.
+  const std::string more = summarize(net, {}, [&] {
+    (void)net(shape_of({4, 2}));
+    (void)matmul(shape_of({2, 4}), shape_of({4, 3}));
+  });
+  CHECK(cells_of(more, "(own)") == "Net 0 train ? ? 48");
+  CHECK(more.find("\n432 FLOPs in a forward pass of the example\n") != std::string::npos);
 }
 
 TEST_CASE("FLOPs stand with the module that was called, and with those around it") {
