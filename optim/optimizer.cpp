@@ -92,7 +92,16 @@ void Optimizer::step_unless(const Tensor& found_inf) {
   gathered_ = false;
 }
 
-void Optimizer::check_skippable() const {}
+void Optimizer::check_skippable() const {
+  if (reads_device_numbers()) return;
+  for (const Group& g : groups_) {
+    const Device device = g.parameters.front().value->device();
+    if (!device.launches()) continue;
+    fail<ConfigError>(std::string(name()), ": a step on ", device, " is to be skipped without a look, and ",
+                      type_name(),
+                      " does not say that it can; train it without loss scaling, or override reads_device_numbers()");
+  }
+}
 
 Tensor Optimizer::step(const Function<Tensor()>& closure) {
   Tensor loss = closure();

@@ -38,6 +38,8 @@ StepCapture::StepCapture(const Trainer::Run& run) : device_(run.device) {
   else if (run.options.accumulate_grad_batches > 1)
     prevent("accumulate_grad_batches is " + text(run.options.accumulate_grad_batches) +
             ", and a record is one whole step");
+  else if (!run.optimizer().reads_device_numbers())
+    prevent(run.optimizer().type_name() + " does not say that its steps can be replayed (reads_device_numbers)");
   else if (run.weighs_exactly())
     prevent("accumulate_weighting is exact, and a record would keep a weight that the host told");
   else if (has.optimizer_step || has.optimizer_zero_grad || has.configure_gradient_clipping)

@@ -10,6 +10,7 @@
 #include "levin/stream.h"
 #include "tests/device.h"
 #include "tests/skip.h"
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 using namespace levin;
@@ -25,6 +26,20 @@ struct SmallNet : nn::Module {
   nn::Dropout drop{*this, "drop", {.p = 0.25}};
   nn::Linear fc{*this, "fc", {.in = 2 * 2 * 2, .out = 3}};
   Tensor operator()(const Tensor& x) const { return fc(drop(flatten(max_pool2d(relu(norm(conv(x))), 2), 1))); }
+};
+
+// Somebody's own optimizer, whose update reads the learning rate on the host and knows nothing of overflows.
+class OwnDescent final : public optim::Optimizer {
+ public:
+  explicit OwnDescent(optim::Parameters parameters, double lr) { add("own", std::move(parameters), lr); }
+  const char* name() const override { return "own"; }
+
+ private:
+  void update(int group, const float*) override {
+    for (const ParamRef& p : group_at(group).parameters)
+      copy_(*p.value, p.value->detach() - p.value->grad() * lr(group));
+  }
+  std::array<const char*, kMaxState> state_names(int) const override { return {}; }
 };
 
 // `huge`: the sample whose picture is so bright that f16 overflows.
@@ -187,6 +202,31 @@ TEST_CASE(
   CHECK(none.replayed == 0);
   CHECK(report.recorded == 4);
   CHECK(report.prevented_by.empty());
+}
+
+TEST_CASE("on a device an optimizer that does not say it reads its numbers there is not captured, and not skipped") {
+  DEVICE_OR_SKIP();
+  const levin::test::Warnings quiet;
+  for (const char* precision : {"32-true", "16-mixed"}) {
+    Generator gen(3);
+    Net net({.gen = gen, .device = device});
+    OwnDescent own(net.parameters(), 0.01);
+    data::DataLoader data = loader(40, 4);
+    TrainerOptions options = silent();
+    options.max_steps = 6;
+    options.capture = Capture::step;
+    options.precision = precision;
+    Trainer trainer(options);
+    const auto fit = [&] { trainer.fit(own, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); }); };
+    if (options.precision == std::string("16-mixed")) {
+      CHECK_THROWS_WITH_AS(fit(), doctest::Contains("OwnDescent does not say that it can"), ConfigError);
+    } else {
+      fit();
+      CHECK(trainer.global_step() == 6);
+      CHECK(trainer.capture_report().replayed == 0);
+      CHECK(trainer.capture_report().prevented_by.find("OwnDescent does not say") == 0);
+    }
+  }
 }
 
 TEST_CASE("on a device, what keeps a step from being captured is named, and the step runs one by one") {

@@ -94,6 +94,11 @@ class LEVIN_API Optimizer {
   void load_state_dict(const NamedTensors& state);
   [[nodiscard]] virtual const char* name() const = 0;  // "sgd", "adamw"
   [[nodiscard]] std::string type_name() const;         // of the class, without namespaces: "AdamW"
+  // For classes derived from this one. True promises that update() reads found_inf, the learning rate and step counts from
+  // the device's memory whenever parameters are on one, as Levin's own do: then a step can be skipped without a look
+  // (step_unless, loss scaling) and be replayed by a capture. False, the default, refuses the first by ConfigError and
+  // keeps a training from being captured, with a warning; on the cpu nothing is needed.
+  [[nodiscard]] virtual bool reads_device_numbers() const { return false; }
 
  protected:
   static constexpr int kMaxState = 3;
@@ -164,6 +169,7 @@ class LEVIN_API SGD final : public Optimizer {
   std::optional<double> momentum(int group) const override;
   void set_momentum(int group, double value) override;
   const char* name() const override { return "sgd"; }
+  bool reads_device_numbers() const override { return true; }
 
  private:
   void update(int group, const float* found_inf) override;
@@ -188,6 +194,7 @@ class LEVIN_API Adam : public Optimizer {
   std::optional<double> momentum(int group) const override;
   void set_momentum(int group, double value) override;
   const char* name() const override { return "adam"; }
+  bool reads_device_numbers() const override { return true; }
 
  protected:
   enum class Decay : bool { coupled, decoupled };
@@ -230,6 +237,7 @@ class LEVIN_API RMSprop final : public Optimizer {
   std::optional<double> momentum(int group) const override;
   void set_momentum(int group, double value) override;
   const char* name() const override { return "rmsprop"; }
+  bool reads_device_numbers() const override { return true; }
 
  private:
   void update(int group, const float* found_inf) override;
@@ -251,6 +259,7 @@ class LEVIN_API Adagrad final : public Optimizer {
   explicit Adagrad(Parameters parameters, AdagradOptions options = {});
   void add_group(Parameters parameters, AdagradOptions options);
   const char* name() const override { return "adagrad"; }
+  bool reads_device_numbers() const override { return true; }
 
  private:
   void update(int group, const float* found_inf) override;
