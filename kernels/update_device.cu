@@ -60,6 +60,12 @@ void divide_gradients(const Gpu& on, const GradientSlots& gradients, const doubl
   });
 }
 
+void fill_gradients(const Gpu& on, const GradientSlots& gradients, double value) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::fill_all<T>, update_grid(blocks), table, value);
+  });
+}
+
 void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit) {
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
     on.launch(gpu::clamp_all<T>, update_grid(blocks), table, limit);

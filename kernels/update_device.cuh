@@ -287,6 +287,12 @@ __global__ void divide_all(const __grid_constant__ SlotTable<Slot<T>> table, con
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
     s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
 }
+// g = value
+template <class T>
+__global__ void fill_all(const __grid_constant__ SlotTable<Slot<T>> table, double value) {
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) s.p[i] = T(static_cast<Accum<T>>(value));
+}
 // g = clamp(g, -limit, limit)
 template <class T>
 __global__ void clamp_all(const __grid_constant__ SlotTable<Slot<T>> table, double limit) {

@@ -29,6 +29,8 @@ void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, doub
 void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm);
 // g *= 1 / *by, formed in double; `by` is read on the device.
 void divide_gradients(const Gpu& on, const GradientSlots& gradients, const double* by);
+// g = value, rounded once; also for the states of an optimizer.
+void fill_gradients(const Gpu& on, const GradientSlots& gradients, double value);
 // g = clamp(g, -limit, limit)
 void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit);
 

@@ -93,6 +93,10 @@ Module::Module(Module& parent, std::string_view name) : name_(name), context_(pa
   parent_ = &parent;
   training_ = parent.training_;
 }
+std::weak_ptr<const void> Module::alive() const {
+  if (!alive_) alive_ = std::make_shared<char>();
+  return alive_;
+}
 Module::~Module() {
   // Members of a derived struct are gone by now and have signed off; what remains outlives this module.
   owned_parameters_.clear();
@@ -295,7 +299,12 @@ LoadReport Module::load_state_dict(const NamedTensors& state, Strict strict) {
     append_list(message, "missing", report.missing);
     append_list(message, "unexpected", report.unexpected);
     append_list(message, "mismatched", report.mismatched);
-    fail<ConfigError>(message, "; give a state of the same architecture and dtype, or Strict::no to take what fits");
+    const bool of_a_run = std::any_of(report.unexpected.begin(), report.unexpected.end(),
+                                      [](const std::string& name) { return name.starts_with("levin."); });
+    fail<ConfigError>(message, of_a_run ? "; names below levin. are a run's state, which a checkpoint holds beside the "
+                                          "weights: give read_checkpoint_info(path).weights"
+                                        : "; give a state of the same architecture and dtype, or Strict::no to take "
+                                          "what fits");
   }
   NoGrad off;
   for (auto& [to, from] : copies) copy_(to, *from);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "levin/stream.h"
+#include "levin/sync.h"
 #include "optim/kinds_test.h"
 
 namespace levin::optim {
@@ -80,6 +81,50 @@ TEST_CASE("a recorded optimizer step goes on learning on a device: replays equal
     CHECK(eager.all() == replayed.all());
     CHECK(replayed.steps() == 4);
   }
+}
+
+TEST_CASE(
+    "gradients are filled with zeros in their memory: handles see it, nothing crosses the bus, a record holds it") {
+  for (const Device on : devices()) {
+    CAPTURE(text(on));
+    for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+      Tensor p = ones({5000}, on, dtype), q = ones({2, 3}, on, dtype);
+      for (Tensor* t : {&p, &q}) t->requires_grad_();
+      SGD o({{&p, "p"}, {&q, "q"}}, {.lr = 1});
+      p.set_grad(full({5000}, 3, on, dtype));
+      q.set_grad(full({2, 3}, 5, on, dtype));
+      const Tensor held = p.grad(), other = q.grad();
+      const CopyCounts before = copy_counts();
+      o.zero_grad(SetToNone::no);
+      CHECK(copy_counts() == before);
+      CHECK(held.to(cpu).to(DType::f64).to_vector<double>() == std::vector<double>(5000));
+      CHECK(other.to(cpu).to(DType::f64).to_vector<double>() == std::vector<double>(6));
+      CHECK(p.grad().get().storage == held.get().storage);
+      if (!on.launches()) continue;
+      Graph graph(Stream::current(on), [&] { o.zero_grad(SetToNone::no); });
+      Tensor filled = p.grad();
+      copy_(filled, full({5000}, 7, on, dtype));
+      graph.replay();
+      CHECK(held.to(cpu).to(DType::f64).to_vector<double>() == std::vector<double>(5000));
+    }
+  }
+}
+
+TEST_CASE("an optimizer's first step on a device makes its state there, and none while a step is recorded") {
+  DEVICE_OR_SKIP();
+  Tensor p = ones({5000}, device), late = ones({3}, device);
+  for (Tensor* t : {&p, &late}) t->requires_grad_();
+  Adagrad o({{&p, "p"}, {&late, "late"}}, {.initial_accumulator_value = 0.5});
+  p.set_grad(zeros({5000}, device));
+  const CopyCounts before = copy_counts();
+  o.step();
+  CHECK((copy_counts() - before).to_device_bytes <= 64);  // step counts and numbers
+  for (const auto& [key, value] : o.state_dict()) {
+    if (key == "p.sum") CHECK(value.to(cpu).to_vector<float>() == std::vector<float>(5000, 0.5F));
+  }
+  late.set_grad(ones({3}, device));
+  CHECK_THROWS_WITH_AS(Graph(Stream::current(device), [&] { o.step(); }), doctest::Contains("makes its state"),
+                       CaptureError);
 }
 
 TEST_CASE("gradients are clipped on a device as on the cpu, by norm and by value") {

@@ -6,8 +6,10 @@
 
 #include "levin/optim.h"
 #include "levin/stream.h"
+#include "optim/gradients.h"
 #include "optim/masters.h"
 #include "optim/updates.h"
+#include "tensor/counted.h"
 #include "tensor/runtime.h"
 #include "tensor/type_name.h"
 
@@ -28,13 +30,45 @@ void Updates::round_into(const Tensor& to, const Tensor& from) {
 }
 
 Tensor Updates::filled(const Tensor& like, double value) {
-  Tensor t = empty(like.shape(), Device::cpu(), state_dtype(like.dtype()));
+  Tensor t = empty(like.shape(), like.device(), state_dtype(like.dtype()));
+  if (t.numel() == 0) return t;
+#if LEVIN_LAUNCHES
+  if (const Device device = t.device(); device.launches()) {
+    if (is_capturing(device))  // each replay would begin anew
+      fail<CaptureError>(
+          "optimizer: a parameter's first update makes its state; make a step with all gradients before one is "
+          "recorded");
+    const kernels::Slot<float> single[] = {{.p = first<float>(t), .n = t.numel()}};
+    const kernels::Slot<double> wide[] = {{.p = first<double>(t), .n = t.numel()}};
+    kernels::GradientSlots slots;
+    if (t.dtype() == DType::f32)
+      slots.single = single;
+    else
+      slots.wide = wide;
+    kernels::fill_gradients({Stream::current(device)}, slots, value);
+    return t;
+  }
+#endif
   const auto n = static_cast<std::size_t>(t.numel());
   if (t.dtype() == DType::f32)
     std::fill_n(first<float>(t), n, static_cast<float>(value));
   else
     std::fill_n(first<double>(t), n, value);
-  return t.to(like.device());
+  return t;
+}
+
+void Updates::zero_gradients(const Parameters& parameters) {
+  constexpr const char* op = "zero_grad";
+  for (const ParamRef& p : parameters) {
+    if (const Tensor g = p.value->grad(); g.defined() && g.requires_grad()) p.value->set_grad(g.detach());
+  }
+  const Gradients gradients(op, parameters, op);
+  if (gradients.device().is_meta()) return;
+#if LEVIN_LAUNCHES
+  if (const Device device = gradients.device(); device.launches())
+    return kernels::fill_gradients({Stream::current(device)}, gradients.slots(), 0);
+#endif
+  gradients.each([](auto* g, std::int64_t n) { std::fill_n(g, static_cast<std::size_t>(n), 0); });
 }
 
 void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
@@ -44,6 +78,7 @@ void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
     g.steps = from_data(steps, {static_cast<std::int64_t>(steps.size())}, device);
     g.numbers = {};
   }
+  const detail::OwnCopies own;
   const std::array<double, 2> now{g.lr, momentum};
   if (g.numbers.defined() && now == g.written) return;
   // In place: a recorded step reads this address.
@@ -110,14 +145,16 @@ Tensor Optimizer::step(const Function<Tensor()>& closure) {
 }
 
 void Optimizer::zero_grad(SetToNone set_to_none) {
-  const auto clear = [&](ParamRef& p) {
-    const Tensor g = p.value->grad();
-    if (!g.defined()) return;  // a frozen one may have no slot to clear
-    p.value->set_grad(set_to_none == SetToNone::yes ? Tensor() : Updates::filled(g, 0).to(g.dtype()));
-  };
-  for (Group& g : groups_) {
-    for (ParamRef& p : g.parameters) clear(p);
-    for (ParamRef& p : g.model) clear(p);
+  for (const Group& g : groups_) {
+    for (const Parameters* some : {&g.parameters, &g.model}) {
+      if (set_to_none == SetToNone::no) {
+        Updates::zero_gradients(*some);
+        continue;
+      }
+      for (const ParamRef& p : *some) {
+        if (p.value->grad().defined()) p.value->set_grad({});  // a frozen one may have no slot to clear
+      }
+    }
   }
   gathered_ = false;
 }
@@ -143,7 +180,8 @@ const Optimizer::Group& Optimizer::group_at(int group) const {
 
 namespace {
 void check_lr(const std::string& op, const char* what, double lr) {
-  if (!(lr >= 0)) fail<ConfigError>(op, ": ", what, " is ", lr, ", expected 0 or more");
+  if (!(lr >= 0 && lr <= std::numeric_limits<double>::max()))
+    fail<ConfigError>(op, ": ", what, " is ", lr, ", expected 0 or more, and finite");
 }
 }  // namespace
 
@@ -164,6 +202,10 @@ std::optional<double> Optimizer::weight_decay(int group) const {
   return {};
 }
 std::string Optimizer::type_name() const { return detail::type_name(typeid(*this)); }
+std::weak_ptr<const void> Optimizer::alive() const {
+  if (!alive_) alive_ = std::make_shared<char>();
+  return alive_;
+}
 double Optimizer::initial_state(int, int) const { return 0; }
 std::vector<std::pair<const char*, double*>> Optimizer::numbers(int) { return {}; }
 void Optimizer::check_numbers(int) const {}
@@ -190,6 +232,11 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
     if (!known.insert(p.value).second) fail<ConfigError>(op, ": parameter ", p.name, " is given twice");
     if (!names.insert(p.name).second)
       fail<ConfigError>(op, ": two parameters are called ", p.name, "; names must differ");
+    if (!p.value->is_leaf())
+      fail<ConfigError>(
+          op, ": parameter ", p.name,
+          " is the result of an op, which gets no gradient of its own; give the leaf it was made from, or "
+          "detach() it and call requires_grad_()");
     if (!is_float(p.value->dtype()))
       fail<ConfigError>(op, ": parameter ", p.name, " is ", p.value->dtype(), ", expected f32, f64, f16 or bf16");
     if (!p.value->is_contiguous())
@@ -249,6 +296,12 @@ std::vector<std::size_t> Optimizer::state_sizes() const {
 }
 
 NamedTensors Optimizer::state_dict() const {
+  NamedTensors out = state_refs();
+  for (auto& [name, t] : out) t = t.clone();
+  return out;
+}
+
+NamedTensors Optimizer::state_refs() const {
   NamedTensors out;
   for (int g = 0; g < groups(); ++g) {
     const Group& group = group_at(g);
@@ -264,14 +317,14 @@ NamedTensors Optimizer::state_dict() const {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const State& s = group.state[i];
       if (!group.masters.empty() && group.masters[i])
-        out.emplace_back(group.parameters[i].name + ".master", group.masters[i]->value.detach().clone());
+        out.emplace_back(group.parameters[i].name + ".master", group.masters[i]->value.detach());
       // One that has skipped every step so far has made none.
       const std::int64_t step = steps.empty() ? s.step : steps[i];
       if (step == 0) continue;
       out.emplace_back(group.parameters[i].name + ".step", tensor({step}, Device::cpu()));
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && s.tensors[k].defined())
-          out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k].clone());
+          out.emplace_back(group.parameters[i].name + "." + names[k], s.tensors[k]);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "levin/memory.h"
 #include "optim/kinds_test.h"
@@ -167,6 +168,17 @@ TEST_CASE("a parameter that was converted since its last update is refused and k
   }
   CHECK_THROWS_WITH_AS(lbfgs.step([] { return tensor({1.0}, cpu); }), doctest::Contains("lbfgs: parameter p is now"),
                        StateError);
+}
+
+TEST_CASE("an optimizer refuses the result of an op, and a learning rate that is not finite") {
+  Tensor r = ones({3}, Device::cpu());
+  r.requires_grad_();
+  Tensor w = r * 0.1;
+  CHECK_THROWS_WITH_AS(SGD({{&w, "w"}}), doctest::Contains("parameter w is the result of an op"), ConfigError);
+  SGD o({{&r, "r"}}, {.lr = 1});
+  CHECK_THROWS_WITH_AS(o.set_lr(0, std::numeric_limits<double>::infinity()), doctest::Contains("lr is inf"),
+                       ConfigError);
+  CHECK(o.lr() == 1);
 }
 
 TEST_CASE("zero_grad passes over a frozen parameter that never had a gradient") {

@@ -70,7 +70,9 @@ struct Updates {
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
   // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
   static void round_into(const Tensor& to, const Tensor& from);
+  // A new state, made where `like` lies. Throws CaptureError while its device records.
   [[nodiscard]] static Tensor filled(const Tensor& like, double value);
+  static void zero_gradients(const Parameters& parameters);  // in place, but for one that is not dense
   // The step counts and numbers of a group in its device's memory. Numbers are written when a schedule changed them.
   static void prepare(Optimizer::Group& g, Device device, double momentum);
   // A parameter is a reference, and its owner may have converted it since it was given: the kernels would read its

@@ -3,6 +3,7 @@
 #include "levin/error.h"
 #include "levin/memory.h"
 #include "levin/warning.h"
+#include "tensor/counted.h"
 
 namespace levin::train {
 
@@ -11,6 +12,7 @@ void BatchWatch::start() { *this = BatchWatch(); }
 void BatchWatch::batch_start() {
   before_ = copy_counts();
   releases_before_ = cache_releases();
+  own_before_ = detail::own_copies();
   if (grown_ + 1 == kGrowing && !told_growth_) watch_ = std::make_unique<GraphWatch>();
 }
 
@@ -19,11 +21,12 @@ void BatchWatch::step_done(const Batch& batch) {
   copies_.all += copies_.newest;
   ++copies_.batches;
   const auto fields = static_cast<std::int64_t>(batch.fields.size());
-  if (told_copies_ || copies_.batches == 1 || copies_.newest.to_device <= fields) return;  // state is made in the first
+  const CopyCounts theirs = copies_.newest - (detail::own_copies() - own_before_);
+  if (told_copies_ || copies_.batches == 1 || theirs.to_device <= fields) return;  // in the first things are made
   told_copies_ = true;
   warn("W-TRAIN-COPIES", WarningCategory::possible_user,
-       "fit: a training batch of " + text(fields) + " tensors made " + text(copies_.newest.to_device) +
-           " copies to the device (" + text(copies_.newest.to_device_bytes) +
+       "fit: a training batch of " + text(fields) + " tensors made " + text(theirs.to_device) +
+           " copies to the device (" + text(theirs.to_device_bytes) +
            " bytes); make tensors where they are used, by factories with the module's device() or register_buffer");
 }
 

@@ -18,8 +18,10 @@ struct Watching {
   CopyCounts all;
   Warnings warnings;
 };
-void fit(Watching& seen, Device device, std::int64_t batches, const Function<void(const Tensor&)>& also = {}) {
+void fit(Watching& seen, Device device, std::int64_t batches, const Function<void(const Tensor&)>& also = {},
+         bool scheduled = false) {
   ThreeLogs net({.gen = Generator(1), .device = device});
+  net.scheduled = scheduled;
   net.also = [&](const Tensor& loss) {
     if (also) also(loss);
   };
@@ -56,6 +58,21 @@ TEST_CASE("on a device more copies to it than the batch has tensors are warned o
   REQUIRE(seen.warnings.count("W-TRAIN-COPIES") == 1);
   for (const Warning& w : seen.warnings.all()) {
     if (w.id == "W-TRAIN-COPIES") CHECK(contains(w.text, "a training batch of 2 tensors made 3 copies to the device"));
+  }
+}
+
+TEST_CASE("on a device the lr that a schedule moves is no copy of the user's, who is told of his own alone") {
+  DEVICE_OR_SKIP();
+  Watching seen;
+  fit(seen, device, 10, {}, true);
+  CHECK(seen.copies.newest.to_device == 3);  // two tensors of the batch, and the numbers
+  CHECK(seen.warnings.count("W-TRAIN-COPIES") == 0);
+  Watching blamed;
+  fit(
+      blamed, device, 10, [&](const Tensor&) { (void)ones({3}, Device::cpu()).to(device); }, true);
+  REQUIRE(blamed.warnings.count("W-TRAIN-COPIES") == 1);
+  for (const Warning& w : blamed.warnings.all()) {
+    if (w.id == "W-TRAIN-COPIES") CHECK(contains(w.text, "of 2 tensors made 3 copies"));
   }
 }
 

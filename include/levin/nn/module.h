@@ -116,6 +116,8 @@ class LEVIN_API Module {
   [[nodiscard]] const std::string& name() const { return name_; }  // empty for a root
   [[nodiscard]] std::string path() const;                          // from the root: "encoder.0.linear1"
   [[nodiscard]] std::string type_name() const;                     // of the struct, without namespaces: "Linear"
+  // Expires when this is destroyed: for those who remember a module that is not theirs.
+  [[nodiscard]] std::weak_ptr<const void> alive() const;
   [[nodiscard]] Module* parent() { return parent_; }
   [[nodiscard]] Module& root();
   [[nodiscard]] std::span<Module* const> children() { return children_; }
@@ -201,6 +203,7 @@ class LEVIN_API Module {
   Module* parent_ = nullptr;
   std::optional<Context> context_;
   bool training_ = true;
+  mutable std::shared_ptr<const void> alive_;  // made when it is asked for
   std::vector<Module*> children_;
   std::vector<Slot> parameters_, buffers_;
   std::vector<std::pair<std::string, ModuleGenerator*>> generators_;

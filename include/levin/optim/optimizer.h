@@ -50,7 +50,8 @@ class LEVIN_API Optimizer {
   // runs backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
   // Gradients become undefined, those of masters too: their parameters are then left as they are, where a gradient of 0 still moves
-  // them by momentum and weight decay. With SetToNone::no those that are there are filled with 0.
+  // them by momentum and weight decay. With SetToNone::no those that are there are filled with 0, in
+  // their memory: whoever holds one sees it, and a step that is recorded can begin so.
   void zero_grad(SetToNone set_to_none = SetToNone::yes);
 
   // f32 master weights for f16 and bf16 parameters: from now on the optimizer updates f32 copies, which parameters() names
@@ -91,9 +92,13 @@ class LEVIN_API Optimizer {
   // counts, and each group's numbers. Loading checks names, shapes, dtypes and the numbers' ranges first (ConfigError)
   // and copies bit for bit.
   [[nodiscard]] NamedTensors state_dict() const;
+  // The same, and what lies in memory as it is, without copies: the next step writes to it.
+  [[nodiscard]] NamedTensors state_refs() const;
   void load_state_dict(const NamedTensors& state);
   [[nodiscard]] virtual const char* name() const = 0;  // "sgd", "adamw"
   [[nodiscard]] std::string type_name() const;         // of the class, without namespaces: "AdamW"
+  // Expires when this is destroyed: for those who remember an optimizer that is not theirs.
+  [[nodiscard]] std::weak_ptr<const void> alive() const;
   // For classes derived from this one. True promises that update() reads found_inf, the learning rate and step counts from
   // the device's memory whenever parameters are on one, as Levin's own do: then a step can be skipped without a look
   // (step_unless, loss scaling) and be replayed by a capture. False, the default, refuses the first by ConfigError and
@@ -153,6 +158,7 @@ class LEVIN_API Optimizer {
   [[nodiscard]] bool on_meta() const;
   void step_groups(const float* found_inf);
   bool masters_ = false, gathered_ = false;
+  mutable std::shared_ptr<const void> alive_;  // made when it is asked for
 };
 
 struct SGDOptions {
