@@ -85,6 +85,14 @@ void Trainer::Run::call_writers_due() {
 }
 
 // The first error is the one to report: what a hook throws now would hide it.
+void Trainer::Run::with_error_in_flight(const Function<void(const std::exception&)>& tell) {
+  try {
+    throw;
+  } catch (const std::exception& error) { tell(error); } catch (...) {
+    tell(std::runtime_error("what was thrown is no std::exception"));
+  }
+}
+
 void Trainer::Run::call_exception(const std::exception& error) noexcept {
   const InHook in(*this, "on_exception");
   const auto tell = [&](auto& h) {

@@ -267,15 +267,18 @@ NamedTensors weights_of(const Trainer::Run& run) {
   return out;
 }
 
-bool link_to(const std::string& file, const std::string& link) noexcept {
+bool link_to(const std::string& file, const std::string& link, Link kind) noexcept {
   try {
     const std::string temporary = link + ".link";
     std::error_code error, ignored;
     fs::remove(temporary, error);
-    fs::create_symlink(fs::path(file).filename(), temporary, error);
+    if (kind == Link::hard)
+      fs::create_hard_link(file, temporary, error);
+    else
+      fs::create_symlink(fs::path(file).filename(), temporary, error);
     if (error) return false;
     fs::rename(temporary, link, error);
-    if (error) fs::remove(temporary, ignored);
+    fs::remove(temporary, ignored);  // there still where both are one file already
     return !error;
   } catch (...) { return false; }  // no memory for the names
 }
@@ -413,7 +416,7 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
 
   for (std::size_t i = 0; i < optimizers.size(); ++i)
-    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_dict());
+    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_refs());
   for (std::size_t i = 0; i < schedulers.size(); ++i)
     append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = precision.scaler())
@@ -445,7 +448,10 @@ void Trainer::Run::save(const std::string& path, WeightsOnly only) {
   }
   const std::string text = state_text(*this, callback_state).dump(-1, ' ', false, Json::error_handler_t::replace);
   Json hashes = {{"levin.state", content_hash(text)}};
-  for (const auto& [name, tensor] : tensors) hashes[name] = content_hash(name, tensor);
+  for (auto& [name, tensor] : tensors) {
+    tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);  // once for both
+    hashes[name] = content_hash(name, tensor);
+  }
   save_safetensors(path, tensors, {{"levin.state", text}, {"levin.hashes", hashes.dump()}});
 }
 

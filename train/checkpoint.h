@@ -67,8 +67,10 @@ inline constexpr const char* kDataKey = "levin.data";      // and of its data mo
 // Where checkpoints go without a folder of their own: the first logger's <log_dir>/checkpoints, else <root>/checkpoints.
 [[nodiscard]] std::string checkpoint_folder(const Trainer& trainer, const TrainerOptions& options);
 
-// Makes `link` a symbolic link to `file`, in the same folder, whatever it was before; in one step. False when it can not be.
-[[nodiscard]] bool link_to(const std::string& file, const std::string& link) noexcept;
+// Makes `link` a link to `file`, in the same folder, whatever it was before; in one step. A hard one is as good as a copy, because
+// files are never written to in place. False when it can not be.
+enum class Link : bool { symbolic, hard };
+[[nodiscard]] bool link_to(const std::string& file, const std::string& link, Link kind) noexcept;
 // Lets `write` make the file `path`. If that is a link, what is written to it would go to the file behind: then a new file takes the
 // link's place, once it is complete. Throws what `write` throws, and `path` is what it was then; FileError where it can not be renamed.
 void replace_link(const std::string& path, const Function<void(const std::string&)>& write);

@@ -138,7 +138,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Restore profiled(options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : options.profiler);
   if (nested) return evaluation_loop(loop, module, evaluated_in_turn(loaders, words.loader), predictions);
   inspected.clear();
-  const std::string file = find_checkpoint(ckpt_path);
+  Found file = find_checkpoint(ckpt_path);
   check_transfers(module);
   const Scope owning([] {}, [&] { own_evaluated.reset(); });
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
@@ -148,7 +148,7 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
     call_setup(words.stage);
     module.configure_model();
     precision.convert(module.tree(), device_of(module.tree()));
-    if (!file.empty()) load_weights(file, module);
+    if (!file.path.empty()) load_weights(std::exchange(file, {}), module);
     if (instead) {
       instead();
       call_teardown(words.stage, /*quietly=*/false);
@@ -168,10 +168,12 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
     call_teardown(words.stage, /*quietly=*/false);
     if (loop != Loop::predict) finish_loggers("success");
     return result;
-  } catch (const std::exception& error) {
-    call_exception(error);
-    give_up_loggers(error);
-    call_teardown(words.stage, /*quietly=*/true);
+  } catch (...) {
+    with_error_in_flight([&](const std::exception& error) {
+      call_exception(error);
+      give_up_loggers(error);
+      call_teardown(words.stage, /*quietly=*/true);
+    });
     throw;
   }
 }
@@ -184,6 +186,8 @@ std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given
     fail<StateError>(name, ": called in a hook without a module; give the one that is to be evaluated");
   if (!given && !last_module)
     fail<StateError>(name, ": no module is known; give one, or call it behind a fit of a module");
+  if (!given && last_alive.expired())
+    fail<StateError>(name, ": the module of the last call is gone; give one, or let it live as long as the trainer");
   if (active && !ckpt_path.empty())
     fail<StateError>(name, ": called in a hook with ckpt_path = \"", ckpt_path,
                      "\", whose weights would replace those of the run; leave it out");
@@ -207,6 +211,7 @@ std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given
   const Restore of_a_hook(validating, false);
   if (!active) {
     last_module = &module;
+    last_alive = module.tree() ? module.tree()->alive() : std::weak_ptr<const void>();
     last_data_module = chosen;
   }
   return evaluation(loop, module, loaders.all(), predictions, {}, path);
@@ -343,12 +348,16 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   const Restore restore(scope, train::LogScope::eval);
   const Restore of_a_batch(scope_weight, train::BatchWeight());
   const Restore several(eval_loaders, 1);
+  auto* const module = dynamic_cast<TrainModule*>(over);  // its hooks see the batches, as in validate
+  Trainer* nobody = nullptr;
+  const Restore of_module(module ? module->trainer_ : nobody, &trainer);
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;
   for (const Batch& loaded : loader) {
     scope_weight = train::weight_of(loaded);
-    const auto size = static_cast<double>(std::max<std::int64_t>(1, loaded.size()));
-    const Batch batch = precision.inputs(train::move_batch(loaded, there), there);
+    const auto size = static_cast<double>(std::max<std::int64_t>(1, scope_weight.size));
+    const Batch batch =
+        module ? to_device(*module, loaded, there) : precision.inputs(train::move_batch(loaded, there), there);
     const Tensor value = precision.run([&] { return f(batch); });
     if (!value.defined() || value.numel() != 1)
       fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",

@@ -285,3 +285,49 @@ TEST_CASE("results are a table with a line a metric and a column a loader; predi
   CHECK(watches->seen == std::vector<double>{1, 2, 3});
   CHECK(trainer.predict(net, loader).at(0).size() == 3);
 }
+
+TEST_CASE("evaluate gives what validate gives: transfer hooks are called, and a batch weighs what log() gives it") {
+  struct Normal : TrainModuleOf<Normal> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
+    Batch on_after_batch_transfer(Batch b) override {
+      CHECK(trainer().current_epoch() >= 0);  // attached
+      b.fields[0] = b.fields[0] * 10.0;
+      return b;
+    }
+    StepOutput training_step(const Batch& b, std::int64_t) override { return mean(b[0] * w); }
+    void validation_step(const Batch& b, std::int64_t, std::int64_t) override { log("x", mean(b[0])); }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters())}};
+    }
+  };
+  // Samples that are batches of 1 and of 9 rows.
+  struct Rows : data::Dataset {
+    std::int64_t size() const override { return 2; }
+    data::Sample get(std::int64_t i, Generator&) const override {
+      return {full({i == 0 ? 1 : 9, 2}, i == 0 ? 0.0 : 1.0, Device::cpu())};
+    }
+  };
+  Normal module(kOnCpu);
+  data::DataLoader whole(std::make_shared<Rows>(), {.batch_size = std::nullopt});
+  Trainer trainer(test::epochs(1));
+  const double validated = trainer.validate(module, whole, {.verbose = false}).at(0).at(0).second;
+  CHECK(validated == 9.0);
+  CHECK(trainer.evaluate(module, whole, [](const Batch& b) { return mean(b[0]); }) == validated);
+}
+
+TEST_CASE("the newest file, which is read to be chosen, is not read again for its weights") {
+  const test::TemporaryFolder dir;
+  Weighs module(kOnCpu), other(kOnCpu);
+  data::DataLoader data = test::ramp(2);
+  Trainer trainer(saving(dir));
+  trainer.fit(module, {.train = data});
+  TrainerOptions options = test::epochs(1);  // without callbacks, which would ask the trainer for their folder
+  options.default_root_dir = dir.path();
+  Trainer::Run run(trainer, options);
+  const Trainer::Run::Found found = run.find_checkpoint("last");
+  REQUIRE(std::filesystem::remove(found.path));
+  const test::Warnings quiet;
+  run.load_weights(found, other);
+  CHECK(other.w.item() == module.w.item());
+}

@@ -146,9 +146,16 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     fail<ConfigError>(
         "fit: 0 training loaders were given, expected one; give .train = &loader, or override the module's "
         "train_loader");
+  for (data::DataLoader* const v : val.all()) {
+    if (has.validation_step && std::count(train.all().begin(), train.all().end(), v) > 0)
+      fail<ConfigError>(
+          "fit: a validation loader is the training loader, which can not begin a second loop in the middle of its "
+          "epoch; make another one of the same data");
+  }
   const bool by_hand = !module.automatic_optimization();
   check_overrides(options, has, by_hand, !val.empty() || has.val_loader);
   last_module = &module;
+  last_alive = module.tree() ? module.tree()->alive() : std::weak_ptr<const void>();
   last_data_module = data;
   const auto attach = [&](TrainModule* m) {
     active = m;
@@ -201,7 +208,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     combined_train = std::make_unique<data::DataLoader>(data::combine(std::span(train.all())));
   if (!train.empty()) use_train(combined_train ? *combined_train : *train.all().front());
   data_wait = {};
-  same_module = fitted && module.tree() == tree;
+  const void* const trains = module.tree() ? static_cast<const void*>(module.tree()) : lone_optimizer;
+  same_module = fitted && trains && trains == trained && !trained_alive.expired();  // not another one at its address
   if (!same_module) {  // what the other one logged is not this one's
     train_log.reset();
     epoch_metrics.clear();
@@ -209,6 +217,9 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   if (same_module && cut) train_log.back_to(cut->log);
   cut.reset();
   tree = module.tree();
+  trained = trains;
+  trained_alive = tree ? tree->alive() : lone_optimizer ? lone_optimizer->alive() : std::weak_ptr<const void>();
+  optimizers_alive.clear();
   fitted = true;
   fit_module = &module;
   fit_data = data_module;
@@ -216,7 +227,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   device = device_of(tree);
   if (tree && !tree->parameters().empty()) train::check_accelerator(options, "fit", device);
   capture_report = {};
-  stop = stop_kept = told_minimum = false;
+  stop = stop_kept = told_minimum = told_nan = false;
+  looked_at.clear();
   forget_scaling();
   stop_signal = 0;
   resumed_from.clear();
@@ -243,8 +255,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     call_setup(Stage::fit);
     module.configure_model();
     std::optional<train::Checkpoint> file;
-    if (const std::string path = instead ? "" : find_checkpoint(loaders.ckpt_path); !path.empty())
-      file = train::read_checkpoint(path);
+    if (const Found found = instead ? Found() : find_checkpoint(loaders.ckpt_path); !found.path.empty())
+      file = found.content ? std::move(*found.content) : train::read_checkpoint(found.path);
     if (file) give_back_batch_size(*file);
     if (!configure_optimizers()) return call_teardown(Stage::fit, /*quietly=*/false);
     if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter
@@ -260,11 +272,13 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     if (!instead) report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
-  } catch (const std::exception& error) {
-    call_exception(error);
-    if (!instead) report_times();
-    give_up_loggers(error);
-    call_teardown(Stage::fit, /*quietly=*/true);
+  } catch (...) {
+    with_error_in_flight([&](const std::exception& error) {
+      call_exception(error);
+      if (!instead) report_times();
+      give_up_loggers(error);
+      call_teardown(Stage::fit, /*quietly=*/true);
+    });
     throw;
   }
 }
@@ -282,7 +296,10 @@ bool Trainer::Run::configure_optimizers() {
   optimizers = std::move(config.optimizers);
   schedulers = std::move(config.schedulers);
   check_accumulation(*this);
-  for (const auto& o : optimizers) handles.push_back(OptimizerHandle(&trainer, o.get()));
+  for (const auto& o : optimizers) {
+    handles.push_back(OptimizerHandle(&trainer, o.get()));
+    optimizers_alive.push_back(o->alive());
+  }
   device = optimizer().parameters().front().value->device();
   train::check_accelerator(options, "fit", device);
   for (const auto& o : optimizers) precision.adopt(*o);
@@ -305,9 +322,15 @@ void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
   if (resumed_from.empty() && trains) sanity_check();
   if (trains && !limits_reached()) load_train();
   if (due == Due::epoch_end) finish_epoch();
+  if (total_batches > 0 && !stop && limits_reached())
+    warn("W-TRAIN-NOTHING", WarningCategory::user,
+         "fit: " +
+             (max_steps_reached() ? "max_steps = " + text(options.max_steps) : "max_epochs = " + text(max_epochs())) +
+             " is reached, nothing is trained; raise it, or use a new Trainer for a new training",
+         Repeat::yes);
   if (!done()) {
     last_validation = train::steady_seconds();
-    if (options.log_every_n_steps > batches)
+    if (options.log_every_n_steps > batches && !loggers.empty())
       warn("W-TRAIN-LOG-INTERVAL", WarningCategory::possible_user,
            "fit: log_every_n_steps is " + text(options.log_every_n_steps) + " and an epoch has " + text(batches) +
                " batches; few records or none are written in it");
@@ -383,7 +406,10 @@ void Trainer::Run::train_epoch() {
   bool skipped = false;
   reload_train();
   scope = train::LogScope::train_epoch;
-  call("on_train_epoch_start", &Hooks::on_train_epoch_start);
+  {
+    const PhaseScope hooks(times, Phase::hooks);
+    call("on_train_epoch_start", &Hooks::on_train_epoch_start);
+  }
   if (due != Due::nothing) finish_batch();
   const auto ends = [&] {
     return batches_done >= batches || max_steps_reached() || (!window_is_open() && stop_granted());
@@ -395,7 +421,7 @@ void Trainer::Run::train_epoch() {
     train_loader->load_state(from);
     const auto measures = [&] { return data_wait.measures() && !trial; };
     times.enter(Phase::data);
-    if (measures()) data_wait.begins(steady_ns());
+    if (measures()) data_wait.begins(steady_ns(), time_apart());
     std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
     for (Batch& loaded : *train_loader) {
       fetching.reset();
@@ -420,7 +446,7 @@ void Trainer::Run::train_epoch() {
       if (ends()) break;
       check_interrupt();
       times.enter(Phase::data);
-      if (measures()) data_wait.begins(steady_ns());
+      if (measures()) data_wait.begins(steady_ns(), time_apart());
       fetching.emplace(options.profiler.get(), "fetch_batch");
     }
     times.enter(Phase::unexplained);
@@ -439,14 +465,19 @@ void Trainer::Run::train_epoch() {
     const SyncGuard own = own_waits();
     cut = {.log = train_log.save(), .stop_kept = stop_kept};
   }
-  call_at_end(EndOf::epoch);
+  {
+    const PhaseScope hooks(times, Phase::hooks);
+    call_at_end(EndOf::epoch);
+  }
   scope = train::LogScope::none;
   if (!open) finish_epoch();
 }
 
+std::int64_t Trainer::Run::time_apart() const {
+  return times.nanoseconds(Phase::validating) + times.nanoseconds(Phase::saving);
+}
 void Trainer::Run::measure_wait() {
-  const std::int64_t apart = times.nanoseconds(Phase::validating) + times.nanoseconds(Phase::saving);
-  const std::optional<double> share = data_wait.trained(steady_ns(), apart);
+  const std::optional<double> share = data_wait.trained(steady_ns(), time_apart());
   if (share && *share > train::DataWait::kMuch)
     warn("W-DATA-SLOW", WarningCategory::possible_user,
          "fit: " + text(std::lround(100 * *share)) + " % of the first " + text(train::DataWait::kBatches) +
@@ -545,7 +576,17 @@ void Trainer::Run::record_step() {
   const std::int64_t steps = record_steps();
   const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
   if (!asked) return;
-  if (Metrics values = train_log.take_step(); !values.empty()) emit(steps - 1, std::move(values));
+  Metrics values = train_log.take_step();
+  for (const auto& [name, value] : values) {
+    if (!std::isnan(value) || name.find("loss") == std::string::npos || trial || std::exchange(told_nan, true))
+      continue;
+    warn("W-TRAIN-NAN", WarningCategory::user,
+         "fit: " + name + " is NaN at step " + text(steps - 1) +
+             ", and was not in the records before; detect_anomaly finds the op, a smaller learning rate or "
+             "gradient_clip_val may help",
+         Repeat::yes);
+  }
+  if (!values.empty()) emit(steps - 1, std::move(values));
 }
 
 void Trainer::Run::emit(std::int64_t step, Metrics values) {

@@ -20,19 +20,18 @@ enum class Shuffling : bool { is_unusual, is_usual };
 void inspect_loader(const data::DataLoader& loader, const std::string& name, Shuffling shuffling,
                     std::int64_t reload_every);
 
-// How much of the time of the first kBatches batches the loop waited for them. Times are nanoseconds.
+// How much of the time of the first kBatches batches the loop waited for them. Times are nanoseconds. `apart` is what the run has
+// spent since its start on what is no part of steps: validations, saves.
 class DataWait {
  public:
   static constexpr std::int64_t kBatches = 100;
   static constexpr double kMuch = 0.2;
   [[nodiscard]] bool measures() const { return batches_ < kBatches; }
-  void begins(std::int64_t now) { begun_ = now; }
+  void begins(std::int64_t now, std::int64_t apart) { begun_ = now, apart_ = apart; }
   void arrived(std::int64_t now) { waited_ += now - begun_; }
-  // The batch is trained; `apart` is what the run has spent since its start on what is no part of steps. Gives the share of waiting
-  // once, behind the last batch.
+  // The batch is trained. Gives the share of waiting once, behind the last batch.
   [[nodiscard]] std::optional<double> trained(std::int64_t now, std::int64_t apart) {
     total_ += now - begun_ - (apart - apart_);
-    apart_ = apart;
     return ++batches_ == kBatches && total_ > 0
                ? std::optional(static_cast<double>(waited_) / static_cast<double>(total_))
                : std::nullopt;

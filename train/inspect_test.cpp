@@ -111,7 +111,7 @@ TEST_CASE("the share of waiting is of a hundred batches without validation and s
   int told = 0;
   double share = 0;
   for (int k = 0; k < 150 && wait.measures(); ++k) {
-    wait.begins(now);
+    wait.begins(now, apart);
     now += 30;
     wait.arrived(now);
     now += 70;  // the step
@@ -123,6 +123,10 @@ TEST_CASE("the share of waiting is of a hundred batches without validation and s
       ++told;
       share = *s;
       CHECK(k == 99);
+    }
+    if (k % 25 == 0) {  // between two batches, as at the end of an epoch: the time of no batch
+      now += 5000;
+      apart += 5000;
     }
   }
   CHECK(told == 1);

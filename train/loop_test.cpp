@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "tests/warnings.h"
 #include "train/probe_test.h"
@@ -422,6 +423,20 @@ TEST_CASE("the step-time report adds up to the run, and a profiler is told of ho
        {Phase::data, Phase::forward, Phase::backward, Phase::optimizer, Phase::hooks, Phase::validating})
     CHECK(t.nanoseconds(p) > 0);
   CHECK(contains(trainer.step_time_report(), "forward"));
+}
+
+TEST_CASE("the time of epoch hooks is that of hooks, not unexplained") {
+  struct Slow : Callback {
+    void on_train_epoch_start() override { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+    void on_train_epoch_end() override { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+  };
+  Probe module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = ramp(1);
+  TrainerOptions options = epochs(1);
+  options.callbacks = {std::make_shared<Slow>()};
+  Trainer trainer(options);
+  trainer.fit(module, {.train = data});
+  CHECK(trainer.step_times().nanoseconds(Phase::hooks) >= 40'000'000);  // sleep_for never ends early
 }
 
 TEST_CASE("barebones switches everything beside training off, and refuses what is switched on beside it") {

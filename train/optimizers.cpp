@@ -32,6 +32,22 @@ void Trainer::Run::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
   unscaled.push_back(&of);
 }
 
+// At the first step of each optimizer in a fit: gradients of another model would leave it as it is for ever.
+void Trainer::Run::look_for_gradients(optim::Optimizer& of) {
+  if (trial || planning || std::find(looked_at.begin(), looked_at.end(), &of) != looked_at.end()) return;
+  looked_at.push_back(&of);
+  const std::vector<ParamRef> all = of.model_parameters();
+  const bool any = std::any_of(all.begin(), all.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
+  if (any) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, all.size()); ++i) names += (i > 0 ? ", " : "") + all[i].name;
+  warn("W-TRAIN-NO-GRADIENT", WarningCategory::user,
+       std::string("fit: ") + of.name() + " makes its first step and none of its " + text(all.size()) +
+           " parameters (" + names + (all.size() > 3 ? ", ..." : "") +
+           ") has a gradient, so it changes nothing; is the loss that of this model, and do they require grad?",
+       Repeat::yes);
+}
+
 // The closure, then true gradients (unscaled, and divided by the window's weight), hooks and clipping, then the update: within the optimizer's own call where there is no loss
 // scale, because LBFGS runs the closure again.
 Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor()>& closure) {
@@ -45,6 +61,7 @@ Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor(
   if (!scaler()) {
     return of.step([&] {
       Tensor loss = closure();
+      if (manual || loss.defined()) look_for_gradients(of);
       of.gather_gradients();
       if (!manual && window_weight.defined()) optim::divide_gradients_(of.parameters(), window_divisor());
       prepare();
@@ -53,6 +70,7 @@ Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor(
   }
   Tensor loss = closure();
   if (!manual && !loss.defined()) return loss;
+  look_for_gradients(of);
   Tensor divisor;
   if (!manual && window_weight.defined()) {
     const NoGrad off;

@@ -87,8 +87,17 @@ void Trainer::Run::check_options() const {
   if (o.memory_limit && *o.memory_limit < 1)
     fail<ConfigError>("Trainer: memory_limit is ", *o.memory_limit,
                       ", expected 1 byte or more; leave it unset for none");
-  if (o.gradient_clip_val && std::isnan(*o.gradient_clip_val))
-    fail<ConfigError>("Trainer: gradient_clip_val is not a number; leave it unset to switch clipping off");
+  if (o.gradient_clip_val && !(*o.gradient_clip_val >= 0))
+    fail<ConfigError>("Trainer: gradient_clip_val is ", *o.gradient_clip_val,
+                      ", expected 0 (off) or more; or leave it unset");
+  if (o.gradient_clip_algorithm && !o.gradient_clip_val)
+    fail<ConfigError>("Trainer: gradient_clip_algorithm is set without gradient_clip_val; give it the limit");
+  if (o.max_epochs.value_or(-1) >= 0 && o.min_epochs.value_or(0) > *o.max_epochs)
+    fail<ConfigError>("Trainer: min_epochs is ", *o.min_epochs, " and max_epochs ", *o.max_epochs,
+                      ", expected no more than that");
+  if (o.max_steps >= 0 && o.min_steps.value_or(0) > o.max_steps)
+    fail<ConfigError>("Trainer: min_steps is ", *o.min_steps, " and max_steps ", o.max_steps,
+                      ", expected no more than that");
   if (o.sync_budget && *o.sync_budget < 0)
     fail<ConfigError>("Trainer: sync_budget is ", *o.sync_budget, ", expected 0 (no wait in a batch) or more");
   if (o.check_val_every_n_epoch && *o.check_val_every_n_epoch < 1)

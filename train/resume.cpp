@@ -404,8 +404,11 @@ std::string Trainer::Run::best_checkpoint() const {
   return best;
 }
 
-std::string Trainer::Run::last_checkpoint() const {
-  if (const std::optional<Checkpoint> newest = newest_checkpoint(*this)) return newest->path;
+Trainer::Run::Found Trainer::Run::last_checkpoint() const {
+  if (std::optional<Checkpoint> newest = newest_checkpoint(*this)) {
+    std::string path = newest->path;
+    return {.path = std::move(path), .content = std::make_shared<Checkpoint>(std::move(*newest))};
+  }
   std::string searched;
   for (const std::string& dir : folders_of(*this)) searched += (searched.empty() ? "" : ", ") + dir;
   warn("W-CKPT-LAST", WarningCategory::user,
@@ -414,8 +417,9 @@ std::string Trainer::Run::last_checkpoint() const {
   return {};
 }
 
-std::string Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
-  return ckpt_path == "last" ? last_checkpoint() : ckpt_path == "best" ? best_checkpoint() : ckpt_path;
+Trainer::Run::Found Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
+  if (ckpt_path == "last") return last_checkpoint();
+  return {.path = ckpt_path == "best" ? best_checkpoint() : ckpt_path};
 }
 
 void Trainer::Run::resume(const Checkpoint& file) {
@@ -484,9 +488,10 @@ void Trainer::Run::resume(const Checkpoint& file) {
   resumed_at = total_batches;
 }
 
-void Trainer::Run::load_weights(const std::string& path, TrainModule& module) {
+void Trainer::Run::load_weights(const Found& found, TrainModule& module) {
   const NoGrad off;
-  const Checkpoint file = train::read_checkpoint(path, train::Needs::weights);
+  const std::string& path = found.path;
+  const Checkpoint file = found.content ? *found.content : train::read_checkpoint(path, train::Needs::weights);
   CheckpointContent content{.weights = file.weights, .state = state_in(file, train::kModuleKey)};
   module.on_load_checkpoint(content);
   NamedTensors here = module.tree()->state_dict();

@@ -56,8 +56,9 @@ struct Trainer::Run {
   void train_epochs();
   void train_epoch();
   void train_batch(const Batch& batch);
-  void measure_wait();  // of the first batches
-  void finish_batch();  // what follows on_train_batch_end
+  void measure_wait();                            // of the first batches
+  [[nodiscard]] std::int64_t time_apart() const;  // ns on what is no part of steps
+  void finish_batch();                            // what follows on_train_batch_end
   void forward_epoch();
   void finish_epoch();  // what follows on_train_epoch_end
   void sanity_check();
@@ -126,6 +127,7 @@ struct Trainer::Run {
   Tensor optimizer_step(optim::Optimizer& optimizer, const Function<Tensor()>& closure);
   void forget_scaling();
   void unscale_once(optim::Optimizer& optimizer, const Tensor& divisor = {});
+  void look_for_gradients(optim::Optimizer& optimizer);
   void manual_backward(const Tensor& loss);
   void clip_gradients(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
   [[nodiscard]] optim::GradScaler* scaler() {
@@ -181,6 +183,8 @@ struct Trainer::Run {
   [[nodiscard]] std::vector<std::string> writers_to_come() const;
   void call_writers_due();
   void call_exception(const std::exception& error) noexcept;
+  // In a catch block: whatever was thrown, hooks are told of a std::exception.
+  static void with_error_in_flight(const Function<void(const std::exception&)>& tell);
   void call_setup(Stage stage);  // prepare_data, and the setup of all
   void call_teardown(Stage stage, bool quietly);
   void collect_callbacks();                    // the trainer's, and those that come by themselves
@@ -216,10 +220,15 @@ struct Trainer::Run {
   // To the field of a BatchSizeFinder the size that it had found in the run that goes on, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
   void resume(const train::Checkpoint& file);
-  void load_weights(const std::string& path, TrainModule& module);  // for an evaluation; changes nothing when it throws
-  [[nodiscard]] std::string find_checkpoint(const std::string& ckpt_path) const;  // "" when there is none for "last"
+  // The file that a ckpt_path names, and its content where it was read to be chosen; "" when there is none for "last".
+  struct Found {
+    std::string path;
+    std::shared_ptr<train::Checkpoint> content{};
+  };
+  [[nodiscard]] Found find_checkpoint(const std::string& ckpt_path) const;
+  void load_weights(const Found& file, TrainModule& module);  // for an evaluation; changes nothing when it throws
   [[nodiscard]] std::string best_checkpoint() const;
-  [[nodiscard]] std::string last_checkpoint() const;
+  [[nodiscard]] Found last_checkpoint() const;
   [[nodiscard]] std::string checkpoint_dir() const;
   [[nodiscard]] bool checkpointing() const {
     return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
@@ -246,7 +255,14 @@ struct Trainer::Run {
   std::vector<std::shared_ptr<Callback>>
       fit_callbacks;         // the module's among them; a checkpoint behind a fit asks all of these
   bool same_module = false;  // as in the fit before
-  Overrides overrides;       // of the module that is fitted, and its data module's loaders
+  // Who was trained: the tree, or the optimizer of bare tensors; and whether those that are borrowed live still.
+  const void* trained = nullptr;
+  const optim::Optimizer* lone_optimizer = nullptr;  // in the short door, of bare tensors
+  std::weak_ptr<const void> trained_alive, last_alive;
+  std::vector<std::weak_ptr<const void>> optimizers_alive;
+  [[nodiscard]] bool lives() const;          // what the last fit trained
+  void check_lives(const char* call) const;  // throws StateError
+  Overrides overrides;                       // of the module that is fitted, and its data module's loaders
   DataModule* data_module = nullptr;
   DataOverrides data_overrides;
   TrainModule* last_module = nullptr;
@@ -322,7 +338,9 @@ struct Trainer::Run {
   std::int64_t eval_count = 0;                // batches that the loader at hand will give
   int eval_loaders = 1, eval_loader = -1;     // how many the evaluation has, and which it is at; -1: between them
   std::vector<std::int64_t> eval_batches[3];  // by Loop and loader: batches that were evaluated, for records of them
-  std::vector<const optim::Optimizer*> unscaled;  // since their last step
+  std::vector<const optim::Optimizer*> unscaled;   // since their last step
+  std::vector<const optim::Optimizer*> looked_at;  // in this fit, for gradients
+  bool told_nan = false;                           // in this fit
   Tensor seen_loss;  // of the newest step, detached: its handle is used again where nobody kept it
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations

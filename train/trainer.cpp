@@ -18,8 +18,10 @@ class StepModule final : public TrainModuleOf<StepModule> {
   OptimizerConfig configure_optimizers() override { return config_; }
   StepOutput training_step(const Batch& batch, std::int64_t) override {
     Tensor loss = step_(batch);
-    if (loss.defined() && loss.numel() == 1)
-      log("train_loss", loss, {.prog_bar = true, .on_step = true, .on_epoch = true});
+    if (!loss.defined())
+      fail<ConfigError>(
+          "fit: the function that gives the loss of a batch returned an undefined tensor; return the loss");
+    if (loss.numel() == 1) log("train_loss", loss, {.prog_bar = true, .on_step = true, .on_epoch = true});
     return loss;
   }
 
@@ -69,6 +71,17 @@ void Trainer::Run::check_idle(const char* call) const {
                      ", and this was called in a hook or step of it; call "
                      "it when that has ended, or use another Trainer");
 }
+bool Trainer::Run::lives() const {
+  return (in_fit || !trained || !trained_alive.expired()) &&
+         std::none_of(optimizers_alive.begin(), optimizers_alive.end(), [](const auto& o) { return o.expired(); });
+}
+void Trainer::Run::check_lives(const char* call) const {
+  if (!lives())
+    fail<StateError>(
+        call,
+        ": the module or the optimizer of the last fit is gone; a trainer borrows them, so let them live as "
+        "long as it is used");
+}
 Device Trainer::Run::device_of(nn::Module* of) const {
   if (of) {
     if (const std::vector<ParamRef> parameters = of->parameters(); !parameters.empty())
@@ -105,6 +118,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   train::check_optimizers(config, /*manual=*/false);
   StepModule module(std::move(step), tree, std::move(config));
   run_->device = parameters.front().value->device();  // which a tree does not tell of bare tensors
+  const train::Restore<const optim::Optimizer*> lone(run_->lone_optimizer, tree ? nullptr : &optimizer);
   const auto forget = [&] { run_->fit_module = run_->last_module = nullptr; };
   const train::Scope gone([] {}, forget);
   run_->fit(module, {.train = train, .ckpt_path = options.ckpt_path});
@@ -149,6 +163,7 @@ std::vector<Tensors> Trainer::predict(const LoaderRefs& loaders, const PredictOp
 }
 double Trainer::evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
   if (!run_->fitted) fail<StateError>("evaluate: no module is known before a fit; use evaluate(module, loader, f)");
+  run_->check_lives("evaluate");
   return run_->mean_over(run_->tree, loader, f);
 }
 double Trainer::evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
@@ -217,13 +232,14 @@ const std::vector<LogRecord>& Trainer::history() const { return run_->history; }
 
 void Trainer::save_checkpoint(const std::string& path, WeightsOnly weights) {
   if (!run_->fitted) fail<StateError>("save_checkpoint: nothing to save before a fit");
+  run_->check_lives("save_checkpoint");
   run_->save(path, weights);
 }
 TrainerOptions& Trainer::options() { return run_->options; }
 const std::string& Trainer::resumed_from() const { return run_->resumed_from; }
-nn::Module* Trainer::module() const { return run_->tree; }
+nn::Module* Trainer::module() const { return run_->lives() ? run_->tree : nullptr; }
 optim::Optimizer* Trainer::optimizer() const {
-  return run_->optimizers.empty() ? nullptr : run_->optimizers.front().get();
+  return run_->optimizers.empty() || !run_->lives() ? nullptr : run_->optimizers.front().get();
 }
 std::span<OptimizerHandle> Trainer::optimizers() {
   if (!run_->in_fit) fail<StateError>("optimizers: called outside of fit");

@@ -323,10 +323,15 @@ TEST_CASE("options out of range are refused with the option's name") {
   CHECK(refused([](TrainerOptions& o) { o.max_epochs = -2; }).find("max_epochs is -2") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.max_steps = -5; }).find("max_steps is -5") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.log_every_n_steps = -1; }).find("log_every_n_steps") != std::string::npos);
-  CHECK(refused([](TrainerOptions& o) {
-          o.gradient_clip_val = std::nan("");
-        }).find("gradient_clip_val is not a number") != std::string::npos);
-  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = -1; }) == "accepted");  // off, as 0
+  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = std::nan(""); }).find("gradient_clip_val is nan") !=
+        std::string::npos);
+  const auto says = [&](auto change, const char* what) { return refused(change).find(what) != std::string::npos; };
+  CHECK(says([](TrainerOptions& o) { o.gradient_clip_val = -1; }, "gradient_clip_val is -1"));
+  CHECK(says([](TrainerOptions& o) { o.gradient_clip_algorithm = ClipAlgorithm::value; },
+             "gradient_clip_algorithm is set without gradient_clip_val"));
+  CHECK(says([](TrainerOptions& o) { o.min_epochs = 5, o.max_epochs = 1; }, "min_epochs is 5 and max_epochs 1"));
+  CHECK(says([](TrainerOptions& o) { o.min_steps = 5, o.max_steps = 1; }, "min_steps is 5 and max_steps 1"));
+  CHECK(refused([](TrainerOptions& o) { o.min_epochs = 5, o.max_epochs = -1; }) == "accepted");
   CHECK(refused([](TrainerOptions& o) {
           o.callbacks = {std::make_shared<ProgressBar>()};
         }).find("enable_progress_bar") != std::string::npos);

@@ -27,6 +27,17 @@ std::string resolved(const std::string& path) {
   return error ? path : real.string();
 }
 
+// Of one folder one spelling: "ckpts/" is "ckpts".
+std::string normal(const std::string& folder) {
+  if (folder.empty()) return folder;
+  const fs::path path = fs::path(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+bool same_folder(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return a == b || fs::equivalent(a, b, error);
+}
+
 void warn_not_written(const std::string& why) {
   warn("W-CKPT-WRITE", WarningCategory::runtime, "ModelCheckpoint: the run goes on without a file. " + why);
 }
@@ -51,6 +62,7 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
     fail<ConfigError>("ModelCheckpoint: save_top_k is ", o.save_top_k,
                       " without a monitor, expected -1 (all), 0 (none) or 1 (the newest); name the metric to compare");
   (void)form_of(o, 0, 0, {});
+  o.dirpath = normal(o.dirpath);
   if (triggers == 0) o.every_n_epochs = 1;
 }
 
@@ -244,9 +256,10 @@ std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<dou
 
 void ModelCheckpoint::save_last(const std::string& newest) {
   if (options_.save_last == SaveLast::off) return;
-  const std::string before = std::exchange(last_path_, directory() + "/last" + kEnding);
+  const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
+  const std::string before = std::exchange(last_path_, last_file());
   try {
-    if (options_.save_last == SaveLast::link && !newest.empty() && train::link_to(newest, last_path_)) return;
+    if (!newest.empty() && train::link_to(newest, last_path_, kind)) return;
     if (write(last_path_)) return;
   } catch (...) {
     last_path_ = before;
@@ -255,9 +268,18 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   last_path_ = before;
 }
 
-// False, with a warning, when it can not be: a full disk costs a file, not the run.
+std::string ModelCheckpoint::last_file() const { return directory() + "/last" + kEnding; }
+
+// False, with a warning, when it can not be: a full disk or memory costs a file, not the run.
 bool ModelCheckpoint::write(const std::string& path) {
   const std::int64_t before = std::exchange(saved_step_, trainer().global_step());  // the file's state holds it
+  // The same file becomes `last`, and names it.
+  const train::Restore names_last(last_path_, options_.save_last == SaveLast::on ? last_file() : last_path_);
+  const auto not_written = [&](const Error& e) {
+    saved_step_ = before;
+    warn_not_written(e.what());
+    return false;
+  };
   try {
     const auto save = [&](const std::string& to) {
       trainer().save_checkpoint(to, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
@@ -267,10 +289,8 @@ bool ModelCheckpoint::write(const std::string& path) {
     else
       save(path);
     return true;
-  } catch (const FileError& e) {
-    saved_step_ = before;
-    warn_not_written(e.what());
-    return false;
+  } catch (const FileError& e) { return not_written(e); } catch (const OutOfMemoryError& e) {
+    return not_written(e);
   } catch (...) {
     saved_step_ = before;
     throw;
@@ -294,9 +314,9 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
 // Never the file that this run came from, one from elsewhere, or the one that `last` still links to.
 void ModelCheckpoint::remove(const std::string& path) const {
   std::error_code error;
-  const std::string dir = directory(), last = dir + "/last" + kEnding;
-  if (path.empty() || fs::path(path).parent_path() != fs::path(dir) || resolved(path) == came_from_) return;
-  if (fs::equivalent(path, last, error)) return;
+  if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
+  const std::string last = last_file();
+  if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
   fs::remove(path, error);
 }
 
@@ -343,43 +363,43 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
   const auto number = [&](const std::string& key, const std::string& v) {
     return train::read_number("ModelCheckpoint", key, v);
   };
-  // A file that was moved or removed since is no longer named.
+  const std::string* dir = value("dirpath");
+  const bool same = dir && same_folder(*dir, directory());
+  // A file that was moved or removed since is no longer named. Those of another folder take part in the ranking, and are not removed.
   std::error_code error;
   const auto file = [&](const std::string& key) {
-    const std::string* path = value(key);
-    return path && fs::exists(*path, error) ? *path : std::string();
+    const std::string* found = value(key);
+    if (!found || !fs::exists(*found, error)) return std::string();
+    const fs::path path = *found;
+    return same && path.parent_path() == fs::path(*dir) ? directory() + "/" + path.filename().string() : *found;
   };
-  const std::string* dir = value("dirpath");
-  const bool same = dir && *dir == directory();
   const std::string best = file("best_model_path");
   std::optional<double> score;
   std::vector<std::pair<std::string, double>> kept;
-  if (same) {
-    for (std::size_t i = 0; value("kept_path_" + text(i)); ++i) {
-      const std::string key = "kept_score_" + text(i), path = file("kept_path_" + text(i));
-      const std::string* of = value(key);
-      const double x = of ? number(key, *of) : 0;
-      if (of && !path.empty()) kept.emplace_back(path, x);
-    }
-    if (const std::string* s = value("best_model_score"); s && !best.empty()) score = number("best_model_score", *s);
-  } else {
+  for (std::size_t i = 0; value("kept_path_" + text(i)); ++i) {
+    const std::string key = "kept_score_" + text(i), path = file("kept_path_" + text(i));
+    const std::string* of = value(key);
+    const double x = of ? number(key, *of) : 0;
+    if (of && !path.empty()) kept.emplace_back(path, x);
+  }
+  if (const std::string* s = value("best_model_score"); s && !best.empty()) score = number("best_model_score", *s);
+  if (!same && !options_.dirpath.empty())  // without one each start has a folder of its own
     warn("W-CKPT-DIR", WarningCategory::user,
          "ModelCheckpoint: the run wrote to " + (dir ? *dir : std::string("another folder")) +
-             " before and writes to " + directory() + " now");
-  }
+             " before and writes to " + directory() + " now; what is there takes part in the ranking and stays");
   const auto step = [&](const char* key) {
     const std::string* v = value(key);  // files of before have none
     return v ? std::optional(static_cast<std::int64_t>(number(key, *v))) : std::nullopt;
   };
   const std::optional<std::int64_t> saved = step("saved_step"), triggered = step("triggered_step");
   best_path_ = best;
+  best_score_ = score;
+  kept_ = std::move(kept);
   if (!same) return;
   loaded_step_ = saved;
   loaded_trigger_ = triggered;
   const std::string* waits = value("waits");
   last_path_ = file("last_model_path");
-  best_score_ = score;
-  kept_ = std::move(kept);
   waits_ = waits && *waits == "1";
 }
 
@@ -395,7 +415,9 @@ void OnExceptionCheckpoint::on_exception(const std::exception&) {
   if (!std::exchange(training_, false) || t.global_step() == 0 || trainer().options().fast_dev_run > 0) return;
   try {
     trainer().save_checkpoint(path());
-  } catch (const FileError& e) { warn_not_written(e.what()); }
+  } catch (const FileError& e) { warn_not_written(e.what()); } catch (const OutOfMemoryError& e) {
+    warn_not_written(e.what());
+  }
 }
 
 }  // namespace levin

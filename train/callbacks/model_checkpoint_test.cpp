@@ -330,7 +330,7 @@ TEST_CASE("last is a link to the newest file, or a file of its own where this st
   CHECK(files_in(dir / "checkpoints") == Names{file(2, 6), file(3, 8), "last.safetensors"});  // it came from step 6
 }
 
-TEST_CASE("a resumed run goes on with the best of before, and from another folder with its path alone") {
+TEST_CASE("a resumed run goes on with the best of before, and in another folder ranks with it and leaves its files") {
   const TemporaryFolder dir;
   const std::string from = dir / ("checkpoints/" + file(2, 6));
   Run(best_of(2), in_folder(dir.path(), 3), {1, 3, 2}).fit();
@@ -360,18 +360,26 @@ TEST_CASE("a resumed run goes on with the best of before, and from another folde
   fs::create_directory(other / "checkpoints");
   std::ofstream(other / "checkpoints/foreign") << "x";
   run = better(other.path(), {1, 3, 2, 9, 8});
-  CHECK(told(warnings) == "W-CKPT-DIR W-CKPT-FOLDER");
-  CHECK(run->checkpoint->best_model_score() == 8);
-  CHECK(files_in(other / "checkpoints") == Names{file(3, 8), file(4, 10), "foreign"});
+  CHECK(told(warnings) == "W-CKPT-FOLDER");
+  CHECK(run->checkpoint->best_model_score() == 2);  // of `from`; 9 had a place beside it until 8 came
+  CHECK(run->checkpoint->best_model_path() == from);
+  CHECK(files_in(other / "checkpoints") == Names{file(4, 10), "foreign"});
   CHECK(fs::exists(from));
+  // Better ones take both places, and the file of before stays where it is.
+  const TemporaryFolder better_dir;
+  run = better(better_dir.path(), {1, 3, 2, 0.5, 0.25});
+  CHECK(run->checkpoint->best_model_score() == 0.25);
+  CHECK(files_in(better_dir / "checkpoints") == Names{file(3, 8), file(4, 10)});
+  CHECK(fs::exists(from));
+  CHECK(told(warnings) == "W-CKPT-FOLDER");
 
-  // Another dirpath: the state is found for its monitor, the best path alone is taken.
+  // Another dirpath: the state is found for its monitor, and the user is told.
   ModelCheckpointOptions moved = best_of(2);
   moved.dirpath = other / "moved";
   Run third(moved, in_folder(dir.path(), 3));
   third.fit(from);
   CHECK(third.checkpoint->best_model_path() == "");  // of epoch 0, which was removed above
-  CHECK(told(warnings) == "W-CKPT-DIR W-CKPT-FOLDER W-CKPT-DIR");
+  CHECK(told(warnings) == "W-CKPT-FOLDER W-CKPT-DIR");
 }
 
 TEST_CASE("a run that fails saves where it is told to, and ckpt_path last goes on from there") {

@@ -111,7 +111,7 @@ void WeightAveraging::on_save_checkpoint(CheckpointContent& content) {
     const DType dtype = weight->dtype();
     if (any) {
       kept.emplace_back(kLive + name, live ? *live : *weight);
-      *weight = average.to(dtype);
+      *weight = average.dtype() == dtype ? average : average.to(Device::cpu()).to(dtype);  // no memory of the device
     }
     if (!any || average.dtype() == dtype) std::erase_if(kept, [&](const auto& k) { return k.first == kModule + name; });
   }

@@ -13,7 +13,8 @@
 
 namespace levin {
 
-// last.safetensors: none; a copy of the newest state; a symbolic link to its file, where this save has made one.
+// last.safetensors: none; a copy of the newest state (where this save has made a file a second name of it, a hard link, if the file
+// system has them); a symbolic link to it.
 enum class SaveLast : std::uint8_t { off, on, link };
 
 struct ModelCheckpointOptions {
@@ -61,8 +62,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   void on_train_end() override;
   void on_exception(const std::exception& error) override;
   [[nodiscard]] bool writes_checkpoints() const override { return true; }
-  // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well; for another folder the best
-  // path alone, with a warning.
+  // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well: the files of another folder
+  // take part in the ranking, and are not removed. A dirpath that is another one than before is warned of.
   [[nodiscard]] std::string state_key() const override;
   [[nodiscard]] bool takes_state_of(std::string_view key) const override;
   [[nodiscard]] CallbackState state() const override;
@@ -87,6 +88,7 @@ class LEVIN_API ModelCheckpoint : public Callback {
   void save();
   [[nodiscard]] std::string save_ranked(const Metrics& known, std::optional<double> score);
   void save_last(const std::string& newest);
+  [[nodiscard]] std::string last_file() const;
   [[nodiscard]] bool write(const std::string& path);
   [[nodiscard]] std::string path_for(const Metrics& known, const std::string& replaced) const;
   void remove(const std::string& path) const;

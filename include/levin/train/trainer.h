@@ -119,6 +119,11 @@ class LEVIN_API OptimizerHandle {
 // checkpointing is on and throws InterruptedError; stop_signal() then tells the number, with which programs exit (128 +
 // signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but
 // for those with handle_signals = false.
+//
+// Note [What a trainer borrows]
+// Modules, optimizers, data modules and loaders are the caller's. A trainer remembers the module, optimizer and data module of its last
+// fit for save_checkpoint, evaluate, validate and test without a module, module() and optimizer(). Where module or optimizer are gone by
+// then, these throw StateError, or give null; a data module and bare tensors that a fit was given must live as long.
 class LEVIN_API Trainer {
  public:
   // Throws ConfigError for options out of range or in contradiction.
@@ -154,7 +159,9 @@ class LEVIN_API Trainer {
   std::vector<Metrics> test(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   std::vector<Tensors> predict(const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
-  // is restored. The module is the last fit's (throws StateError before one) or the one given.
+  // is restored. size_b is that of the first field's first dimension, as log() weighs, and a TrainModule's transfer hooks are
+  // called, so that validate gives the same. The module is the last fit's (throws StateError before one, and where it is gone) or the
+  // one given.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] double evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
 
