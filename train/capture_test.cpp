@@ -36,6 +36,7 @@ class OwnDescent final : public optim::Optimizer {
 
  private:
   void update(int group, const float*) override {
+    const NoGrad off;
     for (const ParamRef& p : group_at(group).parameters)
       copy_(*p.value, p.value->detach() - p.value->grad() * lr(group));
   }
