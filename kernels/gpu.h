@@ -58,7 +58,7 @@ struct Gpu {
     levin::detail::launched(stream, to.where);
   }
 
-  // For kernels that meet an index outside its range; see Note [Errors that kernels find].
+  // For kernels that meet what the op refuses; see Note [Errors that kernels find].
   [[nodiscard]] levin::detail::FaultSlot* faults() const { return levin::detail::runtime::faults(stream.device()); }
 
  private:
@@ -71,15 +71,28 @@ struct Gpu {
 #endif
 };
 
-// Device code: the index is bad. The caller then skips the access.
-__device__ inline void report_index(levin::detail::FaultSlot* slot, const char* op, long long index, long long bound) {
+// Device code: `write` fills the slot with what is wrong, unless another thread was first.
+template <class F>
+__device__ inline void report(levin::detail::FaultSlot* slot, levin::detail::Fault what, const char* op, F&& write) {
   if (atomicExch(&slot->taken, 1u) == 0u) {
+    slot->what = what;
     slot->op = op;
-    slot->index = index;
-    slot->bound = bound;
+    write();
     __threadfence_system();
     *static_cast<volatile unsigned*>(&slot->filled) = 1u;
   }
+}
+// The index is bad. The caller then skips the access.
+__device__ inline void report_index(levin::detail::FaultSlot* slot, const char* op, long long index, long long bound) {
+  report(slot, levin::detail::Fault::index_outside, op, [&] {
+    slot->index = index;
+    slot->bound = bound;
+  });
+}
+// The value is one that the op refuses. The caller's result for it is 0.
+__device__ inline void report_value(levin::detail::FaultSlot* slot, levin::detail::Fault what, const char* op,
+                                    double value) {
+  report(slot, what, op, [&] { slot->value = value; });
 }
 
 }  // namespace levin::kernels

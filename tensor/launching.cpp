@@ -42,9 +42,11 @@ std::string origin(const std::source_location& where) {
 [[gnu::cold, gnu::noinline]] void wait_here(Stream stream, const std::source_location& where) {
   try {
     wait_for(stream, "launch");
-  } catch (const IndexError& e) { fail<IndexError>(origin(where), e.what()); } catch (const CudaError& e) {
-    fail<CudaError>(origin(where), e.what());
-  } catch (const InternalError& e) { fail<InternalError>(origin(where), e.what()); }
+  } catch (const IndexError& e) { fail<IndexError>(origin(where), e.what()); } catch (const ConfigError& e) {
+    fail<ConfigError>(origin(where), e.what());
+  } catch (const CudaError& e) { fail<CudaError>(origin(where), e.what()); } catch (const InternalError& e) {
+    fail<InternalError>(origin(where), e.what());
+  }
 }
 
 }  // namespace

@@ -24,16 +24,23 @@
 namespace levin::detail {
 
 // Note [Errors that kernels find]
-// A kernel can not throw. One that meets an index outside its range does no access with it and fills the device's slot, in
-// memory that host and device share; the first one wins. The host looks when it next waits for the device and throws
-// IndexError naming op, index and bound. The context stays whole, so the process can go on.
+// A kernel can not throw. One that meets an index outside its range, or a value that the op refuses, computes nothing with it
+// and fills the device's slot, in memory that host and device share; the first one wins. The host looks when it next waits for
+// the device and throws what the CPU would, naming op and value. The context stays whole, so the process can go on. One
+// more kind of fault is an enumerator, its words in report_faults, and report_value (kernels/gpu.h) in the kernel.
+enum class Fault : unsigned {
+  index_outside,      // index, bound
+  zero_divisor,       // an integer one; no value
+  not_a_probability,  // value
+};
 struct FaultSlot {
   unsigned taken;   // set by an atomic exchange: one thread writes
   unsigned filled;  // set behind what follows
-  const char* op;   // OpInfo::name, a pointer of the host
+  Fault what;
+  const char* op;  // OpInfo::name, a pointer of the host
   long long index, bound;
+  double value;
 };
-inline constexpr long long kNoZero = -1;  // in the place of a bound: the operand that must not be 0 is
 
 // Note [Blocking launches]
 // With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after every

@@ -213,8 +213,12 @@ void report_faults(Device device) {
   const FaultSlot found = *slot;
   slot->filled = 0;
   std::atomic_ref(slot->taken).store(0, std::memory_order_release);  // last: from here on kernels may write
-  if (found.bound == kNoZero) {
-    fail<IndexError>(found.op, ": the divisor holds a 0 on ", device, ", expected none in an integer tensor");
+  switch (found.what) {
+    case Fault::zero_divisor:
+      fail<IndexError>(found.op, ": the divisor holds a 0 on ", device, ", expected none in an integer tensor");
+    case Fault::not_a_probability:
+      fail<ConfigError>(found.op, ": p is ", found.value, " on ", device, ", expected probabilities in [0, 1]");
+    case Fault::index_outside: break;
   }
   fail<IndexError>(found.op, ": index ", static_cast<std::int64_t>(found.index), " is out of range on ", device,
                    ", expected 0 to ", static_cast<std::int64_t>(found.bound) - 1);

@@ -115,7 +115,7 @@ struct Remainder {
       if (b == T(-1)) return T(0);  // the one quotient that overflows
       if (b == T(0)) {
 #if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
-        if (faults) kernels::report_index(faults, op, 0, levin::detail::kNoZero);
+        if (faults) kernels::report_value(faults, levin::detail::Fault::zero_divisor, op, 0);
 #endif
         return T(0);
       }

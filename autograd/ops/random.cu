@@ -37,8 +37,17 @@ void check_probability(const char* op, double p) {
 
 // 1 where u < p.
 struct Below {
+  levin::detail::FaultSlot* faults =
+      nullptr;                   // where a kernel reports a p that is no probability; the CPU looks before
+  const char* op = "bernoulli";  // on the host: slots hold its pointers
   template <class U, class P>
   LEVIN_HD P operator()(U u, P p) const {
+#if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
+    if (faults && !(p >= P(0) && p <= P(1))) {  // the negation also finds NaN
+      kernels::report_value(faults, levin::detail::Fault::not_a_probability, op, static_cast<double>(p));
+      return P(0);
+    }
+#endif
     return u < U(p) ? P(1) : P(0);
   }
 };
@@ -67,7 +76,7 @@ struct Bernoulli {
       return p >= T(0) && p <= T(1) ? T(0) : T(1);
     }
   };
-  // `out` is room. On a device the host does not wait for values: there p > 1 counts as 1, p < 0 and NaN as 0.
+  // `out` is room. On a device the host does not wait for values: Below reports them.
   template <class T>
   static void check_values(const Cpu& on, T, const Tensor& p, const Tensor& out) {
     // The negation also finds NaN.

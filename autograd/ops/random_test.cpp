@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 
+#include "levin/stream.h"
 #include "tests/device.h"
 #include "tests/ops/harness.h"
 #include "tests/ops/samples.h"
@@ -75,6 +77,43 @@ LEVIN_OP_CASE(bernoulli) {
                       },
                       throws<ConfigError>, "bernoulli: p is 2 at position 1"});
   return c;
+}
+
+TEST_CASE("a device reports what is no probability at the next wait, counts it as 0, and goes on") {
+  DEVICE_OR_SKIP();
+  const auto error_of = [&](const auto& work) -> std::string {
+    try {
+      work();
+    } catch (const ConfigError& e) { return e.what(); }
+    return "none";
+  };
+  const auto refused = [&](const std::string& p) {
+    return "bernoulli: p is " + p + " on " + text(device) + ", expected probabilities in [0, 1]";
+  };
+  const Tensor good = tensor({0.f, 1.f, 1.f}, device);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    CAPTURE(text(t));
+    for (const float bad : {1.5f, -0.25f, nan}) {
+      Generator g(1);
+      Tensor y;
+      CHECK_NOTHROW(y = bernoulli(tensor({1.f, bad, 0.f}, device).to(t), g));  // the host does not wait
+      CHECK(error_of([&] { synchronize(device); }) == refused(text(static_cast<double>(bad))));
+      CHECK(y.to(DType::f32).to_vector<float>() == std::vector<float>{1, 0, 0});
+      CHECK(bernoulli(good.to(t), g).to(DType::f32).to_vector<float>() == std::vector<float>{0, 1, 1});
+    }
+  }
+  // Each replay of a recording looks again, at what the tensor then holds.
+  Generator g(1);
+  Tensor p = tensor({1.f, 0.5f}, device), y;
+  Graph graph(Stream::current(device), [&] { y = bernoulli(p, g); });
+  for (const bool bad : {false, true, false}) {
+    NoGrad guard;
+    copy_(p, tensor({1.f, bad ? 2.f : 0.f}, device));
+    graph.replay();
+    CHECK(error_of([&] { synchronize(device); }) == (bad ? refused("2") : "none"));
+    CHECK(y.to_vector<float>() == std::vector<float>{1, 0});
+  }
 }
 
 TEST_CASE("random factories fill their distribution and move the generator once") {

@@ -42,7 +42,8 @@ enum class KeepDim : bool { no, yes };
                                        Device device, DType dtype = DType::i64);
 // An i64 permutation of 0 .. n-1.
 [[nodiscard]] LEVIN_API Tensor randperm(std::int64_t n, Generator& generator, Device device);
-// 1 with probability p, else 0; no gradient. p outside [0, 1] is refused on cpu; on a device it counts as 0 or 1.
+// 1 with probability p, else 0; no gradient. Throws ConfigError for a p outside [0, 1] or NaN; on a device the kernel finds
+// it, the result there is 0, and the next wait throws.
 [[nodiscard]] LEVIN_API Tensor bernoulli(const Tensor& p, Generator& generator);
 
 // ---- Pointwise arithmetic, with broadcasting. A C++ number takes the tensor's dtype. `/` needs floats.

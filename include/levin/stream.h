@@ -26,7 +26,7 @@ class LEVIN_API Stream {
   // Work enqueued here from now on starts after all that is now in `other`. Waits on the device, not on the host.
   void wait(Stream other) const;
   // Waits on the host until all work is done, then reports errors that kernels found (IndexError naming op, index and
-  // bound; CudaError). Throws CaptureError while the stream is captured.
+  // bound; ConfigError naming op and value; CudaError). Throws CaptureError while the stream is captured.
   void synchronize(std::source_location where = std::source_location::current()) const;
   // The cudaStream_t, on CUDA also of the default stream: it is Levin's own and not ordered with the legacy stream. Null
   // elsewhere.
