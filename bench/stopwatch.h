@@ -91,7 +91,7 @@ class Stopwatch {
       for (int i = 0; i < calls; ++i) f();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
-    Event begin(device_), end(device_);
+    Event begin(device_, EnableTiming::yes), end(device_, EnableTiming::yes);
     const Stream stream = Stream::current(device_);
     begin.record(stream);
     for (int i = 0; i < calls; ++i) f();

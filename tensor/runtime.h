@@ -84,7 +84,7 @@ struct Words {
 };
 void set_words(std::uint64_t* to, const Words& words, Stream stream);
 
-[[nodiscard]] void* make_event(Device device);
+[[nodiscard]] void* make_event(Device device, EnableTiming timing);
 void free_event(Device device, void* event) noexcept;
 void record(void* event, Stream stream);
 [[nodiscard]] bool done(Device device, void* event);

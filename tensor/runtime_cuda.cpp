@@ -146,10 +146,11 @@ void synchronize(Device device) {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-void* make_event(Device device) {
+void* make_event(Device device, EnableTiming timing) {
   const Current current(device);
   cudaEvent_t event = nullptr;
-  check(cudaEventCreate(&event), "cudaEventCreate");
+  const unsigned flags = timing == EnableTiming::yes ? cudaEventDefault : cudaEventDisableTiming;
+  check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
   return event;
 }
 void free_event(Device, void* event) noexcept {

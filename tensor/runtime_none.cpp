@@ -22,7 +22,7 @@ void* make_stream(Device) { absent(); }
 void wait(Stream, void*) { absent(); }
 void synchronize(Stream) { absent(); }
 void synchronize(Device) { absent(); }
-void* make_event(Device) { absent(); }
+void* make_event(Device, EnableTiming) { absent(); }
 void free_event(Device, void*) noexcept {}
 void record(void*, Stream) { absent(); }
 bool done(Device, void*) { absent(); }

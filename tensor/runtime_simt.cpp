@@ -108,7 +108,7 @@ void synchronize(Device) {
 }
 void synchronize(Stream stream) { runtime::synchronize(stream.device()); }
 
-void* make_event(Device) { return new HostEvent; }
+void* make_event(Device, EnableTiming) { return new HostEvent; }
 void free_event(Device, void* event) noexcept { delete static_cast<HostEvent*>(event); }
 void record(void* event, Stream) { static_cast<HostEvent*>(event)->at = std::chrono::steady_clock::now(); }
 bool done(Device, void*) { return true; }

@@ -125,10 +125,10 @@ StreamGuard::~StreamGuard() {
   now.index = before_.index();
 }
 
-Event::Event(Device device) : device_(device) {
+Event::Event(Device device, EnableTiming timing) : device_(device), timing_(timing) {
   if (!device.launches()) return;
   detail::check_usable("event", device);
-  handle_ = detail::runtime::make_event(device);
+  handle_ = detail::runtime::make_event(device, timing);
 }
 Event::~Event() {
   if (handle_) detail::runtime::free_event(device_, handle_);
@@ -150,6 +150,10 @@ void Event::synchronize() const {
   waiting("Event::synchronize", [&] { detail::runtime::synchronize_event(device_, handle_); });
 }
 double Event::milliseconds_since(const Event& start) const {
+  if (timing_ == EnableTiming::no || start.timing_ == EnableTiming::no) {
+    fail<StateError>("Event::milliseconds_since: ", timing_ == EnableTiming::no ? "this event" : "the first event",
+                     " takes no time; make both with EnableTiming::yes");
+  }
   return handle_ && start.handle_ ? detail::runtime::milliseconds(start.handle_, handle_) : 0;
 }
 

@@ -118,7 +118,7 @@ TEST_CASE("memory of a device is counted and comes back") {
 TEST_CASE("events measure time between two points of a device's stream") {
   DEVICE_OR_SKIP();
   const Stream s = Stream::current(device);
-  Event start(device), end(device);
+  Event start(device, EnableTiming::yes), end(device, EnableTiming::yes);
   CHECK(start.done());
   start.record(s);
   (void)(ramp(100, device) + 1);
@@ -126,6 +126,20 @@ TEST_CASE("events measure time between two points of a device's stream") {
   end.synchronize();
   CHECK(end.done());
   CHECK(end.milliseconds_since(start) >= 0);
+  std::swap(start, end);  // they take their timing with them
+  CHECK(start.milliseconds_since(end) >= 0);
+}
+
+TEST_CASE("an event gives a time only where it was made to take it") {
+  for (const Device d : {cpu, test::launching_device().value_or(cpu)}) {
+    const Event plain(d), timed(d, EnableTiming::yes);
+    CHECK_THROWS_WITH_AS((void)plain.milliseconds_since(timed),
+                         "Event::milliseconds_since: this event takes no time; make both with EnableTiming::yes",
+                         StateError);
+    CHECK_THROWS_WITH_AS((void)timed.milliseconds_since(plain),
+                         "Event::milliseconds_since: the first event takes no time; make both with EnableTiming::yes",
+                         StateError);
+  }
 }
 
 TEST_CASE("a recorded graph runs on the device when it is replayed, on the addresses it saw") {

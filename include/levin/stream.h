@@ -58,14 +58,19 @@ class LEVIN_API StreamGuard {
   Stream before_;
 };
 
+// Whether an event takes the time: one that only orders work is cheaper to record and to wait for.
+enum class EnableTiming : bool { no, yes };
+
 // A point in a stream. Movable.
 class LEVIN_API Event {
  public:
-  explicit Event(Device device);  // throws DeviceError, CudaError
+  explicit Event(Device device, EnableTiming timing = EnableTiming::no);  // throws DeviceError, CudaError
   ~Event();
-  Event(Event&& other) noexcept : device_(other.device_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event(Event&& other) noexcept
+      : device_(other.device_), timing_(other.timing_), handle_(std::exchange(other.handle_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(device_, other.device_);
+    std::swap(timing_, other.timing_);
     std::swap(handle_, other.handle_);
     return *this;
   }
@@ -73,11 +78,12 @@ class LEVIN_API Event {
   void block(Stream stream) const;  // the stream's later work waits for the event, on the device
   [[nodiscard]] bool done() const;  // without waiting; true when never recorded
   void synchronize() const;         // waits on the host
-  // Milliseconds on the device between two recorded events that are done.
+  // Milliseconds on the device between two recorded events that are done. Throws StateError unless both take the time.
   [[nodiscard]] double milliseconds_since(const Event& start) const;
 
  private:
   Device device_;
+  EnableTiming timing_;
   void* handle_ = nullptr;
 };
 

@@ -156,7 +156,7 @@ float time_of(cudnnHandle_t handle, const Plan& plan, const Call& call, Stream s
   } catch (const OutOfMemoryError&) { return best; }
   execute(handle, plan, call, begin_of(workspace));  // loads the kernels
   for (int i = 0; i < 3; ++i) {
-    Event start(stream.device()), end(stream.device());
+    Event start(stream.device(), EnableTiming::yes), end(stream.device(), EnableTiming::yes);
     start.record(stream);
     execute(handle, plan, call, begin_of(workspace));
     end.record(stream);
