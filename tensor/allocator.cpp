@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -34,17 +35,18 @@ constexpr std::size_t kMinCacheLimit = std::size_t{256} << 20;
 class HostAllocator {
  public:
   std::byte* allocate(std::size_t bytes) {
-    if (bytes > kMaxBlockBytes) refuse(bytes);
+    if (bytes > kMaxBlockBytes) give_up(bytes);
     const SizeClass c = size_class(bytes);
-    check_limit(bytes, c.bytes);
-    if (kCaching) {
+    {
       const std::lock_guard lock(mutex_);
+      if (limit_ && in_use_ + c.bytes > static_cast<std::size_t>(*limit_)) [[unlikely]]
+        refuse(bytes, "cpu", holds(), limit_);
       std::vector<std::byte*>& free = free_[c.index];
       if (!free.empty()) {
         std::byte* block = free.back();
         free.pop_back();
         cached_ -= c.bytes;
-        count_in(c.bytes);
+        count_in(c);
         return block;
       }
     }
@@ -53,9 +55,9 @@ class HostAllocator {
       trim();
       block = from_system(kCaching ? c.bytes : bytes);
     }
-    if (!block) refuse(bytes);
+    if (!block) give_up(bytes);
     const std::lock_guard lock(mutex_);
-    count_in(c.bytes);
+    count_in(c);
     return block;
   }
 
@@ -64,6 +66,7 @@ class HostAllocator {
     {
       const std::lock_guard lock(mutex_);
       in_use_ -= c.bytes;
+      --live_[c.index];
       // What the program once needed at its peak may stay; more than that is given back.
       if (kCaching && cached_ + in_use_ + c.bytes <= std::max(peak_ + peak_ / 4, kMinCacheLimit)) {
         try {
@@ -104,25 +107,21 @@ class HostAllocator {
   }
 
  private:
-  [[noreturn]] void refuse(std::size_t bytes) {
-    const MemoryStats now = stats();
-    fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on cpu, ", now.in_use, " in use by tensors, ",
-                           now.cached, " cached; use smaller tensors or free some");
+  [[noreturn, gnu::cold]] void give_up(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    refuse(bytes, "cpu", holds(), {});
   }
-
-  void check_limit(std::size_t wanted, std::size_t taken) {
-    std::int64_t in_use = 0, limit = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!limit_ || in_use_ + taken <= static_cast<std::size_t>(*limit_)) return;
-      in_use = static_cast<std::int64_t>(in_use_);
-      limit = *limit_;
+  [[gnu::cold]] Holds holds() const {
+    Holds now{.in_use = in_use_, .cached = cached_};
+    for (std::size_t index = kSizeClasses; index-- > 0;) {
+      if (live_[index] > 0) now.add(class_bytes(index), live_[index]);
     }
-    refuse_beyond_limit(wanted, Device::cpu(), in_use, limit);
+    return now;
   }
 
-  void count_in(std::size_t bytes) {
-    in_use_ += bytes;
+  void count_in(const SizeClass& c) {
+    in_use_ += c.bytes;
+    ++live_[c.index];
     if (in_use_ > peak_) peak_ = in_use_;
   }
 
@@ -144,6 +143,9 @@ class HostAllocator {
 
   std::mutex mutex_;
   std::array<std::vector<std::byte*>, kSizeClasses> free_;
+  // How many blocks of each class are in use. A number costs a step nothing, and names the largest tensors well enough for an
+  // error: by the size of their class, which is what they take. A list of the blocks would be a cache miss each.
+  std::array<std::size_t, kSizeClasses> live_{};
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
   std::optional<std::int64_t> limit_;
 };
@@ -164,9 +166,23 @@ Ledger& ledger() {
 
 }  // namespace
 
-void refuse_beyond_limit(std::size_t bytes, Device on, std::int64_t in_use, std::int64_t limit) {
-  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", on, ", ", in_use,
-                         " in use by tensors, the limit is ", limit, "; use a smaller batch, or raise the limit");
+void Holds::add(std::size_t bytes, std::size_t count) noexcept {
+  tensors += count;
+  const auto at = std::lower_bound(largest.begin(), largest.end(), bytes, std::greater<>());
+  const auto n = std::min(static_cast<std::ptrdiff_t>(count), largest.end() - at);
+  std::shift_right(at, largest.end(), n);
+  std::fill_n(at, n, bytes);
+}
+
+void refuse(std::size_t bytes, std::string_view on, const Holds& now, std::optional<std::int64_t> limit) {
+  std::string largest;
+  for (const std::size_t size : now.largest) {
+    if (size > 0) largest += (largest.empty() ? "" : ", ") + text(size);
+  }
+  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", on, ", ", now.in_use, " in use by ", now.tensors,
+                         " tensors (largest: ", largest.empty() ? "none" : largest, "), ", now.cached, " cached",
+                         limit ? ", the limit is " + text(*limit) + "; use a smaller batch, or raise the limit"
+                               : std::string("; use a smaller batch or free some"));
 }
 
 std::byte* host_allocate(std::size_t bytes) {

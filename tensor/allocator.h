@@ -1,20 +1,30 @@
 // The host allocator: 64-byte aligned blocks, kept for reuse by size class, so that a steady step allocates nothing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "levin/device.h"
 
 namespace levin::detail {
 
-// A block of at least `bytes`. Throws OutOfMemoryError with bytes wanted, in use and cached; tries once more after
-// giving the cache back. Thread-safe.
+// A block of at least `bytes`. Throws OutOfMemoryError (refuse) after one more try with the cache given back. Thread-safe.
 [[nodiscard]] std::byte* host_allocate(std::size_t bytes);
 void host_release(std::byte* block, std::size_t bytes) noexcept;  // `bytes` as given to host_allocate
 
-// Throws OutOfMemoryError for an allocation that set_memory_limit forbids.
-[[noreturn]] void refuse_beyond_limit(std::size_t bytes, Device on, std::int64_t in_use, std::int64_t limit);
+// What an allocator holds when it has to refuse.
+struct Holds {
+  std::size_t in_use = 0, cached = 0;
+  std::size_t tensors = 0;
+  std::array<std::size_t, 5> largest{};  // their bytes, from the largest; 0 where there are no more
+  void add(std::size_t bytes, std::size_t count = 1) noexcept;  // tensors in use
+};
+// Throws OutOfMemoryError with bytes wanted, in use, cached and the largest live tensors; of a device that set_memory_limit
+// made smaller also the limit.
+[[noreturn]] void refuse(std::size_t bytes, std::string_view on, const Holds& now, std::optional<std::int64_t> limit);
 
 // The meta device's ledger: counted, never allocated.
 void meta_add(std::size_t bytes) noexcept;

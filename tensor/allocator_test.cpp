@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <initializer_list>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "levin/memory.h"
@@ -132,8 +135,46 @@ TEST_CASE("blocks may be taken and given back by several threads at once") {
   CHECK(memory_stats(Device::cpu()).in_use == base);
 }
 
-TEST_CASE(
-    "beyond a memory limit an allocation throws with bytes wanted, in use and allowed, and reuse counts as well") {
+TEST_CASE("the cpu names its largest live tensors when it refuses, with what is wanted, in use and cached") {
+  const auto bytes = [](std::int64_t n) { return empty({n}, Device::cpu(), DType::u8); };
+  const std::int64_t mega = 1 << 20;
+  const Tensor second = bytes(20 * mega), third = bytes(20 * mega - 5), small = bytes(5000);
+  Tensor first = bytes(28 * mega);
+  { const Tensor cached = bytes(24 * mega); }
+  const auto refused = [&] {
+    std::string message;
+    try {
+      (void)empty({1 << 18, 1 << 30}, Device::cpu(), DType::u8);
+    } catch (const OutOfMemoryError& e) { message = e.what(); }
+    return message;
+  };
+  // Out of memory the cache has been given back. Sizes are those of the blocks' classes, which `in use` sums up.
+  const std::string many = refused(), in_use = text(memory_stats(Device::cpu()).in_use);
+  CAPTURE(many);
+  CHECK(many.starts_with("allocate: 281474976710656 bytes wanted on cpu, " + in_use + " in use by "));
+  CHECK(many.find(" tensors (largest: 29360128, 20971520, 20971520, ") != std::string::npos);
+  CHECK(many.ends_with("), 0 cached; use a smaller batch or free some"));
+  first = {};
+  const std::string fewer = refused();
+  CAPTURE(fewer);
+  CHECK(fewer.find(" tensors (largest: 20971520, 20971520, ") != std::string::npos);
+}
+
+TEST_CASE("of many tensors an allocator that refuses names the five largest, however they come") {
+  const auto largest = [](std::initializer_list<std::pair<std::size_t, std::size_t>> sizes) {
+    detail::Holds h;
+    for (const auto& [bytes, count] : sizes) h.add(bytes, count);
+    return std::pair(h.tensors, h.largest);
+  };
+  using Sizes = std::array<std::size_t, 5>;
+  CHECK(largest({}) == std::pair(std::size_t{0}, Sizes{}));
+  CHECK(largest({{3, 1}, {9, 1}, {1, 1}, {7, 1}}) == std::pair(std::size_t{4}, Sizes{9, 7, 3, 1, 0}));
+  CHECK(largest({{3, 1}, {9, 1}, {1, 1}, {7, 1}, {2, 1}, {8, 1}}) == std::pair(std::size_t{6}, Sizes{9, 8, 7, 3, 2}));
+  CHECK(largest({{9, 3}, {7, 4}, {1, 2}}) == std::pair(std::size_t{9}, Sizes{9, 9, 9, 7, 7}));
+  CHECK(largest({{1, 2}, {7, 9}, {9, 3}}) == std::pair(std::size_t{14}, Sizes{9, 9, 9, 7, 7}));
+}
+
+TEST_CASE("beyond a memory limit an allocation throws with all of that and the limit, and reuse counts as well") {
   const std::int64_t in_use = memory_stats(Device::cpu()).in_use;
   const Tensor held = empty({2048}, Device::cpu());  // 8192 bytes
   { const Tensor cached = empty({4096}, Device::cpu()); }
@@ -142,8 +183,11 @@ TEST_CASE(
   try {
     (void)empty({4096}, Device::cpu());
   } catch (const OutOfMemoryError& e) { message = e.what(); }
-  CHECK(message == "allocate: 16384 bytes wanted on cpu, " + text(in_use + 8192) + " in use by tensors, the limit is " +
-                       text(in_use + 8192 + 4096) + "; use a smaller batch, or raise the limit");
+  CAPTURE(message);
+  CHECK(message.starts_with("allocate: 16384 bytes wanted on cpu, " + text(in_use + 8192) + " in use by "));
+  CHECK(message.find(" tensors (largest: ") != std::string::npos);
+  CHECK(message.ends_with("), " + text(memory_stats(Device::cpu()).cached) + " cached, the limit is " +
+                          text(in_use + 8192 + 4096) + "; use a smaller batch, or raise the limit"));
   const Tensor fits = empty({1024}, Device::cpu());
   CHECK(set_memory_limit(Device::cpu(), std::nullopt) == in_use + 8192 + 4096);
   CHECK_NOTHROW((void)empty({4096}, Device::cpu()));

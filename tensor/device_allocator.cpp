@@ -11,22 +11,24 @@ namespace levin::detail {
 
 Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool) {
   const std::lock_guard lock(mutex_);
-  if (bytes > kMaxBlockBytes) refuse(bytes);
+  if (bytes > kMaxBlockBytes) give_up(bytes, {});
   const SizeClass c = keeps_ ? size_class(bytes) : SizeClass{0, bytes};
-  if (limit_ && in_use_ + c.bytes > static_cast<std::size_t>(*limit_))
-    refuse_beyond_limit(bytes, device_, static_cast<std::int64_t>(in_use_), *limit_);
+  if (limit_ && in_use_ + c.bytes > static_cast<std::size_t>(*limit_)) give_up(bytes, limit_);
   Block* block = nullptr;
   if (keeps_) {
-    collect();
+    collect(Wait::no);
     block = reuse(c.index, stream, pool.get());
   }
   if (!block) {
     std::byte* data = source_.allocate(device_, c.bytes);
-    if (!data) {
-      trim_locked();
+    // Rather than refuse, the host waits for streams that still use what was released, with the allocator locked: whoever
+    // wants memory now would have to wait as well.
+    for (const Wait wait : {Wait::no, Wait::yes}) {
+      if (data || (wait == Wait::yes && waiting_.empty())) break;
+      trim_locked(wait);
       data = source_.allocate(device_, c.bytes);
     }
-    if (!data) refuse(bytes);
+    if (!data) give_up(bytes, {});
     try {
       block = new Block;
     } catch (...) {
@@ -104,11 +106,16 @@ void DeviceAllocator::free_block(Block* block) noexcept {
   delete block;
 }
 
-void DeviceAllocator::collect() noexcept {
+bool DeviceAllocator::ask(const Event& event, Wait wait) {
+  if (wait == Wait::yes) event.synchronize();
+  return event.done();
+}
+
+void DeviceAllocator::collect(Wait wait) noexcept {
   if (waiting_.empty() || is_capturing(device_)) return;  // an event may not be asked while capturing
   std::erase_if(waiting_, [&](Block* block) {
     try {
-      std::erase_if(block->uses, [](const Block::Use& use) { return use.event.done(); });
+      std::erase_if(block->uses, [&](const Block::Use& use) { return source_.passed(use.event, wait); });
     } catch (...) { return false; }
     if (!block->uses.empty()) return false;
     cached_ -= block->bytes;
@@ -132,11 +139,11 @@ void DeviceAllocator::used_on(Block* block, Stream stream) {
 
 void DeviceAllocator::trim() noexcept {
   const std::lock_guard lock(mutex_);
-  trim_locked();
+  trim_locked(Wait::no);
 }
 
-void DeviceAllocator::trim_locked() noexcept {
-  collect();
+void DeviceAllocator::trim_locked(Wait wait) noexcept {
+  collect(wait);
   for (auto& [key, lists] : free_) {
     if (key.first) continue;
     for (std::vector<Block*>& list : lists->by_class) {
@@ -207,18 +214,10 @@ void DeviceAllocator::reset_peak() {
   peak_ = in_use_;
 }
 
-void DeviceAllocator::refuse(std::size_t bytes) {
-  std::vector<std::size_t> largest;
-  for (const Block* block = live_; block; block = block->behind) largest.push_back(block->wanted);
-  const std::size_t shown = std::min<std::size_t>(largest.size(), 5);
-  std::partial_sort(largest.begin(), largest.begin() + static_cast<std::ptrdiff_t>(shown), largest.end(),
-                    std::greater<>());
-  std::string list;
-  for (std::size_t i = 0; i < shown; ++i) list += (i ? ", " : "") + text(largest[i]);
-  const std::string where = device_.is_cpu() ? "page-locked memory" : text(device_);
-  fail<OutOfMemoryError>("allocate: ", bytes, " bytes wanted on ", where, ", ", in_use_, " in use by ", largest.size(),
-                         " tensors (largest: ", list.empty() ? std::string("none") : list, "), ", cached_,
-                         " cached; use a smaller batch or free some");
+void DeviceAllocator::give_up(std::size_t bytes, std::optional<std::int64_t> limit) const {
+  Holds now{.in_use = in_use_, .cached = cached_};
+  for (const Block* block = live_; block; block = block->behind) now.add(block->wanted);
+  refuse(bytes, device_.is_cpu() ? "page-locked memory" : text(device_), now, limit);
 }
 
 DeviceAllocator& device_allocator(Device device) {

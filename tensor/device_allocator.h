@@ -40,15 +40,17 @@ struct Block {
 
 class DeviceAllocator {
  public:
+  enum class Wait : bool { no, yes };
   struct Source {  // the system below; replaced in tests
     std::byte* (*allocate)(Device device, std::size_t bytes);
     void (*release)(Device device, std::byte* block, std::size_t bytes) noexcept;
+    bool (*passed)(const Event& event, Wait wait) = &ask;
   };
   DeviceAllocator(Device device, Source source, bool keeps_blocks)
       : device_(device), source_(source), keeps_(keeps_blocks) {}
 
-  // Throws OutOfMemoryError with bytes wanted, in use, cached and the largest live tensors, after one more try with the
-  // cache given back. `pool` may be null.
+  // Throws OutOfMemoryError (refuse, tensor/allocator.h) after one more try with the cache given back, and one more when the
+  // host has waited for other streams that blocks wait for. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
   // `block` is read or written by work now in `stream`, another than its own. Not while that is recorded: what a replay
@@ -71,10 +73,11 @@ class DeviceAllocator {
   Block* reuse(std::size_t size_class, std::uint32_t stream, const Pool* pool);
   void keep(Block* block) noexcept;
   void free_block(Block* block) noexcept;
-  void collect() noexcept;  // blocks whose other streams have passed
-  void trim_locked() noexcept;
+  static bool ask(const Event& event, Wait wait);
+  void collect(Wait wait) noexcept;  // blocks whose other streams have passed
+  void trim_locked(Wait wait) noexcept;
   void link(Block* block);
-  [[noreturn]] void refuse(std::size_t bytes);
+  [[noreturn]] void give_up(std::size_t bytes, std::optional<std::int64_t> limit) const;
 
   Device device_;
   Source source_;

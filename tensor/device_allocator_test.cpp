@@ -66,7 +66,14 @@ TEST_CASE("a device has a limit of what is in use, whatever is cached") {
   Block* held = a.allocate(1024, 0, {});
   a.release(a.allocate(4096, 0, {}));
   CHECK_FALSE(a.set_limit(4096).has_value());
-  CHECK_THROWS_AS((void)a.allocate(4096, 0, {}), OutOfMemoryError);
+  try {
+    (void)a.allocate(4000, 0, {});
+    FAIL("expected OutOfMemoryError");
+  } catch (const OutOfMemoryError& e) {
+    CHECK(std::string(e.what()) ==
+          "allocate: 4000 bytes wanted on page-locked memory, 1024 in use by 1 tensors (largest: 1024), 4096 cached, "
+          "the limit is 4096; use a smaller batch, or raise the limit");
+  }
   a.release(a.allocate(2048, 0, {}));
   CHECK(a.set_limit(std::nullopt) == 4096);
   a.release(a.allocate(4096, 0, {}));
@@ -87,12 +94,48 @@ TEST_CASE("a device out of memory gives its cache back first, then names what is
   } catch (const OutOfMemoryError& e) {
     const std::string message = e.what();
     CHECK(message.find("2000 bytes wanted") != std::string::npos);
-    CHECK(message.find("9216 in use by 2 tensors (largest: 8192, 1024)") != std::string::npos);
+    CHECK(message.find("9216 in use by 2 tensors (largest: 8192, 1024), 0 cached; use") != std::string::npos);
   }
   CHECK_THROWS_AS((void)a.allocate(std::size_t{1} << 60, 0, {}), OutOfMemoryError);
   a.release(small);
   a.release(large);
   a.trim();
+}
+
+TEST_CASE("a device out of memory waits for blocks that another stream still uses, and refuses only then") {
+  static int waits = 0;
+  static bool passes = true;
+  waits = 0;
+  DeviceAllocator::Source slow = source();
+  slow.passed = [](const levin::Event&, DeviceAllocator::Wait wait) {
+    waits += wait == DeviceAllocator::Wait::yes;
+    return passes && wait == DeviceAllocator::Wait::yes;
+  };
+  DeviceAllocator a(device, slow, true);
+  system_.room = 10000;
+  const levin::Stream other(device, nullptr, 1);
+  const auto leave_used = [&] {
+    Block* block = a.allocate(8192, 0, {});
+    a.used_on(block, other);
+    a.release(block);
+  };
+  leave_used();
+  Block* small = a.allocate(1024, 0, {});  // fits beside it
+  CHECK(waits == 0);
+  Block* large = a.allocate(8192, 0, {});
+  CHECK(waits == 1);
+  CHECK(system_.used == 9216);
+  a.release(large);
+  a.trim();
+  leave_used();
+  passes = false;  // the wait failed: the block may still be written to
+  CHECK_THROWS_AS((void)a.allocate(8192, 0, {}), OutOfMemoryError);
+  CHECK(a.stats().cached == 8192);
+  passes = true;
+  a.release(a.allocate(8192, 0, {}));
+  a.release(small);
+  a.trim();
+  CHECK(system_.used == 0);
 }
 
 TEST_CASE("a pool's blocks go to the pool alone, until it is dropped") {

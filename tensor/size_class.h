@@ -21,4 +21,10 @@ struct SizeClass {
   return {power * 4 + steps, (std::size_t{1} << power) + steps * quarter};
 }
 
+// Of the class with this index.
+[[nodiscard]] inline std::size_t class_bytes(std::size_t index) {
+  const std::size_t power = (index - 1) / 4;  // size_class counts steps from 1
+  return (std::size_t{1} << power) + (index - power * 4) * (std::size_t{1} << (power - 2));
+}
+
 }  // namespace levin::detail
