@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "levin/nn/module.h"
+#include "tensor/launching.h"
+
 namespace levin::nn {
 namespace {
 CallWatch*& of_thread() noexcept {
@@ -13,15 +16,25 @@ CallWatch*& of_thread() noexcept {
 CallWatch::CallWatch() noexcept : outer_(std::exchange(of_thread(), this)) {}
 CallWatch::~CallWatch() { of_thread() = outer_; }
 
-CallWatch* Call::newest() noexcept { return of_thread(); }
+CallWatch* Call::enter() noexcept {
+  here_ = {&module_, [](const void* module) { return static_cast<const Module*>(module)->path(); }, nullptr};
+  here_.outer = detail::set_module_call(&here_);
+  return of_thread();
+}
 void Call::begin(std::initializer_list<const Tensor*> inputs) const {
-  for (CallWatch* w = watch_; w; w = w->outer_) w->called(module_, inputs);
+  try {
+    for (CallWatch* w = watch_; w; w = w->outer_) w->called(module_, inputs);
+  } catch (...) {  // of a constructor: there will be no destructor
+    detail::set_module_call(here_.outer);
+    throw;
+  }
 }
 void Call::tell(std::initializer_list<const Tensor*> outputs) const {
   for (CallWatch* w = watch_; w; w = w->outer_) w->returned(module_, outputs);
 }
-void Call::end() const noexcept {
+void Call::leave() const noexcept {
   for (CallWatch* w = watch_; w; w = w->outer_) w->left(module_);
+  detail::set_module_call(here_.outer);
 }
 
 }  // namespace levin::nn

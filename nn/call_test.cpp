@@ -5,6 +5,7 @@
 #include <string>
 
 #include "levin/nn.h"
+#include "tensor/launching.h"
 
 using namespace levin;
 
@@ -66,6 +67,31 @@ TEST_CASE("a watch is told of calls from the outside in, with their tensors") {
   const Noted noted;
   (void)block(ones({2, 4}, Device::cpu()));
   CHECK(noted.text == "> block [2, 4]\n> block.fc [2, 4]\n= block.fc [2, 4]\n< block.fc\n= block [2, 4]\n< block\n");
+}
+
+TEST_CASE("a thread knows the path of the innermost call, until that ends, be it by what a watch throws") {
+  struct Asking final : nn::CallWatch {
+    std::string paths;
+    bool throws = false;
+    void called(const nn::Module& m, std::span<const Tensor* const>) override {
+      paths += "> " + detail::module_path();
+      if (throws && m.name() == "fc") fail<StateError>("asking: enough");
+    }
+    void returned(const nn::Module&, std::span<const Tensor* const>) override { paths += "= " + detail::module_path(); }
+    void left(const nn::Module&) noexcept override { paths += "< " + detail::module_path(); }
+  };
+  nn::Module root(kCalled);
+  const CalledBlock block(root, "block");
+  Asking asking;
+  (void)block(ones({2, 4}, Device::cpu()));
+  CHECK(asking.paths == "> block> block.fc= block.fc< block.fc= block< block");
+  CHECK(detail::module_path().empty());
+  asking.throws = true;
+  CHECK_THROWS_AS((void)block(ones({2, 4}, Device::cpu())), StateError);
+  CHECK(detail::module_path().empty());
+  const nn::Call outer(block, Tensor());
+  CHECK_THROWS_AS((void)block.fc(ones({2, 4}, Device::cpu())), StateError);
+  CHECK(detail::module_path() == "block");
 }
 
 TEST_CASE("all watches of a thread are told, the newest too, and none behind its end") {

@@ -25,8 +25,9 @@ std::atomic<bool>& blocking() {
   return on;
 }
 thread_local const Launching* launching = nullptr;
+thread_local const ModuleCall* module_call = nullptr;
 
-// "add (f32 [2, 3] on cuda:0, f32 [3] on cuda:0), launched at pointwise.cuh:159: "
+// "add (f32 [2, 3] on cuda:0, f32 [3] on cuda:0) in layers.0.fc1, launched at pointwise.cuh:159: "
 std::string origin(const std::source_location& where) {
   std::string out = "launch";
   if (const Launching* now = launching) {
@@ -36,7 +37,8 @@ std::string origin(const std::source_location& where) {
     }
     out += ")";
   }
-  return out + ", launched at " + place_of(where) + ": ";
+  const std::string path = module_path();
+  return out + (path.empty() ? "" : " in " + path) + ", launched at " + place_of(where) + ": ";
 }
 
 [[gnu::cold, gnu::noinline]] void wait_here(Stream stream, const std::source_location& where) {
@@ -54,6 +56,8 @@ std::string origin(const std::source_location& where) {
 bool blocking_launches() noexcept { return blocking().load(std::memory_order_relaxed); }
 void set_blocking_launches(bool on) noexcept { blocking() = on; }
 const Launching* set_launching(const Launching* now) noexcept { return std::exchange(launching, now); }
+const ModuleCall* set_module_call(const ModuleCall* now) noexcept { return std::exchange(module_call, now); }
+std::string module_path() { return module_call ? module_call->path(module_call->module) : std::string(); }
 
 void launched(Stream stream, const std::source_location& where) {
   if (blocking_launches() && !is_capturing(stream.device())) [[unlikely]]

@@ -5,8 +5,10 @@
 
 #include "levin/autograd.h"
 #include "levin/extend.h"
+#include "levin/nn.h"
 #include "levin/ops.h"
 #include "levin/stream.h"
+#include "levin/sync.h"
 #include "tensor/launching.h"
 #include "tensor/runtime.h"
 #include "tests/device.h"
@@ -42,6 +44,23 @@ std::string index_error(const F& f) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+// Looks rows up twice: by a layer of its own, and by an op.
+struct LookingUp : nn::Module {
+  using Module::Module;
+  nn::Embedding table{*this, "table", {.count = 3, .dim = 2}};
+  Tensor operator()(const Tensor& index) const {
+    const nn::Call call(*this, index);
+    return call.gives(index_select(table(zeros_like(index)), 0, index));
+  }
+};
+struct Waiting : nn::Module {
+  using Module::Module;
+  Tensor operator()(const Tensor& x) const {
+    const nn::Call call(*this, x);
+    return call.gives(x * x.item());
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a device's blocking launch throws at the op, with its inputs and the line of the launch") {
@@ -64,6 +83,57 @@ TEST_CASE("a device's blocking launch throws at the op, with its inputs and the 
   const Blocking off(false);
   CHECK_NOTHROW((void)index_select(x, 0, index));  // else the next wait is told
   CHECK(index_error([&] { synchronize(device); }).starts_with("index_select: index 7"));
+}
+
+TEST_CASE("a device's blocking launch names the innermost module whose call is under way") {
+  DEVICE_OR_SKIP();
+  const nn::Options options{.gen = Generator(1), .device = device};
+  nn::Module root(options);
+  nn::Sequential layers(root, "layers");
+  const auto& block = layers.add<LookingUp>();
+  const Tensor good = tensor({std::int64_t{0}, std::int64_t{1}}, device),
+               bad = tensor({std::int64_t{0}, std::int64_t{7}}, device);
+  const Blocking mode;
+  const auto origin_of = [&](const auto& work) {
+    const std::string error = index_error(work);
+    CAPTURE(error);
+    const std::size_t end = error.find(", launched at ");
+    REQUIRE(end != std::string::npos);
+    return error.substr(0, error.find(" (")) + error.substr(error.rfind(')', end) + 1, end - error.rfind(')', end) - 1);
+  };
+  CHECK(origin_of([&] { (void)block.table(bad); }) == "embedding in layers.0.table");
+  CHECK(origin_of([&] { (void)layers(bad); }) == "index_select in layers.0");
+  // A call that has ended, by an exception too, is named no more.
+  CHECK_NOTHROW((void)layers(good));
+  CHECK(origin_of([&] { (void)index_select(good, 0, bad); }) == "index_select");
+}
+
+TEST_CASE("a host wait for a device is entered with the module whose call is under way") {
+  DEVICE_OR_SKIP();
+  nn::Sequential layers({.gen = Generator(1), .device = device});
+  layers.add<Waiting>();
+  layers.add<Waiting>();
+  const Tensor x = ones({1}, device);
+  SyncLedger ledger;
+  {
+    const SyncGuard guard(ledger);
+    (void)layers(x);
+    (void)layers(x);
+    (void)x.item();
+  }
+  REQUIRE(ledger.records().size() == 3);
+  CHECK(ledger.records()[0].module == "0");
+  CHECK(ledger.records()[1].module == "1");
+  CHECK(ledger.records()[1].count == 2);
+  CHECK(ledger.records()[2].module.empty());
+  const SyncGuard guard(ledger, SyncCheck::forbid);
+  std::string error;
+  try {
+    (void)layers(x);
+  } catch (const StateError& e) { error = e.what(); }
+  CAPTURE(error);
+  CHECK(error.starts_with("item (launching_test.cpp:"));
+  CHECK(has(error, ") in 0: waits for the device"));
 }
 
 TEST_CASE("a device's blocking launches change no result and no gradient, and leave autocast as it is") {

@@ -5,6 +5,7 @@
 #include "levin/error.h"
 #include "levin/warning.h"
 #include "tensor/counted.h"
+#include "tensor/launching.h"
 
 namespace levin {
 namespace {
@@ -46,25 +47,28 @@ bool SyncGuard::watching() noexcept { return innermost && innermost->check_ != S
 
 void SyncGuard::about_to_wait(const char* call, const char* file, std::int64_t line) {
   SyncGuard& guard = *innermost;
-  const std::string_view path = file;
+  const std::string_view source = file;
   const std::string where =
-      path.empty() ? std::string() : std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(line);
+      source.empty() ? std::string() : std::string(source.substr(source.rfind('/') + 1)) + ":" + std::to_string(line);
   const bool charged = guard.check_ == SyncCheck::warn || guard.check_ == SyncCheck::forbid;
   const bool over = charged && guard.budget_ <= 0;
-  const std::string place = std::string(call) + (where.empty() ? "" : " (" + where + ")");
+  const std::string path = detail::module_path();
+  const std::string line_of = std::string(call) + (where.empty() ? "" : " (" + where + ")");
+  const std::string place = line_of + (path.empty() ? "" : " in " + path);
   if (over && guard.check_ == SyncCheck::forbid)
     fail<StateError>(place,
                      ": waits for the device, and no wait is left in the budget; keep the value on the device (log it, "
                      "detach() it), or raise sync_budget");
   if (over)
-    warn("W-SYNC-" + place, WarningCategory::user,
+    warn("W-SYNC-" + line_of, WarningCategory::user,
          place + ": waits for the device; keep the value on the device, for example by log()");
   if (charged) --guard.budget_;
   std::vector<SyncRecord>& records = guard.ledger_->records_;
-  const auto it = std::find_if(records.begin(), records.end(),
-                               [&](const SyncRecord& r) { return r.call == call && r.where == where; });
+  const auto it = std::find_if(records.begin(), records.end(), [&](const SyncRecord& r) {
+    return r.call == call && r.where == where && r.module == path;
+  });
   guard.at_ = static_cast<std::size_t>(it - records.begin());
-  if (it == records.end()) records.push_back({.call = call, .where = where});
+  if (it == records.end()) records.push_back({.call = call, .where = where, .module = path});
   records[guard.at_].count += 1;
   records[guard.at_].charged += charged ? 1 : 0;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace levin {
 
@@ -24,6 +25,14 @@ struct Launching {
   const char* op = nullptr;
   const Tensor* inputs = nullptr;
   std::size_t count = 0;
+};
+
+// The call of a module that a thread is in, for the messages of blocking launches and of SyncGuard. What is below nn knows no
+// modules, so it asks for the path where it needs one.
+struct ModuleCall {
+  const void* module = nullptr;
+  std::string (*path)(const void* module) = nullptr;
+  const ModuleCall* outer = nullptr;
 };
 }  // namespace detail
 

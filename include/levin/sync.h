@@ -14,8 +14,9 @@ namespace levin {
 enum class SyncCheck : std::uint8_t { off, count, warn, forbid };
 
 struct SyncRecord {
-  std::string call;   // "item", "to", "synchronize"
-  std::string where;  // "train.cpp:42": the user's line
+  std::string call;    // "item", "to", "synchronize"
+  std::string where;   // "train.cpp:42": the user's line
+  std::string module;  // "layers.0.fc1": the module whose call waited (levin/nn/call.h); empty outside of calls
   std::int64_t count = 0;
   std::int64_t charged = 0;  // of them, those that counted against a budget
   double seconds = 0;
@@ -39,7 +40,7 @@ struct CopyCounts {
 [[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // that this thread has enqueued so far
 [[nodiscard]] LEVIN_API std::int64_t host_waits() noexcept;  // of this thread so far, whatever guards there were
 
-// By place, in the order of their first wait. Used by one thread at a time.
+// By place and module, in the order of their first wait. Used by one thread at a time.
 class LEVIN_API SyncLedger {
  public:
   [[nodiscard]] const std::vector<SyncRecord>& records() const { return records_; }
@@ -57,7 +58,7 @@ class LEVIN_API SyncLedger {
 //
 //   SyncLedger ledger;
 //   const SyncGuard guard(ledger, SyncCheck::forbid);
-//   loss.item();  // StateError: item (train.cpp:42): waits for the device, ...
+//   loss.item();  // StateError: item (train.cpp:42): waits for the device, ...; inside a module "item (...) in layers.0: ..."
 class LEVIN_API SyncGuard {
  public:
   // Waits up to `budget` are fine under any check; with `count` or `off` it has no meaning.

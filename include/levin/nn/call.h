@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "levin/op_info.h"
 #include "levin/tensor.h"
 
 namespace levin::nn {
@@ -28,8 +29,8 @@ class LEVIN_API CallWatch {
   CallWatch* outer_;
 };
 
-// Reports a call of a module of yours. Costs a look at a thread's pointer where nobody listens. A module in an nn::Sequential
-// is reported by that.
+// Reports a call of a module of yours. Costs a few stores where nobody listens. A module in an nn::Sequential is reported by
+// that. The path of the innermost call is named by blocking launches (LEVIN_LAUNCH_BLOCKING=1) and by SyncGuard.
 //
 //   Tensor operator()(const Tensor& x) const {
 //     const nn::Call call(*this, x);
@@ -39,14 +40,11 @@ class LEVIN_API Call {
  public:
   // The tensors that go in; undefined ones are absent.
   template <class... T>
-  explicit Call(const Module& module, const T&... inputs) : module_(module), watch_(newest()) {
+  explicit Call(const Module& module, const T&... inputs) : module_(module), watch_(enter()) {
     if (watch_) [[unlikely]]
       begin({static_cast<const Tensor*>(&inputs)...});
   }
-  ~Call() {
-    if (watch_) [[unlikely]]
-      end();
-  }
+  ~Call() { leave(); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   // What comes out: one tensor on its way, or several.
@@ -62,11 +60,12 @@ class LEVIN_API Call {
   }
 
  private:
-  [[nodiscard]] static CallWatch* newest() noexcept;
+  [[nodiscard]] CallWatch* enter() noexcept;
   void begin(std::initializer_list<const Tensor*> inputs) const;
   void tell(std::initializer_list<const Tensor*> outputs) const;
-  void end() const noexcept;
+  void leave() const noexcept;
   const Module& module_;
+  detail::ModuleCall here_;
   CallWatch* watch_;  // the newest when the call began: it and those behind it see the end
 };
 
