@@ -3,7 +3,7 @@
 // its last --steps batches, and the table shows the difference to the hand-written loop of the same round: median, smallest and
 // largest. Beside it, for such a step: calls of operator new, and bytes that tensors asked the system for.
 //
-//   bench_trainer [--rounds 15] [--steps 10000] [--warmup 500] [--json FILE]
+//   bench_trainer [--rounds 15] [--steps 10000] [--warmup 500] [--only none] [--json FILE]
 //
 // none:     no callback, no logger; every step is one optimizer step
 // logged:   the same, and training_step logs its loss
@@ -47,7 +47,7 @@ namespace {
 
 struct Settings {
   std::int64_t rounds = 15, steps = 10'000, warmup = 500;
-  std::string json;
+  std::string json, only;  // one of the kinds below; empty: all of them
   [[nodiscard]] std::int64_t batches() const { return warmup + steps; }
 };
 
@@ -106,7 +106,7 @@ data::DataLoader batches(const Settings& s) {
   return data::DataLoader(data::tensor_dataset({x, slice(x, 1, 0, 1)}), {.batch_size = 4});
 }
 
-Measured by_hand(const Settings& s, data::DataLoader& loader) {
+[[gnu::noinline]] Measured by_hand(const Settings& s, data::DataLoader& loader) {
   Line line({.gen = Generator(1), .device = Device::cpu()});
   Probe probe{.first = s.warmup, .last = s.batches() - 1};
   optim::SGD optimizer(line.parameters(), {.lr = 1e-3});
@@ -187,10 +187,12 @@ void report(const Settings& s, const std::vector<double>& hand, const Measured& 
 
 int run(const Settings& s) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "levin_bench_trainer";
-  const std::vector<Kind> kinds = {{"none", [](const std::string&) { return bare(); }, false},
-                                   {"logged", [](const std::string&) { return bare(); }, true},
-                                   {"default", usual, true},
-                                   {"all", everything, true}};
+  std::vector<Kind> kinds = {{"none", [](const std::string&) { return bare(); }, false},
+                             {"logged", [](const std::string&) { return bare(); }, true},
+                             {"default", usual, true},
+                             {"all", everything, true}};
+  if (!s.only.empty()) std::erase_if(kinds, [&](const Kind& k) { return k.name != s.only; });
+  if (kinds.empty()) fail<ConfigError>("--only: no kind is called ", s.only, "; has none, logged, default, all");
   data::DataLoader loader = batches(s);
   std::vector<double> hand;
   Measured last_by_hand;
@@ -225,10 +227,12 @@ int main(int argc, char** argv) {
         s.warmup = std::stoll(value);
       else if (flag == "--threads")
         set_num_threads(std::stoi(value));
+      else if (flag == "--only")
+        s.only = value;
       else if (flag == "--json")
         s.json = value;
       else
-        fail<ConfigError>(flag, ": not a flag; has --rounds, --steps, --warmup, --threads, --json");
+        fail<ConfigError>(flag, ": not a flag; has --rounds, --steps, --warmup, --threads, --only, --json");
     }
     if (argc % 2 == 0 || s.rounds < 1 || s.steps < 2 || s.warmup < 1)
       fail<ConfigError>("bench_trainer: a flag without its number, or one that is too small");

@@ -87,14 +87,13 @@ StepCapture::Record* StepCapture::find(const Batch& batch) {
   return &made;
 }
 
-Batch StepCapture::admit(Batch batch) {
-  if (!prevented_by_.empty()) return batch;
+void StepCapture::admit(Batch& batch) {
+  if (!prevented_by_.empty()) return;
   Record* const record = find(batch);
-  if (!record || !record->graph) return batch;
+  if (!record || !record->graph) return;
   const NoGrad off;
   for (std::size_t i = 0; i < batch.fields.size(); ++i) copy_(record->inputs[i], batch.fields[i]);
   batch.fields = record->inputs;
-  return batch;
 }
 
 bool StepCapture::changed(Trainer::Run& run) {

@@ -28,8 +28,8 @@ class StepCapture {
  public:
   explicit StepCapture(const Trainer::Run& run);  // of a run that is set up
 
-  // `batch` (on the device) as the step will read it: for a recorded shape, the record's tensors with these values.
-  [[nodiscard]] Batch admit(Batch batch);
+  // Makes of `batch` (on the device) what the step will read: for a recorded shape, the record's tensors with these values.
+  void admit(Batch& batch);
   // One step of `run`; its result, detached. A replay overwrites that of the one before.
   StepResult step(Trainer::Run& run, const StepInfo& info);
   void prevent_by_hook(const char* hook, const Hooks& whose);

@@ -260,7 +260,8 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     for (const Batch& loaded : loader) {
       scope = train::LogScope::eval;
       scope_weight = train::weight_of(loaded);
-      const Batch batch = to_device(module, loaded, there);
+      Batch batch = loaded;
+      to_device(module, batch, there);
       StepInfo at{.epoch = epoch,
                   .batch_idx = done,
                   .dataloader_idx = eval_loader,
@@ -356,8 +357,11 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
   for (const Batch& loaded : loader) {
     scope_weight = train::weight_of(loaded);
     const auto size = static_cast<double>(std::max<std::int64_t>(1, scope_weight.size));
-    const Batch batch =
-        module ? to_device(*module, loaded, there) : precision.inputs(train::move_batch(loaded, there), there);
+    Batch batch = loaded;
+    if (module)
+      to_device(*module, batch, there);
+    else
+      precision.inputs(batch, there);
     const Tensor value = precision.run([&] { return f(batch); });
     if (!value.defined() || value.numel() != 1)
       fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",

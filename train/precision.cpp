@@ -131,13 +131,12 @@ void Precision::adopt(optim::Optimizer& optimizer) {
   if (now_.scales && !scaler_) scaler_.emplace(scaler_options_);
 }
 
-Batch Precision::inputs(Batch batch, Device device) const {
+void Precision::inputs(Batch& batch, Device device) const {
   for (Tensor& t : batch.fields) {
     if (!t.defined()) continue;
     if (t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
     if (inputs_ && is_float(t.dtype())) t = t.to(*inputs_);
   }
-  return batch;
 }
 
 }  // namespace levin::train

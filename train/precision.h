@@ -43,7 +43,7 @@ class Precision {
 
   [[nodiscard]] const std::string& name() const { return now_.name; }
   // A batch for the step: on the device, floating fields in the precision's dtype.
-  [[nodiscard]] Batch inputs(Batch batch, Device device) const;
+  void inputs(Batch& batch, Device device) const;
   // What a step gave.
   [[nodiscard]] Tensor output(Tensor t) const { return masters_ && t.dtype() == DType::f16 ? t.to(DType::f32) : t; }
   // Runs a step or an evaluation of the user's under autocast, where this precision has it.

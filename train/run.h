@@ -1,4 +1,4 @@
-// What a Trainer holds: options, counters and whom it borrows. The loop is in fit.cpp, evaluations in evaluate.cpp, one step in
+// What a Trainer holds: options, counters and whom it borrows. A fit is set up in fit.cpp, its loop is loop.cpp, evaluations in evaluate.cpp, one step in
 // step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Trainer::Run {
   [[nodiscard]] std::int64_t min_epochs() const;
   void resolve_validation();
 
-  // ---- The loop (fit.cpp)
+  // ---- A fit (fit.cpp)
   // `instead` is called in place of the training, with everything set up for it: a search of the tuner.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   [[nodiscard]] bool configure_optimizers();
@@ -53,26 +53,10 @@ struct Trainer::Run {
   void reload_train();  // before an epoch and before a validation, where
   void reload_val();    // reload_dataloaders_every_n_epochs says so
   void run_fit(std::optional<train::Checkpoint>& file);
-  void train_epochs();
-  void train_epoch();
-  void train_batch(const Batch& batch);
-  void measure_wait();                            // of the first batches
-  [[nodiscard]] std::int64_t time_apart() const;  // ns on what is no part of steps
-  void finish_batch();                            // what follows on_train_batch_end
-  void forward_epoch();
-  void finish_epoch();  // what follows on_train_epoch_end
   void sanity_check();
   void clear_gradients();  // of a run before
   void tell_of_modes() const;
-  [[nodiscard]] bool done() const;
-  [[nodiscard]] bool limits_reached() const;
   [[nodiscard]] bool validates() const;  // the module can, and the options let it
-  [[nodiscard]] bool max_steps_reached() const;
-  [[nodiscard]] bool stop_granted() const;  // a stop was asked for, and the minima are met
-  void check_interrupt();                   // saves and throws when a signal came
-  void record_step();
-  void emit(std::int64_t step, Metrics values);  // one record
-  void record_eval_batch();                      // of the loader that is evaluated
   void choose_loggers();
   void start_loggers(Stage stage);
   void log_hparams();
@@ -82,6 +66,24 @@ struct Trainer::Run {
   void give_up_loggers(const std::exception& error);
   [[nodiscard]] bool overfits() const;  // training and validation read a few batches, in sequence
   void report_times();
+
+  // ---- The loop (loop.cpp)
+  void train_epochs();
+  void train_epoch();
+  void train_batch(StepInfo step_info);
+  void measure_wait();                            // of the first batches
+  [[nodiscard]] std::int64_t time_apart() const;  // ns on what is no part of steps
+  void finish_batch();                            // what follows on_train_batch_end
+  void forward_epoch();
+  void finish_epoch();  // what follows on_train_epoch_end
+  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool limits_reached() const;
+  [[nodiscard]] bool max_steps_reached() const;
+  [[nodiscard]] bool stop_granted() const;  // a stop was asked for, and the minima are met
+  void check_interrupt();                   // saves and throws when a signal came
+  void record_step();
+  void emit(std::int64_t step, Metrics values);  // one record
+  void record_eval_batch();                      // of the loader that is evaluated
 
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
@@ -105,8 +107,7 @@ struct Trainer::Run {
   train::StepResult automatic_step(const StepInfo& info);
   train::StepResult manual_step(const StepInfo& info);
   [[nodiscard]] StepOutput training_step(const StepInfo& info);
-  [[nodiscard]] Batch to_device(TrainModule& module, Batch batch,
-                                Device where);  // as steps read it: device, dtype
+  void to_device(TrainModule& module, Batch& batch, Device where);  // as steps read it: device, dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
   void advance_plateaus(SchedulerConfig::Interval interval);
   // A window of accumulate_grad_batches batches ends with the epoch at the latest. All three are about the next batch, or the one

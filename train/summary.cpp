@@ -185,8 +185,8 @@ void ModelSummary::on_fit_start() {
       const train::Restore on_meta(run.device, Device::meta());
       const train::Restore unprofiled(run.options.profiler, {});
       text_ = summarize(*module, options_, [&] {
-        const Batch batch = run.to_device(*run.active, std::move(example), run.device);
-        run.precision.run([&] { run.active->example_forward(batch); });
+        run.to_device(*run.active, example, run.device);
+        run.precision.run([&] { run.active->example_forward(example); });
       });
     }
   } catch (const std::exception& e) {

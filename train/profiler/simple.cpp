@@ -19,15 +19,13 @@ std::int64_t steady_ns() noexcept {
 Profiler::~Profiler() = default;
 void Profiler::finish() {}
 
-ProfilerScope::ProfilerScope(Profiler* profiler, std::string_view action) : profiler_(profiler) {
-  if (!profiler_) return;
+void ProfilerScope::start(std::string_view action) {
   action_ = action;
-  profiler_->start(action_);
+  profiler_->start(*action_);
 }
-ProfilerScope::~ProfilerScope() {
-  if (!profiler_) return;
+void ProfilerScope::stop() noexcept {
   try {
-    profiler_->stop(action_);
+    profiler_->stop(*action_);
   } catch (...) {}  // somebody stopped it by hand; what is under way matters more
 }
 

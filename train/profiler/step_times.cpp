@@ -66,18 +66,24 @@ void StepTimes::start() noexcept {
 
 void StepTimes::stop() noexcept {
   if (!running_) return;
-  (void)enter(Phase::unexplained);
+  charge();
+  phase_ = Phase::unexplained;
   total_ += entered_ - started_;
   running_ = false;
 }
 
+// The time since the last change is that of the phase at hand.
+void StepTimes::charge() noexcept {
+  const std::int64_t now = clock_();
+  spent_[index(phase_)] += now - entered_;
+  entered_ = now;
+}
+
 Phase StepTimes::enter(Phase phase) noexcept {
   const Phase before = phase_;
+  if (phase == before) return before;  // a reading of the clock less
+  if (running_) charge();
   phase_ = phase;
-  if (!running_) return before;
-  const std::int64_t now = clock_();
-  spent_[index(before)] += now - entered_;
-  entered_ = now;
   return before;
 }
 

@@ -85,7 +85,8 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
   const Restore in_step(run.in_training_step, true);
   constexpr std::int64_t kMany = 1000;
   const Restore batches(run.batches, kMany);
-  const Batch batch = run.to_device(*run.active, counted(loaded), run.device);
+  Batch batch = counted(loaded);
+  run.to_device(*run.active, batch, run.device);
   plan.batch = ledger.in_use() - plan.parameters - plan.optimizer_state;
 
   const auto watch = std::make_shared<Watch>(ledger, tree, ledger.in_use());

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,14 +38,23 @@ class LEVIN_API Profiler {
 // An action as long as it lives; does nothing for a null profiler.
 class LEVIN_API ProfilerScope {
  public:
-  ProfilerScope(Profiler* profiler, std::string_view action);
-  ~ProfilerScope();
+  // Inlined also where code is made small: a step has a dozen.
+  template <std::convertible_to<std::string_view> Action>
+  [[gnu::always_inline]] ProfilerScope(Profiler* profiler, const Action& action) : profiler_(profiler) {
+    if (profiler_) start(action);
+  }
+  [[gnu::always_inline]] ~ProfilerScope() {
+    if (profiler_) stop();
+  }
   ProfilerScope(const ProfilerScope&) = delete;
   ProfilerScope& operator=(const ProfilerScope&) = delete;
 
  private:
+  void start(std::string_view action);
+  void stop() noexcept;
+
   Profiler* profiler_;
-  std::string action_;
+  std::optional<std::string> action_;
 };
 
 struct SimpleProfilerOptions {
@@ -147,6 +158,8 @@ class LEVIN_API StepTimes {
   [[nodiscard]] std::string report(Device device) const;
 
  private:
+  void charge() noexcept;
+
   ClockNs clock_;
   std::array<std::int64_t, kPhases> spent_{};
   std::int64_t total_ = 0, started_ = 0, entered_ = 0, steps_ = 0;
