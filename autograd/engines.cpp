@@ -28,17 +28,6 @@ EngineChoice set_engine_choice(EngineFamily family, EngineChoice choice) noexcep
   return before;
 }
 
-EngineChoice set_engine_choice(EngineChoice choice) {
-  using enum EngineFamily;
-  if (choice == EngineChoice::own)
-    fail<ConfigError>("set_engine_choice: our own kernels are chosen for one family; give its name as well");
-  const EngineChoice before = engine_choice(convolution);
-  for (const EngineFamily family : {product, convolution, attention, batch_norm}) {
-    if (engine_choice(family) != EngineChoice::own) set_engine_choice(family, choice);
-  }
-  return before == EngineChoice::timed ? before : EngineChoice::first;
-}
-
 AllowTf32 allow_tf32(EngineFamily family) noexcept { return AllowTf32{kernels::tf32_allowed(inner(family))}; }
 AllowTf32 set_allow_tf32(EngineFamily family, AllowTf32 allow) {
   if (family != EngineFamily::product && family != EngineFamily::convolution)

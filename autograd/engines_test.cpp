@@ -58,21 +58,6 @@ TEST_CASE("each family of ops has an engine of its own, and what kernels read is
   }
 }
 
-TEST_CASE("a choice of engines for all leaves families alone that our kernels compute") {
-  const EnginesAsBefore as_before;
-  set_engine_choice(EngineFamily::convolution, EngineChoice::first);
-  set_engine_choice(EngineFamily::attention, EngineChoice::first);
-  set_engine_choice(EngineFamily::batch_norm, EngineChoice::own);
-  CHECK(set_engine_choice(EngineChoice::timed) == EngineChoice::first);
-  CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::timed);
-  CHECK(engine_choice(EngineFamily::attention) == EngineChoice::timed);
-  CHECK(engine_choice(EngineFamily::batch_norm) == EngineChoice::own);
-  CHECK_THROWS_AS(set_engine_choice(EngineChoice::own), ConfigError);
-  CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::timed);
-  CHECK(set_engine_choice(EngineChoice::first) == EngineChoice::timed);
-  CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::first);
-}
-
 TEST_CASE("f32 numbers are rounded to TF32 nowhere until a process allows it, for products and convolutions apart") {
   const EnginesAsBefore as_before;
   for (const EngineFamily f : kFamilies) CHECK(allow_tf32(f) == AllowTf32::no);

@@ -234,7 +234,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   if (const char* const left = debugging_left_on())
     warn("I-TRAIN-DEBUG", WarningCategory::info,
          std::string("fit: ") + left + " is set in the environment; every launch waits for the device, which is slow");
-  const EngineScope engines(options.benchmark);
+  const EngineScope engines(options);
 
   try {
     call_setup(Stage::fit);

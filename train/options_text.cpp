@@ -101,6 +101,7 @@ void choose(const Asked& a, E& to, const std::array<const char*, N>& names) {
 }
 void read(const Asked& a, ClipAlgorithm& to) { choose(a, to, std::array{"norm", "value"}); }
 void read(const Asked& a, OnSkippedStep& to) { choose(a, to, std::array{"advance", "hold"}); }
+void read(const Asked& a, MatmulPrecision& to) { choose(a, to, std::array{"highest", "high"}); }
 void read(const Asked& a, AccumulateWeighting& to) { choose(a, to, std::array{"per_batch", "exact"}); }
 void read(const Asked& a, Capture& to) { choose(a, to, std::array{"off", "step"}); }
 void read(const Asked& a, Deterministic& to) {
@@ -198,6 +199,7 @@ constexpr Named kNamed[] = {
     named<&O::barebones>("barebones"),
     named<&O::deterministic>("deterministic"),
     named<&O::benchmark>("benchmark"),
+    named<&O::float32_matmul_precision>("float32_matmul_precision"),
     named<&O::inference_mode>("inference_mode"),
     named<&O::reload_dataloaders_every_n_epochs>("reload_dataloaders_every_n_epochs"),
     named<&O::precision>("precision"),
@@ -230,8 +232,7 @@ const std::vector<NotBuilt>& not_built() {
        {"auto", "single_device"},
        "this library trains in one process, strategies of several are not built"},
       {"sync_batchnorm", {"false", "0"}, "there is one process, whose batch norms see all of the batch"},
-      {"plugins", {"none", ""}, "plug-ins and pipelines are not built"},
-      {"float32_matmul_precision", {"highest"}, "f32 products are computed in f32"}};
+      {"plugins", {"none", ""}, "plug-ins and pipelines are not built"}};
   return all;
 }
 void refuse_not_built(const NotBuilt& what, std::string_view value) {

@@ -16,18 +16,22 @@ void check_accelerator_name(std::string_view name);
 // Throws ConfigError when the module is elsewhere.
 void check_accelerator(const TrainerOptions& options, const char* call, Device device);
 
-// The library's engines as TrainerOptions::benchmark asks for, for the length of a stage; then each family has its choice again.
+// What TrainerOptions::benchmark and float32_matmul_precision ask of the engines, for the length of a stage; then they are as
+// before. A family that our own kernels compute stays theirs.
 class EngineScope {
  public:
-  explicit EngineScope(std::optional<bool> benchmark) {
-    if (!benchmark) return;
-    for (const EngineFamily family : kFamilies) before_[std::size_t(family)] = engine_choice(family);
-    set_engine_choice(*benchmark ? EngineChoice::timed : EngineChoice::first);
-    chosen_ = true;
+  explicit EngineScope(const TrainerOptions& options) : tf32_(allow_tf32(EngineFamily::product)) {
+    for (const EngineFamily family : kFamilies) {
+      EngineChoice& before = choices_[std::size_t(family)] = engine_choice(family);
+      if (options.benchmark && before != EngineChoice::own)
+        set_engine_choice(family, *options.benchmark ? EngineChoice::timed : EngineChoice::first);
+    }
+    if (const auto asked = options.float32_matmul_precision)
+      set_allow_tf32(EngineFamily::product, AllowTf32{*asked == MatmulPrecision::high});
   }
   ~EngineScope() {
-    if (!chosen_) return;
-    for (const EngineFamily family : kFamilies) set_engine_choice(family, before_[std::size_t(family)]);
+    for (const EngineFamily family : kFamilies) set_engine_choice(family, choices_[std::size_t(family)]);
+    set_allow_tf32(EngineFamily::product, tf32_);
   }
   EngineScope(const EngineScope&) = delete;
   EngineScope& operator=(const EngineScope&) = delete;
@@ -35,8 +39,8 @@ class EngineScope {
  private:
   static constexpr std::array kFamilies{EngineFamily::product, EngineFamily::convolution, EngineFamily::attention,
                                         EngineFamily::batch_norm};
-  std::array<EngineChoice, kFamilies.size()> before_{};
-  bool chosen_ = false;
+  std::array<EngineChoice, kFamilies.size()> choices_{};
+  AllowTf32 tf32_;
 };
 
 }  // namespace levin::train

@@ -63,6 +63,7 @@ TEST_CASE("the environment says what the program left at its default") {
                          {"PROFILER", "simple"},
                          {"DETERMINISTIC", "warn"},
                          {"BENCHMARK", "true"},
+                         {"FLOAT32_MATMUL_PRECISION", "high"},
                          {"PRECISION", "bf16-true"},
                          {"ENABLE_PROGRESS_BAR", "0"},
                          {"DEVICES", "1"},
@@ -88,6 +89,7 @@ TEST_CASE("the environment says what the program left at its default") {
   CHECK(dynamic_cast<const SimpleProfiler*>(o.profiler.get()) != nullptr);
   CHECK(o.deterministic == Deterministic::warn);
   CHECK(o.benchmark == true);
+  CHECK(o.float32_matmul_precision == MatmulPrecision::high);
   CHECK(o.precision == "bf16-true");
   CHECK(o.enable_progress_bar == false);
   CHECK(o.default_root_dir == "/some/where");
@@ -184,7 +186,7 @@ TEST_CASE("an accelerator is a name of a device that is there, and the module ha
 }
 
 TEST_CASE("benchmark chooses the library's engines for the length of a fit") {
-  const EngineChoice before = set_engine_choice(EngineChoice::first);
+  const EngineChoice before = set_engine_choice(EngineFamily::convolution, EngineChoice::first);
   // A choice that a user made for one family is there again behind the fit; our own kernels stay chosen in it.
   const EngineChoice attention = set_engine_choice(EngineFamily::attention, EngineChoice::timed);
   const EngineChoice products = set_engine_choice(EngineFamily::product, EngineChoice::own);
@@ -212,5 +214,33 @@ TEST_CASE("benchmark chooses the library's engines for the length of a fit") {
   }
   set_engine_choice(EngineFamily::attention, attention);
   set_engine_choice(EngineFamily::product, products);
-  set_engine_choice(before);
+  set_engine_choice(EngineFamily::convolution, before);
+}
+
+TEST_CASE("float32_matmul_precision allows TF32 for products for the length of a fit") {
+  struct LooksAtTf32 : TrainModuleOf<LooksAtTf32, Probe> {
+    using TrainModuleOf::TrainModuleOf;
+    std::vector<AllowTf32> seen;
+    void on_train_start() override {
+      for (const EngineFamily family : {EngineFamily::product, EngineFamily::convolution})
+        seen.push_back(allow_tf32(family));
+    }
+  };
+  const AllowTf32 before = allow_tf32(EngineFamily::product);
+  for (const AllowTf32 outside : {AllowTf32::no, AllowTf32::yes}) {
+    set_allow_tf32(EngineFamily::product, outside);
+    for (const auto asked : {std::optional<MatmulPrecision>(), std::optional(MatmulPrecision::highest),
+                             std::optional(MatmulPrecision::high)}) {
+      TrainerOptions options = epochs(1);
+      options.float32_matmul_precision = asked;
+      LooksAtTf32 net({.gen = Generator(1), .device = Device::cpu()});
+      data::DataLoader train = ramp(1);
+      Trainer trainer(options);
+      trainer.fit(net, {.train = train});
+      const AllowTf32 inside = asked ? AllowTf32{*asked == MatmulPrecision::high} : outside;
+      CHECK(net.seen == std::vector{inside, AllowTf32::no});
+      CHECK(allow_tf32(EngineFamily::product) == outside);
+    }
+  }
+  set_allow_tf32(EngineFamily::product, before);
 }

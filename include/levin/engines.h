@@ -28,10 +28,6 @@ enum class EngineChoice : std::uint8_t { own, first, timed };
 LEVIN_API EngineChoice set_engine_choice(EngineFamily family, EngineChoice choice) noexcept;
 [[nodiscard]] LEVIN_API EngineChoice engine_choice(EngineFamily family) noexcept;
 
-// For every family that a library computes: first or timed. Our kernels are chosen by family alone: ConfigError for own.
-// Returns what was chosen before for convolutions (first where they are our own).
-LEVIN_API EngineChoice set_engine_choice(EngineChoice choice);
-
 // Whether f32 numbers may lose 13 bits of their mantissa before they are multiplied, on tensor cores: several times faster,
 // with a relative error of up to 2^-10 for each product instead of 2^-24; sums stay f32. By default never, also for convolutions
 // (PyTorch allows it there). Of products and convolutions that the library computes: ConfigError for other families. Returns

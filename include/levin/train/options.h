@@ -99,6 +99,7 @@ class LEVIN_API LoggerChoice {
   bool by_default_ = true, chosen_ = false;
 };
 
+enum class MatmulPrecision : std::uint8_t { highest, high };
 enum class ClipAlgorithm : std::uint8_t { norm, value };
 // What a batch counts in a window of accumulation. per_batch: its loss is divided by accumulate_grad_batches, also in a short last
 // window and whatever the batch's size. exact: training_step gives a sum and its weight (StepOutput::sum), and the gradients of the
@@ -154,6 +155,9 @@ struct TrainerOptions {
   // first call of a shape, so that two processes may differ in the last bits; false the one that its heuristic names first.
   // Unset: as the process has it, which is the first.
   std::optional<bool> benchmark{};
+  // Of f32 products on a GPU: highest computes in f32, high may round to TF32 (levin/engines.h) for the length of a fit. Unset:
+  // as the process has it, which is highest.
+  std::optional<MatmulPrecision> float32_matmul_precision{};
   bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
   // Loaders that hooks make are made anew before an epoch when the last ones are so many epochs old; 0: once a fit.
   std::int64_t reload_dataloaders_every_n_epochs = 0;
