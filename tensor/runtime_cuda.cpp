@@ -8,6 +8,7 @@
 
 #include "levin/error.h"
 #include "tensor/counted.h"
+#include "tensor/hardware.h"
 #include "tensor/launching.h"
 #include "tensor/runtime.h"
 
@@ -227,3 +228,12 @@ FaultSlot* faults(Device device) {
 }
 
 }  // namespace levin::detail::runtime
+
+int levin::detail::compute_capability(Device device) {
+  int major = 0, minor = 0;
+  runtime::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()),
+                 "cudaDeviceGetAttribute");
+  runtime::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index()),
+                 "cudaDeviceGetAttribute");
+  return 10 * major + minor;
+}

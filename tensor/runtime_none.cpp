@@ -1,5 +1,6 @@
 // A build without a device that launches kernels: no such device is ever counted, so nothing else here is reached.
 #include "levin/error.h"
+#include "tensor/hardware.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail::runtime {
@@ -36,3 +37,5 @@ void free_graph(Device, void*) noexcept {}
 FaultSlot* faults(Device) { absent(); }
 
 }  // namespace levin::detail::runtime
+
+int levin::detail::compute_capability(Device) { runtime::absent(); }

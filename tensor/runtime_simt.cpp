@@ -9,6 +9,7 @@
 
 #include "levin/error.h"
 #include "tensor/counted.h"
+#include "tensor/hardware.h"
 #include "tensor/runtime.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -136,3 +137,5 @@ FaultSlot* faults(Device) {
 }
 
 }  // namespace levin::detail::runtime
+
+int levin::detail::compute_capability(Device) { return 90; }

@@ -8,6 +8,7 @@
 #include "levin/nn/layers.h"
 #include "levin/train/metric.h"
 #include "levin/warning.h"
+#include "tensor/hardware.h"
 
 namespace levin::train {
 namespace {
@@ -86,6 +87,18 @@ bool is_batch_norm(const nn::Module& m) { return dynamic_cast<const nn::BatchNor
 
 }  // namespace
 
+// NVIDIA's "CUDA C++ Programming Guide", arithmetic by compute capability: f16 from 5.3 on, bf16 from 8.0 on.
+void check_hardware(const std::string& precision, DType lower, Device device, int capability) {
+  const auto lacks = [&](int needed) {
+    return "fit: precision = \"" + precision + "\" and " + text(device) + " has no hardware for " + text(lower) +
+           ": its compute capability is " + text(capability / 10) + "." + text(capability % 10) + ", expected " +
+           text(needed / 10) + "." + text(needed % 10) + " or more";
+  };
+  if (lower == DType::f16 && capability < 53) fail<UnsupportedError>(lacks(53), "; use 32-true");
+  if (lower == DType::bf16 && capability < 80)
+    warn("W-TRAIN-BF16-EMULATED", WarningCategory::user, lacks(80) + "; it is emulated, use 16-mixed or 32-true");
+}
+
 Precision::Precision(const TrainerOptions& options) {
   const std::string name = canonical(options);
   const Mode& mode = mode_of(name);
@@ -109,6 +122,8 @@ void Precision::convert(nn::Module* tree, Device device) {
          "loss scale");
     now_ = {.name = "bf16-mixed", .autocast = DType::bf16, .scales = false};
   }
+  if (const std::optional<DType> lower = now_.autocast ? now_.autocast : parameters_; lower && device.launches())
+    check_hardware(now_.name, *lower, device, detail::compute_capability(device));
   if (!parameters_ || !tree) return;
   const auto keeps = [&](const nn::Module& m) {
     return (masters_ && is_batch_norm(m)) || dynamic_cast<const Metric*>(&m) != nullptr;

@@ -9,6 +9,10 @@
 
 namespace levin::train {
 
+// Of a precision with a 16-bit dtype on a device of this compute capability: without hardware for f16 an UnsupportedError,
+// without it for bf16, which is then emulated, a warning.
+void check_hardware(const std::string& precision, DType lower, Device device, int capability);
+
 // Note [Precisions]
 // name         parameters                     compute         loss scale
 // 32-true      f32                            f32             no
@@ -29,6 +33,7 @@ class Precision {
   explicit Precision(const TrainerOptions& options);
   // Before optimizers are made: the module as this precision wants it. A second call changes nothing. f16 under autocast needs
   // a device that launches kernels: for a module on the cpu 16-mixed is bf16-mixed, with a warning, until it is told of another.
+  // 16 bits that the device's hardware has not: see check_hardware.
   void convert(nn::Module* tree, Device device);
   // What that decided, for one who tells it of another module in between.
   struct Mixed {

@@ -8,6 +8,7 @@
 #include "tests/skip.h"
 #include "tests/warnings.h"
 #include "train/fixture_test.h"
+#include "train/precision.h"
 
 using namespace levin;
 using namespace levin::test;
@@ -134,6 +135,26 @@ TEST_CASE("a precision that is unknown or contradicts another option is refused 
             "growth_factor"));
   CHECK(refused([](auto& o) { o.amp_level = "O2"; }) == "nothing");
   CHECK(refused([](auto& o) { o.amp_level = "O2", o.precision = "16-o2"; }) == "nothing");
+}
+
+TEST_CASE("hardware without bf16 is a warning, and without f16 an error") {
+  const Device gpu = Device::cuda(1);
+  const Warnings heard;
+  for (const int enough : {80, 90}) train::check_hardware("bf16-mixed", DType::bf16, gpu, enough);
+  for (const int enough : {53, 75}) train::check_hardware("16-mixed", DType::f16, gpu, enough);
+  train::check_hardware("64-true", DType::f64, gpu, 30);
+  CHECK(heard.all().empty());
+  train::check_hardware("bf16-true", DType::bf16, gpu, 75);
+  REQUIRE(heard.ids() == std::vector<std::string>{"W-TRAIN-BF16-EMULATED"});
+  CHECK(
+      heard.all()[0].text ==
+      "fit: precision = \"bf16-true\" and cuda:1 has no hardware for bf16: its compute capability is 7.5, expected 8.0 "
+      "or more; it is emulated, use 16-mixed or 32-true");
+  CHECK_THROWS_WITH_AS(
+      train::check_hardware("16-mixed", DType::f16, gpu, 52),
+      "fit: precision = \"16-mixed\" and cuda:1 has no hardware for f16: its compute capability is 5.2, "
+      "expected 5.3 or more; use 32-true",
+      UnsupportedError);
 }
 
 TEST_CASE("lbfgs with a loss scale is a ConfigError") {

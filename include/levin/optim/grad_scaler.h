@@ -25,7 +25,7 @@ struct GradScalerOptions {
 //   for (const Batch& batch : loader) {
 //     optimizer.zero_grad();
 //     Tensor loss = model(batch);                 // under Autocast
-//     backward(loss * scaler.scale(loss.device()));
+//     backward(loss * scaler.scale(loss.device()));  // Apex' scale_loss(loss, optimizer)
 //     scaler.unscale_(optimizer);                 // only where gradients are looked at before the step
 //     clip_grads_with_norm_(optimizer.parameters(), 1, scaler.grad_norm(optimizer));
 //     scaler.step(optimizer);

@@ -161,7 +161,7 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
                       std::optional<ClipAlgorithm> gradient_clip_algorithm = {});
   // The optimizers that configure_optimizers returned, in its order. Throws StateError outside of fit.
   [[nodiscard]] std::span<OptimizerHandle> optimizers();
-  // backward(loss) with the run's loss scale. Throws StateError outside of a training step, and with automatic optimization.
+  // backward(loss) with the run's loss scale, as Apex' scale_loss. Throws StateError outside of a training step and with automatic optimization.
   void manual_backward(const Tensor& loss);
 
   [[nodiscard]] Trainer& trainer() const;  // throws StateError outside of a run

@@ -165,7 +165,7 @@ struct TrainerOptions {
   // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
   // optimizer works on f32 copies. Read by the constructor.
   std::string precision{};
-  std::string amp_level{};                                // the same by Apex' names: O0, O1, O2, O3
+  std::string amp_level{};  // the same by Apex' names: O0, O1, O2, O3 (its scale_loss: TrainModule::manual_backward)
   std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
   OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
   // Told of every hook, step and transfer; a SimpleProfiler or a TraceProfiler, one's own, or none.
