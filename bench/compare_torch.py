@@ -375,6 +375,20 @@ def segment_softmax(s, make):
     return lambda: torch.softmax(x, 1)
 
 
+def windows(s):
+    return {"kernel_size": s[3], "stride": s[4], "padding": s[3] // 2 if s[4] == 1 else 0}
+
+
+def im2col(shape, make):
+    x = make((shape[0], shape[1], shape[2], shape[2]))
+    return lambda: F.unfold(x, **windows(shape))
+
+
+def col2im(shape, make):
+    columns = im2col(shape, make)()
+    return lambda: F.fold(columns, (shape[2], shape[2]), **windows(shape))
+
+
 def index_rows(shape, make):
     x, i = make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
     return lambda: x.index_select(0, i)
@@ -484,7 +498,7 @@ OPS = {
     "linear": linear, "linear_both": both(linear_inputs, F.linear),
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
-    "conv2d": conv, "conv2d_both": conv_both,
+    "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
     "spmm": spmm, "segment_sum": segment_sum,
     "adamw": update((adamw(foreach=True), adamw(fused=True))), "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }

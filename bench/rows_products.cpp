@@ -127,6 +127,25 @@ void heads_and_images(std::vector<Kernel>& k) {
                      3 * bytes_of(in[0]) * (1 + double(s[2]) / double(s[1])));
                },
                convolutions, conv_flops(6)});
+  // [batch, channels, image side, kernel side, stride]; with stride 1 as many windows as pixels, else patches
+  const std::vector<Shape> windows{{2, 2, 6, 3, 1}, {64, 1, 28, 5, 1}, {32, 64, 56, 3, 1}, {32, 3, 224, 16, 16}};
+  const auto of = [](const Shape& s) {
+    const std::int64_t padding = s[4] == 1 ? s[3] / 2 : 0;
+    return WindowOptions{.kernel = {s[3], s[3]}, .stride = {s[4], s[4]}, .padding = {padding, padding}};
+  };
+  k.push_back({"im2col", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor x = random({s[0], s[1], s[2], s[2]}, d);
+                 return Work{[=] { (void)im2col(x, of(s)); }, bytes_of(x) + bytes_of(im2col(x, of(s)))};
+               },
+               windows});
+  k.push_back({"col2im", Sizes::own, floats(),
+               [=](const Shape& s, DType d) {
+                 const Tensor y = im2col(random({s[0], s[1], s[2], s[2]}, d), of(s));
+                 const auto image = [=] { return col2im(y, {s[2], s[2]}, of(s)); };
+                 return Work{[=] { (void)image(); }, bytes_of(y) + bytes_of(image())};
+               },
+               windows});
 }
 
 }  // namespace

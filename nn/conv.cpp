@@ -43,6 +43,11 @@ Shape weight_shape(std::int64_t a, std::int64_t b, std::int64_t groups, const Si
 // Values that one unit of a weight of this shape reads.
 std::int64_t fan_in(const Shape& weight) { return weight.numel() / weight[0]; }
 
+template <class O>
+WindowOptions window_options(const O& o) {
+  return {o.kernel.array(), o.stride.array(), o.padding.array(), o.dilation.array()};
+}
+
 }  // namespace
 
 Conv1d::Conv1d(Module& parent, std::string_view name, Options given)
@@ -95,6 +100,11 @@ Tensor ConvTranspose2d::operator()(const Tensor& x) const {
                                       .output_padding = options.output_padding.array(),
                                       .dilation = options.dilation.array(),
                                       .groups = options.groups}));
+}
+
+Tensor Unfold::operator()(const Tensor& x) const { return Call(*this, x).gives(im2col(x, window_options(options))); }
+Tensor Fold::operator()(const Tensor& columns) const {
+  return Call(*this, columns).gives(col2im(columns, options.output.array(), window_options(options)));
 }
 
 PoolOptions pool_options(const Pool2dOptions& o) {

@@ -148,6 +148,8 @@ TEST_CASE("modules of ops are the ops") {
   nn::Sequential net(root, "net");
   net.add<nn::Conv2d>({.in = 1, .out = 2, .kernel = 3, .padding = 1});
   net.add<nn::GELU>();
+  net.add<nn::Unfold>({.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}, .dilation = {1, 2}});
+  net.add<nn::Fold>({.output = 8, .kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}, .dilation = {1, 2}});
   net.add<nn::MaxPool2d>({.kernel = 2});
   net.add<nn::SiLU>();
   net.add<nn::AvgPool2d>({.kernel = 2, .stride = 1});
@@ -161,7 +163,8 @@ TEST_CASE("modules of ops are the ops") {
   net.add<nn::Identity>();
   const Tensor x = wave({2, 1, 8, 8}, 0.25);
   auto& conv = static_cast<nn::Conv2d&>(net[0]);
-  Tensor y = silu(max_pool2d(gelu(conv(x)), 2));
+  const WindowOptions windows{.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}, .dilation = {1, 2}};
+  Tensor y = silu(max_pool2d(col2im(im2col(gelu(conv(x)), windows), {8, 8}, windows), 2));
   y = tanh(avg_pool2d(y, {.kernel = {2, 2}, .stride = {{1, 1}}}));
   y = softplus(elu(sigmoid(adaptive_avg_pool2d(y, {2, 2})), 0.5));
   CHECK(equal(net(x), softmax(flatten(y, 1), -1)));

@@ -163,33 +163,6 @@ Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& 
   return apply(ConvWeightGradient{s}, x, gy);
 }
 
-// Longer strides, paddings and padded extents can not mean anything, and products of two must not overflow.
-constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
-constexpr std::int64_t kMostPadded = std::int64_t{1} << 40;  // pixels of a padded image: what kernels count stays small
-
-void check_extents(const char* op, const char* what, const std::array<std::int64_t, 2>& v, std::int64_t least) {
-  for (const std::int64_t n : v) {
-    if (n < least || n > kMostExtent) fail<ShapeError>(op, ": ", what, " is ", n, ", expected ", least, " to 2^31");
-  }
-}
-
-// (n - 1) * step + 1, or more than any extent may be.
-std::int64_t reach_of(std::int64_t n, std::int64_t step) {
-  std::int64_t reach = 0;
-  return __builtin_mul_overflow(n - 1, step, &reach) || reach > 4 * kMostExtent ? 4 * kMostExtent : reach + 1;
-}
-
-// The height and width of an image with its padding.
-std::array<std::int64_t, 2> padded_extents(const char* op, const std::array<std::int64_t, 2>& size,
-                                           const std::array<std::int64_t, 2>& padding) {
-  const std::array<std::int64_t, 2> padded{size[0] + 2 * padding[0], size[1] + 2 * padding[1]};
-  if (padded[0] > kMostExtent || padded[1] > kMostExtent || padded[0] * padded[1] > kMostPadded) {
-    fail<ShapeError>(op, ": the padded image is ", padded[0], " by ", padded[1],
-                     " pixels, expected at most 2^31 along each and 2^40 in all; lower the padding");
-  }
-  return padded;
-}
-
 void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {
   check_same_device(op, x, w);
   check_dtypes_meet(op, x, w);
@@ -248,15 +221,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                      ", kH, kW] for x ", x.shape(), " and ", o.groups, " groups");
   }
   check_bias("conv2d", bias, filters);
-  const std::array<std::int64_t, 2> extents = padded_extents("conv2d", {x.shape()[2], x.shape()[3]}, o.padding);
-  for (int d = 0; d < 2; ++d) {
-    const auto i = static_cast<std::size_t>(d);
-    const std::int64_t padded = extents[i], reach = reach_of(weight.shape()[2 + d], o.dilation[i]);
-    if (reach > padded) {
-      fail<ShapeError>("conv2d: the kernel reaches over ", reach, " pixels along dimension ", 2 + d, ", x of shape ",
-                       x.shape(), " has ", padded, " with padding; use a smaller kernel or dilation, or pad more");
-    }
-  }
+  check_windows("conv2d", x.shape(), {weight.shape()[2], weight.shape()[3]}, o.padding, o.dilation);
   return conv_forward(x, weight, bias, shape_of(x.shape(), weight.shape(), o.stride, o.padding, o.dilation, o.groups));
 }
 

@@ -304,6 +304,23 @@ struct PoolOptions {
 [[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 [[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 
+// ---- Windows of images as columns: PyTorch's F.unfold and F.fold. Along each axis there are
+// (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1 windows; L is their number, pH * pW. Limits are
+// conv2d's: options up to 2^31, padded images up to 2^31 along an axis and 2^40 pixels; at least one window must fit.
+struct WindowOptions {
+  std::array<std::int64_t, 2> kernel{0, 0};  // must be given
+  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
+};
+// x [N, C, H, W] -> [N, C * kH * kW, L], or [C, H, W] -> [C * kH * kW, L]; every dtype. Zero outside of the image:
+//   y[n, (c * kH + i) * kW + j, p * pW + q] = x[n, c, p * sH - padH + i * dH, q * sW - padW + j * dW]
+// So matmul(view(weight, {out, -1}), im2col(x, windows)) is conv2d with its pixels in one dimension.
+[[nodiscard]] LEVIN_API Tensor im2col(const Tensor& x, const WindowOptions& options);
+// Its adjoint: columns [N, C * kH * kW, L] -> [N, C, H, W], or [C * kH * kW, L] -> [C, H, W], for size = {H, W}. A pixel
+// is the sum of what all windows have for it, 0 where there is none; what lies in the padding is dropped. Floats; 16-bit
+// types are summed in f32 and rounded once. Throws ShapeError when C or L is not what size and options make.
+[[nodiscard]] LEVIN_API Tensor col2im(const Tensor& columns, std::array<std::int64_t, 2> size,
+                                      const WindowOptions& options);
+
 // ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be
 // undefined: 1 and 0. y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight (the
 // last one without it).

@@ -329,5 +329,25 @@ class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
     return Call(*this, x).gives(adaptive_avg_pool2d(x, options.output.array()));
   }
 };
+struct UnfoldOptions {
+  Size2 kernel = 0;
+  Size2 stride = 1, padding = 0, dilation = 1;
+};
+// im2col: [N, C, H, W] -> [N, C * kH * kW, L].
+class LEVIN_API Unfold : public OpModule<UnfoldOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& x) const;
+};
+struct FoldOptions {
+  Size2 output = 0, kernel = 0;
+  Size2 stride = 1, padding = 0, dilation = 1;
+};
+// col2im: [N, C * kH * kW, L] -> [N, C, output].
+class LEVIN_API Fold : public OpModule<FoldOptions> {
+ public:
+  using OpModule::OpModule;
+  Tensor operator()(const Tensor& columns) const;
+};
 
 }  // namespace levin::nn
