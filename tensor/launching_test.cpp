@@ -108,6 +108,21 @@ TEST_CASE("a device's blocking launch names the innermost module whose call is u
   CHECK(origin_of([&] { (void)index_select(good, 0, bad); }) == "index_select");
 }
 
+TEST_CASE("a device's blocking launch throws what bernoulli refuses as the error that the CPU throws") {
+  DEVICE_OR_SKIP();
+  const Tensor p = tensor({0.5f, -1.f}, device);
+  const Blocking mode;
+  Generator g(1);
+  std::string error;
+  try {
+    (void)bernoulli(p, g);
+  } catch (const ConfigError& e) { error = e.what(); }
+  CAPTURE(error);
+  CHECK(error.starts_with("bernoulli (" + text(p) + "), launched at "));
+  CHECK(has(error, ": bernoulli: p is -1 on " + text(device) + ", expected probabilities in [0, 1]"));
+  CHECK_NOTHROW(synchronize(device));
+}
+
 TEST_CASE("a host wait for a device is entered with the module whose call is under way") {
   DEVICE_OR_SKIP();
   nn::Sequential layers({.gen = Generator(1), .device = device});
