@@ -68,7 +68,8 @@ void autocast_inputs(CastCache& cache, const OpInfo& info, std::span<const Tenso
     const Tensor& t = *in[i];
     DType target = t.defined() ? t.dtype() : DType::f32;
     switch (info.autocast) {
-      case AutocastPolicy::keep: break;
+      case AutocastPolicy::keep:
+      case AutocastPolicy::full_result: break;
       case AutocastPolicy::lower: target = changes(t) ? lower : target; break;
       case AutocastPolicy::full: target = changes(t) ? DType::f32 : target; break;
       case AutocastPolicy::widest: target = changes(t) ? wide : target; break;

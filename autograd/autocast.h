@@ -16,4 +16,8 @@ inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) 
   if (!cast) check_same_dtype(op, a, b);
 }
 
+// The dtype of the result of an op whose policy is `full_result`, of an input of dtype t. Asked before apply(), which runs
+// the op with autocast off.
+inline DType full_result(DType t) { return detail::mode().autocast && is_float(t) && t != DType::f64 ? DType::f32 : t; }
+
 }  // namespace levin

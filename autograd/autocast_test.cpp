@@ -1,10 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
+#include <string>
 
 #include "levin/autograd.h"
 #include "levin/nn.h"
 #include "levin/ops.h"
+#include "levin/stream.h"
+#include "tests/device.h"
+#include "tests/skip.h"
 
 namespace levin {
 namespace {
@@ -155,6 +162,164 @@ TEST_CASE("layers run under autocast: products in bf16, norms and losses in f32"
   CHECK(states.shape() == Shape{6, 2, 5});
   backward(sum(states) + sum(net.norm(y)));
   CHECK(net.fc.weight.grad().dtype() == DType::f32);
+}
+
+// ---- Ops whose kernels read 16 bits where the result is f32.
+
+namespace {
+
+struct FullResult {
+  std::string name;
+  std::function<Tensor(const Tensor& x, const Tensor& w, const Tensor& b)> f;  // x [rows, cols], w and b [cols] of f32
+  bool same_sums = true;                                                       // in the order of the f32 kernel
+};
+std::vector<FullResult> full_results(std::int64_t rows, std::int64_t cols, Device device) {
+  std::vector<std::int64_t> classes;
+  for (std::int64_t r = 0; r < rows; ++r) classes.push_back(r % 4 == 3 ? -100 : r * 7919 % cols);
+  const Tensor target = from_data(classes, {rows}, Device::cpu()).to(device);
+  const auto loss = [=](Reduction reduction, double smoothing, bool weighted) {
+    return [=](const Tensor& x, const Tensor& w, const Tensor&) {
+      const Tensor weight = weighted ? abs(w.detach()) + 1 : Tensor();
+      return cross_entropy(x, target, {.weight = weight, .label_smoothing = smoothing, .reduction = reduction});
+    };
+  };
+  using T = const Tensor&;
+  return {{"softmax of rows", [](T x, T, T) { return softmax(x, 1); }},
+          {"softmax of columns", [](T x, T, T) { return softmax(x, 0); }},
+          {"log_softmax of rows", [](T x, T, T) { return log_softmax(x, 1); }},
+          {"log_softmax of columns", [](T x, T, T) { return log_softmax(x, 0); }},
+          {"layer_norm", [](T x, T w, T b) { return layer_norm(x, w, b); }},
+          {"rms_norm", [](T x, T w, T) { return rms_norm(x, w); }},
+          {"cross_entropy, mean", loss(Reduction::mean, 0, false), false},
+          {"cross_entropy, none", loss(Reduction::none, 0, true), false},
+          {"cross_entropy, smoothed", loss(Reduction::sum, 0.1, true), false},
+          {"sum of all", [](T x, T, T) { return sum(x); }, false},
+          {"sum of rows", [](T x, T, T) { return sum(x, 1); }, false},
+          {"mean of columns", [](T x, T, T) { return mean(x, 0); }, false}};
+}
+
+// The result, the gradients of x, w and b, and the second derivative of a sum over x's gradient.
+Tensors all_orders(const FullResult& op, const Tensors& in, bool cast_by_hand) {
+  Tensors leaves;
+  for (const Tensor& t : in) leaves.push_back(t.detach()), leaves.back().requires_grad_();
+  Tensor y;
+  if (cast_by_hand) {
+    y = op.f(cast(leaves[0], DType::f32), leaves[1], leaves[2]);
+  } else {
+    const Autocast on(DType::bf16);
+    y = op.f(leaves[0], leaves[1], leaves[2]);
+  }
+  const auto seed_like = [](const Tensor& t) {
+    return reshape(linspace(-1, 2, t.numel(), Device::cpu(), DType::f64), Dims(t.shape().dims()))
+        .to(t.dtype())
+        .to(t.device());
+  };
+  Tensors all{y};
+  const Tensors first = grad(Tensors{y}, leaves, Tensors{seed_like(y)}, {.create_graph = true, .allow_unused = true});
+  all.insert(all.end(), first.begin(), first.end());
+  if (first[0].requires_grad())
+    all.push_back(grad(Tensors{first[0]}, Tensors{leaves[0]}, Tensors{seed_like(first[0])}, {.allow_unused = true})[0]);
+  for (Tensor& t : all)
+    if (t.defined()) t = t.detach().to(Device::cpu());
+  return all;
+}
+
+void check_as_cast_by_hand(Device device) {
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const Shape& shape : {Shape{6, 40}, Shape{5, 37}, Shape{3, 1100}})
+      for (const FullResult& op : full_results(shape[0], shape[1], device)) {
+        CAPTURE(op.name);
+        CAPTURE(text(dtype));
+        CAPTURE(text(shape));
+        Generator g(5);
+        const std::int64_t cols = shape[1];
+        const Tensors in{randn(shape, g, Device::cpu(), DType::f32).to(dtype).to(device),
+                         randn({cols}, g, Device::cpu(), DType::f32).to(device),
+                         randn({cols}, g, Device::cpu(), DType::f32).to(device)};
+        const Tensors got = all_orders(op, in, false), want = all_orders(op, in, true);
+        REQUIRE(got.size() == want.size());
+        CHECK(got[0].dtype() == DType::f32);
+        for (std::size_t k = 0; k < got.size(); ++k) {
+          CAPTURE(k);
+          REQUIRE(got[k].defined() == want[k].defined());
+          if (!got[k].defined()) continue;
+          REQUIRE(got[k].dtype() == want[k].dtype());
+          if (op.same_sums) {
+            CHECK(equal(got[k], want[k]));
+            continue;
+          }
+          // Sums of a row of f32 numbers in two orders, and where the gradient has 16 bits a rounding on either side.
+          const double scale = amax(abs(want[k].to(DType::f64))).item(),
+                       error = amax(abs(got[k].to(DType::f64) - want[k].to(DType::f64))).item();
+          const double rounding = got[k].dtype() == DType::f32 ? 0 : epsilon(got[k].dtype());
+          CHECK(error <= (rounding + 4 * std::sqrt(double(cols)) * epsilon(DType::f32)) * scale);
+        }
+      }
+}
+
+// Of all nodes that a gradient of y passes.
+std::set<std::string> names_of(const Tensor& y) {
+  std::set<std::string> names;
+  std::vector<Node*> stack{edge_of(y).node.get()};
+  while (!stack.empty()) {
+    Node* const n = stack.back();
+    stack.pop_back();
+    if (n->kind() == Node::Kind::op) names.insert(n->info().name);
+    for (const Edge& e : n->edges())
+      if (e.node) stack.push_back(e.node.get());
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "under autocast softmax, norms, sums and cross-entropy of 16 bits give what a cast by hand gives, to the second "
+    "order") {
+  check_as_cast_by_hand(cpu);
+}
+TEST_CASE("on a device under autocast softmax, norms, sums and cross-entropy give what a cast by hand gives") {
+  DEVICE_OR_SKIP();
+  check_as_cast_by_hand(device);
+}
+
+TEST_CASE("under autocast no cast stands before an op that reads 16 bits itself") {
+  Tensor x = ramp({4, 6}, DType::bf16), w = parameter({6}), b = parameter({6});
+  x.requires_grad_();
+  for (const FullResult& op : full_results(4, 6, cpu)) {
+    CAPTURE(op.name);
+    const Autocast on(DType::bf16);
+    CHECK(names_of(op.f(relu(x), w, b)).count("cast") == 0);
+    CHECK(names_of(exp(relu(x))).count("cast") == 1);  // what the test sees where there is one
+  }
+}
+
+TEST_CASE("a step of cross-entropy under autocast keeps 16-bit logits alone, and its peak is their gradient") {
+  const std::int64_t rows = 64, classes = 4096, bytes = rows * classes * 2;
+  Tensor x = ramp({rows, classes}, DType::bf16);
+  x.requires_grad_();
+  const Tensor target = zeros({rows}, cpu, DType::i64);
+  const auto step = [&](bool cast_by_hand) {
+    const std::int64_t before = memory_stats(cpu).in_use;
+    reset_peak_memory(cpu);
+    Tensor loss;
+    if (cast_by_hand) {
+      loss = cross_entropy(cast(x, DType::f32), target);
+    } else {
+      const Autocast on(DType::bf16);
+      loss = cross_entropy(x, target);
+    }
+    const std::int64_t kept = memory_stats(cpu).in_use - before;
+    const Tensors g = grad(Tensors{loss}, Tensors{x}, {});
+    return std::pair(kept, memory_stats(cpu).peak - before);
+  };
+  const auto [kept, peak] = step(false);
+  const auto [kept_by_hand, peak_by_hand] = step(true);
+  const std::int64_t some = 64 * rows;  // the statistics of rows and the loss
+  CHECK(kept <= some);
+  CHECK(peak <= bytes + some);
+  CHECK(kept_by_hand >= 2 * bytes);
+  CHECK(peak_by_hand >= 4 * bytes);
 }
 
 }  // namespace levin

@@ -58,6 +58,52 @@ void of_rows(std::vector<Kernel>& k) {
                wide});
 }
 
+// Of 16-bit rows under autocast, in `passes` over x: results and their gradients are f32, gradients of rows have 16 bits.
+void of_rows_under_autocast(std::vector<Kernel>& k) {
+  const auto add = [&](const std::string& op, const Shape& large, double passes,
+                       const std::function<Work(const Shape&, DType, double)>& make) {
+    k.push_back({op,
+                 Sizes::columns,
+                 {DType::bf16},
+                 [=](const Shape& s, DType d) { return make(s, d, passes); },
+                 {{512, 1024}, large}});
+  };
+  const auto softmax_of = [](const Tensors& in) {
+    const Autocast on(DType::bf16);
+    return softmax(in[0], 1);
+  };
+  const auto norm_of = [](const Tensors& in) {
+    const Autocast on(DType::bf16);
+    return layer_norm(in[0], in[1], in[2]);
+  };
+  const auto inputs = [](const Shape& s, DType d) {
+    return Tensors{random(s, d), ones({s[1]}, device()), zeros({s[1]}, device())};
+  };
+  const Shape wide{16384, 4096};
+  add("softmax_autocast", wide, 3, [=](const Shape& s, DType d, double passes) {
+    const Tensors in{random(s, d)};
+    return Work{[=] { (void)softmax_of(in); }, passes * bytes_of(in[0])};
+  });
+  add("softmax_autocast_backward", wide, 5,
+      [=](const Shape& s, DType d, double passes) { return backward_of({random(s, d)}, softmax_of, passes); });
+  add("layer_norm_autocast", wide, 3, [=](const Shape& s, DType d, double passes) {
+    const Tensors in = inputs(s, d);
+    return Work{[=] { (void)norm_of(in); }, passes * bytes_of(in[0])};
+  });
+  add("layer_norm_autocast_backward", wide, 4,
+      [=](const Shape& s, DType d, double passes) { return backward_of(inputs(s, d), norm_of, passes); });
+  add("cross_entropy_autocast_both", {65536, 50304}, 3, [](const Shape& s, DType d, double passes) {
+    Tensor x = random(s, d);
+    x.requires_grad_();
+    const Tensor target = integers(s[1], {s[0]});
+    const auto loss_of = [=] {
+      const Autocast on(DType::bf16);
+      return cross_entropy(x, target);
+    };
+    return Work{[=] { (void)grad(loss_of(), std::span(&x, 1)); }, passes * bytes_of(x)};
+  });
+}
+
 // [batch, channels, height, width]
 std::vector<Shape> images() { return {{2, 8, 8, 8}, {64, 32, 28, 28}, {256, 64, 112, 112}}; }
 
@@ -110,6 +156,7 @@ void of_images(std::vector<Kernel>& k) {
 
 void norm_rows(std::vector<Kernel>& k) {
   of_rows(k);
+  of_rows_under_autocast(k);
   of_images(k);
 }
 

@@ -4,12 +4,13 @@
 // Cross-entropy of logits x [rows, cols] (contiguous) with class indices target [rows]; e = label_smoothing:
 //   row = w[t] * (1 - e) * (lse - x[t]) + e / cols * sum_c w[c] * (lse - x[c]),   0 where t == ignore_index
 //   out: none [rows]: row;   sum [1]: the sum of rows;   mean [1]: sum / weight,  weight = sum of w[t] not ignored
-//   cross_entropy(on, const T* x, const int64_t* target, const T* class_weight, T* out, A* lse, A* weight,
+//   cross_entropy(on, const T* x, const int64_t* target, const A* class_weight, A* out, A* lse, A* weight,
 //                 rows, cols, int64_t ignore_index, double label_smoothing, Reduction)
-//     A = Accum<T>; class_weight: [cols] or null (all 1); lse: [rows], weight: [1], both always written.
+//     T: float, double, f16, bf16; A = Accum<T>: the losses are not rounded to T. class_weight: [cols] or null (all 1);
+//     lse: [rows], weight: [1], both always written.
 //     Every target is in [0, cols) or equals ignore_index: the op checks with first_bad_target.
 //     All rows ignored: mean is NaN, as in PyTorch.
-//   cross_entropy_backward(on, const T* gy, const T* x, const int64_t* target, const T* class_weight, const A* lse,
+//   cross_entropy_backward(on, const A* gy, const T* x, const int64_t* target, const A* class_weight, const A* lse,
 //                          const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
 //     gy: [rows] for none, else [1]; gx: [rows, cols].
 //   first_bad_target(on, const int64_t* target, rows, cols, ignore_index): its row, or -1
@@ -53,8 +54,9 @@ inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1 : 0;
 // reported, and its row counts as ignored.
 template <class T, int kThreads>
 __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross_entropy_rows(
-    const T* x, const std::int64_t* target, const T* w, T* losses, Accum<T>* lse, double* parts, std::int64_t rows,
-    std::int64_t cols, Smoothed<T> s, RowPlan plan, levin::detail::FaultSlot* faults, const char* op) {
+    const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* losses, Accum<T>* lse, double* parts,
+    std::int64_t rows, std::int64_t cols, Smoothed<T> s, RowPlan plan, levin::detail::FaultSlot* faults,
+    const char* op) {
   using A = Accum<T>;
   using Of = Team<kThreads>;
   constexpr int V = kVec<T>;
@@ -71,18 +73,18 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
     const bool counted = s.counts(t, cols);
     A loss = 0, weight = 0;
     if (counted) {
-      weight = w != nullptr ? A(w[t]) : A(1);
+      weight = w != nullptr ? w[t] : A(1);
       loss =
           s.rest * weight * ((all.top - A(x[r * cols + t])) + log);  // lse - x[t] would lose the bits of a small loss
     }
     if (s.smooth != 0) {
       A others = 0;
-      each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      each_chunk<kThreads, 2>(plan, [&](std::int64_t c) {
         const Vec<T> v = row.again(c);
-        const Vec<T> of = w != nullptr ? read_chunk(w, c * V, cols, plan.vectors, T(0.0f)) : v;
+        const Parameters<V, A> of(w, c * V, cols, plan.vectors, A(1));
 #pragma unroll
         for (int j = 0; j < V; ++j)
-          if (c * V + j < cols) others += (total - A(v[j])) * (w != nullptr ? A(of[j]) : A(1));
+          if (c * V + j < cols) others += (total - A(v[j])) * of.v[j];
       });
       others = Of::reduce(others, Plus{});
       if (counted) loss += s.smooth * others;
@@ -91,7 +93,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
     weight_sum += double(weight);
     if (Of::rank() != 0) continue;
     lse[r] = total;
-    if (losses != nullptr) losses[r] = T(loss);
+    if (losses != nullptr) losses[r] = loss;
     if (!counted && t != s.ignore_index) report_index(faults, op, t, cols);
   }
   if (Of::rank() == 0) {
@@ -101,10 +103,9 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
 }
 
 inline constexpr int kLossThreads = 256;
-template <class T>
+template <class A>
 static __global__ __launch_bounds__(kLossThreads) void cross_entropy_total(const double* parts, std::int64_t teams,
-                                                                           T* out, Accum<T>* weight,
-                                                                           Reduction reduction) {
+                                                                           A* out, A* weight, Reduction reduction) {
   LEVIN_SHARED(double, scratch, kLossThreads / 32);
   double loss = 0, shares = 0;
   for (std::int64_t i = threadIdx.x; i < teams; i += kLossThreads) {
@@ -114,23 +115,24 @@ static __global__ __launch_bounds__(kLossThreads) void cross_entropy_total(const
   loss = block_sum<kLossThreads>(loss, scratch);
   shares = block_sum<kLossThreads>(shares, scratch);
   if (threadIdx.x != 0) return;
-  *weight = Accum<T>(shares);
-  if (reduction == Reduction::sum) *out = T(Accum<T>(loss));
-  if (reduction == Reduction::mean) *out = T(Accum<T>(loss / shares));
+  *weight = A(shares);
+  if (reduction == Reduction::sum) *out = A(loss);
+  if (reduction == Reduction::mean) *out = A(loss / shares);
 }
 
 // gx = (softmax(x) s - q) gy, where q are the shares of the classes in a row's target and s is their sum.
 template <class T, int kThreads>
 __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_backward(
-    const T* gy, const T* x, const std::int64_t* target, const T* w, const Accum<T>* lse, const Accum<T>* weight, T* gx,
-    std::int64_t rows, std::int64_t cols, Smoothed<T> s, RowPlan plan, Reduction reduction) {
+    const Accum<T>* gy, const T* x, const std::int64_t* target, const Accum<T>* w, const Accum<T>* lse,
+    const Accum<T>* weight, T* gx, std::int64_t rows, std::int64_t cols, Smoothed<T> s, RowPlan plan,
+    Reduction reduction) {
   using A = Accum<T>;
   using Of = Team<kThreads>;
   constexpr int V = kVec<T>;
   A all = A(cols);
   if (w != nullptr && s.smooth != 0) {
     all = 0;
-    for (std::int64_t c = Of::rank(); c < cols; c += kThreads) all += A(w[c]);
+    for (std::int64_t c = Of::rank(); c < cols; c += kThreads) all += w[c];
     all = Of::reduce(all, Plus{});
   }
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
@@ -140,9 +142,9 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
     A own = 0, scale = 0, even = 0;
     const A total = lse[r];
     if (counted) {
-      A up = A(gy[reduction == Reduction::none ? r : 0]);
+      A up = gy[reduction == Reduction::none ? r : 0];
       if (reduction == Reduction::mean) up /= *weight;
-      own = up * s.rest * (w != nullptr ? A(w[t]) : A(1));
+      own = up * s.rest * (w != nullptr ? w[t] : A(1));
       even = up * s.smooth;
       scale = own + even * all;
     }
@@ -150,10 +152,10 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
       Vec<T> v;
       if (counted) {
         v = read_chunk(x + r * cols, c * V, cols, plan.vectors, T(0.0f));
-        const Vec<T> of = w != nullptr && even != 0 ? read_chunk(w, c * V, cols, plan.vectors, T(0.0f)) : Vec<T>{};
+        const Parameters<V, A> of(even == 0 ? nullptr : w, c * V, cols, plan.vectors, A(1));
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-          const A smooth = even == 0 ? A(0) : even * (w != nullptr ? A(of[j]) : A(1));
+          const A smooth = even == 0 ? A(0) : even * of.v[j];
           v[j] = T(exp_of<T>(A(v[j]) - total) * scale - smooth - (c * V + j == t ? own : A(0)));
         }
       } else {
@@ -177,8 +179,8 @@ template <class T>
   return teams;
 }
 template <class T>
-void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const T* class_weight, T* out,
-                   Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
+void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t* target, const Accum<T>* class_weight,
+                   Accum<T>* out, Accum<T>* lse, Accum<T>* weight, double* parts, std::int64_t rows, std::int64_t cols,
                    std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
   with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
@@ -186,13 +188,14 @@ void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t
               reduction == Reduction::none ? out : nullptr, lse, parts, rows, cols,
               Smoothed<T>(ignore_index, label_smoothing, cols), plan, on.faults(), op);
   });
-  on.launch(cross_entropy_total<T>, Grid{.blocks = 1, .threads = kLossThreads}, parts,
+  on.launch(cross_entropy_total<Accum<T>>, Grid{.blocks = 1, .threads = kLossThreads}, parts,
             cross_entropy_teams<T>(rows, cols), out, weight, reduction);
 }
 template <class T>
-void cross_entropy_backward(const Gpu& on, const T* gy, const T* x, const std::int64_t* target, const T* class_weight,
-                            const Accum<T>* lse, const Accum<T>* weight, T* gx, std::int64_t rows, std::int64_t cols,
-                            std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
+void cross_entropy_backward(const Gpu& on, const Accum<T>* gy, const T* x, const std::int64_t* target,
+                            const Accum<T>* class_weight, const Accum<T>* lse, const Accum<T>* weight, T* gx,
+                            std::int64_t rows, std::int64_t cols, std::int64_t ignore_index, double label_smoothing,
+                            Reduction reduction) {
   with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 0, {x, class_weight, gx});
     on.launch(cross_entropy_rows_backward<T, kThreads>, row_grid<kThreads>(plan, rows, 0, kLossBlocks), gy, x, target,
@@ -217,22 +220,11 @@ inline int64_t first_bad_target(const Cpu&, const int64_t* target, int64_t rows,
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// The weights of the classes in the type of the sums, or nothing.
 template <class T>
-std::vector<Accum<T>> wide_weights(const T* class_weight, int64_t cols) {
-  std::vector<Accum<T>> w;
-  if (class_weight != nullptr)
-    for (int64_t c = 0; c < cols; ++c) w.push_back(Accum<T>(class_weight[c]));
-  return w;
-}
-
-template <class T>
-void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const T* class_weight, T* out, Accum<T>* lse,
+void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const Accum<T>* w, Accum<T>* out, Accum<T>* lse,
                    Accum<T>* weight, int64_t rows, int64_t cols, int64_t ignore_index, double label_smoothing,
                    Reduction reduction) {
   using A = Accum<T>;
-  const std::vector<A> weights = wide_weights(class_weight, cols);
-  const A* const w = class_weight != nullptr ? weights.data() : nullptr;
   const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
   const int64_t grain = rows_at_once(cols);
   struct Part {
@@ -267,7 +259,7 @@ void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const T* cl
           loss += smooth * others;
         }
       }
-      if (reduction == Reduction::none) out[r] = T(loss);
+      if (reduction == Reduction::none) out[r] = loss;
       part.loss += double(loss);
       part.weight += double(own);
     }
@@ -276,17 +268,15 @@ void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const T* cl
   Part all;
   for (const Part& p : parts) all.loss += p.loss, all.weight += p.weight;
   *weight = A(all.weight);
-  if (reduction == Reduction::sum) *out = T(A(all.loss));
-  if (reduction == Reduction::mean) *out = T(A(all.loss / all.weight));
+  if (reduction == Reduction::sum) *out = A(all.loss);
+  if (reduction == Reduction::mean) *out = A(all.loss / all.weight);
 }
 
 template <class T>
-void cross_entropy_backward(const Cpu& on, const T* gy, const T* x, const int64_t* target, const T* class_weight,
+void cross_entropy_backward(const Cpu& on, const Accum<T>* gy, const T* x, const int64_t* target, const Accum<T>* w,
                             const Accum<T>* lse, const Accum<T>* weight, T* gx, int64_t rows, int64_t cols,
                             int64_t ignore_index, double label_smoothing, Reduction reduction) {
   using A = Accum<T>;
-  const std::vector<A> weights = wide_weights(class_weight, cols);
-  const A* const w = class_weight != nullptr ? weights.data() : nullptr;
   const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
   const A all = w != nullptr ? row_sum(w, cols) : A(cols);
   on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
@@ -298,7 +288,7 @@ void cross_entropy_backward(const Cpu& on, const T* gy, const T* x, const int64_
         for (int64_t c = 0; c < cols; ++c) g[c] = T(A(0));
         continue;
       }
-      A up = A(gy[reduction == Reduction::none ? r : 0]);
+      A up = gy[reduction == Reduction::none ? r : 0];
       if (reduction == Reduction::mean) up /= *weight;
       const A own = up * rest * (w != nullptr ? w[t] : A(1));
       const A scale = own + up * smooth * all, total = lse[r], even = up * smooth;

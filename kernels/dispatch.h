@@ -83,6 +83,16 @@ void dispatch_dtype(const OpInfo& info, const Tensor& x, Types<T...> types, F&& 
   if (!(one(T{}) || ...)) fail_unsupported(info, x, types);
 }
 
+// Calls f(S{}) for the S that is x's dtype, where a kernel that computes as for T reads or writes S: T itself or, for
+// float, a 16-bit type.
+template <class T, class F>
+void dispatch_stored(const OpInfo& info, const Tensor& x, F&& f) {
+  if constexpr (std::is_same_v<T, float>)
+    dispatch_dtype(info, x, Types<float, f16, bf16>{}, f);
+  else
+    dispatch_dtype(info, x, Types<T>{}, f);
+}
+
 // All tensors on one device, or DeviceError naming the op and both.
 inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
   if (a.device() != b.device()) [[unlikely]] {

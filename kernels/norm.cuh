@@ -4,7 +4,8 @@
 // Layer and RMS norm. T: type of x, y and their gradients (float, double, f16, bf16); W: type of the
 // parameters and running statistics, T or float; A = Accum<T>: sums and saved statistics. All tensors contiguous. Every
 // sum has a fixed order, whatever the number of threads. w and b may be null (1 and 0); gx, gw, gb may be null (not
-// wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers.
+// wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers. On devices x and gx
+// may have 16 bits where y and gy are float: the bits are those of a float kernel between conversions.
 //
 // Over the last dimension, x, y, gy, gx: [rows, cols]; w, b, gw, gb: [cols]; mean, rstd: [rows]:
 //   layer_norm(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, rows, cols, double eps)
@@ -30,33 +31,10 @@
 
 namespace levin::kernels::gpu {
 
-// Elements [i, i + V) of a parameter in the type of the sums, `missing` where there is none.
-template <int V, class A>
-struct Parameters {
-  A v[V];
-  __device__ __forceinline__ Parameters(const A* p, std::int64_t i, std::int64_t n, bool vectors, A missing) {
-    if (p == nullptr) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[j] = missing;
-    } else if (vectors) {
-      constexpr int N = V < kVec<A> ? V : kVec<A>;
-#pragma unroll
-      for (int k = 0; k < V; k += N) {
-        const Vec<A, N> x = load<N>(p + i + k);
-#pragma unroll
-        for (int j = 0; j < N; ++j) v[k + j] = x[j];
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[j] = i + j < n ? p[i + j] : missing;
-    }
-  }
-};
-
 // y = (x - mean) * rstd * w + b for [rows, cols]; RMS norm has no mean. The row is read once where it fits on the chip,
 // and the variance is taken around the mean.
-template <bool kCentered, class T, int kThreads>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const T* x, const Accum<T>* w, const Accum<T>* b,
+template <bool kCentered, class T, class S, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const S* x, const Accum<T>* w, const Accum<T>* b,
                                                                     T* y, Accum<T>* mean, Accum<T>* rstd,
                                                                     std::int64_t rows, std::int64_t cols, Accum<T> eps,
                                                                     RowPlan plan) {
@@ -66,7 +44,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const T* x, 
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
-    const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
+    const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
     A own = 0, mu = 0;
     each_first(row, [&](std::int64_t, const Vec<T>& v) {
 #pragma unroll
@@ -167,10 +145,10 @@ template <class T, int kThreads>
 }
 
 // With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
-template <bool kCentered, class T, int kThreads>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(const T* gy, const T* x, const Accum<T>* w,
+template <bool kCentered, class T, class S, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(const T* gy, const S* x, const Accum<T>* w,
                                                                              const Accum<T>* mean, const Accum<T>* rstd,
-                                                                             T* gx, Accum<T>* parts, std::int64_t rows,
+                                                                             S* gx, Accum<T>* parts, std::int64_t rows,
                                                                              std::int64_t cols, BackwardPlan plan) {
   using A = Accum<T>;
   using Of = Team<kThreads>;
@@ -196,8 +174,8 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(con
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
     Vec<T>* const kept = shared + 2 * Of::row() * chunks;
-    const RowPart<T, kThreads> g(gy + r * cols, cols, plan.rows, kept),
-        in(x + r * cols, cols, plan.rows, kept + chunks);
+    const RowPart<T, kThreads> g(gy + r * cols, cols, plan.rows, kept);
+    const RowPart<T, kThreads, S> in(x + r * cols, cols, plan.rows, kept + chunks);
     const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
     Pair<A> sum{0, 0};
     each_first(g, in, [&](std::int64_t c, const Vec<T>& a, const Vec<T>& b) {
@@ -266,13 +244,13 @@ __global__ __launch_bounds__(kFinishThreads) void norm_columns(const Accum<T>* p
   out[column] = all;
 }
 
-template <bool kCentered, class T>
-void launch_norm_rows(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
+template <bool kCentered, class T, class S>
+void launch_norm_rows(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
                       Accum<T>* rstd, std::int64_t rows, std::int64_t cols, double eps) {
   with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
-    on.launch(norm_rows<kCentered, T, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows, cols,
-              static_cast<Accum<T>>(eps), plan);
+    on.launch(norm_rows<kCentered, T, S, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows,
+              cols, static_cast<Accum<T>>(eps), plan);
   });
 }
 // Elements of the type of the sums that norm_rows_backward needs for gw and gb.
@@ -285,14 +263,14 @@ template <class T>
   });
   return n;
 }
-template <bool kCentered, class T>
-void launch_norm_rows_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
-                               const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
+template <bool kCentered, class T, class S>
+void launch_norm_rows_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>* w, const Accum<T>* mean,
+                               const Accum<T>* rstd, S* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
                                std::int64_t cols, Accum<T>* scratch) {
   with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
-    on.launch(norm_rows_backward<kCentered, T, kThreads>,
+    on.launch(norm_rows_backward<kCentered, T, S, kThreads>,
               Grid{.blocks = plan.blocks, .threads = Team<kThreads>::kBlock, .shared = plan.shared}, gy, x, w, mean,
               rstd, gx, scratch, rows, cols, plan);
     if (!sums) return;

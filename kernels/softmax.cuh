@@ -9,7 +9,8 @@
 //   log_softmax(on, const T* x, T* y, outer, dim, inner)                y = x - max - log(sum(exp(x - max)))
 //   softmax_backward(on, const T* gy, const T* y, T* gx, outer, dim, inner)       gx = y * (gy - sum(gy * y))
 //   log_softmax_backward(on, const T* gy, const T* y, T* gx, outer, dim, inner)   gx = gy - exp(y) * sum(gy)
-// A row whose maximum is -inf or NaN gives NaN, as in PyTorch.
+// A row whose maximum is -inf or NaN gives NaN, as in PyTorch. On devices x and gx may have 16 bits where y and gy are
+// float: the bits are those of a float kernel between conversions.
 // [rows, cols] with x_stride and y_stride elements between the starts of rows:
 //   softmax_rows(on, const T* x, x_stride, T* y, y_stride, rows, cols)
 #include <algorithm>
@@ -93,14 +94,14 @@ __device__ __forceinline__ T slope_of(T gy, T y, Accum<T> sum) {
 }
 
 // [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
-template <class T, int kThreads, bool kLog>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const T* x, T* y, std::int64_t rows,
+template <class T, class S, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* x, T* y, std::int64_t rows,
                                                                        std::int64_t cols, RowPlan plan) {
   using Of = Team<kThreads>;
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
-    const RowPart<T, kThreads> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
+    const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
     ExpSum<T> own;
     each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
     const SoftmaxOf<T, kLog> f(own.template over<Of>());
@@ -112,8 +113,8 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const T* 
     });
   }
 }
-template <class T, int kThreads, bool kLog>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(const T* gy, const T* y, T* gx,
+template <class T, class S, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(const T* gy, const T* y, S* gx,
                                                                                 std::int64_t rows, std::int64_t cols,
                                                                                 RowPlan plan) {
   using Of = Team<kThreads>;
@@ -171,14 +172,14 @@ __device__ __forceinline__ A combine_parts(A x, A* scratch, F f) {
   __syncthreads();
   return all;
 }
-template <class T, bool kLog>
-__global__ __launch_bounds__(kTileThreads) void softmax_columns(const T* x, T* y, ColumnTiles tiles) {
+template <class T, class S, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns(const S* x, T* y, ColumnTiles tiles) {
   LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
   tiles.each([&](std::int64_t at, bool inside, int part) {
     ExpSum<T> own;
     for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
       Vec<T, 1> v;
-      v[0] = x[at + d * tiles.inner];
+      v[0] = T(x[at + d * tiles.inner]);
       own.add(v);
     }
     ExpSum<T> all;
@@ -186,11 +187,11 @@ __global__ __launch_bounds__(kTileThreads) void softmax_columns(const T* x, T* y
     all.sum = combine_parts(own.below(all.top), scratch, Plus{});
     const SoftmaxOf<T, kLog> f(all);
     for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
-      y[at + d * tiles.inner] = f(x[at + d * tiles.inner]);
+      y[at + d * tiles.inner] = f(T(x[at + d * tiles.inner]));
   });
 }
-template <class T, bool kLog>
-__global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T* gy, const T* y, T* gx,
+template <class T, class S, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T* gy, const T* y, S* gx,
                                                                          ColumnTiles tiles) {
   LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
   tiles.each([&](std::int64_t at, bool inside, int part) {
@@ -200,51 +201,51 @@ __global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T
     const Accum<T> sum = combine_parts(own, scratch, Plus{});
     for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
       const std::int64_t i = at + d * tiles.inner;
-      gx[i] = slope_of<T, kLog>(gy[i], y[i], sum);
+      gx[i] = S(slope_of<T, kLog>(gy[i], y[i], sum));
     }
   });
 }
 
-template <bool kLog, class T>
-void launch_softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+template <bool kLog, class T, class S>
+void launch_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
   if (inner != 1) {
     const ColumnTiles tiles(outer, dim, inner);
-    return on.launch(softmax_columns<T, kLog>, tiles.grid(), x, y, tiles);
+    return on.launch(softmax_columns<T, S, kLog>, tiles.grid(), x, y, tiles);
   }
   with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
-    on.launch(softmax_rows<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
+    on.launch(softmax_rows<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
   });
 }
-template <bool kLog, class T>
-void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+template <bool kLog, class T, class S>
+void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
                              std::int64_t inner) {
   if (inner != 1) {
     const ColumnTiles tiles(outer, dim, inner);
-    return on.launch(softmax_columns_backward<T, kLog>, tiles.grid(), gy, y, gx, tiles);
+    return on.launch(softmax_columns_backward<T, S, kLog>, tiles.grid(), gy, y, gx, tiles);
   }
   with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
-    on.launch(softmax_rows_backward<T, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
+    on.launch(softmax_rows_backward<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
               plan);
   });
 }
 
-template <class T>
-void softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+template <class T, class S>
+void softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
   launch_softmax<false>(on, x, y, outer, dim, inner);
 }
-template <class T>
-void log_softmax(const Gpu& on, const T* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+template <class T, class S>
+void log_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
   launch_softmax<true>(on, x, y, outer, dim, inner);
 }
-template <class T>
-void softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+template <class T, class S>
+void softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
                       std::int64_t inner) {
   launch_softmax_backward<false>(on, gy, y, gx, outer, dim, inner);
 }
-template <class T>
-void log_softmax_backward(const Gpu& on, const T* gy, const T* y, T* gx, std::int64_t outer, std::int64_t dim,
+template <class T, class S>
+void log_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
                           std::int64_t inner) {
   launch_softmax_backward<true>(on, gy, y, gx, outer, dim, inner);
 }

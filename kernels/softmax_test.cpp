@@ -140,9 +140,10 @@ TEST_CASE_TEMPLATE("cross_entropy and its gradient agree with their definition",
     CAPTURE(e.rows);
     CAPTURE(e.cols);
     const std::vector<T> x = numbers<T>(e.rows * e.cols, 4, 21);
-    std::vector<T> w = numbers<T>(e.cols, 0.5, 4);
-    for (T& v : w) v = T(wide(v) + 1);
-    const T* const weights = e.weighted ? w.data() : nullptr;
+    using A = Accum<T>;
+    std::vector<A> w = numbers<A>(e.cols, 0.5, 4);
+    for (A& v : w) v += 1;
+    const A* const weights = e.weighted ? w.data() : nullptr;
     std::vector<int64_t> target(static_cast<size_t>(e.rows));
     for (int64_t r = 0; r < e.rows; ++r) target[size_t(r)] = r % 5 == 3 ? ignored : (r * 7919) % e.cols;
     const Reference ref = reference(x, {e.rows, e.cols, 1});
@@ -163,8 +164,7 @@ TEST_CASE_TEMPLATE("cross_entropy and its gradient agree with their definition",
     for (const CpuLevel level : levels())
       for (const Reduction reduction : {Reduction::none, Reduction::sum, Reduction::mean}) {
         const Cpu on{level};
-        using A = Accum<T>;
-        std::vector<T> out(reduction == Reduction::none ? size_t(e.rows) : 1);
+        std::vector<A> out(reduction == Reduction::none ? size_t(e.rows) : 1);
         std::vector<A> got_lse(static_cast<size_t>(e.rows)), got_weight(1);
         same_bits(out, [&] {
           cpu::cross_entropy(on, x.data(), target.data(), weights, out.data(), got_lse.data(), got_weight.data(),
@@ -177,7 +177,8 @@ TEST_CASE_TEMPLATE("cross_entropy and its gradient agree with their definition",
         close(got_lse, lse, steps, 15);
         close(got_weight, {total}, 4, total);
 
-        std::vector<T> gy(out.size(), T(0.75f)), gx(x.size());
+        const std::vector<A> gy(out.size(), A(0.75));
+        std::vector<T> gx(x.size());
         std::vector<double> want_gx(x.size(), 0);
         double all = 0;
         for (int64_t c = 0; c < e.cols; ++c) all += weight_of(c);

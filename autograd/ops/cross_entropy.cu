@@ -23,7 +23,7 @@ const T* optional_ptr(const Tensor& t) {
 // What a loss over classes is told, dense and checked. Nothing in it has a gradient.
 struct Classes {
   SavedInput target{};  // i64 [rows]
-  SavedInput weight{};  // [cols] or undefined
+  SavedInput weight{};  // [cols] in the type of the sums, or undefined
   std::int64_t ignore_index;
   double label_smoothing = 0;
   Reduction reduction;
@@ -40,23 +40,24 @@ struct CrossEntropyBackward {
     gy = gy_;
     x = x_;
     Tensor gx = empty_like(x_);
-    const Tensor g = gy_.contiguous(), logits = x_.contiguous();
+    const Tensor g = cast(gy_, accumulator(x_.dtype())).contiguous(), logits = x_.contiguous();
     dispatch(info, x_, kFloats, [&]<class T>(const auto& on, T) {
       using kernels::cpu::cross_entropy_backward, kernels::gpu::cross_entropy_backward;
       using A = kernels::Accum<T>;
-      cross_entropy_backward(on, ptr<const T>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
-                             optional_ptr<T>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx),
+      cross_entropy_backward(on, ptr<const A>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
+                             optional_ptr<A>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx),
                              x_.shape()[0], x_.shape()[1], c.ignore_index, c.label_smoothing,
                              kernel_reduction(c.reduction));
     });
     return gx;
   }
-  Tensor reference(const Tensor& g, const Tensor& logits) const {
-    const std::int64_t rows = logits.shape()[0], cols = logits.shape()[1];
-    const DType dtype = logits.dtype();
+  Tensor reference(const Tensor& gy_, const Tensor& x_) const {
+    const std::int64_t rows = x_.shape()[0], cols = x_.shape()[1];
+    const DType wide = accumulator(x_.dtype());
+    const Tensor g = cast(gy_, wide), logits = cast(x_, wide);
     const Tensor& target = c.target.get();
     const Tensor ignored = eq(target, c.ignore_index);
-    Tensor q = cast(one_hot(masked_fill(target, ignored, 0), cols), dtype) * (1 - c.label_smoothing) +
+    Tensor q = cast(one_hot(masked_fill(target, ignored, 0), cols), wide) * (1 - c.label_smoothing) +
                c.label_smoothing / static_cast<double>(cols);
     if (c.weight.defined()) {
       // The smooth part weighs every class by its own weight, the sharp part by the target's: both are q's columns.
@@ -64,8 +65,8 @@ struct CrossEntropyBackward {
     }
     q = masked_fill(q, unsqueeze(ignored, 1), 0);
     const Tensor slope = sum(q, 1, KeepDim::yes) * softmax(logits, 1) - q;
-    if (c.reduction == Reduction::none) return reshape(g, {rows, 1}) * slope;
-    return (c.reduction == Reduction::mean ? g / reshape(cast(weight_sum, dtype), {}) : g) * slope;
+    if (c.reduction == Reduction::none) return cast(reshape(g, {rows, 1}) * slope, x_.dtype());
+    return cast((c.reduction == Reduction::mean ? g / reshape(weight_sum, {}) : g) * slope, x_.dtype());
   }
   Grads<2> backward(const Tensor& gg, NeedMask need) {
     return vjp<2>([&](auto& in) { return reference(in[0], in[1]); }, std::array{gy.get(), x.get()}, std::array{gg},
@@ -73,37 +74,40 @@ struct CrossEntropyBackward {
   }
 };
 
-// logits [rows, cols] -> [rows] for Reduction::none, else a single element.
+// logits [rows, cols] -> [rows] for Reduction::none, else a single element. Losses are few beside logits: the kernels give
+// and take them in the type of the sums, whatever dtype the result has.
 struct CrossEntropy {
-  static constexpr OpInfo info{.name = "cross_entropy", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = "cross_entropy", .autocast = AutocastPolicy::full_result};
   Classes c;
+  DType result;
   SavedInput x{};
   Stash lse{}, weight_sum{};
 
   Tensor forward(const Tensor& x_) {
     const std::int64_t rows = x_.shape()[0], cols = x_.shape()[1];
-    Tensor out = empty(c.reduction == Reduction::none ? Shape{rows} : Shape{}, x_.device(), x_.dtype());
-    lse = empty({rows}, x_.device(), accumulator(x_.dtype()));
-    weight_sum = empty({1}, x_.device(), accumulator(x_.dtype()));
+    const DType wide = accumulator(x_.dtype());
+    const Tensor out = empty(c.reduction == Reduction::none ? Shape{rows} : Shape{}, x_.device(), wide);
+    lse = empty({rows}, x_.device(), wide);
+    weight_sum = empty({1}, x_.device(), wide);
     const Tensor logits = x_.contiguous();
     const std::int64_t* const target = ptr<const std::int64_t>(c.target.get());
     const kernels::Reduction reduction = kernel_reduction(c.reduction);
     const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = kernels::Accum<T>;
-      kernels::cpu::cross_entropy(on, ptr<const T>(logits), target, optional_ptr<T>(c.weight.get()), ptr<T>(out),
+      kernels::cpu::cross_entropy(on, ptr<const T>(logits), target, optional_ptr<A>(c.weight.get()), ptr<A>(out),
                                   ptr<A>(lse), ptr<A>(weight_sum), rows, cols, c.ignore_index, c.label_smoothing,
                                   reduction);
     };
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = kernels::Accum<T>;
       const Tensor parts = empty({2 * kernels::gpu::cross_entropy_teams<T>(rows, cols)}, x_.device(), DType::f64);
-      kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, optional_ptr<T>(c.weight.get()),
-                                  ptr<T>(out), ptr<A>(lse), ptr<A>(weight_sum), ptr<double>(parts), rows, cols,
+      kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, optional_ptr<A>(c.weight.get()),
+                                  ptr<A>(out), ptr<A>(lse), ptr<A>(weight_sum), ptr<double>(parts), rows, cols,
                                   c.ignore_index, c.label_smoothing, reduction);
     };
     dispatch(info, x_, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
-    return out;
+    return cast(out, result);
   }
   Grads<1> backward(const Tensor& gy, NeedMask) {
     return {apply(CrossEntropyBackward{c, lse, weight_sum}, gy, x.get())};
@@ -165,9 +169,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   Classes c{
       .ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing, .reduction = options.reduction};
   c.target = reshape(dense(target), {target.numel()});
-  c.weight = dense(options.weight);
+  if (options.weight.defined()) c.weight = cast(dense(options.weight), accumulator(logits.dtype()));
   check_range("cross_entropy", c.target.get(), logits.shape()[1], c.ignore_index);
-  const Tensor loss = apply(CrossEntropy{std::move(c)}, class_rows(logits));
+  const Tensor loss = apply(CrossEntropy{std::move(c), full_result(logits.dtype())}, class_rows(logits));
   return options.reduction == Reduction::none && target.rank() != 1 ? reshape(loss, Dims(target.shape().dims())) : loss;
 }
 

@@ -83,6 +83,9 @@ void add_samples(OpCase& c, bool cross) {
     add({5, 4}, true, 0.3, 1, r);
     add({3, 1030}, true, 0.1, 1, r);
     add({2, 3, 2, 2}, true, 0.2, 0, r);
+    const std::size_t count = c.samples.size();
+    for (const std::size_t back : {std::size_t{2}, std::size_t{3}, std::size_t{5}})
+      c.samples.push_back(under_autocast(c.samples[count - back]));
   }
 }
 

@@ -1,5 +1,7 @@
 // Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
-// derivative to any order.
+// derivative to any order. Where layer or RMS norm's result is f32 and x has 16 bits, kernels of devices convert as they read
+// x and write its gradient; on the CPU that is a pass of its own.
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/image_parts.h"
 #include "kernels/channel_norm.cuh"
@@ -60,12 +62,14 @@ Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
 }
 Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
 
-// What a backward kernel reads and fills: dense, null where it is absent or not wanted.
-template <class T>
+// What a backward kernel reads and fills: dense, null where it is absent or not wanted. x and gx are of S, which has 16
+// bits where x does and the result is f32.
+template <class T, class S = T>
 struct GradientPointers {
-  const T *gy, *x;
+  const T* gy;
+  const S* x;
   const Accum<T>* w;
-  T* gx;
+  S* gx;
   Accum<T>*gw, *gb;
 };
 
@@ -78,19 +82,27 @@ struct NormBackward {
   SavedInput gy{}, x{}, w{};
   bool has_gw = false, has_gb = false;
 
-  // kernel(on, GradientPointers<T>) fills the gradients of x [.., C, ..], weight and bias [C], C being dimension 1.
+  // kernel(on, GradientPointers) fills the gradients of x [.., C, ..], weight and bias [C], C being dimension 1.
   template <class Kernel>
   std::array<Tensor, 3> gradients(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const Kernel& kernel) {
-    const Tensor g = gy_.contiguous(), in = x_.contiguous(), weight = widened(w_, x_);
+    const Tensor g = gy_.contiguous(), weight = widened(w_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, gy_.dtype()) : x_).contiguous();
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
     Tensor gw = gradient_of(w_, x_, wanted[1]);
     Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
-    dispatch(Self::info, in, kFloats, [&]<class T>(const auto& on, T) {
+    const auto call = [&]<class T, class S>(const auto& on, T, S) {
       using A = Accum<T>;
-      kernel(on, GradientPointers<T>{ptr<T>(g), ptr<T>(in), ptr_or_null<A>(weight), ptr_or_null<T>(gx),
-                                     ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
-    });
-    return kept(gy_, x_, w_, {gx, gw, gb});
+      kernel(on, GradientPointers<T, S>{ptr<T>(g), ptr<S>(in), ptr_or_null<A>(weight), ptr_or_null<S>(gx),
+                                        ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T t) {
+      if constexpr (std::is_invocable_v<const Kernel&, const Gpu&, GradientPointers<float, f16>>)
+        dispatch_stored<T>(Self::info, in, [&](auto s) { call(on, t, s); });
+      else
+        call(on, t, t);
+    };
+    dispatch(Self::info, g, kFloats, overloaded{[&]<class T>(const Cpu& on, T t) { call(on, t, t); }, on_gpu});
+    return kept(gy_, x_, w_, {gx.defined() ? cast(gx, x_.dtype()) : gx, gw, gb});
   }
   // What forward ends with: the inputs are saved, the gradients of parameters get their dtype.
   std::array<Tensor, 3> kept(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const std::array<Tensor, 3>& g) {
@@ -127,7 +139,7 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
         kernels::cpu::rms_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(rstd), p.gx, p.gw, rows, cols);
       }
     };
-    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const GradientPointers<T, S>& p) {
       using A = Accum<T>;
       const bool sums = p.gw != nullptr || p.gb != nullptr;
       const Tensor parts =
@@ -155,16 +167,18 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
 
 template <bool kCentered>
 struct RowNorm {
-  static constexpr OpInfo info{.name = kCentered ? "layer_norm" : "rms_norm", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm" : "rms_norm", .autocast = AutocastPolicy::full_result};
   double eps;
+  DType result;
   SavedInput x{}, w{};
   Stash mean{}, rstd{};
   DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
     const std::int64_t rows = in.size(0), cols = in.size(1);
-    Tensor y = empty_like(in);
+    Tensor y = empty_like(in, result);
     mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
     rstd = empty({rows}, in.device(), wide(in.dtype()));
     parameter_dtype = parameters_of(x_, w_, b_);
@@ -179,11 +193,13 @@ struct RowNorm {
     };
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = Accum<T>;
-      kernels::gpu::launch_norm_rows<kCentered>(on, ptr<const T>(in), ptr_or_null<const A>(weight),
-                                                ptr_or_null<const A>(bias), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows,
-                                                cols, eps);
+      dispatch_stored<T>(info, in, [&]<class S>(S) {
+        kernels::gpu::launch_norm_rows<kCentered>(on, ptr<const S>(in), ptr_or_null<const A>(weight),
+                                                  ptr_or_null<const A>(bias), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd),
+                                                  rows, cols, eps);
+      });
     };
-    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
+    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
     w = w_;
     return y;
@@ -211,11 +227,12 @@ Tensor row_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
   check_parameter(op, "bias", x, b, tail);
   check_alike(op, w, b);
   const std::int64_t cols = tail.numel();
-  if (x.rank() == 2 && tail.rank() == 1) return apply(RowNorm<kCentered>{eps}, x, w, b);
+  const RowNorm<kCentered> norm{eps, full_result(x.dtype())};
+  if (x.rank() == 2 && tail.rank() == 1) return apply(norm, x, w, b);
   const auto flat = [](const Tensor& p) { return p.defined() && p.rank() != 1 ? reshape(p, {p.numel()}) : p; };
   std::int64_t rows = 1;
   for (int d = 0; d < lead; ++d) rows *= x.shape()[d];
-  return reshape(apply(RowNorm<kCentered>{eps}, reshape(x, {rows, cols}), flat(w), flat(b)), Dims(x.shape().dims()));
+  return reshape(apply(norm, reshape(x, {rows, cols}), flat(w), flat(b)), Dims(x.shape().dims()));
 }
 
 LEVIN_OP_TABLE(RowNorm<true>)

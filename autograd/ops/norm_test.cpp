@@ -69,6 +69,8 @@ LEVIN_OP_CASE(layer_norm) {
   add({0, 4}, Shape{4}, true);
   add({9, 1000}, Shape{1000}, true);
   add({3, 1100}, Shape{1100}, true);
+  for (const std::size_t k : {std::size_t{1}, std::size_t{3}, std::size_t{7}})
+    c.samples.push_back(under_autocast(c.samples[k]));
   c.errors.push_back({"weight",
                       [] {
                         (void)layer_norm(zeros({2, 3}, cpu), zeros({2}, cpu), {});
@@ -106,6 +108,7 @@ LEVIN_OP_CASE(rms_norm) {
                                    [cols](std::int64_t i) { return i % cols; }, false)};
                              }});
   }
+  for (const std::size_t k : {std::size_t{1}, std::size_t{5}}) c.samples.push_back(under_autocast(c.samples[k]));
   c.errors.push_back({"weight",
                       [] {
                         (void)rms_norm(zeros({2, 3}, cpu), zeros({2}, cpu));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "kernels/dispatch.h"
@@ -95,36 +96,48 @@ DType sum_dtype(const Tensor& x) { return is_float(x.dtype()) ? x.dtype() : DTyp
 template <class T>
 using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
 
-// ---- Sum and mean
+// ---- Sum and mean. Sums of 16 bits are f32 and are stored so, or rounded.
 
 struct Sum {
-  static constexpr OpInfo info{.name = "sum", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = "sum", .autocast = AutocastPolicy::full_result};
   Over over;
+  DType result;
+  DType from = DType::f32;  // x's
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty(over.out, x.device(), sum_dtype(x));
+    from = x.dtype();
+    Tensor y = empty(over.out, x.device(), is_float(from) ? result : DType::i64);
     dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
+      if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>)
+        if (result != from) return reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<float>(y));
       reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<SumType<T>>(y));
     });
     return y;
   }
-  Grads<1> backward(const Tensor& gy, Need<1>) { return {over.spread(gy)}; }
+  Grads<1> backward(const Tensor& gy, Need<1>) { return {over.spread(cast(gy, from))}; }
 };
 LEVIN_OP_TABLE(Sum)
 
 struct Mean {
-  static constexpr OpInfo info{.name = "mean", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = "mean", .autocast = AutocastPolicy::full_result};
   Over over;
+  DType result;
+  DType from = DType::f32;  // x's
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty(over.out, x.device(), x.dtype());
+    from = x.dtype();
+    Tensor y = empty(over.out, x.device(), result);
     dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
       const Finish finish{Finish::divide, static_cast<double>(over.count())};
+      if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>)
+        if (result != from) return reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<float>(y), finish);
       reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<T>(y), finish);
     });
     return y;
   }
-  Grads<1> backward(const Tensor& gy, Need<1>) { return {over.spread(gy / static_cast<double>(over.count()))}; }
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    return {over.spread(cast(gy / static_cast<double>(over.count()), from))};
+  }
 };
 LEVIN_OP_TABLE(Mean)
 
@@ -345,8 +358,12 @@ LEVIN_OP_TABLE(Truth<false>)
 
 }  // namespace
 
-Tensor sum(const Tensor& x, Dims dims, KeepDim keep) { return apply(Sum{Over("sum", x, dims, keep)}, x); }
-Tensor mean(const Tensor& x, Dims dims, KeepDim keep) { return apply(Mean{Over("mean", x, dims, keep)}, x); }
+Tensor sum(const Tensor& x, Dims dims, KeepDim keep) {
+  return apply(Sum{Over("sum", x, dims, keep), full_result(x.dtype())}, x);
+}
+Tensor mean(const Tensor& x, Dims dims, KeepDim keep) {
+  return apply(Mean{Over("mean", x, dims, keep), full_result(x.dtype())}, x);
+}
 Tensor prod(const Tensor& x, Dims dims, KeepDim keep) { return apply(Prod{Over("prod", x, dims, keep)}, x); }
 Tensor amax(const Tensor& x, Dims dims, KeepDim keep) {
   const Over over("amax", x, dims, keep);
@@ -388,7 +405,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (!fits)
     fail<ShapeError>("sum_to: x ", x.shape(), " was not broadcast from ", shape,
                      "; give a shape that broadcasts to x's");
-  return apply(Sum{Over(mask, shape, x.shape())}, x);
+  return apply(Sum{Over(mask, shape, x.shape()), full_result(x.dtype())}, x);
 }
 
 }  // namespace levin

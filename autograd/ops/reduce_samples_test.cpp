@@ -83,6 +83,13 @@ OpCase reduction(const char* op, std::vector<DType> dtypes, const Call& call,
   return c;
 }
 
+// Every second sample under autocast, too.
+OpCase with_autocast(OpCase c) {
+  const std::size_t count = c.samples.size();
+  for (std::size_t k = 0; k < count; k += 2) c.samples.push_back(under_autocast(c.samples[k]));
+  return c;
+}
+
 double sum_of(const Values& v) {
   double s = 0;
   for (const double x : v) s += x;
@@ -103,8 +110,8 @@ double power_norm(const Values& v, double p) {
 }  // namespace
 
 LEVIN_OP_CASE(sum) {
-  return reduction(
-      "sum", kAllDTypes, [](const Tensor& x, Dims d, KeepDim k) { return sum(x, d, k); }, sum_of);
+  return with_autocast(reduction(
+      "sum", kAllDTypes, [](const Tensor& x, Dims d, KeepDim k) { return sum(x, d, k); }, sum_of));
 }
 
 LEVIN_OP_CASE(sum_to) {
@@ -131,9 +138,9 @@ LEVIN_OP_CASE(sum_to) {
 }
 
 LEVIN_OP_CASE(mean) {
-  return reduction(
+  return with_autocast(reduction(
       "mean", kFloatDTypes, [](const Tensor& x, Dims d, KeepDim k) { return mean(x, d, k); },
-      [](const Values& v) { return sum_of(v) / static_cast<double>(v.size()); });
+      [](const Values& v) { return sum_of(v) / static_cast<double>(v.size()); }));
 }
 
 LEVIN_OP_CASE(prod) {

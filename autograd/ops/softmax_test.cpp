@@ -51,6 +51,11 @@ OpCase softmax_case(std::vector<std::string> ops, Tensor (*f)(const Tensor&, std
   add({2, 3, 4}, 1);
   add({30, 1030}, -1);
   add({2, 11, 41}, 1);
+  // Under autocast: rows of a warp and of a block, with whole vectors and without, and columns.
+  for (const std::size_t k : {std::size_t{2}, std::size_t{5}, std::size_t{8}, std::size_t{9}})
+    c.samples.push_back(under_autocast(c.samples[k]));
+  add({3, 1100}, 1);
+  c.samples.back() = under_autocast(c.samples.back());
   const std::string name = ops[0];
   c.errors.push_back({"dimension", [f] { (void)f(zeros({2, 3}, cpu), 2); }, throws<IndexError>, name});
   return c;

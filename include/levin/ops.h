@@ -177,7 +177,7 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
 [[nodiscard]] LEVIN_API Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 [[nodiscard]] LEVIN_API Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 
-// ---- Reductions over a set of dimensions; empty dims mean all. Sums of integers and bool are i64.
+// ---- Reductions over dimensions; no dims mean all. Sums of integers and bool are i64, of 16 bits under Autocast f32.
 [[nodiscard]] LEVIN_API Tensor sum(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor mean(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor prod(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
@@ -342,7 +342,7 @@ struct BatchNormResult {
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
 
-// ---- Softmax, losses, attention. A loss between two tensors wants equal shapes.
+// ---- Softmax and losses (of 16 bits f32 under Autocast), attention. A loss between two tensors wants equal shapes.
 [[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
 [[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
 enum class Reduction : std::uint8_t { none, mean, sum };

@@ -2,6 +2,9 @@
 //
 // The row is dealt out in chunks of 16 bytes: thread t has chunks t, t + kThreads, ... Who adds what so depends on the
 // length alone: a row that lies unaligned, and is then read element by element, has the same sums, bit for bit.
+//
+// Memory may hold S, a 16-bit type, where the kernel computes as for T = float: chunks are those of T, converted on the way
+// from memory and back, so that the result has the bits of a kernel that was given a converted copy.
 #pragma once
 
 #include <algorithm>
@@ -79,34 +82,69 @@ void with_team(std::int64_t cols, F&& f) {
     f(std::integral_constant<int, kLongRowThreads>{});
 }
 
-// A chunk of a row of n elements from element i on; `fill` past the row's end.
-template <class T>
-__device__ __forceinline__ Vec<T> read_chunk(const T* row, std::int64_t i, std::int64_t n, bool vectors, T fill) {
-  if (vectors) return load<kVec<T>>(row + i);
-  Vec<T> v;
+template <class To, class From, int N>
+__device__ __forceinline__ Vec<To, N> converted(const Vec<From, N>& v) {
+  if constexpr (std::is_same_v<To, From>) {
+    return v;
+  } else {
+    Vec<To, N> to;
 #pragma unroll
-  for (int j = 0; j < kVec<T>; ++j) v[j] = i + j < n ? row[i + j] : fill;
-  return v;
-}
-template <class T>
-__device__ __forceinline__ void write_chunk(T* row, std::int64_t i, std::int64_t n, bool vectors, const Vec<T>& v) {
-  if (vectors) return store(row + i, v);
-#pragma unroll
-  for (int j = 0; j < kVec<T>; ++j)
-    if (i + j < n) row[i + j] = v[j];
+    for (int j = 0; j < N; ++j) to[j] = To(v[j]);
+    return to;
+  }
 }
 
+// A chunk of a row of n elements from element i on; `fill` past the row's end.
+template <class T, class S>
+__device__ __forceinline__ Vec<T> read_chunk(const S* row, std::int64_t i, std::int64_t n, bool vectors, T fill) {
+  if (vectors) return converted<T>(load<kVec<T>>(row + i));
+  Vec<T> v;
+#pragma unroll
+  for (int j = 0; j < kVec<T>; ++j) v[j] = i + j < n ? T(row[i + j]) : fill;
+  return v;
+}
+template <class T, class S>
+__device__ __forceinline__ void write_chunk(S* row, std::int64_t i, std::int64_t n, bool vectors, const Vec<T>& v) {
+  if (vectors) return store(row + i, converted<S>(v));
+#pragma unroll
+  for (int j = 0; j < kVec<T>; ++j)
+    if (i + j < n) row[i + j] = S(v[j]);
+}
+
+// Elements [i, i + V) of a parameter in the type of the sums, `missing` where there is none.
+template <int V, class A>
+struct Parameters {
+  A v[V];
+  __device__ __forceinline__ Parameters(const A* p, std::int64_t i, std::int64_t n, bool vectors, A missing) {
+    if (p == nullptr) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = missing;
+    } else if (vectors) {
+      constexpr int N = V < kVec<A> ? V : kVec<A>;
+#pragma unroll
+      for (int k = 0; k < V; k += N) {
+        const Vec<A, N> x = load<N>(p + i + k);
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[k + j] = x[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = i + j < n ? p[i + j] : missing;
+    }
+  }
+};
+
 // This thread's part of one row. Kept chunks are read by the thread that wrote them: no barrier stands between.
-template <class T, int kThreads>
+template <class T, int kThreads, class S = T>
 struct RowPart {
   static constexpr int V = kVec<T>;
-  const T* in;
+  const S* in;
   std::int64_t n;
   RowPlan plan;
   Vec<T>* kept;  // [chunks] of the row, in shared memory
   T fill;
 
-  __device__ RowPart(const T* in_, std::int64_t n_, const RowPlan& plan_, Vec<T>* kept_, T fill_ = T(0.0f))
+  __device__ RowPart(const S* in_, std::int64_t n_, const RowPlan& plan_, Vec<T>* kept_, T fill_ = T(0.0f))
       : in(in_), n(n_), plan(plan_), kept(kept_), fill(fill_) {}
 
   __device__ __forceinline__ Vec<T> read(std::int64_t chunk) const {
@@ -129,8 +167,8 @@ __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
 // each_chunk. The loads of four vectors (of double: two) stand together, however few there are.
 template <class T>
 inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
-template <int kThreads, class T, class F>
-__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& row, F&& f) {
+template <int kThreads, class T, class S, class F>
+__device__ __forceinline__ void each_first(const RowPart<T, kThreads, S>& row, F&& f) {
   for (std::int64_t from = Team<kThreads>::rank(); from < row.plan.chunks; from += kChunksAhead<T> * kThreads) {
     Vec<T> v[kChunksAhead<T>];
 #pragma unroll
@@ -144,8 +182,8 @@ __device__ __forceinline__ void each_first(const RowPart<T, kThreads>& row, F&& 
     }
   }
 }
-template <int kThreads, class T, class F>
-__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& a, const RowPart<T, kThreads>& b, F&& f) {
+template <int kThreads, class T, class S, class F>
+__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& a, const RowPart<T, kThreads, S>& b, F&& f) {
   constexpr int kAhead = kChunksAhead<T> / 2;
   for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
     Vec<T> v[kAhead], w[kAhead];

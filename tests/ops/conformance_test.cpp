@@ -67,7 +67,7 @@ void check_layouts(const OpCase& c, const OpSample& s) {
 
 void check_threads(const OpCase& c, const OpSample& s) {
   const int before = num_threads();
-  const Tensors inputs = make_inputs(s, c.dtypes.front(), 3);
+  const Tensors inputs = make_inputs(s, s.one.value_or(c.dtypes.front()), 3);
   set_num_threads(1);
   const Run one = run(s, inputs);
   set_num_threads(3);
@@ -78,7 +78,7 @@ void check_threads(const OpCase& c, const OpSample& s) {
 }
 
 void check_meta(const OpCase& c, const OpSample& s) {
-  const Tensors inputs = make_inputs(s, c.dtypes.front(), 4);
+  const Tensors inputs = make_inputs(s, s.one.value_or(c.dtypes.front()), 4);
   Tensors meta;
   for (const Tensor& t : inputs) meta.push_back(t.to(Device::meta()));
   if (c.values_on_meta) {
@@ -162,7 +162,8 @@ void check_gradients(const OpSample& s) {
 }
 
 void check_need_masks(const OpCase& c, const OpSample& s) {
-  const DType dtype = std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front();
+  const DType dtype =
+      s.one.value_or(std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front());
   const Tensors inputs = make_inputs(s, dtype, 8);
   const Run all = run(s, inputs);
   std::size_t k = 0;
@@ -177,7 +178,8 @@ void check_need_masks(const OpCase& c, const OpSample& s) {
 
 // Writing to an input between forward and backward either changes no gradient or is an AutogradError.
 void check_versions(const OpCase& c, const OpSample& s) {
-  const DType dtype = std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front();
+  const DType dtype =
+      s.one.value_or(std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front());
   for (std::size_t written = 0; written < s.inputs.size(); ++written) {
     CAPTURE(written);
     Tensors in, wanted;

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,19 @@ struct OpSample {
   std::vector<Input> inputs;
   std::function<Tensors(const Tensors&)> call;       // the public function; must be pure
   std::function<Tensors(const Tensors&)> reference;  // its definition: gets the same inputs with reals as f64
-  bool gradcheck = true;  // off for samples at a kink or where the numeric derivative means nothing
+  bool gradcheck = true;       // off for samples at a kink or where the numeric derivative means nothing
+  std::optional<DType> one{};  // what checks in one dtype take; else the first of the case
 };
+
+// The sample under autocast, in bf16 where one dtype is checked.
+inline OpSample under_autocast(OpSample s) {
+  s.call = [f = std::move(s.call)](const Tensors& in) {
+    const Autocast on(DType::bf16);
+    return f(in);
+  };
+  s.one = DType::bf16;
+  return s;
+}
 
 struct OpError {
   std::string what;
