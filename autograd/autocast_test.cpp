@@ -190,6 +190,7 @@ std::vector<FullResult> full_results(std::int64_t rows, std::int64_t cols, Devic
           {"log_softmax of columns", [](T x, T, T) { return log_softmax(x, 0); }},
           {"layer_norm", [](T x, T w, T b) { return layer_norm(x, w, b); }},
           {"rms_norm", [](T x, T w, T) { return rms_norm(x, w); }},
+          {"group_norm of columns", [](T x, T w, T b) { return group_norm(x, 1, w, b); }},
           {"cross_entropy, mean", loss(Reduction::mean, 0, false), false},
           {"cross_entropy, none", loss(Reduction::none, 0, true), false},
           {"cross_entropy, smoothed", loss(Reduction::sum, 0.1, true), false},

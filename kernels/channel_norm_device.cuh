@@ -1,4 +1,5 @@
-// The device half of kernels/channel_norm.cuh: its contracts, on cuda and simt.
+// The device half of kernels/channel_norm.cuh: its contracts, on cuda and simt. Group norm's x and gx may have 16 bits (S)
+// where y and gy are float: the bits are those of a float kernel between conversions.
 #pragma once
 
 #include <algorithm>
@@ -90,19 +91,19 @@ struct ChannelTeam {
     out[1] = b;
   }
 };
-template <int V, class T>
-__device__ __forceinline__ Vec<T, V> chunk_at(const T* p, bool vectors) {
-  if (vectors) return load<V>(p);
+template <class T, int V, class S>
+__device__ __forceinline__ Vec<T, V> chunk_at(const S* p, bool vectors) {
+  if (vectors) return converted<T>(load<V>(p));
   Vec<T, V> v;
 #pragma unroll
-  for (int j = 0; j < V; ++j) v[j] = p[j];
+  for (int j = 0; j < V; ++j) v[j] = T(p[j]);
   return v;
 }
 
 // parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the mean,
 // so that the squares of a channel far from zero keep their digits.
-template <class T, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads) void channel_moments(const T* x, double* parts, ChannelPlan plan,
+template <class T, class S, int V, bool kColumns>
+__global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, double* parts, ChannelPlan plan,
                                                                    bool vectors) {
   using A = Accum<T>;
   using Of = ChannelTeam<kColumns>;
@@ -110,7 +111,7 @@ __global__ __launch_bounds__(kChannelThreads) void channel_moments(const T* x, d
   A guess = 0, sum = 0, square = 0;
   std::int64_t count = 0;
   Of::template each<V>(plan, [&](std::int64_t at) {
-    const Vec<T, V> v = chunk_at<V>(x + at, vectors);
+    const Vec<T, V> v = chunk_at<T, V>(x + at, vectors);
     if (count == 0) guess = A(v[0]);
     count += V;
 #pragma unroll
@@ -128,8 +129,8 @@ __global__ __launch_bounds__(kChannelThreads) void channel_moments(const T* x, d
 }
 
 // parts: the sums of gy and of gy * h, h = (x - mean) * rstd; mean and rstd have one element for `per` channels.
-template <class T, int V, bool kColumns>
-__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const T* x, const Accum<T>* mean,
+template <class T, class S, int V, bool kColumns>
+__global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, const S* x, const Accum<T>* mean,
                                                                 const Accum<T>* rstd, std::int64_t per, double* parts,
                                                                 ChannelPlan plan, bool vectors) {
   using A = Accum<T>;
@@ -140,7 +141,7 @@ __global__ __launch_bounds__(kChannelThreads) void channel_sums(const T* gy, con
   const A mu = inside ? mean[j] : A(0), scale = inside ? rstd[j] : A(0);
   A of_g = 0, of_h = 0;
   Of::template each<V>(plan, [&](std::int64_t at) {
-    const Vec<T, V> g = chunk_at<V>(gy + at, vectors), v = chunk_at<V>(x + at, vectors);
+    const Vec<T, V> g = chunk_at<T, V>(gy + at, vectors), v = chunk_at<T, V>(x + at, vectors);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       of_g += A(g[k]);
@@ -157,9 +158,9 @@ struct alignas(16) Coefficients {
   A p, q, r, m;
 };
 // out = gy * p + (x - m) * q + r for [.., count, s]; gy or x may be null. `count` rows of coefficients repeat.
-template <class T, int V>
-__global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const T* x,
-                                                                 const Coefficients<Accum<T>>* table, T* out,
+template <class T, class S, class O, int V>
+__global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, const S* x,
+                                                                 const Coefficients<Accum<T>>* table, O* out,
                                                                  std::int64_t items, Divider in_row, Divider count,
                                                                  bool vectors) {
   using A = Accum<T>;
@@ -171,18 +172,18 @@ __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, co
 #pragma unroll
     for (int j = 0; j < V; ++j) y[j] = k.r;
     if (x != nullptr) {
-      const Vec<T, V> v = chunk_at<V>(x + u * V, vectors);
+      const Vec<T, V> v = chunk_at<T, V>(x + u * V, vectors);
 #pragma unroll
       for (int j = 0; j < V; ++j) y[j] += (A(v[j]) - k.m) * k.q;
     }
     if (gy != nullptr) {
-      const Vec<T, V> g = chunk_at<V>(gy + u * V, vectors);
+      const Vec<T, V> g = chunk_at<T, V>(gy + u * V, vectors);
 #pragma unroll
       for (int j = 0; j < V; ++j) y[j] += A(g[j]) * k.p;
     }
-    Vec<T, V> v;
+    Vec<O, V> v;
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = T(y[j]);
+    for (int j = 0; j < V; ++j) v[j] = O(y[j]);
     if (vectors) {
       store(out + u * V, v);
     } else {
@@ -327,29 +328,29 @@ template <class T>
   return v == 1 || std::all_of(pointers.begin(), pointers.end(), aligned16);
 }
 
-template <class T>
-void launch_moments(const Gpu& on, const T* x, double* parts, const ChannelPlan& plan) {
+template <class T, class S>
+void launch_moments(const Gpu& on, const S* x, double* parts, const ChannelPlan& plan) {
   with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
-    on.launch(channel_moments<T, V, kColumns>, channel_grid(plan), x, parts, plan, all_aligned(V, {x}));
+    on.launch(channel_moments<T, S, V, kColumns>, channel_grid(plan), x, parts, plan, all_aligned(V, {x}));
   });
 }
-template <class T>
-void launch_sums(const Gpu& on, const T* gy, const T* x, const Accum<T>* mean, const Accum<T>* rstd, std::int64_t per,
+template <class T, class S>
+void launch_sums(const Gpu& on, const T* gy, const S* x, const Accum<T>* mean, const Accum<T>* rstd, std::int64_t per,
                  double* parts, const ChannelPlan& plan) {
   with_chunk<T>(plan, [&]<int V, bool kColumns>(std::integral_constant<int, V>, std::bool_constant<kColumns>) {
-    on.launch(channel_sums<T, V, kColumns>, channel_grid(plan), gy, x, mean, rstd, per, parts, plan,
+    on.launch(channel_sums<T, S, V, kColumns>, channel_grid(plan), gy, x, mean, rstd, per, parts, plan,
               all_aligned(V, {gy, x}));
   });
 }
 // `rows` of coefficients for the rows of s elements of [n, c, s].
-template <class T>
-void launch_apply(const Gpu& on, const T* gy, const T* x, const Coefficients<Accum<T>>* table, std::int64_t rows,
-                  T* out, std::int64_t n, std::int64_t c, std::int64_t s) {
+template <class T, class S, class O>
+void launch_apply(const Gpu& on, const T* gy, const S* x, const Coefficients<Accum<T>>* table, std::int64_t rows,
+                  O* out, std::int64_t n, std::int64_t c, std::int64_t s) {
   if (n * c * s == 0) return;
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
     const std::int64_t items = n * c * s / V, blocks = (items + kChannelThreads - 1) / kChannelThreads;
     on.launch(
-        channel_apply<T, V>,
+        channel_apply<T, S, O, V>,
         Grid{.blocks = static_cast<unsigned>(std::min(blocks, 16 * kMultiprocessors)), .threads = kChannelThreads}, gy,
         x, table, out, items, Divider(s / V), Divider(rows), all_aligned(V, {gy, x, out}));
   };
@@ -366,7 +367,7 @@ void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<
                       Accum<T>* rstd, Accum<T>* unbiased, const ChannelPlan& plan, double eps, double* parts,
                       Coefficients<Accum<T>>* table) {
   using A = Accum<T>;
-  launch_moments(on, x, parts, plan);
+  launch_moments<T>(on, x, parts, plan);
   on.launch(norm_coefficients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps),
             mean, rstd, unbiased, table, plan.c, std::int64_t{1}, plan.c);
   launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
@@ -409,23 +410,23 @@ void batch_norm_eval_backward(const Gpu& on, const T* gy, const T* x, const Accu
     on.launch(batch_norm_gradients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, running_mean, rstd, gw,
               gb, nullptr);
   }
-  if (gx != nullptr) launch_apply<T>(on, gy, nullptr, table, plan.c, gx, plan.n, plan.c, plan.s);
+  if (gx != nullptr) launch_apply(on, gy, static_cast<const T*>(nullptr), table, plan.c, gx, plan.n, plan.c, plan.s);
 }
 // plan: of [1, n * groups, c / groups * s].
-template <class T>
-void group_norm(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean, Accum<T>* rstd,
+template <class T, class S>
+void group_norm(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean, Accum<T>* rstd,
                 std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t groups, const ChannelPlan& plan,
                 double eps, double* parts, Coefficients<Accum<T>>* table) {
   using A = Accum<T>;
-  launch_moments(on, x, parts, plan);
+  launch_moments<T>(on, x, parts, plan);
   on.launch(norm_coefficients<A>, a_thread_each(n * c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps), mean,
             rstd, nullptr, table, n * c, c / groups, c);
   launch_apply<T>(on, nullptr, x, table, n * c, y, n, c, s);
 }
 // plan: of [1, n * c, s].
-template <class T>
-void group_norm_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
-                         const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t n, std::int64_t c,
+template <class T, class S>
+void group_norm_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>* w, const Accum<T>* mean,
+                         const Accum<T>* rstd, S* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t n, std::int64_t c,
                          std::int64_t s, std::int64_t groups, const ChannelPlan& plan, double* parts,
                          Coefficients<Accum<T>>* table) {
   using A = Accum<T>;

@@ -1,6 +1,6 @@
 // Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
-// derivative to any order. Where layer or RMS norm's result is f32 and x has 16 bits, kernels of devices convert as they read
-// x and write its gradient; on the CPU that is a pass of its own.
+// derivative to any order. Where the result is f32 and x has 16 bits, kernels of devices convert as they read x and write its
+// gradient; on the CPU that is a pass of its own. Batch norm's result has x's dtype.
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/image_parts.h"
@@ -281,7 +281,7 @@ struct GroupNormBackward : NormBackward<GroupNormBackward> {
       kernels::cpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
                                         z.n, z.c, z.s, groups);
     };
-    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const GradientPointers<T, S>& p) {
       using A = Accum<T>;
       const ChannelScratch<T> scratch(x_, 1, z.n * z.c, z.s, z.n * z.c);
       kernels::gpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
@@ -306,17 +306,19 @@ struct GroupNormBackward : NormBackward<GroupNormBackward> {
 };
 
 struct GroupNorm {
-  static constexpr OpInfo info{.name = "group_norm", .autocast = AutocastPolicy::full};
+  static constexpr OpInfo info{.name = "group_norm", .autocast = AutocastPolicy::full_result};
   std::int64_t groups;
   double eps;
+  DType result;
   SavedInput x{}, w{};
   Stash mean{}, rstd{};
   DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor in = x_.contiguous(), weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
     const Sizes z = sizes_of(in);
-    Tensor y = empty_like(in);
+    Tensor y = empty_like(in, result);
     mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
     rstd = empty_like(mean);
     parameter_dtype = parameters_of(x_, w_, b_);
@@ -328,11 +330,13 @@ struct GroupNorm {
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = Accum<T>;
       const ChannelScratch<T> scratch(in, 1, z.n * groups, z.c / groups * z.s, z.n * z.c);
-      kernels::gpu::group_norm(on, ptr<const T>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
-                               ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, scratch.plan, eps,
-                               scratch.parts(), scratch.coefficients());
+      dispatch_stored<T>(info, in, [&]<class S>(S) {
+        kernels::gpu::group_norm(on, ptr<const S>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
+                                 ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, scratch.plan, eps,
+                                 scratch.parts(), scratch.coefficients());
+      });
     };
-    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
+    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
     x = x_;
     w = w_;
     return y;
@@ -555,7 +559,7 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, co
     fail<ShapeError>("group_norm: ", groups, " groups are asked for, expected a divisor of the ", x.shape()[1],
                      " channels");
   }
-  return apply(GroupNorm{groups, eps}, x, weight, bias);
+  return apply(GroupNorm{groups, eps, full_result(x.dtype())}, x, weight, bias);
 }
 
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

@@ -143,6 +143,8 @@ LEVIN_OP_CASE(group_norm) {
   add({0, 4, 3}, 2, true);
   add({2, 4, 4, 8}, 2, true);
   add({1, 2, 50, 90}, 1, true);
+  for (const std::size_t k : {std::size_t{1}, std::size_t{3}, std::size_t{5}})
+    c.samples.push_back(under_autocast(c.samples[k]));
   c.errors.push_back({"groups",
                       [] {
                         (void)group_norm(zeros({2, 4, 3}, cpu), 3, {}, {});
