@@ -42,7 +42,19 @@ struct Trainer::Run {
   // `instead` is called in place of the training, with everything set up for it: a search of the tuner.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   [[nodiscard]] bool configure_optimizers();
-  // Loaders: arguments are used at once, hooks are asked when they are needed.
+  void run_fit(std::optional<train::Checkpoint>& file);
+  void sanity_check();
+  void clear_gradients();  // of a run before
+  void tell_of_modes() const;
+  void choose_loggers();
+  void start_loggers(Stage stage);
+  void log_hparams();
+  void finish_loggers(std::string_view status);
+  void give_up_loggers(const std::exception& error);
+  void report_times();
+
+  // ---- Loaders, and what data module and module say together (datamodule.cpp)
+  // Arguments are used at once, hooks are asked when they are needed.
   void inspect(const data::DataLoader& loader, const std::string& name, train::Shuffling shuffling);  // once a stage
   void use_train(data::DataLoader& train);
   void use_val(const std::vector<data::DataLoader*>& val);
@@ -50,22 +62,11 @@ struct Trainer::Run {
                                                                  const char* name);
   void load_train();
   void load_val();
-  void reload_train();  // before an epoch and before a validation, where
-  void reload_val();    // reload_dataloaders_every_n_epochs says so
-  void run_fit(std::optional<train::Checkpoint>& file);
-  void sanity_check();
-  void clear_gradients();  // of a run before
-  void tell_of_modes() const;
+  void reload_train();                   // before an epoch and before a validation, where
+  void reload_val();                     // reload_dataloaders_every_n_epochs says so
   [[nodiscard]] bool validates() const;  // the module can, and the options let it
-  void choose_loggers();
-  void start_loggers(Stage stage);
-  void log_hparams();
   [[nodiscard]] HParams all_hparams()
       const;  // of data module and module; throws ConfigError where they contradict each other
-  void finish_loggers(std::string_view status);
-  void give_up_loggers(const std::exception& error);
-  [[nodiscard]] bool overfits() const;  // training and validation read a few batches, in sequence
-  void report_times();
 
   // ---- The loop (loop.cpp)
   void train_epochs();
@@ -83,7 +84,7 @@ struct Trainer::Run {
   void check_interrupt();                   // saves and throws when a signal came
   void record_step();
   void emit(std::int64_t step, Metrics values);  // one record
-  void record_eval_batch();                      // of the loader that is evaluated
+  [[nodiscard]] bool overfits() const;           // training and validation read a few batches, in sequence
 
   // ---- Evaluations (evaluate.cpp)
   enum class Loop : std::uint8_t { validation, test, predict };
@@ -100,6 +101,7 @@ struct Trainer::Run {
   [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
   [[nodiscard]] bool validation_due();         // after the batch that was just trained
   void validate_in_fit();
+  void record_eval_batch();  // of the loader that is evaluated (logging.cpp)
 
   // ---- One batch (step.cpp, capture.cpp)
   train::StepResult step(const StepInfo& info);

@@ -10,9 +10,9 @@ namespace levin {
 class Tensor;
 
 // What autocast does to an op's floating inputs: `lower` to the 16-bit dtype, `full` to f32, `widest` to the widest
-// among them, `keep` leaves them alone. `full_result` leaves them alone, too, and the result is f32: the kernels read 16
-// bits and compute as for f32, so there is no copy in f32, in memory or on the tape. The op's function asks for the dtype
-// of the result before apply() (full_result() in autograd/autocast.h), and the op keeps it.
+// among them, `keep` leaves them alone. `full_result` leaves them alone, too, and the result is f32: the op reads 16 bits
+// and computes as for f32, so the tape holds no copy in f32, nor does a device's memory. The op's function asks for the
+// dtype of the result before apply() (full_result() in autograd/autocast.h), and the op keeps it.
 enum class AutocastPolicy : std::uint8_t { keep, lower, full, widest, full_result };
 
 struct OpInfo {
