@@ -15,6 +15,7 @@
 #include "tensor/formats_test.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
+#include "tests/where.h"
 
 using namespace levin;
 using namespace levin::data;
@@ -60,7 +61,7 @@ std::string gzip(const std::string& content) {
 std::string real_mnist() {
   const char* data = std::getenv("LEVIN_DATA");
   const std::string places[] = {data ? std::string(data) + "/mnist" : std::string(),
-                                std::string(LEVIN_SOURCE_DIR) + "/../shared/datasets/mnist"};
+                                levin::test::source_dir() + "/../shared/datasets/mnist"};
   for (const std::string& place : places) {
     if (!place.empty() && has_mnist(place, Split::train) && has_mnist(place, Split::test)) return place;
   }

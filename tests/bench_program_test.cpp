@@ -2,6 +2,7 @@
 // shapes, and no figure is looked at but for being there.
 #include "levin/device.h"
 #include "tests/train/program.h"
+#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
@@ -19,7 +20,7 @@ struct Report {
 // {}: the program is not built, and the test counts as skipped.
 std::optional<Report> report_of(const std::string& name, std::vector<std::string> arguments) {
   const TemporaryFolder dir;
-  const Program program(name, dir, LEVIN_BUILD_DIR, "bench");
+  const Program program(name, dir, "bench");
   if (!program.built()) return {};
   const std::string file = dir / "report.json";
   arguments.insert(arguments.end(), {"--quick", "--warm-only", "--json", file});

@@ -10,6 +10,7 @@
 
 #include "tests/skip.h"
 #include "tests/temporary.h"
+#include "tests/where.h"
 
 namespace {
 
@@ -35,8 +36,8 @@ Compiled compile(int threads) {
   const levin::test::TemporaryFolder folder;
   const std::string source = folder / "many.cu", object = folder / "many.o", said = folder / "said";
   std::ofstream(source) << kernel(threads);
-  const std::string line = std::string("'" LEVIN_SOURCE_DIR "/kernels/nvcc.sh' ") + object + " " + object + ".d " +
-                           LEVIN_NVCC + " -c " + source + " 2>" + said;
+  const std::string line = std::string("'" + levin::test::source_dir() + "/kernels/nvcc.sh' ") + object + " " + object +
+                           ".d " + LEVIN_NVCC + " -c " + source + " 2>" + said;
   const bool ended_well = std::system(line.c_str()) == 0;
   std::ifstream file(said);
   return {ended_well && std::filesystem::exists(object), {std::istreambuf_iterator<char>(file), {}}};
@@ -51,8 +52,8 @@ struct Checked {
 Checked check(const std::string& build, const std::string& table, const std::string& nvcc) {
   const levin::test::TemporaryFolder folder;
   const std::string said = folder / "said";
-  const std::string line = "python3 '" LEVIN_SOURCE_DIR "/bench/registers.py' '" + build + "' --check '" + table +
-                           "' " + nvcc + " >" + said + " 2>&1";
+  const std::string line = "python3 '" + levin::test::source_dir() + "/bench/registers.py' '" + build + "' --check '" +
+                           table + "' " + nvcc + " >" + said + " 2>&1";
   const int status = std::system(line.c_str());
   std::ifstream file(said);
   return {status, {std::istreambuf_iterator<char>(file), {}}};
@@ -81,7 +82,8 @@ TEST_CASE("what kernels take of a multiprocessor is what the committed table say
   if (std::string(LEVIN_NVCC).find("code=sm_90") == std::string::npos)
     return levin::test::skip("the table is of sm_90, and this build is not");
   const std::string nvcc = std::string(LEVIN_NVCC).substr(0, std::string(LEVIN_NVCC).find(' '));
-  const Checked now = check(LEVIN_BUILD_DIR, LEVIN_SOURCE_DIR "/bench/results/registers_sm90.md", "--nvcc " + nvcc);
+  const Checked now =
+      check(levin::test::build_dir(), levin::test::source_dir() + "/bench/results/registers_sm90.md", "--nvcc " + nvcc);
   INFO(now.said);
   CHECK(now.code == 0);
 #else

@@ -15,13 +15,14 @@
 #include <string>
 
 #include "tests/skip.h"
+#include "tests/where.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kSource = LEVIN_SOURCE_DIR;
-const fs::path kWork = fs::path(LEVIN_BUILD_DIR) / "embed";
+const fs::path kSource = levin::test::source_dir();
+const fs::path kWork = fs::path(levin::test::build_dir()) / "embed";
 
 struct Result {
   int status;
@@ -93,7 +94,8 @@ std::string installed() {
   static const std::string environment = [] {
     fs::remove_all(kWork / "root");
     fs::create_directories(kWork);
-    must("DESTDIR=" + quoted(kWork / "root") + " meson install --no-rebuild --quiet -C " + quoted(LEVIN_BUILD_DIR));
+    must("DESTDIR=" + quoted(kWork / "root") + " meson install --no-rebuild --quiet -C " +
+         quoted(levin::test::build_dir()));
     const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin.pc").output);
     return "PKG_CONFIG_PATH=" + quoted(fs::path(found).parent_path());
   }();
@@ -198,7 +200,7 @@ TEST_CASE("a small program needs at most 10 shared objects, and the stripped lib
   CHECK(objects > 0);
   CHECK(objects <= 10);
   // As the shared library is linked: what Levin weighs, apart from an archive's relocations and names.
-  const fs::path built = fs::path(LEVIN_BUILD_DIR) / "liblevin.a";
+  const fs::path built = fs::path(levin::test::build_dir()) / "liblevin.a";
   must("c++ -shared -s " LEVIN_SHARED_ARGS " -o " + quoted(shared) + " -Wl,--whole-archive " + quoted(built) +
        " -Wl,--no-whole-archive -ltbb -lz -lpng");
   must("strip --strip-unneeded -o " + quoted(archive) + " $(readlink -f " + quoted(built) + ")");

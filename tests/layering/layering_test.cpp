@@ -6,13 +6,14 @@
 #include <set>
 
 #include "tests/layering/rules.h"
+#include "tests/where.h"
 
 using namespace levin::layering;
 
 namespace {
 
 std::string read(const std::string& path) {
-  std::ifstream file(std::filesystem::path(LEVIN_SOURCE_DIR) / path);
+  std::ifstream file(std::filesystem::path(levin::test::source_dir()) / path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -33,7 +34,7 @@ struct Plant {
 
 TEST_CASE("every #include of the tree follows the table of layers") {
   std::vector<std::string> violations;
-  const auto files = source_files(LEVIN_SOURCE_DIR);
+  const auto files = source_files(levin::test::source_dir());
   REQUIRE(files.size() > 1);
   for (const std::string& path : files) {
     const std::string text = read(path);
@@ -41,7 +42,7 @@ TEST_CASE("every #include of the tree follows the table of layers") {
     for (const Include& include : includes_of(text)) {
       if (include.angled || include.name.empty()) continue;
       const std::string target = include.name.rfind("levin/", 0) == 0 ? "include/" + include.name : include.name;
-      if (!std::filesystem::exists(std::filesystem::path(LEVIN_SOURCE_DIR) / target)) {
+      if (!std::filesystem::exists(std::filesystem::path(levin::test::source_dir()) / target)) {
         violations.push_back(path + ":" + std::to_string(include.line) + ": \"" + include.name +
                              "\" is not a path from the source root");
       }
@@ -52,7 +53,7 @@ TEST_CASE("every #include of the tree follows the table of layers") {
 
 TEST_CASE("no file of the tree has assert, stream headers in headers, or an op outside the op table") {
   std::vector<std::string> violations;
-  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+  for (const std::string& path : source_files(levin::test::source_dir())) {
     for (const auto& v : text_violations(path, read(path))) violations.push_back(v);
   }
   CHECK(joined(violations) == "");
@@ -68,7 +69,7 @@ TEST_CASE("levin/levin.h includes every public header") {
   };
   visit(visit, "levin/levin.h");
   std::string absent;
-  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+  for (const std::string& path : source_files(levin::test::source_dir())) {
     if (path.starts_with("include/") && !reached.contains(path.substr(sizeof("include/") - 1))) absent += path + "\n";
   }
   CHECK(reached.size() > 1);
@@ -77,7 +78,7 @@ TEST_CASE("levin/levin.h includes every public header") {
 
 TEST_CASE("headers do not include each other in a circle") {
   std::vector<std::pair<std::string, std::string>> headers;
-  for (const std::string& path : source_files(LEVIN_SOURCE_DIR)) {
+  for (const std::string& path : source_files(levin::test::source_dir())) {
     // each_level.h includes a kernel file from within itself; that is its work.
     if (path.ends_with(".cpp") || path.ends_with(".cu") || path.ends_with("each_level.h")) continue;
     headers.emplace_back(path, read(path));

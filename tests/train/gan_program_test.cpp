@@ -1,5 +1,6 @@
 #include "levin/data.h"
 #include "tests/train/program.h"
+#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
@@ -11,7 +12,7 @@ namespace fs = std::filesystem;
 
 TEST_CASE("gan trains both networks, draws samples and leaves its result files") {
   const TemporaryFolder dir;
-  const Program gan("gan", dir, LEVIN_BUILD_DIR);
+  const Program gan("gan", dir);
   if (!gan.built()) return;
   for (const char* model : {"mlp", "cnn"}) {
     const std::string out = dir / model, json = dir / "r.json";
@@ -34,7 +35,7 @@ TEST_CASE("gan trains both networks, draws samples and leaves its result files")
 
 TEST_CASE("gan gives the same weights when cut and resumed, and refuses what has no meaning for it") {
   const TemporaryFolder dir;
-  const Program gan("gan", dir, LEVIN_BUILD_DIR);
+  const Program gan("gan", dir);
   if (!gan.built()) return;
   const auto weights = [&](const std::string& name, std::vector<std::string> more) {
     const std::string out = dir / name;
@@ -67,7 +68,7 @@ TEST_CASE("gan gives the same weights when cut and resumed, and refuses what has
 
 TEST_CASE("gan's dev run trains a few batches and writes no file but the result") {
   const TemporaryFolder dir;
-  const Program gan("gan", dir, LEVIN_BUILD_DIR);
+  const Program gan("gan", dir);
   if (!gan.built()) return;
   const std::string out = dir / "out", json = dir / "r.json";
   const Ended e = gan.run({"--fast-dev-run", "--model", "mlp", "--batch-size", "8", "--out", out, "--json", json});

@@ -108,7 +108,7 @@ TEST_CASE("read_checkpoint_info tells weights from state, and counters and value
 
 TEST_CASE("levin ckpt verify names each damaged tensor of each file and exits with 65") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const std::string good = dir / "good.safetensors", bad = dir / "bad.safetensors", cut = dir / "cut.safetensors";
   const Saved run(good, 5);
@@ -136,7 +136,7 @@ TEST_CASE("levin ckpt verify names each damaged tensor of each file and exits wi
 
 TEST_CASE("levin ckpt show lists tensors with shape, dtype and bytes, and the state") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const std::string path = dir / "a.safetensors";
   const Saved run(path, 13);
@@ -165,7 +165,7 @@ TEST_CASE("levin ckpt show lists tensors with shape, dtype and bytes, and the st
 
 TEST_CASE("levin ckpt diff exits with 0 for equal checkpoints and with 1 for what it lists") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const std::string a = dir / "a.safetensors", same = dir / "same.safetensors", later = dir / "later.safetensors";
   const Saved first(a, 5), again(same, 5), longer(later, 6);
@@ -193,7 +193,7 @@ TEST_CASE("levin ckpt diff exits with 0 for equal checkpoints and with 1 for wha
 
 TEST_CASE("levin ckpt export writes the weights alone, byte for byte as save_safetensors has them") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const std::string path = dir / "a.safetensors", out = dir / "model.safetensors";
   const Saved run(path, 5);
@@ -206,7 +206,7 @@ TEST_CASE("levin ckpt export writes the weights alone, byte for byte as save_saf
 
 TEST_CASE("levin plan tells the memory of a step of mnist and gan, and the largest batch for a memory") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const auto planned = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "plan");
@@ -252,7 +252,7 @@ TEST_CASE("levin plan tells the memory of a step of mnist and gan, and the large
 TEST_CASE(
     "levin refuses unknown commands and files with exit code 2 and the nearest name; env says what this build is") {
   const TemporaryFolder dir;
-  const Program levin_tool("levin", dir, LEVIN_BUILD_DIR);
+  const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const auto refused = [&](std::vector<std::string> arguments, const char* text) {
     const Ended e = levin_tool.run(std::move(arguments));

@@ -4,6 +4,7 @@
 
 #include "levin/data.h"
 #include "tests/train/program.h"
+#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
@@ -15,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool built(const TemporaryFolder& dir) { return Program("mnist", dir, LEVIN_BUILD_DIR).built(); }
+bool built(const TemporaryFolder& dir) { return Program("mnist", dir).built(); }
 Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
-  return Program("mnist", dir, LEVIN_BUILD_DIR).run(std::move(arguments));
+  return Program("mnist", dir).run(std::move(arguments));
 }
 
 }  // namespace
@@ -302,7 +303,7 @@ TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by ex
 TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
-  const Program mnist("mnist", dir, LEVIN_BUILD_DIR);
+  const Program mnist("mnist", dir);
   const std::string out = dir / "out", json = dir / "r.json";
   const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
                                               "--json",  json,  "--checkpoint-every", "5"};

@@ -17,6 +17,7 @@
 #include "levin/serialize.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
+#include "tests/where.h"
 
 extern char** environ;
 
@@ -29,10 +30,8 @@ class Program {
     std::string output;  // stdout and stderr
   };
 
-  // `build`: the build folder, LEVIN_BUILD_DIR in tests.
-  Program(const std::string& name, const TemporaryFolder& dir, const std::string& build,
-          const std::string& folder = "examples")
-      : name_(folder + "/" + name), path_(build + "/" + name_), dir_(dir) {}
+  Program(const std::string& name, const TemporaryFolder& dir, const std::string& folder = "examples")
+      : name_(folder + "/" + name), path_(build_dir() + "/" + name_), dir_(dir) {}
 
   // False, and the test counts as skipped, where it is not built.
   [[nodiscard]] bool built() const {
