@@ -95,7 +95,7 @@ std::string installed() {
     fs::remove_all(kWork / "root");
     fs::create_directories(kWork);
     must("DESTDIR=" + quoted(kWork / "root") + " meson install --no-rebuild --quiet -C " +
-         quoted(levin::test::build_dir()));
+         quoted(fs::path(levin::test::build_dir())));
     const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin.pc").output);
     return "PKG_CONFIG_PATH=" + quoted(fs::path(found).parent_path());
   }();
