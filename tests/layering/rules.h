@@ -20,6 +20,8 @@ struct Include {
   std::string name;  // empty for a computed include, #include MACRO
 };
 std::vector<Include> includes_of(std::string_view text);
+// A file that is not there, by which export.h stops a compiler that is too old.
+bool is_stop(const std::string& path, const Include& include);
 
 // Each way in which the file breaks a rule, as `path:line: what is wrong`. `path` is relative to the source root.
 std::vector<std::string> include_violations(const std::string& path, std::string_view text);
