@@ -3,7 +3,7 @@
 namespace levin::kernels {
 
 CpuLevel cpu_level() {
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)  // clang: kernels/each_level.h
   static const CpuLevel level = __builtin_cpu_supports("x86-64-v4")   ? CpuLevel::v4
                                 : __builtin_cpu_supports("x86-64-v3") ? CpuLevel::v3
                                                                       : CpuLevel::base;

@@ -1,4 +1,4 @@
-// Compiles the CPU half of one .cuh once per x86 level. There is no include guard: each kernel file includes it once.
+// Compiles the CPU half of one .cuh once per x86 level (clang: base alone). No include guard: each kernel file has it once.
 //
 //   #ifndef LEVIN_LEVEL                       // outer pass
 //   #ifndef LEVIN_KERNELS_NORM_CUH
@@ -21,7 +21,7 @@
 #error "define LEVIN_LEVEL_FILE before including kernels/each_level.h"
 #endif
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(LEVIN_BASE_LEVEL)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(LEVIN_BASE_LEVEL)
 #define LEVIN_X86_LEVELS 1
 #else
 #define LEVIN_X86_LEVELS 0

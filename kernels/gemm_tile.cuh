@@ -164,19 +164,24 @@ inline void copy_run(const T* src, int64_t stride, F* __restrict dst, int64_t co
   }
 }
 
+// Of a and b by turns the lower halves, or the upper ones: a[0], b[0], a[1], ...
+template <class F, int kFirst, int... I>
+[[gnu::always_inline]] inline Vector<F> interleaved(Vector<F> a, Vector<F> b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (kFirst + I / 2 + (I % 2) * int(sizeof...(I)))...);
+#else  // nvcc's front end does not know clang's builtin
+  using Index = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
+  return __builtin_shuffle(a, b, Index{(kFirst + I / 2 + (I % 2) * int(sizeof...(I)))...});
+#endif
+}
+
 // dst[i * ld_dst + j] = src[j * ld_src + i] for a square of one vector a side: log2(lanes) rounds of interleaving, each
 // of which halves the distance between the vectors that belong together.
 template <class F>
 inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_dst) {
   using Vec = Vector<F>;
-  using Index = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
   constexpr int L = kLanes<F>;
-  Index low{}, high{};
-#pragma GCC unroll 16
-  for (int i = 0; i < L; ++i) {
-    low[i] = i / 2 + (i % 2) * L;
-    high[i] = L / 2 + i / 2 + (i % 2) * L;
-  }
+  constexpr auto kLane = std::make_integer_sequence<int, L>();
   Vec x[L], y[L];
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) __builtin_memcpy(&x[i], src + i * ld_src, sizeof(Vec));
@@ -184,8 +189,8 @@ inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_ds
   for (int round = 1; round < L; round *= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < L / 2; ++i) {
-      y[2 * i] = __builtin_shuffle(x[i], x[i + L / 2], low);
-      y[2 * i + 1] = __builtin_shuffle(x[i], x[i + L / 2], high);
+      y[2 * i] = interleaved<F, 0>(x[i], x[i + L / 2], kLane);
+      y[2 * i + 1] = interleaved<F, L / 2>(x[i], x[i + L / 2], kLane);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < L; ++i) x[i] = y[i];

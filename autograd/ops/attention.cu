@@ -80,7 +80,8 @@ kernels::gpu::Lines<T, true> lines(const Tensor& t, const Shape& batch, std::int
   }
   return l;
 }
-kernels::gpu::AttentionRows rows_of(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v) {
+[[maybe_unused]] kernels::gpu::AttentionRows rows_of(const Form& form, const Tensor& q, const Tensor& k,
+                                                     const Tensor& v) {
   return {.batches = form.batch.numel(),
           .rows = q.size(-2),
           .cols = k.size(-2),

@@ -242,7 +242,7 @@ struct Scatter {
 LEVIN_OP_TABLE(Scatter)
 
 // The part of src that an index of `shape` reads.
-Tensor front(const Tensor& src, const Shape& shape) {
+[[maybe_unused]] Tensor front(const Tensor& src, const Shape& shape) {
   Tensor part = src;
   for (int d = 0; d < shape.rank(); ++d) {
     if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);
