@@ -1,0 +1,78 @@
+// The corpora, file by file, in the ordinary build: what a fuzzer found stays mended, and the targets work without one.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "levin/serialize.h"
+#include "tests/fuzz/target.h"
+#include "tests/where.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace levin;
+
+const fs::path& corpora() {
+  static const fs::path folder = fs::path(test::source_dir()) / "tests" / "fuzz" / "corpus";
+  return folder;
+}
+
+// Runs a target on its files, cut ones too, so that both answers of what it calls are seen.
+void run_corpus(const std::string& name) {
+  const auto all = fuzz::targets();
+  const auto target = std::find_if(all.begin(), all.end(), [&](const auto& t) { return name == t.name; });
+  REQUIRE(target != all.end());
+  int taken = 0, refused = 0;
+  for (const auto& entry : fs::directory_iterator(corpora() / name)) {
+    const std::string path = entry.path().string();
+    CAPTURE(path);
+    const std::string content = read_file(path, 1 << 20);
+    const fuzz::Bytes bytes(reinterpret_cast<const std::uint8_t*>(content.data()), content.size());
+    for (const std::size_t size : {bytes.size(), bytes.size() / 2, std::size_t{0}}) {
+      bool took = false;
+      CHECK_NOTHROW(took = target->run(bytes.first(size)));
+      ++(took ? taken : refused);
+    }
+  }
+  CHECK(taken > 0);
+  CHECK(refused > 0);
+}
+
+}  // namespace
+
+TEST_CASE("fuzz: the corpus of checkpoint_file is read or refused by a typed error") { run_corpus("checkpoint_file"); }
+TEST_CASE("fuzz: the corpus of checkpoint_state is read or refused by a typed error") {
+  run_corpus("checkpoint_state");
+}
+TEST_CASE("fuzz: the corpus of idx is read or refused by a typed error") { run_corpus("idx"); }
+TEST_CASE("fuzz: the corpus of npy is read or refused by a typed error") { run_corpus("npy"); }
+TEST_CASE("fuzz: the corpus of ops is computed or refused by typed errors") { run_corpus("ops"); }
+TEST_CASE("fuzz: the corpus of options is read or refused by a typed error") { run_corpus("options"); }
+TEST_CASE("fuzz: the corpus of png is read or refused by a typed error") { run_corpus("png"); }
+TEST_CASE("fuzz: the corpus of safetensors is read or refused by a typed error") { run_corpus("safetensors"); }
+TEST_CASE("fuzz: the corpus of text is read or refused by a typed error") { run_corpus("text"); }
+
+TEST_CASE("fuzz: each target has a corpus of its name, of a few kB") {
+  std::set<std::string> targets, folders;
+  for (const auto& t : fuzz::targets()) targets.insert(t.name);
+  for (const auto& folder : fs::directory_iterator(corpora())) {
+    folders.insert(folder.path().filename().string());
+    std::uintmax_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(folder)) bytes += file.file_size();
+    CAPTURE(folder.path().string());
+    CHECK(bytes < 32'000);
+  }
+  CHECK(targets == folders);
+}
+
+TEST_CASE("fuzz: a target passes on what is no typed error, and an InternalError") {
+  CHECK(fuzz::refused([] { fail<ShapeError>("add: no"); }));
+  CHECK_FALSE(fuzz::refused([] {}));
+  CHECK_THROWS_AS((void)fuzz::refused([] { fail<InternalError>("add: a bug"); }), InternalError);
+  CHECK_THROWS_AS((void)fuzz::refused([] { throw std::bad_alloc(); }), std::bad_alloc);
+  CHECK_THROWS_AS((void)fuzz::refused([] { fuzz::expect(false, "it holds"); }), std::logic_error);
+}

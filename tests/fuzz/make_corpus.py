@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Writes the seeds of tests/fuzz/corpus: tests/fuzz/make_corpus.py. Files that a fuzzer found stand beside them and stay,
+and so does checkpoint_file/run, which a Trainer wrote (a hash of XXH3 is not in Python's library)."""
+import gzip
+import json
+import pathlib
+import random
+import struct
+import zlib
+
+CORPUS = pathlib.Path(__file__).parent / "corpus"
+
+
+def write(target, name, content):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+# ---- safetensors
+WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2, "I8": 1, "U8": 1,
+          "BOOL": 1}
+
+
+def safetensors(tensors, metadata=None):
+    header, data = {}, b""
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    for name, dtype, shape in tensors:
+        count = 1
+        for size in shape:
+            count *= size
+        end = len(data) + count * WIDTHS[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), end]}
+        data += b"\0" * (end - len(data))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+write("safetensors", "dtypes", safetensors([(d, d, [2]) for d in WIDTHS]))
+write("safetensors", "metadata", safetensors([("w", "F32", [2, 3])], {"format": "pt", "\u00e9": "\u20ac \U0001f600"}))
+write("safetensors", "none", safetensors([]))
+write("safetensors", "ranks", safetensors([("0", "F32", []), ("8", "U8", [1, 2, 1, 2, 1, 2, 1, 2]), ("e", "I64", [0, 7])]))
+write("safetensors", "huge", safetensors([("x", "F32", [0, 1 << 40, 1 << 40])]))
+write("safetensors", "overflow", struct.pack("<Q", 80) + json.dumps(
+    {"x": {"dtype": "F64", "shape": [1 << 62, 8], "data_offsets": [0, 0]}}).encode().ljust(80) + b"\0" * 8)
+write("safetensors", "deep", struct.pack("<Q", 64) + (b'{"x":' * 12).ljust(64))
+
+# ---- .npy
+def npy(descr, shape, order=False, version=(1, 0), data=None, extra=""):
+    text = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, %s}" % (descr, order, shape, extra)
+    text = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    length = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+    count = 1
+    for size in shape:
+        count *= size
+    return b"\x93NUMPY" + bytes(version) + length + text + (
+        data if data is not None else b"\1" * (count * int(descr[-1])))
+
+
+for number, descr in enumerate(["<f4", "<f8", "<f2", ">f4", ">i8", "|i1", "|u1", "|b1", "<u2", "<u4", ">i2"]):
+    write("npy", "type%d" % number, npy(descr, (2, 3)))
+write("npy", "fortran", npy("<f4", (2, 3, 2), order=True))
+write("npy", "version2", npy("<i4", (5,), version=(2, 0)))
+write("npy", "version3", npy(">f8", (), version=(3, 0)))
+write("npy", "empty", npy("<f4", (0, 3)))
+write("npy", "huge", npy("<f4", (1 << 60, 16), data=b""))
+write("npy", "object", npy("|O8", (1,)))
+
+# ---- IDX
+def idx(code, dims, width):
+    count = 1
+    for size in dims:
+        count *= size
+    return bytes([0, 0, code, len(dims)]) + b"".join(struct.pack(">I", d) for d in dims) + b"\x3f" * (count * width)
+
+
+for code, width in [(8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8)]:
+    write("idx", "type%d" % code, idx(code, [2, 3], width))
+write("idx", "images", idx(8, [2, 4, 4], 1))
+write("idx", "rank4", idx(13, [1, 2, 1, 2], 4))
+write("idx", "empty", idx(8, [0], 1))
+write("idx", "huge", idx(14, [0xFFFFFFFF, 0xFFFFFFFF, 0], 8))
+write("idx", "gz", gzip.compress(idx(8, [10, 10], 1), mtime=0))
+write("idx", "gz_wide", gzip.compress(idx(14, [3], 8), mtime=0))
+write("idx", "gz_more", gzip.compress(idx(8, [2], 1) + b"more", mtime=0))
+write("idx", "gz_bomb", gzip.compress(idx(8, [1 << 15], 1), mtime=0))
+
+# ---- PNG: check sums are 0, the target makes them right
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + b"\0\0\0\0"
+
+
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+
+
+def png(width, height, depth, color, interlace=0, before=b"", rows=None):
+    if rows is None:
+        rows = (b"\1" + bytes((7 * i) % 256 for i in range((width * depth * CHANNELS[color] + 7) // 8))) * height * 2
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlace)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+PALETTE = chunk(b"PLTE", bytes(range(12)))
+for depth, color in [(1, 0), (2, 0), (8, 0), (16, 0), (8, 2), (16, 2), (8, 4), (8, 6), (16, 6)]:
+    write("png", "color%d_%d" % (color, depth), png(5, 3, depth, color))
+write("png", "palette", png(4, 2, 2, 3, before=PALETTE))
+write("png", "palette_alpha", png(4, 2, 2, 3, before=PALETTE + chunk(b"tRNS", b"\0\x80\xff")))
+write("png", "grey_key", png(4, 2, 8, 0, before=chunk(b"tRNS", b"\0\7")))
+write("png", "interlaced", png(9, 9, 8, 2, interlace=1))
+write("png", "gamma", png(4, 2, 8, 2, before=chunk(b"gAMA", struct.pack(">I", 45455)) + chunk(b"sBIT", b"\5\6\5")))
+write("png", "srgb_16", png(2, 2, 16, 2, before=chunk(b"sRGB", b"\0") + chunk(b"tIME", b"\7\xe5\1\1\1\1\1")))
+write("png", "text", png(1, 1, 8, 0, before=chunk(b"tEXt", b"Title\0x") + chunk(b"zTXt", b"a\0\0" + zlib.compress(b"y" * 99))))
+write("png", "huge", png(0x7FFFFFFF, 0x7FFFFFFF, 16, 6, rows=b""))
+write("png", "short", png(64, 64, 8, 2, rows=b"\0"))
+
+# ---- Checkpoints
+STATE = {
+    "version": 3, "epoch": 1, "global_step": 7,
+    "loops": {"epochs_completed": 1, "batches_in_epoch": 3, "batches_ahead": [], "batches_per_epoch": 4, "batch_size": 8,
+              "total_batches": 7, "train_loaded_at": -1, "val_loaded_at": -1, "records": 2, "accumulate": 1,
+              "validated_at": 4, "batches_validated": [2], "stop": False, "due": 0, "writers_to_come": ["ModelCheckpoint"]},
+    "optimizers": ["AdamW"], "lr_schedulers": 1,
+    "callbacks": {"EarlyStopping": {"best_score": "0x1.8p-1", "wait_count": "1"}, "levin.data": {}},
+    "hparams": [["lr", 0.001], ["layers", 2], ["bias", True], ["name", "mlp"], ["beta", None]],
+    "generators": {"net": [1, 18446744073709551615]},
+    "log": [{"name": "train_loss", "on_step": True, "on_epoch": True, "prog_bar": False, "logger": True, "reduce": 1,
+             "sum": 1.5, "weight": 8.0, "last": None, "fresh": True, "hook": "training_step", "metric": ""}],
+    "metrics": [["val_loss", 0.5], ["val_nan", None]],
+}
+
+
+def state(name, **changes):
+    changed = json.loads(json.dumps(STATE))
+    for path, value in changes.items():
+        at = changed
+        *parents, key = path.split("__")
+        for parent in parents:
+            at = at[parent]
+        at[key] = value
+    write("checkpoint_state", name, json.dumps(changed, separators=(",", ":")))
+
+
+state("run")
+state("window", loops__accumulate=4, loops__batches_ahead=[3], loops__batches_in_epoch=2)
+state("float_as_int", loops__epochs_completed=1e300)
+state("negative", loops__records=-1)
+state("due", loops__due=9)
+state("generator", generators__net=[-1, 0.5])
+state("no_log", log=[], metrics=[], callbacks={}, generators={})
+write("checkpoint_state", "least", '{"version":3}')
+write("checkpoint_state", "deep", "[" * 40 + "]" * 40)
+write("checkpoint_state", "numbers", '{"version":3,"global_step":-9223372036854775809,"loops":{"records":18446744073709551616}}')
+write("checkpoint_state", "repeated", '{"version":2,"version":3,"loops":{},"loops":[]}')
+write("checkpoint_file", "weights", safetensors([("w", "F32", [2])]))
+write("checkpoint_file", "wrong_hash", safetensors(
+    [("w", "F32", [1])], {"levin.state": '{"version":3}', "levin.hashes": '{"levin.state":"0","w":"0","gone":"0"}'}))
+write("checkpoint_file", "no_state", safetensors([("levin.optimizer.0.m", "F32", [1])], {"levin.hashes": "{}"}))
+write("checkpoint_file", "list_of_hashes", safetensors([], {"levin.state": "{}", "levin.hashes": "[[1],2]"}))
+
+# ---- Texts
+write("options", "new", "max_epochs=3\nlimit_val_batches=0.25\nmax_time=00:01:00:00\nprofiler=simple\nval_check_interval=1.0\n"
+      "precision=bf16-mixed\ndeterministic=warn\ngradient_clip_val=1e-3\nfast_dev_run=true\ncapture=step\n")
+write("options", "old", "gpus=0\nuse_amp=true\namp_level=O2\nmax_epochs=1\n")
+write("options", "lists", "gpus=[0, 1],\ndevices=2\nstrategy=ddp\nplugins=pipe\n")
+write("options", "none", "max_epochs=none\nmax_time=None\nlogger=false\nmemory_limit=1000\nsync_budget=0\n")
+write("options", "accelerators", "accelerator=auto\n")
+write("options", "not_built", "accelerator=tpu\ntpu_cores=8\nnb_gpu_nodes=2\ndistributed_backend=horovod\n")
+write("options", "edges", "max_steps=-9223372036854775809\nlimit_train_batches=1e400\nval_check_interval=-0\nmax_time=99999999999:99:99:99\n")
+write("options", "unknown", "max_epoch=1\n=\nx\n")
+for number, content in enumerate(["d00:01:30:00", "d99:23:59:59", "d1", "d-1:00:00:00",
+                                  "eij,jk->ik", "e...ij,...jk->...ik", "eii", "eij,jk,aib->", "e->", "eij->jii", "e...", "eij,ji",
+                                  "f{epoch}-{step}", "f{val_loss:.2f}", "f{a/b:012.3e}x.safetensors", "f{step:d}{", "f{x:040.30f}",
+                                  "n0.5", "n100", "n1e3", "ncuda:0", "ncpu", "n-0x1p3", "n99999999999999999999",
+                                  "cstep,epoch,loss\n1,0,0.5\n2,0,\n", 'cstep,epoch,"a,""b"\n1,0,nan\nx,1,2\n3', "cstep"]):
+    write("text", "seed%02d" % number, content)
+
+# ---- Calls of ops: any bytes are a program
+rng = random.Random(1)
+for number in range(24):
+    write("ops", "random%02d" % number, bytes(rng.randrange(256) for _ in range(40 + 8 * number)))

@@ -1,0 +1,22 @@
+#include <array>
+
+#include "tests/fuzz/target.h"
+
+namespace levin::fuzz {
+
+std::span<const Target> targets() {
+  static constexpr std::array kAll = {
+      Target{"checkpoint_file", checkpoint_file},
+      Target{"checkpoint_state", checkpoint_state},
+      Target{"idx", idx},
+      Target{"npy", npy},
+      Target{"ops", ops},
+      Target{"options", options},
+      Target{"png", png},
+      Target{"safetensors", safetensors},
+      Target{"text", text},
+  };
+  return kAll;
+}
+
+}  // namespace levin::fuzz
