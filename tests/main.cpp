@@ -1,11 +1,15 @@
-// The test program: doctest with Levin's closing line `N passed, N failed, N skipped` (test cases, not checks).
+// The test program: doctest with Levin's progress and its closing line `N passed, N failed, N skipped` (test cases, not checks).
+// What a passing test prints is dropped, and what a failing one prints is shown (tests/capture.h).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <string>
 
+#include "levin/warning.h"
+#include "tests/capture.h"
 #include "tests/device.h"
 #include "tests/skip.h"
 #include "train/inspect.h"
@@ -16,28 +20,53 @@ struct Counts {
   int passed = 0, failed = 0, skipped = 0;
 };
 Counts counts;
+std::map<std::string, int> skips;  // by reason
 std::string current_name;
 bool current_skipped = false;
+bool everything = false;
+levin::test::Capture* capture = nullptr;  // null: --verbose
+std::string unexpected;                   // ids of warnings that the test case did not capture
 
-// Listens beside doctest's console reporter. A test case with subcases is entered several times and ends once.
-struct Counter : doctest::IReporter {
-  explicit Counter(const doctest::ContextOptions&) {}
+// What may be a false alarm or merely informs depends on the machine and its load; everything else a test must expect.
+void hear_warnings() {
+  unexpected.clear();
+  levin::set_warning_handler([](const levin::Warning& w) {
+    std::fprintf(stderr, "%s [%s]\n", w.text.c_str(), w.id.c_str());
+    if (w.category != levin::WarningCategory::possible_user && w.category != levin::WarningCategory::info)
+      unexpected += " " + w.id;
+  });
+}
+
+// Listens before doctest's console reporter. A test case with subcases is entered several times and ends once.
+struct Progress : doctest::IReporter {
+  explicit Progress(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
   void test_run_end(const doctest::TestRunStats&) override {}
   void test_case_start(const doctest::TestCaseData& test) override {
     current_name = test.m_name;
     current_skipped = false;
+    hear_warnings();
+    if (capture) capture->start();
   }
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
-    if (!stats.testCaseSuccess) {
+    const bool passed = stats.testCaseSuccess && unexpected.empty();
+    if (capture) capture->end(passed ? levin::test::Output::dropped : levin::test::Output::shown);
+    if (!passed) {
       ++counts.failed;
+      std::printf("FAILED %s\n", current_name.c_str());
+      if (!unexpected.empty())
+        std::printf("  warnings that the test does not capture (tests/warnings.h):%s\n", unexpected.c_str());
     } else if (current_skipped) {
       ++counts.skipped;
     } else {
       ++counts.passed;
     }
+    constexpr int kTestsPerLine = 100;
+    if (const int done = counts.passed + counts.failed + counts.skipped; done % kTestsPerLine == 0)
+      std::printf("levin_tests: %d tests done\n", done);
+    std::fflush(stdout);
   }
   void test_case_exception(const doctest::TestCaseException&) override {}
   void subcase_start(const doctest::SubcaseSignature&) override {}
@@ -46,14 +75,16 @@ struct Counter : doctest::IReporter {
   void log_message(const doctest::MessageData&) override {}
   void test_case_skipped(const doctest::TestCaseData&) override {}
 };
-REGISTER_LISTENER("levin_counts", 1, Counter);
+REGISTER_LISTENER("levin_progress", 1, Progress);
 
 constexpr const char* kUsage =
-    "usage: levin_tests [--filter TEXT] [--device cuda|simt] [--list] [--durations]\n"
+    "usage: levin_tests [--all] [--filter TEXT] [--device cuda|simt] [--list] [--durations] [--verbose]\n"
+    "  --all          also the tests that build Levin into other projects, for minutes\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
     "  --device NAME  run the tests of kernels that are launched, on cuda or simt; without it all tests run\n"
     "  --list         print the names\n"
-    "  --durations    print the seconds of each test\n";
+    "  --durations    print the seconds of each test\n"
+    "  --verbose      print what passing tests print, and the reason of each skip\n";
 
 // doctest separates filters with commas; a comma of the text is escaped.
 std::string filter_of(const std::string& text) {
@@ -74,15 +105,17 @@ std::string filter_of(const std::string& text) {
 
 void levin::test::skip(const std::string& reason) {
   current_skipped = true;
+  ++skips[reason];
   std::printf("SKIPPED %s: %s\n", current_name.c_str(), reason.c_str());
 }
+bool levin::test::runs_everything() { return everything; }
 
 int main(int argc, char** argv) {
   levin::train::suggested_workers_instead = 1;  // what tests hear does not depend on how many CPUs there are
   doctest::Context context;
   context.setOption("no-intro", true);
   context.setOption("no-version", true);
-  bool list = false;
+  bool list = false, verbose = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const auto value = [&] {
@@ -101,6 +134,10 @@ int main(int argc, char** argv) {
       // Tests that launch kernels have one of these words in their names.
       context.addFilter("test-case", "*device*");
       context.addFilter("test-case", "*simt*");
+    } else if (arg == "--all") {
+      everything = true;
+    } else if (arg == "--verbose") {
+      verbose = true;
     } else if (arg == "--list") {
       list = true;
     } else if (arg == "--durations") {
@@ -117,7 +154,11 @@ int main(int argc, char** argv) {
     context.applyCommandLine(2, query);
     return context.run();
   }
+  context.setOption("minimal", !verbose);  // doctest's own closing lines are left out
+  levin::test::Capture captured;
+  if (!verbose) capture = &captured;
   const int rc = context.run();
+  for (const auto& [reason, n] : skips) std::printf("%d skipped: %s\n", n, reason.c_str());
   const bool none = counts.passed + counts.failed + counts.skipped == 0;
   if (none) std::fprintf(stderr, "levin_tests: no test has such a name; --list prints them\n");
   std::printf("%d passed, %d failed, %d skipped\n", counts.passed, counts.failed, counts.skipped);

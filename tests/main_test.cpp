@@ -1,4 +1,39 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "levin/serialize.h"
+#include "tests/capture.h"
+#include "tests/temporary.h"
 
 // The macro comes with the compiler; this keeps the standard the build asks for and the one it gets together.
 TEST_CASE("the build is C++20") { CHECK(__cplusplus >= 202002L); }
+
+TEST_CASE("what a passing test prints is dropped, and what a failing one prints is shown") {
+  const levin::test::TemporaryFolder folder;
+  const std::string path = folder / "printed";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int to = ::open(path.c_str(), O_WRONLY | O_CREAT, 0600);
+    ::dup2(to, 1);
+    ::dup2(to, 2);
+    levin::test::Capture capture;
+    for (const auto output : {levin::test::Output::dropped, levin::test::Output::shown}) {
+      capture.start();
+      std::printf(output == levin::test::Output::shown ? "out of a failing test\n" : "out of a passing test\n");
+      std::fprintf(stderr,
+                   output == levin::test::Output::shown ? "err of a failing test\n" : "err of a passing test\n");
+      capture.end(output);
+    }
+    std::printf("between tests\n");
+    std::fflush(stdout);
+    ::_exit(0);
+  }
+  REQUIRE(child > 0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  CHECK(levin::read_file(path, 1 << 12) == "err of a failing test\nout of a failing test\nbetween tests\n");
+}

@@ -6,8 +6,11 @@
 
 namespace levin::test {
 
-// Marks the running test case as skipped and prints `SKIPPED name: reason`. The test then returns.
+// Marks the running test case as skipped. The test then returns; the run ends with each reason and how many tests had it.
 // A check that failed before it still makes the test fail.
 void skip(const std::string& reason);
+
+// Whether the run is asked for the tests that take minutes, too (./run test --all).
+[[nodiscard]] bool runs_everything();
 
 }  // namespace levin::test

@@ -108,6 +108,19 @@ std::string compile_line(const std::string& what) {
   return std::string("c++ -std=c++20 -Wall -Wextra -Wconversion -Werror ") + flags + " " + what;
 }
 
+// These tests compile for minutes, and what they measure means something in the default build alone.
+bool skipped() {
+  if (!levin::test::runs_everything()) {
+    levin::test::skip("builds Levin into another project; ./run test --all runs it");
+    return true;
+  }
+  if (!LEVIN_OPTIMIZED) {
+    levin::test::skip("measured at optimization=2, the default");
+    return true;
+  }
+  return false;
+}
+
 void setup(const fs::path& build, const fs::path& project, const std::string& environment, const std::string& options) {
   if (fs::exists(build / "build.ninja")) return;
   must(environment + " meson setup " + options + " " + quoted(build) + " " + quoted(project));
@@ -116,7 +129,7 @@ void setup(const fs::path& build, const fs::path& project, const std::string& en
 }  // namespace
 
 TEST_CASE("a stand-alone project builds and trains against an installed Levin, through pkg-config") {
-  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured at optimization=2, the default");
+  if (skipped()) return;
   const std::string environment = installed();
   const fs::path build = kWork / "installed";
   fs::remove_all(build);  // its inputs were installed anew
@@ -126,8 +139,30 @@ TEST_CASE("a stand-alone project builds and trains against an installed Levin, t
   MESSAGE("examples/embed printed: ", trimmed(run.output));
 }
 
+TEST_CASE("a stand-alone project builds and trains against an installed Levin, through find_package of CMake") {
+  if (skipped()) return;
+  if (shell("cmake --version").status != 0) return levin::test::skip("no cmake");
+  installed();
+  const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin-config.cmake").output);
+  const fs::path build = kWork / "cmake";
+  fs::remove_all(build);
+  const std::string configure = "cmake -S " + quoted(kSource / "examples" / "embed") + " -B " + quoted(build) +
+                                " -DCMAKE_BUILD_TYPE=Release -Dlevin_DIR=" + quoted(fs::path(found).parent_path());
+  must(configure);
+  must("cmake --build " + quoted(build));
+  must(quoted(build / "embed"));
+  // Another minor version is another interface before 1.0.
+  fs::create_directories(kWork / "older");
+  std::ofstream(kWork / "older" / "CMakeLists.txt") << "cmake_minimum_required(VERSION 3.16)\nproject(older CXX)\n"
+                                                       "find_package(levin 0.0.9 REQUIRED)\n";
+  const Result refused = shell("cmake -S " + quoted(kWork / "older") + " -B " + quoted(kWork / "older" / "build") +
+                               " -Dlevin_DIR=" + quoted(fs::path(found).parent_path()));
+  CHECK(refused.status != 0);
+  CHECK(refused.output.find("0.1.0") != std::string::npos);
+}
+
 TEST_CASE("a stand-alone project builds and trains with Levin as a subproject, tests and examples off") {
-  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured at optimization=2, the default");
+  if (skipped()) return;
   const fs::path project = kWork / "project";
   fs::create_directories(project / "subprojects");
   for (const char* name : {"meson.build", "main.cpp"}) {
@@ -147,7 +182,7 @@ TEST_CASE("a stand-alone project builds and trains with Levin as a subproject, t
 }
 
 TEST_CASE("the program of README.md compiles with a careful embedder's warnings, trains and writes its file") {
-  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured at optimization=2, the default");
+  if (skipped()) return;
   installed();
   const std::string program = program_of_readme();
   REQUIRE(!program.empty());
@@ -167,7 +202,7 @@ TEST_CASE("the program of README.md compiles with a careful embedder's warnings,
 }
 
 TEST_CASE("levin/levin.h has at most 60,000 preprocessed lines and shows no vendor's header") {
-  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured at optimization=2, the default");
+  if (skipped()) return;
   const fs::path file = kWork / "umbrella.cpp";
   installed();
   must("echo '#include <levin/levin.h>' > " + quoted(file));
@@ -191,14 +226,15 @@ TEST_CASE("levin/levin.h has at most 60,000 preprocessed lines and shows no vend
 }
 
 TEST_CASE("a small program needs at most 10 shared objects, and the stripped library at most 6 MB") {
-  if (!LEVIN_OPTIMIZED) return levin::test::skip("measured at optimization=2, the default");
+  if (skipped()) return;
   const std::string libraries = trimmed(must(installed() + " pkg-config --static --libs levin").output);
   const fs::path program = kWork / "hello", shared = kWork / "stripped.so", archive = kWork / "stripped.a";
-  must(compile_line("-O2 -Wl,--gc-sections -s -o " + quoted(program) + " " +
-                    quoted(kSource / "examples/embed/main.cpp") + " " + libraries));
+  must(compile_line("-O2 -s -o " + quoted(program) + " " + quoted(kSource / "examples/embed/main.cpp") + " " +
+                    libraries));
   const int objects = nonblank_lines(must("ldd " + quoted(program)).output);
   CHECK(objects > 0);
   CHECK(objects <= 10);
+  CHECK(libraries.find("-Wl,--gc-sections") != std::string::npos);
   // As the shared library is linked: what Levin weighs, apart from an archive's relocations and names.
   const fs::path built = fs::path(levin::test::build_dir()) / "liblevin.a";
   must("c++ -shared -s " LEVIN_SHARED_ARGS " -o " + quoted(shared) + " -Wl,--whole-archive " + quoted(built) +
