@@ -78,9 +78,10 @@ struct Progress : doctest::IReporter {
 REGISTER_LISTENER("levin_progress", 1, Progress);
 
 constexpr const char* kUsage =
-    "usage: levin_tests [--all] [--filter TEXT] [--device cuda|simt] [--list] [--durations] [--verbose]\n"
+    "usage: levin_tests [--all] [--filter TEXT] [--file TEXT] [--device cuda|simt] [--list] [--durations] [--verbose]\n"
     "  --all          also the tests that build Levin into other projects, for minutes\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
+    "  --file TEXT    run the tests of the source files whose path contains TEXT, as in train/callbacks\n"
     "  --device NAME  run the tests of kernels that are launched, on cuda or simt; without it all tests run\n"
     "  --list         print the names\n"
     "  --durations    print the seconds of each test\n"
@@ -124,6 +125,8 @@ int main(int argc, char** argv) {
     };
     if (arg == "--filter") {
       context.addFilter("test-case", filter_of(value()).c_str());
+    } else if (arg == "--file") {
+      context.addFilter("source-file", filter_of(value()).c_str());
     } else if (arg == "--device") {
       const std::string device = value();
       const auto found = levin::test::launching_device();
