@@ -22,6 +22,23 @@ struct Image {
   ~Image() { png_image_free(&png); }
 };
 
+// Chunks lie in the file: libpng takes memory for what some of them claim before it reads that.
+void check_chunks(const std::string& path, std::string_view content) {
+  constexpr std::size_t kMagic = 8, kHead = 8, kSum = 4;  // a chunk is its length and type, content, check sum
+  for (std::size_t at = kMagic; at + kHead <= content.size();) {
+    std::uint64_t length = 0;
+    for (std::size_t k = 0; k < 4; ++k) length = length << 8 | static_cast<unsigned char>(content[at + k]);
+    const std::string_view type = content.substr(at + 4, 4);
+    at += kHead;
+    if (length > content.size() - at) {
+      fail<FormatError>(path, ": is damaged: the chunk at byte ", at - kHead, " claims ", length,
+                        " bytes, the file has ", content.size() - at, " there");
+    }
+    if (type == "IEND") return;  // what follows is not read
+    at += static_cast<std::size_t>(length) + kSum;
+  }
+}
+
 std::uint8_t* bytes_of(const Tensor& x) { return reinterpret_cast<std::uint8_t*>(x.get().storage->data) + x.offset(); }
 
 }  // namespace
@@ -55,6 +72,7 @@ void save_png(const std::string& path, const Tensor& image) {
 
 Tensor load_png(const std::string& path) {
   const std::string content = read_file(path, kMaxFile);
+  if (content.starts_with("\x89PNG")) check_chunks(path, content);
   Image in;
   if (!png_image_begin_read_from_memory(&in.png, content.data(), content.size())) {
     fail<FormatError>(path, ": is no PNG file: ", in.png.message);

@@ -76,6 +76,20 @@ TEST_CASE("a PNG file that is cut or damaged is a FormatError that names it") {
   CHECK_THROWS_AS((void)load_png(folder / "absent.png"), FileError);
 }
 
+TEST_CASE("a PNG chunk that claims more bytes than the file has is refused before memory is taken for it") {
+  const TemporaryFolder folder;
+  save_png(folder / "x.png", picture({3, 3}));
+  std::string content = read_file(folder / "x.png", 10000);
+  constexpr std::size_t kBehindHeader = 33;
+  content.insert(kBehindHeader, std::string("\x60\0\0\0eXIf", 8));  // 1.6 GB
+  write_file_atomically(folder / "x.png", content);
+  std::string message;
+  try {
+    (void)load_png(folder / "x.png");
+  } catch (const FormatError& e) { message = e.what(); }
+  CHECK(message.find("the chunk at byte 33 claims 1610612736 bytes, the file has ") != std::string::npos);
+}
+
 TEST_CASE("a contact sheet puts pictures side by side with a line around each") {
   Tensor images = empty({3, 2, 2}, Device::cpu(), DType::u8);
   for (std::int64_t i = 0; i < 12; ++i) images.mutable_data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i + 1);
