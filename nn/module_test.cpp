@@ -9,6 +9,7 @@
 #include "levin/autograd.h"
 #include "levin/nn.h"
 #include "levin/ops.h"
+#include "tensor/type_name.h"
 #include "tests/device.h"
 
 namespace levin {
@@ -79,6 +80,15 @@ TEST_CASE("a module tree lists its parameters by dotted names in the order of de
   CHECK(net.type_name() == "LeNet");
   CHECK(net.conv2.type_name() == "Conv2d");
   CHECK(net.conv2.path() == "conv2");
+}
+
+TEST_CASE("a type is named without namespaces, in its arguments, too") {
+  struct Local {};
+  CHECK(detail::type_name(typeid(std::pair<LeNet, nn::TransformerEncoderLayer>)) ==
+        "pair<LeNet, TransformerEncoderLayer>");
+  CHECK(detail::type_name(typeid(std::pair<const nn::ReLU*, unsigned long>)) == "pair<ReLU const*, unsigned long>");
+  CHECK(detail::type_name(typeid(Local)) == "Local");
+  CHECK(detail::type_name(typeid(int)) == "int");
 }
 
 TEST_CASE("a backward pass gives every parameter of a net a gradient, and a step along it lowers the loss") {

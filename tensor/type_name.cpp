@@ -4,17 +4,39 @@
 
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace levin::detail {
+namespace {
+
+// What stands before a "::" that is outside of brackets goes: of the name and of each argument, "(anonymous namespace)"
+// and what a local class belongs to, too.
+std::string without_namespaces(const std::string& name) {
+  std::string out;
+  std::vector<std::size_t> begins{0};  // in `out`, of the names that are open
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    if (c == ':' && name.compare(i, 2, "::") == 0) {
+      out.resize(begins.back());
+      ++i;
+      continue;
+    }
+    out += c;
+    if (c == '<' || c == '(') begins.push_back(out.size());
+    if ((c == '>' || c == ')') && begins.size() > 1) begins.pop_back();
+    if ((c == ',' || c == ' ') && begins.size() > 1) begins.back() = out.size();
+  }
+  return out;
+}
+
+}  // namespace
 
 std::string type_name(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> full(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
                                                          &std::free);
-  const std::string name = status == 0 ? full.get() : type.name();
-  const std::size_t arguments = name.find('<');
-  const std::size_t scope = name.rfind("::", arguments);
-  return scope == std::string::npos ? name : name.substr(scope + 2);
+  return without_namespaces(status == 0 ? full.get() : type.name());
 }
 
 }  // namespace levin::detail

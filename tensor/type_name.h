@@ -6,7 +6,7 @@
 
 namespace levin::detail {
 
-// Without the namespaces in front: "Linear", "Repeat<int>".
+// Without namespaces: "Linear", "Repeat<int>", "ModuleList<TransformerEncoderLayer>".
 [[nodiscard]] std::string type_name(const std::type_info& type);
 
 }  // namespace levin::detail

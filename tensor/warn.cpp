@@ -10,6 +10,8 @@
 
 #include "levin/error.h"
 #include "levin/warning.h"
+#include "tensor/screen.h"
+#include "tensor/warn.h"
 
 namespace levin {
 namespace {
@@ -29,7 +31,7 @@ struct Filter {
   }
 };
 
-// Which ids were printed already. Never changes what is computed.
+// Which ids were printed already, in the run at hand. Never changes what is computed.
 struct Warnings {
   std::mutex mutex;
   std::set<std::string, std::less<>> printed;
@@ -53,16 +55,24 @@ void warn(std::string_view id, WarningCategory category, std::string_view text, 
   if (silenced_by_environment(category)) return;
   const std::string words(text);
   Warnings& w = warnings();
-  const std::lock_guard lock(w.mutex);
-  if (std::any_of(w.filters.begin(), w.filters.end(), [&](const Filter& f) { return f.fits(id, category, words); }))
-    return;
-  if (w.handler) {
-    w.handler(Warning{std::string(id), category, words});
-    return;
+  {
+    const std::lock_guard lock(w.mutex);
+    if (std::any_of(w.filters.begin(), w.filters.end(), [&](const Filter& f) { return f.fits(id, category, words); }))
+      return;
+    if (w.handler) {
+      w.handler(Warning{std::string(id), category, words});
+      return;
+    }
+    if (!w.printed.emplace(id).second && repeat == Repeat::no) return;
   }
-  if (!w.printed.emplace(id).second && repeat == Repeat::no) return;
-  std::fprintf(stderr, "%s: %s [%.*s]\n", category == WarningCategory::info ? "note" : "warning", words.c_str(),
-               static_cast<int>(id.size()), id.data());
+  detail::print_above(
+      stderr, (category == WarningCategory::info ? "note: " : "warning: ") + words + " [" + std::string(id) + "]\n");
+}
+
+void detail::begin_warnings_of_a_run() noexcept {
+  Warnings& w = warnings();
+  const std::lock_guard lock(w.mutex);
+  w.printed.clear();
 }
 
 Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler) {

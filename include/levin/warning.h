@@ -18,7 +18,8 @@ struct Warning {
   WarningCategory category = WarningCategory::user;
   std::string text;
 };
-// Printed on stderr, once per id and process unless `repeat` says otherwise.
+// Printed on stderr, above a progress bar that stands there; once per id and run of a Trainer, outside of runs once
+// since the last, unless `repeat` says otherwise.
 enum class Repeat : bool { no, yes };
 LEVIN_API void warn(std::string_view id, WarningCategory category, std::string_view text, Repeat repeat = Repeat::no);
 // Receives every warning, repeated ones too, instead of stderr; an empty function restores printing. Returns the one

@@ -168,6 +168,15 @@ TEST_CASE("early stopping refuses a metric that is not known with those that are
   CHECK_THROWS_AS(EarlyStopping({.monitor = "a", .patience = -1}), ConfigError);
 }
 
+TEST_CASE("a verbose early stopping tells of a gain behind checks without one, not of each gain in a row") {
+  EarlyStoppingOptions o = score(3);
+  o.verbose = true;
+  const Warnings warnings;
+  (void)train({3, 2, 1, 4, 0.5, 0.25}, o, epochs(6));
+  REQUIRE(warnings.ids() == std::vector<std::string>{"I-STOP-GAIN"});
+  CHECK(warnings.all().front().text == "EarlyStopping: score is at its best again, 0.5, after 1 check without a gain");
+}
+
 TEST_CASE("early stopping checks where validation runs: patience counts checks, and not the sanity check") {
   // One validation every 10 epochs: a gain, and 3 checks without.
   TrainerOptions options = epochs(100);

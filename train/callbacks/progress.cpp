@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "tensor/screen.h"
 
 namespace levin {
 namespace {
@@ -42,9 +43,21 @@ std::string minutes(double seconds) {
                    : printed("%02lld:%02lld", s / 60, s % 60);
 }
 
+// What a bar tells in brackets; on a narrow terminal the first ones here go first.
+struct Told {
+  std::string version{}, rate{}, times{}, metrics{};
+  [[nodiscard]] std::string text() const {
+    std::string out;
+    for (const std::string* part : {&times, &rate, &version, &metrics}) {
+      if (!part->empty()) out += (out.empty() ? "" : ", ") + *part;
+    }
+    return " [" + out + "]";
+  }
+};
+
 std::string shown(const Metrics& metrics) {
   std::string out;
-  for (const auto& [name, value] : metrics) out += ", " + name + "=" + number(value);
+  for (const auto& [name, value] : metrics) out += (out.empty() ? "" : ", ") + name + "=" + number(value);
   return out;
 }
 
@@ -68,33 +81,42 @@ struct Bar {
     if (total && done == *total) return true;
     return done % every == 0 && now - last_draw >= kRedrawNs;
   }
-  [[nodiscard]] std::string line(std::int64_t now, const std::string& behind) const {
-    constexpr std::int64_t kCells = 24;
+  // At most `width` characters; a line that the terminal would break could not be overwritten.
+  [[nodiscard]] std::string line(std::int64_t now, Told told, std::size_t width) const {
+    constexpr std::size_t kCells = 24, kFewest = 4, kBrackets = 3;
     const double per_second = rate(now);
-    std::string out = title + ": ";
-    if (total) {
-      const std::int64_t filled = *total > 0 ? std::min(kCells, kCells * done / *total) : 0;
-      out += "[" + std::string(static_cast<std::size_t>(filled), '#') +
-             std::string(static_cast<std::size_t>(kCells - filled), '.') + "] ";
+    const std::string count = std::to_string(done) + (total ? "/" + std::to_string(*total) : "");
+    told.rate = printed("%.1f batches/s", per_second);
+    told.times = minutes(seconds(now));
+    if (total) told.times += "<" + minutes(static_cast<double>(*total - done) / std::max(per_second, 1e-9));
+    const auto used = [&] { return title.size() + 2 + count.size() + told.text().size(); };
+    for (std::string* part : {&told.version, &told.rate, &told.times}) {
+      if (used() > width) part->clear();
     }
-    out += std::to_string(done) + (total ? "/" + std::to_string(*total) : "") + " [" + minutes(seconds(now));
-    if (total) out += "<" + minutes(static_cast<double>(*total - done) / std::max(per_second, 1e-9));
-    return out + printed(", %.1f batches/s", per_second) + behind + "]";
+    const std::size_t room = width - std::min(width, used());
+    std::string out = title + ": ";
+    if (total && room >= kFewest + kBrackets) {
+      const std::size_t cells = std::min(kCells, room - kBrackets);
+      const auto filled = static_cast<std::size_t>(
+          *total > 0 ? static_cast<double>(cells) * static_cast<double>(done) / static_cast<double>(*total) : 0.0);
+      out += "[" + std::string(std::min(filled, cells), '#') + std::string(cells - std::min(filled, cells), '.') + "] ";
+    }
+    return (out + count + told.text()).substr(0, width);
   }
 };
 
 }  // namespace
 
-struct ProgressBar::Drawing {
+struct ProgressBar::Drawing final : detail::BottomLine {
   ProgressBarOptions options;
   bool terminal = false;
   std::optional<Bar> main, below;  // training; an evaluation, below it where both are
   Metrics metrics;                 // as they were last read
   std::int64_t fetched = -kRedrawNs;
-  std::int64_t evaluated_at = 0;  // the end of the last batch of an evaluation, or its start
-  std::string main_line;          // as it stands on the screen
-  bool main_open = false;         // it does, without a line end
-  bool below_open = false;        // likewise
+  std::int64_t evaluated_at = 0;      // the end of the last batch of an evaluation, or its start
+  std::string main_line, below_line;  // as they stand on the screen
+  bool main_open = false;             // it does, without a line end
+  bool below_open = false;            // likewise
 
   void write(std::string_view text) const {
     if (options.write) return options.write(text);
@@ -106,36 +128,54 @@ struct ProgressBar::Drawing {
     below.reset();
     evaluated_at = now();
   }
-  // A line that the terminal would break could not be overwritten.
-  [[nodiscard]] std::string cut(std::string line) const {
+  [[nodiscard]] std::size_t width() const {
+    constexpr std::size_t kNoLimit = 4096;
+    if (options.columns) return static_cast<std::size_t>(*options.columns) - 1;
     winsize size{};
-    if (options.write || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return line;
-    if (line.size() >= size.ws_col) line.resize(size.ws_col - 1U);
-    return line;
+    if (options.write || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return kNoLimit;
+    return size.ws_col - 1U;
+  }
+  // Both lines go, and the cursor stands where the first one began.
+  void lift() override {
+    if (below_open) write(main_open ? "\r\033[K\033[A" : "");
+    if (main_open || below_open) write("\r\033[K");
+  }
+  void put_back() override {
+    if (main_open) write(main_line);
+    if (below_open) write((main_open ? "\n\033[K" : "\r\033[K") + below_line);
   }
   void start(std::optional<Bar>& bar, std::string title, std::int64_t first, std::optional<std::int64_t> total) {
     bar = Bar{.title = std::move(title), .started = now(), .first = first, .done = first, .total = total};
   }
-  void draw_main(const std::string& behind) {
-    main_line = cut(main->line(now(), behind));
+  void draw_main(Told told) {
+    const detail::ScreenLock lock;
+    main_line = main->line(now(), std::move(told), width());
     main->last_draw = now();
     write("\r\033[K" + main_line);
     main_open = true;
+    shown();
   }
   void draw_below() {
+    const detail::ScreenLock lock;
+    below_line = below->line(now(), {}, width());
     below->last_draw = now();
-    write((below_open || !main_open ? "\r\033[K" : "\n\033[K") + cut(below->line(now(), "")));
+    write((below_open || !main_open ? "\r\033[K" : "\n\033[K") + below_line);
     below_open = true;
+    shown();
   }
   // The cursor stands behind the main line again.
   void clear_below() {
+    const detail::ScreenLock lock;
     if (below_open) write(main_open ? "\r\033[K\033[A\r\033[" + std::to_string(main_line.size()) + "C" : "\r\033[K");
     below_open = false;
     below.reset();
+    if (!main_open) hidden();
   }
   void end_lines() {
+    const detail::ScreenLock lock;
     if (main_open || below_open) write("\n");
     main_open = below_open = false;
+    hidden();
   }
   void evaluated(const char* title, const StepInfo& info, std::int64_t batches) {
     if (!terminal || options.refresh_rate == 0) return;
@@ -153,6 +193,8 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : drawing_(std::make_unique
   if (options.refresh_rate < 0)
     fail<ConfigError>("ProgressBar: refresh_rate is ", options.refresh_rate,
                       ", expected 0 (off) or a count of batches");
+  if (options.columns && *options.columns < 2)
+    fail<ConfigError>("ProgressBar: columns is ", *options.columns, ", expected 2 or more");
   drawing_->terminal = options.terminal.value_or(isatty(STDERR_FILENO) == 1);
   drawing_->options = std::move(options);
 }
@@ -160,19 +202,12 @@ ProgressBar::~ProgressBar() = default;
 
 void ProgressBar::print(std::string_view line) {
   Drawing& d = *drawing_;
-  if (d.below_open) d.write(d.main_open ? "\r\033[K\033[A" : "");
-  if (d.main_open || d.below_open) d.write("\r\033[K");
-  if (d.options.write) {
-    d.write(std::string(line) + "\n");
-  } else {
-    std::fwrite(line.data(), 1, line.size(), stdout);
-    std::fputc('\n', stdout);
-    std::fflush(stdout);
-  }
-  if (d.main_open) d.write(d.main_line);
-  if (!d.below_open) return;
-  d.below_open = false;
-  d.draw_below();
+  const std::string text = std::string(line) + "\n";
+  if (!d.options.write) return detail::print_above(stdout, text);
+  const detail::ScreenLock lock;
+  d.lift();
+  d.write(text);
+  d.put_back();
 }
 
 void ProgressBar::on_train_epoch_start() {
@@ -195,9 +230,11 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
   if (!d.terminal) {
     const std::int64_t every = trainer().options().log_every_n_steps;
     if (every == 0 || info.global_step % every != 0) return;
+    const std::string metrics = shown(trainer().progress_metrics());
     const std::string of = d.main->total ? "/" + std::to_string(*d.main->total) : "";
     d.write(printed("epoch %lld: ", static_cast<long long>(info.epoch)) + std::to_string(d.main->done) + of +
-            printed(" batches, %.1f batches/s", d.main->rate(d.now())) + shown(trainer().progress_metrics()) + "\n");
+            printed(" batches, %.1f batches/s", d.main->rate(d.now())) + (metrics.empty() ? "" : ", " + metrics) +
+            "\n");
     return;
   }
   if (!d.main->due(d.options.refresh_rate, d.now())) return;
@@ -208,7 +245,7 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
   std::string version = trainer().loggers().empty() ? std::string() : trainer().loggers().front()->version();
   if (!std::all_of(version.begin(), version.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
     version = version.substr(version.size() - std::min<std::size_t>(4, version.size()));
-  d.draw_main((version.empty() ? "" : ", v_num=" + version) + shown(d.metrics));
+  d.draw_main({.version = version.empty() ? "" : "v_num=" + version, .metrics = shown(d.metrics)});
 }
 
 void ProgressBar::on_train_epoch_end() {

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/device.h"
+#include "tests/printed.h"
 #include "tests/warnings.h"
 #include "train/probe_test.h"
 
@@ -130,6 +131,64 @@ TEST_CASE("print writes its line above the bars and draws them again") {
   CHECK(contains(drawn.text, ("\r\033[Khello\n" + first).c_str()));
   CHECK(contains(drawn.text, "\r\033[K\033[A\r\033[Khello\nEpoch 0: "));
   CHECK(contains(drawn.text, "\n\033[KValidation DataLoader 0: "));
+}
+
+TEST_CASE("a warning is printed above the bars, which are drawn again behind it") {
+  struct Warns : TrainModuleOf<Warns, Slow> {
+    using TrainModuleOf::TrainModuleOf;
+    StepOutput training_step(const Batch& b, std::int64_t i) override {
+      if (i == 1) warn("I-OF-A-STEP", WarningCategory::info, "a step");
+      return Slow::training_step(b, i);
+    }
+    void validation_step(const Batch& b, std::int64_t i, std::int64_t l) override {
+      if (i == 1) warn("I-OF-A-VALIDATION", WarningCategory::info, "a validation");
+      Slow::validation_step(b, i, l);
+    }
+  } net({.gen = Generator(1), .device = Device::cpu()});
+  Drawn drawn;
+  TrainerOptions options = epochs(1);
+  options.enable_progress_bar = true;
+  options.enable_model_summary = false;
+  options.callbacks.push_back(std::make_shared<ProgressBar>(drawn.options()));
+  data::DataLoader train = ramp(2), val = ramp(2);
+  Trainer trainer(options);
+  const std::string err = printed([&] { trainer.fit(net, {.train = train, .val = val}); });
+  CHECK(contains(err, "note: a step [I-OF-A-STEP]\n"));
+  CHECK(contains(err, "note: a validation [I-OF-A-VALIDATION]\n"));
+  const std::string first = "Epoch 0: " + cells(12) + " 1/2 [00:00<00:00, 5.0 batches/s, x=0.250, y=2.000]";
+  CHECK(contains(drawn.text, ("\r\033[K" + first + "\r\033[K" + first).c_str()));
+  const std::string last = "Epoch 0: " + cells(24) + " 2/2 [00:00<00:00, 5.0 batches/s, x=0.250, y=2.000]";
+  const std::string below = "Validation DataLoader 0: " + cells(12) + " 1/2 [00:00<00:00, 5.0 batches/s]";
+  CHECK(contains(drawn.text, ("\n\033[K" + below + "\r\033[K\033[A\r\033[K" + last + "\n\033[K" + below).c_str()));
+  CHECK(printed([] { warn("I-BEHIND", WarningCategory::info, "x", Repeat::yes); }) == "note: x [I-BEHIND]\n");
+  CHECK(drawn.text.ends_with("\n"));  // nobody draws behind the run
+}
+
+TEST_CASE("on a narrow terminal the bar keeps its metrics longest, and never is a line longer than the terminal") {
+  const TemporaryFolder folder;
+  const auto with = [&](std::int64_t columns) {
+    Warnings quiet;
+    Drawn drawn;
+    TrainerOptions options = epochs(1);
+    options.logger = std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = folder / "", .version = "3"});
+    options.enable_progress_bar = true;
+    options.enable_model_summary = false;
+    ProgressBarOptions bar = drawn.options();
+    bar.columns = columns;
+    options.callbacks.push_back(std::make_shared<ProgressBar>(std::move(bar)));
+    Slow net({.gen = Generator(1), .device = Device::cpu()});
+    data::DataLoader train = ramp(4);
+    Trainer trainer(options);
+    trainer.fit(net, {.train = train});
+    return drawn.parts.at(1).substr(std::string("\r\033[K").size());
+  };
+  CHECK(with(200) == "Epoch 0: " + cells(12) + " 2/4 [00:00<00:00, 5.0 batches/s, v_num=3, x=0.250, y=2.000]");
+  CHECK(with(80) == "Epoch 0: [####....] 2/4 [00:00<00:00, 5.0 batches/s, v_num=3, x=0.250, y=2.000]");
+  CHECK(with(60) == "Epoch 0: 2/4 [00:00<00:00, 5.0 batches/s, x=0.250, y=2.000]");
+  CHECK(with(45) == "Epoch 0: 2/4 [00:00<00:00, x=0.250, y=2.000]");
+  CHECK(with(32) == "Epoch 0: 2/4 [x=0.250, y=2.000]");
+  for (std::int64_t columns = 2; columns < 120; ++columns) CHECK(std::ssize(with(columns)) < columns);
+  CHECK_THROWS_AS(ProgressBar(ProgressBarOptions{.columns = 1}), ConfigError);
 }
 
 TEST_CASE("the bar names the logger's version: a number, or the last four characters") {

@@ -63,6 +63,7 @@ class LEVIN_API GradientAccumulationScheduler : public Callback {
 struct ProgressBarOptions {
   std::int64_t refresh_rate = 1;             // batches between two redraws; 0: nothing is drawn
   std::optional<bool> terminal{};            // unset: whether stderr is one; false: lines, no bar
+  std::optional<std::int64_t> columns{};     // of the terminal; unset: as it says, and no limit where it says nothing
   Function<void(std::string_view)> write{};  // unset: to stderr
   ClockNs clock = &steady_ns;
 };
@@ -74,8 +75,10 @@ struct ProgressBarOptions {
 // with v_num, the first logger's version (of a name its last four characters), and what was logged with prog_bar; numbers have
 // three significant digits, filled up to five characters. It is redrawn every refresh_rate batches, at most ten times a second,
 // and for the last batch; metrics are read from the device for that alone, at most ten times a second. Without a known length
-// there is no total. Where there is no terminal: one line every log_every_n_steps and one an epoch. Added by default with
-// enable_progress_bar. The constructor throws ConfigError for a refresh_rate below 0.
+// there is no total. On a narrow terminal metrics stay longest: the bar's cells go first, then v_num, then the rate,
+// then the times. Warnings and notes are printed above the bar. Where there is no terminal: one line every
+// log_every_n_steps and one an epoch. Added by default with enable_progress_bar. The constructor throws ConfigError for
+// a refresh_rate below 0 and for less than 2 columns.
 class LEVIN_API ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});

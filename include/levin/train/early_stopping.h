@@ -21,7 +21,7 @@ struct EarlyStoppingOptions {
   std::optional<double> divergence_threshold{};  // what is worse ends the run
   // Whether the checks are made at the end of training epochs or of validations. Unset: as Trainer::validates_once_an_epoch().
   std::optional<bool> check_on_train_epoch_end{};
-  bool verbose = false;  // tells of every gain and of the end
+  bool verbose = false;  // tells of a gain behind checks without one, and of the end
 };
 
 // One check looks at `monitor`, in this order: not finite; better than stopping_threshold; worse than divergence_threshold; a
