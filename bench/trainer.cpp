@@ -142,6 +142,7 @@ TrainerOptions bare() {
   options.logger = false;
   options.enable_checkpointing = false;
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   return options;
 }
 TrainerOptions usual(const std::string& folder) {

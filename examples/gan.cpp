@@ -27,9 +27,9 @@ Settings parse(int argc, char** argv) {
 void write_results(const Settings& s, Trainer& trainer, const Gan& gan, bool real_data,
                    const examples::Trained& trained) {
   if (const std::string out = examples::out_folder(s); !out.empty()) {
-    examples::draw_losses(out + "/loss.svg", trainer.history(),
+    examples::draw_losses(out + "/loss.svg", trainer,
                           {{"d_loss_epoch", "discriminator"}, {"g_loss_epoch", "generator"}},
-                          {.title = "Epoch means", .x_label = "optimizer steps", .y_label = "cross-entropy"});
+                          {.title = "Epoch means", .x_label = "batches", .y_label = "cross-entropy"});
     if (!trained.interrupted) save_safetensors(out + "/model.safetensors", gan.state_dict());
   }
   if (s.json.empty()) return;

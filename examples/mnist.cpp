@@ -166,7 +166,7 @@ void print_results(Trainer& trainer, const Outcome& outcome) {
 void write_results(const Settings& s, Trainer& trainer, const Classifier& net, const examples::Digits& digits,
                    const Outcome& outcome) {
   if (const std::string out = examples::out_folder(s); !out.empty()) {
-    examples::draw_losses(out + "/loss.svg", trainer.history(),
+    examples::draw_losses(out + "/loss.svg", trainer,
                           {{"train_loss_step", "step"}, {"train_loss_epoch", "epoch mean"}, {"val_loss", "validation"}},
                           {.title = "Training loss", .x_label = "optimizer steps", .y_label = "cross-entropy"});
     write_file_atomically(out + "/report.txt", trainer.step_time_report());

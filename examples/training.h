@@ -110,6 +110,7 @@ inline TrainerOptions trainer_options(const TrainingSettings& s) {
                          .limit_train_batches = portion("--limit-train-batches", s.limit_train_batches),
                          .enable_checkpointing = !s.out.empty(),
                          .enable_progress_bar = !s.quiet,
+                         .enable_model_summary = !s.quiet,
                          .precision = s.precision,
                          .default_root_dir = s.out};
   if (!s.max_time.empty()) options.max_time = Duration(s.max_time);
@@ -198,18 +199,23 @@ inline double metric(Trainer& trainer, std::string_view name) {
   return std::nan("");
 }
 
-// A line for each of these names: {metric, what the plot calls it}.
-inline void draw_losses(const std::string& path, const std::vector<LogRecord>& history,
+// A line for each of these names: {metric, what the plot calls it}. A run too short for a record of a metric has its
+// newest value.
+inline void draw_losses(const std::string& path, Trainer& trainer,
                         const std::vector<std::pair<std::string, std::string>>& names, const PlotOptions& labels) {
   std::vector<Series> lines;
   for (const auto& [metric, title] : names) {
     Series line{.name = title, .x = {}, .y = {}};
-    for (const LogRecord& record : history) {
+    for (const LogRecord& record : trainer.history()) {
       for (const auto& [name, value] : record.values) {
         if (name != metric) continue;
         line.x.push_back(static_cast<double>(record.step + 1));
         line.y.push_back(value);
       }
+    }
+    if (const double newest = examples::metric(trainer, metric); line.x.empty() && !std::isnan(newest)) {
+      line.x.push_back(static_cast<double>(trainer.record_step()));
+      line.y.push_back(newest);
     }
     if (!line.x.empty()) lines.push_back(std::move(line));
   }

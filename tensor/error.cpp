@@ -2,10 +2,50 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
+
+#include "tensor/batch_error.h"
+
 namespace levin {
+namespace {
+
+// How long "epoch 3, validation batch 17: " is at the start of a message, as name_batch writes it; 0: it is not there.
+std::size_t batch_named(std::string_view message) noexcept {
+  std::string_view rest = message;
+  const auto take = [&](std::string_view word) {
+    const bool there = rest.starts_with(word);
+    if (there) rest.remove_prefix(word.size());
+    return there;
+  };
+  const auto take_number = [&] {
+    const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    rest.remove_prefix(digits);
+    return digits > 0;
+  };
+  if (take("epoch ") && !(take_number() && take(", "))) return 0;
+  for (const char* loop : {"validation ", "test ", "predict "}) {
+    if (take(loop)) break;
+  }
+  return take("batch ") && take_number() && take(": ") ? message.size() - rest.size() : 0;
+}
+
+}  // namespace
+
+void detail::name_batch(Error& error, std::optional<std::int64_t> epoch, const char* loop,
+                        std::int64_t batch) noexcept {
+  try {
+    if (batch_named(error.what()) > 0) return;
+    std::string words = epoch ? "epoch " + text(*epoch) + ", " : std::string();
+    if (*loop != '\0') words += std::string(loop) + " ";
+    words += "batch " + text(batch) + ": ";
+    static_cast<std::runtime_error&>(error) = std::runtime_error(words + error.what());
+  } catch (const std::exception&) {}  // no memory; the error itself matters more
+}
 
 std::string_view Error::op() const noexcept {
-  const std::string_view message = what();
+  std::string_view message = what();
+  message.remove_prefix(batch_named(message));
   const std::size_t colon = message.find(':');
   return colon == std::string_view::npos ? std::string_view() : message.substr(0, colon);
 }

@@ -162,7 +162,8 @@ TEST_CASE("the short door refuses a function that returns nothing, and a loss th
     return loss_of(net, b) * (last ? std::numeric_limits<double>::quiet_NaN() : 1.0);
   });
   CHECK(warnings.count("W-TRAIN-NAN") == 1);
-  CHECK(words_of(warnings, "W-TRAIN-NAN").find("is NaN at step 2") != std::string::npos);
+  CHECK(words_of(warnings, "W-TRAIN-NAN").find("is nan at step 5, and was not finite since step 2") !=
+        std::string::npos);
 }
 
 TEST_CASE("the training loader as a validation loader is refused before any work") {

@@ -188,8 +188,7 @@ void Trainer::Run::collect_callbacks() {
   verify_callbacks();
   if (options.enable_progress_bar.value_or(true) && count_of<ProgressBar>(callbacks) == 0)
     callbacks.push_back(std::make_shared<ProgressBar>());
-  if (options.enable_model_summary.value_or(options.enable_progress_bar.value_or(true)) &&
-      count_of<ModelSummary>(callbacks) == 0)
+  if (options.enable_model_summary.value_or(true) && count_of<ModelSummary>(callbacks) == 0)
     callbacks.push_back(std::make_shared<ModelSummary>());
   if (options.max_time) {
     if (count_of<Timer>(callbacks) > 0)
@@ -209,7 +208,7 @@ void Trainer::Run::add_callbacks_of(TrainModule& module) {
   const std::vector<std::shared_ptr<Callback>> added = module.configure_callbacks();
   std::string replaced;
   for (const std::shared_ptr<Callback>& c : added) {
-    if (!c) fail<ConfigError>("fit: configure_callbacks returned a null pointer; leave it out");
+    if (!c) fail<ConfigError>(call_name, ": configure_callbacks returned a null pointer; leave it out");
     const Callback& by = *c;
     std::erase_if(callbacks, [&](const std::shared_ptr<Callback>& known) {
       const Callback& k = *known;
@@ -222,7 +221,7 @@ void Trainer::Run::add_callbacks_of(TrainModule& module) {
   order(callbacks);
   if (!replaced.empty())
     warn("I-TRAIN-CALLBACKS", WarningCategory::info,
-         "fit: the module's configure_callbacks replaces of the trainer's: " + replaced);
+         std::string(call_name) + ": the module's configure_callbacks replaces of the trainer's: " + replaced);
   verify_callbacks();
 }
 

@@ -134,6 +134,7 @@ void take_state(train::Checkpoint& to, const Json& s) {
   loops.at("batches_in_epoch").get_to(to.batches_in_epoch);
   loops.at("total_batches").get_to(to.total_batches);
   loops.at("records").get_to(to.records);
+  to.skipped_batches = loops.value("skipped_batches", to.skipped_batches);
   to.batches_ahead = loops.value("batches_ahead", to.batches_ahead);
   to.train_loaded_at = loops.value("train_loaded_at", to.train_loaded_at);
   to.val_loaded_at = loops.value("val_loaded_at", to.val_loaded_at);
@@ -222,6 +223,7 @@ Json state_text(const Trainer::Run& run, const Json& callback_state) {
             {"batches_per_epoch", run.batches},
             {"batch_size", run.train_loader ? run.train_loader->batch_size().value_or(0) : 0},
             {"total_batches", run.total_batches},
+            {"skipped_batches", run.skipped_batches},
             {"train_loaded_at", run.train_loaded_at},
             {"val_loaded_at", run.val_loaded_at},
             {"records", run.records},
@@ -317,7 +319,7 @@ Checkpoint read_checkpoint(const std::string& path, Needs needs) {
     fail<FormatError>("resume: ", path, ": \"levin.state\" lacks what it should hold (", e.what(), ")");
   }
   if (checkpoint.epochs_completed < 0 || checkpoint.batches_in_epoch < 0 || checkpoint.global_step < 0 ||
-      checkpoint.total_batches < 0 || checkpoint.records < 0)
+      checkpoint.total_batches < 0 || checkpoint.skipped_batches < 0 || checkpoint.records < 0)
     fail<FormatError>("resume: ", path, ": a counter is negative");
   const std::vector<std::int64_t>& ahead = checkpoint.batches_ahead;
   const std::int64_t in_order = checkpoint.batches_in_order();

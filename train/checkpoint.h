@@ -18,11 +18,12 @@ struct Checkpoint {
   std::string path;
   NamedTensors weights, rest;  // rest: under "levin."
   std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0, records = 0;
-  std::vector<std::int64_t> batches_ahead;      // of batches_in_epoch, those behind the first that was not trained
-  std::int64_t accumulate = 1;                  // batches an optimizer step, where a window is open
-  std::int64_t validated_at = -1;               // total_batches then
-  std::vector<std::int64_t> batches_validated;  // by loader
-  bool stop = false;                            // was asked for
+  std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
+  std::int64_t accumulate = 1;              // batches an optimizer step, where a window is open
+  std::int64_t skipped_batches = 0;
+  std::int64_t validated_at = -1;                      // total_batches then
+  std::vector<std::int64_t> batches_validated;         // by loader
+  bool stop = false;                                   // was asked for
   std::int64_t batches_per_epoch = 0, batch_size = 0;  // 0: not known
   Trainer::Run::Due due = Trainer::Run::Due::nothing;
   std::vector<std::string> writers_to_come;  // in the hook in which it was written

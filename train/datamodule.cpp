@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tensor/type_name.h"
 #include "train/run.h"
 
 namespace levin {
@@ -33,9 +34,9 @@ Trainer& DataModule::trainer() const {
   if (!trainer_) fail<StateError>("DataModule: trainer() needs a stage; call it inside a hook");
   return *trainer_;
 }
-void DataModule::fail_not_named(const char* named) const {
-  fail<ConfigError>("Trainer: a data module (", typeid(*this).name(), ") is derived from one that names itself (",
-                    named,
+void DataModule::fail_not_named(const std::type_info& named) const {
+  fail<ConfigError>("Trainer: a data module (", detail::type_name(typeid(*this)),
+                    ") is derived from one that names itself (", detail::type_name(named),
                     "), so that what it overrides would not be seen; write struct D : DataModuleOf<D, Base> with that "
                     "one as Base");
 }
@@ -194,6 +195,8 @@ void Trainer::Run::use_val(const std::vector<data::DataLoader*>& given) {
   const std::vector<data::DataLoader*> val = evaluated_in_turn(given, "val_loader");
   for (const data::DataLoader* v : val)
     (void)batches_of(*this, *v, options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
+  const std::vector<std::int64_t> counts = batches_to_evaluate(Loop::validation, val);
+  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t n) { return n == 0; })) return;  // as without one
   val_loaders = val;
   if (train_loader) resolve_validation();
 }
@@ -213,7 +216,7 @@ void Trainer::Run::load_val() {
   own_val = loader_of_hook(Loop::validation, *active);
   val_loaded_at = epoch;
   use_val(own_val ? std::vector<data::DataLoader*>{own_val.get()} : std::vector<data::DataLoader*>{});
-  val_by_hook = own_val != nullptr;
+  val_by_hook = !val_loaders.empty();
 }
 void Trainer::Run::reload_train() {
   const std::int64_t every = options.reload_dataloaders_every_n_epochs;

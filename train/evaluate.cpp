@@ -3,6 +3,8 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/batch_error.h"
+#include "tensor/warn.h"
 #include "train/options_text.h"
 #include "train/run.h"
 
@@ -36,6 +38,7 @@ struct Words {
   } batch_start, batch_end;
   const char* step;
   Stage stage;
+  void (TrainModule::*model_eval)();
 };
 constexpr Words kWords[] = {
     {"validate",
@@ -48,7 +51,8 @@ constexpr Words kWords[] = {
      {"on_validation_batch_start", &Hooks::on_validation_batch_start},
      {"on_validation_batch_end", &Hooks::on_validation_batch_end},
      "validation_step",
-     Stage::validate},
+     Stage::validate,
+     &TrainModule::on_validation_model_eval},
     {"test",
      "limit_test_batches",
      "test_loader",
@@ -59,7 +63,8 @@ constexpr Words kWords[] = {
      {"on_test_batch_start", &Hooks::on_test_batch_start},
      {"on_test_batch_end", &Hooks::on_test_batch_end},
      "test_step",
-     Stage::test},
+     Stage::test,
+     &TrainModule::on_test_model_eval},
     {"predict",
      "limit_predict_batches",
      "predict_loader",
@@ -70,9 +75,29 @@ constexpr Words kWords[] = {
      {"on_predict_batch_start", &Hooks::on_predict_batch_start},
      {"on_predict_batch_end", &Hooks::on_predict_batch_end},
      "predict_step",
-     Stage::predict},
+     Stage::predict,
+     &TrainModule::on_predict_model_eval},
 };
 const Words& words_of(Trainer::Run::Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
+// In front of an error.
+const char* loop_name(Trainer::Run::Loop loop) {
+  return loop == Trainer::Run::Loop::validation ? "validation" : words_of(loop).call;
+}
+
+void evaluate_batch(Trainer::Run& run, Trainer::Run::Loop loop, TrainModule& module, StepInfo& at) {
+  const char* const name = words_of(loop).step;
+  run.precision.run([&] {
+    const ProfilerScope profiled(run.options.profiler.get(), name);
+    const Trainer::Run::InHook in(run, name);
+    if (loop == Trainer::Run::Loop::validation)
+      module.validation_step(*at.batch, at.batch_idx, at.dataloader_idx);
+    else if (loop == Trainer::Run::Loop::test)
+      module.test_step(*at.batch, at.batch_idx, at.dataloader_idx);
+    else
+      at.outputs = {{"prediction",
+                     run.precision.output(module.predict_step(*at.batch, at.batch_idx, at.dataloader_idx).detach())}};
+  });
+}
 
 const std::optional<Portion>& limit_of(const TrainerOptions& o, Trainer::Run::Loop loop) {
   using enum Trainer::Run::Loop;
@@ -125,14 +150,24 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const bool nested = active != nullptr;
   const Restore<TrainModule*> now_active(active, &module);
   const Restore<Trainer*> of_module(module.trainer_, &trainer);
-  if (!nested) callbacks = own_callbacks;
-  const Scope attached([&] { attach_callbacks(&trainer); }, [&] { attach_callbacks(nested ? &trainer : nullptr); });
+  const Words& words = words_of(loop);
+  const Restore named(call_name, nested ? call_name : words.call);
+  if (!nested) check_late_options();
+  const train::SignalGuard signals(options.handle_signals && !nested);
+  const auto attach = [&] {
+    if (!nested) callbacks = own_callbacks;
+    if (!nested) add_callbacks_of(module);
+    attach_callbacks(&trainer);
+  };
+  const auto detach = [&] {
+    attach_callbacks(nested ? &trainer : nullptr);
+    if (!nested) callbacks = own_callbacks;
+  };
+  const Scope attached(attach, detach);
   const auto convert = [&] {
     if (nested && (module.tree() != tree || !in_fit)) precision.convert(module.tree(), device_of(module.tree()));
   };
   const Scope mixed(convert, [&, before = precision.mixed()] { precision.set_mixed(before); });
-  const Words& words = words_of(loop);
-  const Restore named(call_name, nested ? call_name : words.call);
   // One that a hook began would tell the profiler of hooks that run already.
   const bool of_a_hook = nested && !validating && !sanity;
   const Restore profiled(options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : options.profiler);
@@ -144,9 +179,11 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
   std::optional<train::MemoryLimit> limit;
   if (options.memory_limit) limit.emplace(device_of(module.tree()), options.memory_limit);
+  std::vector<Metrics> result;
   try {
     call_setup(words.stage);
     module.configure_model();
+    move_to_accelerator(module);
     precision.convert(module.tree(), device_of(module.tree()));
     if (!file.path.empty()) load_weights(std::exchange(file, {}), module);
     if (instead) {
@@ -164,10 +201,9 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
       used = {own_evaluated.get()};
     }
     used = evaluated_in_turn(used, words.loader);
-    std::vector<Metrics> result = evaluation_loop(loop, module, std::move(used), predictions);
+    result = evaluation_loop(loop, module, std::move(used), predictions);
     call_teardown(words.stage, /*quietly=*/false);
     if (loop != Loop::predict) finish_loggers("success");
-    return result;
   } catch (...) {
     with_error_in_flight([&](const std::exception& error) {
       call_exception(error);
@@ -176,6 +212,31 @@ std::vector<Metrics> Trainer::Run::evaluation(Loop loop, TrainModule& module,
     });
     throw;
   }
+  check_interrupt();  // of a hook behind the loop
+  return result;
+}
+
+void Trainer::Run::move_to_accelerator(TrainModule& module) {
+  nn::Module* const all = module.tree();
+  const std::optional<Device> to = train::accelerator_device(options);
+  if (!all || !to || all->parameters().empty() || device_of(all).type() == to->type()) return;
+  all->to(*to);
+  if (all == tree) device = *to;
+}
+
+std::vector<std::int64_t> Trainer::Run::batches_to_evaluate(Loop loop,
+                                                            const std::vector<data::DataLoader*>& loaders) const {
+  const bool in_sequence = loop == Loop::validation && overfits();
+  const char* const option = in_sequence ? "overfit_batches" : words_of(loop).limit;
+  std::vector<std::int64_t> counts;
+  for (const data::DataLoader* l : loaders) {
+    std::int64_t count = limit_of(options, loop).value_or(Portion(1.0)).of(l->size(), option);
+    if (sanity) {
+      if (const std::int64_t few = options.num_sanity_val_steps.value_or(2); few >= 0) count = std::min(count, few);
+    }
+    counts.push_back(count);
+  }
+  return counts;
 }
 
 std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given, const LoaderRefs& loaders,
@@ -197,6 +258,7 @@ std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given
     fail<ConfigError>(name, ": the module has no ", words_of(loop).step, "; override it");
   DataModule* chosen = train::data_module_of(name, {&loaders}, data);
   if (!given && !chosen && loaders.empty()) chosen = last_data_module;
+  if (!active) detail::begin_warnings_of_a_run();
   if (given == active && !chosen) chosen = data_module;  // in a hook: whose batches the module knows
   std::string path = ckpt_path;
   if (!given && path.empty()) {
@@ -221,6 +283,8 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
                                                    std::vector<data::DataLoader*> loaders,
                                                    std::vector<Tensors>* predictions) {
   const Words& words = words_of(loop);
+  const std::vector<std::int64_t> counts = batches_to_evaluate(loop, loaders);
+  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t n) { return n == 0; })) return {};
   const Restore current(evaluated, &loaders);
   const Restore which_loop(evaluating, loop);
   const Restore depth(evaluations, evaluations + 1);
@@ -229,11 +293,10 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     if (capture) capture->gradients_were_cleared();
   }
   const ModeGuard modes(module.tree());
-  if (module.tree()) module.tree()->train(false);
+  (module.*words.model_eval)();
   const Unrecorded off(options.inference_mode);
   const Device there = device_of(module.tree());
   train::check_accelerator(options, words.call, there);
-  const train::SignalGuard signals(options.handle_signals);
   const bool inside = scope == train::LogScope::eval;
   const Restore restore(scope, train::LogScope::eval);
   const Restore size(scope_weight, train::BatchWeight());
@@ -247,12 +310,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     data::DataLoader& loader = *loaders[l];
     eval_loader = static_cast<int>(l);
     const bool in_sequence = loop == Loop::validation && overfits();
-    std::int64_t count =
-        limit_of(options, loop).value_or(Portion(1.0)).of(loader.size(), in_sequence ? "overfit_batches" : words.limit);
-    if (sanity) {
-      if (const std::int64_t few = options.num_sanity_val_steps.value_or(2); few >= 0) count = std::min(count, few);
-    }
-    eval_count = count;
+    const std::int64_t count = eval_count = counts[l];
     if (predictions) predictions->emplace_back();
     if (count == 0) continue;
     if (in_fit || in_sequence) loader.load_state({.epoch = epoch, .in_sequence = in_sequence});
@@ -270,16 +328,12 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
                   .loss = {},
                   .outputs = {}};
       call(words.batch_start.name, words.batch_start.function, at);
-      precision.run([&] {
-        const ProfilerScope profiled(options.profiler.get(), words.step);
-        const InHook in(*this, words.step);
-        if (loop == Loop::validation)
-          module.validation_step(batch, done, eval_loader);
-        else if (loop == Loop::test)
-          module.test_step(batch, done, eval_loader);
-        else
-          at.outputs = {{"prediction", precision.output(module.predict_step(batch, done, eval_loader).detach())}};
-      });
+      try {
+        evaluate_batch(*this, loop, module, at);
+      } catch (const InterruptedError&) { throw; } catch (Error& e) {
+        detail::name_batch(e, in_fit ? std::optional(epoch) : std::nullopt, loop_name(loop), done);
+        throw;
+      }
       if (predictions) predictions->back().push_back(at.outputs.front().second);
       call(words.batch_end.name, words.batch_end.function, at);
       record_eval_batch();
@@ -322,7 +376,8 @@ bool Trainer::Run::epoch_validates() const {
 
 bool Trainer::Run::validation_due() {
   if (!epoch_validates()) return false;
-  if (val_every > 0) return (options.check_val_every_n_epoch ? batches_done : total_batches) % val_every == 0;
+  const std::int64_t of_run = total_batches + skipped_batches;
+  if (val_every > 0) return (options.check_val_every_n_epoch ? batches_done : of_run) % val_every == 0;
   return train::steady_seconds() - last_validation >= options.val_check_interval->time()->seconds();
 }
 

@@ -6,6 +6,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/warn.h"
 #include "train/checkpoint.h"
 #include "train/options_text.h"
 #include "train/run.h"
@@ -120,12 +121,14 @@ void check_overrides(const TrainerOptions& options, const Overrides& has, bool m
 
 void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Function<void()>& instead) {
   check_idle("fit");
+  if (!trial) detail::begin_warnings_of_a_run();
   DataModule* const data = train::data_module_of("fit", {&loaders.train, &loaders.val}, loaders.data_module);
   const DataScope with(*this, data);
   const Overrides has = overrides_of(module);
   if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
   if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
   check_options();
+  check_late_options();
   const LoaderRefs &train = loaders.train, &val = loaders.val;
   if (train.empty() && !has.train_loader)
     fail<ConfigError>(
@@ -154,7 +157,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     due = Due::nothing;
     writers_due.clear();
     in_training_step = false;
-    toggled = nullptr;
+    untoggle();
     capture.reset();
     handles.clear();
     if (m) optimizers.clear();
@@ -166,8 +169,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     combined_train.reset();
     inspected.clear();
   };
-  const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
   const Restore named(call_name, "fit");
+  const Scope attached([&] { attach(&module); }, [&] { attach(nullptr); });
   const Restore for_tuner(searching, static_cast<bool>(instead));
   const Restore recorded(loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : loggers);
   if (!options.max_epochs && max_epochs() == 1000)
@@ -210,9 +213,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   fit_data = data_module;
   fit_callbacks = callbacks;
   device = device_of(tree);
-  if (tree && !tree->parameters().empty()) train::check_accelerator(options, "fit", device);
   capture_report = {};
-  stop = stop_kept = told_minimum = told_nan = false;
+  stop = stop_kept = told_minimum = false;
   looked_at.clear();
   forget_scaling();
   stop_signal = 0;
@@ -221,6 +223,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   validated_at = -1;
   syncs.clear();
   watch.start();
+  loss_watch.start();
   sync_check = options.sync_budget ? SyncCheck::forbid : check_of_environment();
   const SyncGuard noted = own_waits();
   const train::SignalGuard signals(options.handle_signals);
@@ -239,6 +242,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   try {
     call_setup(Stage::fit);
     module.configure_model();
+    move_to_accelerator(module);
     std::optional<train::Checkpoint> file;
     if (const Found found = instead ? Found() : find_checkpoint(loaders.ckpt_path); !found.path.empty())
       file = found.content ? std::move(*found.content) : train::read_checkpoint(found.path);
@@ -257,15 +261,18 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     if (!instead) report_times();
     call_teardown(Stage::fit, /*quietly=*/false);
     finish_loggers("success");
+    if (!instead) finish_profiler();
   } catch (...) {
     with_error_in_flight([&](const std::exception& error) {
       call_exception(error);
       if (!instead) report_times();
       give_up_loggers(error);
       call_teardown(Stage::fit, /*quietly=*/true);
+      if (!instead) finish_profiler();
     });
     throw;
   }
+  check_interrupt();  // of a hook behind on_fit_end
 }
 
 // Of the module as setup and configure_model left it, in the dtype of the precision. False: there is none, and nothing is trained.
@@ -304,7 +311,7 @@ void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
   const bool trains =
       train_loader ? batches > 0 : !(options.limit_train_batches && options.limit_train_batches->is_zero());
   if (trains && !limits_reached()) tell_of_modes();
-  if (resumed_from.empty() && trains) sanity_check();
+  if (resumed_from.empty()) sanity_check();
   if (trains && !limits_reached()) load_train();
   if (due == Due::epoch_end) finish_epoch();
   if (total_batches > 0 && !stop && limits_reached())
@@ -354,7 +361,7 @@ void Trainer::Run::tell_of_modes() const {
 // random number.
 void Trainer::Run::sanity_check() {
   const std::int64_t count = options.num_sanity_val_steps.value_or(2);
-  if (val_loaders.empty() || count == 0 || limits_reached()) return;
+  if (val_loaders.empty() || count == 0) return;
   std::vector<std::pair<Generator*, RandomRange>> before;
   if (tree) {
     for (const auto& [name, generator] : tree->generators()) before.emplace_back(generator, generator->state());
@@ -373,17 +380,20 @@ void Trainer::Run::sanity_check() {
   call("on_sanity_check_end", &Hooks::on_sanity_check_end);
 }
 
-// Told at the end of a run, also of one that was ended: a report that can not be written is no reason to lose either.
+// Both are told at the end of a run, also of one that was ended.
 void Trainer::Run::report_times() {
   times.stop();
   time_report = times.report(device);
+  if (options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
+}
+// The last of all, so that the report has teardown. One that can not be written is no reason to lose the run.
+void Trainer::Run::finish_profiler() {
   try {
     if (options.profiler) options.profiler->finish();
   } catch (const std::exception& e) {
     warn("W-TRAIN-PROFILER", WarningCategory::runtime,
          std::string("fit: the profiler could not write what it measured. ") + e.what(), Repeat::yes);
   }
-  if (options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
 }
 
 void Trainer::Run::choose_loggers() {

@@ -46,6 +46,7 @@ inline TrainerOptions silent() {
   options.logger = false;
   options.enable_checkpointing = false;
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   options.handle_signals = false;
   options.num_sanity_val_steps = 0;
   options.log_every_n_steps = 1;

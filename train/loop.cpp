@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "levin/autograd.h"
+#include "tensor/batch_error.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
 
@@ -34,13 +35,15 @@ void Trainer::Run::train_epochs() {
     check_interrupt();
     train_epoch();
   }
-  check_interrupt();  // of the last batch, or of what followed it
+  if (!trial && !weighs_exactly()) loss_watch.end();  // a batch of no weight has no loss
+  check_interrupt();                                  // of the last batch, or of what followed it
   call("on_train_end", &Hooks::on_train_end);
 }
 
 // From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
 void Trainer::Run::train_epoch() {
   bool skipped = false;
+  if (!trial) check_late_options();
   reload_train();
   scope = train::LogScope::train_epoch;
   {
@@ -74,6 +77,7 @@ void Trainer::Run::train_epoch() {
       StepInfo step_info = info(&batch);
       if (call_batch_start(step_info) == BatchStart::skip_epoch) {
         skipped = true;
+        ++skipped_batches;
         if (window_is_open()) optimizer().zero_grad();
         break;
       }
@@ -93,7 +97,7 @@ void Trainer::Run::train_epoch() {
   // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
   // promised ends it: waiting for the rest would never end.
   const bool open = !whole && !skipped && !granted && max_steps_reached();
-  if (!whole && !open && !manual) advance_schedulers(Interval::epoch);
+  if (!whole && !open && !granted && !manual) advance_schedulers(Interval::epoch);
   if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
 
   scope = train::LogScope::train_epoch;
@@ -126,6 +130,10 @@ void Trainer::Run::measure_wait() {
 
 void Trainer::Run::finish_epoch() {
   if (!writers_due.empty()) call_writers_due();
+  if (!trial) {
+    const SyncGuard own = own_waits();
+    loss_watch.look();
+  }
   Metrics means, hidden;
   means = train_log.take_epoch(hidden);
   for (const Metrics* some : {&means, &hidden}) {
@@ -143,13 +151,20 @@ void Trainer::Run::train_batch(StepInfo step_info) {
   const bool closes = manual || window_closes();
   const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
   const std::int64_t skipped = skipped_seen, steps = global_step;
-  train::StepResult result = step(step_info);
+  train::StepResult result;
+  try {
+    result = step(step_info);
+  } catch (const InterruptedError&) { throw; } catch (Error& e) {
+    detail::name_batch(e, epoch, "", batches_done);
+    throw;
+  }
   watch.step_done(*step_info.batch);
+  if (!trial) loss_watch.batch_done(result.loss, record_steps());
   step_info.loss = std::move(result.loss);
   step_info.outputs = std::move(result.outputs);
   times.enter(Phase::hooks);
   if (closes && !manual) ++global_step;
-  if (closes) times.count_step();
+  if (closes && !manual) times.count_step();
   ++batches_done;
   gradients_torn = false;
   in_batch = false;
@@ -181,7 +196,7 @@ void Trainer::Run::finish_batch() {
   due = Due::nothing;
   if (stop && !stop_granted() && !std::exchange(told_minimum, true))
     warn("I-TRAIN-MINIMUM", WarningCategory::info,
-         "fit: a stop was asked for after " + text(global_step) + " steps; training goes on to min_epochs = " +
+         "fit: a stop was asked for after " + text(stop_asked_at) + " steps; training goes on to min_epochs = " +
              text(min_epochs()) + " and min_steps = " + text(options.min_steps.value_or(0)));
 }
 
@@ -214,16 +229,9 @@ void Trainer::Run::record_step() {
   const SyncGuard own = own_waits();
   const PhaseScope phase(times, Phase::logging);
   Metrics values = train_log.take_step();
-  for (const auto& [name, value] : values) {
-    if (!std::isnan(value) || name.find("loss") == std::string::npos || trial || std::exchange(told_nan, true))
-      continue;
-    warn("W-TRAIN-NAN", WarningCategory::user,
-         "fit: " + name + " is NaN at step " + text(steps - 1) +
-             ", and was not in the records before; detect_anomaly finds the op, a smaller learning rate or "
-             "gradient_clip_val may help",
-         Repeat::yes);
-  }
-  if (!values.empty()) emit(steps - 1, std::move(values));
+  if (values.empty()) return;
+  if (!trial) loss_watch.look();  // beside numbers that were read from the device
+  emit(steps - 1, std::move(values));
 }
 
 void Trainer::Run::emit(std::int64_t step, Metrics values) {
@@ -241,7 +249,9 @@ void Trainer::Run::check_interrupt() {
     return;
   }
   stop_signal = signal;
-  std::string saved = "; nothing was saved because checkpointing is off";
+  std::string saved = !in_fit           ? "; an evaluation changes nothing that could be saved"
+                      : checkpointing() ? ""
+                                        : "; nothing was saved because checkpointing is off";
   if (in_fit && checkpointing()) {
     const std::string path = checkpoint_dir() + "/last.safetensors";
     try {
@@ -251,7 +261,7 @@ void Trainer::Run::check_interrupt() {
       saved = std::string("; it could not be saved. ") + e.what();
     }
   }
-  fail<InterruptedError>(call_name, ": stopped by ", signal == SIGINT ? "SIGINT" : "SIGTERM", " after ", global_step,
+  fail<InterruptedError>(call_name, ": stopped by ", train::SignalGuard::name_of(signal), " after ", global_step,
                          " optimizer steps", saved);
 }
 

@@ -284,6 +284,7 @@ TEST_CASE("fast_dev_run runs its batches of everything once and writes no file")
   const TemporaryFolder dir;
   TrainerOptions options;  // with loggers, checkpoints
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   options.default_root_dir = dir.path();
   options.max_epochs = 7;
   options.limit_train_batches = 5;

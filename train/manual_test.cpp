@@ -163,3 +163,36 @@ TEST_CASE("clip_gradients of a manual step sees true gradients where weights hav
   CHECK(train(100) == free);   // no true gradient is so large; times the scale, of at least 256, they are
   CHECK(train(1e-4) != free);  // and none is so small
 }
+
+TEST_CASE("the step-time report of manual optimization has backward and optimizer, and counts optimizer steps") {
+  ByHand module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = loader(28, 4);
+  Trainer trainer(for_hand());
+  trainer.fit(module, {.train = data});
+  const StepTimes& times = trainer.step_times();
+  CHECK(times.steps() == trainer.global_step());
+  CHECK(times.steps() == 2 * kBatches * kEpochs);
+  CHECK(times.nanoseconds(Phase::backward) > 0);
+  CHECK(times.nanoseconds(Phase::optimizer) > 0);
+  CHECK(times.nanoseconds(Phase::forward) > 0);
+}
+
+TEST_CASE("an optimizer's groups are told with their numbers") {
+  struct Groups : TrainModuleOf<Groups, ByHand> {
+    using TrainModuleOf::TrainModuleOf;
+    std::vector<ParamGroup> seen;
+    void on_train_start() override {
+      made.front()->set_lr(0, 0.5);
+      seen = optimizers()[0].param_groups();
+    }
+  } module({.gen = Generator(1), .device = Device::cpu()});
+  data::DataLoader data = loader(4, 4);
+  Trainer trainer(for_hand());
+  trainer.fit(module, {.train = data});
+  REQUIRE(module.seen.size() == 1);
+  CHECK(module.seen[0].parameters.size() == 2);
+  CHECK(module.seen[0].parameters[0].value == module.a.parameters()[0].value);
+  CHECK(module.seen[0].lr == 0.5);
+  CHECK(module.seen[0].momentum == 0.9);
+  CHECK(module.seen[0].weight_decay.has_value());
+}

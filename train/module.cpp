@@ -3,6 +3,8 @@
 #include <typeinfo>
 
 #include "levin/autograd.h"
+#include "levin/ops.h"
+#include "tensor/type_name.h"
 #include "train/run.h"
 
 namespace levin {
@@ -41,6 +43,15 @@ void TrainModule::optimizer_zero_grad(std::int64_t, std::int64_t, optim::Optimiz
 void TrainModule::on_validation_model_zero_grad() {
   for (OptimizerHandle& o : optimizers()) o.zero_grad();
 }
+void TrainModule::on_validation_model_eval() {
+  if (nn::Module* const all = tree()) all->train(false);
+}
+void TrainModule::on_test_model_eval() {
+  if (nn::Module* const all = tree()) all->train(false);
+}
+void TrainModule::on_predict_model_eval() {
+  if (nn::Module* const all = tree()) all->train(false);
+}
 void TrainModule::configure_gradient_clipping(optim::Optimizer& optimizer, std::optional<double> value,
                                               std::optional<ClipAlgorithm> algorithm) {
   clip_gradients(optimizer, value, algorithm);
@@ -52,6 +63,29 @@ void TrainModule::clip_gradients(optim::Optimizer& optimizer, std::optional<doub
 std::span<OptimizerHandle> TrainModule::optimizers() { return trainer().optimizers(); }
 void TrainModule::manual_backward(const Tensor& loss) { trainer().run_->manual_backward(loss); }
 
+bool TrainModule::provides(Hook hook) const {
+  const Overrides has = overrides();
+  switch (hook) {
+    case Hook::training_step: return has.training_step;
+    case Hook::validation_step: return has.validation_step;
+    case Hook::test_step: return has.test_step;
+    case Hook::predict_step: return has.predict_step;
+    case Hook::configure_optimizers: return has.configure_optimizers;
+    case Hook::optimizer_step: return has.optimizer_step;
+    case Hook::optimizer_zero_grad: return has.optimizer_zero_grad;
+    case Hook::configure_gradient_clipping: return has.configure_gradient_clipping;
+    case Hook::train_loader: return has.train_loader;
+    case Hook::val_loader: return has.val_loader;
+    case Hook::test_loader: return has.test_loader;
+    case Hook::predict_loader: return has.predict_loader;
+    case Hook::on_before_batch_transfer: return has.on_before_batch_transfer;
+    case Hook::transfer_batch_to_device: return has.transfer_batch_to_device;
+    case Hook::on_after_batch_transfer: return has.on_after_batch_transfer;
+  }
+  return false;
+}
+
+Tensor TrainModule::log(const Tensor& x) { return levin::log(x); }
 bool TrainModule::may_log() const {
   if (trainer_) return true;
   warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
@@ -81,9 +115,9 @@ void TrainModule::warn_of_integral(std::string_view name) {
        "log: \"" + std::string(name) + "\" is an integer and is kept as a floating number; convert it to say so");
 }
 
-void TrainModule::fail_not_named(const char* named) const {
+void TrainModule::fail_not_named(const std::type_info& named) const {
   const std::string type = type_name();
-  fail<ConfigError>("Trainer: ", type, " is derived from a module that names itself (", named,
+  fail<ConfigError>("Trainer: ", type, " is derived from a module that names itself (", detail::type_name(named),
                     "), so that what it overrides would not be seen; write struct ", type, " : TrainModuleOf<", type,
                     ", Base> with that module as Base");
 }

@@ -95,6 +95,7 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
   const Autocast off = Autocast::off();  // backward is not run under it
   const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
   gradients_torn = true;
+  const PhaseScope phase(times, Phase::backward);
   call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
   backward(scaled);
   call_in_step("on_after_backward", &Hooks::on_after_backward);
@@ -131,45 +132,80 @@ void OptimizerHandle::step() {
 }
 Tensor OptimizerHandle::step(const Function<Tensor()>& closure) {
   Trainer::Run& run = *trainer_->run_;
-  Tensor loss = run.optimizer_step(*optimizer_, closure);
-  if (run.manual) ++run.global_step;
+  if (!run.manual) return run.optimizer_step(*optimizer_, closure);
+  const PhaseScope phase(run.times, Phase::optimizer);
+  Tensor loss = run.optimizer_step(*optimizer_, [&] {
+    const PhaseScope inside(run.times, Phase::forward);
+    return closure();
+  });
+  ++run.global_step;
+  run.times.count_step();
   return loss;
+}
+std::vector<ParamGroup> OptimizerHandle::param_groups() const {
+  std::vector<ParamGroup> all;
+  for (int g = 0; g < optimizer_->groups(); ++g)
+    all.push_back({.parameters = optimizer_->parameters(g),
+                   .lr = optimizer_->lr(g),
+                   .momentum = optimizer_->momentum(g),
+                   .weight_decay = optimizer_->weight_decay(g)});
+  return all;
 }
 void OptimizerHandle::zero_grad(optim::SetToNone set_to_none) { optimizer_->zero_grad(set_to_none); }
 
 struct ToggledModel::State {
   Trainer::Run* run;
-  std::vector<std::pair<Tensor*, bool>> before;  // requires_grad of parameters of all optimizers
 };
 ToggledModel::ToggledModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ToggledModel::ToggledModel(ToggledModel&&) noexcept = default;
 ToggledModel::~ToggledModel() {
-  if (!state_) return;
-  for (const auto& [parameter, on] : state_->before) parameter->requires_grad_(on);
-  state_->run->toggled = nullptr;
+  if (state_) state_->run->untoggle();
+}
+
+void Trainer::Run::toggle(const optim::Optimizer& only, const char* call) {
+  if (handles.size() == 1) return;
+  const auto named = [&](const optim::Optimizer* of) {
+    const auto at = std::find_if(optimizers.begin(), optimizers.end(), [&](const auto& o) { return o.get() == of; });
+    return text(at - optimizers.begin()) + " (" + of->name() + ")";
+  };
+  if (toggled)
+    fail<StateError>(call, ": called for optimizer ", named(&only), " while optimizer ", named(toggled),
+                     " is toggled; end that first");
+  std::set<const Tensor*> own;
+  for (const ParamRef& p : only.model_parameters()) own.insert(p.value);
+  const std::vector<ParamRef> all = model_parameters();
+  flags_before_toggle.reserve(all.size());
+  for (const ParamRef& p : all) {
+    flags_before_toggle.emplace_back(p.value, p.value->requires_grad());
+    if (!own.contains(p.value)) p.value->requires_grad_(false);
+  }
+  toggled = &only;
+}
+
+void Trainer::Run::untoggle() noexcept {
+  for (const auto& [parameter, on] : flags_before_toggle) parameter->requires_grad_(on);
+  flags_before_toggle.clear();
+  toggled = nullptr;
 }
 
 ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
   Trainer::Run& run = *trainer_->run_;
+  run.toggle(*optimizer_, "toggle_model");
   if (run.handles.size() == 1) return ToggledModel(nullptr);
-  const auto named = [&](const optim::Optimizer* of) {
-    const auto at =
-        std::find_if(run.optimizers.begin(), run.optimizers.end(), [&](const auto& o) { return o.get() == of; });
-    return text(at - run.optimizers.begin()) + " (" + of->name() + ")";
-  };
-  if (run.toggled)
-    fail<StateError>("toggle_model: called for optimizer ", named(optimizer_), " while optimizer ", named(run.toggled),
-                     " is toggled; end the scope of that one first");
-  auto state = std::make_unique<ToggledModel::State>();
-  state->run = &run;
-  std::set<const Tensor*> own;
-  for (const ParamRef& p : optimizer_->model_parameters()) own.insert(p.value);
-  for (const ParamRef& p : run.model_parameters()) {
-    state->before.emplace_back(p.value, p.value->requires_grad());
-    if (!own.contains(p.value)) p.value->requires_grad_(false);
-  }
-  run.toggled = optimizer_;
-  return ToggledModel(std::move(state));
+  return ToggledModel(std::make_unique<ToggledModel::State>(&run));
+}
+
+void TrainModule::toggle_optimizer(OptimizerHandle& optimizer) {
+  if (!trainer().run_->in_fit) fail<StateError>("toggle_optimizer: called outside of fit");
+  trainer().run_->toggle(optimizer.optimizer(), "toggle_optimizer");
+}
+void TrainModule::untoggle_optimizer(OptimizerHandle& optimizer) {
+  Trainer::Run& run = *trainer().run_;
+  if (!run.in_fit) fail<StateError>("untoggle_optimizer: called outside of fit");
+  if (run.toggled && run.toggled != &optimizer.optimizer())
+    fail<StateError>("untoggle_optimizer: called for ", optimizer.optimizer().name(),
+                     " while another optimizer is toggled; name that one");
+  run.untoggle();
 }
 
 }  // namespace levin

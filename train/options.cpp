@@ -87,11 +87,8 @@ void Trainer::Run::check_options() const {
   if (o.memory_limit && *o.memory_limit < 1)
     fail<ConfigError>("Trainer: memory_limit is ", *o.memory_limit,
                       ", expected 1 byte or more; leave it unset for none");
-  if (o.gradient_clip_val && !(*o.gradient_clip_val >= 0))
-    fail<ConfigError>("Trainer: gradient_clip_val is ", *o.gradient_clip_val,
-                      ", expected 0 (off) or more; or leave it unset");
-  if (o.gradient_clip_algorithm && !o.gradient_clip_val)
-    fail<ConfigError>("Trainer: gradient_clip_algorithm is set without gradient_clip_val; give it the limit");
+  if (o.gradient_clip_val && std::isnan(*o.gradient_clip_val))
+    fail<ConfigError>("Trainer: gradient_clip_val is NaN, expected a number, of which 0 and less are off");
   if (o.max_epochs.value_or(-1) >= 0 && o.min_epochs.value_or(0) > *o.max_epochs)
     fail<ConfigError>("Trainer: min_epochs is ", *o.min_epochs, " and max_epochs ", *o.max_epochs,
                       ", expected no more than that");
@@ -131,6 +128,51 @@ void Trainer::Run::check_options() const {
         "Trainer: val_check_interval is the fraction ", every.portion().fraction(),
         " and check_val_every_n_epoch is unset, so that batches are counted over all epochs; give a count or a "
         "duration");
+}
+
+void Trainer::Run::tell_of_portions() const {
+  const auto meaning = [](const std::optional<Portion>& p, const char* name) {
+    if (p == Portion(1)) return std::string(name) + " = 1 is one batch; ";
+    if (p == Portion(1.0)) return std::string(name) + " = 1.0 is all batches; ";
+    return std::string();
+  };
+  const TrainerOptions& o = options;
+  std::string told =
+      meaning(o.limit_train_batches, "limit_train_batches") + meaning(o.limit_val_batches, "limit_val_batches") +
+      meaning(o.limit_test_batches, "limit_test_batches") + meaning(o.limit_predict_batches, "limit_predict_batches") +
+      meaning(o.overfit_batches, "overfit_batches");
+  if (o.val_check_interval && !o.val_check_interval->time()) {
+    const Portion& every = o.val_check_interval->portion();
+    if (every == Portion(1)) told += "val_check_interval = 1 is after each batch; ";
+    if (every == Portion(1.0)) told += "val_check_interval = 1.0 is at the end of each epoch; ";
+  }
+  if (!told.empty())
+    warn("I-TRAIN-PORTION", WarningCategory::info,
+         "Trainer: " + told + "whole numbers count batches, numbers with a point are a share");
+}
+
+// What is built of these is built once.
+void Trainer::Run::check_late_options() const {
+  const TrainerOptions &now = options, &then = constructed_with;
+  const auto check = [&](bool same, const char* name) {
+    if (!same)
+      fail<ConfigError>(call_name[0] == '\0' ? "fit" : call_name, ": options().", name,
+                        " was changed behind the trainer's constructor, which alone reads it; make another Trainer");
+  };
+  check(now.callbacks == then.callbacks, "callbacks");
+  check(now.logger.loggers() == then.logger.loggers() && now.logger.by_default() == then.logger.by_default(), "logger");
+  check(now.fast_dev_run == then.fast_dev_run, "fast_dev_run");
+  check(now.max_time.has_value() == then.max_time.has_value() &&
+            (!now.max_time || now.max_time->seconds() == then.max_time->seconds()),
+        "max_time");
+  check(now.overfit_batches == then.overfit_batches, "overfit_batches");
+  check(now.enable_checkpointing == then.enable_checkpointing, "enable_checkpointing");
+  check(now.enable_progress_bar == then.enable_progress_bar, "enable_progress_bar");
+  check(now.enable_model_summary == then.enable_model_summary, "enable_model_summary");
+  check(now.barebones == then.barebones, "barebones");
+  check(now.precision == then.precision, "precision");
+  check(now.amp_level == then.amp_level, "amp_level");
+  check(now.grad_scaler == then.grad_scaler, "grad_scaler");
 }
 
 // overfit_batches comes second, so that it wins where both speak.

@@ -232,6 +232,7 @@ const std::vector<NotBuilt>& not_built() {
        {"auto", "single_device"},
        "this library trains in one process, strategies of several are not built"},
       {"sync_batchnorm", {"false", "0"}, "there is one process, whose batch norms see all of the batch"},
+      {"use_distributed_sampler", {"true", "false", "1", "0"}, "there is one process, which reads all samples"},
       {"plugins", {"none", ""}, "plug-ins and pipelines are not built"}};
   return all;
 }
@@ -240,28 +241,6 @@ void refuse_not_built(const NotBuilt& what, std::string_view value) {
   if (std::find(what.fine.begin(), what.fine.end(), v) != what.fine.end()) return;
   fail<ConfigError>("TrainerOptions: ", what.name, " is \"", value, "\", and ", what.instead, "; leave it out");
 }
-
-// Sets the option of this name; false: there is none.
-bool set_named(TrainerOptions& options, std::string_view name, std::string_view value) {
-  for (const Named& n : kNamed) {
-    if (name != n.name) continue;
-    n.set(options, {.name = n.name, .value = value});
-    return true;
-  }
-  for (const char* object : kObjects) {
-    if (name == object)
-      fail<ConfigError>("TrainerOptions: ", name, " is \"", value,
-                        "\", and objects have no text; set it in the program");
-  }
-  for (const NotBuilt& what : not_built()) {
-    if (name != what.name) continue;
-    refuse_not_built(what, value);
-    return true;
-  }
-  return false;
-}
-
-// ---- Accelerators
 
 std::string backends() {
   std::string all = "cpu";
@@ -282,7 +261,33 @@ std::string nearest(const std::string& accelerator) {
                     ". The nearest is ", nearest(accelerator));
 }
 
+// Sets the option of this name; false: there is none.
+bool set_named(TrainerOptions& options, std::string_view name, std::string_view value) {
+  for (const Named& n : kNamed) {
+    if (name != n.name) continue;
+    n.set(options, {.name = n.name, .value = value});
+    return true;
+  }
+  for (const char* object : kObjects) {
+    if (name == object)
+      fail<ConfigError>("TrainerOptions: ", name, " is \"", value,
+                        "\", and objects have no text; set it in the program");
+  }
+  for (const NotBuilt& what : not_built()) {
+    if (name != what.name) continue;
+    refuse_not_built(what, value);
+    return true;
+  }
+  if (name != "xla_dist") return false;
+  bool on = false;
+  read({.name = "xla_dist", .value = value}, on);
+  if (on) fail_unsupported("xla_dist = " + std::string(value), "tpu");
+  return true;
+}
+
 }  // namespace
+
+// ---- Accelerators
 
 void train::check_accelerator_name(std::string_view given) {
   const std::string name = lower(given);
@@ -299,13 +304,16 @@ void train::check_accelerator_name(std::string_view given) {
                       "; usable are ", backends());
 }
 
-void train::check_accelerator(const TrainerOptions& options, const char* call, Device device) {
+std::optional<Device> train::accelerator_device(const TrainerOptions& options) {
   const std::string name = lower(options.accelerator);
-  if (name.empty() || name == "auto") return;
-  const DeviceType wanted = name == "cpu" ? DeviceType::cpu : name == "simt" ? DeviceType::simt : DeviceType::cuda;
-  if (device.type() != wanted)
-    fail<ConfigError>(call, ": accelerator is \"", options.accelerator, "\" and the module is on ", device,
-                      "; make the module there ({.device = ...}), or leave accelerator out");
+  if (name.empty() || name == "auto") return std::nullopt;
+  return name == "cpu" ? Device::cpu() : name == "simt" ? Device::simt() : Device::cuda();
+}
+
+void train::check_accelerator(const TrainerOptions& options, const char* call, Device device) {
+  if (const std::optional<Device> wanted = accelerator_device(options); wanted && device.type() != wanted->type())
+    fail<ConfigError>(call, ": accelerator is \"", options.accelerator, "\" and the parameters are on ", device,
+                      "; make them there ({.device = ...}), or leave accelerator out");
 }
 
 TrainerOptions TrainerOptions::from_env(TrainerOptions options) {
@@ -374,6 +382,9 @@ TrainerOptions TrainerOptions::from_legacy(const Metadata& flags) {
     } else if (name == "tpu_cores") {
       tell_old(name, "accelerator");
       fail_unsupported("tpu_cores = " + value, "tpu");
+    } else if (name == "xla_dist") {
+      tell_old(name, "accelerator");
+      (void)set_named(options, name, value);
     } else if (name == "nb_gpu_nodes") {
       tell_old(name, "num_nodes");
       refuse("num_nodes", value);

@@ -13,7 +13,9 @@ namespace levin::train {
 
 // Throws ConfigError for a name of no accelerator, of one that this library has no code for, and of one that can not be used.
 void check_accelerator_name(std::string_view name);
-// Throws ConfigError when the module is elsewhere.
+// The device that TrainerOptions::accelerator names; none for auto.
+[[nodiscard]] std::optional<Device> accelerator_device(const TrainerOptions& options);
+// Throws ConfigError when the parameters are elsewhere.
 void check_accelerator(const TrainerOptions& options, const char* call, Device device);
 
 // What TrainerOptions::benchmark and float32_matmul_precision ask of the engines, for the length of a stage; then they are as

@@ -125,11 +125,17 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
     const std::string colour = kColours[k % kColours.size()];
     std::string path;
     bool drawing = false;
+    const auto drawn = [&](std::size_t i) {
+      return i < s.x.size() && std::isfinite(along(s.x[i])) && std::isfinite(s.y[i]);
+    };
     for (std::size_t i = 0; i < s.x.size(); ++i) {
-      if (!std::isfinite(along(s.x[i])) || !std::isfinite(s.y[i])) {
+      if (!drawn(i)) {
         drawing = false;
         continue;
       }
+      if (!drawing && !drawn(i + 1))  // a line of one point shows nothing
+        out += "<circle cx=\"" + number("%.2f", px(along(s.x[i]))) + "\" cy=\"" + number("%.2f", py(s.y[i])) +
+               "\" r=\"2.5\" fill=\"" + colour + "\"/>\n";
       path += (drawing ? " L" : " M") + number("%.2f", px(along(s.x[i]))) + " " + number("%.2f", py(s.y[i]));
       drawing = true;
     }

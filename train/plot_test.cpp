@@ -33,6 +33,20 @@ TEST_CASE("a plot of nothing, of one point and of equal values is a picture too"
   CHECK_THROWS_AS((void)svg_plot(std::vector<Series>{{.name = "s", .x = {1, 2}, .y = {1}}}), ConfigError);
 }
 
+TEST_CASE("a series of one point, and a point between gaps, are drawn as dots") {
+  const auto dots = [](std::vector<double> y) {
+    std::vector<double> x(y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<double>(i);
+    const std::string svg = svg_plot(std::vector<Series>{{.name = "s", .x = x, .y = std::move(y)}});
+    int n = 0;
+    for (std::size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++n;
+    return n;
+  };
+  CHECK(dots({5}) == 1);
+  CHECK(dots({5, 6}) == 0);
+  CHECK(dots({1, std::nan(""), 3, std::nan(""), 5, 6}) == 2);
+}
+
 TEST_CASE("metrics.csv has a sorted column a name and values that read back exactly") {
   const test::TemporaryFolder dir;
   const std::vector<LogRecord> records = {{.step = 49, .epoch = 0, .values = {{"loss", 0.1}}},

@@ -464,6 +464,7 @@ void Trainer::Run::resume(const Checkpoint& file) {
   position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};
   global_step = file.global_step;
   total_batches = file.total_batches;
+  skipped_batches = file.skipped_batches;
   records = file.records;
   validated_at = file.validated_at;
   due = file.due;
@@ -471,6 +472,7 @@ void Trainer::Run::resume(const Checkpoint& file) {
   train_log.load(file.log, tree);
   eval_batches[0] = file.batches_validated;
   stop = stop_kept = file.stop;
+  stop_asked_at = global_step;
   if (stop)
     warn("I-CKPT-STOPPED", WarningCategory::info,
          "resume: " + path +

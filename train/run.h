@@ -32,6 +32,8 @@ struct Trainer::Run {
 
   // ---- Options (options.cpp)
   void check_options() const;
+  void tell_of_portions() const;    // which of the two meanings an explicit 1 or 1.0 has
+  void check_late_options() const;  // throws ConfigError for one that the constructor reads and that was changed since
   void check_idle(const char* call) const;        // throws StateError while a stage runs
   void apply_shortcuts();                         // fast_dev_run, overfit_batches
   [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
@@ -52,6 +54,7 @@ struct Trainer::Run {
   void finish_loggers(std::string_view status);
   void give_up_loggers(const std::exception& error);
   void report_times();
+  void finish_profiler();
 
   // ---- Loaders, and what data module and module say together (datamodule.cpp)
   // Arguments are used at once, hooks are asked when they are needed.
@@ -96,6 +99,10 @@ struct Trainer::Run {
                                        const std::string& ckpt_path, std::vector<Tensors>* predictions = nullptr);
   std::vector<Metrics> evaluation_loop(Loop loop, TrainModule& module, std::vector<data::DataLoader*> loaders,
                                        std::vector<Tensors>* predictions);
+  // How many batches of each loader the options leave to an evaluation.
+  [[nodiscard]] std::vector<std::int64_t> batches_to_evaluate(Loop loop,
+                                                              const std::vector<data::DataLoader*>& loaders) const;
+  void move_to_accelerator(TrainModule& module);  // where the options name one
   [[nodiscard]] std::unique_ptr<data::DataLoader> loader_of_hook(std::optional<Loop> loop, TrainModule& module) const;
   double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
@@ -137,6 +144,9 @@ struct Trainer::Run {
     return !planning && precision.scaler() && precision.scaler()->enabled() ? precision.scaler() : nullptr;
   }
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizers.front(); }
+  // The other optimizers' parameters require no gradients until untoggle; nothing with one optimizer.
+  void toggle(const optim::Optimizer& only, const char* call);
+  void untoggle() noexcept;
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
 
   // ---- Hooks (callback.cpp): the one place that knows their order
@@ -245,6 +255,7 @@ struct Trainer::Run {
 
   Trainer& trainer;
   TrainerOptions options;
+  TrainerOptions constructed_with;                       // options as the constructor left them
   std::vector<std::shared_ptr<Callback>> own_callbacks;  // the user's, those that come by themselves, checkpoints last
   std::vector<std::shared_ptr<Callback>> callbacks;      // the same and the module's, while one is fitted
   train::Precision precision;
@@ -298,12 +309,13 @@ struct Trainer::Run {
 
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
   std::int64_t epoch = 0, global_step = 0, total_batches = 0;
-  std::int64_t batches_done = 0;   // in this epoch
-  data::LoaderState position;      // which ones: a loader without in_order gives them as they finish
-  std::int64_t batches = 0;        // an epoch has
-  std::int64_t val_every = 0;      // batches between validations; 0: by time, or none
-  double last_validation = 0;      // end of it, or of set-up: seconds of the steady clock
-  std::int64_t validated_at = -1;  // total_batches when a validation last ended
+  std::int64_t batches_done = 0;     // in this epoch
+  data::LoaderState position;        // which ones: a loader without in_order gives them as they finish
+  std::int64_t batches = 0;          // an epoch has
+  std::int64_t skipped_batches = 0;  // by skip_epoch: drawn and not trained
+  std::int64_t val_every = 0;        // batches between validations; 0: by time, or none
+  double last_validation = 0;        // end of it, or of set-up: seconds of the steady clock
+  std::int64_t validated_at = -1;    // total_batches when a validation last ended
   // What is still to be done for the batch or the epoch that was just trained: a checkpoint is written by hooks that run in between,
   // and a run that goes on from it begins with this.
   enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
@@ -312,6 +324,7 @@ struct Trainer::Run {
       writers_from{};  // in the hook at hand the writers of checkpoints from here on are still to come
   std::vector<std::string> writers_due;                        // of the file that the run goes on from
   bool stop = false, stop_kept = false, told_minimum = false;  // stop_kept: a checkpoint holds it
+  std::int64_t stop_asked_at = 0;                              // global_step of the first request
   // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends the epoch, so
   // a checkpoint, and the next fit, begin with this.
   struct Cut {
@@ -331,6 +344,7 @@ struct Trainer::Run {
   bool in_batch = false;                          // from its transfer to its end: batches_done is its index
   const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
   const optim::Optimizer* toggled = nullptr;
+  std::vector<std::pair<Tensor*, bool>> flags_before_toggle;  // requires_grad of parameters of all optimizers
   // From the backward of a batch until the batch counts: an exception in between leaves part of its gradients in those of the window.
   bool gradients_torn = false;
 
@@ -343,7 +357,6 @@ struct Trainer::Run {
   std::vector<std::int64_t> eval_batches[3];  // by Loop and loader: batches that were evaluated, for records of them
   std::vector<const optim::Optimizer*> unscaled;   // since their last step
   std::vector<const optim::Optimizer*> looked_at;  // in this fit, for gradients
-  bool told_nan = false;                           // in this fit
   Tensor seen_loss;  // of the newest step, detached: its handle is used again where nobody kept it
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
@@ -353,6 +366,7 @@ struct Trainer::Run {
   StepTimes times;
   std::string time_report;
   train::BatchWatch watch;
+  train::LossWatch loss_watch;
   SyncLedger syncs;
   SyncCheck sync_check = SyncCheck::count;  // of training batches
 

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as a flag while a stage runs; see Note [Interrupts] in levin/train/trainer.h.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 as a flag while a stage runs; see Note [Interrupts] in levin/train/trainer.h.
 #pragma once
 
 #include <csignal>
@@ -15,6 +15,7 @@ class SignalGuard {
   SignalGuard& operator=(const SignalGuard&) = delete;
   // The signal's number, 0: none since the first of the guards that live now was made.
   [[nodiscard]] static int received();
+  [[nodiscard]] static const char* name_of(int signal);
 
  private:
   bool installed_;

@@ -78,3 +78,39 @@ TEST_CASE("guards of several threads at once leave the process's own handler beh
   CHECK(lost == 0);
   CHECK(Counted::handles());
 }
+
+TEST_CASE("a guard leaves ignored signals ignored, and SIGHUP and SIGUSR1 to a handler of the program") {
+  const auto set = [](int number, void (*to)(int)) {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = to;
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, &before);
+    return before;
+  };
+  const auto is = [](int number, void (*what)(int)) {
+    struct sigaction action {};
+    sigaction(number, nullptr, &action);
+    return action.sa_handler == what;
+  };
+  const struct sigaction before_int = set(SIGINT, SIG_IGN), before_hup = set(SIGHUP, SIG_IGN),
+                         before_usr = set(SIGUSR1, count_signal), before_size = set(SIGXFSZ, SIG_DFL);
+  g_reached_us = 0;
+  {
+    const SignalGuard guard(true);
+    CHECK(is(SIGINT, SIG_IGN));
+    CHECK(is(SIGHUP, SIG_IGN));
+    CHECK(is(SIGXFSZ, SIG_IGN));
+    raise(SIGINT);
+    raise(SIGHUP);
+    raise(SIGUSR1);
+    CHECK(SignalGuard::received() == 0);
+    CHECK(g_reached_us == 1);
+  }
+  CHECK(is(SIGXFSZ, SIG_DFL));
+  CHECK(is(SIGUSR1, count_signal));
+  sigaction(SIGINT, &before_int, nullptr);
+  sigaction(SIGHUP, &before_hup, nullptr);
+  sigaction(SIGUSR1, &before_usr, nullptr);
+  sigaction(SIGXFSZ, &before_size, nullptr);
+}

@@ -70,5 +70,6 @@ TEST_CASE("between two records the trainer allocates nothing that a loop written
   options = {};
   options.default_root_dir = dir.path();
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   CHECK(trained(options, true) == hand);
 }

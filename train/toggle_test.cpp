@@ -254,3 +254,38 @@ TEST_CASE("with one optimizer a toggle changes nothing, also inside of another")
   CHECK_NOTHROW(trainer.fit(net, {.train = data}));
   CHECK(net.on);
 }
+
+TEST_CASE(
+    "toggle_optimizer and untoggle_optimizer do what the scope does, and a fit that ends in between mends the flags") {
+  struct ByCalls : TrainModuleOf<ByCalls, Gan> {
+    using TrainModuleOf::TrainModuleOf;
+    bool fails = false;
+    std::vector<int> between, behind;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      OptimizerHandle &g = optimizers()[0], &d = optimizers()[1];
+      toggle_optimizer(d);
+      between = flags();
+      CHECK_THROWS_AS(toggle_optimizer(g), StateError);
+      CHECK_THROWS_AS(untoggle_optimizer(g), StateError);
+      if (fails) throw std::runtime_error("planted");
+      manual_backward(mean(square(judge(b[0]) - 1)));
+      untoggle_optimizer(d);
+      untoggle_optimizer(d);  // twice is once
+      behind = flags();
+      return {};
+    }
+  } gan({.gen = Generator(3), .device = Device::cpu()});
+  gan.g1.bias.requires_grad_(false);  // frozen by the user
+  const std::vector<int> before = gan.flags();
+  data::DataLoader data = loader(4, 4);
+  TrainerOptions options = silent();
+  options.max_epochs = 1;
+  Trainer trainer(options);
+  trainer.fit(gan, {.train = data});
+  CHECK(gan.between == std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1});
+  CHECK(gan.behind == before);
+  gan.fails = true;
+  trainer.options().max_epochs = 2;
+  CHECK_THROWS_WITH(trainer.fit(gan, {.train = data}), "planted");
+  CHECK(gan.flags() == before);
+}

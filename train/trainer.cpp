@@ -5,6 +5,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/options_text.h"
 #include "train/run.h"
 
 namespace levin {
@@ -60,9 +61,11 @@ LoaderRefs::LoaderRefs(std::initializer_list<data::DataLoader*> all) : all_(all)
 
 Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(o)), precision(options) {
   check_options();
+  tell_of_portions();
   apply_shortcuts();
   collect_callbacks();
   choose_loggers();
+  constructed_with = options;
 }
 
 void Trainer::Run::check_idle(const char* call) const {
@@ -118,6 +121,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   train::check_optimizers(config, /*manual=*/false);
   StepModule module(std::move(step), tree, std::move(config));
   run_->device = parameters.front().value->device();  // which a tree does not tell of bare tensors
+  train::check_accelerator(run_->options, "fit", run_->device);
   const train::Restore<const optim::Optimizer*> lone(run_->lone_optimizer, tree ? nullptr : &optimizer);
   const auto forget = [&] { run_->fit_module = run_->last_module = nullptr; };
   const train::Scope gone([] {}, forget);
@@ -217,7 +221,7 @@ const Trainer::CopyReport& Trainer::copy_report() const { return run_->watch.cop
 std::int64_t Trainer::evaluation_batches() const { return run_->eval_count; }
 const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
 void Trainer::request_stop(KeepStop keep) {
-  run_->stop = true;
+  if (!std::exchange(run_->stop, true)) run_->stop_asked_at = run_->global_step;
   if (keep == KeepStop::yes) run_->stop_kept = true;
 }
 bool Trainer::stop_requested() const { return run_->stop; }

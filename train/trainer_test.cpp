@@ -323,12 +323,9 @@ TEST_CASE("options out of range are refused with the option's name") {
   CHECK(refused([](TrainerOptions& o) { o.max_epochs = -2; }).find("max_epochs is -2") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.max_steps = -5; }).find("max_steps is -5") != std::string::npos);
   CHECK(refused([](TrainerOptions& o) { o.log_every_n_steps = -1; }).find("log_every_n_steps") != std::string::npos);
-  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = std::nan(""); }).find("gradient_clip_val is nan") !=
+  CHECK(refused([](TrainerOptions& o) { o.gradient_clip_val = std::nan(""); }).find("gradient_clip_val is NaN") !=
         std::string::npos);
   const auto says = [&](auto change, const char* what) { return refused(change).find(what) != std::string::npos; };
-  CHECK(says([](TrainerOptions& o) { o.gradient_clip_val = -1; }, "gradient_clip_val is -1"));
-  CHECK(says([](TrainerOptions& o) { o.gradient_clip_algorithm = ClipAlgorithm::value; },
-             "gradient_clip_algorithm is set without gradient_clip_val"));
   CHECK(says([](TrainerOptions& o) { o.min_epochs = 5, o.max_epochs = 1; }, "min_epochs is 5 and max_epochs 1"));
   CHECK(says([](TrainerOptions& o) { o.min_steps = 5, o.max_steps = 1; }, "min_steps is 5 and max_steps 1"));
   CHECK(refused([](TrainerOptions& o) { o.min_epochs = 5, o.max_epochs = -1; }) == "accepted");
@@ -399,8 +396,10 @@ TEST_CASE("an interrupt is told by the name of the call that it ended") {
   Trainer trainer(options);
   CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = &data}), doctest::Contains("fit: stopped by SIGINT after 1 "),
                        InterruptedError);
-  CHECK_THROWS_WITH_AS(trainer.validate(module, data), doctest::Contains("validate: stopped by SIGINT"),
-                       InterruptedError);
+  CHECK_THROWS_WITH_AS(
+      trainer.validate(module, data),
+      doctest::Contains("validate: stopped by SIGINT after 1 optimizer steps; an evaluation changes nothing"),
+      InterruptedError);
   CHECK_THROWS_WITH_AS(trainer.test(module, data), doctest::Contains("test: stopped by SIGTERM"), InterruptedError);
   const auto raising = [](const Batch& b) {
     raise(SIGINT);

@@ -1,5 +1,7 @@
 #include "train/watch.h"
 
+#include <cmath>
+
 #include "levin/error.h"
 #include "levin/memory.h"
 #include "levin/warning.h"
@@ -51,6 +53,43 @@ void BatchWatch::batch_done() {
            text((now - alive_at_first_) / kGrowing) + " each on average" +
            (op ? ", the newest of them made by " + std::string(op) : std::string()) +
            "; a tensor that is kept keeps its graph: detach() it, or use log() or a MeanMetric");
+}
+
+void LossWatch::batch_done(const Tensor& loss, std::int64_t step) {
+  if (told_ || !loss.defined() || loss.device().is_meta()) return;
+  step_ = step;
+  if (loss.device().launches())
+    kept_ = loss;
+  else
+    saw(loss.item());
+}
+
+void LossWatch::look() {
+  if (const Tensor loss = std::exchange(kept_, Tensor()); loss.defined()) saw(loss.item());
+}
+
+void LossWatch::saw(double loss) {
+  newest_ = loss;
+  if (std::isfinite(loss)) {
+    first_ = -1;
+    return;
+  }
+  if (first_ < 0) first_ = step_;
+  if (step_ - first_ + 1 >= kMany) tell();
+}
+
+void LossWatch::end() {
+  look();
+  if (first_ >= 0) tell();
+}
+
+void LossWatch::tell() {
+  if (std::exchange(told_, true)) return;
+  warn("W-TRAIN-NAN", WarningCategory::user,
+       "fit: the loss is " + text(newest_) + " at step " + text(step_) +
+           (first_ < step_ ? ", and was not finite since step " + text(first_) : std::string()) +
+           "; detect_anomaly finds the op, a smaller learning rate or gradient_clip_val may help",
+       Repeat::yes);
 }
 
 }  // namespace levin::train

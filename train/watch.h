@@ -30,4 +30,25 @@ class BatchWatch {
   std::unique_ptr<GraphWatch> watch_;  // in the last of them: who makes what is kept
 };
 
+// Whether the loss is a number. A loss in host memory is looked at in each batch. One on a device is kept, and looked
+// at where the host reads from the device anyway. Warns once a fit when no look in kMany batches found a finite loss,
+// and at the end of the training when the newest look did not.
+class LossWatch {
+ public:
+  void start() { *this = LossWatch(); }
+  void batch_done(const Tensor& loss, std::int64_t step);
+  void look();  // at what batch_done kept
+  void end();   // of the training
+
+ private:
+  static constexpr std::int64_t kMany = 10;
+  void saw(double loss);
+  void tell();
+  Tensor kept_;              // on a device
+  std::int64_t step_ = 0;    // of the newest loss
+  std::int64_t first_ = -1;  // step of the first look of those in a row that found no finite loss; -1: none
+  double newest_ = 0;
+  bool told_ = false;
+};
+
 }  // namespace levin::train

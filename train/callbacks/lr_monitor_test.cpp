@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "levin/train/lr_monitor.h"
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 using namespace levin;
@@ -22,9 +23,10 @@ struct Silent : Logger {
   void log_metrics(const LogRecord&) override {}
 };
 
-// The values of `name` in the records of 3 epochs of 10 steps with StepLR, a record every 4 steps.
+// The values of `name` in the records of 3 epochs of 10 steps with StepLR, or none, a record every 4 steps.
 std::vector<std::pair<std::int64_t, double>> logged(LearningRateMonitorOptions options, const std::string& name,
-                                                    SchedulerConfig::Interval interval) {
+                                                    std::optional<SchedulerConfig::Interval> interval) {
+  const Warnings of_a_loss_that_grows;
   Net net({.gen = Generator(1), .device = Device::cpu()});
   optim::SGD opt(net.parameters(), {.lr = 1, .momentum = 0.5});
   TrainerOptions trainer_options = silent();
@@ -35,7 +37,8 @@ std::vector<std::pair<std::int64_t, double>> logged(LearningRateMonitorOptions o
   Trainer trainer(std::move(trainer_options));
   data::DataLoader train = loader();
   StepOptions step;
-  step.schedulers.push_back({.scheduler = std::make_shared<optim::StepLR>(opt, 1, 0.5), .interval = interval});
+  if (interval)
+    step.schedulers.push_back({.scheduler = std::make_shared<optim::StepLR>(opt, 1, 0.5), .interval = *interval});
   trainer.fit(
       opt, train, [&](const Batch& b) { return squared_error(net(b[0]), b[1]); }, step);
   std::vector<std::pair<std::int64_t, double>> out;
@@ -79,12 +82,24 @@ TEST_CASE(
 
 TEST_CASE("a record of steps holds the rate that its step uses") {
   using Expected = std::vector<std::pair<std::int64_t, double>>;
-  const auto by_epoch = logged({}, "lr-SGD", SchedulerConfig::Interval::epoch);
+  const auto by_epoch = logged({.logging_interval = LoggingInterval::step}, "lr-SGD", SchedulerConfig::Interval::epoch);
   CHECK(by_epoch == Expected{{3, 1}, {7, 1}, {11, 0.5}, {15, 0.5}, {19, 0.5}, {23, 0.25}, {27, 0.25}});
   const auto by_step = logged({.logging_interval = LoggingInterval::step}, "lr-SGD", SchedulerConfig::Interval::step);
   REQUIRE(by_step.size() == 7);
   for (const auto& [step, lr] : by_step) CHECK(lr == std::ldexp(1.0, -static_cast<int>(step)));
-  CHECK(logged({.log_momentum = true}, "lr-SGD-momentum", SchedulerConfig::Interval::epoch).size() == 7);
+  CHECK(logged({.log_momentum = true}, "lr-SGD-momentum", SchedulerConfig::Interval::step).size() == 7);
+}
+
+TEST_CASE(
+    "without an interval the monitor logs a rate where its schedule moves it, without a schedule in both places") {
+  using Expected = std::vector<std::pair<std::int64_t, double>>;
+  CHECK(logged({}, "lr-SGD", SchedulerConfig::Interval::epoch) == Expected{{9, 1}, {19, 0.5}, {29, 0.25}});
+  const auto steps = logged({}, "lr-SGD", SchedulerConfig::Interval::step);
+  CHECK(steps.size() == 7);
+  CHECK(steps.front() == std::pair<std::int64_t, double>(3, 0.125));
+  const auto both = logged({}, "lr-SGD", std::nullopt);
+  CHECK(both.size() == 10);
+  CHECK(std::count(both.begin(), both.end(), std::pair<std::int64_t, double>(9, 1.0)) == 1);
 }
 
 TEST_CASE("an epoch's record holds the rate at its start") {

@@ -64,7 +64,8 @@ struct CsvLogger::File {
 };
 
 // Takes over what is on file without what will come again: lines behind the run's records. Where a full disk cost some of these,
-// lines of steps that will be trained again are among the first ones; they go, too.
+// lines of steps that will be trained again are the last of the first ones; they go, too. Lines of an evaluation's
+// batches count batches and not steps, so a line stays whatever its step is where one of a trained step follows.
 void CsvLogger::File::go_on(std::int64_t completed_steps, std::int64_t completed_records) {
   const std::string file = path();
   std::error_code ignored;
@@ -77,14 +78,14 @@ void CsvLogger::File::go_on(std::int64_t completed_steps, std::int64_t completed
   if (!sorted) fail<FormatError>(file, ": its columns are not sorted, so it is not ours; move it out of the way");
   bool whole = !csv.cut;
   const std::int64_t last_step = std::max<std::int64_t>(0, completed_steps - 1);
-  std::int64_t lines = 0;
-  for (const std::string_view line : csv.lines) {
-    (void)train::cells_of(file, csv, line);
-    if (lines++ < completed_records && train::step_of(file, line) <= last_step)
-      kept.append(line).append("\n");
-    else
-      whole = false;
+  std::size_t stay = 0;
+  for (std::size_t i = 0; i < csv.lines.size(); ++i) {
+    (void)train::cells_of(file, csv, csv.lines[i]);
+    const std::int64_t step = train::step_of(file, csv.lines[i]);
+    if (std::cmp_less(i, completed_records) && step <= last_step) stay = i + 1;
   }
+  for (std::size_t i = 0; i < stay; ++i) kept.append(csv.lines[i]).append("\n");
+  whole &= stay == csv.lines.size();
   if (!whole) write_file_atomically(file, kept);
   names.insert(columns.begin(), columns.end());
   begun = true;

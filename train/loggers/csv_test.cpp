@@ -209,6 +209,21 @@ TEST_CASE("an evaluation of another process appends to metrics.csv, and a new fi
   CHECK(metrics(folder) == "step,epoch,acc,loss\n0,0,,1\n");
 }
 
+TEST_CASE(
+    "a run that goes on keeps lines of evaluation batches in front of its last trained step, whatever they count") {
+  const TemporaryFolder folder;
+  {
+    CsvLogger csv(in(folder));
+    csv.log_metrics(record(0, {{"x", 0}}));
+    for (std::int64_t batch = 7; batch < 9; ++batch) csv.log_metrics(record(batch, {{"val", 1}}));
+    csv.log_metrics(record(1, {{"x", 1}}));
+    csv.log_metrics(record(2, {{"x", 2}}));  // comes again
+  }
+  CsvLogger csv(in(folder));
+  csv.start(2, 5);
+  CHECK(metrics(folder) == "step,epoch,val,x\n0,0,,0\n7,0,1,\n8,0,1,\n1,0,,1\n");
+}
+
 TEST_CASE("a last line that a kill cut short is removed when the run goes on") {
   const TemporaryFolder folder;
   write_file_atomically(folder / "metrics.csv", "step,epoch,x\n0,0,1\n1,0,0.12");

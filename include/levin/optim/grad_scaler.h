@@ -16,6 +16,7 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;             // updates in a row without an overflow
   double max_scale = 0;                            // 0: as far as f32 goes
   bool enabled = true;
+  friend bool operator==(const GradScalerOptions&, const GradScalerOptions&) = default;
 };
 
 // Multiplies the loss by a scale, takes it out of the gradients again, skips the step whose gradients are not finite, and

@@ -76,7 +76,7 @@ class LEVIN_API DataModule : public HasHParams {
   friend class DataModuleOf;
   [[nodiscard]] virtual DataOverrides overrides() const = 0;
   [[nodiscard]] virtual std::span<const std::byte> bytes() const = 0;  // of the object itself
-  [[noreturn]] void fail_not_named(const char* named) const;
+  [[noreturn]] void fail_not_named(const std::type_info& named) const;
   Trainer* trainer_ = nullptr;
 };
 
@@ -92,7 +92,7 @@ class DataModuleOf : public Base {
   template <class A, class B>
   static constexpr bool differ = !std::is_same_v<A, B>;
   [[nodiscard]] DataOverrides overrides() const override {
-    if (typeid(*this) != typeid(Derived)) this->fail_not_named(typeid(Derived).name());
+    if (typeid(*this) != typeid(Derived)) this->fail_not_named(typeid(Derived));
     using D = Derived;
     using B = DataModule;
     return {.train_loader = differ<decltype(&D::train_loader), decltype(&B::train_loader)>,

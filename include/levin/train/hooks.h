@@ -58,9 +58,10 @@ struct CheckpointContent {
 //   batch: on_train_batch_start, training_step, [on_before_zero_grad, gradients cleared], on_before_backward, backward,
 //          on_after_backward, [on_before_optimizer_step, clipping, optimizer step, schedulers], on_train_batch_end,
 //          [validation]
-//   validation, test, predict: on_*_start, on_*_epoch_start, per batch [on_*_batch_start, step, on_*_batch_end],
-//          on_*_epoch_end, on_*_end
-// In brackets: where it is due. With accumulation gradients are cleared in the first batch of a window, and the optimizer steps
+//   validation, test, predict: [on_validation_model_zero_grad], on_*_model_eval, on_*_start, on_*_epoch_start,
+//          per batch [on_*_batch_start, step, on_*_batch_end], on_*_epoch_end, on_*_end; none of these without a batch
+// In brackets: where it is due. configure_callbacks comes before all, in each of the four calls. With accumulation
+// gradients are cleared in the first batch of a window, and the optimizer steps
 // in the last.
 //
 // The four between training_step and the optimizer's step belong to the step itself: one that is overridden keeps the step

@@ -12,7 +12,8 @@
 namespace levin {
 
 // step: with each record of steps, the rate that the step of the record uses. epoch: with each epoch's record, the rate at
-// its start. none: as step.
+// its start. none: as the rate moves, with each epoch for an optimizer whose schedule has Interval::epoch, with each
+// record of steps for Interval::step, with both for an optimizer without a schedule.
 enum class LoggingInterval : std::uint8_t { none, step, epoch };
 
 struct LearningRateMonitorOptions {
@@ -21,10 +22,12 @@ struct LearningRateMonitorOptions {
   bool log_weight_decay = false;  // nothing where there is none
 };
 
-// An optimizer and how its rate is called; empty: "lr-" and its type.
+// An optimizer and how its rate is called; empty: "lr-" and its type. One that is not shown takes its name all the
+// same.
 struct MonitoredOptimizer {
   const optim::Optimizer* optimizer = nullptr;
   std::string name{};
+  bool shown = true;
 };
 // "lr-AdamW"; a name that was taken already gets "-1", "-2", ...; an optimizer of several groups gives "/pg1", "/pg2", ... one
 // each. Behind these "-momentum" and "-weight_decay": "lr-SGD/pg2-momentum".
@@ -39,6 +42,7 @@ class LEVIN_API LearningRateMonitor : public Callback {
   BatchStart on_train_batch_start(const StepInfo& info) override;
 
  private:
+  void log_rates(LoggingInterval at);
   LearningRateMonitorOptions options_;
 };
 

@@ -17,6 +17,7 @@
 #include "levin/function.h"
 #include "levin/nn/module.h"
 #include "levin/optim.h"
+#include "levin/train/check_hooks.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
 #include "levin/train/metric.h"
@@ -90,6 +91,24 @@ struct Overrides {
   bool train_loader = false, val_loader = false, test_loader = false, predict_loader = false;
   bool on_before_batch_transfer = false, transfer_batch_to_device = false, on_after_batch_transfer = false;
 };
+// The same by name, for TrainModule::provides.
+enum class Hook : std::uint8_t {
+  training_step,
+  validation_step,
+  test_step,
+  predict_step,
+  configure_optimizers,
+  optimizer_step,
+  optimizer_zero_grad,
+  configure_gradient_clipping,
+  train_loader,
+  val_loader,
+  test_loader,
+  predict_loader,
+  on_before_batch_transfer,
+  transfer_batch_to_device,
+  on_after_batch_transfer,
+};
 
 // The base of modules that the trainer's long door takes; derive from TrainModuleOf. Its parameters are those of the module tree
 // below it.
@@ -153,6 +172,11 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   // Before a validation in fit, outside of an open window: gradients take no memory then. Not with manual optimization, of whose
   // windows only the module knows.
   virtual void on_validation_model_zero_grad();
+  // Before the first hook of a validation, a test or a prediction. Default: all modules go to eval mode. Each module's
+  // own mode is restored behind the evaluation.
+  virtual void on_validation_model_eval();
+  virtual void on_test_model_eval();
+  virtual void on_predict_model_eval();
   virtual void configure_gradient_clipping(optim::Optimizer& optimizer, std::optional<double> gradient_clip_val,
                                            std::optional<ClipAlgorithm> gradient_clip_algorithm);
   // Clips by `value` and `algorithm` (norm when unset); nothing for an unset or 0 value. Throws ConfigError when the trainer was told
@@ -161,10 +185,20 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
                       std::optional<ClipAlgorithm> gradient_clip_algorithm = {});
   // The optimizers that configure_optimizers returned, in its order. Throws StateError outside of fit.
   [[nodiscard]] std::span<OptimizerHandle> optimizers();
+  // OptimizerHandle::toggle_model without a scope: from toggle_optimizer to untoggle_optimizer of the same optimizer. A
+  // fit that ends in between puts the flags back. Throw StateError where another optimizer is toggled, and outside of
+  // fit.
+  void toggle_optimizer(OptimizerHandle& optimizer);
+  void untoggle_optimizer(OptimizerHandle& optimizer);
   // backward(loss) with the run's loss scale, as Apex' scale_loss. Throws StateError outside of a training step and with automatic optimization.
   void manual_backward(const Tensor& loss);
 
+  // Whether this module overrides the function.
+  [[nodiscard]] bool provides(Hook hook) const;
+
   [[nodiscard]] Trainer& trainer() const;  // throws StateError outside of a run
+  // The natural logarithm of each element, levin::log, which the functions below would hide in a module.
+  [[nodiscard]] static Tensor log(const Tensor& x);
   // Trainer::log; outside of a run a warning, and nothing is kept.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
@@ -186,7 +220,7 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   [[nodiscard]] bool may_log() const;
   [[nodiscard]] virtual Overrides overrides() const = 0;
   [[nodiscard]] virtual Tensor call(const Batch& batch) = 0;
-  [[noreturn]] void fail_not_named(const char* named) const;
+  [[noreturn]] void fail_not_named(const std::type_info& named) const;
   [[noreturn]] static void fail_not_callable();
   // The tree whose mode, buffers and generators are the run's; null for bare tensors.
   [[nodiscard]] virtual nn::Module* tree() { return this; }
@@ -195,7 +229,8 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
 
 // Tells the trainer which functions of Derived are its own, so that it can say before a run what is missing. A struct derived from
 // such a module names itself again: struct Deeper : TrainModuleOf<Deeper, Net>. One that does not is a ConfigError when it meets
-// the trainer. The functions are public and not overloaded.
+// the trainer. The functions are public and not overloaded. A public member that has the name of a function of
+// TrainModule or Hooks and another signature, which would hide the function instead of overriding it, does not compile.
 template <class Derived, class Base = TrainModule>
 class TrainModuleOf : public Base {
  public:
@@ -205,7 +240,8 @@ class TrainModuleOf : public Base {
   template <class A, class B>
   static constexpr bool differ = !std::is_same_v<A, B>;
   [[nodiscard]] Overrides overrides() const override {
-    if (typeid(*this) != typeid(Derived)) this->fail_not_named(typeid(Derived).name());
+    detail::check_module_hooks<Derived, TrainModule>();
+    if (typeid(*this) != typeid(Derived)) this->fail_not_named(typeid(Derived));
     using D = Derived;
     using T = TrainModule;
     return {.training_step = differ<decltype(&D::training_step), decltype(&T::training_step)>,

@@ -13,6 +13,7 @@
 #include "levin/export.h"
 #include "levin/optim.h"
 #include "levin/serialize.h"
+#include "levin/train/check_hooks.h"
 #include "levin/train/hooks.h"
 #include "levin/train/loggers.h"
 #include "levin/train/profiler.h"
@@ -112,17 +113,33 @@ enum class OnSkippedStep : std::uint8_t { advance, hold };
 // step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
 enum class Capture : std::uint8_t { off, step };
 
+// The callbacks of a run, a vector of them. One whose class has a public member with the name of a hook and another
+// signature, which would hide the hook instead of overriding it, does not compile where it is added under its own type.
+class LEVIN_API Callbacks : public std::vector<std::shared_ptr<Callback>> {
+ public:
+  Callbacks() = default;
+  Callbacks(std::vector<std::shared_ptr<Callback>> all) : vector(std::move(all)) {}
+  template <std::derived_from<Callback>... C>
+  requires(sizeof...(C) > 0) Callbacks(std::shared_ptr<C>... all) { (push_back(std::move(all)), ...); }
+  template <std::derived_from<Callback> C>
+  void push_back(std::shared_ptr<C> one) {
+    detail::check_hooks<C>();
+    vector::push_back(std::move(one));
+  }
+};
+
 // Whether an op may have another result the second time. None does: all of Levin's kernels give the same bits for the same input, and
 // of cuDNN's engines only those are taken that do so, too. The three values mean the same.
 enum class Deterministic : std::uint8_t { off, on, warn };
 
 struct TrainerOptions {
-  // Where the module has to be: auto (also when empty), cpu, cuda or its alias gpu, simt in builds that have it. The trainer
-  // moves no module: a stage whose module is elsewhere is a ConfigError. tpu, ipu and hpu are known names of devices that
-  // this library has no code for.
+  // Where the module is trained: auto (also when empty) leaves it where it is; cpu, cuda or its alias gpu, simt in
+  // builds that have it. A stage moves a module that is elsewhere to that device, behind setup and configure_model, and
+  // it stays there. An optimizer that exists already (the short door) keeps its parameters where they are: ConfigError
+  // where that is elsewhere. tpu, ipu and hpu are known names of devices that this library has no code for.
   std::string accelerator{};
   LoggerChoice logger{};
-  std::vector<std::shared_ptr<Callback>> callbacks{};
+  Callbacks callbacks{};
 
   // ---- Limits. -1: none. What ends a run first counts; a minimum holds back stop requests, never a maximum.
   int fast_dev_run = 0;                      // N batches of everything, once; no files are written; true is 1
@@ -144,7 +161,7 @@ struct TrainerOptions {
   std::int64_t log_every_n_steps = 50;       // 0: never
   std::int64_t accumulate_grad_batches = 1;  // batches an optimizer step; the loss of each is divided by it
   AccumulateWeighting accumulate_weighting = AccumulateWeighting::per_batch;
-  std::optional<double> gradient_clip_val{};                                                  // unset or 0: off
+  std::optional<double> gradient_clip_val{};                                                  // unset, 0 or less: off
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};                                     // default: norm
   std::optional<bool> enable_checkpointing{}, enable_progress_bar{}, enable_model_summary{};  // default: true
   // Nothing but training: no checkpoints, logger, progress bar, summary, sanity check, dev run, anomaly mode or profiler, and log() keeps

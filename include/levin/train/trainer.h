@@ -91,6 +91,14 @@ class LEVIN_API ToggledModel {
   std::unique_ptr<State> state_;
 };
 
+// A group of an optimizer's parameters and its numbers, as they are at the call. OptimizerHandle::optimizer() sets
+// them.
+struct ParamGroup {
+  optim::Parameters parameters;
+  double lr = 0;
+  std::optional<double> momentum{}, weight_decay{};  // empty where the optimizer has none
+};
+
 // An optimizer of a running fit, with the run's precision: steps go through its loss scale and are counted.
 class LEVIN_API OptimizerHandle {
  public:
@@ -102,6 +110,7 @@ class LEVIN_API OptimizerHandle {
   Tensor step(const Function<Tensor()>& closure);
   void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
+  [[nodiscard]] std::vector<ParamGroup> param_groups() const;
   // For a step that trains this optimizer's part of the model alone. Parameters that were frozen stay so, those of two
   // optimizers go with this one. `sync_grad` = no also keeps gradients from being reduced over ranks. Throws StateError while
   // another one lives.
@@ -115,10 +124,13 @@ class LEVIN_API OptimizerHandle {
 };
 
 // Note [Interrupts]
-// While a stage runs, SIGINT and SIGTERM only set a flag. It is noticed between batches: the run saves `last` where
-// checkpointing is on and throws InterruptedError; stop_signal() then tells the number, with which programs exit (128 +
-// signal). A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, but
-// for those with handle_signals = false.
+// While a stage runs, SIGINT, SIGTERM, SIGHUP and SIGUSR1 only set a flag. It is noticed between batches and behind the
+// stage's last hook: fit saves `last` where checkpointing is on, and the stage throws InterruptedError; stop_signal()
+// then tells the number, with which programs exit (128 + signal). A second signal exits at once. Trainers of several
+// threads share the flag: one signal stops them all, but for those with handle_signals = false. A signal that the
+// process ignores when the stage begins (nohup, a script's background job) stays ignored; SIGHUP and SIGUSR1 are left
+// to a handler that the program has for them. SIGXFSZ is ignored meanwhile where it would end the process, so that a
+// file beyond the limit of its size is a FileError.
 //
 // Note [What a trainer borrows]
 // Modules, optimizers, data modules and loaders are the caller's. A trainer remembers the module, optimizer and data module of its last
@@ -266,6 +278,9 @@ class LEVIN_API Trainer {
   // warning. Throws FileError, StateError before a fit.
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
 
+  // What may be changed between two calls, such as max_epochs before a second fit. Those that the constructor reads
+  // (callbacks, logger, fast_dev_run, max_time, overfit_batches, enable_*, barebones, precision, amp_level,
+  // grad_scaler) can not be: the next stage, or the next epoch, throws ConfigError.
   [[nodiscard]] TrainerOptions& options();
   [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit went on from; empty: none
   [[nodiscard]] nn::Module* module() const;               // the tree of the running or last fit; null for bare tensors

@@ -1,0 +1,15 @@
+// Errors of a batch say which one it was.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "levin/error.h"
+
+namespace levin::detail {
+
+// Puts "epoch 3, batch 17: " in front of the message of an error in flight; with `loop` "epoch 3, validation batch 17:
+// ", without an epoch "test batch 17: ". Type, place and op() stay. An error that names a batch already stays as it is.
+void name_batch(Error& error, std::optional<std::int64_t> epoch, const char* loop, std::int64_t batch) noexcept;
+
+}  // namespace levin::detail
