@@ -6,11 +6,8 @@
 
 #include <cctype>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -71,22 +68,6 @@ int nonblank_lines(const std::string& text) {
 }
 
 double megabytes(const fs::path& file) { return static_cast<double>(fs::file_size(file)) / 1e6; }
-
-// The text of the one block ```cpp of README.md that is a program; empty when there is none or more than one.
-std::string program_of_readme() {
-  std::ifstream file(kSource / "README.md");
-  const std::string readme{std::istreambuf_iterator<char>(file), {}};
-  const std::string open = "\n```cpp\n", close = "\n```\n";
-  std::string program;
-  for (std::size_t at = readme.find(open); at != std::string::npos; at = readme.find(open, at)) {
-    at += open.size();
-    const std::string block = readme.substr(at, readme.find(close, at) - at) + "\n";
-    if (block.find("int main(") == std::string::npos) continue;
-    if (!program.empty()) return {};
-    program = block;
-  }
-  return program;
-}
 
 // Installs the release build below kWork and gives the shell text that makes pkg-config find it, and nothing else of
 // Levin.
@@ -179,26 +160,6 @@ TEST_CASE("a stand-alone project builds and trains with Levin as a subproject, t
   const std::string targets = must("ninja -C " + quoted(build) + " -t targets all").output;
   CHECK(targets.find("levin_tests") == std::string::npos);
   CHECK(targets.find("bench_") == std::string::npos);
-}
-
-TEST_CASE("the program of README.md compiles with a careful embedder's warnings, trains and writes its file") {
-  if (skipped()) return;
-  installed();
-  const std::string program = program_of_readme();
-  REQUIRE(!program.empty());
-  const fs::path folder = kWork / "readme";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  std::ofstream(folder / "main.cpp") << program;
-  const std::string libraries = trimmed(must(installed() + " pkg-config --static --libs levin").output);
-  must(compile_line("-O2 -o " + quoted(folder / "mine") + " " + quoted(folder / "main.cpp") + " " + libraries));
-  const std::string output = must("cd " + quoted(folder) + " && ./mine 2>/dev/null").output;
-  // 5 epochs find the circle; a net that learns nothing says one class for all, which is right for about 0.5 of them.
-  const char* const words = "accuracy ";
-  REQUIRE(output.rfind(words, 0) == 0);
-  CHECK(std::stod(output.substr(std::strlen(words))) > 0.9);
-  CHECK(fs::file_size(folder / "circle.safetensors") > 100 * sizeof(float));
-  MESSAGE("the program of README.md printed: ", trimmed(output));
 }
 
 TEST_CASE("levin/levin.h has at most 60,000 preprocessed lines and shows no vendor's header") {
