@@ -32,7 +32,8 @@ TEST_CASE("every file that README.md links or shows is in the tree") {
   const std::string readme = text_of("README.md");
   const std::regex link(R"(\]\(([^):#]+)\))");
   int found = 0;
-  for (auto it = std::sregex_iterator(readme.begin(), readme.end(), link); it != std::sregex_iterator(); ++it, ++found) {
+  for (auto it = std::sregex_iterator(readme.begin(), readme.end(), link); it != std::sregex_iterator();
+       ++it, ++found) {
     const std::string path = (*it)[1].str();
     INFO(path);
     CHECK(fs::exists(fs::path(source_dir()) / path));

@@ -1,7 +1,11 @@
 // Keeps what is warned of while it lives, instead of printing it.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +34,33 @@ class Warnings {
 
  private:
   std::vector<Warning> all_;
+  Function<void(const Warning&)> before_;
+};
+
+// Warnings with one of these ids are expected while it lives, each at least once; the others go where they went before.
+class ExpectedWarnings {
+ public:
+  explicit ExpectedWarnings(std::initializer_list<const char*> ids) {
+    for (const char* id : ids) seen_.emplace(id, 0);
+    before_ = set_warning_handler([this](const Warning& w) {
+      if (const auto it = seen_.find(w.id); it != seen_.end())
+        ++it->second;
+      else if (before_)
+        before_(w);
+    });
+  }
+  ExpectedWarnings(const ExpectedWarnings&) = delete;
+  ExpectedWarnings& operator=(const ExpectedWarnings&) = delete;
+  ~ExpectedWarnings() {
+    set_warning_handler(std::move(before_));
+    for (const auto& [id, count] : seen_) {
+      INFO("expected warning ", id);
+      CHECK(count > 0);
+    }
+  }
+
+ private:
+  std::map<std::string, std::int64_t, std::less<>> seen_;
   Function<void(const Warning&)> before_;
 };
 

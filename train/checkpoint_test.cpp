@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/warnings.h"
 #include "train/fixture_test.h"
 
 using namespace levin;
@@ -101,6 +102,7 @@ TEST_CASE("a run that is cut and resumed ends with the bits of the run that was 
 }
 
 TEST_CASE("checkpoints written by the callback resume too, and older ones are removed") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-CALLBACKS"};
   const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.enable_checkpointing = true;
@@ -195,6 +197,7 @@ TEST_CASE("a damaged checkpoint is a typed error and changes nothing") {
 }
 
 TEST_CASE("a checkpoint of another run is refused with what differs, and changes nothing") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   TrainerOptions options = three_epochs();
   options.max_steps = 5;
@@ -242,6 +245,7 @@ TEST_CASE("a checkpoint of another run is refused with what differs, and changes
 }
 
 TEST_CASE("a signal between batches saves last and throws; the run goes on from there bit for bit") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-CALLBACKS"};
   for (const int signal : {SIGINT, SIGTERM}) {
     const TemporaryFolder dir;
     const std::string root = dir.path();
@@ -492,6 +496,7 @@ TEST_CASE("a schedule that refuses its state leaves the run as it was") {
 }
 
 TEST_CASE("the paths of a checkpoint callback name files that are there, also when a file could not be written") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";
   // At step 2 `last` can not be written, at 3 nothing can.

@@ -87,6 +87,7 @@ TEST_CASE("an evaluation without a module takes the last one with the best weigh
 }
 
 TEST_CASE("what can not be loaded for an evaluation is a typed error and changes nothing") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-BEST-USED"};
   const test::TemporaryFolder dir;
   Weighs net(kOnCpu);
   auto loader = test::ramp(1);
@@ -317,6 +318,7 @@ TEST_CASE("evaluate gives what validate gives: transfer hooks are called, and a 
 }
 
 TEST_CASE("the newest file, which is read to be chosen, is not read again for its weights") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-MONITOR"};
   const test::TemporaryFolder dir;
   Weighs module(kOnCpu), other(kOnCpu);
   data::DataLoader data = test::ramp(2);

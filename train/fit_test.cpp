@@ -436,6 +436,7 @@ TEST_CASE("a trainer's second module may log a name of the first with other opti
 }
 
 TEST_CASE("a signal in the last batch of a run, and one while the disk is full, end it as an interrupt") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-FOLDER", "W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const auto at = std::make_shared<At>();
   TrainerOptions options = with(1, {at});

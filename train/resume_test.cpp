@@ -118,6 +118,7 @@ bool same(const NamedTensors& a, const NamedTensors& b) {
 
 TEST_CASE(
     "a run cut after any batch, in any hook behind it, goes on to the same weights, optimizer state and records") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const Ended whole = train(nullptr);
   CHECK(whole.steps == kEpochs * 4);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/device.h"
+#include "tests/warnings.h"
 #include "train/probe_test.h"
 
 using namespace levin;
@@ -133,6 +134,7 @@ TEST_CASE("clipping happens where a window closes, and refuses a value other tha
 }
 
 TEST_CASE("a step that returns nothing adds no gradient, and the step that is due happens all the same") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NO-LOSS"};
   struct Sometimes : TrainModuleOf<Sometimes, Probe> {
     using TrainModuleOf::TrainModuleOf;
     StepOutput training_step(const Batch& b, std::int64_t batch_idx) override {

@@ -199,6 +199,7 @@ TEST_CASE("with batch norms one more epoch runs forward alone and leaves statist
 TEST_CASE(
     "a forward epoch that fails or is interrupted leaves the module as it was trained, and a run that goes on ends "
     "it") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-FOLDER", "W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const auto run = [&](const std::string& resume, const Function<void()>& disturb, std::vector<float>* last = nullptr) {
     auto averaging = swa(2);

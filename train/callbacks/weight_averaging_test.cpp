@@ -285,6 +285,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a run that was saved at its end and goes on from there ends with the average all the same") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const auto run = [&](const std::string& resume) {
     Model model;
@@ -303,6 +304,7 @@ TEST_CASE("a run that was saved at its end and goes on from there ends with the 
 TEST_CASE(
     "a checkpoint saved inside of a validation, or by an interrupt in one, holds the training's weights and open "
     "window") {
+  const levin::test::ExpectedWarnings expected{"W-CKPT-CALLBACKS"};
   const TemporaryFolder dir;
   struct Result {
     std::vector<float> live, average;

@@ -79,6 +79,7 @@ TEST_CASE("rates of a search go from min_lr to max_lr, exponentially or evenly, 
 }
 
 TEST_CASE("the smoothed loss of a constant is that constant, also behind steps that return none") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NO-LOSS"};
   Scripted net({2.0});
   for (const double loss : find(net, {}).results.loss) CHECK(loss == doctest::Approx(2.0).epsilon(1e-6));
   Scripted gaps({NAN, 2.0, NAN, 2.0});
@@ -191,6 +192,7 @@ TEST_CASE("a search leaves weights, counters, optimizer, records and files as th
 }
 
 TEST_CASE("a search that throws puts back what it changed and removes its file") {
+  const levin::test::ExpectedWarnings expected{"W-TUNE-BOTH"};
   const test::TemporaryFolder dir;
   Tuned net;
   net.throw_at = 5;
@@ -211,6 +213,7 @@ TEST_CASE("a search that throws puts back what it changed and removes its file")
 }
 
 TEST_CASE("set-ups that a search can not work with are told before any work") {
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NO-OPTIMIZER", "W-TUNE-BOTH"};
   Tuned net;
   auto train = test::loader();
   Trainer trainer(test::silent());
@@ -272,6 +275,7 @@ TEST_CASE("a member and an hparam of one name are told of, and both are set") {
 }
 
 TEST_CASE("LearningRateFinder sets the rate of the fit it begins, also for its schedule") {
+  const levin::test::ExpectedWarnings expected{"W-TUNE-BOTH"};
   const test::TemporaryFolder dir;
   Tuned net;
   net.scheduled = true;
