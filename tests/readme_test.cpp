@@ -30,7 +30,7 @@ TEST_CASE("the program of README.md is examples/tiny_mnist.cpp, of at most 45 li
 
 TEST_CASE("every file that README.md links or shows is in the tree") {
   const std::string readme = text_of("README.md");
-  const std::regex link(R"(\]\(([^):#]+)\))");
+  const std::regex link(R"(\]\(([^):# ]+)\))");
   int found = 0;
   for (auto it = std::sregex_iterator(readme.begin(), readme.end(), link); it != std::sregex_iterator();
        ++it, ++found) {
