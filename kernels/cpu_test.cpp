@@ -21,6 +21,7 @@
 
 #include "kernels/lib/scratch.h"
 #include "kernels/rows_test.h"
+#include "levin/device.h"
 #include "levin/error.h"
 #include "tests/memory.h"
 
@@ -210,4 +211,10 @@ TEST_CASE("scratch memory is aligned, is given out once at a time, and comes bac
   }
   CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), levin::OutOfMemoryError);
   lib::trim_scratch();
+}
+
+TEST_CASE("a number of threads that no machine has is refused, and the one before stays") {
+  const int before = num_threads();
+  for (const int absurd : {4097, 1000000000}) CHECK_THROWS_AS(levin::set_num_threads(absurd), levin::ConfigError);
+  CHECK(num_threads() == before);
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 const MultiheadAttentionOptions& checked(const MultiheadAttentionOptions& o) {
-  check_at_least("MultiheadAttention", "embed_dim", o.embed_dim, 1);
+  check_size("MultiheadAttention", "embed_dim", o.embed_dim);
   check_at_least("MultiheadAttention", "num_heads", o.num_heads, 1);
   check_probability("MultiheadAttention", "dropout", o.dropout);
   if (o.embed_dim % o.num_heads != 0) {
@@ -22,10 +22,11 @@ const MultiheadAttentionOptions& checked(const MultiheadAttentionOptions& o) {
 }
 
 const TransformerEncoderLayerOptions& checked(const TransformerEncoderLayerOptions& o) {
-  check_at_least("TransformerEncoderLayer", "d_model", o.d_model, 1);
+  check_size("TransformerEncoderLayer", "d_model", o.d_model);
   check_at_least("TransformerEncoderLayer", "nhead", o.nhead, 1);
-  check_at_least("TransformerEncoderLayer", "dim_feedforward", o.dim_feedforward, 1);
+  check_size("TransformerEncoderLayer", "dim_feedforward", o.dim_feedforward);
   check_probability("TransformerEncoderLayer", "dropout", o.dropout);
+  check_eps("TransformerEncoderLayer", o.layer_norm_eps);
   return o;
 }
 

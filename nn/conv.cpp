@@ -5,8 +5,8 @@ namespace levin::nn {
 namespace {
 
 void check_groups(std::string_view layer, std::int64_t in, std::int64_t out, std::int64_t groups) {
-  check_at_least(layer, "in", in, 1);
-  check_at_least(layer, "out", out, 1);
+  check_size(layer, "in", in);
+  check_size(layer, "out", out);
   check_at_least(layer, "groups", groups, 1);
   if (in % groups != 0 || out % groups != 0) {
     fail<ConfigError>(layer, ": groups is ", groups, ", expected a divisor of in ", in, " and out ", out);
@@ -14,26 +14,37 @@ void check_groups(std::string_view layer, std::int64_t in, std::int64_t out, std
 }
 
 void check_both(std::string_view layer, std::string_view option, const Size2& size, std::int64_t least) {
-  for (const std::int64_t v : size.array()) check_at_least(layer, option, v, least);
+  for (const std::int64_t v : size.array()) {
+    check_at_least(layer, option, v, least);
+    check_range(layer, option, v, least, kMostWindow);
+  }
 }
 
 const Conv1dOptions& checked(const Conv1dOptions& o) {
   check_groups("Conv1d", o.in, o.out, o.groups);
-  check_at_least("Conv1d", "kernel", o.kernel, 1);
-  check_at_least("Conv1d", "stride", o.stride, 1);
-  check_at_least("Conv1d", "padding", o.padding, 0);
-  check_at_least("Conv1d", "dilation", o.dilation, 1);
+  check_both("Conv1d", "kernel", o.kernel, 1);
+  check_both("Conv1d", "stride", o.stride, 1);
+  check_both("Conv1d", "padding", o.padding, 0);
+  check_both("Conv1d", "dilation", o.dilation, 1);
   return o;
 }
 
 template <class O>
-const O& checked_2d(std::string_view layer, const O& o) {
-  check_groups(layer, o.in, o.out, o.groups);
+void check_windows(std::string_view layer, const O& o) {
   check_both(layer, "kernel", o.kernel, 1);
   check_both(layer, "stride", o.stride, 1);
   check_both(layer, "padding", o.padding, 0);
   check_both(layer, "dilation", o.dilation, 1);
+}
+template <class O>
+const O& checked_2d(std::string_view layer, const O& o) {
+  check_groups(layer, o.in, o.out, o.groups);
+  check_windows(layer, o);
   return o;
+}
+const ConvTranspose2dOptions& checked(const ConvTranspose2dOptions& o) {
+  check_both("ConvTranspose2d", "output_padding", o.output_padding, 0);
+  return checked_2d("ConvTranspose2d", o);
 }
 
 // [a, b / groups, kH, kW]: out and in for a convolution, in and out for its transpose.
@@ -54,7 +65,7 @@ Conv1d::Conv1d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
       options(checked(given)),
       weight(*this, "weight", {options.out, options.in / options.groups, options.kernel},
-             uniform_by_fan(options.in / options.groups * options.kernel)),
+             uniform_by_fan(fan_in({options.out, options.in / options.groups, options.kernel}))),
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
                         : Parameter()) {}
 
@@ -84,13 +95,11 @@ Tensor Conv2d::operator()(const Tensor& x) const {
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, Options given)
     : Module(parent, name),
-      options(checked_2d("ConvTranspose2d", given)),
+      options(checked(given)),
       weight(*this, "weight", weight_shape(options.in, options.out, options.groups, options.kernel),
              uniform_by_fan(fan_in(weight_shape(options.in, options.out, options.groups, options.kernel)))),
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(fan_in(weight.shape())))
-                        : Parameter()) {
-  check_both("ConvTranspose2d", "output_padding", options.output_padding, 0);
-}
+                        : Parameter()) {}
 
 Tensor ConvTranspose2d::operator()(const Tensor& x) const {
   const Call call(*this, x);
@@ -100,6 +109,42 @@ Tensor ConvTranspose2d::operator()(const Tensor& x) const {
                                       .output_padding = options.output_padding.array(),
                                       .dilation = options.dilation.array(),
                                       .groups = options.groups}));
+}
+
+void check_options(const LeakyReLUOptions& o) {
+  if (!std::isfinite(o.negative_slope))
+    fail<ConfigError>("LeakyReLU: negative_slope is ", o.negative_slope, ", expected a finite number");
+}
+void check_options(const ELUOptions& o) {
+  if (!std::isfinite(o.alpha)) fail<ConfigError>("ELU: alpha is ", o.alpha, ", expected a finite number");
+}
+void check_options(const SoftplusOptions& o) {
+  if (!(o.beta > 0 && std::isfinite(o.beta)))
+    fail<ConfigError>("Softplus: beta is ", o.beta, ", expected a positive number");
+  if (std::isnan(o.threshold)) fail<ConfigError>("Softplus: threshold is ", o.threshold, ", expected a number");
+}
+void check_options(const SoftmaxOptions& o) { check_range("Softmax", "dim", o.dim, -kMaxRank, kMaxRank - 1); }
+void check_options(const FlattenOptions& o) {
+  check_range("Flatten", "begin", o.begin, -kMaxRank, kMaxRank - 1);
+  check_range("Flatten", "end", o.end, -kMaxRank, kMaxRank - 1);
+}
+void check_options(const Pool2dOptions& o) {
+  check_both("Pool2d", "kernel", o.kernel, 1);
+  if (o.stride) check_both("Pool2d", "stride", *o.stride, 1);
+  check_both("Pool2d", "padding", o.padding, 0);
+  for (std::size_t d = 0; d < 2; ++d) {
+    if (o.padding.array()[d] > o.kernel.array()[d] / 2)
+      fail<ConfigError>("Pool2d: padding is ", o.padding.array()[d], ", expected at most half the kernel ",
+                        o.kernel.array()[d]);
+  }
+}
+void check_options(const AdaptivePool2dOptions& o) {
+  for (const std::int64_t v : o.output.array()) check_range("AdaptivePool2d", "output", v, 0, kMostSize);
+}
+void check_options(const UnfoldOptions& o) { check_windows("Unfold", o); }
+void check_options(const FoldOptions& o) {
+  check_windows("Fold", o);
+  for (const std::int64_t v : o.output.array()) check_range("Fold", "output", v, 1, kMostSize);
 }
 
 Tensor Unfold::operator()(const Tensor& x) const { return Call(*this, x).gives(im2col(x, window_options(options))); }

@@ -5,8 +5,8 @@ namespace levin::nn {
 namespace {
 
 const EmbeddingOptions& checked(const EmbeddingOptions& o) {
-  check_at_least("Embedding", "count", o.count, 1);
-  check_at_least("Embedding", "dim", o.dim, 1);
+  check_size("Embedding", "count", o.count);
+  check_size("Embedding", "dim", o.dim);
   if (o.padding_idx && (*o.padding_idx < -o.count || *o.padding_idx >= o.count)) {
     fail<ConfigError>("Embedding: padding_idx is ", *o.padding_idx, ", expected ", -o.count, " to ", o.count - 1);
   }

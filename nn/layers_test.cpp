@@ -191,4 +191,60 @@ TEST_CASE("options of layers and of ops have names that do not meet") {
   const PoolOptions pool_op{.kernel = {3, 3}};
   CHECK(pool.kernel.array()[0] + pool_op.kernel[0] == 5);
 }
+
+namespace {
+template <class T, class O>
+void refuse_options(const O& options) {
+  nn::Module root({.gen = Generator(1), .device = Device::cpu()});
+  CHECK_THROWS_AS(T(root, "m", options), ConfigError);
+  CHECK(root.children().empty());
+}
+}  // namespace
+
+TEST_CASE("layers refuse options outside their range when they are made") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const std::int64_t huge = std::int64_t{1} << 62;
+  for (const double bad : {nan, inf, -1.0}) {
+    CAPTURE(bad);
+    refuse_options<nn::BatchNorm1d>(nn::BatchNormOptions{.features = 2, .eps = bad});
+    refuse_options<nn::BatchNorm2d>(nn::BatchNormOptions{.features = 2, .momentum = bad});
+    refuse_options<nn::LayerNorm>(nn::LayerNormOptions{.shape = 2, .eps = bad});
+    refuse_options<nn::RMSNorm>(nn::RMSNormOptions{.features = 2, .eps = bad});
+    refuse_options<nn::GroupNorm>(nn::GroupNormOptions{.groups = 1, .features = 2, .eps = bad});
+    refuse_options<nn::InstanceNorm2d>(nn::InstanceNorm2dOptions{.features = 2, .eps = bad});
+    refuse_options<nn::Dropout>(nn::DropoutOptions{.p = bad});
+    refuse_options<nn::Softplus>(nn::SoftplusOptions{.beta = bad});
+    refuse_options<nn::MultiheadAttention>(
+        nn::MultiheadAttentionOptions{.embed_dim = 2, .num_heads = 1, .dropout = bad});
+    refuse_options<nn::TransformerEncoderLayer>(
+        nn::TransformerEncoderLayerOptions{.d_model = 2, .nhead = 1, .layer_norm_eps = bad});
+    refuse_options<nn::LSTM>(nn::RecurrentOptions{.in = 2, .hidden = 2, .num_layers = 2, .dropout = bad});
+  }
+  for (const double bad : {nan, inf}) {
+    refuse_options<nn::LeakyReLU>(nn::LeakyReLUOptions{.negative_slope = bad});
+    refuse_options<nn::ELU>(nn::ELUOptions{.alpha = bad});
+  }
+  refuse_options<nn::Softplus>(nn::SoftplusOptions{.threshold = nan});
+  for (const std::int64_t bad : {std::int64_t{-1}, std::int64_t{0}, huge}) {
+    CAPTURE(bad);
+    refuse_options<nn::Linear>(nn::LinearOptions{.in = bad, .out = 2});
+    refuse_options<nn::Linear>(nn::LinearOptions{.in = 2, .out = bad});
+    refuse_options<nn::Embedding>(nn::EmbeddingOptions{.count = 2, .dim = bad});
+    refuse_options<nn::LayerNorm>(nn::LayerNormOptions{.shape = bad, .affine = false});
+    refuse_options<nn::Conv1d>(nn::Conv1dOptions{.in = 2, .out = 2, .kernel = bad});
+    refuse_options<nn::Conv2d>(nn::Conv2dOptions{.in = 2, .out = 2, .kernel = {1, bad}});
+    refuse_options<nn::ConvTranspose2d>(nn::ConvTranspose2dOptions{.in = 2, .out = 2, .kernel = 1, .stride = bad});
+    refuse_options<nn::LSTMCell>(nn::CellOptions{.in = 2, .hidden = bad});
+    refuse_options<nn::GRU>(nn::RecurrentOptions{.in = bad, .hidden = 2});
+    refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = bad});
+    refuse_options<nn::AvgPool2d>(nn::Pool2dOptions{.stride = nn::Size2(bad)});
+    refuse_options<nn::Unfold>(nn::UnfoldOptions{.kernel = bad});
+    refuse_options<nn::Fold>(nn::FoldOptions{.output = 2, .kernel = 1, .dilation = bad});
+  }
+  refuse_options<nn::MaxPool2d>(nn::Pool2dOptions{.kernel = 2, .padding = 2});
+  refuse_options<nn::AdaptiveAvgPool2d>(nn::AdaptivePool2dOptions{.output = -1});
+  refuse_options<nn::Softmax>(nn::SoftmaxOptions{.dim = 8});
+  refuse_options<nn::Flatten>(nn::FlattenOptions{.end = -9});
+}
+
 }  // namespace opened

@@ -4,8 +4,8 @@
 namespace levin::nn {
 namespace {
 const LinearOptions& checked(const LinearOptions& o) {
-  check_at_least("Linear", "in", o.in, 1);
-  check_at_least("Linear", "out", o.out, 1);
+  check_size("Linear", "in", o.in);
+  check_size("Linear", "out", o.out);
   return o;
 }
 }  // namespace

@@ -6,7 +6,8 @@ namespace levin::nn {
 namespace {
 
 const BatchNormOptions& checked(const BatchNormOptions& o) {
-  check_at_least("BatchNorm", "features", o.features, 1);
+  check_size("BatchNorm", "features", o.features);
+  check_eps("BatchNorm", o.eps);
   if (o.momentum && !(*o.momentum >= 0 && *o.momentum <= 1)) {
     fail<ConfigError>("BatchNorm: momentum is ", *o.momentum,
                       ", expected 0 to 1, or none for the average over batches");
@@ -16,7 +17,8 @@ const BatchNormOptions& checked(const BatchNormOptions& o) {
 
 const GroupNormOptions& checked(const GroupNormOptions& o) {
   check_at_least("GroupNorm", "groups", o.groups, 1);
-  check_at_least("GroupNorm", "features", o.features, 1);
+  check_size("GroupNorm", "features", o.features);
+  check_eps("GroupNorm", o.eps);
   if (o.features % o.groups != 0) {
     fail<ConfigError>("GroupNorm: groups is ", o.groups, ", expected a divisor of features ", o.features);
   }
@@ -24,17 +26,23 @@ const GroupNormOptions& checked(const GroupNormOptions& o) {
 }
 
 const RMSNormOptions& checked(const RMSNormOptions& o) {
-  check_at_least("RMSNorm", "features", o.features, 1);
+  check_size("RMSNorm", "features", o.features);
+  check_eps("RMSNorm", o.eps);
   return o;
 }
 
 const InstanceNorm2dOptions& checked(const InstanceNorm2dOptions& o) {
-  check_at_least("InstanceNorm2d", "features", o.features, 1);
+  check_size("InstanceNorm2d", "features", o.features);
+  check_eps("InstanceNorm2d", o.eps);
   return o;
 }
 
 const LayerNormOptions& checked(const LayerNormOptions& o) {
   if (o.shape.count() == 0) fail<ConfigError>("LayerNorm: shape is empty, expected the last dimensions of x");
+  if (o.shape.count() > kMaxRank)
+    fail<ConfigError>("LayerNorm: shape has ", o.shape.count(), " dimensions, expected at most ", kMaxRank);
+  for (const std::int64_t size : o.shape.span()) check_size("LayerNorm", "a size of shape", size);
+  check_eps("LayerNorm", o.eps);
   return o;
 }
 
@@ -100,12 +108,16 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
 
 Tensor BatchNorm1d::operator()(const Tensor& x) const {
   if (x.rank() != 2 && x.rank() != 3) {
+    const Call call(*this, x);
     fail<ShapeError>("BatchNorm1d: x has shape ", x.shape(), ", expected [N, C] or [N, C, L]");
   }
   return normalise(x);
 }
 Tensor BatchNorm2d::operator()(const Tensor& x) const {
-  if (x.rank() != 4) fail<ShapeError>("BatchNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
+  if (x.rank() != 4) {
+    const Call call(*this, x);
+    fail<ShapeError>("BatchNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
+  }
   return normalise(x);
 }
 
@@ -134,8 +146,9 @@ GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
 Tensor GroupNorm::operator()(const Tensor& x) const {
+  const Call call(*this, x);
   check_channels("GroupNorm", x, options.features);
-  return Call(*this, x).gives(group_norm(x, options.groups, weight, bias, options.eps));
+  return call.gives(group_norm(x, options.groups, weight, bias, options.eps));
 }
 
 InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options given)
@@ -144,9 +157,10 @@ InstanceNorm2d::InstanceNorm2d(Module& parent, std::string_view name, Options gi
       weight(options.affine ? Parameter(*this, "weight", {options.features}, constant_value(1)) : Parameter()),
       bias(options.affine ? Parameter(*this, "bias", {options.features}, constant_value(0)) : Parameter()) {}
 Tensor InstanceNorm2d::operator()(const Tensor& x) const {
+  const Call call(*this, x);
   if (x.rank() != 4) fail<ShapeError>("InstanceNorm2d: x has shape ", x.shape(), ", expected [N, C, H, W]");
   check_channels("InstanceNorm2d", x, options.features);
-  return Call(*this, x).gives(group_norm(x, options.features, weight, bias, options.eps));
+  return call.gives(group_norm(x, options.features, weight, bias, options.eps));
 }
 
 }  // namespace levin::nn

@@ -12,14 +12,14 @@ namespace levin::nn {
 namespace {
 
 CellOptions checked(const char* layer, const CellOptions& o) {
-  check_at_least(layer, "in", o.in, 1);
-  check_at_least(layer, "hidden", o.hidden, 1);
+  check_size(layer, "in", o.in);
+  check_size(layer, "hidden", o.hidden);
   return o;
 }
 
 RecurrentOptions checked(const char* layer, const RecurrentOptions& o) {
-  check_at_least(layer, "in", o.in, 1);
-  check_at_least(layer, "hidden", o.hidden, 1);
+  check_size(layer, "in", o.in);
+  check_size(layer, "hidden", o.hidden);
   check_at_least(layer, "num_layers", o.num_layers, 1);
   check_probability(layer, "dropout", o.dropout);
   if (o.dropout > 0 && o.num_layers == 1) {

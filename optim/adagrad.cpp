@@ -1,15 +1,14 @@
+#include "optim/options.h"
 #include "optim/updates.h"
 
 namespace levin::optim {
 namespace {
 
 void check(const AdagradOptions& o) {
-  if (!(o.lr_decay >= 0)) fail<ConfigError>("adagrad: lr_decay is ", o.lr_decay, ", expected 0 or more");
-  if (!(o.eps >= 0)) fail<ConfigError>("adagrad: eps is ", o.eps, ", expected 0 or more");
-  if (!(o.weight_decay >= 0)) fail<ConfigError>("adagrad: weight_decay is ", o.weight_decay, ", expected 0 or more");
-  if (!(o.initial_accumulator_value >= 0)) {
-    fail<ConfigError>("adagrad: initial_accumulator_value is ", o.initial_accumulator_value, ", expected 0 or more");
-  }
+  check_not_negative("adagrad", "lr_decay", o.lr_decay);
+  check_not_negative("adagrad", "eps", o.eps);
+  check_not_negative("adagrad", "weight_decay", o.weight_decay);
+  check_not_negative("adagrad", "initial_accumulator_value", o.initial_accumulator_value);
 }
 
 }  // namespace

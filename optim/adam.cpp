@@ -1,3 +1,4 @@
+#include "optim/options.h"
 #include "optim/updates.h"
 
 namespace levin::optim {
@@ -9,8 +10,8 @@ void check_beta(const char* op, const char* which, double beta) {
 void check(const char* op, const AdamOptions& o) {
   check_beta(op, "beta1", o.beta1);
   check_beta(op, "beta2", o.beta2);
-  if (!(o.eps >= 0)) fail<ConfigError>(op, ": eps is ", o.eps, ", expected 0 or more");
-  if (!(o.weight_decay >= 0)) fail<ConfigError>(op, ": weight_decay is ", o.weight_decay, ", expected 0 or more");
+  check_not_negative(op, "eps", o.eps);
+  check_not_negative(op, "weight_decay", o.weight_decay);
 }
 
 AdamOptions as_adam(const AdamWOptions& o) {

@@ -9,6 +9,7 @@
 #include "levin/stream.h"
 #include "levin/warning.h"
 #include "optim/masters.h"
+#include "optim/options.h"
 #include "optim/updates.h"
 #include "tensor/runtime.h"
 
@@ -26,7 +27,7 @@ void check(const GradScalerOptions& o) {
     fail<ConfigError>("grad_scaler: backoff_factor is ", o.backoff_factor, ", expected above 0 and below 1");
   if (o.growth_interval < 1)
     fail<ConfigError>("grad_scaler: growth_interval is ", o.growth_interval, ", expected 1 or more");
-  if (!(o.max_scale >= 0)) fail<ConfigError>("grad_scaler: max_scale is ", o.max_scale, ", expected 0 or more");
+  check_not_negative("grad_scaler", "max_scale", o.max_scale);
   if (o.max_scale > 0 && o.init_scale > o.max_scale)
     fail<ConfigError>("grad_scaler: the scale is ", o.init_scale, ", expected at most max_scale, ", o.max_scale);
 }

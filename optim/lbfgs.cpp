@@ -2,6 +2,7 @@
 #include <cmath>
 #include <deque>
 
+#include "optim/options.h"
 #include "optim/updates.h"
 
 namespace levin::optim {
@@ -95,9 +96,11 @@ struct LBFGS::Memory {
 };
 
 LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), memory_(std::make_unique<Memory>()) {
-  if (options.max_iter < 1) fail<ConfigError>("lbfgs: max_iter is ", options.max_iter, ", expected 1 or more");
-  if (options.history_size < 1)
-    fail<ConfigError>("lbfgs: history_size is ", options.history_size, ", expected 1 or more");
+  check_at_least("lbfgs", "max_iter", options.max_iter, 1);
+  check_at_least("lbfgs", "max_eval", options.max_eval, 0);
+  check_at_least("lbfgs", "history_size", options.history_size, 1);
+  check_not_negative("lbfgs", "tolerance_grad", options.tolerance_grad);
+  check_not_negative("lbfgs", "tolerance_change", options.tolerance_change);
   for (const ParamRef& p : parameters) {
     if (p.value && p.value->defined() && itemsize(p.value->dtype()) == 2)
       fail<ConfigError>("lbfgs: parameter ", p.name, " is ", p.value->dtype(), ", expected f32 or f64");

@@ -387,5 +387,38 @@ TEST_CASE("LBFGS walks down Rosenbrock's valley; with a line search it arrives")
   }
 }
 
+TEST_CASE("optimizers refuse numbers outside their range when they are made") {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  Tensor p = tensor({0.0}, Device::cpu());
+  const Parameters parameters{{&p, "p", nullptr}};
+  const auto refuse = [&]<class O, class Options>(std::type_identity<O>, Options, auto... options) {
+    for (const double bad : {nan, inf, -0.5}) {
+      int at = 0;
+      for (double Options::*option : {options...}) {
+        CAPTURE(bad);
+        CAPTURE(at++);
+        Options given;
+        given.*option = bad;
+        CHECK_THROWS_AS(O(parameters, given), ConfigError);
+      }
+    }
+  };
+  refuse(std::type_identity<SGD>{}, SGDOptions{}, &SGDOptions::lr, &SGDOptions::momentum, &SGDOptions::weight_decay);
+  refuse(std::type_identity<Adam>{}, AdamOptions{}, &AdamOptions::lr, &AdamOptions::beta1, &AdamOptions::beta2,
+         &AdamOptions::eps, &AdamOptions::weight_decay);
+  refuse(std::type_identity<AdamW>{}, AdamWOptions{}, &AdamWOptions::lr, &AdamWOptions::beta1, &AdamWOptions::beta2,
+         &AdamWOptions::eps, &AdamWOptions::weight_decay);
+  refuse(std::type_identity<RMSprop>{}, RMSpropOptions{}, &RMSpropOptions::lr, &RMSpropOptions::alpha,
+         &RMSpropOptions::eps, &RMSpropOptions::weight_decay, &RMSpropOptions::momentum);
+  refuse(std::type_identity<Adagrad>{}, AdagradOptions{}, &AdagradOptions::lr, &AdagradOptions::lr_decay,
+         &AdagradOptions::weight_decay, &AdagradOptions::initial_accumulator_value, &AdagradOptions::eps);
+  refuse(std::type_identity<LBFGS>{}, LBFGSOptions{}, &LBFGSOptions::lr, &LBFGSOptions::tolerance_grad,
+         &LBFGSOptions::tolerance_change);
+  CHECK_THROWS_AS(SGD(parameters, {.dampening = nan}), ConfigError);
+  CHECK_THROWS_AS(LBFGS(parameters, {.max_eval = -1}), ConfigError);
+  CHECK_THROWS_AS(GradScaler({.growth_factor = inf}), ConfigError);
+  CHECK_THROWS_AS(GradScaler({.max_scale = nan}), ConfigError);
+}
+
 }  // namespace
 }  // namespace levin::optim

@@ -1,18 +1,17 @@
 #include <algorithm>
 
+#include "optim/options.h"
 #include "optim/updates.h"
 
 namespace levin::optim {
 namespace {
 
-void check_momentum(double momentum) {
-  if (!(momentum >= 0)) fail<ConfigError>("rmsprop: momentum is ", momentum, ", expected 0 or more");
-}
+void check_momentum(double momentum) { check_not_negative("rmsprop", "momentum", momentum); }
 void check(const RMSpropOptions& o) {
-  if (!(o.alpha >= 0)) fail<ConfigError>("rmsprop: alpha is ", o.alpha, ", expected 0 or more");
-  if (!(o.eps >= 0)) fail<ConfigError>("rmsprop: eps is ", o.eps, ", expected 0 or more");
+  check_not_negative("rmsprop", "alpha", o.alpha);
+  check_not_negative("rmsprop", "eps", o.eps);
   check_momentum(o.momentum);
-  if (!(o.weight_decay >= 0)) fail<ConfigError>("rmsprop: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  check_not_negative("rmsprop", "weight_decay", o.weight_decay);
 }
 
 }  // namespace

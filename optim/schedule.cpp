@@ -1,17 +1,16 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "levin/optim.h"
+#include "optim/options.h"
 
 namespace levin::optim {
 namespace {
 
 double cosine(double from, double to, double share) {
   return to + (from - to) * (1 + std::cos(std::numbers::pi * share)) / 2;
-}
-void check_count(const char* who, const char* what, std::int64_t n) {
-  if (n < 1) fail<ConfigError>(who, ": ", what, " is ", n, ", expected 1 or more");
 }
 const Tensor& state_value(const char* who, const NamedTensors& state, const char* key) {
   for (const auto& [name, value] : state) {
@@ -30,6 +29,11 @@ Scheduler::Scheduler(Optimizer& optimizer) : optimizer_(&optimizer) {
 }
 Scheduler::~Scheduler() = default;
 
+double Scheduler::base(int group) const {
+  if (group < 0 || static_cast<std::size_t>(group) >= base_.size())
+    fail<IndexError>("scheduler: group ", group, " is asked for, there are ", base_.size());
+  return base_[static_cast<std::size_t>(group)];
+}
 void Scheduler::apply() {
   for (int g = 0; g < static_cast<int>(base_.size()); ++g) optimizer_->set_lr(g, lr_at(g, t_));
 }
@@ -60,7 +64,8 @@ void Scheduler::load_state_dict(const NamedTensors& state) {
 
 StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
     : Scheduler(optimizer), step_size_(step_size), gamma_(gamma) {
-  check_count("step_lr", "step_size", step_size);
+  check_at_least("step_lr", "step_size", step_size, 1);
+  check_not_negative("step_lr", "gamma", gamma);
   apply();
 }
 double StepLR::lr_at(int group, std::int64_t t) const {
@@ -69,6 +74,7 @@ double StepLR::lr_at(int group, std::int64_t t) const {
 
 MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma)
     : Scheduler(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+  check_not_negative("multi_step_lr", "gamma", gamma);
   std::sort(milestones_.begin(), milestones_.end());
   apply();
 }
@@ -77,14 +83,18 @@ double MultiStepLR::lr_at(int group, std::int64_t t) const {
   return base(group) * std::pow(gamma_, static_cast<double>(passed));
 }
 
-ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma) : Scheduler(optimizer), gamma_(gamma) { apply(); }
+ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma) : Scheduler(optimizer), gamma_(gamma) {
+  check_not_negative("exponential_lr", "gamma", gamma);
+  apply();
+}
 double ExponentialLR::lr_at(int group, std::int64_t t) const {
   return base(group) * std::pow(gamma_, static_cast<double>(t));
 }
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min)
     : Scheduler(optimizer), t_max_(t_max), eta_min_(eta_min) {
-  check_count("cosine_annealing_lr", "t_max", t_max);
+  check_at_least("cosine_annealing_lr", "t_max", t_max, 1);
+  check_not_negative("cosine_annealing_lr", "eta_min", eta_min);
   apply();
 }
 double CosineAnnealingLR::lr_at(int group, std::int64_t t) const {
@@ -94,8 +104,9 @@ double CosineAnnealingLR::lr_at(int group, std::int64_t t) const {
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult,
                                                          double eta_min)
     : Scheduler(optimizer), t_0_(t_0), t_mult_(t_mult), eta_min_(eta_min) {
-  check_count("cosine_annealing_warm_restarts", "t_0", t_0);
-  check_count("cosine_annealing_warm_restarts", "t_mult", t_mult);
+  check_at_least("cosine_annealing_warm_restarts", "t_0", t_0, 1);
+  check_at_least("cosine_annealing_warm_restarts", "t_mult", t_mult, 1);
+  check_not_negative("cosine_annealing_warm_restarts", "eta_min", eta_min);
   apply();
 }
 double CosineAnnealingWarmRestarts::lr_at(int group, std::int64_t t) const {
@@ -105,7 +116,8 @@ double CosineAnnealingWarmRestarts::lr_at(int group, std::int64_t t) const {
   } else {
     while (t >= length) {
       t -= length;
-      length *= t_mult_;
+      // A period that no count of steps reaches the end of.
+      if (__builtin_mul_overflow(length, t_mult_, &length)) length = std::numeric_limits<std::int64_t>::max();
     }
   }
   return cosine(base(group), eta_min_, static_cast<double>(t) / static_cast<double>(length));
@@ -113,9 +125,9 @@ double CosineAnnealingWarmRestarts::lr_at(int group, std::int64_t t) const {
 
 LinearLR::LinearLR(Optimizer& optimizer, double start_factor, double end_factor, std::int64_t total_iters)
     : Scheduler(optimizer), start_(start_factor), end_(end_factor), total_(total_iters) {
-  check_count("linear_lr", "total_iters", total_iters);
-  if (!(start_ >= 0 && end_ >= 0))
-    fail<ConfigError>("linear_lr: the factors are ", start_, " and ", end_, ", expected 0 or more");
+  check_at_least("linear_lr", "total_iters", total_iters, 1);
+  check_not_negative("linear_lr", "start_factor", start_);
+  check_not_negative("linear_lr", "end_factor", end_);
   apply();
 }
 double LinearLR::lr_at(int group, std::int64_t t) const {
@@ -125,7 +137,8 @@ double LinearLR::lr_at(int group, std::int64_t t) const {
 
 PolynomialLR::PolynomialLR(Optimizer& optimizer, std::int64_t total_iters, double power)
     : Scheduler(optimizer), total_(total_iters), power_(power) {
-  check_count("polynomial_lr", "total_iters", total_iters);
+  check_at_least("polynomial_lr", "total_iters", total_iters, 1);
+  check_not_negative("polynomial_lr", "power", power);
   apply();
 }
 double PolynomialLR::lr_at(int group, std::int64_t t) const {
@@ -139,9 +152,16 @@ LambdaLR::LambdaLR(Optimizer& optimizer, Function<double(std::int64_t)> factor)
 double LambdaLR::lr_at(int group, std::int64_t t) const { return base(group) * factor_(t); }
 
 OneCycleLR::OneCycleLR(Optimizer& optimizer, OneCycleOptions options) : Scheduler(optimizer), options_(options) {
-  check_count("one_cycle_lr", "total_steps", options.total_steps);
+  check_at_least("one_cycle_lr", "total_steps", options.total_steps, 1);
   if (!(options.pct_start >= 0 && options.pct_start <= 1))
     fail<ConfigError>("one_cycle_lr: pct_start is ", options.pct_start, ", expected 0 to 1");
+  check_not_negative("one_cycle_lr", "max_lr", options.max_lr);
+  for (const double factor : {options.div_factor, options.final_div_factor})
+    check_finite("one_cycle_lr", "a division factor", factor);
+  if (options.cycle_momentum) {
+    check_not_negative("one_cycle_lr", "base_momentum", options.base_momentum);
+    check_not_negative("one_cycle_lr", "max_momentum", options.max_momentum);
+  }
   if (!(options.div_factor > 0 && options.final_div_factor > 0))
     fail<ConfigError>("one_cycle_lr: the division factors are ", options.div_factor, " and ", options.final_div_factor,
                       ", expected more than 0");
@@ -162,7 +182,8 @@ double OneCycleLR::between(double start, double peak, double end, std::int64_t t
   const double from = rising ? start : peak, to = rising ? peak : end;
   return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
 }
-double OneCycleLR::lr_at(int, std::int64_t t) const {
+double OneCycleLR::lr_at(int group, std::int64_t t) const {
+  (void)base(group);  // the check
   const double start = options_.max_lr / options_.div_factor;
   return between(start, options_.max_lr, start / options_.final_div_factor, t);
 }
@@ -189,10 +210,8 @@ SwaLr::SwaLr(Optimizer& optimizer, std::vector<double> swa_lr, std::int64_t anne
   if (swa_lr_.size() != base_.size())
     fail<ConfigError>("swa_lr: ", swa_lr_.size(), " rates are given, expected one, or one for each of ", base_.size(),
                       " groups");
-  for (const double lr : swa_lr_) {
-    if (!(lr >= 0)) fail<ConfigError>("swa_lr: the rate is ", lr, ", expected 0 or more");
-  }
-  if (anneal_epochs_ < 0) fail<ConfigError>("swa_lr: anneal_epochs is ", anneal_epochs_, ", expected 0 or more");
+  for (const double lr : swa_lr_) check_not_negative("swa_lr", "the rate", lr);
+  check_at_least("swa_lr", "anneal_epochs", anneal_epochs_, 0);
   for (int g = 0; g < optimizer.groups(); ++g) base_[static_cast<std::size_t>(g)] = optimizer.lr(g);
 }
 double SwaLr::share(std::int64_t t) const {
@@ -201,8 +220,8 @@ double SwaLr::share(std::int64_t t) const {
   return anneal_ == Anneal::cosine ? cosine(0, 1, s) : s;
 }
 double SwaLr::lr_at(int group, std::int64_t t) const {
-  const double a = share(t);
-  return swa_lr_[static_cast<std::size_t>(group)] * a + base(group) * (1 - a);
+  const double a = share(t), from = base(group);  // checks the group
+  return swa_lr_[static_cast<std::size_t>(group)] * a + from * (1 - a);
 }
 void SwaLr::step() {
   const double a = share(t_);
@@ -222,6 +241,11 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions option
                                              : -std::numeric_limits<double>::infinity()) {
   if (!(options.factor > 0 && options.factor < 1))
     fail<ConfigError>("reduce_lr_on_plateau: factor is ", options.factor, ", expected between 0 and 1");
+  check_at_least("reduce_lr_on_plateau", "patience", options.patience, 0);
+  check_at_least("reduce_lr_on_plateau", "cooldown", options.cooldown, 0);
+  check_finite("reduce_lr_on_plateau", "threshold", options.threshold);
+  check_not_negative("reduce_lr_on_plateau", "min_lr", options.min_lr);
+  check_not_negative("reduce_lr_on_plateau", "eps", options.eps);
 }
 void ReduceLROnPlateau::step() { fail<StateError>("reduce_lr_on_plateau: step() needs the metric; call step(metric)"); }
 double ReduceLROnPlateau::lr_at(int group, std::int64_t) const { return optimizer_->lr(group); }
@@ -274,7 +298,9 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Sch
   }
   if (!std::is_sorted(milestones_.begin(), milestones_.end()))
     fail<ConfigError>("sequential_lr: the milestones are not in ascending order");
+  if (!milestones_.empty()) check_at_least("sequential_lr", "a milestone", milestones_.front(), 0);
   for (const auto& s : schedules_) {
+    if (!s) fail<ConfigError>("sequential_lr: a schedule is null");
     if (&s->optimizer() != &optimizer) fail<ConfigError>("sequential_lr: a schedule belongs to another optimizer");
     if (s->needs_metric()) fail<ConfigError>("sequential_lr: a plateau schedule can not be part of a sequence");
     // A sequence asks its parts for lr alone: the momentum would stand still where the cycle began.

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
+#include <memory>
 
 #include "levin/optim.h"
 
@@ -181,6 +183,81 @@ TEST_CASE("a schedule resumes where it was, and refuses wrong options and states
   cycling.push_back(std::make_unique<OneCycleLR>(f.optimizer, OneCycleOptions{.max_lr = 1, .total_steps = 10}));
   CHECK_THROWS_WITH_AS(SequentialLR(f.optimizer, std::move(cycling), {}), doctest::Contains("cycle_momentum = false"),
                        ConfigError);
+}
+
+TEST_CASE("lr_at refuses a group that the optimizer has not, in every schedule") {
+  Fixture f;
+  std::vector<std::unique_ptr<Scheduler>> all, parts;
+  Optimizer& o = f.optimizer;
+  parts.push_back(std::make_unique<StepLR>(o, 2));
+  all.push_back(std::make_unique<StepLR>(o, 2));
+  all.push_back(std::make_unique<MultiStepLR>(o, std::vector<std::int64_t>{2}));
+  all.push_back(std::make_unique<ExponentialLR>(o, 0.9));
+  all.push_back(std::make_unique<CosineAnnealingLR>(o, 4));
+  all.push_back(std::make_unique<CosineAnnealingWarmRestarts>(o, 4));
+  all.push_back(std::make_unique<LinearLR>(o, 0.5, 1.0, 4));
+  all.push_back(std::make_unique<PolynomialLR>(o, 4));
+  all.push_back(std::make_unique<LambdaLR>(o, [](std::int64_t) { return 1.0; }));
+  all.push_back(std::make_unique<OneCycleLR>(o, OneCycleOptions{.max_lr = 1, .total_steps = 4}));
+  all.push_back(std::make_unique<SwaLr>(o, 0.1));
+  all.push_back(std::make_unique<ReduceLROnPlateau>(o));
+  all.push_back(std::make_unique<SequentialLR>(o, std::move(parts), std::vector<std::int64_t>{}));
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    CAPTURE(k);
+    CHECK_NOTHROW((void)all[k]->lr_at(0, 1));
+    for (const int group : {-1, 1, 9}) CHECK_THROWS_AS((void)all[k]->lr_at(group, 1), IndexError);
+  }
+}
+
+TEST_CASE("periods of warm restarts that grow beyond what a count holds end nowhere, and overflow nothing") {
+  Fixture f;
+  const auto most = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t t_mult : {std::int64_t{2}, std::int64_t{3}, most}) {
+    const CosineAnnealingWarmRestarts warm(f.optimizer, 2, t_mult);
+    for (const std::int64_t t : {std::int64_t{1}, std::int64_t{3}, most - 1, most}) {
+      const double lr = warm.lr_at(0, t);
+      CHECK((lr >= 0 && lr <= 0.5));
+    }
+  }
+  CHECK(CosineAnnealingWarmRestarts(f.optimizer, 2, most).lr_at(0, 2 + most / 2) == doctest::Approx(0.25));
+}
+
+TEST_CASE("schedules refuse numbers outside their range when they are made") {
+  Fixture f;
+  Optimizer& o = f.optimizer;
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  for (const double bad : {nan, inf, -0.5}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS(StepLR(o, 1, bad), ConfigError);
+    CHECK_THROWS_AS(MultiStepLR(o, {1}, bad), ConfigError);
+    CHECK_THROWS_AS(ExponentialLR(o, bad), ConfigError);
+    CHECK_THROWS_AS(CosineAnnealingLR(o, 1, bad), ConfigError);
+    CHECK_THROWS_AS(CosineAnnealingWarmRestarts(o, 1, 1, bad), ConfigError);
+    CHECK_THROWS_AS(LinearLR(o, bad, 1, 1), ConfigError);
+    CHECK_THROWS_AS(LinearLR(o, 1, bad, 1), ConfigError);
+    CHECK_THROWS_AS(PolynomialLR(o, 1, bad), ConfigError);
+    CHECK_THROWS_AS(SwaLr(o, bad), ConfigError);
+    const OneCycleOptions good{.max_lr = 1, .total_steps = 4};
+    for (double OneCycleOptions::*option :
+         {&OneCycleOptions::max_lr, &OneCycleOptions::pct_start, &OneCycleOptions::base_momentum,
+          &OneCycleOptions::max_momentum, &OneCycleOptions::div_factor, &OneCycleOptions::final_div_factor}) {
+      OneCycleOptions options = good;
+      options.*option = bad;
+      CHECK_THROWS_AS(OneCycleLR(o, options), ConfigError);
+    }
+    for (double PlateauOptions::*option : {&PlateauOptions::factor, &PlateauOptions::min_lr, &PlateauOptions::eps}) {
+      PlateauOptions options;
+      options.*option = bad;
+      CHECK_THROWS_AS(ReduceLROnPlateau(o, options), ConfigError);
+    }
+  }
+  CHECK_THROWS_AS(ReduceLROnPlateau(o, {.patience = -1}), ConfigError);
+  CHECK_THROWS_AS(ReduceLROnPlateau(o, {.threshold = nan}), ConfigError);
+  CHECK_THROWS_AS(ReduceLROnPlateau(o, {.cooldown = -1}), ConfigError);
+  CHECK_THROWS_AS(SwaLr(o, 0.1, -1), ConfigError);
+  std::vector<std::unique_ptr<Scheduler>> none(1);
+  CHECK_THROWS_AS(SequentialLR(o, std::move(none), {}), ConfigError);
+  CHECK(o.lr(0) == 0.5);  // as it was
 }
 
 }  // namespace

@@ -1,19 +1,17 @@
 #include <algorithm>
-#include <cmath>
 
+#include "optim/options.h"
 #include "optim/updates.h"
 
 namespace levin::optim {
 namespace {
 
-void check_momentum(double momentum) {
-  if (!(momentum >= 0)) fail<ConfigError>("sgd: momentum is ", momentum, ", expected 0 or more");
-}
+void check_momentum(double momentum) { check_not_negative("sgd", "momentum", momentum); }
 // What a schedule or a state may set: a momentum of 0 on the way is fine for nesterov too.
 void check_ranges(const SGDOptions& o) {
   check_momentum(o.momentum);
-  if (std::isnan(o.dampening)) fail<ConfigError>("sgd: dampening is not a number");
-  if (!(o.weight_decay >= 0)) fail<ConfigError>("sgd: weight_decay is ", o.weight_decay, ", expected 0 or more");
+  check_finite("sgd", "dampening", o.dampening);
+  check_not_negative("sgd", "weight_decay", o.weight_decay);
   if (o.nesterov && o.dampening != 0)
     fail<ConfigError>("sgd: nesterov is on with dampening ", o.dampening, ", expected dampening 0");
 }

@@ -43,7 +43,7 @@ class Device {
 [[nodiscard]] LEVIN_API int device_count(DeviceType type);
 
 // The number of threads CPU kernels may use (default: the cores this process may run on). Never changes a result.
-// Throws ConfigError when n < 1.
+// Throws ConfigError outside of 1 to 4096.
 LEVIN_API void set_num_threads(int n);
 [[nodiscard]] LEVIN_API int num_threads();
 

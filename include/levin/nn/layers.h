@@ -243,17 +243,20 @@ LEVIN_OP_MODULE(Sigmoid, sigmoid);
 LEVIN_OP_MODULE(Identity, );
 #undef LEVIN_OP_MODULE
 
-// An op with options: Op(x, options).
+// An op with options: Op(x, options). check_options(options) stands beside each type of options.
 template <class O>
 class OpModule : public Module {
  public:
   using Options = O;
-  OpModule(Module& parent, std::string_view name, O given = {}) : Module(parent, name), options(given) {}
+  OpModule(Module& parent, std::string_view name, O given = {}) : Module(parent, name), options(given) {
+    check_options(options);
+  }
   const O options;
 };
 struct GELUOptions {
   GeluForm form = GeluForm::erf;
 };
+inline void check_options(const GELUOptions&) {}
 class GELU : public OpModule<GELUOptions> {
  public:
   using OpModule::OpModule;
@@ -262,6 +265,7 @@ class GELU : public OpModule<GELUOptions> {
 struct LeakyReLUOptions {
   double negative_slope = 0.01;
 };
+LEVIN_API void check_options(const LeakyReLUOptions& options);  // throws ConfigError
 class LeakyReLU : public OpModule<LeakyReLUOptions> {
  public:
   using OpModule::OpModule;
@@ -270,6 +274,7 @@ class LeakyReLU : public OpModule<LeakyReLUOptions> {
 struct ELUOptions {
   double alpha = 1;
 };
+LEVIN_API void check_options(const ELUOptions& options);  // throws ConfigError
 class ELU : public OpModule<ELUOptions> {
  public:
   using OpModule::OpModule;
@@ -278,6 +283,7 @@ class ELU : public OpModule<ELUOptions> {
 struct SoftplusOptions {
   double beta = 1, threshold = 20;
 };
+LEVIN_API void check_options(const SoftplusOptions& options);  // throws ConfigError
 class Softplus : public OpModule<SoftplusOptions> {
  public:
   using OpModule::OpModule;
@@ -288,6 +294,7 @@ class Softplus : public OpModule<SoftplusOptions> {
 struct SoftmaxOptions {
   std::int64_t dim = -1;
 };
+LEVIN_API void check_options(const SoftmaxOptions& options);  // throws ConfigError
 class Softmax : public OpModule<SoftmaxOptions> {
  public:
   using OpModule::OpModule;
@@ -296,6 +303,7 @@ class Softmax : public OpModule<SoftmaxOptions> {
 struct FlattenOptions {
   std::int64_t begin = 1, end = -1;
 };
+LEVIN_API void check_options(const FlattenOptions& options);  // throws ConfigError
 class Flatten : public OpModule<FlattenOptions> {
  public:
   using OpModule::OpModule;
@@ -308,6 +316,7 @@ struct Pool2dOptions {
   bool ceil_mode = false;
   bool count_include_pad = true;  // average pooling
 };
+LEVIN_API void check_options(const Pool2dOptions& options);                      // throws ConfigError
 [[nodiscard]] LEVIN_API PoolOptions pool_options(const Pool2dOptions& options);  // as the ops take them
 class MaxPool2d : public OpModule<Pool2dOptions> {
  public:
@@ -322,6 +331,7 @@ class AvgPool2d : public OpModule<Pool2dOptions> {
 struct AdaptivePool2dOptions {
   Size2 output = 1;
 };
+LEVIN_API void check_options(const AdaptivePool2dOptions& options);  // throws ConfigError
 class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
  public:
   using OpModule::OpModule;
@@ -333,6 +343,7 @@ struct UnfoldOptions {
   Size2 kernel = 0;
   Size2 stride = 1, padding = 0, dilation = 1;
 };
+LEVIN_API void check_options(const UnfoldOptions& options);  // throws ConfigError
 // im2col: [N, C, H, W] -> [N, C * kH * kW, L].
 class LEVIN_API Unfold : public OpModule<UnfoldOptions> {
  public:
@@ -343,6 +354,7 @@ struct FoldOptions {
   Size2 output = 0, kernel = 0;
   Size2 stride = 1, padding = 0, dilation = 1;
 };
+LEVIN_API void check_options(const FoldOptions& options);  // throws ConfigError
 // col2im: [N, C * kH * kW, L] -> [N, C, output].
 class LEVIN_API Fold : public OpModule<FoldOptions> {
  public:

@@ -23,16 +23,17 @@ class LEVIN_API Scheduler {
   virtual void step(double metric);  // plateau schedules look at the metric; the others ignore it
   [[nodiscard]] virtual bool needs_metric() const { return false; }
   [[nodiscard]] std::int64_t steps() const { return t_; }
-  [[nodiscard]] double last_lr(int group = 0) const;
+  [[nodiscard]] double last_lr(int group = 0) const;  // throws IndexError for a group that the optimizer has not
   [[nodiscard]] Optimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] virtual NamedTensors state_dict() const;
   virtual void load_state_dict(const NamedTensors& state);  // throws ConfigError on another set of names
+  // The lr after t steps. Throws IndexError for a group that the optimizer did not have when the schedule was made.
   [[nodiscard]] virtual double lr_at(int group, std::int64_t t) const = 0;
 
  protected:
   explicit Scheduler(Optimizer& optimizer);
-  void apply();  // sets the groups' lr for t
-  [[nodiscard]] double base(int group) const { return base_[static_cast<std::size_t>(group)]; }
+  void apply();                                  // sets the groups' lr for t
+  [[nodiscard]] double base(int group) const;    // throws IndexError
   void set_base_of_later(int group, double lr);  // of schedules that are made from now on
   Optimizer* optimizer_;
   std::vector<double> base_;
