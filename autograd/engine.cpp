@@ -5,6 +5,7 @@
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/launching.h"
 
 namespace levin {
 namespace detail {
@@ -201,6 +202,7 @@ class Backward {
       if (accumulate_ && flows) static_cast<Leaf*>(node)->accumulate(std::move(v.grad));
       return;
     }
+    const InModule in(node->module_path() ? node->module_path() : module_path_id());
     const std::span<Edge> edges = node->edges();
     NeedMask need;
     for (std::size_t i = 0; i < edges.size(); ++i) {

@@ -362,5 +362,39 @@ TEST_CASE("a gradient that is not like its input is refused where it would be ke
   refuse(ones({4}, Device::meta()), "returns f32 [4] on meta as the gradient of input 0, expected f64 [4] on cpu");
 }
 
+// Keeps its output; `listed` says so.
+template <bool listed>
+struct KeepsOutput {
+  static constexpr OpInfo info{.name = "keeps_output"};
+  SavedOutput y{};
+  Tensor forward(const Tensor& x) {
+    Tensor out = exp(x);
+    y = out;
+    return out;
+  }
+  auto saved_outputs() requires listed { return std::tie(y); }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy * y.get()}; }
+};
+
+TEST_CASE("a saved output that saved_outputs does not list is an error that names the op, and no derivative of 0") {
+  Tensor x = leaf({1, 2});
+  const auto second = [&](const Tensor& y) {
+    const Tensors first = grad(Tensors{sum(y)}, Tensors{x}, {}, {.create_graph = true});
+    return grad(Tensors{sum(first[0])}, Tensors{x})[0].to_vector<double>()[1];
+  };
+  CHECK(second(apply(KeepsOutput<true>{}, x)) == doctest::Approx(std::exp(2.0)));
+  const Tensor y = apply(KeepsOutput<false>{}, x);
+  CHECK_THROWS_WITH_AS((void)second(y), doctest::Contains("keeps_output: its backward reads a SavedOutput that"),
+                       AutogradError);
+  CHECK_THROWS_AS(backward(sum(y)), AutogradError);
+}
+
+TEST_CASE("an undefined tensor is named by the op that got it, one that a user wrote too") {
+  CHECK_THROWS_WITH_AS((void)(leaf({1}) + Tensor()), doctest::Contains("add: an undefined tensor is used"), StateError);
+  CHECK_THROWS_WITH_AS((void)relu(Tensor()), doctest::Contains("relu: an undefined tensor is used"), StateError);
+  CHECK_THROWS_WITH_AS((void)apply(Copies{}, Tensor()), doctest::Contains("copies: an undefined tensor is used"),
+                       StateError);
+}
+
 }  // namespace
 }  // namespace levin

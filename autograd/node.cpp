@@ -6,13 +6,14 @@
 #include <cmath>
 #include <iterator>
 #include <mutex>
-#include <type_traits>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/live_graph.h"
 #include "levin/ops.h"
+#include "tensor/rethrow.h"
 #include "tensor/thread_modes.h"
+#include "tensor/undefined.h"
 
 namespace levin {
 namespace detail {
@@ -76,7 +77,7 @@ const char* GraphWatch::newest_alive() const {
   return mine_ && !watched.empty() ? watched.back()->info().name : nullptr;
 }
 
-Node::Node(Kind kind) : seq_(next_seq()), kind_(kind) {
+Node::Node(Kind kind) : seq_(next_seq()), kind_(kind), module_path_(detail::module_path_id()) {
   if (!watching.load(std::memory_order_relaxed)) [[likely]]
     return;
   const std::lock_guard lock(watched_mutex);
@@ -162,19 +163,15 @@ void fail_freed(const OpInfo& info) {
 }
 
 namespace {
-// Rethrows the error in flight with `prefix` in front, its type kept; another type goes on as it is.
-template <class... E>
-[[noreturn]] void rethrow_named(const std::string& prefix) {
-  const auto renamed = [&]<class T>(std::type_identity<T>) {
-    try {
-      throw;
-    } catch (const T& e) { fail<T>(prefix, e.what()); } catch (const Error&) {
-    }
-  };
-  (renamed(std::type_identity<E>{}), ...);
-  throw;
-}
+struct UnlistedOutput {};  // thrown by SavedOutput, which does not know its op
 }  // namespace
+void fail_unlisted_output() { throw UnlistedOutput{}; }
+
+void rethrow_in_forward(const OpInfo& info) {
+  try {
+    throw;
+  } catch (const UndefinedTensor&) { fail_undefined(info.name); }
+}
 
 void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs, std::span<const Tensor> grads) {
   std::string shapes;
@@ -191,6 +188,10 @@ void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs
     fail<AutogradError>(op, ": ", which, " (", stale.dtype, " ", stale.shape, ") was saved at version ", stale.saved,
                         " and is at version ", stale.now, "; last written by ", stale.writer,
                         ". Write to a clone(), or after backward");
+  } catch (const UnlistedOutput&) {
+    fail<AutogradError>(op,
+                        ": its backward reads a SavedOutput that saved_outputs() does not list, so its history is not "
+                        "known; add it there: auto saved_outputs() { return std::tie(y); }");
   } catch (const AutogradError&) {
     throw;  // names its op already
   } catch (const Error&) {

@@ -93,14 +93,22 @@ void dispatch_stored(const OpInfo& info, const Tensor& x, F&& f) {
     dispatch_dtype(info, x, Types<T>{}, f);
 }
 
+// No tensor is undefined, or StateError naming the op.
+template <class... T>
+void check_defined(const char* op, const T&... tensors) {
+  if (!(tensors.defined() && ...)) [[unlikely]]
+    detail::fail_undefined(op);
+}
 // All tensors on one device, or DeviceError naming the op and both.
 inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
+  check_defined(op, a, b);
   if (a.device() != b.device()) [[unlikely]] {
     fail<DeviceError>(op, ": tensors are on ", a.device(), " and ", b.device(), "; move one with to(device)");
   }
 }
 // All tensors of one dtype, or DTypeError naming the op and both.
 inline void check_same_dtype(const char* op, const Tensor& a, const Tensor& b) {
+  check_defined(op, a, b);
   if (a.dtype() != b.dtype()) [[unlikely]] {
     fail<DTypeError>(op, ": tensors are ", a.dtype(), " and ", b.dtype(), "; convert one with to(dtype)");
   }

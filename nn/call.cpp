@@ -16,8 +16,9 @@ CallWatch*& of_thread() noexcept {
 CallWatch::CallWatch() noexcept : outer_(std::exchange(of_thread(), this)) {}
 CallWatch::~CallWatch() { of_thread() = outer_; }
 
-CallWatch* Call::enter() noexcept {
-  here_ = {&module_, [](const void* module) { return static_cast<const Module*>(module)->path(); }, nullptr};
+CallWatch* Call::enter() {
+  here_.path = module_.path_id();
+  if (!here_.path) here_.path = detail::module_path_id();  // a root that another module calls
   here_.outer = detail::set_module_call(&here_);
   return of_thread();
 }

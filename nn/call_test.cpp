@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <string_view>
 
+#include "levin/autograd.h"
+#include "levin/extend.h"
 #include "levin/nn.h"
 #include "tensor/launching.h"
 
@@ -12,6 +15,8 @@ using namespace levin;
 namespace {
 
 const nn::Options kCalled{.gen = Generator(1), .device = Device::cpu()};
+
+std::string path_now() { return detail::path_text(detail::module_path_id()); }
 
 // Writes down what it is told.
 struct Noted final : nn::CallWatch {
@@ -74,24 +79,24 @@ TEST_CASE("a thread knows the path of the innermost call, until that ends, be it
     std::string paths;
     bool throws = false;
     void called(const nn::Module& m, std::span<const Tensor* const>) override {
-      paths += "> " + detail::module_path();
+      paths += "> " + path_now();
       if (throws && m.name() == "fc") fail<StateError>("asking: enough");
     }
-    void returned(const nn::Module&, std::span<const Tensor* const>) override { paths += "= " + detail::module_path(); }
-    void left(const nn::Module&) noexcept override { paths += "< " + detail::module_path(); }
+    void returned(const nn::Module&, std::span<const Tensor* const>) override { paths += "= " + path_now(); }
+    void left(const nn::Module&) noexcept override { paths += "< " + path_now(); }
   };
   nn::Module root(kCalled);
   const CalledBlock block(root, "block");
   Asking asking;
   (void)block(ones({2, 4}, Device::cpu()));
   CHECK(asking.paths == "> block> block.fc= block.fc< block.fc= block< block");
-  CHECK(detail::module_path().empty());
+  CHECK(path_now().empty());
   asking.throws = true;
   CHECK_THROWS_AS((void)block(ones({2, 4}, Device::cpu())), StateError);
-  CHECK(detail::module_path().empty());
+  CHECK(path_now().empty());
   const nn::Call outer(block, Tensor());
   CHECK_THROWS_AS((void)block.fc(ones({2, 4}, Device::cpu())), StateError);
-  CHECK(detail::module_path() == "block");
+  CHECK(path_now() == "block");
 }
 
 TEST_CASE("all watches of a thread are told, the newest too, and none behind its end") {
@@ -169,4 +174,143 @@ TEST_CASE("every layer reports its call") {
   CHECK(told<nn::LSTM>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) ==
         "[2, 4, 6] none none -> [2, 4, 3] [1, 4, 3] [1, 4, 3]");
   CHECK(told<nn::GRU>(line, nn::RecurrentOptions{.in = 6, .hidden = 3}) == "[2, 4, 6] none -> [2, 4, 3] [1, 4, 3]");
+}
+
+// ---- Errors name the layer
+
+namespace {
+
+template <class E, class F>
+E thrown_by(const F& f) {
+  try {
+    f();
+  } catch (const E& e) { return e; }
+  FAIL("nothing of that type was thrown");
+  throw;
+}
+int count_of(std::string_view text, std::string_view part) {
+  int n = 0;
+  for (std::size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// Its backward refuses whatever it is given.
+constexpr int kBadLine = __LINE__ + 4;
+struct BadBackward {
+  static constexpr OpInfo info{.name = "bad"};
+  Tensor forward(const Tensor& x) { return x + 0; }
+  Grads<1> backward(const Tensor&, NeedMask) { fail<ShapeError>("inside: no gradient is right"); }
+};
+struct CalledBad : nn::Module {
+  using Module::Module;
+  Tensor operator()(const Tensor& x) const {
+    const nn::Call call(*this, x);
+    return call.gives(apply(BadBackward{}, x));
+  }
+};
+struct CalledCheckpoint : nn::Module {
+  using Module::Module;
+  CalledBad bad{*this, "bad"};
+  Tensor operator()(const Tensor& x) const {
+    const nn::Call call(*this, x);
+    return call.gives(checkpoint([&](std::span<const Tensor> in) { return Tensors{bad(in[0])}; }, Tensors{x})[0]);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an error in a nested module begins with the module's path, and keeps its type and its place") {
+  nn::Module root(kCalled);
+  nn::Sequential encoder(root, "encoder");
+  const auto& block = encoder.add<CalledBlock>();
+  const Tensor wrong = ones({2, 5}, Device::cpu());
+  const auto outside = thrown_by<ShapeError>([&] { (void)linear(wrong, block.fc.weight); });
+  CHECK(outside.module_path().empty());
+  CHECK(std::string(outside.what()) == outside.message());
+  const auto e = thrown_by<ShapeError>([&] { (void)encoder(wrong); });
+  CHECK(std::string(e.what()) == "in encoder.0.fc: " + std::string(outside.message()));
+  CHECK(e.module_path() == "encoder.0.fc");
+  CHECK(e.op() == "linear");
+  CHECK(e.where().line() == outside.where().line());
+  // A call that has ended, by an exception too, is named no more.
+  CHECK(thrown_by<ShapeError>([&] { (void)linear(wrong, block.fc.weight); }).module_path().empty());
+}
+
+TEST_CASE("a root has no path, and one that another module calls is named by that module") {
+  const CalledBlock root(kCalled);
+  const Tensor wrong = ones({2, 5}, Device::cpu());
+  CHECK(thrown_by<ShapeError>([&] { (void)root(wrong); }).module_path() == "fc");
+  const auto bare = [&](const nn::Module& m) {
+    const nn::Call call(m, wrong);
+    (void)matmul(wrong, wrong);
+  };
+  CHECK(thrown_by<ShapeError>([&] { bare(root); }).module_path().empty());
+  nn::Module other(kCalled);
+  const nn::Identity caller(other, "caller");
+  const nn::Call call(caller, wrong);
+  CHECK(thrown_by<ShapeError>([&] { bare(root); }).module_path() == "caller");
+}
+
+TEST_CASE("an error in the backward of a nested module begins with the path, also when the module is gone") {
+  Tensor x = ones({3}, Device::cpu());
+  x.requires_grad_();
+  Tensor y;
+  {
+    nn::Module root(kCalled);
+    nn::Sequential encoder(root, "encoder");
+    encoder.add<CalledBad>();
+    y = encoder(x);
+  }
+  const Tensor seed = ones({3}, Device::cpu());
+  const auto e = thrown_by<ShapeError>([&] { backward(y, seed); });
+  CHECK(std::string(e.what()) ==
+        "in encoder.0: bad: in its backward, with gradients [3]: inside: no gradient is right");
+  CHECK(e.where().line() == kBadLine);
+  // Of an op outside of modules, no path.
+  const auto plain = thrown_by<ShapeError>([&] { backward(apply(BadBackward{}, x), seed); });
+  CHECK(plain.module_path().empty());
+  CHECK(std::string(plain.what()).starts_with("bad: in its backward"));
+}
+
+TEST_CASE("a stale saved tensor and a freed graph name the module of their op") {
+  nn::Module root(kCalled);
+  const CalledBlock block(root, "block");
+  Tensor x = ones({2, 4}, Device::cpu());
+  x.requires_grad_();
+  const Tensor y = sum(block(x));
+  backward(y);
+  CHECK(thrown_by<AutogradError>([&] { backward(y); }).module_path().empty());  // of sum, which stands outside
+  const Tensor z = block(x), seed = ones({2, 4}, Device::cpu());
+  {
+    const NoGrad off;
+    fill_(const_cast<nn::Parameter&>(block.fc.weight), 1);
+  }
+  const auto stale = thrown_by<AutogradError>([&] { backward(z, seed); });
+  CHECK(stale.module_path() == "block.fc");
+  CHECK(count_of(stale.what(), "in block") == 1);
+}
+
+TEST_CASE("an error that is told again by the op around it has the path of the inner module, once") {
+  nn::Module root(kCalled);
+  const CalledCheckpoint outer(root, "outer");
+  Tensor x = ones({3}, Device::cpu());
+  x.requires_grad_();
+  const Tensor y = outer(x);
+  const auto e = thrown_by<ShapeError>([&] { backward(y, ones({3}, Device::cpu())); });
+  CHECK(e.module_path() == "outer.bad");
+  CHECK(count_of(e.what(), "in outer") == 1);
+  CHECK(e.where().line() == kBadLine);
+}
+
+TEST_CASE("what a layer itself refuses names the layer as well") {
+  nn::Module root(kCalled);
+  const nn::BatchNorm1d batch1(root, "batch1", {.features = 4});
+  const nn::BatchNorm2d batch2(root, "batch2", {.features = 4});
+  const nn::GroupNorm group(root, "group", {.groups = 2, .features = 4});
+  const nn::InstanceNorm2d instance(root, "instance", {.features = 4});
+  const Tensor wrong = ones({4}, Device::cpu());
+  CHECK(thrown_by<ShapeError>([&] { (void)batch1(wrong); }).module_path() == "batch1");
+  CHECK(thrown_by<ShapeError>([&] { (void)batch2(wrong); }).module_path() == "batch2");
+  CHECK(thrown_by<ShapeError>([&] { (void)group(wrong); }).module_path() == "group");
+  CHECK(thrown_by<ShapeError>([&] { (void)instance(wrong); }).module_path() == "instance");
 }

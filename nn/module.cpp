@@ -8,6 +8,7 @@
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/launching.h"
 #include "tensor/type_name.h"
 
 namespace levin::nn {
@@ -109,6 +110,14 @@ Module::~Module() {
 }
 
 std::string Module::path() const { return parent_ ? join(parent_->path(), name_) : std::string(); }
+
+std::uint32_t Module::path_id() const {
+  if (!parent_) return 0;
+  std::uint32_t id = path_id_.load(std::memory_order_relaxed);
+  if (!id) [[unlikely]]
+    path_id_.store(id = detail::path_id(path()), std::memory_order_relaxed);
+  return id;
+}
 
 std::string Module::type_name() const { return detail::type_name(typeid(*this)); }
 

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "tensor/batch_error.h"
+#include "tensor/launching.h"
 
 namespace levin {
 namespace {
@@ -30,6 +31,10 @@ std::size_t batch_named(std::string_view message) noexcept {
   return take("batch ") && take_number() && take(": ") ? message.size() - rest.size() : 0;
 }
 
+std::string in_module(std::uint32_t path, const std::string& message) {
+  return path ? "in " + detail::path_text(path) + ": " + message : message;
+}
+
 }  // namespace
 
 void detail::name_batch(Error& error, std::optional<std::int64_t> epoch, const char* loop,
@@ -43,11 +48,22 @@ void detail::name_batch(Error& error, std::optional<std::int64_t> epoch, const c
   } catch (const std::exception&) {}  // no memory; the error itself matters more
 }
 
+Error::Error(const std::string& message, std::source_location at) : Error(message, at, detail::module_path_id()) {}
+Error::Error(const std::string& message, std::source_location at, std::uint32_t module_path)
+    : std::runtime_error(in_module(module_path, message)), at_(at), module_path_(module_path) {}
+
+std::string_view Error::module_path() const noexcept { return detail::path_text(module_path_); }
+
+std::string_view Error::message() const noexcept {
+  std::string_view all = what();
+  all.remove_prefix(batch_named(all));
+  return module_path_ ? all.substr(std::string_view("in : ").size() + module_path().size()) : all;
+}
+
 std::string_view Error::op() const noexcept {
-  std::string_view message = what();
-  message.remove_prefix(batch_named(message));
-  const std::size_t colon = message.find(':');
-  return colon == std::string_view::npos ? std::string_view() : message.substr(0, colon);
+  const std::string_view words = message();
+  const std::size_t colon = words.find(':');
+  return colon == std::string_view::npos ? std::string_view() : words.substr(0, colon);
 }
 
 std::string text(double x) { return fmt::format("{}", x); }

@@ -2,12 +2,16 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "levin/error.h"
 #include "levin/tensor.h"
+#include "tensor/rethrow.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail {
@@ -27,7 +31,18 @@ std::atomic<bool>& blocking() {
 thread_local const Launching* launching = nullptr;
 thread_local const ModuleCall* module_call = nullptr;
 
-// "add (f32 [2, 3] on cuda:0, f32 [3] on cuda:0) in layers.0.fc1, launched at pointwise.cuh:159: "
+// Paths by their numbers, and numbers by paths.
+struct Paths {
+  std::mutex mutex;
+  std::deque<std::string> texts{""};  // references stay valid
+  std::map<std::string_view, std::uint32_t> ids{{"", 0}};
+};
+Paths& paths() {
+  static auto* all = new Paths;  // errors of static destructors, too
+  return *all;
+}
+
+// "add (f32 [2, 3] on cuda:0, f32 [3] on cuda:0), launched at pointwise.cuh:159: "
 std::string origin(const std::source_location& where) {
   std::string out = "launch";
   if (const Launching* now = launching) {
@@ -37,18 +52,13 @@ std::string origin(const std::source_location& where) {
     }
     out += ")";
   }
-  const std::string path = module_path();
-  return out + (path.empty() ? "" : " in " + path) + ", launched at " + place_of(where) + ": ";
+  return out + ", launched at " + place_of(where) + ": ";
 }
 
 [[gnu::cold, gnu::noinline]] void wait_here(Stream stream, const std::source_location& where) {
   try {
     wait_for(stream, "launch");
-  } catch (const IndexError& e) { fail<IndexError>(origin(where), e.what()); } catch (const ConfigError& e) {
-    fail<ConfigError>(origin(where), e.what());
-  } catch (const CudaError& e) { fail<CudaError>(origin(where), e.what()); } catch (const InternalError& e) {
-    fail<InternalError>(origin(where), e.what());
-  }
+  } catch (const Error&) { rethrow_named<IndexError, ConfigError, CudaError, InternalError>(origin(where)); }
 }
 
 }  // namespace
@@ -57,7 +67,23 @@ bool blocking_launches() noexcept { return blocking().load(std::memory_order_rel
 void set_blocking_launches(bool on) noexcept { blocking() = on; }
 const Launching* set_launching(const Launching* now) noexcept { return std::exchange(launching, now); }
 const ModuleCall* set_module_call(const ModuleCall* now) noexcept { return std::exchange(module_call, now); }
-std::string module_path() { return module_call ? module_call->path(module_call->module) : std::string(); }
+std::uint32_t module_path_id() noexcept { return module_call ? module_call->path : 0; }
+
+std::uint32_t path_id(const std::string& path) {
+  Paths& all = paths();
+  const std::lock_guard lock(all.mutex);
+  const auto known = all.ids.find(path);
+  if (known != all.ids.end()) return known->second;
+  const auto id = static_cast<std::uint32_t>(all.texts.size());
+  all.texts.push_back(path);
+  all.ids.emplace(all.texts.back(), id);
+  return id;
+}
+const std::string& path_text(std::uint32_t id) noexcept {
+  Paths& all = paths();
+  const std::lock_guard lock(all.mutex);
+  return all.texts[id];
+}
 
 void launched(Stream stream, const std::source_location& where) {
   if (blocking_launches() && !is_capturing(stream.device())) [[unlikely]]

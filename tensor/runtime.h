@@ -45,7 +45,7 @@ struct FaultSlot {
 // Note [Blocking launches]
 // With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after every
 // launch that is not recorded and throws there what went wrong, with the op that the user called, its inputs, the path of the
-// module whose call is under way (a backward runs outside of such calls), and the line of the launch. It changes when an
+// module whose call is under way (of a backward: that recorded the op), and the line of the launch. It changes when an
 // error appears and no result. apply() tells who is at work through a Launching on its stack; it makes one only in this mode,
 // on the way that autocast takes (extend.h, Detour). A module's call tells it always (nn::Call, ModuleCall): two stores.
 [[nodiscard]] bool blocking_launches() noexcept;

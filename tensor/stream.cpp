@@ -10,6 +10,7 @@
 #include "levin/sync.h"
 #include "tensor/counted.h"
 #include "tensor/device_allocator.h"
+#include "tensor/launching.h"
 #include "tensor/runtime.h"
 
 namespace levin {
@@ -217,6 +218,7 @@ void report_faults(Device device) {
   const FaultSlot found = *slot;
   slot->filled = 0;
   std::atomic_ref(slot->taken).store(0, std::memory_order_release);  // last: from here on kernels may write
+  const InModule nowhere(0);  // the kernel ran before: the module that waits need not be its own
   switch (found.what) {
     case Fault::zero_divisor:
       fail<IndexError>(found.op, ": the divisor holds a 0 on ", device, ", expected none in an integer tensor");

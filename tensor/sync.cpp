@@ -52,16 +52,16 @@ void SyncGuard::about_to_wait(const char* call, const char* file, std::int64_t l
       source.empty() ? std::string() : std::string(source.substr(source.rfind('/') + 1)) + ":" + std::to_string(line);
   const bool charged = guard.check_ == SyncCheck::warn || guard.check_ == SyncCheck::forbid;
   const bool over = charged && guard.budget_ <= 0;
-  const std::string path = detail::module_path();
+  const std::string& path = detail::path_text(detail::module_path_id());
   const std::string line_of = std::string(call) + (where.empty() ? "" : " (" + where + ")");
-  const std::string place = line_of + (path.empty() ? "" : " in " + path);
   if (over && guard.check_ == SyncCheck::forbid)
-    fail<StateError>(place,
+    fail<StateError>(line_of,
                      ": waits for the device, and no wait is left in the budget; keep the value on the device (log it, "
                      "detach() it), or raise sync_budget");
   if (over)
     warn("W-SYNC-" + line_of, WarningCategory::user,
-         place + ": waits for the device; keep the value on the device, for example by log()");
+         line_of + (path.empty() ? "" : " in " + path) +
+             ": waits for the device; keep the value on the device, for example by log()");
   if (charged) --guard.budget_;
   std::vector<SyncRecord>& records = guard.ledger_->records_;
   const auto it = std::find_if(records.begin(), records.end(), [&](const SyncRecord& r) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/undefined.h"
+
 namespace levin {
 namespace {
 
@@ -27,9 +29,11 @@ bool dense(const Shape& shape, const Strides& strides) {
 std::int64_t Tensor::size(std::int64_t d) const { return shape()[wrap_dim("size", d, rank())]; }
 std::int64_t Tensor::stride(std::int64_t d) const { return strides()[wrap_dim("stride", d, rank())]; }
 
-void Tensor::throw_undefined() {
-  fail<StateError>("tensor: an undefined tensor is used; it holds nothing (was it moved from, or never set?)");
+namespace {
+constexpr const char* kUndefined = ": an undefined tensor is used; it holds nothing (was it moved from, or never set?)";
 }
+void Tensor::throw_undefined() { fail<detail::UndefinedTensor>("tensor", kUndefined); }
+void detail::fail_undefined(const char* op) { fail<StateError>(op, kUndefined); }
 
 void Tensor::check_host_access(const char* what, DType asked) const {
   if (dtype() != asked) fail<DTypeError>(what, ": the tensor is ", dtype(), ", asked for ", asked);
@@ -126,6 +130,14 @@ Tensor empty_like(const Tensor& x, DType dtype) { return empty(x.shape(), x.devi
 
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
   const TensorImpl& from = x.get();
+  // Also where they are never used: kernels count in bytes.
+  constexpr std::int64_t kMost = 2 * kMaxNumel;
+  if (offset < -kMost || offset > kMost)
+    fail<ShapeError>("as_strided: the offset is ", offset, ", expected at most 2^49");
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (strides[d] < -kMost || strides[d] > kMost)
+      fail<ShapeError>("as_strided: stride ", d, " is ", strides[d], ", expected at most 2^49");
+  }
   if (shape.numel() > 0) {
     std::int64_t low = offset, high = offset;
     for (int d = 0; d < shape.rank(); ++d) {

@@ -1,5 +1,6 @@
 // Every error Levin throws: typed, thrown before anything changes, worded `op: what is wrong, actual and expected; what
-// to do`.
+// to do`. Thrown while a module is called, or in the backward of an op that ran in its call, it begins with the module's
+// path: `in encoder.3.linear1: linear: ...` (levin/nn/call.h).
 #pragma once
 
 #include <concepts>
@@ -13,15 +14,20 @@
 
 namespace levin {
 
-// The base of all errors. `op()` is the text before the first colon of the message: the op, option or file concerned.
+// The base of all errors. what() is message() with "in <module_path()>: " in front where there is a path.
 class LEVIN_API Error : public std::runtime_error {
  public:
-  Error(const std::string& message, std::source_location at) : std::runtime_error(message), at_(at) {}
-  [[nodiscard]] std::string_view op() const noexcept;
+  // Takes the path of the module whose call is under way in this thread.
+  Error(const std::string& message, std::source_location at);
+  [[nodiscard]] std::string_view message() const noexcept;
+  [[nodiscard]] std::string_view op() const noexcept;           // of the message, what stands before its first colon
+  [[nodiscard]] std::string_view module_path() const noexcept;  // "encoder.3.linear1"; empty outside of modules
   [[nodiscard]] const std::source_location& where() const noexcept { return at_; }
 
  private:
+  Error(const std::string& message, std::source_location at, std::uint32_t module_path);
   std::source_location at_;
+  std::uint32_t module_path_;  // interned
 };
 
 #define LEVIN_ERROR_TYPE(Name)                                                        \

@@ -70,6 +70,8 @@ class LEVIN_API Node : public detail::RefCounted {
   [[nodiscard]] std::uint64_t seq() const { return seq_; }  // order of creation
   [[nodiscard]] std::uint32_t outputs() const { return outputs_; }
   [[nodiscard]] Kind kind() const { return kind_; }
+  // Of the module whose call recorded it, for errors of its backward (detail::ModuleCall); 0 outside of calls.
+  [[nodiscard]] std::uint32_t module_path() const { return module_path_; }
   [[nodiscard]] bool wants_grad() const { return wants_grad_; }  // false for a leaf that is switched off
 
  protected:
@@ -83,6 +85,7 @@ class LEVIN_API Node : public detail::RefCounted {
   bool wants_grad_ = true;
 
  private:
+  std::uint32_t module_path_;
   Node* next_ = nullptr;  // in dispose(): the list of nodes to destroy
 };
 inline Edge::Edge(detail::Ref<Node> n, std::uint32_t s) : node(std::move(n)), slot(s) {}
@@ -122,12 +125,16 @@ struct Mode {
 LEVIN_API Mode& mode() noexcept;
 
 [[noreturn]] LEVIN_API void fail_stale(std::uint32_t saved, std::uint32_t now, const char* writer, const Tensor& t);
+[[noreturn]] LEVIN_API void fail_unlisted_output();
 [[noreturn]] LEVIN_API void fail_freed(const OpInfo& info);
 inline constexpr std::size_t kMostOutputs = 65535;  // of one recorded op: a tensor's slot has 16 bits
 [[noreturn]] LEVIN_API void fail_outputs(const OpInfo& info, std::size_t outputs);
 LEVIN_API void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
                              std::span<const Tensor> inputs);
-// Rethrows what is in flight with the op's name in front, its type kept; a stale saved tensor becomes an AutogradError.
+// Rethrows what is in flight; an undefined tensor that nobody expected is told with the op's name.
+[[noreturn]] LEVIN_API void rethrow_in_forward(const OpInfo& info);
+// Rethrows what is in flight with the op's name in front, its type and place kept; a stale saved tensor, and an output that
+// is not listed, become an AutogradError.
 [[noreturn]] LEVIN_API void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs,
                                                 std::span<const Tensor> grads);
 LEVIN_API Tensor zeros_for(const Shape& shape, DType dtype, Device device);
@@ -155,7 +162,9 @@ class SavedInput {
   std::uint32_t version_ = 0;
 };
 
-// The op's own output: holds the data but only a plain pointer to the node, so that no cycle keeps the graph alive.
+// The op's own output: holds the data but only a plain pointer to the node, so that no cycle keeps the graph alive. The op
+// lists it in saved_outputs(): `auto saved_outputs() { return std::tie(y); }`, all of them in the order of the outputs. One
+// that is not listed would have no history, and second derivatives would miss a term: get() throws AutogradError.
 class SavedOutput {
  public:
   SavedOutput() = default;
@@ -172,11 +181,11 @@ class SavedOutput {
     if (data_.version() != version_) {
       detail::fail_stale(version_, data_.version(), data_.get().storage->writer.load(), data_);
     }
+    if (!node_) [[unlikely]]
+      detail::fail_unlisted_output();
     Tensor t = data_.detach();
-    if (node_) {
-      t.get().meta = detail::Ref<Node>::share(node_);
-      t.get().meta_slot = slot_;
-    }
+    t.get().meta = detail::Ref<Node>::share(node_);
+    t.get().meta_slot = slot_;
     return t;
   }
 
@@ -263,7 +272,6 @@ concept Differentiable = requires {
   &O::backward;
 };
 
-// Ops that keep their own output declare `auto saved_outputs() { return std::tie(y); }`, in the order of the outputs.
 template <class O>
 void attach_saved_outputs(O& op, Node* node) {
   if constexpr (requires { op.saved_outputs(); }) {
@@ -374,6 +382,14 @@ void record(O&& op, Out& out, std::span<const Tensor* const> inputs) {
   node->attach(out);
 }
 
+template <class O, class... T>
+auto forward(O& op, const T&... in) {
+  const GradOff off;
+  try {
+    return op.forward(in...);
+  } catch (...) { rethrow_in_forward(O::info); }
+}
+
 template <class Out>
 void anomaly(const OpInfo& info, Out& out, std::span<const Tensor* const> inputs) {
   Tensors in;
@@ -405,10 +421,7 @@ requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> dec
   if (mode.detour) [[unlikely]]
     return detail::apply_detour(op, in...);
   [[maybe_unused]] const bool record = mode.grad && (records(in) || ...);
-  auto out = [&] {
-    detail::GradOff off;
-    return op.forward(in...);
-  }();
+  auto out = detail::forward(op, in...);
   const std::array<const Tensor*, sizeof...(T)> inputs{&in...};
   detail::make_own(out, inputs);
   if constexpr (detail::Differentiable<O>) {
@@ -432,10 +445,7 @@ auto apply(O op, std::span<const Tensor> in) -> decltype(op.forward(in)) {
   }
   bool record = false;
   for (const Tensor& t : in) record |= mode.grad && records(t);
-  auto out = [&] {
-    detail::GradOff off;
-    return op.forward(in);
-  }();
+  auto out = detail::forward(op, in);
   std::vector<const Tensor*> inputs;
   for (const Tensor& t : in) inputs.push_back(&t);
   detail::make_own(out, inputs);

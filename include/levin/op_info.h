@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace levin {
 
@@ -29,11 +28,10 @@ struct Launching {
   std::size_t count = 0;
 };
 
-// The call of a module that a thread is in, for the messages of blocking launches and of SyncGuard. What is below nn knows no
-// modules, so it asks for the path where it needs one.
+// The call of a module that a thread is in, for the messages of errors and the records of SyncGuard. What is below nn
+// knows no modules: a path is a number (tensor/launching.h), which outlives the module. 0 is no path.
 struct ModuleCall {
-  const void* module = nullptr;
-  std::string (*path)(const void* module) = nullptr;
+  std::uint32_t path = 0;
   const ModuleCall* outer = nullptr;
 };
 }  // namespace detail

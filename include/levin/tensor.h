@@ -328,6 +328,11 @@ LEVIN_API std::ostream& operator<<(std::ostream& out, const Tensor& x);
 // One line for messages: "f32 [2, 3] on cpu".
 [[nodiscard]] LEVIN_API std::string text(const Tensor& x);
 
+namespace detail {
+[[noreturn]] LEVIN_API void fail_undefined(
+    const char* op);  // the StateError of an op that was given an undefined tensor
+}
+
 // What an optimizer sees of a parameter. `value` points into its owner, so that a later to(device) is seen.
 struct ParamRef {
   Tensor* value = nullptr;

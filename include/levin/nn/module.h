@@ -2,6 +2,7 @@
 // themselves once, in the order of their declaration.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -179,6 +180,7 @@ class LEVIN_API Module {
   friend class Parameter;
   friend class Buffer;
   friend class ModuleGenerator;
+  friend class Call;
   struct Context {
     Generator gen;
     Device device;
@@ -198,12 +200,14 @@ class LEVIN_API Module {
   void convert_all(Convert convert);
   [[nodiscard]] const Context& context() const;
   void check_new_name(const char* kind, std::string_view name) const;
+  [[nodiscard]] std::uint32_t path_id() const;  // of path(): see detail::ModuleCall
 
   std::string name_;
   Module* parent_ = nullptr;
   std::optional<Context> context_;
   bool training_ = true;
-  mutable std::shared_ptr<const void> alive_;  // made when it is asked for
+  mutable std::shared_ptr<const void> alive_;      // made when it is asked for
+  mutable std::atomic<std::uint32_t> path_id_{0};  // 0 until it is asked for
   std::vector<Module*> children_;
   std::vector<Slot> parameters_, buffers_;
   std::vector<std::pair<std::string, ModuleGenerator*>> generators_;

@@ -1,0 +1,29 @@
+// An error in flight, told with more in front.
+#pragma once
+
+#include <string>
+#include <type_traits>
+
+#include "levin/error.h"
+#include "tensor/launching.h"
+
+namespace levin::detail {
+
+// Rethrows the error in flight with `prefix` in front of its message. Its type, place and module path are kept; one without
+// a path takes that of the thread. A type that is not listed goes on as it is.
+template <class... E>
+[[noreturn]] void rethrow_named(const std::string& prefix) {
+  const auto renamed = [&]<class T>(std::type_identity<T>) {
+    try {
+      throw;
+    } catch (const T& e) {
+      const std::uint32_t path = path_id(std::string(e.module_path()));
+      const InModule in(path ? path : module_path_id());
+      throw T(prefix + std::string(e.message()), e.where());
+    } catch (const Error&) {}
+  };
+  (renamed(std::type_identity<E>{}), ...);
+  throw;
+}
+
+}  // namespace levin::detail
