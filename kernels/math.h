@@ -3,7 +3,7 @@
 // subnormal results are not flushed. Largest errors in units in the last place (math_test.cpp sweeps all exponents):
 //
 //   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt softplus 1.6 sigmoid 2.3
-//   erfc 4   sin cos 1.6 for |x| <= 2^26 (float), 2^20 (double): beyond, the error grows with |x|
+//   erfc 4   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/far_sine.h
 //   normal_cdf, normal_pdf: see there
 //
 // The polynomials are minimax fits (Remez exchange in 45 digits, coefficients then rounded); the comment beside each
@@ -347,29 +347,9 @@ LEVIN_HD F normal_pdf(F x) {
 }
 
 namespace detail {
-// sin(x + quadrants pi / 2).
-template <class F, int quadrants>
-LEVIN_HD F sine(F x) {
-  using Bits = typename Format<F>::Bits;
-  // The multiple of pi / 2 is taken away in double, from parts short enough that the leading products are exact.
-  constexpr double round = Format<double>::round;
-  const double t = x * 0x1.45f306dc9c883p-1 + round;
-  const double n = t - round;
-  double rest, tail = 0;
-  if constexpr (sizeof(F) == 4) {
-    rest = x - n * 0x1.921fb54p+0;
-    rest = rest - n * 0x1.10b4611a62633p-30;
-  } else {
-    const double a = x - n * 0x1.921fb544p+0, b = n * 0x1.0b4611a6p-34;
-    const double c = a - b, low = ((a - c) - b) - n * 0x1.3198a2e037073p-69;  // a - b = c + (a - c - b) exactly
-    rest = c + low;
-    tail = (c - rest) + low;
-  }
-  Bits quadrant;
-  if constexpr (sizeof(F) == 4)
-    quadrant = Bits(int32_t(n)) + quadrants;
-  else
-    quadrant = bits(t) + quadrants;
+// sin(rest + tail + quadrant pi / 2), |rest| <= pi / 4 and a little.
+template <class F>
+LEVIN_HD F sine_of_parts(double rest, [[maybe_unused]] double tail, typename Format<F>::Bits quadrant) {
   const F r = F(rest), z = r * r;
   F s, c;
   if constexpr (sizeof(F) == 4) {
@@ -388,8 +368,32 @@ LEVIN_HD F sine(F x) {
   const F y = (quadrant & 1) != 0 ? c : s;
   return from_bits<F>(bits(y) ^ ((quadrant & 2) << (sizeof(F) * 8 - 2)));
 }
+// sin(x + quadrants pi / 2).
+template <class F, int quadrants>
+LEVIN_HD F sine(F x) {
+  // The multiple of pi / 2 is taken away in double, from parts short enough that the leading products are exact.
+  constexpr double round = Format<double>::round;
+  const double t = x * 0x1.45f306dc9c883p-1 + round;
+  const double n = t - round;
+  double rest, tail = 0;
+  if constexpr (sizeof(F) == 4) {
+    rest = x - n * 0x1.921fb54p+0;
+    rest = rest - n * 0x1.10b4611a62633p-30;
+  } else {
+    const double a = x - n * 0x1.921fb544p+0, b = n * 0x1.0b4611a6p-34;
+    const double c = a - b, low = ((a - c) - b) - n * 0x1.3198a2e037073p-69;  // a - b = c + (a - c - b) exactly
+    rest = c + low;
+    tail = (c - rest) + low;
+  }
+  // The low bits of t hold n.
+  return sine_of_parts<F>(rest, tail, typename Format<F>::Bits(bits(t)) + quadrants);
+}
+
 }  // namespace detail
 
+// Up to here sin and cos are right: the multiples of pi / 2 in x are taken away in arithmetic of double.
+template <class F>
+inline constexpr F kSineNear = sizeof(F) == 4 ? F(0x1p26) : F(0x1p20);
 template <class F>
 LEVIN_HD F sin(F x) {
   return x == 0 ? x : detail::sine<F, 0>(x);

@@ -1,6 +1,7 @@
 #ifndef LEVIN_LEVEL
 #include "kernels/math.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "kernels/rows_test.h"
 
 #include "kernels/cpu.h"
+#include "kernels/far_sine.h"
 
 namespace levin::kernels {
 namespace {
@@ -199,6 +201,32 @@ TEST_CASE("elementary functions of double keep their error bounds for every expo
   LEVIN_CHECK_MATH64(rsqrt, 1.6);
   LEVIN_CHECK_MATH64(sin, 1.6, 0x1p20);
   LEVIN_CHECK_MATH64(cos, 1.6, 0x1p20);
+}
+
+template <class F>
+void check_far() {
+  int far = 0;
+  double worst = 0;
+  std::vector<F> x = sweep<F>(std::numeric_limits<double>::infinity());
+  // The double that comes nearest to a multiple of pi / 2, and numbers at the border.
+  for (const F v : {F(6381956970095103.0 * 0x1p797), F(1e22), math::kSineNear<F> * F(1.001), math::kSineNear<F> * 2})
+    x.push_back(v), x.push_back(-v);
+  for (const F v : x) {
+    if (!math::is_far(v)) continue;
+    ++far;
+    const auto wide = Wide<F>(v);
+    worst = std::max(worst, ulps<F>(math::far_sine<F, 0>(v), std::sin(wide)));
+    worst = std::max(worst, ulps<F>(math::far_sine<F, 1>(v), std::cos(wide)));
+  }
+  CHECK(far > 1000);
+  CHECK(worst <= 1.6);
+  CHECK(math::is_far(std::numeric_limits<F>::infinity()));
+  CHECK(!math::is_far(math::kSineNear<F>));
+}
+
+TEST_CASE("sin and cos of numbers of any size keep the error bound of small ones") {
+  check_far<float>();
+  check_far<double>();
 }
 
 TEST_CASE("the normal distribution function of float is exact to 2e-7, and 0 or 1 far from zero") {

@@ -103,6 +103,7 @@ void PointwisePlan::add(void* p, const Shape& common, const Shape& shape, const 
 }
 
 void PointwisePlan::collapse() {
+  if (numel == 0) return;  // strides of what is empty may be anything
   int kept = 0;
   for (int d = 0; d < rank; ++d) {
     const auto from = static_cast<std::size_t>(d);

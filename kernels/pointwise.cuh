@@ -60,6 +60,13 @@ inline constexpr bool kCostly = requires {
   F::kGrain;
 };
 
+// A functor of one input may have a second form for what a dense loop of the CPU meets: near(x), which becomes vector code
+// and holds unless is_far(x), which is then rare. Such elements are computed again by the functor itself.
+template <class F, class T>
+concept HasNear = requires(const F& f, T x) {
+  f.near(x);
+};
+
 // The C++ type a loop sees for a tensor element: float for the 16-bit floats.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, f16> || std::is_same_v<T, bf16>, float, T>;
@@ -287,14 +294,36 @@ LEVIN_PICK(pointwise_loop)  // pointwise_loop<F, Out, In...>(on): the loop of on
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
+// o[i] = f(a[i]) by f.near, in blocks that stay in the nearest cache until it is known whether all was near.
+template <class F, class O, class A>
+void near_loop(const F& f, O* o, const A* a, std::int64_t n) {
+  constexpr std::int64_t kBlock = 512;
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(n, begin + kBlock);
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<O>(f.near(a[i]));
+    int far = 0;
+    for (std::int64_t i = begin; i < end; ++i) far |= f.is_far(a[i]) ? 1 : 0;
+    if (far == 0) [[likely]]
+      continue;
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (f.is_far(a[i])) o[i] = static_cast<O>(f(a[i]));
+    }
+  }
+}
+
 template <class F, class O, class A>
 void loop1(const void* functor, char* const* p, const std::int64_t* step, std::int64_t n) {
   const F f = *static_cast<const F*>(functor);
   if (step[0] == sizeof(O) && step[1] == sizeof(A)) {
     O* o = reinterpret_cast<O*>(p[0]);
     const A* a = reinterpret_cast<const A*>(p[1]);
+    if constexpr (HasNear<F, A>) {
+      near_loop(f, o, a, n);
+    } else {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i]));
+      for (std::int64_t i = 0; i < n; ++i) o[i] = static_cast<O>(f(a[i]));
+    }
     return;
   }
   if (step[0] == sizeof(O) && step[1] == 0) {

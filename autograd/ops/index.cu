@@ -188,6 +188,7 @@ LEVIN_OP_TABLE(Gather)
 
 // src may be larger than index: what was not read has the gradient 0.
 Tensor fill_up(const Tensor& g, const Shape& src) {
+  if (g.numel() == 0) return zeros(src, g.device(), g.dtype());  // an index without elements may be longer than src
   for (int d = src.rank() - 1; d >= 0; --d) {
     if (g.shape()[d] == src[d]) continue;
     Tensor whole = g;
@@ -243,6 +244,7 @@ LEVIN_OP_TABLE(Scatter)
 
 // The part of src that an index of `shape` reads.
 [[maybe_unused]] Tensor front(const Tensor& src, const Shape& shape) {
+  if (shape.numel() == 0) return empty(shape, src.device(), src.dtype());
   Tensor part = src;
   for (int d = 0; d < shape.rank(); ++d) {
     if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);

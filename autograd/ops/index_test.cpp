@@ -176,5 +176,21 @@ TEST_CASE("factories give the bits of the cpu on a device") {
   }
 }
 
+TEST_CASE("an index without elements scatters nothing, and src has the gradient 0, whatever their sizes") {
+  for (const bool adds : {false, true}) {
+    Tensor x = ones({15, 2}, cpu), src = ones({15, 0}, cpu), longer = ones({4, 3}, cpu);
+    for (Tensor* t : {&x, &src, &longer}) t->requires_grad_();
+    const auto call = [&](const Tensor& index, const Tensor& from) {
+      return adds ? scatter_add(x, 0, index, from) : scatter(x, 0, index, from);
+    };
+    for (const auto& [index, from] :
+         {std::pair{zeros({17, 0}, cpu, DType::i64), src}, {zeros({0, 5}, cpu, DType::i64), longer}}) {
+      const Tensors g = grad(Tensors{sum(call(index, from))}, Tensors{x, from});
+      CHECK(equal(g[0], ones({15, 2}, cpu)));
+      CHECK(equal(g[1], zeros(from.shape(), cpu)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace levin

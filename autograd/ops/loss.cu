@@ -128,7 +128,9 @@ struct BceValue {
   static constexpr std::int64_t kGrain = 16384;
   template <class T>
   LEVIN_HD T operator()(T x, T target) const {
-    return (x < T(0) ? T(0) : x) - x * target + m::softplus(x < T(0) ? x : -x);
+    // |x| times the share of the class that x denies; an infinite x that denies nothing costs nothing.
+    const T denied = x < T(0) ? target : T(1) - target;
+    return (denied == T(0) ? T(0) : denied * std::abs(x)) + m::softplus(x < T(0) ? x : -x);
   }
 };
 struct BceSlope {
@@ -240,9 +242,12 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
   }
   Tensor loss;
   if (pos_weight.defined()) {
-    // (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x))
+    // p t log(1 + exp(-x)) + (1 - t) log(1 + exp(x)): nothing cancels, in gradients neither. 0 times infinity is 0.
     if (!is_float(x.dtype())) fail_unsupported(Bce::info, x, kFloats);
-    loss = (1 - target) * x + ((pos_weight - 1) * target + 1) * softplus(neg(x), 1, INFINITY);
+    const auto part = [](const Tensor& share, const Tensor& log) {
+      return share * masked_fill(log, logical_and(eq(share, 0), isinf(log)), 0);
+    };
+    loss = part(pos_weight * target, softplus(neg(x), 1, INFINITY)) + part(1 - target, softplus(x, 1, INFINITY));
   } else {
     loss = apply(Bce{}, x, target);
   }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/ops/samples.h"
 
@@ -150,6 +151,45 @@ TEST_CASE("kl_div of a target with zeros is finite, and so is its gradient") {
   backward(y);
   CHECK(y.item() == 0.5);
   CHECK(equal(x.grad(), tensor({-0.0, -1.0}, cpu)));
+}
+
+TEST_CASE("binary cross-entropy of infinite logits is 0 where the target agrees and infinite where it does not") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : kFloatDTypes) {
+    Tensor x = tensor({inf, inf, -inf, -inf, inf}, cpu).to(dtype);
+    x.requires_grad_();
+    const Tensor target = tensor({0.0, 1.0, 0.0, 1.0, 0.5}, cpu).to(dtype);
+    for (const Tensor& pos_weight : {Tensor(), ones({5}, cpu, dtype)}) {
+      CAPTURE(pos_weight.defined());
+      const Tensor loss = binary_cross_entropy_with_logits(x, target, {}, pos_weight, Reduction::none);
+      CHECK(loss.to(DType::f64).to_vector<double>() == std::vector<double>{inf, 0, 0, inf, inf});
+      CHECK(grad(Tensors{sum(loss)}, Tensors{x})[0].to(DType::f64).to_vector<double>() ==
+            std::vector<double>{1, 0, 0, -1, 0.5});
+    }
+  }
+}
+
+TEST_CASE("the gradient of binary cross-entropy with pos_weight in 16 bits is near that of f64, for either target") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::vector<double> logits;
+    for (double v = -8; v <= 8; v += 0.25) logits.push_back(v);
+    const auto n = static_cast<std::int64_t>(logits.size());
+    for (const double t : {0.0, 1.0}) {
+      const auto gradient = [&](DType in) {
+        Tensor x = from_data(logits, {n}, cpu).to(in);
+        x.requires_grad_();
+        const Tensor loss =
+            binary_cross_entropy_with_logits(x, full({n}, t, cpu, in), {}, full({n}, 3, cpu, in), Reduction::sum);
+        return grad(Tensors{loss}, Tensors{x})[0].to(DType::f64).to_vector<double>();
+      };
+      const std::vector<double> got = gradient(dtype), want = gradient(DType::f64);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(logits[i]);
+        CAPTURE(t);
+        REQUIRE(std::abs(got[i] - want[i]) <= 3 * epsilon(dtype) * std::abs(want[i]));  // products that are rounded
+      }
+    }
+  }
 }
 
 }  // namespace levin::testing

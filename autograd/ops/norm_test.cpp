@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "levin/stream.h"
 #include "tests/device.h"
@@ -342,6 +343,31 @@ TEST_CASE(
       const double error = amax(abs(got[i] - want[i])).item(), scale = amax(abs(want[i])).item();
       CHECK(error <= (epsilon(dtype) + (dtype == DType::f64 ? 0x1p-53 : 0x1p-24) * 4 * 27) * scale);
     }
+  }
+}
+
+TEST_CASE("the gradient of a norm over one element is exact, however small eps is") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Generator gen(1);
+    Tensor x = randn({50, 1}, gen, cpu).to(dtype);
+    const Tensor w = tensor({0.7f}, cpu).to(dtype), seed = randn({50, 1}, gen, cpu).to(dtype);
+    x.requires_grad_();
+    const auto gradient = [&](const Tensor& y) {
+      return grad(Tensors{y}, Tensors{x}, Tensors{seed})[0].to(DType::f64).to_vector<double>();
+    };
+    for (const double g : gradient(layer_norm(x, w, {}, 1e-12))) REQUIRE(g == 0);
+    for (const double g : gradient(group_norm(x, 1, w, {}, 1e-12))) REQUIRE(g == 0);
+    const double eps = 1e-6;
+    const std::vector<double> got = gradient(rms_norm(x, w, eps)), v = x.detach().to(DType::f64).to_vector<double>(),
+                              s = seed.to(DType::f64).to_vector<double>();
+    for (std::size_t i = 0; i < v.size(); ++i) {
+      const double want = s[i] * w.to(DType::f64).item() * eps / std::pow(v[i] * v[i] + eps, 1.5);
+      REQUIRE(std::abs(got[i] - want) <= 8 * epsilon(dtype) * std::abs(want));
+    }
+    // A NaN is not lost.
+    Tensor nan = full({1, 1}, std::numeric_limits<double>::quiet_NaN(), cpu, dtype);
+    nan.requires_grad_();
+    CHECK(std::isnan(grad(Tensors{sum(layer_norm(nan, w, {}))}, Tensors{nan})[0].item()));
   }
 }
 

@@ -112,7 +112,9 @@ struct Remainder {
   template <class T>
   LEVIN_HD T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      if (b == T(-1)) return T(0);  // the one quotient that overflows
+      if constexpr (std::is_signed_v<T>) {
+        if (b == T(-1)) return T(0);  // the one quotient that overflows
+      }
       if (b == T(0)) {
 #if defined(__CUDA_ARCH__) || defined(LEVIN_SIMT)
         if (faults) kernels::report_value(faults, levin::detail::Fault::zero_divisor, op, 0);
@@ -127,7 +129,11 @@ struct Remainder {
     }
   }
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor&) const { return gy; }
-  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const { return neg(gy * floor(a / b)); }
+  // a = quotient b + remainder: the quotient of the value that was given, which floor(a / b) may miss by one.
+  Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
+    const Tensor x = a.detach(), y = b.detach();
+    return neg(gy * where(isinf(y), floor(x / y), round((x - remainder(x, y)) / y)));
+  }
 };
 
 struct Neg {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "autograd/ops/pointwise.h"
+#include "kernels/far_sine.h"
 #include "kernels/math.h"
 
 namespace levin {
@@ -37,11 +38,33 @@ LEVIN_MATH(Log, "log", full, Saves::input, m::log(x), gy / s)
 LEVIN_MATH(Log1p, "log1p", full, Saves::input, m::log1p(x), gy / (s + 1))
 LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
 LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
-LEVIN_MATH(Sin, "sin", keep, Saves::input, m::sin(x), gy* cos(s))
-LEVIN_MATH(Cos, "cos", keep, Saves::input, m::cos(x), neg(gy* sin(s)))
 LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
 LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
 #undef LEVIN_MATH
+
+// sin(x + quadrants pi / 2): sin and cos.
+template <int quadrants>
+struct Sine {
+  static constexpr OpInfo info{.name = quadrants == 0 ? "sin" : "cos"};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 16384;
+  template <class T>
+  LEVIN_HD T near(T x) const {
+    return quadrants == 0 ? m::sin(x) : m::cos(x);
+  }
+  template <class T>
+  LEVIN_HD bool is_far(T x) const {
+    return m::is_far(x);
+  }
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    return m::is_far(x) ? m::far_sine<T, quadrants>(x) : near(x);
+  }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return quadrants == 0 ? gy * cos(x) : neg(gy * sin(x)); }
+};
+LEVIN_OP_TABLE(Unary<Sine<0>>)
+LEVIN_OP_TABLE(Unary<Sine<1>>)
 
 struct Pow {
   static constexpr OpInfo info{.name = "pow", .autocast = AutocastPolicy::full};
@@ -77,8 +100,14 @@ struct Atan2 {
   LEVIN_HD T operator()(T y, T x) const {
     return std::atan2(y, x);
   }
-  Tensor backward_a(const Tensor& g, const Tensor& y, const Tensor& x) const { return g * x / (x * x + y * y); }
-  Tensor backward_b(const Tensor& g, const Tensor& y, const Tensor& x) const { return neg(g * y / (x * x + y * y)); }
+  // of / (x^2 + y^2), 0 where both are 0. Scaled by the larger one, a constant that cancels: no square overflows.
+  static Tensor over_square(const Tensor& of, const Tensor& y, const Tensor& x) {
+    const Tensor size = maximum(abs(x.detach()), abs(y.detach())), zero = eq(size, 0);
+    const Tensor scale = masked_fill(size, logical_or(zero, isinf(size)), 1), a = x / scale, b = y / scale;
+    return of / scale / scale / masked_fill(a * a + b * b, zero, 1);
+  }
+  Tensor backward_a(const Tensor& g, const Tensor& y, const Tensor& x) const { return g * over_square(x, y, x); }
+  Tensor backward_b(const Tensor& g, const Tensor& y, const Tensor& x) const { return neg(g * over_square(y, y, x)); }
 };
 
 LEVIN_OP_TABLE(Binary<Pow>)
@@ -98,8 +127,8 @@ Tensor log(const Tensor& x) { return unary<Log>(x); }
 Tensor log1p(const Tensor& x) { return unary<Log1p>(x); }
 Tensor log2(const Tensor& x) { return unary<Log2>(x); }
 Tensor log10(const Tensor& x) { return unary<Log10>(x); }
-Tensor sin(const Tensor& x) { return unary<Sin>(x); }
-Tensor cos(const Tensor& x) { return unary<Cos>(x); }
+Tensor sin(const Tensor& x) { return unary<Sine<0>>(x); }
+Tensor cos(const Tensor& x) { return unary<Sine<1>>(x); }
 Tensor tan(const Tensor& x) { return unary<Tan>(x); }
 Tensor erf(const Tensor& x) { return unary<Erf>(x); }
 Tensor atan2(const Tensor& y, const Tensor& x) { return apply(Binary<Atan2>{}, y, x); }

@@ -32,6 +32,7 @@ struct MaxPool {
     Tensor y = empty(at.out, x.device(), x.dtype());
     index = empty(at.out, x.device(), DType::i32);
     dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      if (y.numel() == 0) return;  // of rows without columns there may be very many
       kernels::max_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y), ptr<std::int32_t>(index));
     });
     return y;
@@ -45,6 +46,7 @@ struct MaxPoolScatter {
   Stash index;
   Tensor forward(const Tensor& gy_) {
     const Tensor gy = gy_.contiguous();
+    if (gy.numel() == 0) return zeros(at.in, gy.device(), gy.dtype());
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
     dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
       kernels::max_pool_scatter(on, ptr<const T>(gy), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
@@ -63,6 +65,7 @@ struct MaxPoolGather {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
     dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      if (y.numel() == 0) return;
       kernels::max_pool_gather(on, ptr<const T>(x), ptr<const std::int32_t>(index), at.planes(), at.h, at.w, ptr<T>(y));
     });
     return y;
@@ -77,6 +80,7 @@ struct AvgPool {
     const Tensor x = x_.contiguous();
     Tensor y = empty(at.out, x.device(), x.dtype());
     dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+      if (y.numel() == 0) return;
       kernels::avg_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y));
     });
     return y;
@@ -89,6 +93,7 @@ struct AvgPoolBackward {
   Windows at;
   Tensor forward(const Tensor& gy_) {
     const Tensor gy = gy_.contiguous();
+    if (gy.numel() == 0) return zeros(at.in, gy.device(), gy.dtype());
     Tensor gx = empty(at.in, gy.device(), gy.dtype());
     dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
       kernels::avg_pool_backward(on, ptr<const T>(gy), at.planes(), at.h, at.w, ptr<T>(gx));

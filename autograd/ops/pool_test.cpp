@@ -217,4 +217,14 @@ TEST_CASE("max pooling keeps the first of equal values, and a NaN") {
   CHECK(std::isnan(max_pool2d(nan, 2).item()));
 }
 
+TEST_CASE("adaptive pooling to rows without columns does no work, however many they are") {
+  Tensor x = ones({1, 1, 3, 3}, cpu);
+  x.requires_grad_();
+  for (Tensor (*f)(const Tensor&, std::array<std::int64_t, 2>) : {&adaptive_avg_pool2d, &adaptive_max_pool2d}) {
+    const Tensor y = f(x, {std::int64_t{1} << 40, 0});  // hours of empty rows
+    CHECK(y.numel() == 0);
+    CHECK(equal(grad(Tensors{sum(y)}, Tensors{x})[0], zeros({1, 1, 3, 3}, cpu)));
+  }
+}
+
 }  // namespace levin::testing

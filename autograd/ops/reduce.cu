@@ -244,13 +244,15 @@ struct Var {
   }
   auto saved_outputs() requires kRoot { return std::tie(y); }
   Grads<1> backward(const Tensor& gy, Need<1>) {
-    const Tensor centred = x.get() - mean(x.get(), over.dims(), KeepDim::yes);
+    // 16 bits are computed in f32: what stands before the deviation may be far outside of their range.
+    const DType dtype = x.get().dtype(), wide = dtype == DType::f64 ? dtype : DType::f32;
+    const Tensor v = cast(x.get(), wide), g = cast(gy, wide), centred = v - mean(v, over.dims(), KeepDim::yes);
     if constexpr (kRoot) {
       // Where y is 0 so is every deviation: the gradient is 0, not 0 / 0.
-      const Tensor s = y.get();
-      return {over.keep(gy / (masked_fill(s, eq(s, 0), 1) * divisor())) * centred};
+      const Tensor s = cast(y.get(), wide);
+      return {cast(over.keep(g / masked_fill(s, eq(s, 0), 1) / divisor()) * centred, dtype)};
     } else {
-      return {over.keep(gy * (2 / divisor())) * centred};
+      return {cast(over.keep(g * (2 / divisor())) * centred, dtype)};
     }
   }
 };

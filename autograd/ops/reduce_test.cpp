@@ -357,4 +357,29 @@ TEST_CASE("integer sums and products wrap around") {
   }
 }
 
+TEST_CASE("the gradients of std and var in 16 bits are those of f64, also where n times std is beyond the dtype") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const auto& [n, size] : {std::pair{100, 1000.0}, {70000, 1.0}}) {
+      const Tensor x = (normal({n}, 3) * size).to(dtype);
+      for (Tensor (*f)(const Tensor&, Dims, double, KeepDim) : {&levin::std, &levin::var}) {
+        const auto gradient = [&](Tensor leaf) {
+          leaf.requires_grad_();
+          return values(grad(Tensors{f(leaf, {}, 1, KeepDim::no)}, Tensors{leaf})[0]);
+        };
+        const Values got = gradient(x.clone()), want = gradient(x.to(DType::f64));
+        double error = 0, whole = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          error += (got[i] - want[i]) * (got[i] - want[i]);
+          whole += want[i] * want[i];
+        }
+        CAPTURE(text(dtype));
+        CAPTURE(n);
+        // y and each element are rounded once, elements to a multiple of 2^-24 where they are subnormal in f16.
+        const double rounding = epsilon(dtype) * std::sqrt(whole) + (dtype == DType::f16 ? 0x1p-24 * std::sqrt(n) : 0);
+        CHECK(std::sqrt(error) <= 2 * rounding);
+      }
+    }
+  }
+}
+
 }  // namespace levin

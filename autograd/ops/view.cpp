@@ -423,9 +423,10 @@ Tensor squeeze(const Tensor& x, Dims dims) {
 
 Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   const int d = wrap_dim("unsqueeze", dim, x.rank() + 1);
+  const Shape to = x.shape().inserted(d, 1);  // throws where there is no room
   Strides strides;
-  for (int k = 0; k <= x.rank(); ++k) strides[k] = k < d ? x.strides()[k] : k == d ? 1 : x.strides()[k - 1];
-  return apply(View{x.shape().inserted(d, 1), strides}, x);
+  for (int k = 0; k < to.rank(); ++k) strides[k] = k < d ? x.strides()[k] : k == d ? 1 : x.strides()[k - 1];
+  return apply(View{to, strides}, x);
 }
 
 Tensors split(const Tensor& x, std::span<const std::int64_t> sizes, std::int64_t dim) {
@@ -459,7 +460,12 @@ Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim) {
 Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   const int d = wrap_dim("chunk", dim, x.rank());
   if (chunks < 1) fail<ShapeError>("chunk: ", chunks, " chunks are asked for, expected 1 or more");
-  return split(x, std::max<std::int64_t>(1, x.shape()[d] / chunks + (x.shape()[d] % chunks != 0)), d);
+  const std::int64_t size = x.shape()[d];
+  if (size > 0) return split(x, size / chunks + (size % chunks != 0), d);
+  if (chunks > static_cast<std::int64_t>(detail::kMostOutputs))
+    fail<ShapeError>("chunk: ", chunks, " chunks of an empty dimension are asked for, expected at most ",
+                     detail::kMostOutputs);
+  return split(x, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), d);
 }
 
 Tensors unbind(const Tensor& x, std::int64_t dim) {

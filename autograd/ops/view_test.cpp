@@ -375,4 +375,23 @@ TEST_CASE("split, chunk and unbind cover the dimension once") {
   CHECK_THROWS_AS((void)split(x, wrong), ShapeError);
 }
 
+TEST_CASE("chunk of an empty dimension gives as many parts as are asked for") {
+  const Tensors parts = chunk(zeros({0, 2}, cpu), 3);
+  REQUIRE(parts.size() == 3);
+  for (const Tensor& p : parts) CHECK(p.shape() == Shape{0, 2});
+  CHECK_THROWS_AS((void)chunk(zeros({0, 2}, cpu), std::int64_t{1} << 40), ShapeError);
+  CHECK(chunk(zeros({5}, cpu), 4).size() == 3);
+}
+
+TEST_CASE("a dimension more than 8 is refused, with nothing written behind the last") {
+  const Tensor x = ones({1, 1, 1, 1, 1, 1, 1, 2}, cpu);
+  for (const std::int64_t dim : {0, 3, 8}) {
+    CHECK_THROWS_AS((void)unsqueeze(x, dim), ShapeError);
+    CHECK_THROWS_AS((void)stack({x, x}, dim), ShapeError);
+  }
+  CHECK_THROWS_AS((void)unfold(x, 0, 1, 1), ShapeError);
+  CHECK_THROWS_AS((void)one_hot(x.to(DType::i64), 3), ShapeError);
+  CHECK(repeat_interleave(x, 2, 7).rank() == 8);
+}
+
 }  // namespace levin::testing

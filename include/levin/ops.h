@@ -77,7 +77,7 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
 // a % b with the sign of b, as Python's; an integer % 0 throws IndexError (on a device the next wait does).
 [[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
-[[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);  // derivative 0 at (0, 0)
 
 // ---- Pointwise functions. Floats only unless said.
 [[nodiscard]] LEVIN_API Tensor abs(const Tensor& x);     // integers too; derivative sign(x), 0 at 0
@@ -174,6 +174,8 @@ LEVIN_API void mul_(Tensor& x, Scalar y);
                                         std::int64_t dim1 = 1);
 [[nodiscard]] LEVIN_API Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 [[nodiscard]] LEVIN_API Tensors split(const Tensor& x, std::span<const std::int64_t> sizes, std::int64_t dim = 0);
+// Parts of ceil(size / chunks) elements, the last maybe shorter: at most `chunks` of them. An empty dim gives `chunks`
+// empty parts.
 [[nodiscard]] LEVIN_API Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 [[nodiscard]] LEVIN_API Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 

@@ -23,7 +23,11 @@ void check_values(const OpCase& c, const OpSample& s) {
   for (const DType dtype : c.dtypes) {
     CAPTURE(text(dtype));
     const Tensors inputs = make_inputs(s, dtype, 1);
-    check_close(c, dtype, s.call(inputs), s.reference(widened(s, inputs)));
+    const Tensors got = s.call(inputs), want = s.reference(widened(s, inputs));
+    if (s.slopes)
+      check_each(c.ulps, s.floor, NanMeans::nan, dtype, got[0], want[0]);
+    else
+      check_close(c, dtype, got, want);
   }
 }
 
@@ -335,6 +339,15 @@ void for_each_case(F&& f) {
 }  // namespace
 
 TEST_CASE("ops: values match the f64 reference in every dtype") { for_each_case(check_values); }
+TEST_CASE("ops: derivatives of pointwise ops match their f64 reference in every dtype") {
+  int checked = 0;
+  for_each_case([&](const OpCase& c, const OpSample& s) {
+    if (!c.differentiable || !s.slopes) return;
+    check_slopes(c, s);
+    ++checked;
+  });
+  CHECK(checked > 60);
+}
 TEST_CASE("ops: strided, transposed, unaligned and expanded inputs give the same result") {
   for_each_case(check_layouts);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 namespace levin::testing {
@@ -19,11 +20,63 @@ const Device cpu = Device::cpu();
 std::vector<double> doubles(const Tensor& t) { return t.detach().to(cpu).to(DType::f64).to_vector<double>(); }
 }  // namespace
 
+namespace {
+struct Ends {
+  double largest, normal, subnormal;
+};
+template <class T>
+Ends ends_of() {
+  using L = std::numeric_limits<T>;
+  return {L::max(), L::min(), L::denorm_min()};
+}
+Ends ends(DType t) {
+  if (t == DType::f64) return ends_of<double>();
+  if (t == DType::f16) return {65504, 0x1p-14, 0x1p-24};
+  if (t == DType::bf16) return {0x1.fep127, 0x1p-126, 0x1p-133};
+  return ends_of<float>();
+}
+constexpr std::int64_t kSpecials = 11;
+}  // namespace
+
+std::vector<double> special_values(DType dtype, const std::vector<double>& kinks) {
+  if (!is_float(dtype)) return {1, 2, 3, 5};
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const Ends e = ends(dtype);
+  std::vector<double> all{nan,        inf,      -inf,      0.0,         -0.0,        e.largest,
+                          -e.largest, e.normal, -e.normal, e.subnormal, -e.subnormal};
+  all.insert(all.end(), kinks.begin(), kinks.end());
+  return all;
+}
+Input special_row(const std::vector<double>& kinks) {
+  Input in = real({kSpecials + static_cast<std::int64_t>(kinks.size())});
+  in.special = Input::Special::columns;
+  in.kinks = kinks;
+  return in;
+}
+std::array<Input, 2> special_pairs(const std::vector<double>& a, const std::vector<double>& b) {
+  const Shape shape{kSpecials + static_cast<std::int64_t>(a.size()), kSpecials + static_cast<std::int64_t>(b.size())};
+  std::array<Input, 2> both{real(shape), real(shape)};
+  both[0].special = Input::Special::rows;
+  both[0].kinks = a;
+  both[1].special = Input::Special::columns;
+  both[1].kinks = b;
+  return both;
+}
+
 Tensor make(const Input& in, DType dtype, std::mt19937_64& rng) {
   if (in.kind == Input::Kind::fixed) return in.value;
   if (in.kind == Input::Kind::index) dtype = DType::i64;
   if (in.kind == Input::Kind::mask) dtype = DType::b8;
   std::vector<double> values(static_cast<std::size_t>(in.shape.numel()));
+  if (in.special != Input::Special::no) {
+    const std::vector<double> all = special_values(dtype, in.kinks);
+    const auto row = static_cast<std::size_t>(in.shape.back());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = all[(in.special == Input::Special::rows ? i / row : i % row) % all.size()];
+    if (!is_float(dtype) && in.special == Input::Special::rows)
+      for (double& v : values) v += 8;  // above the other operand: bytes do not wrap around
+    return from_data(std::span<const double>(values), in.shape, cpu).to(dtype);
+  }
   std::uniform_real_distribution<double> u(in.low, in.high);
   for (double& v : values) {
     v = u(rng);
@@ -82,6 +135,44 @@ void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors
       CAPTURE(a[i]);
       CAPTURE(b[i]);
       REQUIRE(std::abs(a[i] - b[i]) <= tolerance);
+    }
+  }
+}
+
+void check_each(double ulps, double floor, NanMeans nan, DType dtype, const Tensor& got, const Tensor& want) {
+  REQUIRE(got.shape() == want.shape());
+  const std::vector<double> a = doubles(got), b = doubles(want);
+  const bool exact = !is_float(dtype) || !is_float(got.dtype());
+  const double eps = exact ? 0 : epsilon(dtype);
+  const Ends e = ends(dtype);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(b[i]) && (nan == NanMeans::anything || std::isnan(a[i]))) continue;
+    if (a[i] == b[i]) continue;
+    // A reference beyond the dtype's range, or within an error of its end, is infinity there.
+    const double tolerance = exact ? 0 : ulps * (eps * std::max(std::abs(b[i]), floor) + e.subnormal);
+    if (std::isinf(a[i]) && (a[i] > 0) == (b[i] > 0) && std::abs(b[i]) + tolerance >= e.largest) continue;
+    CAPTURE(i);
+    CAPTURE(a[i]);
+    CAPTURE(b[i]);
+    REQUIRE(std::abs(a[i] - b[i]) <= tolerance);
+  }
+}
+
+void check_slopes(const OpCase& c, const OpSample& s) {
+  for (const DType dtype : c.dtypes) {
+    if (!is_float(dtype)) continue;
+    CAPTURE(text(dtype));
+    Tensors in = make_inputs(s, dtype, 1);
+    const Tensors want = s.slopes(widened(s, in));
+    for (Tensor& t : in) {
+      t = t.detach();
+      t.requires_grad_();
+    }
+    const Tensors out = s.call(in), got = grad(out, in, std::array{ones_like(out[0].detach())}, {.allow_unused = true});
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      CAPTURE(k);
+      // Rules in public ops round after each of a few steps, whose terms may be 1.
+      check_each(2 * c.ulps, std::max(s.floor, 1.0), NanMeans::anything, dtype, got[k], want[k]);
     }
   }
 }

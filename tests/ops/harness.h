@@ -15,6 +15,12 @@ Tensors widened(const OpSample& s, const Tensors& inputs);  // reals as f64
 bool same_bits(const Tensor& a, const Tensor& b);  // on whatever device; both undefined is the same too
 // Largest difference allowed: ulps * eps * sqrt(sums) of the largest reference value.
 void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors& want);
+// For each element ulps * (eps * the larger of its reference and `floor` + the smallest number). A reference that is NaN
+// wants NaN, unless a NaN says that there is none.
+enum class NanMeans { nan, anything };
+void check_each(double ulps, double floor, NanMeans nan, DType dtype, const Tensor& got, const Tensor& want);
+// The derivatives of a sample with `slopes`, as cotangents of 1 give them, in every float dtype.
+void check_slopes(const OpCase& c, const OpSample& s);
 
 // The same values in another layout: dimensions reversed in memory, every second element, off by one element.
 enum class Layout { transposed, stepped, unaligned };

@@ -18,6 +18,7 @@
 // that are not listed; the error cases.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -42,7 +43,16 @@ struct Input {
   double low = -2, high = 2;  // values are drawn from [low, high); integers for integer dtypes and Kind::index
   Tensor value{};             // Kind::fixed
   bool optional = false;      // the op takes an undefined tensor for it, as ops.h says
+  // Not random: special_values() of the dtype, one a row or one a column.
+  enum class Special { no, rows, columns } special = Special::no;
+  std::vector<double> kinks{};
 };
+// NaN, both infinities, zeros, largest, smallest normal and smallest subnormal numbers, then `kinks`, the places where the
+// op's formula changes. Of integer dtypes some small numbers.
+std::vector<double> special_values(DType dtype, const std::vector<double>& kinks);
+// What one input makes of them is a row; two, by rows and by columns, meet in every pair.
+Input special_row(const std::vector<double>& kinks);
+std::array<Input, 2> special_pairs(const std::vector<double>& a, const std::vector<double>& b);
 inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
 inline Input constant(Shape shape, double low = -2, double high = 2) {
   return {Input::Kind::constant, shape, low, high, {}};
@@ -62,6 +72,11 @@ struct OpSample {
   std::function<Tensors(const Tensors&)> reference;  // its definition: gets the same inputs with reals as f64
   bool gradcheck = true;       // off for samples at a kink or where the numeric derivative means nothing
   std::optional<DType> one{};  // what checks in one dtype take; else the first of the case
+  // Of a pointwise op: its derivative in each input, given the same as `reference`, NaN where it has none. Inputs have the
+  // output's shape. Values and derivatives are then compared element by element, each within its own size, and where it
+  // is below `floor`, within that.
+  std::function<Tensors(const Tensors&)> slopes{};
+  double floor = 0;
 };
 
 // The sample under autocast, in bf16 where one dtype is checked.
