@@ -9,6 +9,7 @@ namespace levin {
 // check_same_dtype for an op whose policy is not `keep`: where autocast is on and makes both inputs one dtype they may differ.
 // f64, which autocast leaves alone, may not meet another.
 inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) {
+  check_defined(op, a, b);
   if (a.dtype() == b.dtype()) [[likely]]
     return;
   const bool cast = detail::mode().autocast && is_float(a.dtype()) && is_float(b.dtype()) && a.dtype() != DType::f64 &&

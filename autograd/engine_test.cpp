@@ -391,6 +391,10 @@ TEST_CASE("a saved output that saved_outputs does not list is an error that name
 
 TEST_CASE("an undefined tensor is named by the op that got it, one that a user wrote too") {
   CHECK_THROWS_WITH_AS((void)(leaf({1}) + Tensor()), doctest::Contains("add: an undefined tensor is used"), StateError);
+  CHECK_THROWS_WITH_AS((void)mse_loss(leaf({1}), Tensor()), doctest::Contains("mse_loss: an undefined tensor is used"),
+                       StateError);
+  CHECK_THROWS_WITH_AS((void)remainder(Tensor(), leaf({1})), doctest::Contains("remainder: an undefined tensor"),
+                       StateError);
   CHECK_THROWS_WITH_AS((void)relu(Tensor()), doctest::Contains("relu: an undefined tensor is used"), StateError);
   CHECK_THROWS_WITH_AS((void)apply(Copies{}, Tensor()), doctest::Contains("copies: an undefined tensor is used"),
                        StateError);
