@@ -134,6 +134,7 @@ class CheckpointNode final : public Node {
 }  // namespace
 
 Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn, std::span<const Tensor> inputs) {
+  if (!fn) fail<ConfigError>("checkpoint: the function is empty, expected one of the inputs");
   if (!grad_mode()) return fn(inputs);
   const std::uint64_t since = now();
   auto tape = std::make_shared<detail::RandomTape>();

@@ -303,6 +303,7 @@ void Tensor::set_grad(Tensor gradient) {
 }
 
 HookHandle on_gradient_complete(const Tensor& tensor, Function<void(const Tensor& gradient)> hook) {
+  if (!hook) fail<ConfigError>("on_gradient_complete: the hook is empty, expected a function of the gradient");
   detail::Leaf* leaf = detail::leaf_of(tensor);
   if (!leaf)
     fail<AutogradError>("on_gradient_complete: the tensor of shape ", tensor.shape(),

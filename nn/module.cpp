@@ -41,6 +41,10 @@ void append_list(std::string& message, const char* title, const std::vector<std:
 Parameter::Parameter(Module& owner, std::string_view name, const Shape& shape, const Initializer& initializer) {
   const Module::Context& context = owner.context();
   owner.check_new_name("parameter", name);
+  if (!initializer)
+    fail<ConfigError>("module: the initializer of parameter \"", join(owner.path(), std::string(name)),
+                      "\" is empty, expected"
+                      " a function of value and generator");
   Tensor value = empty(shape, context.device, context.dtype);
   Generator gen = owner.fork(name);
   {

@@ -86,10 +86,15 @@ GradScaler::~GradScaler() = default;
 GradScaler::GradScaler(GradScaler&&) noexcept = default;
 GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 
-bool GradScaler::enabled() const { return state_->options.enabled; }
+GradScaler::State& GradScaler::state() const {
+  if (!state_) fail<StateError>("grad_scaler: it was moved from; use the one that it was moved to");
+  return *state_;
+}
+
+bool GradScaler::enabled() const { return state().options.enabled; }
 
 Tensor GradScaler::scale(Device device) {
-  State& s = *state_;
+  State& s = this->state();
   if (!s.scale.defined()) {
     s.scale = scalar(s.options.enabled ? static_cast<float>(s.options.init_scale) : 1.0f, device);
     s.tracker = scalar(s.first_tracker, device);
@@ -102,7 +107,7 @@ Tensor GradScaler::scale(Device device) {
 }
 
 void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
-  State& s = *state_;
+  State& s = this->state();
   if (!s.options.enabled) return;
   optimizer.check_skippable();
   const std::string of = std::string(" (optimizer ") + optimizer.name() + ")";
@@ -181,14 +186,14 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
 }
 
 void GradScaler::forget() {
-  for (auto& [optimizer, r] : state_->records) {
+  for (auto& [optimizer, r] : state().records) {
     r.stage = State::Stage::ready;
     r.seen = false;
   }
 }
 
 void GradScaler::step(Optimizer& optimizer) {
-  State& s = *state_;
+  State& s = this->state();
   if (!s.options.enabled) return optimizer.step();
   optimizer.check_skippable();
   State::Record& r = s.records[&optimizer];
@@ -204,7 +209,7 @@ void GradScaler::step(Optimizer& optimizer) {
 }
 
 void GradScaler::update() {
-  State& s = *state_;
+  State& s = this->state();
   if (!s.options.enabled) return;
   kernels::Verdicts verdicts;
   for (const auto& [optimizer, r] : s.records) {
@@ -240,29 +245,29 @@ void GradScaler::update() {
 }
 
 Tensor GradScaler::found_inf(const Optimizer& optimizer) const {
-  return state_->judged("found_inf", optimizer).found_inf;
+  return state().judged("found_inf", optimizer).found_inf;
 }
-Tensor GradScaler::grad_norm(const Optimizer& optimizer) const { return state_->judged("grad_norm", optimizer).norm; }
+Tensor GradScaler::grad_norm(const Optimizer& optimizer) const { return state().judged("grad_norm", optimizer).norm; }
 
 double GradScaler::get_scale() const {
-  const State& s = *state_;
+  const State& s = this->state();
   if (s.scale.defined()) return s.scale.item();
   return s.options.enabled ? static_cast<double>(static_cast<float>(s.options.init_scale)) : 1;
 }
 std::int64_t GradScaler::growth_tracker() const {
-  return state_->tracker.defined() ? state_->tracker.item<std::int64_t>() : state_->first_tracker;
+  return state().tracker.defined() ? state().tracker.item<std::int64_t>() : state().first_tracker;
 }
 std::int64_t GradScaler::skipped_steps() const {
-  return state_->skipped.defined() ? state_->skipped.item<std::int64_t>() : state_->first_skipped;
+  return state().skipped.defined() ? state().skipped.item<std::int64_t>() : state().first_skipped;
 }
 
 Tensor GradScaler::skipped() const {
-  if (!state_->skipped.defined()) fail<StateError>("grad_scaler: skipped() is asked for before scale()");
-  return state_->skipped;
+  if (!state().skipped.defined()) fail<StateError>("grad_scaler: skipped() is asked for before scale()");
+  return state().skipped;
 }
 
 NamedTensors GradScaler::state_dict() const {
-  const GradScalerOptions& o = state_->options;
+  const GradScalerOptions& o = state().options;
   if (!o.enabled) return {};
   const auto number = [](auto x) { return tensor({x}, Device::cpu()); };
   return {{"scale", number(get_scale())},
@@ -274,7 +279,7 @@ NamedTensors GradScaler::state_dict() const {
 }
 
 void GradScaler::load_state_dict(const NamedTensors& state) {
-  State& s = *state_;
+  State& s = this->state();
   if (!s.options.enabled) {
     if (!state.empty())
       warn("W-AMP-STATE-IGNORED", WarningCategory::user,

@@ -4,6 +4,7 @@ namespace levin::optim {
 
 Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) : write_(writer != nullptr) {
   for (const ParamRef& p : parameters) {
+    if (!p.value || !p.value->defined()) fail<ConfigError>(op, ": parameter ", p.name, " is undefined");
     Tensor g = p.value->grad();
     if (!g.defined()) continue;
     if (!empty() && g.device() != device()) {

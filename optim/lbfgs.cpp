@@ -163,6 +163,7 @@ void write_values(const Parameters& parameters, const Vector& x, double t, const
 }  // namespace
 
 Tensor LBFGS::step(const Function<Tensor()>& closure) {
+  if (!closure) fail<ConfigError>("lbfgs: step() is given an empty closure, expected one that returns the loss");
   Memory& m = *memory_;
   const Parameters& parameters = groups_[0].parameters;
   const double lr = groups_[0].lr;

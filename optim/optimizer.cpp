@@ -139,6 +139,8 @@ void Optimizer::check_skippable() const {
 }
 
 Tensor Optimizer::step(const Function<Tensor()>& closure) {
+  if (!closure)
+    fail<ConfigError>(std::string(name()), ": step() is given an empty closure, expected one that returns the loss");
   Tensor loss = closure();
   step();
   return loss;

@@ -147,6 +147,7 @@ double PolynomialLR::lr_at(int group, std::int64_t t) const {
 
 LambdaLR::LambdaLR(Optimizer& optimizer, Function<double(std::int64_t)> factor)
     : Scheduler(optimizer), factor_(std::move(factor)) {
+  if (!factor_) fail<ConfigError>("lambda_lr: the factor is empty, expected a function of the step");
   apply();
 }
 double LambdaLR::lr_at(int group, std::int64_t t) const { return base(group) * factor_(t); }

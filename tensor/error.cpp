@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "levin/function.h"
 #include "tensor/batch_error.h"
 #include "tensor/launching.h"
 
@@ -69,5 +70,9 @@ std::string_view Error::op() const noexcept {
 std::string text(double x) { return fmt::format("{}", x); }
 std::string text(std::int64_t x) { return fmt::format("{}", x); }
 std::string text(std::uint64_t x) { return fmt::format("{}", x); }
+
+void detail::fail_empty_function() {
+  fail<StateError>("function: an empty Function is called; give it something to call before");
+}
 
 }  // namespace levin

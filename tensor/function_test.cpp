@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "levin/error.h"
 #include "tests/allocations.h"
 
 using levin::Function;
@@ -49,4 +50,39 @@ TEST_CASE("a Function of a lambda with eight references allocates nothing") {
   const int result = sum();
   CHECK(levin::test::allocations() == before);
   CHECK(result == 36);
+}
+
+TEST_CASE("calling an empty Function is a StateError, also after a move and for a null pointer") {
+  Function<int(int)> f;
+  CHECK_THROWS_WITH_AS((void)f(1), doctest::Contains("an empty Function is called"), levin::StateError);
+  f = twice;
+  const Function<int(int)> g = std::move(f);
+  CHECK(g(2) == 4);
+  CHECK_THROWS_AS((void)f(1), levin::StateError);
+  int (*const none)(int) = nullptr;
+  CHECK(!Function<int(int)>(none));
+}
+
+TEST_CASE("copies of a Function share what it holds, also what can only be moved, and it goes with the last of them") {
+  Function<int()> count([n = 0]() mutable { return ++n; });
+  const Function<int()> same = count;
+  CHECK(count() == 1);
+  CHECK(same() == 2);
+  CHECK(count() == 3);
+  const auto watched = std::make_shared<int>(7);
+  {
+    Function<int()> a([p = std::make_unique<int>(5), watched] { return *p + *watched; });
+    Function<int()> b;
+    b = a;
+    a = {};
+    CHECK(b() == 12);
+    CHECK(watched.use_count() == 2);
+  }
+  CHECK(watched.use_count() == 1);
+  int seen = 0;
+  Function<void(int)> small([&seen](int x) { seen += x; });
+  const Function<void(int)> other = small;
+  small(1);
+  other(2);
+  CHECK(seen == 3);
 }

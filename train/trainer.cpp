@@ -112,6 +112,7 @@ void Trainer::fit(TrainModule& module, const FitOptions& loaders) { run_->fit(mo
 void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
                   const StepOptions& options) {
   run_->check_idle("fit");
+  if (!step) fail<ConfigError>("fit: the step is empty, expected a function from a batch to its loss");
   const std::vector<ParamRef> parameters = optimizer.model_parameters();
   nn::Module* const tree = root_of(parameters);
   run_->check_options();
@@ -134,6 +135,9 @@ std::vector<Metrics> shown(const char* call, const EvaluationOptions& options, s
                            bool inside) {
   if (options.verbose && !inside) std::fputs(train::results_table(call, results).c_str(), stderr);
   return results;
+}
+void check_function(const Function<Tensor(const Batch&)>& f) {
+  if (!f) fail<ConfigError>("evaluate: the function is empty, expected one from a batch to a number");
 }
 }  // namespace
 
@@ -166,11 +170,13 @@ std::vector<Tensors> Trainer::predict(const LoaderRefs& loaders, const PredictOp
   return all;
 }
 double Trainer::evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
+  check_function(f);
   if (!run_->fitted) fail<StateError>("evaluate: no module is known before a fit; use evaluate(module, loader, f)");
   run_->check_lives("evaluate");
   return run_->mean_over(run_->tree, loader, f);
 }
 double Trainer::evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f) {
+  check_function(f);
   const auto back = [&, before = run_->precision.mixed()] { run_->precision.set_mixed(before); };
   const train::Scope mixed([&] { run_->precision.convert(&module, run_->device_of(&module)); }, back);
   return run_->mean_over(&module, loader, f);

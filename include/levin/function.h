@@ -1,4 +1,5 @@
-// A small move-only std::function: the real one costs 0.3 s to parse in every file that includes a public header.
+// A small std::function that also holds what can only be moved: the real one costs 0.3 s to parse in every file that
+// includes a public header.
 #pragma once
 
 #include <concepts>
@@ -8,13 +9,20 @@
 #include <type_traits>
 #include <utility>
 
+#include "levin/export.h"
+
 namespace levin {
+
+namespace detail {
+[[noreturn]] LEVIN_API void fail_empty_function();  // throws StateError
+}
 
 template <class Signature>
 class Function;
 
-// Holds any callable R(A...); empty by default, true when it holds one. Calling an empty one is undefined. A callable of up to
-// eight words lies inside: a lambda that captures a few references costs no allocation.
+// Holds any callable R(A...); empty by default, true when it holds one. A copy shares the callable, as a copy of a
+// Tensor shares its data. Calling an empty one throws StateError. A lambda of up to eight words that captures
+// references, pointers and numbers costs no allocation.
 template <class R, class... A>
 class Function<R(A...)> {
  public:
@@ -22,65 +30,50 @@ class Function<R(A...)> {
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, Function> && std::is_invocable_r_v<R, std::decay_t<F>&, A...>)
       Function(F&& f) {
-    using Held = Holder<std::decay_t<F>>;
-    if constexpr (fits<Held>)
-      target_ = ::new (static_cast<void*>(place_)) Held(std::forward<F>(f));
-    else
-      target_ = new Held(std::forward<F>(f));
-  }
-  Function(Function&& other) noexcept { take(other); }
-  Function& operator=(Function&& other) noexcept {
-    if (this != &other) {
-      clear();
-      take(other);
+    using Held = std::decay_t<F>;
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<F>>) {
+      if (!f) return;  // a null pointer to a function is none
     }
+    if constexpr (lies_inside<Held>) {
+      ::new (static_cast<void*>(place_)) Held(std::forward<F>(f));
+      call_ = [](const Function& self, A... args) -> R {
+        return static_cast<R>((*std::launder(reinterpret_cast<const Held*>(self.place_)))(std::forward<A>(args)...));
+      };
+    } else {
+      shared_ = std::make_shared<Held>(std::forward<F>(f));
+      call_ = [](const Function& self, A... args) -> R {
+        return static_cast<R>((*static_cast<Held*>(self.shared_.get()))(std::forward<A>(args)...));
+      };
+    }
+  }
+  Function(const Function&) = default;
+  Function& operator=(const Function&) = default;
+  Function(Function&& other) noexcept { *this = std::move(other); }
+  Function& operator=(Function&& other) noexcept {
+    if (this == &other) return *this;
+    call_ = std::exchange(other.call_, nullptr);
+    shared_ = std::move(other.shared_);
+    for (std::size_t i = 0; i < sizeof place_; ++i) place_[i] = other.place_[i];
     return *this;
   }
-  ~Function() { clear(); }
-  R operator()(A... args) const { return target_->call(std::forward<A>(args)...); }
-  explicit operator bool() const { return target_ != nullptr; }
+  ~Function() = default;
+  R operator()(A... args) const {
+    if (!call_) [[unlikely]]
+      detail::fail_empty_function();
+    return call_(*this, std::forward<A>(args)...);
+  }
+  explicit operator bool() const { return call_ != nullptr; }
 
  private:
-  struct Base {
-    virtual ~Base() = default;
-    virtual R call(A... args) = 0;
-    virtual Base* move_to(std::byte* place) noexcept = 0;
-  };
+  static constexpr std::size_t kPlace = 8 * sizeof(void*);
+  // Whether nobody can tell a copy of it from itself: no call changes it, so that one in each Function is as good as a
+  // shared one.
   template <class F>
-  struct Holder final : Base {
-    template <class G>
-    explicit Holder(G&& f) : f_(std::forward<G>(f)) {}
-    R call(A... args) override { return static_cast<R>(f_(std::forward<A>(args)...)); }
-    Base* move_to([[maybe_unused]] std::byte* place) noexcept override {
-      if constexpr (fits<Holder>)
-        return ::new (static_cast<void*>(place)) Holder(std::move(f_));
-      else
-        return this;
-    }
-    F f_;
-  };
-  template <class H>
-  static constexpr bool fits =
-      sizeof(H) <= 9 * sizeof(void*) &&
-      alignof(H) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<decltype(H::f_)>;
-  [[nodiscard]] bool inside() const { return static_cast<const void*>(target_) == static_cast<const void*>(place_); }
-  void take(Function& other) noexcept {
-    if (!other.target_) return;
-    target_ = other.target_->move_to(place_);
-    if (other.inside())
-      other.clear();
-    else
-      other.target_ = nullptr;
-  }
-  void clear() noexcept {
-    if (inside())
-      target_->~Base();
-    else
-      delete target_;
-    target_ = nullptr;
-  }
-  Base* target_ = nullptr;
-  alignas(std::max_align_t) std::byte place_[9 * sizeof(void*)];
+  static constexpr bool lies_inside = sizeof(F) <= kPlace && alignof(F) <= alignof(std::max_align_t) &&
+                                      std::is_trivially_copyable_v<F>&& std::is_invocable_r_v<R, const F&, A...>;
+  R (*call_)(const Function&, A...) = nullptr;
+  std::shared_ptr<void> shared_;
+  alignas(std::max_align_t) std::byte place_[kPlace]{};
 };
 
 }  // namespace levin

@@ -86,6 +86,7 @@ class LEVIN_API GradScaler {
 
  private:
   struct State;
+  [[nodiscard]] State& state() const;  // throws StateError for a scaler that was moved from
   std::unique_ptr<State> state_;
 };
 
