@@ -95,16 +95,16 @@ std::unique_ptr<DataLoader::Pass> DataLoader::Combination::pass(std::shared_ptr<
   return std::make_unique<CombinedPass>(std::move(impl));
 }
 
-std::size_t DataLoader::parts() const { return impl_->parts.size(); }
+std::size_t DataLoader::parts() const { return impl().parts.size(); }
 DataLoader& DataLoader::part(std::size_t k) const {
   if (k >= parts()) fail<IndexError>("part: it is ", k, ", the loader has ", parts());
-  return impl_->parts[k].second;
+  return impl().parts[k].second;
 }
 const std::string& DataLoader::part_name(std::size_t k) const {
   (void)part(k);
-  return impl_->parts[k].first;
+  return impl().parts[k].first;
 }
-CombineMode DataLoader::combined_by() const { return impl_->mode; }
+CombineMode DataLoader::combined_by() const { return impl().mode; }
 
 std::int64_t DataLoader::Impl::combined_batches() const {
   std::int64_t least = -1, most = 0, all = 0;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "data/errors.h"
@@ -90,7 +91,7 @@ class TensorDataset final : public Dataset {
 // and cheaper.
 class ImageDataset final : public Dataset {
  public:
-  ImageDataset(const Tensor& images, const Tensor& labels, Normalization n)
+  ImageDataset(const Tensor& images, const Tensor& labels, std::span<const Normalization> channels)
       : images_(dense_on_host(images, "image_dataset")), labels_(dense_on_host(labels, "image_dataset")) {
     if (images_.dtype() != DType::u8 || labels_.dtype() != DType::u8) {
       fail<DTypeError>("image_dataset: images are ", images_.dtype(), " and labels ", labels_.dtype(),
@@ -100,8 +101,11 @@ class ImageDataset final : public Dataset {
       fail<DataError>("image_dataset: images have shape ", images_.shape(), " and labels ", labels_.shape(),
                       ", expected [N, ...] and [N]");
     }
-    if (!(n.std > 0)) fail<ConfigError>("image_dataset: std is ", n.std, ", expected more than 0");
-    for (std::size_t i = 0; i < table_.size(); ++i) table_[i] = (static_cast<float>(i) / 255.f - n.mean) / n.std;
+    for (const Normalization& n : channels) {
+      if (!(n.std > 0)) fail<ConfigError>("image_dataset: std is ", n.std, ", expected more than 0");
+      Table& table = tables_.emplace_back();
+      for (std::size_t i = 0; i < table.size(); ++i) table[i] = (static_cast<float>(i) / 255.f - n.mean) / n.std;
+    }
   }
   std::int64_t size() const override { return labels_.size(0); }
 
@@ -131,15 +135,19 @@ class ImageDataset final : public Dataset {
     return images_.size(0) == 0 ? 0 : static_cast<std::size_t>(images_.numel() / images_.size(0));
   }
   void convert(std::int64_t index, float* pixels, std::int64_t* label) const {
-    const std::size_t count = pixels_each();
+    const std::size_t count = pixels_each(), plane = count / tables_.size();
     const auto* from =
         reinterpret_cast<const std::uint8_t*>(bytes_of(images_)) + static_cast<std::size_t>(index) * count;
-    const float* table = table_.data();
-    for (std::size_t i = 0; i < count; ++i) pixels[i] = table[from[i]];
+    for (const Table& channel : tables_) {
+      const float* const table = channel.data();
+      for (std::size_t i = 0; i < plane; ++i) pixels[i] = table[from[i]];
+      from += plane, pixels += plane;
+    }
     *label = static_cast<std::int64_t>(reinterpret_cast<const std::uint8_t*>(bytes_of(labels_))[index]);
   }
+  using Table = std::array<float, 256>;
   Tensor images_, labels_;
-  std::array<float, 256> table_{};
+  std::vector<Table> tables_;  // one, or one a channel
 };
 
 class Transformed final : public Dataset {
@@ -176,6 +184,27 @@ class Subset final : public Dataset {
   }
   DatasetRef base_;
   std::vector<std::int64_t> indices_;
+};
+
+class Concatenated final : public Dataset {
+ public:
+  explicit Concatenated(std::vector<DatasetRef> parts) : parts_(std::move(parts)) {
+    for (const DatasetRef& part : parts_) {
+      std::int64_t& end = ends_.emplace_back(ends_.empty() ? 0 : ends_.back());
+      if (__builtin_add_overflow(end, part->size(), &end))
+        fail<DataError>("concat: the ", parts_.size(), " parts have more than 2^63 - 1 samples together");
+    }
+  }
+  std::int64_t size() const override { return ends_.back(); }
+  Sample get(std::int64_t index, Generator& rng) const override {
+    check_index(index, size());
+    const auto part = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+    return parts_[part]->get(part ? index - ends_[part - 1] : index, rng);
+  }
+
+ private:
+  std::vector<DatasetRef> parts_;
+  std::vector<std::int64_t> ends_;
 };
 
 void check_base(const DatasetRef& base, const char* what) {
@@ -244,7 +273,14 @@ Tensors collate(std::span<const Sample> samples) {
 
 DatasetRef tensor_dataset(Tensors fields) { return std::make_shared<TensorDataset>(std::move(fields)); }
 DatasetRef image_dataset(Tensor images, Tensor labels, Normalization normalization) {
-  return std::make_shared<ImageDataset>(images, labels, normalization);
+  return std::make_shared<ImageDataset>(images, labels, std::span<const Normalization>(&normalization, 1));
+}
+DatasetRef image_dataset(Tensor images, Tensor labels, const std::vector<Normalization>& channels) {
+  if (images.defined() && (images.rank() != 4 || static_cast<std::size_t>(images.size(1)) != channels.size()))
+    fail<ShapeError>("image_dataset: images have shape ", images.shape(), " and ", channels.size(),
+                     " channels are normalized, expected [N, ", channels.size(), ", H, W]");
+  if (channels.empty()) fail<ConfigError>("image_dataset: no channels are given, expected a mean and a std for each");
+  return std::make_shared<ImageDataset>(images, labels, channels);
 }
 DatasetRef transform(DatasetRef base, Function<Sample(Sample, Generator&)> f) {
   check_base(base, "transform");
@@ -273,6 +309,28 @@ std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int
     at += size;
   }
   return parts;
+}
+
+std::vector<DatasetRef> random_split(DatasetRef base, const Fractions& fractions, const Generator& generator) {
+  check_base(base, "random_split");
+  const std::int64_t n = base->size();
+  double sum = 0;
+  std::int64_t left = n;
+  std::vector<std::int64_t> sizes;
+  for (const double part : fractions.parts) {
+    if (!(part >= 0 && part <= 1)) fail<DataError>("random_split: a fraction is ", part, ", expected 0 to 1");
+    sum += part;
+    sizes.push_back(std::min(left, static_cast<std::int64_t>(part * static_cast<double>(n))));
+    left -= sizes.back();
+  }
+  if (!(std::abs(sum - 1) <= 1e-9)) fail<DataError>("random_split: fractions sum to ", sum, ", expected 1");
+  for (std::size_t i = 0; left > 0; i = (i + 1) % sizes.size(), --left) ++sizes[i];
+  return random_split(std::move(base), sizes, generator);
+}
+DatasetRef concat(std::vector<DatasetRef> parts) {
+  if (parts.empty()) fail<ConfigError>("concat: no datasets are given");
+  for (const DatasetRef& part : parts) check_base(part, "concat");
+  return std::make_shared<Concatenated>(std::move(parts));
 }
 
 const Tensor& Batch::operator[](std::size_t field) const {

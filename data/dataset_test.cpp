@@ -10,6 +10,7 @@
 #include "data/sampler.h"
 #include "kernels/device/philox.cuh"
 #include "levin/data.h"
+#include "levin/ops.h"
 
 using namespace levin;
 using namespace levin::data;
@@ -202,4 +203,102 @@ TEST_CASE("weighted draws follow the weights, and an index of weight 0 never com
   CHECK_THROWS_AS((void)weighted_sampler({1e308, 1e308}, 1, Generator(2)), ConfigError);
   CHECK_THROWS_AS((void)random_sampler(-1, Generator(2)), ConfigError);
   CHECK_THROWS_AS((void)random_sampler((std::int64_t{1} << 32) + 1, Generator(2)), ConfigError);
+}
+
+TEST_CASE("pictures of several channels are normalised each with its own mean and deviation") {
+  std::vector<std::uint8_t> bytes(2 * 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(10 * i);
+  const Tensor images = of(bytes, {2, 3, 2, 2}), labels = of<std::uint8_t>({1, 2}, {2});
+  const std::vector<Normalization> channels{{0.5f, 0.25f}, {0.1f, 2.f}, {0.f, 1.f}};
+  const DatasetRef d = image_dataset(images, labels, channels);
+  const Tensors b = gathered(d, {1, 0});
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::size_t from = (i + 12) % 24;
+    const Normalization n = channels[i / 4 % 3];
+    REQUIRE(b[0].data<float>()[i] == (static_cast<float>(bytes[from]) / 255.f - n.mean) / n.std);
+  }
+  Generator g(0);
+  CHECK(values<float>(d->get(1, g)[0]) == std::vector<float>(b[0].data<float>(), b[0].data<float>() + 12));
+  CHECK_THROWS_AS((void)image_dataset(images, labels, {{0.5f, 1.f}, {0.5f, 1.f}}), ShapeError);
+  CHECK_THROWS_AS((void)image_dataset(of(bytes, {2, 12}), labels, channels), ShapeError);
+  CHECK_THROWS_AS((void)image_dataset(images, labels, {{0.f, 1.f}, {0.f, 0.f}, {0.f, 1.f}}), ConfigError);
+  CHECK_THROWS_AS((void)image_dataset(of<std::uint8_t>({}, {2, 0, 2, 2}), labels, std::vector<Normalization>{}),
+                  ConfigError);
+}
+
+TEST_CASE("concatenated parts stand one behind the other, and each sample has random numbers of its own") {
+  const auto draw = [](Sample s, Generator& rng) {
+    return Sample{s[0], of<std::int64_t>({rng.integer(0, std::int64_t{1} << 40)}, {})};
+  };
+  const DatasetRef a = tensor_dataset({of<float>({0, 1, 2}, {3})}), b = tensor_dataset({of<float>({3, 4}, {2})}),
+                   none = subset(a, {});
+  const DatasetRef all = concat({transform(a, draw), none, transform(b, draw)});
+  CHECK(all->size() == 5);
+  const Tensors batch = gathered(all, {4, 0, 3, 2, 1});
+  CHECK(values<float>(batch[0]) == std::vector<float>{4, 0, 3, 2, 1});
+  const std::vector<std::int64_t> drawn = values<std::int64_t>(batch[1]);
+  CHECK(std::set<std::int64_t>(drawn.begin(), drawn.end()).size() == 5);
+  // The numbers are those of the index in the whole, as for one dataset of five.
+  const DatasetRef one = transform(tensor_dataset({of<float>({0, 1, 2, 3, 4}, {5})}), draw);
+  CHECK(values<std::int64_t>(gathered(one, {4, 0, 3, 2, 1})[1]) == drawn);
+  DataLoader loader(all, {.batch_size = 2, .shuffle = true, .num_workers = 1});
+  std::multiset<float> seen;
+  for (const Batch& x : loader) {
+    for (const float v : values<float>(x[0])) seen.insert(v);
+  }
+  CHECK(seen == std::multiset<float>{0, 1, 2, 3, 4});
+  Generator g(0);
+  CHECK_THROWS_AS((void)all->get(5, g), IndexError);
+  CHECK_THROWS_AS((void)all->get(-1, g), IndexError);
+  CHECK_THROWS_AS((void)concat({}), ConfigError);
+  CHECK_THROWS_AS((void)concat({a, nullptr}), ConfigError);
+}
+
+TEST_CASE("a random split by fractions has whole parts that are all samples, what is left over in the first") {
+  const DatasetRef base = tensor_dataset({of<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10})});
+  const auto sizes = [&](std::vector<double> fractions) {
+    std::vector<std::int64_t> all;
+    for (const DatasetRef& part : random_split(base, Fractions{std::move(fractions)}, Generator(3)))
+      all.push_back(part->size());
+    return all;
+  };
+  using Sizes = std::vector<std::int64_t>;
+  CHECK(sizes({0.7, 0.3}) == Sizes{7, 3});
+  CHECK(sizes({0.25, 0.25, 0.5}) == Sizes{3, 2, 5});
+  CHECK(sizes({1.0 / 3, 1.0 / 3, 1.0 / 3}) == Sizes{4, 3, 3});
+  CHECK(sizes({0, 1}) == Sizes{0, 10});
+  const auto by_parts = random_split(base, Fractions{{0.7, 0.3}}, Generator(3)),
+             by_sizes = random_split(base, {7, 3}, Generator(3));
+  CHECK(values<float>(gathered(by_parts[1], {0, 1, 2})[0]) == values<float>(gathered(by_sizes[1], {0, 1, 2})[0]));
+  for (const std::vector<double>& wrong : {std::vector<double>{0.5, 0.4}, {1.5, -0.5}, {std::nan(""), 1}, {}})
+    CHECK_THROWS_AS((void)sizes(wrong), DataError);
+}
+
+TEST_CASE("the augmentation of the manual gives other pictures each epoch, the same for any number of workers") {
+  std::vector<std::uint8_t> bytes(8 * 3 * 2 * 4);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
+  const DatasetRef train = image_dataset(of(bytes, {8, 3, 2, 4}), of<std::uint8_t>({0, 1, 2, 3, 4, 5, 6, 7}, {8}));
+  const auto augmented = transform(train, [](Sample s, Generator& rng) {
+    if (rng.uniform() < 0.5) s[0] = flip(s[0], {2});
+    s[0] = s[0] * rng.normal(1, 0.1);
+    return s;
+  });
+  const auto epochs = [&](int workers) {
+    DataLoader loader(augmented, {.batch_size = 4, .num_workers = workers, .generator = Generator(9)});
+    std::vector<std::vector<float>> all;
+    for (int e = 0; e < 2; ++e) {
+      for (const Batch& b : loader) all.push_back(values<float>(b[0]));
+    }
+    return all;
+  };
+  const auto expected = epochs(0);
+  CHECK(expected[0] != expected[2]);
+  int mirrored = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    const float* const row = expected[i / 4].data() + i % 4 * 24;
+    mirrored += row[1] > row[2];
+  }
+  CHECK(mirrored > 0);
+  CHECK(mirrored < 8);
+  CHECK(epochs(1) == expected);
 }

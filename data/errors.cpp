@@ -1,6 +1,7 @@
 #include "data/errors.h"
 
 #include <exception>
+#include <new>
 
 #include "levin/error.h"
 
@@ -32,6 +33,9 @@ void rethrow_with(const std::string& note) {
   LEVIN_RETHROW(DataError)
   LEVIN_RETHROW(InterruptedError)
   LEVIN_RETHROW(InternalError)
+  catch (const std::bad_alloc& e) {
+    fail<OutOfMemoryError>("loader: ", std::string(e.what()), note);
+  }
   catch (const std::exception& e) {
     fail<DataError>("loader: ", std::string(e.what()), note);
   }

@@ -6,7 +6,7 @@
 namespace levin::data {
 
 // Call in a catch block: throws the current exception again with `note` behind its text. A levin::Error keeps its type
-// and place; anything else becomes a DataError.
+// and place; std::bad_alloc becomes an OutOfMemoryError, anything else a DataError.
 [[noreturn]] void rethrow_with(const std::string& note);
 
 }  // namespace levin::data

@@ -85,6 +85,7 @@ DataLoader::Iterator::Iterator(Iterator&&) noexcept = default;
 DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = default;
 DataLoader::Iterator::~Iterator() = default;
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  if (!pass_) fail<StateError>("loader: the iterator was moved from; use the one that it was moved to");
   if (done_) fail<StateError>("loader: the epoch has ended, there is no batch behind its last");
   done_ = true;           // also when next throws
   batch_.fields.clear();  // its memory, still in the cache, serves the next batch
@@ -101,17 +102,25 @@ DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(st
   if (!o.batch_sampler) {
     impl_->sampler = o.sampler ? o.sampler : o.shuffle ? random_sampler(n, o.generator) : sequential_sampler(n);
   }
-  if (o.num_workers > 0) { impl_->arena.emplace(worker_slots(o.num_workers), 0u); }
+  if (o.num_workers == 0) return;
+  impl_->arena.emplace(worker_slots(o.num_workers), 0u);
+  impl_->arena
+      ->initialize();  // where it may throw: TBB waits for ever for an arena whose making failed in its first enqueue
 }
 DataLoader::DataLoader(Made, std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 DataLoader::~DataLoader() = default;
 
+DataLoader::Impl& DataLoader::impl() const {
+  if (!impl_) fail<StateError>("loader: it was moved from; use the one that it was moved to");
+  return *impl_;
+}
+
 DataLoader::Iterator DataLoader::begin() { return Iterator(pass()); }
 
 std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
-  Impl& i = *impl_;
+  Impl& i = impl();
   if (i.looping)
     fail<StateError>(
         "loader: a loop begins while another has not ended; leave that one first, or make a second loader");
@@ -138,42 +147,42 @@ std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
   return std::make_unique<LoadingPass>(impl_, std::move(plan));
 }
 
-std::int64_t DataLoader::size() const { return impl_->batches(); }
+std::int64_t DataLoader::size() const { return impl().batches(); }
 const DatasetRef& DataLoader::dataset() const {
-  if (impl_->parts.empty()) return impl_->dataset;
+  if (impl().parts.empty()) return impl().dataset;
   return std::max_element(
-             impl_->parts.begin(), impl_->parts.end(),
+             impl().parts.begin(), impl().parts.end(),
              [](const auto& a, const auto& b) { return a.second.dataset()->size() < b.second.dataset()->size(); })
       ->second.dataset();
 }
 bool DataLoader::shuffles() const {
-  const auto& parts = impl_->parts;
-  if (parts.empty()) return impl_->sampler && impl_->sampler->shuffles();
+  const auto& parts = impl().parts;
+  if (parts.empty()) return impl().sampler && impl().sampler->shuffles();
   return std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.second.shuffles(); });
 }
 std::optional<std::int64_t> DataLoader::batch_size() const {
-  return impl_->parts.empty() ? impl_->options.batch_size : impl_->parts.front().second.batch_size();
+  return impl().parts.empty() ? impl().options.batch_size : impl().parts.front().second.batch_size();
 }
 int DataLoader::num_workers() const {
-  if (impl_->parts.empty()) return impl_->options.num_workers;
-  int fewest = impl_->parts.front().second.num_workers();
-  for (const auto& [name, part] : impl_->parts) fewest = std::min(fewest, part.num_workers());
+  if (impl().parts.empty()) return impl().options.num_workers;
+  int fewest = impl().parts.front().second.num_workers();
+  for (const auto& [name, part] : impl().parts) fewest = std::min(fewest, part.num_workers());
   return fewest;
 }
-const DataLoaderOptions& DataLoader::options() const { return impl_->options; }
+const DataLoaderOptions& DataLoader::options() const { return impl().options; }
 
 void DataLoader::set_epoch(std::int64_t epoch) {
   if (epoch < 0) fail<ConfigError>("set_epoch: epoch is ", epoch, ", expected 0 or more");
-  impl_->next_epoch = epoch;
-  if (impl_->state.epoch != epoch) impl_->resume = false;
+  impl().next_epoch = epoch;
+  if (impl().state.epoch != epoch) impl().resume = false;
 }
-LoaderState DataLoader::state() const { return impl_->state; }
+LoaderState DataLoader::state() const { return impl().state; }
 void DataLoader::load_state(const LoaderState& state) {
   if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", size());
   }
-  if (!impl_->parts.empty() && !state.ahead.empty())
+  if (!impl().parts.empty() && !state.ahead.empty())
     fail<StateError>("loader: the state says that batches were handed out ahead of batch ", state.batch,
                      ", and combined loaders give theirs in order");
   std::int64_t before = state.batch;
@@ -184,9 +193,9 @@ void DataLoader::load_state(const LoaderState& state) {
     }
     before = k;
   }
-  impl_->state = state;
-  impl_->next_epoch = state.epoch;
-  impl_->resume = true;
+  impl().state = state;
+  impl().next_epoch = state.epoch;
+  impl().resume = true;
 }
 
 }  // namespace levin::data

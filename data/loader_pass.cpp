@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <exception>
+#include <new>
+#include <thread>
 
 #include "data/errors.h"
 #include "data/loader.h"
 #include "levin/warning.h"
+#include "tensor/interrupt.h"
 
 // Note [Loading ahead]
 // A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an
@@ -18,9 +20,28 @@
 // wants, it loads that one itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck.
 // Without in_order finished batches stand in a queue instead, and the consumer takes whichever came first; what a batch
 // holds is the same, since it follows from its position alone.
+//
+// With a timeout the consumer runs no user code, which might block: a batch that nobody has begun is loaded by a thread
+// made for it, and by the consumer after all where no thread can be made. Who leaves the loop waits kPatience for user
+// code that runs. What is left behind then holds the pass's shared part, and with it the loader's; the last of such
+// threads lets go of them.
 namespace levin::data {
 
 std::atomic<double> wait_notice_seconds{10};
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kPatience{1};           // with samples under way, of one who leaves the loop
+constexpr std::chrono::milliseconds kAskForStop{100};  // how often a wait asks whether it should end
+
+// That no thread could be made is not worth an error while there is one that loads.
+void tell_of_threads(const std::string& why) {
+  warn("W-DATA-THREADS", WarningCategory::runtime,
+       "loader: a thread could not be started (" + why + "); loading goes on with fewer");
+}
+
+}  // namespace
 
 void DataLoader::Impl::initialize_worker(int id) {
   if (!options.worker_init) return;
@@ -34,6 +55,10 @@ void DataLoader::Impl::initialize_worker(int id) {
   } catch (...) { rethrow_with("; in worker_init"); }
   const std::lock_guard lock(init_mutex);
   initialized.insert(worker);
+}
+void DataLoader::Impl::forget_lone_thread() {
+  const std::lock_guard lock(init_mutex);
+  initialized.erase({std::this_thread::get_id(), options.num_workers});
 }
 
 Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
@@ -59,7 +84,9 @@ Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, c
     }
     return options.batch_size ? options.collate(samples) : std::move(samples.front());
   } catch (...) {
-    rethrow_with(worker < options.num_workers ? ", in worker " + text(worker) : ", in the calling thread");
+    rethrow_with(worker < options.num_workers ? ", in worker " + text(worker)
+                 : times_out()                ? ", in a thread of its own"
+                                              : ", in the calling thread");
   }
 }
 
@@ -77,14 +104,16 @@ struct LoadingPass::Shared {
   const levin::detail::ThreadModes modes;  // of the thread that began the loop: every batch is loaded under them
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::int64_t> todo;    // positions of the batches still to come, in order
-  std::vector<Slot> ring;            // batch todo[k] has place k % size; empty without workers
-  std::deque<Slot> finished;         // instead of the ring's places without in_order
-  std::set<std::int64_t> under_way;  // places in todo being loaded, without in_order
-  std::int64_t next_load = 0;        // how many of todo somebody has begun
-  std::int64_t next_out = 0;         // how many were handed out
-  int queued = 0, running = 0;       // tasks
+  std::vector<std::int64_t> todo;       // positions of the batches still to come, in order
+  std::vector<Slot> ring;               // batch todo[k] has place k % size; empty without workers
+  std::vector<Slot> finished;           // instead of the ring's places without in_order
+  std::vector<std::int64_t> under_way;  // places in todo being loaded
+  std::int64_t next_load = 0;           // how many of todo somebody has begun
+  std::int64_t next_out = 0;            // how many were handed out
+  int queued = 0, running = 0;          // tasks; threads made for one batch count as running
+  std::string no_thread{};              // why one could not be started, until the consumer has told it
   bool stop = false;
+  bool left = false;  // nobody waits for those that run
   const bool in_order;
 
   Shared(std::shared_ptr<Impl> i, Plan p)
@@ -104,6 +133,9 @@ struct LoadingPass::Shared {
                  static_cast<std::size_t>(std::max<std::int64_t>(1, plan.size())));
     try {
       ring.resize(slots);
+      // So that nothing has to grow in a task: batches under way and finished are no more than places, and one.
+      finished.reserve(slots + 1);
+      under_way.reserve(slots + 1);
     } catch (const std::exception&) {  // bad_alloc or length_error
       fail<OutOfMemoryError>("loader: no memory for a ring of ", slots,
                              " batches, num_workers * prefetch_factor; lower prefetch_factor");
@@ -122,10 +154,52 @@ struct LoadingPass::Shared {
     return impl->load(indices(k), random, worker);
   }
 
-  // With the lock held.
+  // With the lock held. A task whose enqueueing failed may be in the queue all the same, so it goes on counting: this
+  // pass then has fewer workers, down to none.
   static void start_one(const std::shared_ptr<Shared>& s) {
     ++s->queued;
-    s->impl->arena->enqueue([s] { s->work(s); });
+    try {
+      s->impl->arena->enqueue([s] { s->work(s); });
+    } catch (const std::exception& e) {
+      try {
+        s->no_thread = e.what();
+      } catch (const std::bad_alloc&) {  // then nobody is told
+      }
+    }
+  }
+
+  // With the lock held: the next batch is somebody's.
+  [[nodiscard]] std::int64_t begin_next() {
+    under_way.push_back(next_load);
+    return next_load++;
+  }
+
+  // Loads batch todo[k] and puts it where the consumer finds it. With the lock held before and after.
+  void load_ahead(std::unique_lock<std::mutex>& lock, std::int64_t k, int worker) {
+    lock.unlock();
+    Slot done;
+    try {
+      done.fields = load(k, worker);
+    } catch (...) { done.error = std::current_exception(); }
+    done.place = k;
+    done.ready = true;
+    lock.lock();
+    std::erase(under_way, k);
+    if (in_order)
+      ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
+    else
+      finished.push_back(std::move(done));
+    if (!in_order || k == next_out) changed.notify_all();
+  }
+
+  // The end of a thread's work, which holds the lock and lets go of it.
+  void end_work(std::unique_lock<std::mutex>& lock) {
+    --running;
+    if (!stop) return;
+    changed.notify_all();
+    std::shared_ptr<Impl> last;  // goes behind the lock, user's code with it
+    if (left && running == 0) last = std::move(impl);
+    lock.unlock();
   }
 
   void work(const std::shared_ptr<Shared>& self) {
@@ -135,28 +209,11 @@ struct LoadingPass::Shared {
     const int worker = std::clamp(tbb::this_task_arena::current_thread_index(), 0, impl->options.num_workers - 1);
     ++running;
     while (room()) {
-      const std::int64_t k = next_load++;
-      if (!in_order) under_way.insert(k);
+      const std::int64_t k = begin_next();
       if (room() && queued + running < impl->options.num_workers) start_one(self);
-      lock.unlock();
-      Slot done;
-      try {
-        done.fields = load(k, worker);
-      } catch (...) { done.error = std::current_exception(); }
-      done.place = k;
-      done.ready = true;
-      lock.lock();
-      if (in_order) {
-        ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
-        if (k == next_out) changed.notify_all();
-      } else {
-        under_way.erase(k);
-        finished.push_back(std::move(done));
-        changed.notify_all();
-      }
+      load_ahead(lock, k, worker);
     }
-    --running;
-    if (stop) changed.notify_all();
+    end_work(lock);
   }
 };
 
@@ -166,10 +223,24 @@ LoadingPass::LoadingPass(std::shared_ptr<Impl> impl, Plan plan)
 }
 LoadingPass::~LoadingPass() {
   leave();
-  std::unique_lock lock(shared_->mutex);
-  shared_->stop = true;
-  shared_->changed.wait(lock, [&] { return shared_->running == 0; });
-  shared_->impl.reset();  // a late task must not keep the dataset
+  Shared& s = *shared_;
+  std::shared_ptr<Impl> last;  // goes behind the lock, user's code with it; a late task must not keep the dataset
+  std::unique_lock lock(s.mutex);
+  s.stop = true;
+  if (s.changed.wait_for(lock, kPatience, [&] { return s.running == 0; })) {
+    last = std::move(s.impl);
+    lock.unlock();
+    return;
+  }
+  s.left = true;
+  try {
+    const std::string words =
+        "loader: the loop ends while " + awaited() +
+        " is still being loaded; its thread is left behind, and holds the dataset until it is done";
+    lock.unlock();
+    warn("W-DATA-LEFT", WarningCategory::runtime, words, Repeat::yes);
+  } catch (...) {  // a handler of warnings that throws: nobody can be told from a destructor
+  }
 }
 
 bool LoadingPass::next(Batch& out) {
@@ -182,14 +253,25 @@ bool LoadingPass::next(Batch& out) {
     return false;
   }
   start_workers();
+  if (const std::string why = std::exchange(s.no_thread, {}); !why.empty()) {
+    lock.unlock();
+    tell_of_threads(why);
+    lock.lock();
+  }
   Slot taken;
-  try {
-    taken = take(lock);
-    if (taken.error) std::rethrow_exception(taken.error);
-  } catch (...) {
+  const auto end = [&] {
     if (!lock.owns_lock()) lock.lock();
     s.stop = true;
     leave();
+  };
+  try {
+    taken = take(lock);
+    if (taken.error) std::rethrow_exception(taken.error);
+  } catch (const std::bad_alloc&) {  // there was not enough for the words of a typed error where it was thrown
+    end();
+    fail<OutOfMemoryError>("loader: out of memory while a batch was loaded");
+  } catch (...) {
+    end();
     throw;
   }
   ++s.next_out;
@@ -223,7 +305,7 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   // Without in_order any batch will do: one from a worker, or our own while a worker has not come to work.
   const bool helpful = s.running < s.impl->options.num_workers || s.ring.empty();
   const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
-  if (help) {
+  if (help && !(s.impl->times_out() && start_lone(lock))) {
     Slot mine;
     mine.place = s.next_load++;
     lock.unlock();
@@ -238,21 +320,56 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   }
   wait(lock, [&] { return !s.finished.empty(); });
   Slot first = std::move(s.finished.front());
-  s.finished.pop_front();
+  s.finished.erase(s.finished.begin());
   return first;
 }
 
-// What the consumer waits for, for messages; without in_order the oldest batch under way.
+// A thread for the next batch that nobody has begun, with the lock held; false where none can be made.
+bool LoadingPass::start_lone(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Shared> s = shared_;
+  const std::int64_t k = s->begin_next();
+  ++s->running;
+  try {
+    std::thread([s, k] {
+      std::unique_lock mine(s->mutex);
+      s->load_ahead(mine, k, s->impl->options.num_workers);
+      s->impl->forget_lone_thread();
+      s->end_work(mine);
+    }).detach();
+    return true;
+  } catch (const std::exception& e) {
+    --s->running;
+    std::erase(s->under_way, --s->next_load);
+    lock.unlock();
+    tell_of_threads(e.what());
+    lock.lock();
+    return false;
+  }
+}
+
+// What the consumer waits for, for messages: without in_order, and where the loop ends, the oldest batch under way.
 std::string LoadingPass::awaited() const {
   const Shared& s = *shared_;
-  const std::int64_t k = s.in_order || s.under_way.empty() ? s.next_out : *s.under_way.begin();
+  const bool next = (s.in_order && !s.stop) || s.under_way.empty();
+  const std::int64_t k = next ? s.next_out : *std::min_element(s.under_way.begin(), s.under_way.end());
   return "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch()) + " (samples from " +
          text(s.indices(k).front()) + " on)";
 }
 
+// False at the end of the time.
+template <class Ready>
+bool LoadingPass::wait_until(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point end,
+                             const Ready& ready) {
+  const levin::detail::StopAsked asked = levin::detail::stop_asked;
+  if (!asked) return shared_->changed.wait_until(lock, end, ready);
+  while (!shared_->changed.wait_until(lock, std::min(end, Clock::now() + kAskForStop), ready)) {
+    if (asked()) fail<InterruptedError>("loader: stopped while it waited for ", awaited());
+    if (Clock::now() >= end) return false;
+  }
+  return true;
+}
 template <class Ready>
 void LoadingPass::wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
-  using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   constexpr double kForEver = 1e9;  // seconds: a clock's nanoseconds overflow at 9e9
   const auto after = [](double seconds) { return std::chrono::duration_cast<Clock::duration>(Seconds(seconds)); };
@@ -262,7 +379,7 @@ void LoadingPass::wait(std::unique_lock<std::mutex>& lock, const Ready& ready) {
   const Clock::time_point deadline = start + after(timeout > 0 ? std::min(timeout, kForEver) : kForEver);
   for (int n = 1;; ++n) {
     const Clock::time_point said = start + after(notice * n);
-    if (s.changed.wait_until(lock, std::min(said, deadline), ready)) return;
+    if (wait_until(lock, std::min(said, deadline), ready)) return;
     if (deadline <= said && timeout > 0) {
       fail<DataError>("loader: ", awaited(), " did not come within ", timeout,
                       " seconds; raise timeout, or look at what the dataset waits for");

@@ -4,6 +4,7 @@
 
 #include <tbb/task_arena.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,10 @@ struct DataLoader::Impl {
   std::mutex init_mutex;
   std::set<std::pair<std::thread::id, int>> initialized;  // threads by the worker they were: Note [Workers]
 
-  void forget_workers();  // before a loop
+  void forget_workers();      // before a loop
+  void forget_lone_thread();  // at the end of a thread that loaded one batch: another may get its id
+  // Whether a loop waits for a limited time: then it runs no user code itself.
+  [[nodiscard]] bool times_out() const { return options.timeout > 0 && options.num_workers > 0; }
   [[nodiscard]] Plan plan(const LoaderState& of) const;
   [[nodiscard]] std::int64_t batches() const;
   [[nodiscard]] std::int64_t combined_batches() const;
@@ -85,7 +89,7 @@ struct DataLoader::Combination {
 struct LoadingPass final : DataLoader::Pass {
   using Impl = DataLoader::Impl;
   LoadingPass(std::shared_ptr<Impl> impl, Plan plan);  // throws OutOfMemoryError
-  // Waits for the tasks that run user code; those TBB has not started will see `stop` and do nothing.
+  // Waits for the tasks that run user code, a second at most; those TBB has not started will see `stop` and do nothing.
   ~LoadingPass() override;
   bool next(Batch& out) override;
 
@@ -94,8 +98,12 @@ struct LoadingPass final : DataLoader::Pass {
   struct Shared;
   void leave();
   void start_workers();
+  [[nodiscard]] bool start_lone(std::unique_lock<std::mutex>& lock);
   Slot take(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string awaited() const;
+  template <class Ready>
+  [[nodiscard]] bool wait_until(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point end,
+                                const Ready& ready);
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, const Ready& ready);
 

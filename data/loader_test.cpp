@@ -189,51 +189,6 @@ TEST_CASE("leaving a loop early and destroying the loader waits for what runs an
   CHECK(inside == 0);
 }
 
-TEST_CASE("a batch that a worker does not bring within the timeout is an error that names it") {
-  struct Gate {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool worker_inside = false, open = false;
-    const std::thread::id consumer = std::this_thread::get_id();
-  };
-  class Blocking final : public Numbers {
-   public:
-    explicit Blocking(Gate& gate) : Numbers(8), gate_(gate) {}
-    Sample get(std::int64_t index, Generator& rng) const override {
-      std::unique_lock lock(gate_.mutex);
-      if (std::this_thread::get_id() == gate_.consumer) {
-        // The consumer loads what no worker has begun; here it does not run ahead of the worker.
-        gate_.changed.wait(lock, [&] { return gate_.worker_inside; });
-      } else if (index > 0) {
-        gate_.worker_inside = true;
-        gate_.changed.notify_all();
-        // Bounded: should the very first batch be late already, begin() throws and joins before the gate is opened.
-        gate_.changed.wait_for(lock, std::chrono::seconds(2), [&] { return gate_.open; });
-      }
-      return Numbers::get(index, rng);
-    }
-
-   private:
-    Gate& gate_;
-  };
-  Gate gate;
-  DataLoader loader(std::make_shared<Blocking>(gate),
-                    {.batch_size = 1, .num_workers = 1, .timeout = 0.05, .prefetch_factor = 8});
-  std::optional<DataLoader::Iterator> it;
-  const std::string text = message<DataError>([&] {
-    it.emplace(loader.begin());
-    while (!(*it == loader.end())) ++*it;
-  });
-  {
-    const std::lock_guard lock(gate.mutex);
-    gate.open = true;
-    gate.changed.notify_all();
-  }
-  it.reset();  // joins the worker
-  CHECK(contains(text, "of epoch 0 (samples from "));
-  CHECK(contains(text, "did not come within 0.05 seconds"));
-}
-
 TEST_CASE("a loop broken off and continued from its state gives the same batches as an unbroken one") {
   const auto make = [](int workers) {
     return DataLoader(std::make_shared<Numbers>(23),

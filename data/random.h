@@ -1,29 +1,16 @@
-// Random numbers on the host for samplers and drawn data, without ops: Philox4x32-10 by counter.
-// The same function stands in kernels/device/philox.cuh, which this layer may not see; a test holds them together.
+// Streams of random words for samplers and drawn data, by counter (tensor/philox.h).
 #pragma once
 
 #include <array>
 #include <cstdint>
 
+#include "tensor/philox.h"
+
 namespace levin::data {
 
-using Counter = std::array<std::uint32_t, 4>;
-
-// Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-constexpr Counter philox(Counter c, std::uint64_t key) {
-  auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xd2511f53u} * c[0], p1 = std::uint64_t{0xcd9e8d57u} * c[2];
-    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ key0, static_cast<std::uint32_t>(p1),
-         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ key1, static_cast<std::uint32_t>(p0)};
-    key0 += 0x9e3779b9u;
-    key1 += 0xbb67ae85u;
-  }
-  return c;
-}
-
-// 0 .. n-1 from a random word (multiply and shift; n <= 2^32).
-constexpr std::uint64_t bounded(std::uint32_t word, std::uint64_t n) { return (word * n) >> 32; }
+using Counter = levin::detail::PhiloxCounter;
+using levin::detail::bounded;
+using levin::detail::philox;
 
 // What a stream of words is for: the last word of its counters, so that no two uses share numbers.
 enum class Purpose : std::uint32_t {

@@ -41,7 +41,8 @@ class LEVIN_API Dataset {
  public:
   virtual ~Dataset();
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  // Sample `index`, 0 <= index < size(). All randomness comes from `rng`.
+  // Sample `index`, 0 <= index < size(). All randomness comes from `rng`, by its draws for the host: rng.uniform(),
+  // rng.normal(), rng.integer(low, high), rng.permutation(n).
   [[nodiscard]] virtual Sample get(std::int64_t index, Generator& rng) const = 0;
   // The fields of a batch of these samples. Default: each by get, then collate. Override it where whole batches are
   // cheaper; the result must be the same.
@@ -65,14 +66,36 @@ struct Normalization {
   float std = 1;
 };
 [[nodiscard]] LEVIN_API DatasetRef image_dataset(Tensor images, Tensor labels, Normalization normalization = {});
+// Images [N, C, H, W] with a mean and a std for each of the C channels. Throws ShapeError for other shapes or another
+// C.
+[[nodiscard]] LEVIN_API DatasetRef image_dataset(Tensor images, Tensor labels,
+                                                 const std::vector<Normalization>& channels);
 
-// Samples of `base` after f(sample, rng). f is called by several threads at once.
+// Samples of `base` after f(sample, rng). f is called by several threads at once. An augmentation, here images [C, H,
+// W] mirrored in half of the cases and made brighter or darker, other each epoch:
+//
+//   auto augmented = data::transform(train, [](data::Sample s, Generator& rng) {
+//     if (rng.uniform() < 0.5) s[0] = flip(s[0], {2});
+//     s[0] = s[0] * rng.normal(1, 0.1);
+//     return s;
+//   });
 [[nodiscard]] LEVIN_API DatasetRef transform(DatasetRef base, Function<Sample(Sample, Generator&)> f);
 // The samples of `base` at these indices, with the random numbers they have there. Throws IndexError for one outside.
 [[nodiscard]] LEVIN_API DatasetRef subset(DatasetRef base, std::vector<std::int64_t> indices);
 // Disjoint random subsets of these sizes. Throws DataError unless they sum to base's size.
 [[nodiscard]] LEVIN_API std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int64_t>& sizes,
                                                              const Generator& generator);
+// The same by parts of the whole: random_split(base, Fractions{{0.9, 0.1}}, generator). Each subset has the whole
+// samples of its part; those left over go one each to the first subsets. Throws DataError unless each is 0 to 1 and
+// they sum to 1 within 1e-9.
+struct Fractions {
+  std::vector<double> parts;
+};
+[[nodiscard]] LEVIN_API std::vector<DatasetRef> random_split(DatasetRef base, const Fractions& fractions,
+                                                             const Generator& generator);
+// The samples of all parts, one part behind the other, each with the random numbers of its own index in the whole.
+// Throws ConfigError for no parts and a null one, DataError where the sizes sum to more than 2^63 - 1.
+[[nodiscard]] LEVIN_API DatasetRef concat(std::vector<DatasetRef> parts);
 
 // ---- Samplers: the order of an epoch, a function of the epoch alone.
 class LEVIN_API Sampler {
@@ -114,7 +137,8 @@ struct Batch {
   std::vector<BatchPart> parts{};  // of combined loaders
   // Throws IndexError when there is no such field.
   [[nodiscard]] LEVIN_API const Tensor& operator[](std::size_t field) const;
-  // The fields of one part: b.part("labeled")[0]; none where its loader has ended. Throws IndexError when there is no such part.
+  // The fields of one part: b.part("labeled")[0]; none where its loader has ended. Throws IndexError when there is no
+  // such part.
   [[nodiscard]] LEVIN_API std::span<const Tensor> part(std::size_t k) const;
   [[nodiscard]] LEVIN_API std::span<const Tensor> part(std::string_view name) const;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(indices.size()); }
@@ -131,7 +155,7 @@ struct DataLoaderOptions {
   // nothing else.
   bool pin_memory = false;
   bool drop_last = false;                // drop the short last batch
-  double timeout = 0;                    // seconds to wait for a worker, 0: for ever
+  double timeout = 0;                    // seconds to wait for a batch of the workers, 0: for ever; Note [Workers]
   Function<void(int)> worker_init{};     // Note [Workers]
   std::optional<int> prefetch_factor{};  // batches ahead for each worker, default 2
   bool persistent_workers = false;       // Note [Workers]
@@ -146,6 +170,11 @@ struct DataLoaderOptions {
 // later and is initialized for that one then. The calling thread loads a batch itself when no worker has come to it; it
 // is worker `num_workers`, in each loop anew. Several threads call worker_init at once. What it throws is the error of
 // the batch that was to be loaded. With num_workers 0 it is not called.
+//
+// `timeout` covers the wait of a loop for a batch that others load: with it, what the calling thread would load itself
+// is loaded by one more thread, as worker `num_workers`, so that a dataset that blocks can not hold the loop; a loop
+// that has waited so long ends by a DataError. With num_workers 0 the calling thread is itself inside of the dataset,
+// nobody can end that, and `timeout` has no effect.
 
 // Where a loader stands, for a run that continues later: the next batch is number `batch` of `epoch`.
 struct LoaderState {
@@ -159,12 +188,6 @@ struct LoaderState {
   [[nodiscard]] std::int64_t handed_out() const { return batch + static_cast<std::int64_t>(ahead.size()); }
 };
 
-// for (const Batch& b : loader) is one epoch; the next loop is the next epoch. One loop at a time.
-//
-// An error of a dataset, transform or collate reaches the loop at the place of its batch: as the type it was when it is
-// a levin::Error, else as DataError, with sample, epoch and worker added to its text. Leaving the loop early, or
-// destroying the loader, waits for the samples being loaded and no longer. While a loop waits for a worker it warns
-// every 10 seconds what it waits for (W-DATA-WAIT).
 // How loaders become one (combine).
 enum class CombineMode : std::uint8_t {
   max_size_cycle,  // as long as the longest; the shorter ones begin anew, each time in an order of their own
@@ -173,6 +196,17 @@ enum class CombineMode : std::uint8_t {
   sequential,      // one behind the other, for evaluations: a Trainer takes the parts for several loaders
 };
 
+// for (const Batch& b : loader) is one epoch; the next loop is the next epoch. One loop at a time.
+//
+// An error of a dataset, transform or collate reaches the loop at the place of its batch: as the type it was when it is
+// a levin::Error, as OutOfMemoryError when it is std::bad_alloc, else as DataError, with sample, epoch and worker added
+// to its text. While a loop waits for a worker it warns every 10 seconds what it waits for (W-DATA-WAIT).
+//
+// Leaving the loop, early or by an error, waits for the samples being loaded, and for one second at most. What takes
+// longer is left behind with a warning (W-DATA-LEFT): its thread goes on, keeps dataset and options alive until it is
+// done, and its result is dropped. A dataset or function that refers to something it does not own must make sure that
+// this lives so long. The loader can be looped over again; threads that were left behind do not work for it before they
+// are done.
 class LEVIN_API DataLoader {
  public:
   struct Impl;
@@ -234,6 +268,7 @@ class LEVIN_API DataLoader {
   struct Made {};  // so that DataLoader(nullptr) means a dataset
   DataLoader(Made, std::shared_ptr<Impl> impl);
   [[nodiscard]] std::unique_ptr<Pass> pass();
+  [[nodiscard]] Impl& impl() const;  // throws StateError for a loader that was moved from
   std::shared_ptr<Impl> impl_;
 };
 
@@ -242,10 +277,10 @@ class LEVIN_API DataLoader {
 //   data::DataLoader both = data::combine({{"labeled", &labeled}, {"unlabeled", &unlabeled}});
 //   for (const Batch& b : both) use(b.part("labeled")[0], b.part("unlabeled")[0]);
 //
-// It holds the loaders, which need not outlive it; leave them alone while a loop over it runs. Its position, and with it that of each
-// part, is a function of epoch and batch. A combination among the parts gives its own parts, as "outer.inner". Throws ConfigError for
-// no loaders, a null one, a name given twice, one with in_order = false, one without batches that were to begin anew, and a
-// combination by another mode.
+// It holds the loaders, which need not outlive it; leave them alone while a loop over it runs. Its position, and with
+// it that of each part, is a function of epoch and batch. A combination among the parts gives its own parts, as
+// "outer.inner". Throws ConfigError for no loaders, a null one, a name given twice, one with in_order = false, one
+// without batches that were to begin anew, and a combination by another mode.
 struct NamedLoader {
   std::string name;
   DataLoader* loader = nullptr;

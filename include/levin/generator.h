@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "levin/device.h"
 #include "levin/export.h"
@@ -44,6 +45,15 @@ class LEVIN_API Generator {
 
   // Takes the counters for n numbers of a tensor on `device`; the next call gets the ones behind. n >= 0.
   RandomRange reserve(std::int64_t n, Device device = Device::cpu());
+
+  // Numbers for the host, where a tensor would be too much: in a dataset, a transform, a search. Each call moves on by
+  // at least one counter, so that these and tensors drawn from one generator never share numbers. The same state gives
+  // the same bits on every machine. All throw ConfigError for a range that is empty or not finite, and CaptureError
+  // while the thread records a Graph, whose replays would all use the number of the recording.
+  double uniform(double low = 0, double high = 1);            // low <= x < high, in steps of (high - low) / 2^53
+  double normal(double mean = 0, double std = 1);             // std >= 0
+  std::int64_t integer(std::int64_t low, std::int64_t high);  // low <= x < high, each as likely to 2^-64
+  std::vector<std::int64_t> permutation(std::int64_t n);      // of 0 .. n - 1, 0 <= n <= 2^32
 
   // {seed, offset}; `on_device` is null.
   [[nodiscard]] RandomRange state() const;
