@@ -1,27 +1,18 @@
-// What every benchmark program does around its benchmarks: its flags, and what machine this is.
-//   --json FILE, --threads N, --device cpu|cuda|simt
-//   --filter REGEX          rows whose name matches
-//   --seconds N             a row is measured about so long (0.1)
-//   --commit TEXT           what the figures are of, where the build could not ask git
-//   --max-bytes N           of one tensor (bench_kernels)
-//   --dtypes all            every dtype at every size, instead of f16 at one and f32 alone on the CPU (bench_kernels)
-//   --memory-limit N        bytes that rows may use; those that need more fail
-//   --warm-only             nothing is measured with empty caches (bench_kernels)
-//   --quick                 the smallest shapes, one sample: shows that rows run, and no figure means anything
-//   --gemm own|first, --conv own|first|timed, --attention own|first|timed, --norm own|first|timed
-//                           who computes these in a build with CUDA, see levin/engines.h
-//   --tf32                  f32 products and convolutions of libraries may round to TF32
+// What every benchmark program does around its benchmarks: its flags (--help lists them), and what machine this is.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
 #include <optional>
+#include <ostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/facts.h"
+#include "bench/flags.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
 #include "levin/engines.h"
@@ -54,15 +45,17 @@ inline Device device_named(const std::string& name) {
                     device_count(DeviceType::simt) > 0 ? ", simt" : "");
 }
 
-// For flags that say whether our kernels or a library computes a family of ops: words[i] is one, and its value follows.
-inline void choose_engine(EngineFamily family, const std::vector<std::string>& words, std::size_t& i) {
-  const std::string &flag = words[i], &name = words[++i];
-  if (name != "own" && name != "first" && name != "timed")
-    fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
-  set_engine_choice(family, name == "own"     ? EngineChoice::own
-                            : name == "first" ? EngineChoice::first
-                                              : EngineChoice::timed);
-  benchmark::AddCustomContext("levin_" + flag.substr(2), name);
+// A flag that says whether our kernels or a library computes a family of ops.
+inline Flag engine_flag(const std::string& flag, EngineFamily family, const std::string& ops) {
+  return {flag, "own|first|timed", "who computes " + ops + " in a build with CUDA, see levin/engines.h",
+          [=](const std::string& name) {
+            if (name != "own" && name != "first" && name != "timed")
+              fail<ConfigError>(flag, ": \"", name, "\", expected own, first or timed");
+            set_engine_choice(family, name == "own"     ? EngineChoice::own
+                                      : name == "first" ? EngineChoice::first
+                                                        : EngineChoice::timed);
+            benchmark::AddCustomContext("levin_" + flag.substr(2), name);
+          }};
 }
 
 inline int& failed_rows() {
@@ -82,58 +75,87 @@ benchmark::internal::Benchmark* add_row(const std::string& name, F f) {
   });
 }
 
-// Levin's flags are taken out of the command line, the rest is Google Benchmark's. Then prepare() may measure and register.
-// Returns the exit status: 1 when a row failed.
+// Google Benchmark's table, without its warning that it was built for debugging: Debian's package is, and the line
+// reads as if Levin were. What is measured here runs in Levin's code and in benchmark.h, which this build compiles.
+class Table final : public benchmark::ConsoleReporter {
+ public:
+  bool ReportContext(const Context& context) override {
+    std::ostream& errors = GetErrorStream();
+    std::stringstream lines;
+    SetErrorStream(&lines);
+    const bool goes_on = ConsoleReporter::ReportContext(context);
+    SetErrorStream(&errors);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("Library was built as DEBUG") == std::string::npos) errors << line << "\n";
+    }
+    return goes_on;
+  }
+};
+
+struct Asked {
+  std::optional<std::string> commit{};
+  std::optional<std::int64_t> memory{};
+  std::vector<std::string> of_library{};  // flags of Google Benchmark
+};
+
+inline std::vector<Flag> flags_of(Asked& asked) {
+  const auto library = [&asked](const char* flag) {
+    return [&asked, flag](const std::string& value) { asked.of_library.push_back(flag + value); };
+  };
+  return {
+      {"--json", "FILE", "the figures as JSON",
+       [&asked](const std::string& file) {
+         asked.of_library.push_back("--benchmark_out=" + file);
+         asked.of_library.emplace_back("--benchmark_out_format=json");
+       }},
+      number_flag<int>("--threads", "N", "CPU threads", 1, [](int n) { set_num_threads(n); }),
+      {"--device", "cpu|cuda|simt", "where rows run",
+       [](const std::string& name) { settings().device = device_named(name); }},
+      {"--filter", "REGEX", "rows whose name matches", library("--benchmark_filter=")},
+      number_flag<double>("--seconds", "X", "a row is measured about so long (0.1)", 0,
+                          [](double x) { settings().seconds = x; }),
+      {"--commit", "TEXT", "what the figures are of, where the build could not ask git",
+       [&asked](const std::string& text) { asked.commit = text; }},
+      number_flag<double>("--max-bytes", "N", "of one tensor (bench_kernels)", 0,
+                          [](double x) { settings().max_bytes = x; }),
+      {"--dtypes", "all", "every dtype at every size, instead of f16 at one and f32 alone on the CPU (bench_kernels)",
+       [](const std::string& which) {
+         if (which != "all") fail<ConfigError>("--dtypes: \"", which, "\", expected all");
+         settings().every_dtype = true;
+       }},
+      number_flag<std::int64_t>("--memory-limit", "N", "bytes that rows may use; those that need more fail", 1,
+                                [&asked](std::int64_t n) { asked.memory = n; }),
+      {"--warm-only", "", "nothing is measured with empty caches (bench_kernels)",
+       [](const std::string&) { settings().cold = false; }},
+      {"--quick", "", "the smallest shapes, one sample: shows that rows run, and no figure means anything",
+       [](const std::string&) { settings().quick = true; }},
+      engine_flag("--gemm", EngineFamily::product, "products"),
+      engine_flag("--conv", EngineFamily::convolution, "convolutions"),
+      engine_flag("--attention", EngineFamily::attention, "attention"),
+      engine_flag("--norm", EngineFamily::batch_norm, "batch norm"),
+      {"--tf32", "", "f32 products and convolutions of libraries may round to TF32",
+       [](const std::string&) {
+         set_allow_tf32(EngineFamily::product, AllowTf32::yes);
+         set_allow_tf32(EngineFamily::convolution, AllowTf32::yes);
+         benchmark::AddCustomContext("levin_tf32", "allowed");
+       }},
+  };
+}
+
+// Levin's flags are taken out of the command line, those that begin with --benchmark_ are Google Benchmark's. Then
+// prepare() may measure and register. Returns the exit status: 1 when a row failed, 2 for flags that can not be.
 template <class Prepare>
 int run(int argc, char** argv, Prepare&& prepare) {
-  std::vector<std::string> words(argv, argv + argc), rest;
-  std::optional<std::string> commit;
-  std::optional<std::int64_t> memory;
+  Asked asked;
+  const Parsed parsed =
+      parse(argc, argv, "Measures rows, and says what machine they were measured on.", flags_of(asked), "--benchmark_");
+  if (parsed.ended) return *parsed.ended;
+  std::vector<std::string> words{argv[0]};
+  words.insert(words.end(), asked.of_library.begin(), asked.of_library.end());
+  words.insert(words.end(), parsed.passed.begin(), parsed.passed.end());
   try {
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      const bool value = i + 1 < words.size();
-      if (words[i] == "--json" && value) {
-        rest.push_back("--benchmark_out=" + words[++i]);
-        rest.emplace_back("--benchmark_out_format=json");
-      } else if (words[i] == "--threads" && value) {
-        set_num_threads(std::stoi(words[++i]));
-      } else if (words[i] == "--device" && value) {
-        settings().device = device_named(words[++i]);
-      } else if (words[i] == "--filter" && value) {
-        rest.push_back("--benchmark_filter=" + words[++i]);
-      } else if (words[i] == "--seconds" && value) {
-        settings().seconds = std::stod(words[++i]);
-      } else if (words[i] == "--commit" && value) {
-        commit = words[++i];
-      } else if (words[i] == "--conv" && value) {
-        choose_engine(EngineFamily::convolution, words, i);
-      } else if (words[i] == "--attention" && value) {
-        choose_engine(EngineFamily::attention, words, i);
-      } else if (words[i] == "--norm" && value) {
-        choose_engine(EngineFamily::batch_norm, words, i);
-      } else if (words[i] == "--gemm" && value) {
-        choose_engine(EngineFamily::product, words, i);
-      } else if (words[i] == "--tf32") {
-        set_allow_tf32(EngineFamily::product, AllowTf32::yes);
-        set_allow_tf32(EngineFamily::convolution, AllowTf32::yes);
-        benchmark::AddCustomContext("levin_tf32", "allowed");
-      } else if (words[i] == "--max-bytes" && value) {
-        settings().max_bytes = std::stod(words[++i]);
-      } else if (words[i] == "--dtypes" && value && words[i + 1] == "all") {
-        settings().every_dtype = true;
-        ++i;
-      } else if (words[i] == "--memory-limit" && value) {
-        memory = std::stoll(words[++i]);
-      } else if (words[i] == "--warm-only") {
-        settings().cold = false;
-      } else if (words[i] == "--quick") {
-        settings().quick = true;
-      } else {
-        rest.push_back(words[i]);
-      }
-    }
     std::vector<char*> pointers;
-    for (std::string& w : rest) pointers.push_back(w.data());
+    for (std::string& w : words) pointers.push_back(w.data());
     int count = static_cast<int>(pointers.size());
     benchmark::Initialize(&count, pointers.data());
     if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return 2;
@@ -141,12 +163,13 @@ int run(int argc, char** argv, Prepare&& prepare) {
     benchmark::AddCustomContext("levin_cpu_level", kernels::name(kernels::cpu_level()));
     benchmark::AddCustomContext("levin_threads", std::to_string(num_threads()));
     for (auto& [what, value] : facts(settings().device)) {
-      if (what == "levin_commit" && commit) value = *commit;
+      if (what == "levin_commit" && asked.commit) value = *asked.commit;
       benchmark::AddCustomContext(what, value);
     }
     prepare();
-    if (memory) set_memory_limit(settings().device, *memory);
-    benchmark::RunSpecifiedBenchmarks();
+    if (asked.memory) set_memory_limit(settings().device, *asked.memory);
+    Table table;
+    benchmark::RunSpecifiedBenchmarks(&table);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench: %s\n", e.what());
     return 1;

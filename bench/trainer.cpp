@@ -3,7 +3,7 @@
 // its last --steps batches, and the table shows the difference to the hand-written loop of the same round: median, smallest and
 // largest. Beside it, for such a step: calls of operator new, and bytes that tensors asked the system for.
 //
-//   bench_trainer [--rounds 15] [--steps 10000] [--warmup 500] [--only none] [--json FILE]
+// --help lists the flags; the kinds of --only are
 //
 // none:     no callback, no logger; every step is one optimizer step
 // logged:   the same, and training_step logs its loss
@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/flags.h"
 #include "kernels/cpu.h"
 #include "levin/levin.h"
 
@@ -217,26 +218,22 @@ int run(const Settings& s) {
 
 int main(int argc, char** argv) {
   Settings s;
+  using bench::number_flag;
+  const std::vector<bench::Flag> flags = {
+      number_flag<std::int64_t>("--rounds", "N", "of each kind (15)", 1, [&](std::int64_t n) { s.rounds = n; }),
+      number_flag<std::int64_t>("--steps", "N", "of a round that are measured (10000)", 2,
+                                [&](std::int64_t n) { s.steps = n; }),
+      number_flag<std::int64_t>("--warmup", "N", "of a round before these (500)", 1,
+                                [&](std::int64_t n) { s.warmup = n; }),
+      number_flag<int>("--threads", "N", "CPU threads", 1, [](int n) { set_num_threads(n); }),
+      {"--only", "KIND", "none, logged, default or all", [&](const std::string& kind) { s.only = kind; }},
+      {"--json", "FILE", "the figures as JSON", [&](const std::string& file) { s.json = file; }},
+      {"--quick", "", "one round of a few steps: shows that it runs, and no figure means anything",
+       [&](const std::string&) { s.rounds = 1, s.steps = 20, s.warmup = 5; }}};
+  const bench::Parsed parsed =
+      bench::parse(argc, argv, "What the trainer adds to a step of a loop that is written by hand.", flags);
+  if (parsed.ended) return *parsed.ended;
   try {
-    for (int i = 1; i + 1 < argc; i += 2) {
-      const std::string flag = argv[i], value = argv[i + 1];
-      if (flag == "--rounds")
-        s.rounds = std::stoll(value);
-      else if (flag == "--steps")
-        s.steps = std::stoll(value);
-      else if (flag == "--warmup")
-        s.warmup = std::stoll(value);
-      else if (flag == "--threads")
-        set_num_threads(std::stoi(value));
-      else if (flag == "--only")
-        s.only = value;
-      else if (flag == "--json")
-        s.json = value;
-      else
-        fail<ConfigError>(flag, ": not a flag; has --rounds, --steps, --warmup, --threads, --only, --json");
-    }
-    if (argc % 2 == 0 || s.rounds < 1 || s.steps < 2 || s.warmup < 1)
-      fail<ConfigError>("bench_trainer: a flag without its number, or one that is too small");
     return run(s);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench: %s\n", e.what());

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "levin/levin.h"
@@ -74,7 +78,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--json", "FILE", "the results as JSON"},
     {"--logger", "LIST", "csv, tensorboard"},
     {"--profile", "NAME", "simple or trace"},
-    {"--checkpoint-every", "N", "optimizer steps between checkpoints; 0: every epoch"},
+    {"--checkpoint-every", "N", "optimizer steps between checkpoints, the last three of which stay; 0: every epoch"},
     {"--resume", "FILE", "go on from a checkpoint: a file, last or best (in --out)"},
     {"--quiet", "", "no progress"},
 };
@@ -95,7 +99,34 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// Checks of a number; what it is not is said in the message.
+// The name that was meant, with a letter in three wrong at most; else empty.
+inline std::string nearest(std::string_view given, const std::vector<std::string>& names) {
+  const auto far = [&](const std::string& name) { return edit_distance(given, name); };
+  const auto best = std::min_element(names.begin(), names.end(),
+                                     [&](const std::string& a, const std::string& b) { return far(a) < far(b); });
+  return best != names.end() && far(*best) <= given.size() / 3 ? *best : std::string();
+}
+
+// Checks of a number; what it is not is said in the message. The first is every number's: CLI11 would clamp what does
+// not fit.
+template <class T>
+CLI::Validator is_number() {
+  return {[](std::string& value) {
+            T x{};
+            const char *begin = value.data(), *const end = begin + value.size();
+            const auto [at, error] = std::from_chars(begin, end, x);
+            const bool whole = begin != end && at == end;
+            if constexpr (std::is_integral_v<T>) {
+              if (whole && error == std::errc()) return std::string();
+              return "\"" + value + "\" is not a whole number from " + text(std::numeric_limits<T>::min()) + " to " +
+                     text(std::numeric_limits<T>::max());
+            } else {
+              if (whole && error == std::errc() && std::isfinite(x)) return std::string();
+              return "\"" + value + "\" is not a number" + (whole ? " that can be held" : "");
+            }
+          },
+          ""};
+}
 inline CLI::Validator at_least(double low) {
   return {[low](std::string& value) {
             char* end = nullptr;
@@ -126,9 +157,21 @@ class Flags {
   CLI::Option* add(const char* name, T& value) {
     const FlagText& text = find(name);
     CLI::Option* option = app_.add_option(name, value, text.help)->type_name(text.value);
+    if constexpr (std::is_arithmetic_v<T>) option->check(is_number<T>());
     option->capture_default_str();
     names_.emplace_back(name);
     return option;
+  }
+  // One that takes these values alone, which the help names.
+  CLI::Option* add_choice(const char* name, std::string& value, const std::vector<std::string>& values) {
+    std::string listed;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      listed += (i == 0 ? "" : i + 1 < values.size() ? ", " : " or ") + values[i];
+    const auto one_of = [values, listed](const std::string& given) {
+      if (std::find(values.begin(), values.end(), given) != values.end()) return std::string();
+      return given + " is not for this program; expected " + listed;
+    };
+    return add(name, value)->check(one_of)->description(listed);
   }
   // An argument without a name, which has to be there.
   template <class T>
@@ -152,10 +195,8 @@ class Flags {
       if (std::any_of(std::begin(kVocabulary), std::end(kVocabulary),
                       [&](const FlagText& f) { return name == f.name; }))
         refuse(name + " has no meaning for this program");
-      const auto nearest = std::min_element(names_.begin(), names_.end(), [&](const auto& a, const auto& b) {
-        return edit_distance(name, a) < edit_distance(name, b);
-      });
-      refuse("unknown flag " + name + (nearest == names_.end() ? "" : "; did you mean " + *nearest + "?"));
+      const std::string meant = nearest(name, names_);
+      refuse("unknown flag " + name + (meant.empty() ? "" : "; did you mean " + meant + "?"));
     }
   }
   [[noreturn]] void refuse(const std::string& why) const {
@@ -207,6 +248,11 @@ inline Device device(const std::string& name) {
   fail<ConfigError>("--device: \"", name, "\" can not be used here; expected auto or one of ", usable);
 }
 
+// Names of files may be anything, and JSON is UTF-8: bytes that are not become U+FFFD.
+inline std::string json_text(const nlohmann::ordered_json& j) {
+  return j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 // What --json holds for every program. NaN becomes null.
 struct Result {
   std::string program, status = "done", data;
@@ -233,7 +279,7 @@ struct Result {
                                 {"peak_bytes", memory_stats(device).peak},
                                 {"parameters", parameters}};
     j.update(more);
-    write_file_atomically(path, j.dump(2) + "\n");
+    write_file_atomically(path, json_text(j));
   }
 };
 

@@ -16,11 +16,9 @@ Settings parse(int argc, char** argv) {
   s.lr = 2e-4;
   examples::Flags flags("gan", "Trains a generator of handwritten digits against a discriminator (Adam for each).");
   flags.add("--model", s.model)->check(CLI::IsMember({"mlp", "cnn"}));
-  examples::add_training_flags(flags, s);
+  examples::add_training_flags(flags, s, kPrecisions);
   flags.parse(argc, argv);
   examples::check_training_flags(flags, s);
-  if (s.precision != "32-true" && s.precision != "bf16-mixed")
-    flags.refuse("--precision: " + s.precision + " is not for this program; expected 32-true or bf16-mixed");
   return s;
 }
 
@@ -44,6 +42,9 @@ int run(const Settings& s) {
   const Device device = examples::device(s.device);
   TrainerOptions how = examples::trainer_options(s);
   examples::make_output_folder(examples::out_folder(s));
+  const auto counted = std::make_shared<examples::SampleCount>();
+  how.callbacks.push_back(counted);
+  Trainer trainer(how);  // refuses what can not be before data is looked for
 
   const Generator gen(s.seed);
   const examples::Digits digits = examples::find_digits(s.data, gen.fork("digits"), kScale);
@@ -55,9 +56,6 @@ int run(const Settings& s) {
                                         .pin_memory = device.is_cuda(),
                                         .generator = gen.fork("shuffle")});
   Gan gan(s, gen, device);
-  const auto counted = std::make_shared<examples::SampleCount>();
-  how.callbacks.push_back(counted);
-  Trainer trainer(how);
   const examples::Trained trained = examples::train(
       "gan", device, *counted, [&] { trainer.fit(gan, {.train = train, .ckpt_path = s.resume}); }, [] {});
   if (!trained.interrupted) {

@@ -18,6 +18,7 @@ inline constexpr data::Normalization kScale{0.5f, 0.5f};
 struct Settings : TrainingSettings {
   std::string model = "cnn";
 };
+inline const std::vector<std::string> kPrecisions{"32-true", "bf16-mixed"};
 
 // ---- Generators: codes [N, 64] -> pictures [N, 1, 28, 28]. Discriminators: pictures -> logits [N, 1] of being real.
 

@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 // A text file; "-" is stdout.
 void write_json(const std::string& path, const Json& j) {
-  const std::string text = j.dump(2) + "\n";
+  const std::string text = examples::json_text(j);
   if (path == "-")
     std::fputs(text.c_str(), stdout);
   else if (!path.empty())
@@ -320,9 +320,12 @@ constexpr Command kCommands[] = {
     {"env", "build, devices, libraries", env},
 };
 
-void print_usage(std::FILE* to) {
+// Those that begin with the word `of`; empty: all.
+void print_usage(std::FILE* to, std::string_view of = {}) {
   std::fprintf(to, "usage: levin COMMAND [ARGUMENTS]\n\n");
-  for (const Command& c : kCommands) std::fprintf(to, "  levin %-12s %s\n", c.name, c.about);
+  for (const Command& c : kCommands) {
+    if (std::string_view(c.name).starts_with(of)) std::fprintf(to, "  levin %-12s %s\n", c.name, c.about);
+  }
   std::fprintf(to, "\nlevin COMMAND --help lists its flags.\n");
 }
 
@@ -332,13 +335,18 @@ int run(int argc, char** argv) {
     print_usage(stdout);
     return examples::kDone;
   }
+  const std::string second = argc > 2 ? argv[2] : "";
+  if (first == "ckpt" && (second == "--help" || second == "-h")) {
+    print_usage(stdout, "ckpt ");
+    return examples::kDone;
+  }
   const std::string both = argc > 2 ? first + " " + argv[2] : first;
   for (const Command& c : kCommands) {
     if (first == c.name) return c.run(argc - 1, argv + 1);
     if (both == c.name) return c.run(argc - 2, argv + 2);
   }
   if (first.empty() || both == "ckpt") {
-    print_usage(stderr);
+    print_usage(stderr, first.empty() ? "" : "ckpt ");
     return examples::kUsage;
   }
   const auto far = [&](const Command& c) {

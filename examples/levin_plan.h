@@ -1,7 +1,9 @@
-// levin plan: what memory a training step of a bundled program takes, and the largest batch for a given memory. Nothing is
-// allocated or computed: the step runs on shapes alone (Tuner::plan_memory).
+// levin plan: what memory a training step of a bundled program takes, with what lies beside it on the CPU, and the
+// largest batch for a given memory. Nothing is allocated or computed: the step runs on shapes alone
+// (Tuner::plan_memory).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,13 +18,23 @@ namespace levin::examples {
 struct PlanSettings {
   std::string program, model = "cnn", optimizer = "adamw", precision = "32-true", device = "cuda", json;
   std::int64_t batch_size = 128, accumulate = 1, memory = 0;
+  int workers = 1;
+  [[nodiscard]] Device as() const { return device == "cpu" ? Device::cpu() : Device::cuda(); }
+};
+
+// A step's plan, and what lies in the same memory beside the step: nothing on a GPU, on the CPU the digits and what the
+// loader has ready. `step.peak` is with these.
+struct RunPlan {
+  MemoryPlan step;
+  std::int64_t data_sets = 0, loader = 0;
 };
 
 // A program's model on meta, with a trainer as the program has it.
 class Planned {
  public:
   explicit Planned(const PlanSettings& s)
-      : as_(s.device == "cpu" ? Device::cpu() : Device::cuda()),
+      : as_(s.as()),
+        workers_(s.workers),
         trainer_(TrainerOptions{.logger = false,
                                 .max_epochs = 1,
                                 .accumulate_grad_batches = s.program == "gan" ? 1 : s.accumulate,
@@ -45,27 +57,51 @@ class Planned {
       how.lr = 1e-3;
       module_ = std::make_unique<gan::Gan>(how, gen, Device::meta());
     }
+    if (as_.is_cpu()) hold_data_sets();
   }
-  [[nodiscard]] MemoryPlan of(std::int64_t samples) {
-    const Batch batch{
-        .fields = {empty({samples, 1, kSide, kSide}, Device::meta()), empty({samples}, Device::meta(), DType::i64)},
-        .indices = std::vector<std::int64_t>(static_cast<std::size_t>(samples))};
-    return Tuner(trainer_).plan_memory(*module_, batch, as_);
+  [[nodiscard]] RunPlan of(std::int64_t samples) {
+    RunPlan plan{.step = planned(samples), .data_sets = data_sets_};
+    plan.step.parameters -= data_sets_;
+    if (as_.is_cpu()) plan.loader = kAhead * workers_ * plan.step.batch;
+    plan.step.peak += plan.loader;
+    return plan;
   }
   // The largest batch whose peak is at most `bytes`; 0: not even a single sample. More than `most` is not looked for.
   [[nodiscard]] std::int64_t largest(std::int64_t bytes, std::int64_t most) {
     std::int64_t fits = 0, fails = 1;
-    while (fails <= most && of(fails).peak <= bytes) fits = std::exchange(fails, 2 * fails);
+    while (fails <= most && of(fails).step.peak <= bytes) fits = std::exchange(fails, 2 * fails);
     fails = std::min(fails, most + 1);
     while (fails - fits > 1) {
       const std::int64_t middle = fits + (fails - fits) / 2;
-      (of(middle).peak <= bytes ? fits : fails) = middle;
+      (of(middle).step.peak <= bytes ? fits : fails) = middle;
     }
     return fits;
   }
 
  private:
+  static constexpr int kAhead = 2;  // batches of each worker: the loader's default
+
+  // The images and labels of both parts, a byte each, which both programs hold. As buffers of the module they are counted
+  // by the allocator's sizes.
+  void hold_data_sets() {
+    const std::int64_t without = planned(1).parameters;
+    for (const auto& [part, n] : {std::pair{"train", 60000}, {"test", 10000}}) {
+      const std::string name = part;
+      (void)module_->register_buffer(name + "_images", empty({n, kSide, kSide}, Device::meta(), DType::u8));
+      (void)module_->register_buffer(name + "_labels", empty({n}, Device::meta(), DType::u8));
+    }
+    data_sets_ = planned(1).parameters - without;
+  }
+  [[nodiscard]] MemoryPlan planned(std::int64_t samples) {
+    const Batch batch{
+        .fields = {empty({samples, 1, kSide, kSide}, Device::meta()), empty({samples}, Device::meta(), DType::i64)},
+        .indices = std::vector<std::int64_t>(static_cast<std::size_t>(samples))};
+    return Tuner(trainer_).plan_memory(*module_, batch, as_);
+  }
+
   Device as_;
+  int workers_;
+  std::int64_t data_sets_ = 0;
   Trainer trainer_;
   std::unique_ptr<TrainModule> module_;
 };
@@ -78,16 +114,19 @@ inline PlanSettings parse_plan(int argc, char** argv) {
   const CLI::Option* const optimizer =
       flags.add("--optimizer", s.optimizer)->check(CLI::IsMember({"adamw", "adam", "sgd"}));
   const CLI::Option* const size = flags.add("--batch-size", s.batch_size)->check(at_least(1));
+  flags.add("--workers", s.workers)->check(at_least(0));
   flags.add("--precision", s.precision);
   flags.add("--accumulate", s.accumulate)->check(at_least(1));
   flags.add("--device", s.device)
       ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->description("whose allocator the sizes are rounded by: cpu, cuda");
+      ->description(
+          "whose memory it is: cpu, where data sets and batches that are loaded ahead lie beside the step, or cuda");
   flags.add("--memory", s.memory)->check(at_least(1));
   flags.add("--json", s.json)->description("the same as JSON; - writes it to stdout in place of the text");
   flags.parse(argc, argv);
   if (s.program == "gan" && optimizer->count() > 0) flags.refuse("--optimizer: gan trains with adam");
-  if (s.program == "gan" && s.precision != "32-true" && s.precision != "bf16-mixed")
+  const auto& of_gan = gan::kPrecisions;
+  if (s.program == "gan" && std::find(of_gan.begin(), of_gan.end(), s.precision) == of_gan.end())
     flags.refuse("--precision: gan trains with 32-true or bf16-mixed");
   if (s.program == "gan") s.optimizer = "adam";
   if (s.memory > 0 && size->count() == 0) s.batch_size = 0;
@@ -95,9 +134,12 @@ inline PlanSettings parse_plan(int argc, char** argv) {
 }
 
 // The lines of the table, and the fields of the JSON.
-inline std::vector<std::pair<const char*, std::int64_t>> rows_of(const MemoryPlan& p) {
-  return {{"parameters", p.parameters}, {"gradients", p.gradients},     {"optimizer_state", p.optimizer_state},
-          {"batch", p.batch},           {"activations", p.activations}, {"peak", p.peak}};
+inline std::vector<std::pair<const char*, std::int64_t>> rows_of(const RunPlan& run) {
+  const MemoryPlan& p = run.step;
+  return {{"parameters", p.parameters},           {"gradients", p.gradients},
+          {"optimizer_state", p.optimizer_state}, {"batch", p.batch},
+          {"activations", p.activations},         {"data_sets", run.data_sets},
+          {"loaded_ahead", run.loader},           {"peak", p.peak}};
 }
 
 inline nlohmann::ordered_json plan(const PlanSettings& s) {
@@ -105,7 +147,7 @@ inline nlohmann::ordered_json plan(const PlanSettings& s) {
   Planned planned(s);
   const std::int64_t largest = s.memory > 0 ? planned.largest(s.memory, kMost) : 0;
   const std::int64_t samples = s.batch_size > 0 ? s.batch_size : std::max<std::int64_t>(1, largest);
-  const MemoryPlan p = planned.of(samples);
+  const RunPlan p = planned.of(samples);
   nlohmann::ordered_json all = {{"program", s.program},     {"model", s.model},           {"optimizer", s.optimizer},
                                 {"precision", s.precision}, {"accumulate", s.accumulate}, {"device", s.device},
                                 {"batch_size", samples}};

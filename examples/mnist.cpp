@@ -107,15 +107,16 @@ Loaders make_loaders(const Settings& s, const examples::Digits& digits, const Ge
   if (val)
     loaders.val = std::make_unique<data::DataLoader>(
         val, data::DataLoaderOptions{.batch_size = s.batch_size, .num_workers = s.workers});
-  constexpr std::int64_t kTestBatch = 1000;
+  const std::int64_t test_batch =
+      std::min<std::int64_t>(1000, s.batch_size);  // so a test takes no more memory than a step
   data::DatasetRef test = digits.test;
   if (const int n = examples::dev_run_batches(s); n > 0) {
-    std::vector<std::int64_t> first(static_cast<std::size_t>(std::min(test->size(), n * kTestBatch)));
+    std::vector<std::int64_t> first(static_cast<std::size_t>(std::min(test->size(), n * test_batch)));
     std::iota(first.begin(), first.end(), std::int64_t{0});
     test = data::subset(test, std::move(first));
   }
   loaders.test = std::make_unique<data::DataLoader>(
-      test, data::DataLoaderOptions{.batch_size = kTestBatch, .num_workers = s.workers});
+      test, data::DataLoaderOptions{.batch_size = test_batch, .num_workers = s.workers});
   return loaders;
 }
 
@@ -213,15 +214,15 @@ int run(Settings s) {
   const Device device = examples::device(s.device);
   TrainerOptions how = trainer_options(s, device);
   examples::make_output_folder(examples::out_folder(s));
+  const auto counted = std::make_shared<examples::SampleCount>();
+  how.callbacks.push_back(counted);
+  Trainer trainer(how);  // refuses what can not be before data is looked for
 
   const Generator gen(s.seed);
   const examples::Digits digits = examples::find_digits(s.data, gen.fork("digits"));
   std::printf("%s\n", digits.said.c_str());
   std::fflush(stdout);
   const std::unique_ptr<Classifier> net = make_model(s, gen, device);
-  const auto counted = std::make_shared<examples::SampleCount>();
-  how.callbacks.push_back(counted);
-  Trainer trainer(how);
   if (s.find_lr || !s.find_batch_size.empty()) {
     search(s, trainer, *net, digits, gen);
     counted->samples = 0;

@@ -26,7 +26,8 @@ struct TrainingSettings {
   bool keeps_best = false;  // not a flag: the run has a checkpoint of its least validation loss
 };
 
-inline void add_training_flags(Flags& flags, TrainingSettings& s) {
+// `precisions`: those that the program takes, all without a list.
+inline void add_training_flags(Flags& flags, TrainingSettings& s, const std::vector<std::string>& precisions = {}) {
   flags.add("--data", s.data);
   flags.add("--batch-size", s.batch_size)->check(at_least(1));
   flags.add("--workers", s.workers)->check(at_least(0));
@@ -39,7 +40,10 @@ inline void add_training_flags(Flags& flags, TrainingSettings& s) {
   flags.add("--accumulate", s.accumulate)->check(at_least(1));
   flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // of the flag alone
   flags.add("--device", s.device);
-  flags.add("--precision", s.precision);
+  if (precisions.empty())
+    flags.add("--precision", s.precision);
+  else
+    flags.add_choice("--precision", s.precision, precisions);
   flags.add("--threads", s.threads)->check(at_least(0));
   flags.add("--out", s.out);
   flags.add("--json", s.json);
@@ -115,8 +119,8 @@ inline TrainerOptions trainer_options(const TrainingSettings& s) {
                          .default_root_dir = s.out};
   if (!s.max_time.empty()) options.max_time = Duration(s.max_time);
   if (s.checkpoint_every > 0)
-    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.save_top_k = -1, .every_n_train_steps = s.checkpoint_every}));
+    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
+        .monitor = "step", .mode = Mode::max, .save_top_k = 3, .every_n_train_steps = s.checkpoint_every}));
   if (s.keeps_best && !out_folder(s).empty())  // the first: what --resume best is of
     options.callbacks.insert(options.callbacks.begin(), std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
                                                             .monitor = "val_loss", .save_last = SaveLast::on}));

@@ -92,6 +92,7 @@ TEST_CASE("bench_kernels reports whole rows, and what machine and commit they ar
   INFO(r->ended.output);
   CHECK(r->ended.code == 0);
   check_head(*r, "cpu");
+  CHECK(r->ended.output.find("DEBUG") == std::string::npos);  // of Debian's Google Benchmark, not of Levin
   CHECK(r->head["levin_commit"] == "f00f");
   CHECK(r->head["levin_gemm"] == "own");
   CHECK(r->head["levin_tf32"] == "allowed");
@@ -155,4 +156,27 @@ TEST_CASE("bench_step reports whole rows of training steps, on a device also of 
     CHECK(row.contains("of_bound") == (row.at("name").get<std::string>().find("mlp") != std::string::npos));
     CHECK(row.contains("host_us") == simt);
   }
+}
+
+TEST_CASE("a benchmark program lists its flags, and refuses by name one that it has not or that lacks its value") {
+  const TemporaryFolder dir;
+  for (const char* name : {"bench_kernels", "bench_step", "bench_trainer"}) {
+    const Program program(name, dir, "bench");
+    if (!program.built()) return;
+    const auto said = [&](std::vector<std::string> arguments, int code, const char* words) {
+      const Ended e = program.run(std::move(arguments));
+      CAPTURE(e.output);
+      CHECK(e.code == code);
+      CHECK(e.output.find(words) != std::string::npos);
+    };
+    said({"--help"}, 0, "--json FILE");
+    said({"--frob"}, 2, "unknown flag --frob");
+    said({"--frob"}, 2, "--threads");
+    said({"--threads"}, 2, "--threads lacks its N");
+    said({"--threads", "x"}, 2, "\"x\" is not a whole number");
+  }
+  const Ended quick = Program("bench_trainer", dir, "bench").run({"--quick", "--only", "none"});
+  CAPTURE(quick.output);
+  CHECK(quick.code == 0);
+  CHECK(quick.output.find("1 rounds of 20 steps") != std::string::npos);
 }

@@ -60,7 +60,11 @@ TEST_CASE("gan gives the same weights when cut and resumed, and refuses what has
   };
   refused({"--clip", "1"}, "has no meaning");
   refused({"--capture", "step"}, "has no meaning");
-  refused({"--precision", "16-mixed"}, "bf16-mixed");
+  refused({"--precision", "16-mixed"}, "16-mixed is not for this program; expected 32-true or bf16-mixed");
+  const Ended help = gan.run({"--help"});
+  CHECK(help.code == 0);
+  CHECK(help.output.find("32-true or bf16-mixed") != std::string::npos);
+  CHECK(help.output.find("16-o2") == std::string::npos);
   refused({"--fast-dev-run", "some"}, "--fast-dev-run");
   refused({"--logger", "paper", "--out", dir / "c"}, "paper");
   refused({"--max-time", "soon"}, "soon");

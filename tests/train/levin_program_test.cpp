@@ -250,6 +250,76 @@ TEST_CASE("levin plan tells the memory of a step of mnist and gan, and the large
 }
 
 TEST_CASE(
+    "levin plan on a CPU counts what lies beside the step, and a run of mnist works under the memory that it names") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir), mnist("mnist", dir);
+  if (!levin_tool.built() || !mnist.built()) return;
+  CHECK(levin_tool.run({"plan", "mnist", "--device", "cpu", "--batch-size", "512", "--json", dir / "r.json"}).code ==
+        0);
+  const nlohmann::json plan = json_of(dir / "r.json");
+  const std::int64_t data = plan["data_sets"], ahead = plan["loaded_ahead"], peak = plan["peak"];
+  CHECK(data >= 70000 * (28 * 28 + 1));
+  CHECK(data <= 70000 * (28 * 28 + 1) * 5 / 4);
+  CHECK(ahead >= 2 * 512 * (28 * 28 * 4 + 8));
+  const auto run_under = [&](std::int64_t bytes) {
+    return mnist.run({"--device", "cpu", "--batch-size", "512", "--fast-dev-run", "4", "--quiet", "--memory-limit",
+                      std::to_string(bytes)});
+  };
+  const Ended fits = run_under(peak);
+  CAPTURE(fits.output);
+  CHECK(fits.code == 0);
+  const Ended small = run_under(peak - data);
+  CAPTURE(small.output);
+  CHECK(small.code != 0);
+  CHECK(has(small.output, "limit"));
+  CHECK(
+      levin_tool
+          .run({"plan", "mnist", "--device", "cpu", "--batch-size", "512", "--workers", "0", "--json", dir / "r.json"})
+          .code == 0);
+  CHECK(json_of(dir / "r.json")["loaded_ahead"] == 0);
+  // A GPU has neither.
+  CHECK(levin_tool.run({"plan", "mnist", "--batch-size", "512", "--json", dir / "r.json"}).code == 0);
+  CHECK(json_of(dir / "r.json")["data_sets"] == 0);
+  CHECK(json_of(dir / "r.json")["loaded_ahead"] == 0);
+  for (const char* flag : {"--batch-size", "--accumulate", "--memory", "--workers"}) {
+    const Ended e = levin_tool.run({"plan", "mnist", flag, "99999999999999999999"});
+    CAPTURE(e.output);
+    CHECK(e.code == 2);
+    CHECK(has(e.output, "is not a whole number from"));
+  }
+}
+
+TEST_CASE("levin ckpt --help lists the commands of ckpt, and each lists its flags") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const Ended e = levin_tool.run({"ckpt", "--help"});
+  CHECK(e.code == 0);
+  for (const char* command : {"levin ckpt show", "levin ckpt verify", "levin ckpt diff", "levin ckpt export"})
+    CHECK_MESSAGE(has(e.output, command), command);
+  CHECK_FALSE(has(e.output, "levin plan"));
+  for (const char* command : {"show", "verify", "diff", "export"}) {
+    const Ended of = levin_tool.run({"ckpt", command, "--help"});
+    CHECK(of.code == 0);
+    CHECK_MESSAGE(has(of.output, "FILE"), command);
+  }
+}
+
+TEST_CASE("levin ckpt show answers in JSON for a file whose name is not UTF-8") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string path = dir / "\xff\xfe.safetensors";
+  save_safetensors(path, {{"w", full({2}, 1.0, Device::cpu())}});
+  const Ended e = levin_tool.run({"ckpt", "show", path, "--json", "-"});
+  CAPTURE(e.output);
+  CHECK(e.code == 0);
+  CHECK(nlohmann::json::parse(e.output)["kind"] == "weights");
+  CHECK(levin_tool.run({"ckpt", "verify", path, "--json", dir / "r.json"}).code == 0);
+  CHECK(json_of(dir / "r.json").size() == 1);
+}
+
+TEST_CASE(
     "levin refuses unknown commands and files with exit code 2 and the nearest name; env says what this build is") {
   const TemporaryFolder dir;
   const Program levin_tool("levin", dir);

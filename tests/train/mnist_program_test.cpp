@@ -263,6 +263,27 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"--epochs", "many"}, "--epochs");
   refused({"--model", "resnet"}, "mlp");
   refused({"--batch-size", "0"}, "--batch-size");
+  // What a number can not hold is refused by every flag that takes one, before data is looked for.
+  for (const char* flag :
+       {"--batch-size", "--epochs", "--max-steps", "--workers", "--threads", "--seed", "--accumulate", "--swa",
+        "--memory-limit", "--checkpoint-every", "--check-val-every-n-epoch"}) {
+    refused({flag, "99999999999999999999"}, "is not a whole number from");
+    refused({flag, "1.5"}, "is not a whole number from");
+  }
+  for (const char* flag : {"--lr", "--clip", "--ema"}) refused({flag, "1e999"}, "is not a number that can be held");
+  refused({"--lr", "nan"}, "is not a number");
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--precision", "fp8"},
+                                                {"--device", "tpu"},
+                                                {"--limit-val-batches", "2.5"},
+                                                {"--val-check-interval", "0"},
+                                                {"--overfit-batches", "x"},
+                                                {"--find-batch-size", "guess"}}) {
+    const Ended e = run(dir, wrong);
+    CAPTURE(e.output);
+    CHECK(e.code == 2);
+    CHECK(e.output.find("data:") == std::string::npos);
+  }
+  CHECK(run(dir, {"--frob"}).output.find("did you mean") == std::string::npos);
   refused({"--device", "tpu"}, "--device");
   refused({"surplus"}, "surplus");
   refused({"--clip-algorithm", "value"}, "--clip");
@@ -284,6 +305,21 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   for (const char* flag : {"--data", "--epochs", "--batch-size", "--lr", "--model", "--workers", "--threads", "--seed",
                            "--device", "--out", "--json", "--resume"})
     CHECK_MESSAGE(help.output.find(flag) != std::string::npos, flag);
+}
+
+TEST_CASE("mnist keeps the last three of the checkpoints that it writes by steps") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "out";
+  const Ended e = run(dir, {"--model", "mlp", "--epochs", "1", "--limit-train-batches", "12", "--batch-size", "16",
+                            "--quiet", "--checkpoint-every", "2", "--out", out});
+  CAPTURE(e.output);
+  CHECK(e.code == 0);
+  std::vector<std::string> names;
+  for (const auto& file : fs::directory_iterator(out + "/checkpoints")) names.push_back(file.path().filename());
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"epoch=0-step=10.safetensors", "epoch=0-step=12.safetensors",
+                                          "epoch=0-step=8.safetensors"});
 }
 
 TEST_CASE("mnist tells a damaged data folder and an unwritable place apart by exit code") {

@@ -20,6 +20,14 @@ std::string form_of(const ModelCheckpointOptions& o, std::int64_t epoch, std::in
   return train::checkpoint_name(o.filename, insert, epoch, step, known);
 }
 
+// The metric of this name, else the counter.
+std::optional<double> monitored(const Trainer& t, const Metrics& known, const std::string& name) {
+  if (const std::optional<double> logged = train::metric(known, name)) return logged;
+  if (name == "step") return static_cast<double>(t.global_step());
+  if (name == "epoch") return static_cast<double>(t.current_epoch());
+  return {};
+}
+
 // The file behind a path and its links; the path itself where there is none.
 std::string resolved(const std::string& path) {
   std::error_code error;
@@ -141,7 +149,7 @@ void ModelCheckpoint::on_train_epoch_end() {
 void ModelCheckpoint::trigger() {
   const bool ranked = !options_.monitor.empty() && options_.save_top_k != 0;
   if (ranked && !validated_ && active() && trainer().validation_enabled() &&
-      !train::metric(trainer().callback_metrics(), options_.monitor)) {
+      !monitored(trainer(), trainer().callback_metrics(), options_.monitor)) {
     waits_ = true;
     return;
   }
@@ -170,7 +178,7 @@ void ModelCheckpoint::save() {
   if (!active()) return;
   waits_ = false;
   const Metrics known = trainer().callback_metrics();
-  const std::optional<double> score = train::metric(known, options_.monitor);
+  const std::optional<double> score = monitored(trainer(), known, options_.monitor);
   const bool ranked = !options_.monitor.empty();
   if (ranked && !score && options_.save_top_k != 0) missing_monitor(known);
   const std::vector<std::pair<std::string, double>> before = kept_;

@@ -230,6 +230,13 @@ TEST_CASE("options of a checkpoint callback that contradict each other are refus
   CHECK(make({std::make_shared<OnExceptionCheckpoint>("x")}) == 2);  // the default one comes as well
 }
 
+TEST_CASE("a checkpoint that monitors the step keeps the newest few, without a metric of that name") {
+  const TemporaryFolder dir;
+  Run run({.monitor = "step", .mode = Mode::max, .save_top_k = 2, .every_n_train_steps = 1}, in_folder(dir.path(), 4));
+  run.fit({}, false);
+  CHECK(files_in(dir / "checkpoints") == Names{file(3, 7), file(3, 8)});
+}
+
 TEST_CASE("checkpoints are written when their trigger says so, never twice at one step, before one or in a dev run") {
   const auto written = [](ModelCheckpointOptions o, Function<void(TrainerOptions&)> change = {},
                           bool validate = false) {

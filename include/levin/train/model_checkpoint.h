@@ -25,7 +25,9 @@ struct ModelCheckpointOptions {
   // {epoch} (its index), {step} (global_step) or the name of a metric, with a format such as {val_loss:.2f} or {step:06d}:
   // [0][width][.precision][d|e|f|g]. A metric that is not known is 0. ".safetensors" is added.
   std::string filename = "epoch={epoch}-step={step}";
-  std::string monitor{};  // the metric to compare; empty: the newest is the best
+  // The metric to compare, or step or epoch, which need not be logged; empty: the newest is the best. With "step" and
+  // Mode::max the newest save_top_k stay.
+  std::string monitor{};
   Mode mode = Mode::min;
   std::int64_t save_top_k = 1;  // so many of the best are kept; -1 all, 0 none; without monitor -1, 0 or 1
   SaveLast save_last = SaveLast::off;
