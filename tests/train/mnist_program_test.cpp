@@ -1,6 +1,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "levin/data.h"
 #include "tests/train/program.h"
@@ -357,4 +358,22 @@ TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
   CHECK(json_of(json)["status"] == "interrupted");
   CHECK(json_of(json)["test_accuracy"].is_null());
   CHECK(fs::exists(out + "/checkpoints/last.safetensors"));
+}
+
+TEST_CASE("mnist goes on with the threads that it has where the system starts no more, and says so") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  // The limit is not for root: a copy, which nobody else has to be able to read, runs as another user.
+  fs::copy_file(levin::test::build_dir() + "/examples/mnist", dir / "mnist");
+  fs::permissions(dir.path(), fs::perms::all);
+  const std::string run_as = geteuid() == 0 ? "setpriv --reuid=65534 --clear-groups " : "", out = dir / "said.txt";
+  const std::string line = run_as + "bash -c 'ulimit -u 1 && exec " + dir / "mnist" +
+                           " --model mlp --fast-dev-run 2 --quiet --workers 1 --device cpu' > " + out + " 2>&1";
+  const int status = std::system(("XDG_CACHE_HOME=" + dir.path() + " " + line).c_str());
+  const std::string said = read_file(out, 1 << 20);
+  CAPTURE(said);
+  if (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127) return levin::test::skip("no setpriv or no bash here");
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(said.find("W-DATA-THREADS") != std::string::npos);
+  CHECK(said.find("test accuracy") != std::string::npos);
 }
