@@ -5,14 +5,13 @@
 
 #include <cstdio>
 #include <optional>
-#include <ostream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/facts.h"
 #include "bench/flags.h"
+#include "bench/table.h"
 #include "kernels/cpu.h"
 #include "levin/device.h"
 #include "levin/engines.h"
@@ -74,23 +73,6 @@ benchmark::internal::Benchmark* add_row(const std::string& name, F f) {
     }
   });
 }
-
-// Google Benchmark's table, without its warning that it was built for debugging: Debian's package is, and the line
-// reads as if Levin were. What is measured here runs in Levin's code and in benchmark.h, which this build compiles.
-class Table final : public benchmark::ConsoleReporter {
- public:
-  bool ReportContext(const Context& context) override {
-    std::ostream& errors = GetErrorStream();
-    std::stringstream lines;
-    SetErrorStream(&lines);
-    const bool goes_on = ConsoleReporter::ReportContext(context);
-    SetErrorStream(&errors);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.find("Library was built as DEBUG") == std::string::npos) errors << line << "\n";
-    }
-    return goes_on;
-  }
-};
 
 struct Asked {
   std::optional<std::string> commit{};
