@@ -207,7 +207,6 @@ LEVIN_ROUNDING(Round, "round", std::nearbyint(x));  // the rounding mode is neve
 
 struct Clamp {
   static constexpr OpInfo info{.name = "clamp"};
-  static constexpr OpInfo backward_info{.name = "clamp_backward"};
   static constexpr auto kTypes = kNumbers;
   static constexpr Saves kSaves = Saves::input;
   Scalar low, high;
