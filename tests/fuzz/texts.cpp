@@ -3,12 +3,13 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levin/ops.h"
 #include "levin/train/options.h"
+#include "levin/warning.h"
 #include "tests/fuzz/target.h"
-#include "tests/warnings.h"
 #include "train/callbacks/checkpoint_name.h"
 #include "train/csv.h"
 #if __has_include(<CLI/CLI.hpp>)
@@ -52,6 +53,18 @@ class Environment {
 
  private:
   std::vector<std::string> names_;
+};
+
+// Drops warnings while it lives.
+class Quiet {
+ public:
+  Quiet() : before_(set_warning_handler([](const Warning&) {})) {}
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+  ~Quiet() { set_warning_handler(std::move(before_)); }
+
+ private:
+  Function<void(const Warning&)> before_;
 };
 
 void durations(std::string_view in) {
@@ -99,7 +112,7 @@ void flags([[maybe_unused]] std::string_view in) {
 }  // namespace
 
 bool options(Bytes in) {
-  const test::Warnings kept;
+  const Quiet quiet;
   const Metadata given = settings(text_of(in));
   const bool taken = !refused([&] {
     const Environment set(given);
