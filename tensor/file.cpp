@@ -1,5 +1,6 @@
 #include "tensor/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -15,7 +16,7 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>
@@ -144,11 +145,6 @@ struct Temporary {
 // that died. So our own number says nothing, the lock decides; any other number that lives keeps the file.
 constexpr std::string_view kMark = ".tmp-";
 
-std::string temporary_name(const std::string& path) {
-  static std::atomic<unsigned> counter{0};
-  return path + std::string(kMark) + text(::getpid()) + "-" + text(counter++);
-}
-
 // The process number in a temporary file's name when what stands before it ends in `ending`.
 std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
   const std::size_t at = name.rfind(kMark);
@@ -166,7 +162,10 @@ std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
 
 // True when the file is gone because its writer is.
 bool remove_if_stale(const std::string& path, pid_t writer) {
-  if (writer != ::getpid() && !(::kill(writer, 0) != 0 && errno == ESRCH)) return false;
+  const bool dead = ::kill(writer, 0) != 0 && errno == ESRCH;
+  if (writer != ::getpid() && !dead) return false;
+  struct stat link {};
+  if (dead && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) return ::unlink(path.c_str()) == 0;
   const Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
   struct stat locked {};
   struct stat named {};
@@ -193,6 +192,11 @@ std::string followed(std::string path) {
 
 }  // namespace
 
+std::string detail::temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return path + std::string(kMark) + text(::getpid()) + "-" + text(counter++);
+}
+
 void write_file_atomically(const std::string& given, Parts parts) {
   struct stat existing {};
   const bool exists = ::stat(given.c_str(), &existing) == 0;
@@ -207,12 +211,12 @@ void write_file_atomically(const std::string& given, Parts parts) {
   const std::string path = followed(given);
   // Nobody may read more of it than of the old file, at no time.
   const mode_t mode = exists ? 0600 : 0666;
-  std::string name = temporary_name(path);
+  std::string name = detail::temporary_name(path);
   int opened = -1;
   while (true) {
     opened = open_retrying(name.c_str(), O_WRONLY | O_CREAT | O_EXCL, mode);
     if (opened < 0 && errno == EEXIST) {
-      if (!remove_if_stale(name, ::getpid())) name = temporary_name(path);
+      if (!remove_if_stale(name, ::getpid())) name = detail::temporary_name(path);
       continue;
     }
     if (opened < 0) fail_writing(path, "creating a temporary file beside it", errno, total(parts));
@@ -259,12 +263,13 @@ std::string read_file(const std::string& path, std::size_t max_bytes) {
 namespace detail {
 
 void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept {
-  namespace fs = std::filesystem;
   try {
-    std::error_code error;
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      const std::string name = it->path().filename().string();
-      if (const auto writer = writer_of(name, ending)) (void)remove_if_stale(it->path().string(), *writer);
+    // std::filesystem's iterator ends the process where it has no memory.
+    const auto close = [](DIR* d) { ::closedir(d); };
+    const std::unique_ptr<DIR, decltype(close)> all(::opendir(folder.c_str()), close);
+    while (const dirent* const entry = all ? ::readdir(all.get()) : nullptr) {
+      if (const auto writer = writer_of(entry->d_name, ending))
+        (void)remove_if_stale(folder + "/" + entry->d_name, *writer);
     }
   } catch (...) {}  // a sweep that can not be done is no reason not to save
 }

@@ -11,6 +11,8 @@
 
 namespace levin::detail {
 
+// PATH.tmp-<pid>-<n>, which no other writer uses and no reader looks at.
+[[nodiscard]] std::string temporary_name(const std::string& path);
 // Removes from `folder` what killed writers left of files whose names end in `ending`: Note [Temporary files of the dead].
 // Never a file whose writer may live.
 void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept;

@@ -1,14 +1,36 @@
 #include "levin/train/averaging.h"
 
 #include <algorithm>
+#include <set>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "levin/optim.h"
 #include "levin/stream.h"
+#include "train/log.h"
 
 namespace levin {
 namespace {
+
+// Buffers of a metric count what was seen, in training or in a validation of the average alike: they are no part of the model.
+struct Buffers {
+  std::vector<nn::BufferRef> of_model;
+  std::vector<std::string> of_metrics;
+};
+Buffers buffers_of(nn::Module& module) {
+  std::set<const Tensor*> counted;
+  for (const auto& [path, metric] : train::metrics_of(&module)) {
+    for (const nn::BufferRef& b : metric->buffers()) counted.insert(b.value);
+  }
+  Buffers found;
+  for (nn::BufferRef& b : module.buffers()) {
+    if (counted.contains(b.value))
+      found.of_metrics.push_back(b.name);
+    else
+      found.of_model.push_back(std::move(b));
+  }
+  return found;
+}
 
 // f32 for what would round small changes away.
 DType dtype_of_average(DType dtype) { return is_float(dtype) && itemsize(dtype) == 2 ? DType::f32 : dtype; }
@@ -44,7 +66,8 @@ AveragedModel::AveragedModel(nn::Module& module, AveragedModelOptions options)
 AveragedModel::AveragedModel(nn::Module& module, std::shared_ptr<const AveragedModelOptions> options)
     : options_(std::move(options)) {
   const std::vector<ParamRef> parameters = module.parameters();
-  const std::vector<nn::BufferRef> buffers = module.buffers();
+  const auto [buffers, counted] = buffers_of(module);
+  left_out_ = counted;
   if (parameters.empty() && buffers.empty())
     fail<ConfigError>("AveragedModel: the module has no parameters and no buffers, there is nothing to average");
   device_ = options_->device.value_or((parameters.empty() ? buffers[0].value : parameters[0].value)->device());
@@ -73,7 +96,7 @@ std::vector<Tensor*> AveragedModel::tensors_of(nn::Module& module, const char* o
     all.push_back(value);
   };
   for (const ParamRef& p : module.parameters()) add(p.name, p.value);
-  for (const nn::BufferRef& b : module.buffers()) add(b.name, b.value);
+  for (const nn::BufferRef& b : buffers_of(module).of_model) add(b.name, b.value);
   if (all.size() < entries_.size())
     fail<ConfigError>("AveragedModel: ", op, ": the module has no ", entries_[all.size()].name,
                       "; give the module that was averaged, or one built alike");
@@ -203,6 +226,8 @@ void AveragedModel::load(const NamedTensors& state) {
     to.push_back(value);
     from.push_back(given.detach());
   }
+  for (const std::string& name : left_out_)  // a file of version 3 may hold them
+    known += std::any_of(state.begin(), state.end(), [&](const auto& t) { return t.first == "module." + name; });
   if (known != state.size())
     fail<ConfigError>("AveragedModel: load: the state has ", state.size(), " tensors, expected the ", known,
                       " of this module; give a state of the same architecture");

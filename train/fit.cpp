@@ -155,6 +155,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     in_fit = m != nullptr;
     scope = train::LogScope::none;
     due = Due::nothing;
+    training = unfinished = closing = false;
     writers_due.clear();
     in_training_step = false;
     untoggle();
@@ -215,6 +216,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   device = device_of(tree);
   capture_report = {};
   stop = stop_kept = told_minimum = false;
+  stopped_by.clear();
   looked_at.clear();
   forget_scaling();
   stop_signal = 0;
@@ -243,10 +245,14 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
     call_setup(Stage::fit);
     module.configure_model();
     move_to_accelerator(module);
-    std::optional<train::Checkpoint> file;
+    std::unique_ptr<train::Incoming> file;
     if (const Found found = instead ? Found() : find_checkpoint(loaders.ckpt_path); !found.path.empty())
-      file = found.content ? std::move(*found.content) : train::read_checkpoint(found.path);
-    if (file) give_back_batch_size(*file);
+      file = std::make_unique<train::Incoming>(
+          *this, found.content ? std::move(*found.content) : train::read_checkpoint(found.path));
+    if (file) give_back_batch_size(file->file());
+    if (file) file->ask_module();
+    precision.convert(tree, device_of(tree));
+    if (file && tree) file->take_weights();
     if (!configure_optimizers()) return call_teardown(Stage::fit, /*quietly=*/false);
     if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter
     times.reset();
@@ -275,9 +281,9 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   check_interrupt();  // of a hook behind on_fit_end
 }
 
-// Of the module as setup and configure_model left it, in the dtype of the precision. False: there is none, and nothing is trained.
+// Of the module as setup, configure_model and the file left it, in the dtype of the precision. False: there is none, and nothing is
+// trained.
 bool Trainer::Run::configure_optimizers() {
-  precision.convert(tree, device_of(tree));
   OptimizerConfig config = active->configure_optimizers();
   train::check_optimizers(config, manual);
   if (config.optimizers.empty()) {
@@ -299,7 +305,7 @@ bool Trainer::Run::configure_optimizers() {
   return true;
 }
 
-void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
+void Trainer::Run::run_fit(std::unique_ptr<train::Incoming>& file) {
   if (file) resume(*file);
   file.reset();  // the memory of a second copy of all
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
@@ -320,7 +326,7 @@ void Trainer::Run::run_fit(std::optional<train::Checkpoint>& file) {
              (max_steps_reached() ? "max_steps = " + text(options.max_steps) : "max_epochs = " + text(max_epochs())) +
              " is reached, nothing is trained; raise it, or use a new Trainer for a new training",
          Repeat::yes);
-  if (!done()) {
+  if (!done() || (trains && unfinished)) {
     last_validation = train::steady_seconds();
     if (options.log_every_n_steps > batches && !loggers.empty())
       warn("W-TRAIN-LOG-INTERVAL", WarningCategory::possible_user,
@@ -339,7 +345,7 @@ void Trainer::Run::clear_gradients() {
     if (!goes_on) o->zero_grad();
   }
   if (!goes_on) window_weight = Tensor();
-  gradients_torn = false;
+  gradients_torn = batch_torn = false;
 }
 
 void Trainer::Run::tell_of_modes() const {

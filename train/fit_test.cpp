@@ -5,7 +5,8 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "tests/warnings.h"
+#include "levin/train/checkpoint.h"
+#include "tests//warnings.h"
 #include "train/probe_test.h"
 
 using namespace levin;
@@ -436,7 +437,7 @@ TEST_CASE("a trainer's second module may log a name of the first with other opti
 }
 
 TEST_CASE("a signal in the last batch of a run, and one while the disk is full, end it as an interrupt") {
-  const levin::test::ExpectedWarnings expected{"W-CKPT-FOLDER", "W-TRAIN-NOTHING"};
+  const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING", "W-CKPT-WRITE"};
   const TemporaryFolder dir;
   const auto at = std::make_shared<At>();
   TrainerOptions options = with(1, {at});
@@ -463,15 +464,17 @@ TEST_CASE("a signal in the last batch of a run, and one while the disk is full, 
   CHECK(fit("SIGTERM after 3 optimizer steps; saved") == 3);
   at->batch_end = {};
   CHECK(fit("ended", last) == 3);
-  // `last` is a link, and nothing can be written: it stays.
-  std::filesystem::rename(last, folder + "/real.safetensors");
-  std::filesystem::create_symlink("real.safetensors", last);
-  std::filesystem::create_directory(last + ".new");  // where the new one would be written
+  // Nothing can be written: a file is where the folder would be.
   at->epoch_end = [] { raise(SIGTERM); };
+  std::filesystem::rename(folder, folder + "-away");
+  write_file_atomically(folder, "in the way");
   CHECK(fit("SIGTERM after 3 optimizer steps; it could not be saved") == 3);
-  CHECK(std::filesystem::read_symlink(last) == "real.safetensors");
-  std::filesystem::remove(last + ".new");
+  std::filesystem::remove(folder);
+  // The run's own `last` is a link: a file takes its place, and what it led to stays.
+  options.callbacks.push_back(
+      std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = SaveLast::link, .every_n_train_steps = 2}));
   CHECK(fit("; saved") == 3);
   CHECK_FALSE(std::filesystem::is_symlink(last));
-  CHECK(fit("ended", last) == 3);
+  CHECK(read_checkpoint_info(last).global_step == 3);
+  CHECK(read_checkpoint_info(folder + "/epoch=0-step=2.safetensors").global_step == 2);
 }

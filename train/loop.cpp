@@ -22,21 +22,25 @@ bool Trainer::Run::stop_granted() const {
   return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
 }
 bool Trainer::Run::limits_reached() const {
-  return max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || stop_granted();
+  return max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || (!window_is_open() && stop_granted());
 }
 bool Trainer::Run::done() const { return batches == 0 || limits_reached(); }
 
 void Trainer::Run::train_epochs() {
+  const Restore told(training, true);
   {
     const Restore logging(scope, train::LogScope::train_epoch);
     call("on_train_start", &Hooks::on_train_start);
   }
-  while (!done()) {
+  // What a file was written in the middle of is ended, whatever the limits.
+  const auto is_open = [&] { return batches > 0 && (due != Due::nothing || closing); };
+  while (!done() || is_open()) {
     check_interrupt();
     train_epoch();
   }
   if (!trial && !weighs_exactly()) loss_watch.end();  // a batch of no weight has no loss
   check_interrupt();                                  // of the last batch, or of what followed it
+  training = false;
   call("on_train_end", &Hooks::on_train_end);
 }
 
@@ -52,7 +56,7 @@ void Trainer::Run::train_epoch() {
   }
   if (due != Due::nothing) finish_batch();
   const auto ends = [&] {
-    return batches_done >= batches || max_steps_reached() || (!window_is_open() && stop_granted());
+    return batches_done >= batches || max_steps_reached() || closing || (!window_is_open() && stop_granted());
   };
   if (!ends()) {
     position.epoch = epoch;
@@ -93,11 +97,12 @@ void Trainer::Run::train_epoch() {
     }
     times.enter(Phase::unexplained);
   }
-  const bool whole = batches_done == batches, granted = stop_granted();
+  const bool whole = batches_done == batches, granted = stop_granted() || closing;
   // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
   // promised ends it: waiting for the rest would never end.
   const bool open = !whole && !skipped && !granted && max_steps_reached();
   if (!whole && !open && !granted && !manual) advance_schedulers(Interval::epoch);
+  closing = !whole && !open;
   if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
 
   scope = train::LogScope::train_epoch;
@@ -145,6 +150,7 @@ void Trainer::Run::finish_epoch() {
   batches_done = 0;
   position = {.epoch = epoch};
   due = Due::nothing;
+  closing = false;
 }
 
 void Trainer::Run::train_batch(StepInfo step_info) {
@@ -166,7 +172,7 @@ void Trainer::Run::train_batch(StepInfo step_info) {
   if (closes && !manual) ++global_step;
   if (closes && !manual) times.count_step();
   ++batches_done;
-  gradients_torn = false;
+  gradients_torn = batch_torn = false;
   in_batch = false;
   position.hand_out(step_info.batch->position);
   ++total_batches;
@@ -218,7 +224,9 @@ void Trainer::Run::forward_epoch() {
     if (++done == batches) break;
     check_interrupt();
   }
-  if (batches_done == 0) position = {.epoch = ++epoch};  // else an epoch is open, and a run that goes on ends it
+  if (batches_done > 0) return;  // an epoch is open, and a run that goes on ends it
+  position = {.epoch = ++epoch};
+  ++forward_epochs;
 }
 
 void Trainer::Run::record_step() {
@@ -249,20 +257,22 @@ void Trainer::Run::check_interrupt() {
     return;
   }
   stop_signal = signal;
-  std::string saved = !in_fit           ? "; an evaluation changes nothing that could be saved"
-                      : checkpointing() ? ""
-                                        : "; nothing was saved because checkpointing is off";
-  if (in_fit && checkpointing()) {
-    const std::string path = checkpoint_dir() + "/last.safetensors";
-    try {
-      train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
-      saved = "; saved " + path + ", ckpt_path = \"last\" goes on from there";
-    } catch (const std::exception& e) {  // a full disk: still an interrupt
-      saved = std::string("; it could not be saved. ") + e.what();
-    }
-  }
   fail<InterruptedError>(call_name, ": stopped by ", train::SignalGuard::name_of(signal), " after ", global_step,
-                         " optimizer steps", saved);
+                         " optimizer steps; ", save_interrupted());
+}
+
+std::string Trainer::Run::save_interrupted() {
+  const std::string nothing = "nothing was saved because ";
+  if (!in_fit) return "an evaluation changes nothing that could be saved";
+  if (!checkpointing()) return nothing + "checkpointing is off";
+  if (total_batches == 0) return nothing + "nothing was trained";
+  if (total_batches == resumed_at) return nothing + "nothing was trained since " + resumed_from;
+  const std::string path = last_file(checkpoint_dir());
+  try {
+    train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
+    written.insert(path);
+    return "saved " + path + ", ckpt_path = \"last\" goes on from there";
+  } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
 }
 
 }  // namespace levin

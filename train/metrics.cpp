@@ -1,29 +1,25 @@
 #include "levin/train/metrics.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 
 #include "levin/error.h"
 #include "levin/serialize.h"
+#include "tensor/number_text.h"
 #include "train/csv.h"
 
 namespace levin {
 namespace {
 
 std::string shortest(double x) {
-  // %.17g reads back exactly; the shortest text that does is kinder to the eye.
-  std::array<char, 40> buffer{};
-  for (const int digits : {6, 9, 12, 15, 17}) {
-    const int n = std::snprintf(buffer.data(), buffer.size(), "%.*g", digits, x);
-    const std::string s(buffer.data(), static_cast<std::size_t>(n));
-    if (std::isnan(x) || std::strtod(s.c_str(), nullptr) == x) return s;
+  // 17 digits read back exactly; the shortest text that does is kinder to the eye.
+  for (const int digits : {6, 9, 12, 15}) {
+    std::string s = detail::general(x, digits);
+    if (std::isnan(x) || detail::read_double(s) == x) return s;
   }
-  return buffer.data();
+  return detail::general(x, 17);
 }
 
 // One field from `at` on, which then stands at the comma or line end behind it.

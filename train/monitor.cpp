@@ -1,11 +1,11 @@
 #include "train/monitor.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 
 #include "levin/error.h"
+#include "tensor/number_text.h"
 
 namespace levin::train {
 
@@ -29,18 +29,15 @@ bool better(Mode mode, double a, double b) {
   return mode == Mode::min ? a < b : a > b;
 }
 
-std::string exact(double x) {
-  char buffer[64];
-  (void)std::snprintf(buffer, sizeof buffer, "%a", x);  // in hexadecimal
-  return buffer;
-}
+std::string exact(double x) { return detail::hexadecimal(x); }
 
 double read_number(const char* who, std::string_view name, const std::string& text) {
-  char* end = nullptr;
-  const double x = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0')
-    fail<ConfigError>(std::string(who), ": the state's ", name, " is \"", text, "\", expected a number");
-  return x;
+  std::string point = text;
+  std::replace(point.begin(), point.end(), ',',
+               '.');  // files of version 3 may hold the comma of their program's locale
+  const std::optional<double> x = detail::read_double(point);
+  if (!x) fail<ConfigError>(std::string(who), ": the state's ", name, " is \"", text, "\", expected a number");
+  return *x;
 }
 
 std::int64_t read_count(const char* who, std::string_view name, const std::string& text) {

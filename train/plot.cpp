@@ -1,22 +1,19 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "levin/train.h"
+#include "tensor/number_text.h"
 
 namespace levin {
 namespace {
 
+using detail::fixed;
+using detail::general;
+
 constexpr double kWidth = 760, kHeight = 440;                       // pixels
 constexpr double kLeft = 70, kRight = 20, kTop = 40, kBottom = 50;  // margins
 constexpr std::array kColours = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
-
-std::string number(const char* format, double x) {
-  std::array<char, 64> buffer{};
-  const int n = std::snprintf(buffer.data(), buffer.size(), format, x);
-  return std::string(buffer.data(), static_cast<std::size_t>(n));
-}
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -57,12 +54,12 @@ double tick_step(const Range& r, int count) {
 }
 
 std::string text_at(double x, double y, std::string_view anchor, std::string_view content, std::string_view more = "") {
-  return "<text x=\"" + number("%.1f", x) + "\" y=\"" + number("%.1f", y) + "\" text-anchor=\"" + std::string(anchor) +
-         "\"" + std::string(more) + ">" + escaped(content) + "</text>\n";
+  return "<text x=\"" + fixed(x, 1) + "\" y=\"" + fixed(y, 1) + "\" text-anchor=\"" + std::string(anchor) + "\"" +
+         std::string(more) + ">" + escaped(content) + "</text>\n";
 }
 std::string line(double x0, double y0, double x1, double y1, std::string_view colour) {
-  return "<line x1=\"" + number("%.1f", x0) + "\" y1=\"" + number("%.1f", y0) + "\" x2=\"" + number("%.1f", x1) +
-         "\" y2=\"" + number("%.1f", y1) + "\" stroke=\"" + std::string(colour) + "\"/>\n";
+  return "<line x1=\"" + fixed(x0, 1) + "\" y1=\"" + fixed(y0, 1) + "\" x2=\"" + fixed(x1, 1) + "\" y2=\"" +
+         fixed(y1, 1) + "\" stroke=\"" + std::string(colour) + "\"/>\n";
 }
 
 // Where grid lines stand, and what is written below them. On a log axis, where values are exponents: whole powers of ten.
@@ -71,7 +68,7 @@ std::vector<std::pair<double, std::string>> ticks(const Range& r, int count, Axi
   const double step = axis == Axis::log ? std::max(1.0, std::ceil((r.high - r.low) / count)) : tick_step(r, count);
   for (double v = std::ceil(r.low / step) * step; v <= r.high; v += step) {
     const double shown = axis == Axis::log ? std::pow(10.0, v) : std::abs(v) < step / 2 ? 0 : v;
-    out.emplace_back(v, number("%.6g", shown));
+    out.emplace_back(v, general(shown, 6));
   }
   return out;
 }
@@ -102,8 +99,8 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
   const auto px = [&](double x) { return kLeft + (x - xs.low) / (xs.high - xs.low) * w; };
   const auto py = [&](double y) { return kTop + h - (y - ys.low) / (ys.high - ys.low) * h; };
 
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + number("%.0f", kWidth) + "\" height=\"" +
-                    number("%.0f", kHeight) +
+  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + fixed(kWidth, 0) + "\" height=\"" +
+                    fixed(kHeight, 0) +
                     "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
                     "fill=\"white\"/>\n";
   for (const auto& [x, label] : ticks(xs, 8, options.x_axis)) {
@@ -118,7 +115,7 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
   out += text_at(kLeft + w / 2, 22, "middle", options.title, " font-size=\"15\"");
   out += text_at(kLeft + w / 2, kHeight - 10, "middle", options.x_label);
   out += text_at(16, kTop + h / 2, "middle", options.y_label,
-                 " transform=\"rotate(-90 16 " + number("%.1f", kTop + h / 2) + ")\"");
+                 " transform=\"rotate(-90 16 " + fixed(kTop + h / 2, 1) + ")\"");
 
   for (std::size_t k = 0; k < series.size(); ++k) {
     const Series& s = series[k];
@@ -134,9 +131,9 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
         continue;
       }
       if (!drawing && !drawn(i + 1))  // a line of one point shows nothing
-        out += "<circle cx=\"" + number("%.2f", px(along(s.x[i]))) + "\" cy=\"" + number("%.2f", py(s.y[i])) +
+        out += "<circle cx=\"" + fixed(px(along(s.x[i])), 2) + "\" cy=\"" + fixed(py(s.y[i]), 2) +
                "\" r=\"2.5\" fill=\"" + colour + "\"/>\n";
-      path += (drawing ? " L" : " M") + number("%.2f", px(along(s.x[i]))) + " " + number("%.2f", py(s.y[i]));
+      path += (drawing ? " L" : " M") + fixed(px(along(s.x[i])), 2) + " " + fixed(py(s.y[i]), 2);
       drawing = true;
     }
     if (!path.empty())
@@ -147,8 +144,8 @@ std::string svg_plot(std::span<const Series> series, const PlotOptions& options)
   }
   for (const PlotMark& m : options.marks) {
     if (!std::isfinite(along(m.x)) || !std::isfinite(m.y)) continue;
-    out += "<circle cx=\"" + number("%.2f", px(along(m.x))) + "\" cy=\"" + number("%.2f", py(m.y)) + "\" r=\"" +
-           number("%.6g", m.size / 2) + "\" fill=\"red\"/>\n";
+    out += "<circle cx=\"" + fixed(px(along(m.x)), 2) + "\" cy=\"" + fixed(py(m.y), 2) + "\" r=\"" +
+           general(m.size / 2, 6) + "\" fill=\"red\"/>\n";
   }
   return out + "</svg>\n";
 }

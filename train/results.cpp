@@ -1,8 +1,7 @@
 // The results of an evaluation as a table.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
+#include "tensor/number_text.h"
 #include "train/run.h"
 
 namespace levin {
@@ -29,9 +28,8 @@ std::string train::results_table(std::string_view call, const std::vector<Metric
     for (const Metrics& of_loader : results) {
       const auto it =
           std::find_if(of_loader.begin(), of_loader.end(), [&](const auto& m) { return base(m.first) == name; });
-      std::array<char, 32> cell{};
-      if (it != of_loader.end()) std::snprintf(cell.data(), cell.size(), "%.6g", it->second);
-      out += padded(cell.data(), kColumn);
+      constexpr int kDigits = 6;
+      out += padded(it == of_loader.end() ? std::string() : detail::general(it->second, kDigits), kColumn);
     }
   }
   return out + '\n';

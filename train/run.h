@@ -1,5 +1,5 @@
 // What a Trainer holds: options, counters and whom it borrows. A fit is set up in fit.cpp, its loop is loop.cpp, evaluations in evaluate.cpp, one step in
-// step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp and resume.cpp, the order of hooks in callback.cpp.
+// step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp, find_checkpoint.cpp, incoming.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
 #include <initializer_list>
@@ -25,7 +25,8 @@ namespace levin {
 
 namespace train {
 struct Checkpoint;
-}
+class Incoming;
+}  // namespace train
 
 struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
@@ -44,7 +45,7 @@ struct Trainer::Run {
   // `instead` is called in place of the training, with everything set up for it: a search of the tuner.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   [[nodiscard]] bool configure_optimizers();
-  void run_fit(std::optional<train::Checkpoint>& file);
+  void run_fit(std::unique_ptr<train::Incoming>& file);
   void sanity_check();
   void clear_gradients();  // of a run before
   void tell_of_modes() const;
@@ -83,8 +84,9 @@ struct Trainer::Run {
   [[nodiscard]] bool done() const;
   [[nodiscard]] bool limits_reached() const;
   [[nodiscard]] bool max_steps_reached() const;
-  [[nodiscard]] bool stop_granted() const;  // a stop was asked for, and the minima are met
-  void check_interrupt();                   // saves and throws when a signal came
+  [[nodiscard]] bool stop_granted() const;       // a stop was asked for, and the minima are met
+  void check_interrupt();                        // saves and throws when a signal came
+  [[nodiscard]] std::string save_interrupted();  // what became of it, for the error
   void record_step();
   void emit(std::int64_t step, Metrics values);  // one record
   [[nodiscard]] bool overfits() const;           // training and validation read a few batches, in sequence
@@ -230,9 +232,11 @@ struct Trainer::Run {
 
   // ---- Files (checkpoint.cpp writes and reads, resume.cpp finds and takes over)
   void save(const std::string& path, WeightsOnly weights);
+  void write_checkpoint(const std::string& path, WeightsOnly weights);
   // To the field of a BatchSizeFinder the size that it had found in the run that goes on, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
-  void resume(const train::Checkpoint& file);
+  void resume(train::Incoming& file);
+  void take_stop(const train::Checkpoint& file);
   // The file that a ckpt_path names, and its content where it was read to be chosen; "" when there is none for "last".
   struct Found {
     std::string path;
@@ -243,6 +247,8 @@ struct Trainer::Run {
   [[nodiscard]] std::string best_checkpoint() const;
   [[nodiscard]] Found last_checkpoint() const;
   [[nodiscard]] std::string checkpoint_dir() const;
+  // <folder>/last.safetensors, or the first version of it that is no other run's.
+  [[nodiscard]] std::string last_file(const std::string& folder) const;
   [[nodiscard]] bool checkpointing() const {
     return options.enable_checkpointing.value_or(true) && options.fast_dev_run == 0;
   }
@@ -305,7 +311,8 @@ struct Trainer::Run {
   bool in_fit = false;
   const char* call_name = "";  // the call under way, for messages: "fit", "validate", "test", "evaluate"
   std::string resumed_from;
-  std::int64_t resumed_at = -1;  // total_batches then
+  std::int64_t resumed_at = -1;   // total_batches then
+  std::set<std::string> written;  // files of this run, by the paths they were given: those may be replaced
 
   // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
   std::int64_t epoch = 0, global_step = 0, total_batches = 0;
@@ -320,11 +327,17 @@ struct Trainer::Run {
   // and a run that goes on from it begins with this.
   enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
   Due due = Due::nothing;
+  // Between on_train_start and on_train_end; and whether the file that the run goes on from was written there, so that what was left of
+  // its training is done also where the limits are reached.
+  bool training = false, unfinished = false;
+  bool closing = false;  // the epoch ends before its last batch: its schedules have moved, its end has not come
+  std::int64_t forward_epochs = 0;  // of the epochs
   std::optional<std::size_t>
       writers_from{};  // in the hook at hand the writers of checkpoints from here on are still to come
   std::vector<std::string> writers_due;                        // of the file that the run goes on from
   bool stop = false, stop_kept = false, told_minimum = false;  // stop_kept: a checkpoint holds it
   std::int64_t stop_asked_at = 0;                              // global_step of the first request
+  std::string stopped_by;                                      // who asked, and why
   // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends the epoch, so
   // a checkpoint, and the next fit, begin with this.
   struct Cut {
@@ -347,6 +360,7 @@ struct Trainer::Run {
   std::vector<std::pair<Tensor*, bool>> flags_before_toggle;  // requires_grad of parameters of all optimizers
   // From the backward of a batch until the batch counts: an exception in between leaves part of its gradients in those of the window.
   bool gradients_torn = false;
+  bool batch_torn = false;  // from its forward pass until it counts, or the fit ends
 
   // Logging
   train::LogScope scope = train::LogScope::none;

@@ -83,7 +83,7 @@ TEST_CASE("layers that setup or configure_model makes are trained, converted and
   }
 }
 
-TEST_CASE("a run that goes on knows its weights and counters in on_fit_start, and loads them behind the optimizers") {
+TEST_CASE("a run that goes on knows its weights and counters in on_fit_start, and shows its module the file first") {
   const TemporaryFolder dir;
   const std::string file = dir / "half.safetensors";
   data::DataLoader data = loader();
@@ -95,7 +95,7 @@ TEST_CASE("a run that goes on knows its weights and counters in on_fit_start, an
   Trainer resumed(epochs(2));
   resumed.fit(second, {.train = data, .ckpt_path = file});
   CHECK(second.words ==
-        Words{"setup", "configure_model", "configure_optimizers", "on_load_checkpoint", "on_fit_start"});
+        Words{"setup", "configure_model", "on_load_checkpoint", "configure_optimizers", "on_fit_start"});
   CHECK(second.loaded_in_hook == first.fc->weight.to_vector<float>()[0]);
   CHECK(resumed.global_step() == 20);
 }

@@ -57,6 +57,7 @@ Batch train::move_batch(Batch batch, Device device) {
 
 train::StepResult Trainer::Run::step(const StepInfo& info) {
   const Restore inside(in_training_step, true);
+  batch_torn = true;
   times.enter(Phase::forward);
   return capture ? capture->step(*this, info) : step_now(info);
 }

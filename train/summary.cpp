@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <map>
 
 #include "levin/flops.h"
 #include "levin/nn/call.h"
+#include "tensor/number_text.h"
 #include "train/on_meta.h"
 #include "train/run.h"
 
@@ -125,11 +125,8 @@ std::string table(const nn::Module& module, const SummaryOptions& options, const
   out += readable_count(count.trainable) + " trainable parameters\n";
   out += readable_count(count.frozen) + " non-trainable parameters\n";
   out += readable_count(count.total()) + " parameters in all, " +
-         (bytes < 1'000'000 ? std::to_string(bytes) + " bytes\n" : [&] {
-           std::array<char, 48> mb{};
-           std::snprintf(mb.data(), mb.size(), "%.3f MB\n", static_cast<double>(bytes) / 1e6);
-           return std::string(mb.data());
-         }());
+         (bytes < 1'000'000 ? std::to_string(bytes) + " bytes\n"
+                            : detail::fixed(static_cast<double>(bytes) / 1e6, 3) + " MB\n");
   if (calls) out += readable_count(all_flops) + " FLOPs in a forward pass of the example\n";
   return out + std::to_string(training) + " modules in train mode, " + std::to_string(evaluating) + " in eval mode\n";
 }

@@ -171,7 +171,8 @@ TEST_CASE("planted arrows against the table of layers are found") {
   }
 }
 
-TEST_CASE("planted asserts, streams, ops without a table line and kernels out of the dialect are found") {
+TEST_CASE(
+    "planted asserts, streams, numbers by locale, ops without a table line and kernels out of the dialect are found") {
   const Plant plants[] = {
       {"nn/conv.cpp", "void f(int n) { assert(n > 0); }\n", "assert"},
       {"nn/conv_test.cpp",
@@ -183,6 +184,12 @@ TEST_CASE("planted asserts, streams, ops without a table line and kernels out of
        "_SKIP();\n}\n",
        ""},
       {"nn/conv.cpp", "#include <cassert>\n", "assert"},
+      {"train/plot.cpp", "void f() { std::snprintf(line, 8, \"x %.3g\", x); }\n", "locale"},
+      {"train/plot.cpp", "void f() { std::snprintf(line, 8, \"%*.*f\", 1, 2, x); }\n", "locale"},
+      {"train/plot.cpp", "double x = std::strtod(text, nullptr);\n", "locale"},
+      {"include/levin/train.h", "inline double f(std::string s) { return std::stod(s); }\n", "locale"},
+      {"train/plot.cpp", "// as %a\nvoid f() { std::snprintf(line, 8, \"%5d %% of %s\", n, s); }\n", ""},
+      {"examples/mnist.cpp", "void f() { std::printf(\"%.3f\", x); }\n", ""},
       {"nn/conv.cpp", "static_assert(sizeof(int) == 4);\n// assert(n)\nconst char* s = \"assert(n)\";\n", ""},
       {"nn/conv.cpp", "constexpr int n = 1'000;  // it's\nvoid f() { assert (n); }\n", "nn/conv.cpp:2:"},
       {"nn/conv.h", "#include <iostream>\n", "<iostream>"},

@@ -144,7 +144,7 @@ const std::vector<Vendor>& vendors() {
       {"tbb/", {"kernels/lib/", "data/loader"}},
       {"oneapi/tbb", {"kernels/lib/", "data/loader"}},
       {"fmt/", {"tensor/text.cpp", "tensor/error.cpp"}},
-      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint.cpp", "examples/", "bench/"}},
+      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint_json.cpp", "examples/", "bench/"}},
       {"xxhash.h", {"tensor/hash.cpp"}},
       {"zlib.h", {"data/"}},
       {"png.h", {"data/"}},
@@ -424,6 +424,15 @@ std::vector<string> text_violations(const string& path, string_view text) {
   };
   forbid(R"(\bassert\s*\()", "assert vanishes under NDEBUG: use fail");
   forbid(R"(\bvector\s*<\s*bool\s*>)", "std::vector<bool> is not a container of bool");
+  if (const std::optional<Layer> layer = layer_of(path); layer && *layer != Layer::programs) {
+    // The locale of the host program decides how these write and read a point.
+    const char* const instead = "follows the locale: use tensor/number_text.h";
+    forbid(R"(\b(strto(d|f|ld)|sto(d|f|ld)|atof|sscanf)\s*\()", instead);
+    const string words = without_comments(text);
+    const std::regex conversion(R"(%[-+#0-9.*]*[aefgAEFG]\b)");
+    for (auto at = std::sregex_iterator(words.begin(), words.end(), conversion); at != std::sregex_iterator(); ++at)
+      report(line_of(words, static_cast<std::size_t>(at->position())), instead);
+  }
   if (ends(path, ".cuh") || ends(path, ".cu")) {
     // What nvcc would take and the shim would not run.
     if (path != "kernels/device/mma.cuh") forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh alone");

@@ -27,6 +27,7 @@ bool is_stop(const std::string& path, const Include& include);
 std::vector<std::string> include_violations(const std::string& path, std::string_view text);
 
 // Rules about text: no stream headers in headers, no assert() or std::vector<bool>, no std::function in public headers,
+// in the library no conversion of floating numbers that follows the locale,
 // a LEVIN_OP_TABLE line for each op struct of autograd/ops, and in .cuh and .cu files nothing that the shim cannot run.
 std::vector<std::string> text_violations(const std::string& path, std::string_view text);
 

@@ -96,7 +96,7 @@ void EarlyStopping::check() {
   }
   reason_ = reason;
   stopped_epoch_ = t.current_epoch();
-  t.request_stop();
+  t.request_stop(KeepStop::yes, "EarlyStopping: " + message_);
   if (o.verbose)
     warn("I-STOP-END", WarningCategory::info, "EarlyStopping: " + message_ + "; a stop is asked for", Repeat::yes);
   if (first && reason == Reason::stopping_threshold)

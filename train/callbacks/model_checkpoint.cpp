@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kEnding = ".safetensors";
+constexpr std::int64_t kMostFailures = 3;  // saves in a row
 
 std::string form_of(const ModelCheckpointOptions& o, std::int64_t epoch, std::int64_t step, const Metrics& known) {
   const auto insert = static_cast<train::InsertNames>(o.auto_insert_metric_name);
@@ -47,7 +48,17 @@ bool same_folder(const fs::path& a, const fs::path& b) {
 }
 
 void warn_not_written(const std::string& why) {
-  warn("W-CKPT-WRITE", WarningCategory::runtime, "ModelCheckpoint: the run goes on without a file. " + why);
+  warn("W-CKPT-WRITE", WarningCategory::runtime, "ModelCheckpoint: the run goes on without a file. " + why,
+       Repeat::yes);
+}
+
+// last.safetensors or a version of it.
+bool is_last(const fs::path& path) {
+  const std::string stem = path.stem().string();
+  constexpr std::string_view kVersioned = "last-v";
+  return path.extension() == kEnding &&
+         (stem == "last" || (stem.starts_with(kVersioned) && stem.size() > kVersioned.size() &&
+                             stem.find_first_not_of("0123456789", kVersioned.size()) == std::string::npos));
 }
 
 }  // namespace
@@ -103,8 +114,12 @@ void ModelCheckpoint::on_fit_start() {
   triggered_step_ = of_file(loaded_trigger_);
   saved_step_ = of_file(loaded_step_);
   validated_ = training_ = false;
+  failed_ = 0;
   if (!resumed) waits_ = false;
   const std::string dir = directory();
+  // The `last` of the run that goes on, where it is one.
+  if (resumed && is_last(last_path_) && last_path_ == dir + "/" + fs::path(last_path_).filename().string())
+    trainer().run_->written.insert(last_path_);
   std::error_code error;
   const bool known = !best_path_.empty() || !last_path_.empty() ||
                      (resumed && fs::equivalent(fs::path(came_from_).parent_path(), dir, error));
@@ -118,7 +133,14 @@ void ModelCheckpoint::on_train_start() {
   training_ = true;
   last_time_ = train::steady_seconds();
 }
-void ModelCheckpoint::on_train_end() { training_ = false; }
+void ModelCheckpoint::on_train_end() {
+  training_ = false;
+  if (failed_ > 0)
+    warn("W-CKPT-UNSAVED", WarningCategory::runtime,
+         "ModelCheckpoint: the last " + text(failed_) + " saves of the run failed; " +
+             (best_path_.empty() ? "no file holds it" : "of the files that are kept the best is " + best_path_),
+         Repeat::yes);
+}
 
 void ModelCheckpoint::on_train_batch_end(const StepInfo& info) {
   const std::int64_t step = info.global_step;
@@ -177,6 +199,7 @@ void ModelCheckpoint::missing_monitor(const Metrics& known) const {
 void ModelCheckpoint::save() {
   if (!active()) return;
   waits_ = false;
+  failure_.clear();
   const Metrics known = trainer().callback_metrics();
   const std::optional<double> score = monitored(trainer(), known, options_.monitor);
   const bool ranked = !options_.monitor.empty();
@@ -186,6 +209,7 @@ void ModelCheckpoint::save() {
   std::string newest;
   if (options_.save_top_k != 0 && (!ranked || score)) newest = save_ranked(known, ranked ? score : std::nullopt);
   save_last(newest);
+  count_failures();
   // Older ones go only when the new ones are on disk.
   if (newest.empty()) return;
   if (!ranked) {
@@ -195,6 +219,15 @@ void ModelCheckpoint::save() {
   for (const auto& [path, unused] : before) {
     const bool stays = std::any_of(kept_.begin(), kept_.end(), [&](const auto& k) { return k.first == path; });
     if (!stays) remove(path);
+  }
+}
+
+// The third in a row ends the run: nothing of what it trains is kept.
+void ModelCheckpoint::count_failures() {
+  if (failure_.empty()) {
+    failed_ = 0;
+  } else if (++failed_ >= kMostFailures) {
+    fail<FileError>("ModelCheckpoint: ", failed_, " saves in a row failed, the newest because: ", failure_);
   }
 }
 
@@ -267,7 +300,10 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
   const std::string before = std::exchange(last_path_, last_file());
   try {
-    if (!newest.empty() && train::link_to(newest, last_path_, kind)) return;
+    if (!newest.empty() && train::link_to(newest, last_path_, kind)) {
+      trainer().run_->written.insert(last_path_);
+      return;
+    }
     if (write(last_path_)) return;
   } catch (...) {
     last_path_ = before;
@@ -276,17 +312,22 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   last_path_ = before;
 }
 
-std::string ModelCheckpoint::last_file() const { return directory() + "/last" + kEnding; }
+std::string ModelCheckpoint::last_file() const { return trainer().run_->last_file(directory()); }
+
+bool ModelCheckpoint::not_written(const Error& error) {
+  failure_ = error.what();
+  warn_not_written(failure_);
+  return false;
+}
 
 // False, with a warning, when it can not be: a full disk or memory costs a file, not the run.
 bool ModelCheckpoint::write(const std::string& path) {
   const std::int64_t before = std::exchange(saved_step_, trainer().global_step());  // the file's state holds it
   // The same file becomes `last`, and names it.
   const train::Restore names_last(last_path_, options_.save_last == SaveLast::on ? last_file() : last_path_);
-  const auto not_written = [&](const Error& e) {
+  const auto none = [&](const Error& e) {
     saved_step_ = before;
-    warn_not_written(e.what());
-    return false;
+    return not_written(e);
   };
   try {
     const auto save = [&](const std::string& to) {
@@ -296,9 +337,10 @@ bool ModelCheckpoint::write(const std::string& path) {
       train::replace_link(path, save);  // writing through it would change the file of another step
     else
       save(path);
+    trainer().run_->written.insert(path);
     return true;
-  } catch (const FileError& e) { return not_written(e); } catch (const OutOfMemoryError& e) {
-    return not_written(e);
+  } catch (const FileError& e) { return none(e); } catch (const OutOfMemoryError& e) {
+    return none(e);
   } catch (...) {
     saved_step_ = before;
     throw;
@@ -319,12 +361,14 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
   return path;
 }
 
-// Never the file that this run came from, one from elsewhere, or the one that `last` still links to.
+// Never the file that this run came from, one from elsewhere, or the one that `last` still links to; and what this run has not
+// written itself, a file's state names it, only where it is a checkpoint.
 void ModelCheckpoint::remove(const std::string& path) const {
   std::error_code error;
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
   const std::string last = last_file();
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
+  if (!trainer().run_->written.contains(path) && !train::is_whole_checkpoint(path)) return;
   fs::remove(path, error);
 }
 
@@ -397,7 +441,8 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
              " before and writes to " + directory() + " now; what is there takes part in the ranking and stays");
   const auto step = [&](const char* key) {
     const std::string* v = value(key);  // files of before have none
-    return v ? std::optional(static_cast<std::int64_t>(number(key, *v))) : std::nullopt;
+    if (!v || *v == "-1") return v ? std::optional<std::int64_t>(-1) : std::nullopt;
+    return std::optional(train::read_count("ModelCheckpoint", key, *v));
   };
   const std::optional<std::int64_t> saved = step("saved_step"), triggered = step("triggered_step");
   best_path_ = best;

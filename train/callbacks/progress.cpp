@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "tensor/number_text.h"
 #include "tensor/screen.h"
 
 namespace levin {
@@ -27,7 +28,7 @@ std::string printed(const char* format, A... values) {
 
 // Three significant digits, filled up to five characters: "0.250", "12.00", "123.0"; "1.2e-5".
 std::string number(double x) {
-  std::string out = printed("%.3g", x);
+  std::string out = detail::general(x, 3);
   for (const char* exponent : {"e+0", "e-0"}) {
     if (const std::size_t at = out.find(exponent); at != std::string::npos) out.erase(at + 2, 1);
   }
@@ -86,7 +87,7 @@ struct Bar {
     constexpr std::size_t kCells = 24, kFewest = 4, kBrackets = 3;
     const double per_second = rate(now);
     const std::string count = std::to_string(done) + (total ? "/" + std::to_string(*total) : "");
-    told.rate = printed("%.1f batches/s", per_second);
+    told.rate = detail::fixed(per_second, 1) + " batches/s";
     told.times = minutes(seconds(now));
     if (total) told.times += "<" + minutes(static_cast<double>(*total - done) / std::max(per_second, 1e-9));
     const auto used = [&] { return title.size() + 2 + count.size() + told.text().size(); };
@@ -233,8 +234,8 @@ void ProgressBar::on_train_batch_end(const StepInfo& info) {
     const std::string metrics = shown(trainer().progress_metrics());
     const std::string of = d.main->total ? "/" + std::to_string(*d.main->total) : "";
     d.write(printed("epoch %lld: ", static_cast<long long>(info.epoch)) + std::to_string(d.main->done) + of +
-            printed(" batches, %.1f batches/s", d.main->rate(d.now())) + (metrics.empty() ? "" : ", " + metrics) +
-            "\n");
+            " batches, " + detail::fixed(d.main->rate(d.now()), 1) + " batches/s" +
+            (metrics.empty() ? "" : ", " + metrics) + "\n");
     return;
   }
   if (!d.main->due(d.options.refresh_rate, d.now())) return;
@@ -254,11 +255,11 @@ void ProgressBar::on_train_epoch_end() {
   if (d.terminal || d.options.refresh_rate == 0 || !d.main) return;
   std::string means;
   for (const auto& [name, value] : trainer().callback_metrics()) {
-    if (!name.ends_with("_step") && !name.ends_with("_epoch")) means += ", " + name + "=" + printed("%.4g", value);
+    if (!name.ends_with("_step") && !name.ends_with("_epoch")) means += ", " + name + "=" + detail::general(value, 4);
   }
   d.write(printed("epoch %lld done: ", static_cast<long long>(trainer().current_epoch())) +
-          std::to_string(trainer().global_step()) + " steps in all, " + printed("%.1f s", d.main->seconds(d.now())) +
-          means + "\n");
+          std::to_string(trainer().global_step()) + " steps in all, " + detail::fixed(d.main->seconds(d.now()), 1) +
+          " s" + means + "\n");
 }
 
 void ProgressBar::on_sanity_check_start() { drawing_->main.reset(); }

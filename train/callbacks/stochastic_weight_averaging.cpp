@@ -113,6 +113,7 @@ void StochasticWeightAveraging::on_train_epoch_start() {
   if (!average_) average_ = std::make_unique<AveragedModel>(module, averaging_);
   average_->update(module);
   latest_update_epoch_ = epoch;
+  finished_ = false;  // of the run whose end the file tells
 }
 
 void StochasticWeightAveraging::on_train_end() { finish(); }
@@ -146,7 +147,9 @@ CallbackState StochasticWeightAveraging::state() const {
   return out;
 }
 
+// Before the run looks at the states of its schedules: once the schedule was replaced, the file holds that of ours.
 void StochasticWeightAveraging::load_state(const CallbackState& state) {
+  if (fitting_) check_run();
   const std::int64_t latest = train::count_in(kName, state.tensors, kLatest);
   const std::int64_t took_over = train::count_in(kName, state.tensors, kTookOver);
   const std::int64_t finished = train::count_in(kName, state.tensors, kFinished);
@@ -156,6 +159,7 @@ void StochasticWeightAveraging::load_state(const CallbackState& state) {
     loaded = std::make_unique<AveragedModel>(*trainer().module(), averaging_);
     loaded->load(average);
   }
+  if (fitting_ && took_over != 0 && !took_over_) take_over();
   average_ = std::move(loaded);
   latest_update_epoch_ = latest;
   took_over_ = took_over != 0;
@@ -167,14 +171,6 @@ void StochasticWeightAveraging::on_save_checkpoint(CheckpointContent& content) {
   for (const auto& [name, own] : swapped_->own_state()) {
     if (Tensor* weight = train::find(content.weights, name)) *weight = own;
   }
-}
-
-// Before the run looks at the states of its schedules: once the schedule was replaced, the file holds that of ours.
-void StochasticWeightAveraging::on_load_checkpoint(CheckpointContent& content) {
-  if (fitting_) check_run();
-  if (fitting_ && train::find(content.state.tensors, kTookOver) &&
-      train::count_in(kName, content.state.tensors, kTookOver) != 0)
-    take_over();
 }
 
 }  // namespace levin

@@ -3,12 +3,14 @@
 #include "levin/train.h"
 #include "levin/train/averaging.h"
 #include "train/callbacks/state.h"
+#include "train/run.h"
 
 namespace levin {
 namespace {
 
 const std::string kAverage = "averaging_state.", kModule = "averaging_state.module.", kLive = "current_model_state.";
 const std::string kLatest = "latest_update_step";
+constexpr std::int64_t kUnknown = -1;  // until the counters of the file are the run's
 
 }  // namespace
 
@@ -31,12 +33,19 @@ void WeightAveraging::setup(Stage stage) {
   latest_update_step_ = asked_step_ = trainer().global_step();
   fitting_ = true;
   finished_ = false;
+  if (trainer().run_->overrides.configure_model)
+    warn("W-TRAIN-AVERAGE-MODEL", WarningCategory::possible_user,
+         "WeightAveraging: the module overrides configure_model, and a whole second copy of its weights is kept beside "
+         "it, which needs as much memory");
 }
 // Of the module as it is trained: its setup comes behind this one's, and then the precision converts it.
 void WeightAveraging::begin() {
   if (!average_) average_ = std::make_unique<AveragedModel>(*trainer().module(), options_);
 }
-void WeightAveraging::on_fit_start() { begin(); }
+void WeightAveraging::on_fit_start() {
+  begin();
+  if (latest_update_step_ == kUnknown) latest_update_step_ = asked_step_ = trainer().global_step();
+}
 void WeightAveraging::teardown(Stage stage) {
   if (stage == Stage::fit) fitting_ = false;
 }
@@ -83,6 +92,7 @@ CallbackState WeightAveraging::state() const {
 }
 
 void WeightAveraging::load_state(const CallbackState& state) {
+  if (state.tensors.empty()) return;  // of a file that holds no average: this one begins with its first update
   const std::int64_t latest = train::count_in("WeightAveraging", state.tensors, kLatest);
   average_->load(train::names_below(state.tensors, kAverage));
   latest_update_step_ = latest;
@@ -130,6 +140,7 @@ void WeightAveraging::on_load_checkpoint(CheckpointContent& content) {
   if (!train::find(kept, kLatest)) {
     warn("W-TRAIN-NO-AVERAGE", WarningCategory::user,
          "WeightAveraging: the checkpoint holds no average; average and training both start at its weights");
+    latest_update_step_ = kUnknown;
     return;
   }
   for (const auto& [key, average] : average_->state()) {

@@ -8,6 +8,7 @@
 #include "levin/serialize.h"
 #include "levin/sync.h"
 #include "levin/train/profiler.h"
+#include "tensor/number_text.h"
 
 namespace levin {
 
@@ -95,12 +96,15 @@ std::string SimpleProfiler::report() const {
     const auto longest =
         std::max_element(left.begin(), left.end(), [](const auto* x, const auto* y) { return x->total < y->total; });
     const Actions::Action& action = **longest;
-    std::array<char, 128> line{};
     const double total = seconds(action.total);
-    std::snprintf(line.data(), line.size(), " | %10.4g | %10lld | %10.4g | %7.2f | %8lld\n",
-                  total / static_cast<double>(action.calls), static_cast<long long>(action.calls), total,
-                  100 * total / whole, static_cast<long long>(action.waits));
-    out.append(action.name).append(width - action.name.size(), ' ').append(line.data());
+    const auto count = [](std::int64_t n, std::size_t columns) {
+      const std::string digits = text(n);
+      return std::string(columns - std::min(columns, digits.size()), ' ') + digits;
+    };
+    out.append(action.name).append(width - action.name.size(), ' ');
+    out += " | " + detail::general(total / static_cast<double>(action.calls), 4, 10) + " | " + count(action.calls, 10) +
+           " | " + detail::general(total, 4, 10) + " | " + detail::fixed(100 * total / whole, 2, 7) + " | " +
+           count(action.waits, 8) + "\n";
     left.erase(longest);
   }
   return out;

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <string>
 
 #include "levin/train/profiler.h"
+#include "tensor/number_text.h"
 
 namespace levin {
 namespace {
@@ -46,13 +46,6 @@ Groups groups(bool launches) {
       {"unexplained", Phase::unexplained, Phase::unexplained,
        "a TraceProfiler shows between which actions the time passes"},
   }};
-}
-
-template <class... T>
-std::string format(const char* pattern, T... values) {
-  std::array<char, 320> out{};
-  const int n = std::snprintf(out.data(), out.size(), pattern, values...);
-  return std::string(out.data(), std::min(static_cast<std::size_t>(std::max(n, 0)), out.size() - 1));
 }
 
 }  // namespace
@@ -103,21 +96,21 @@ std::string StepTimes::report(Device device) const {
   };
   Groups left = groups(device.launches());
   const double seconds = static_cast<double>(total_) / 1e9;
-  std::string out = format("Where %.4g s went", seconds);
+  std::string out = "Where " + detail::general(seconds, 4) + " s went";
   if (steps_ > 0)
-    out +=
-        format(", %lld steps of %.4g ms", static_cast<long long>(steps_), 1e3 * seconds / static_cast<double>(steps_));
+    out += ", " + text(steps_) + " steps of " + detail::general(1e3 * seconds / static_cast<double>(steps_), 4) + " ms";
   out += ":\n";
   std::string advice;
   while (true) {  // the largest of those left, of equals the first
     Group& g = *std::max_element(left.begin(), left.end(),
                                  [&](const Group& a, const Group& b) { return spent(a) < spent(b); });
     if (spent(g) <= 0) return out + advice;
-    if (advice.empty()) advice = format("Try first, for %s: %s.\n", g.words, g.advice);
-    out += format("  %5.1f %%  %s", share(spent(g)), g.words);
+    if (advice.empty()) advice = std::string("Try first, for ") + g.words + ": " + g.advice + ".\n";
+    out += "  " + detail::fixed(share(spent(g)), 1, 5) + " %  " + g.words;
+    const auto part = [&](Phase phase) { return detail::fixed(share(nanoseconds(phase)), 1); };
     if (g.first != g.last)
-      out += format(" (forward %.1f, backward %.1f, optimizer %.1f)", share(nanoseconds(Phase::forward)),
-                    share(nanoseconds(Phase::backward)), share(nanoseconds(Phase::optimizer)));
+      out += " (forward " + part(Phase::forward) + ", backward " + part(Phase::backward) + ", optimizer " +
+             part(Phase::optimizer) + ")";
     out += '\n';
     g.words = nullptr;
   }

@@ -1,11 +1,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "levin/ops.h"
+#include "tensor/number_text.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
 
@@ -223,9 +222,8 @@ std::string LrFindResult::plot(const PlotOptions& options) const {
 void LrFindResult::write_csv(const std::string& path) const {
   std::string lines = "lr,loss\n";
   for (std::size_t k = 0; k < results.lr.size(); ++k) {
-    std::array<char, 80> line{};
-    std::snprintf(line.data(), line.size(), "%.17g,%.17g\n", results.lr[k], results.loss[k]);
-    lines += line.data();
+    constexpr int kExact = 17;  // digits that read back as the same number
+    lines += detail::general(results.lr[k], kExact) + "," + detail::general(results.loss[k], kExact) + "\n";
   }
   write_file_atomically(path, lines);
 }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 // What a trial counts, moves or sets, apart from tensors.
 auto counters_of(Trainer::Run& r) {
   return std::tie(r.epoch, r.global_step, r.total_batches, r.skipped_batches, r.batches_done, r.position, r.batches,
-                  r.val_every, r.last_validation, r.validated_at, r.due, r.stop, r.stop_kept, r.told_minimum,
+                  r.val_every, r.last_validation, r.validated_at, r.due, r.closing, r.stop, r.stop_kept, r.told_minimum,
                   r.skipped_seen, r.scope, r.scope_weight, r.window_weight, r.eval_batches[0], r.eval_batches[1],
                   r.eval_batches[2], r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
 }
@@ -175,6 +175,7 @@ void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   r.batches_done = 0;
   r.position = {.epoch = r.epoch};
   r.due = Trainer::Run::Due::nothing;
+  r.closing = false;
   r.stop = false;
   r.told_minimum = true;
   r.scope = LogScope::none;

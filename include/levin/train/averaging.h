@@ -68,6 +68,7 @@ struct AveragedModelOptions {
   AvgFn avg_fn{};
   MultiAvgFn multi_avg_fn{};  // instead of avg_fn
   bool use_buffers = false;   // floating buffers are averaged, too; otherwise they are copied at each update
+                              // (those of metrics neither: they count what was seen)
 };
 
 // The averages of a module's parameters, and its buffers, by their names; they require no gradient. Those of f16 and bf16 values
@@ -90,8 +91,9 @@ class LEVIN_API AveragedModel {
   [[nodiscard]] std::int64_t n_averaged() const { return n_; }
 
   // Exchanges handles: until the scope ends the module's parameters and buffers are the averages, which record no gradient, and
-  // what it writes to its buffers stays with them. Gradients that are there stay in the parameters. Training goes on afterwards as if nothing had been. On the same device and with
-  // the same dtype nothing is copied. Module and averages outlive the scope; scopes end in the order opposite to their begin.
+  // what it writes to its buffers stays with them. Gradients that are there stay in the parameters. Training goes on afterwards as
+  // if nothing had been. On the same device and with the same dtype nothing is copied. Module and averages outlive the scope; scopes
+  // end in the order opposite to their begin.
   class LEVIN_API Swap {
    public:
     ~Swap();
@@ -129,14 +131,15 @@ class LEVIN_API AveragedModel {
     bool averaged;    // or copied
     bool persistent;  // stands in state()
   };
-  // The module's tensors in the order of entries_; checked.
+  // The module's tensors in the order of entries_, parameters first; checked.
   [[nodiscard]] std::vector<Tensor*> tensors_of(nn::Module& module, const char* op) const;
   void average(const Tensors& averages, Tensors values);
 
   std::shared_ptr<const AveragedModelOptions> options_;
   Device device_ = Device::cpu();
   std::vector<Entry> entries_;
-  Tensor decay_;  // one f64 element on device_
+  std::vector<std::string> left_out_;  // buffers of metrics
+  Tensor decay_;                       // one f64 element on device_
   std::int64_t n_ = 0;
   int swapped_ = 0;
 };
@@ -256,7 +259,6 @@ class LEVIN_API StochasticWeightAveraging : public Callback {
   void on_train_end() override;
   void on_fit_end() override;
   void on_save_checkpoint(CheckpointContent& content) override;
-  void on_load_checkpoint(CheckpointContent& content) override;
   [[nodiscard]] std::string state_key() const override { return "StochasticWeightAveraging"; }
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;

@@ -52,7 +52,8 @@ struct CheckpointContent {
 // Callbacks come first, in their order, then the module; only on_train_epoch_end of callbacks that act on a finished epoch
 // (early stopping) follows the module's. Those that write checkpoints come last of all in on_train_batch_end, on_validation_end and
 // on_train_epoch_end, so that a file holds what everybody did there.
-//   fit:   setup, configure_model, configure_optimizers, [on_load_checkpoint, load_state], on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
+//   fit:   setup, configure_model, [on_load_checkpoint of the module, then of callbacks; weights], configure_optimizers,
+//          [load_state], on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
 //          epochs, on_train_end, on_fit_end, teardown
 //   epoch: on_train_epoch_start, batches, on_train_epoch_end
 //   batch: on_train_batch_start, training_step, [on_before_zero_grad, gradients cleared], on_before_backward, backward,
@@ -100,8 +101,9 @@ class LEVIN_API Hooks {
   virtual void on_predict_epoch_end() {}
   virtual void on_predict_batch_start(const StepInfo&) {}
   virtual void on_predict_batch_end(const StepInfo&) {}
-  // The weights and this object's state, about to be written; just read, before anything of the run changes, and the file may still be
-  // refused, because of what the hooks made of it or by a load_state. What is changed in
+  // The weights and this object's state, about to be written; just read, before anything of the run changes and before optimizers are
+  // made, so that a module may change its layers to what the file has; the file may still be refused, because of what the hooks made
+  // of it or by a load_state. What is changed in
   // `content` is what the file, or the run, gets. A run goes on behind the hook in which the file was written: writers of
   // checkpoints whose turn had not come are called first (on_train_batch_end without loss and batch); what others behind one
   // that writes before its turn (Callback::writes_checkpoints) do in the hook of the same name is not done again.
@@ -127,8 +129,9 @@ class LEVIN_API Callback : public Hooks {
   // Names the state in a checkpoint; callbacks with state need one of their own. Empty: no state.
   [[nodiscard]] virtual std::string state_key() const { return {}; }
   [[nodiscard]] virtual CallbackState state() const { return {}; }
-  // Called before anything else of the run changes. Throw for a state that does not fit: fit then rethrows and changes
-  // nothing; callbacks that were given theirs already, and this one, get back what state() told before.
+  // Called when module, weights and optimizers are there, and before anything else of the run changes. Throw for a state that does not
+  // fit: fit then rethrows and puts the weights back; callbacks that were given theirs already, and this one, get back what state()
+  // told before.
   virtual void load_state(const CallbackState&) {}
   // True: load_state may be given what a file has under `key` where it has nothing under state_key() and no other callback of the
   // run has that key.

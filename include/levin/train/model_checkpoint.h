@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "levin/error.h"
 #include "levin/train/hooks.h"
 #include "levin/train/metrics.h"
 #include "levin/train/options.h"
@@ -14,7 +15,8 @@
 namespace levin {
 
 // last.safetensors: none; a copy of the newest state (where this save has made a file a second name of it, a hard link, if the file
-// system has them); a symbolic link to it.
+// system has them); a symbolic link to it. Where a file of this name is there that this run has not written it is
+// last-v1.safetensors, last-v2.safetensors and so on; a run that goes on from a file goes on with the `last` of its callback.
 enum class SaveLast : std::uint8_t { off, on, link };
 
 struct ModelCheckpointOptions {
@@ -46,9 +48,11 @@ struct ModelCheckpointOptions {
 };
 
 // Writes checkpoints and removes those that better ones replace: never the file that the run came from, never one outside of
-// its folder. A metric that is NaN is worse than any other; a new file replaces the worst one only by being strictly better.
-// Nothing is written before the first step, twice at one global_step, in the sanity check, in a dev run and outside of fit. A file that
-// can not be written is a warning (W-CKPT-WRITE), and training goes on.
+// its folder, and of those that an earlier run has written only what is a whole checkpoint of Levin. A metric that is NaN is worse than any other; a new file replaces the worst one only by being strictly better.
+// Nothing is written before the first step, twice at one global_step, in the sanity check, in a dev run and outside of fit.
+//
+// A file that can not be written is a warning each time (W-CKPT-WRITE), and training goes on to the next save; the third in a row is a
+// FileError. At the end of a run a warning tells how many of its last saves failed (W-CKPT-UNSAVED).
 //
 // A save by steps or time whose monitor is not known yet waits for the end of the next validation. A monitor that is not known after a
 // validation is a ConfigError, before the first one a warning. Added by default with enable_checkpointing.
@@ -75,8 +79,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   // save_top_k = 0, and when the file resumed from names one that is not there any more.
   [[nodiscard]] const std::string& best_model_path() const { return best_path_; }
   [[nodiscard]] std::optional<double> best_model_score() const { return best_score_; }  // none without monitor
-  // <dirpath>/last.safetensors once this callback has written it; empty without save_last. The file that an interrupt
-  // saves has the same name and is the trainer's own.
+  // <dirpath>/last.safetensors, or its version, once this callback has written it; empty without save_last. The file that an
+  // interrupt saves has the same name and is the trainer's own.
   [[nodiscard]] const std::string& last_model_path() const { return last_path_; }
   // The files that are kept and their scores, in the order they were written; empty without monitor.
   [[nodiscard]] const std::vector<std::pair<std::string, double>>& best_k_models() const { return kept_; }
@@ -91,6 +95,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   [[nodiscard]] std::string save_ranked(const Metrics& known, std::optional<double> score);
   void save_last(const std::string& newest);
   [[nodiscard]] std::string last_file() const;
+  [[nodiscard]] bool not_written(const Error& error);
+  void count_failures();
   [[nodiscard]] bool write(const std::string& path);
   [[nodiscard]] std::string path_for(const Metrics& known, const std::string& replaced) const;
   void remove(const std::string& path) const;
@@ -107,6 +113,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   std::string came_from_;                               // resolved
   std::int64_t saved_step_ = -1, triggered_step_ = -1;  // global_step of the last save, of the last trigger by steps
   double last_time_ = 0;                                // of a trigger by time
+  std::int64_t failed_ = 0;                             // saves in a row
+  std::string failure_;                                 // of the save at hand; empty: none
   bool training_ = false, validated_ = false;
 };
 

@@ -87,7 +87,7 @@ struct OptimizerConfig {
 struct Overrides {
   bool training_step = false, validation_step = false, test_step = false, predict_step = false;
   bool configure_optimizers = false, optimizer_step = false, optimizer_zero_grad = false;
-  bool configure_gradient_clipping = false;
+  bool configure_gradient_clipping = false, configure_model = false;
   bool train_loader = false, val_loader = false, test_loader = false, predict_loader = false;
   bool on_before_batch_transfer = false, transfer_batch_to_device = false, on_after_batch_transfer = false;
 };
@@ -143,7 +143,11 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   // Makes layers where they are not made in the constructor. Called in every stage, behind setup: once it has made them, do nothing. What
   // setup and this make is converted by the precision, trained, and filled from a checkpoint.
   virtual void configure_model() {}
-  // Behind setup and configure_model, so that all parameters are there; trainer() may be asked, also estimated_stepping_batches().
+  // False: a checkpoint may lack weights of this module, which stay as they are, and hold others, which are left; an info line names
+  // them. Those that both have must have one shape.
+  [[nodiscard]] virtual bool strict_loading() const { return true; }
+  // Behind setup and configure_model, so that all parameters are there, with the values of the checkpoint that the run goes on from;
+  // trainer() may be asked, also estimated_stepping_batches().
   [[nodiscard]] virtual OptimizerConfig configure_optimizers();
   // More callbacks; one replaces those of the trainer that are of its class or of one that it derives from.
   [[nodiscard]] virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
@@ -253,6 +257,7 @@ class TrainModuleOf : public Base {
             .optimizer_zero_grad = differ<decltype(&D::optimizer_zero_grad), decltype(&T::optimizer_zero_grad)>,
             .configure_gradient_clipping =
                 differ<decltype(&D::configure_gradient_clipping), decltype(&T::configure_gradient_clipping)>,
+            .configure_model = differ<decltype(&D::configure_model), decltype(&T::configure_model)>,
             .train_loader = differ<decltype(&D::train_loader), decltype(&T::train_loader)>,
             .val_loader = differ<decltype(&D::val_loader), decltype(&T::val_loader)>,
             .test_loader = differ<decltype(&D::test_loader), decltype(&T::test_loader)>,

@@ -55,7 +55,7 @@ struct FitOptions {
   std::string ckpt_path{};
 };
 // Of validate and test. With a ckpt_path the weights in that file are loaded first, by the module's on_load_checkpoint where it
-// changes them, and nothing else of it: they stay in the module. It may be a checkpoint or hold weights alone; names as in
+// changes them, converted where it has another float precision, and nothing else of it: they stay in the module. It may be a checkpoint or hold weights alone; names as in
 // FitOptions.
 struct EvaluationOptions {
   DataModule* data_module = nullptr;
@@ -125,8 +125,9 @@ class LEVIN_API OptimizerHandle {
 
 // Note [Interrupts]
 // While a stage runs, SIGINT, SIGTERM, SIGHUP and SIGUSR1 only set a flag. It is noticed between batches and behind the
-// stage's last hook: fit saves `last` where checkpointing is on, and the stage throws InterruptedError; stop_signal()
-// then tells the number, with which programs exit (128 + signal). A second signal exits at once. Trainers of several
+// stage's last hook: a fit that has trained something saves last.safetensors where checkpointing is on
+// (last-v1.safetensors and so on where another run has written that), and the stage throws InterruptedError;
+// stop_signal() then tells the number, with which programs exit (128 + signal). A second signal exits at once. Trainers of several
 // threads share the flag: one signal stops them all, but for those with handle_signals = false. A signal that the
 // process ignores when the stage begins (nohup, a script's background job) stays ignored; SIGHUP and SIGUSR1 are left
 // to a handler that the program has for them. SIGXFSZ is ignored meanwhile where it would end the process, so that a
@@ -147,7 +148,9 @@ class LEVIN_API Trainer {
   // Trains until max_epochs, max_steps, max_time or a granted stop request. A second fit goes on from the counters (raise
   // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
   // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
-  // throws.
+  // throws. A checkpoint of another float precision is converted, with an info line (I-CKPT-CONVERTED), but for the state of an
+  // optimizer whose parameters would be f16 without f32 masters. A file that was written as its run was about to end ends this run
+  // at the same place, with the hooks that were still to come.
   void fit(TrainModule& module, const FitOptions& loaders = {});
   void fit(TrainModule& module, DataModule& data_module) { fit(module, {.train = data_module}); }
   // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
@@ -240,9 +243,10 @@ class LEVIN_API Trainer {
   [[nodiscard]] const CopyReport& copy_report() const;
 
   // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
-  // A checkpoint keeps the request: a run that goes on from it ends where this one does. `keep` = no is for callbacks that ask again by
-  // themselves, as Timer, whose limit may be another one by then.
-  void request_stop(KeepStop keep = KeepStop::yes);
+  // A checkpoint keeps the request, and `why`: a run that goes on from it ends where this one does, unless its max_epochs or max_steps
+  // is larger; then it trains on, and an info line (I-CKPT-STOPPED) tells why its run was stopped. `keep` = no is for callbacks that
+  // ask again by themselves, as Timer, whose limit may be another one by then.
+  void request_stop(KeepStop keep = KeepStop::yes, std::string_view why = {});
   [[nodiscard]] bool stop_requested() const;
   [[nodiscard]] int stop_signal() const;  // 0: none
 
@@ -273,7 +277,8 @@ class LEVIN_API Trainer {
   [[nodiscard]] const std::vector<LogRecord>& history() const;
 
   // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
-  // names, the rest under "levin.". Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
+  // names, the rest under "levin.". In the middle of a batch the file holds what its forward pass did to buffers, random numbers and
+  // metrics, and the run that goes on from it trains that batch again: a warning (W-CKPT-WINDOW) says so. Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
   // never a file that another process may be writing. In a trial of a search, which is taken back, nothing is written, with a
   // warning. Throws FileError, StateError before a fit.
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
@@ -302,6 +307,8 @@ class LEVIN_API Trainer {
   friend class LearningRateFinder;
   friend class BatchSizeFinder;
   friend class ModelSummary;
+  friend class ModelCheckpoint;
+  friend class WeightAveraging;
   std::unique_ptr<Run> run_;
 };
 

@@ -1,0 +1,18 @@
+// Numbers as text and back, the same in every locale: files and results do not depend on what the host program called setlocale with.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace levin::detail {
+
+// As printf's %.<digits>f, %.<digits>g and %a in the "C" locale; `width` pads with blanks in front.
+[[nodiscard]] std::string fixed(double x, int digits, std::size_t width = 0);
+[[nodiscard]] std::string general(double x, int digits, std::size_t width = 0);
+[[nodiscard]] std::string hexadecimal(double x);
+// The whole text as strtod reads it in the "C" locale, without blanks in front; none for anything else, and for numbers that are too
+// large or too small for a double.
+[[nodiscard]] std::optional<double> read_double(std::string_view text);
+
+}  // namespace levin::detail
