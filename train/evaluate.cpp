@@ -315,30 +315,38 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
     if (count == 0) continue;
     if (in_fit || in_sequence) loader.load_state({.epoch = epoch, .in_sequence = in_sequence});
     std::int64_t done = 0;
-    for (const Batch& loaded : loader) {
-      scope = train::LogScope::eval;
-      scope_weight = train::weight_of(loaded);
-      Batch batch = loaded;
-      to_device(module, batch, there);
-      StepInfo at{.epoch = epoch,
-                  .batch_idx = done,
-                  .dataloader_idx = eval_loader,
-                  .global_step = global_step,
-                  .batch = &batch,
-                  .loss = {},
-                  .outputs = {}};
-      call(words.batch_start.name, words.batch_start.function, at);
-      try {
-        evaluate_batch(*this, loop, module, at);
-      } catch (const InterruptedError&) { throw; } catch (Error& e) {
-        detail::name_batch(e, in_fit ? std::optional(epoch) : std::nullopt, loop_name(loop), done);
-        throw;
+    bool waiting = true;  // for a batch
+    try {
+      for (const Batch& loaded : loader) {
+        waiting = false;
+        scope = train::LogScope::eval;
+        scope_weight = train::weight_of(loaded);
+        Batch batch = loaded;
+        to_device(module, batch, there);
+        StepInfo at{.epoch = epoch,
+                    .batch_idx = done,
+                    .dataloader_idx = eval_loader,
+                    .global_step = global_step,
+                    .batch = &batch,
+                    .loss = {},
+                    .outputs = {}};
+        call(words.batch_start.name, words.batch_start.function, at);
+        try {
+          evaluate_batch(*this, loop, module, at);
+        } catch (const InterruptedError&) { throw; } catch (Error& e) {
+          detail::name_batch(e, in_fit ? std::optional(epoch) : std::nullopt, loop_name(loop), done);
+          throw;
+        }
+        if (predictions) predictions->back().push_back(at.outputs.front().second);
+        call(words.batch_end.name, words.batch_end.function, at);
+        record_eval_batch();
+        check_interrupt();
+        if (++done == count) break;
+        waiting = true;
       }
-      if (predictions) predictions->back().push_back(at.outputs.front().second);
-      call(words.batch_end.name, words.batch_end.function, at);
-      record_eval_batch();
-      check_interrupt();
-      if (++done == count) break;
+    } catch (const InterruptedError&) {
+      if (waiting) check_interrupt();
+      throw;
     }
   }
   eval_loader = -1;

@@ -67,33 +67,40 @@ void Trainer::Run::train_epoch() {
     times.enter(Phase::data);
     if (measures()) data_wait.begins(steady_ns(), time_apart());
     std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
-    for (Batch& batch : *train_loader) {
-      fetching.reset();
-      if (measures()) data_wait.arrived(steady_ns());
-      scope = train::LogScope::train_batch;
-      scope_weight = train::weight_of(batch);
-      watch.batch_start();
-      const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
-      const Restore at(in_batch, true);
-      to_device(*active, batch, device);
-      if (capture) capture->admit(batch);
-      times.enter(Phase::hooks);
-      StepInfo step_info = info(&batch);
-      if (call_batch_start(step_info) == BatchStart::skip_epoch) {
-        skipped = true;
-        ++skipped_batches;
-        if (window_is_open()) optimizer().zero_grad();
-        break;
+    try {
+      for (Batch& batch : *train_loader) {
+        fetching.reset();
+        if (measures()) data_wait.arrived(steady_ns());
+        scope = train::LogScope::train_batch;
+        scope_weight = train::weight_of(batch);
+        watch.batch_start();
+        const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
+        const Restore at(in_batch, true);
+        to_device(*active, batch, device);
+        if (capture) capture->admit(batch);
+        times.enter(Phase::hooks);
+        StepInfo step_info = info(&batch);
+        if (call_batch_start(step_info) == BatchStart::skip_epoch) {
+          skipped = true;
+          ++skipped_batches;
+          if (window_is_open()) optimizer().zero_grad();
+          break;
+        }
+        train_batch(std::move(step_info));
+        watch.batch_done();
+        if (measures()) measure_wait();
+        batch.fields.clear();  // their memory serves the next batch
+        if (ends()) break;
+        check_interrupt();
+        times.enter(Phase::data);
+        if (measures()) data_wait.begins(steady_ns(), time_apart());
+        fetching.emplace(options.profiler.get(), "fetch_batch");
       }
-      train_batch(std::move(step_info));
-      watch.batch_done();
-      if (measures()) measure_wait();
-      batch.fields.clear();  // their memory serves the next batch
-      if (ends()) break;
+    } catch (const InterruptedError&) {
+      if (!fetching) throw;  // else the wait for a batch has ended, and nothing of the run is half done
+      fetching.reset();
       check_interrupt();
-      times.enter(Phase::data);
-      if (measures()) data_wait.begins(steady_ns(), time_apart());
-      fetching.emplace(options.profiler.get(), "fetch_batch");
+      throw;
     }
     times.enter(Phase::unexplained);
   }

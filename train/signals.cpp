@@ -7,6 +7,9 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <utility>
+
+#include "tensor/interrupt.h"
 
 namespace levin::train {
 namespace {
@@ -55,6 +58,7 @@ extern "C" void levin_on_signal(int number) {
 
 SignalGuard::SignalGuard(bool install) : installed_(install) {
   if (!install) return;
+  asked_before_ = std::exchange(detail::stop_asked, [] { return received() != 0; });
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (h.guards++ > 0) return;
@@ -80,6 +84,7 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
 
 SignalGuard::~SignalGuard() {
   if (!installed_) return;
+  detail::stop_asked = asked_before_;
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (--h.guards > 0) return;

@@ -5,7 +5,7 @@
 
 namespace levin::train {
 
-// Guards count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for
+// Waits on the thread of a guard end when a signal came (tensor/interrupt.h). Guards count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for
 // all of them.
 class SignalGuard {
  public:
@@ -19,6 +19,7 @@ class SignalGuard {
 
  private:
   bool installed_;
+  bool (*asked_before_)() = nullptr;  // this thread's
 };
 
 }  // namespace levin::train

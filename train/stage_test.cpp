@@ -1,10 +1,15 @@
 // A stage around its loop: who is asked, in which order, what ends it, what may be changed before it.
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 
+#include "tensor/interrupt.h"
 #include "tests/device.h"
 #include "tests/printed.h"
 #include "tests/skip.h"
@@ -235,6 +240,64 @@ TEST_CASE("a signal in a teardown hook ends the call as an interrupt, of a fit a
   CHECK_THROWS_WITH_AS((void)trainer.validate(module, data, kQuietly),
                        doctest::Contains("stopped by SIGINT after 2 optimizer steps; an evaluation changes nothing"),
                        InterruptedError);
+}
+
+TEST_CASE(
+    "a signal while the dataset blocks saves and ends a fit, and ends an evaluation, as one between batches does") {
+  // Its third sample waits for a signal, as a loader waits for its workers.
+  struct Blocks final : data::Dataset {
+    [[nodiscard]] std::int64_t size() const override { return 4; }
+    [[nodiscard]] data::Sample get(std::int64_t i, Generator&) const override {
+      if (i == 2) raise(SIGINT);
+      if (i == 2 && detail::stop_asked && detail::stop_asked()) fail<InterruptedError>("loader: stopped");
+      return {ones({1}, Device::cpu())};
+    }
+  };
+  const TemporaryFolder dir;
+  TrainerOptions options = epochs(1);
+  options.handle_signals = true;
+  options.enable_checkpointing = true;
+  options.default_root_dir = dir.path();
+  data::DataLoader data(std::make_shared<Blocks>(), {.batch_size = 1});
+  Probe module(kStageOptions);
+  Trainer trainer(options);
+  CHECK_THROWS_WITH_AS(trainer.fit(module, {.train = data}),
+                       doctest::Contains("fit: stopped by SIGINT after 2 optimizer steps; saved "), InterruptedError);
+  CHECK(trainer.stop_signal() == SIGINT);
+  CHECK_THROWS_WITH_AS((void)trainer.validate(module, data, kQuietly),
+                       doctest::Contains("validate: stopped by SIGINT after 2 "), InterruptedError);
+  CHECK_FALSE(static_cast<bool>(detail::stop_asked));
+  data::DataLoader whole = ramp(4);
+  Trainer goes_on(options);
+  goes_on.fit(module, {.train = whole, .ckpt_path = "last"});
+  CHECK(goes_on.global_step() == 4);
+}
+
+TEST_CASE("a limit of the size of files costs a checkpoint and a warning, not the run") {
+  const TemporaryFolder dir;
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    int rc = 1;
+    try {
+      const rlimit limit{.rlim_cur = 64, .rlim_max = 64};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      const Warnings warnings;
+      TrainerOptions options = epochs(2);
+      options.handle_signals = true;
+      options.enable_checkpointing = true;
+      options.default_root_dir = dir.path();
+      Probe module(kStageOptions);
+      data::DataLoader data = ramp(2);
+      Trainer trainer(options);
+      trainer.fit(module, {.train = data});
+      rc = trainer.global_step() == 4 && warnings.count("W-CKPT-WRITE") > 0 ? 0 : 2;
+    } catch (...) {}
+    ::_exit(rc);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("SIGUSR1 and SIGHUP save and end a run like SIGTERM") {
