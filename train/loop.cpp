@@ -223,13 +223,18 @@ void Trainer::Run::forward_epoch() {
   load_train();
   train_loader->load_state({.epoch = epoch, .in_sequence = overfits()});
   std::int64_t done = 0;
-  for (Batch& batch : *train_loader) {
-    scope_weight = train::weight_of(batch);
-    to_device(*active, batch, device);
-    const InHook in(*this, "training_step");
-    precision.run([&] { (void)active->training_step(batch, done); });
-    if (++done == batches) break;
-    check_interrupt();
+  try {
+    for (Batch& batch : *train_loader) {
+      scope_weight = train::weight_of(batch);
+      to_device(*active, batch, device);
+      const InHook in(*this, "training_step");
+      precision.run([&] { (void)active->training_step(batch, done); });
+      if (++done == batches) break;
+      check_interrupt();
+    }
+  } catch (const InterruptedError&) {
+    if (stop_signal == 0) check_interrupt();  // the loader's, which waited
+    throw;
   }
   if (batches_done > 0) return;  // an epoch is open, and a run that goes on ends it
   position = {.epoch = ++epoch};
