@@ -7,7 +7,6 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include "tensor/interrupt.h"
 
@@ -39,6 +38,8 @@ Handlers& handlers() {
   return h;
 }
 
+thread_local int of_thread = 0;  // guards that this thread made
+
 struct sigaction action_now(int number) {
   struct sigaction now {};
   sigaction(number, nullptr, &now);
@@ -58,7 +59,7 @@ extern "C" void levin_on_signal(int number) {
 
 SignalGuard::SignalGuard(bool install) : installed_(install) {
   if (!install) return;
-  asked_before_ = std::exchange(detail::stop_asked, [] { return received() != 0; });
+  if (of_thread++ == 0) detail::stop_asked = [] { return received() != 0; };
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (h.guards++ > 0) return;
@@ -84,7 +85,7 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
 
 SignalGuard::~SignalGuard() {
   if (!installed_) return;
-  detail::stop_asked = asked_before_;
+  if (--of_thread == 0) detail::stop_asked = nullptr;
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (--h.guards > 0) return;

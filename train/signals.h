@@ -5,8 +5,8 @@
 
 namespace levin::train {
 
-// Waits on the thread of a guard end when a signal came (tensor/interrupt.h). Guards count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for
-// all of them.
+// Waits on the thread of a guard end when a signal came (tensor/interrupt.h); the guard goes on the thread that made it. Guards
+// count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for all of them.
 class SignalGuard {
  public:
   explicit SignalGuard(bool install);
@@ -19,7 +19,6 @@ class SignalGuard {
 
  private:
   bool installed_;
-  bool (*asked_before_)() = nullptr;  // this thread's
 };
 
 }  // namespace levin::train

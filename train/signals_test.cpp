@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "tensor/interrupt.h"
+
 using levin::train::SignalGuard;
 
 namespace {
@@ -43,7 +45,9 @@ TEST_CASE("the handlers stay as long as any guard lives, whichever was made firs
   const Counted outside;
   std::optional<SignalGuard> first(true), second(true);
   const SignalGuard none(false);
+  CHECK(static_cast<bool>(levin::detail::stop_asked));
   first.reset();
+  CHECK(static_cast<bool>(levin::detail::stop_asked));
   CHECK_FALSE(Counted::handles());
   raise(SIGTERM);
   CHECK(SignalGuard::received() == SIGTERM);
@@ -54,6 +58,7 @@ TEST_CASE("the handlers stay as long as any guard lives, whichever was made firs
   }
   CHECK(SignalGuard::received() == SIGTERM);
   second.reset();
+  CHECK_FALSE(static_cast<bool>(levin::detail::stop_asked));
   CHECK(SignalGuard::received() == 0);
   CHECK(Counted::handles());
   raise(SIGTERM);
