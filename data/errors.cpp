@@ -4,14 +4,16 @@
 #include <new>
 
 #include "levin/error.h"
+#include "tensor/launching.h"
 
 namespace levin::data {
 
 void rethrow_with(const std::string& note) {
-  const auto noted = [&](const std::exception& e) { return e.what() + note; };
-#define LEVIN_RETHROW(Type)          \
-  catch (const Type& e) {            \
-    throw Type(noted(e), e.where()); \
+// The module's path stays where it was: it is not that of the thread that throws anew.
+#define LEVIN_RETHROW(Type)                                                                 \
+  catch (const Type& e) {                                                                   \
+    const levin::detail::InModule in(levin::detail::path_id(std::string(e.module_path()))); \
+    throw Type(std::string(e.message()) + note, e.where());                                 \
   }
   try {
     throw;

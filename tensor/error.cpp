@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <initializer_list>
-
 #include "levin/function.h"
 #include "tensor/batch_error.h"
 #include "tensor/launching.h"
@@ -12,40 +9,26 @@
 namespace levin {
 namespace {
 
-// How long "epoch 3, validation batch 17: " is at the start of a message, as name_batch writes it; 0: it is not there.
-std::size_t batch_named(std::string_view message) noexcept {
-  std::string_view rest = message;
-  const auto take = [&](std::string_view word) {
-    const bool there = rest.starts_with(word);
-    if (there) rest.remove_prefix(word.size());
-    return there;
-  };
-  const auto take_number = [&] {
-    const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
-    rest.remove_prefix(digits);
-    return digits > 0;
-  };
-  if (take("epoch ") && !(take_number() && take(", "))) return 0;
-  for (const char* loop : {"validation ", "test ", "predict "}) {
-    if (take(loop)) break;
-  }
-  return take("batch ") && take_number() && take(": ") ? message.size() - rest.size() : 0;
-}
-
 std::string in_module(std::uint32_t path, const std::string& message) {
   return path ? "in " + detail::path_text(path) + ": " + message : message;
 }
 
 }  // namespace
 
+struct detail::NamedBatch {
+  static void put(Error& error, const std::string& words) {
+    if (error.batch_words_ > 0) return;
+    static_cast<std::runtime_error&>(error) = std::runtime_error(words + error.what());
+    error.batch_words_ = static_cast<std::uint32_t>(words.size());
+  }
+};
+
 void detail::name_batch(Error& error, std::optional<std::int64_t> epoch, const char* loop,
                         std::int64_t batch) noexcept {
   try {
-    if (batch_named(error.what()) > 0) return;
     std::string words = epoch ? "epoch " + text(*epoch) + ", " : std::string();
     if (*loop != '\0') words += std::string(loop) + " ";
-    words += "batch " + text(batch) + ": ";
-    static_cast<std::runtime_error&>(error) = std::runtime_error(words + error.what());
+    NamedBatch::put(error, words + "batch " + text(batch) + ": ");
   } catch (const std::exception&) {}  // no memory; the error itself matters more
 }
 
@@ -57,7 +40,7 @@ std::string_view Error::module_path() const noexcept { return detail::path_text(
 
 std::string_view Error::message() const noexcept {
   std::string_view all = what();
-  all.remove_prefix(batch_named(all));
+  all.remove_prefix(batch_words_);
   return module_path_ ? all.substr(std::string_view("in : ").size() + module_path().size()) : all;
 }
 

@@ -14,7 +14,12 @@
 
 namespace levin {
 
-// The base of all errors. what() is message() with "in <module_path()>: " in front where there is a path.
+namespace detail {
+struct NamedBatch;
+}
+
+// The base of all errors. what() is message() with "in <module_path()>: " in front where there is a path, and before that
+// the batch, as in "epoch 3, batch 17: ", where a trainer's step threw it.
 class LEVIN_API Error : public std::runtime_error {
  public:
   // Takes the path of the module whose call is under way in this thread.
@@ -25,9 +30,11 @@ class LEVIN_API Error : public std::runtime_error {
   [[nodiscard]] const std::source_location& where() const noexcept { return at_; }
 
  private:
+  friend struct detail::NamedBatch;
   Error(const std::string& message, std::source_location at, std::uint32_t module_path);
   std::source_location at_;
-  std::uint32_t module_path_;  // interned
+  std::uint32_t module_path_;      // interned
+  std::uint32_t batch_words_ = 0;  // the length of the batch's name at the start of what()
 };
 
 #define LEVIN_ERROR_TYPE(Name)                                                        \
