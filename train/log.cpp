@@ -263,8 +263,8 @@ void MetricLog::replayed(std::span<const Noted> noted) {
   }
 }
 
-Metrics MetricLog::take_step() {
-  Metrics out;
+MetricLog::Step MetricLog::take_step(const Tensor& beside) {
+  Step out;
   Tensors cells;
   std::vector<std::string> names;
   for (Entry& e : entries_) {
@@ -274,8 +274,11 @@ Metrics MetricLog::take_step() {
     }
     e.fresh = false;
   }
+  if (names.empty()) return out;
+  if (beside.defined()) cells.push_back(beside);
   const std::vector<double> values = numbers_of(cells);
-  for (std::size_t i = 0; i < names.size(); ++i) set_metric(out, names[i], values[i]);
+  for (std::size_t i = 0; i < names.size(); ++i) set_metric(out.values, names[i], values[i]);
+  if (beside.defined()) out.beside = values.back();
   return out;
 }
 

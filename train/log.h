@@ -56,8 +56,13 @@ class MetricLog {
   void begin_recording(Device device);
   [[nodiscard]] std::vector<Noted> end_recording();
   void replayed(std::span<const Noted> noted);
-  // Values of the step: every entry with on_step that was logged since the last call.
-  [[nodiscard]] Metrics take_step();
+  // Values of the step: every entry with on_step that was logged since the last call. Where there are any, the number in
+  // `beside`, an f64 cell, is read in the same copy.
+  struct Step {
+    Metrics values;
+    std::optional<double> beside;
+  };
+  [[nodiscard]] Step take_step(const Tensor& beside = {});
   // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
   // name of those that have a value for steps as well.
   [[nodiscard]] Metrics take_epoch(Metrics& hidden);

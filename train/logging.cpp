@@ -106,7 +106,7 @@ void Trainer::Run::record_eval_batch() {
   const auto loader = static_cast<std::size_t>(eval_loader);
   if (seen.size() <= loader) seen.resize(loader + 1);
   const std::int64_t at = seen[loader]++;
-  if (Metrics values = eval_log.take_step(); !values.empty()) emit(at, std::move(values));
+  if (Metrics values = eval_log.take_step().values; !values.empty()) emit(at, std::move(values));
 }
 
 }  // namespace levin

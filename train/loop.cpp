@@ -248,10 +248,10 @@ void Trainer::Run::record_step() {
   if (!asked) return;
   const SyncGuard own = own_waits();
   const PhaseScope phase(times, Phase::logging);
-  Metrics values = train_log.take_step();
-  if (values.empty()) return;
-  if (!trial) loss_watch.look();  // beside numbers that were read from the device
-  emit(steps - 1, std::move(values));
+  train::MetricLog::Step step = train_log.take_step(trial ? Tensor() : loss_watch.kept());
+  if (step.values.empty()) return;
+  if (step.beside) loss_watch.read(*step.beside);
+  emit(steps - 1, std::move(step.values));
 }
 
 void Trainer::Run::emit(std::int64_t step, Metrics values) {

@@ -2,8 +2,10 @@
 
 #include <cmath>
 
+#include "levin/autograd.h"
 #include "levin/error.h"
 #include "levin/memory.h"
+#include "levin/ops.h"
 #include "levin/warning.h"
 #include "tensor/counted.h"
 
@@ -62,6 +64,16 @@ void LossWatch::batch_done(const Tensor& loss, std::int64_t step) {
     kept_ = loss;
   else
     saw(loss.item());
+}
+
+Tensor LossWatch::kept() const {
+  const NoGrad off;
+  return kept_.defined() ? reshape(kept_.detach(), {}).to(DType::f64) : Tensor();
+}
+
+void LossWatch::read(double kept) {
+  kept_ = Tensor();
+  saw(kept);
 }
 
 void LossWatch::look() {

@@ -37,8 +37,10 @@ class LossWatch {
  public:
   void start() { *this = LossWatch(); }
   void batch_done(const Tensor& loss, std::int64_t step);
-  void look();  // at what batch_done kept
-  void end();   // of the training
+  [[nodiscard]] Tensor kept() const;  // what batch_done kept, as an f64 cell; undefined: nothing
+  void read(double kept);             // the number in it, which somebody else has read
+  void look();                        // reads it
+  void end();                         // of the training
 
  private:
   static constexpr std::int64_t kMany = 10;
