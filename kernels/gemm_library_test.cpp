@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/device.h"
+
 using namespace levin;
 using namespace levin::kernels;
 
@@ -220,4 +222,38 @@ TEST_CASE("epilogues that the library would refuse are not asked of it") {
   REQUIRE(product(wide, 256, 1));
   CHECK_FALSE(with_gelu(product(wide, 256, 1), wide));  // double
   CHECK_FALSE(with_row_sums(product(wide, 256, 1), wide));
+}
+
+TEST_CASE("cuBLASLt adds the parts of a cut product neither in the result nor in the result's type") {
+#if defined(LEVIN_CUDA)
+  CHECK(lib::cublas_sums_of_parts() == lib::kSumsInTheirType);
+#else
+  test::skip("no cuBLASLt in this build");
+#endif
+}
+
+TEST_CASE("on a device cuBLASLt adds the parts of weights' gradients in f32") {
+  DEVICE_OR_SKIP();
+#if defined(LEVIN_CUDA)
+  const auto check = [&]<class T>(T, int64_t m, int64_t n, int64_t k) {
+    const T* const p = nullptr;  // only the shape is looked at
+    const auto product = library_product<T>({}, {m, n, k}, Matrix<T>{p, 1, m}, Matrix<T>{p, n, 1}, nullptr, n, nullptr);
+    REQUIRE(product);
+    const auto parts = lib::cublas_parts(*product, device);
+    REQUIRE(parts);
+    CAPTURE(m);
+    CAPTURE(n);
+    CAPTURE(k);
+    CAPTURE(parts->count);
+    CHECK((parts->sums == 0 || parts->sums == lib::kSumsInTheirType));
+  };
+  for (const int64_t m : {16, 64, 256}) {
+    for (const int64_t n : {16, 128, 512}) {
+      for (const int64_t k : {65536, 524288}) check(f16{}, m, n, k), check(bf16{}, m, n, k);
+    }
+  }
+#else
+  (void)device;
+  test::skip("no cuBLASLt in this build");
+#endif
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <source_location>
+#include <utility>
 
 #include "kernels/computed_by.h"
 #include "kernels/gemm_library.h"
@@ -78,6 +79,41 @@ cublasComputeType_t compute_type(const LibraryProduct& p) {
   return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
+// Note [Sums of a cut product]
+// The library cuts a product with few tiles and a long depth, such as a weight's gradient, along its depth and adds the
+// parts. It knows three ways: in d itself, and from the workspace in the type of the sums or in that of d. In d and in d's
+// type the sums of 16-bit numbers would be rounded to 16 bits once a part, and leave f16's range where the product does
+// not. Levin promises sums of 16-bit numbers in f32, so the parts lie in the workspace in the type of the sums, and a step
+// of its own adds them in one order: results repeat. A product of f32 or f64 loses nothing, because there both types are
+// one; it is asked for the same, since the library does not say in which order it adds in d.
+constexpr std::uint32_t kSumsOfParts = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+// What the heuristic may choose from.
+class Wishes {
+ public:
+  Wishes() {
+    check(cublasLtMatmulPreferenceCreate(&raw_), "cublasLtMatmulPreferenceCreate");
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kCublasWorkspace));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kSumsOfParts);
+    // A plan serves other tensors of its shape as well, so it counts on no more than what all of them have.
+    for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(what, uint32_t(kLibraryAlignment));
+  }
+  Wishes(const Wishes&) = delete;
+  Wishes& operator=(const Wishes&) = delete;
+  ~Wishes() { (void)cublasLtMatmulPreferenceDestroy(raw_); }
+  [[nodiscard]] cublasLtMatmulPreference_t raw() const { return raw_; }
+
+ private:
+  template <class V>
+  void set(cublasLtMatmulPreferenceAttributes_t what, V value) {
+    check(cublasLtMatmulPreferenceSetAttribute(raw_, what, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+  cublasLtMatmulPreference_t raw_ = nullptr;
+};
+
 Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeType_t type) {
   Plan plan;
   check(cublasLtMatmulDescCreate(&plan.form, type, p.dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F),
@@ -91,23 +127,11 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeTy
   plan.y = layout(p, p.y.rows, p.y.cols, p.y.ld, p.y.apart);
   plan.d = layout(p, p.rows, p.cols, p.ld, p.apart);
 
-  cublasLtMatmulPreference_t wishes = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&wishes), "cublasLtMatmulPreferenceCreate");
-  const auto bytes = uint64_t(kCublasWorkspace);
-  check(cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
-        "cublasLtMatmulPreferenceSetAttribute");
-  // A plan serves other tensors of its shape as well, so it counts on no more than what all of them have.
-  const auto alignment = uint32_t(kLibraryAlignment);
-  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    check(cublasLtMatmulPreferenceSetAttribute(wishes, what, &alignment, sizeof alignment),
-          "cublasLtMatmulPreferenceSetAttribute");
-  }
+  const Wishes wishes;
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes, 1, &best, &count);
-  (void)cublasLtMatmulPreferenceDestroy(wishes);
+      cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes.raw(), 1, &best, &count);
   // An epilogue that it does not have for a dtype may also be called an invalid value.
   const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                        (status == CUBLAS_STATUS_INVALID_VALUE && p.epilogue != LibraryProduct::Epilogue::bias);
@@ -122,38 +146,50 @@ struct Cache {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
   std::map<std::array<int64_t, 21>, Plan> plans;
+
+  // The device is current, the mutex held.
+  std::pair<cublasLtHandle_t, const Plan&> plan_of(const LibraryProduct& p, Device device) {
+    cublasLtHandle_t& handle = handles[device.index()];
+    if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
+    const cublasComputeType_t type = compute_type(p);
+    const std::array<int64_t, 21> key{
+        device.index(), int64_t(p.dtype), type,           p.rows,   p.cols,   p.depth,        p.ld,
+        p.apart,        p.batches,        epilogue_of(p), p.aux_ld, p.x.rows, p.x.cols,       p.x.ld,
+        p.x.transposed, p.x.apart,        p.y.rows,       p.y.cols, p.y.ld,   p.y.transposed, p.y.apart};
+    auto at = plans.find(key);
+    if (at == plans.end()) at = plans.emplace(key, make_plan(handle, p, type)).first;
+    return {handle, at->second};
+  }
 };
 Cache& cache() {
   static Cache* const c = new Cache;
   return *c;
 }
 
+// While it lives, the device is the CUDA runtime's current one.
+class OnDevice {
+ public:
+  explicit OnDevice(Device device) : now_(device.index()) {
+    (void)cudaGetDevice(&before_);
+    if (before_ != now_) (void)cudaSetDevice(now_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (before_ != now_) (void)cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0, now_;
+};
+
 }  // namespace
 
 bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
-  const int device = stream.device().index();
-  int before = 0;
-  (void)cudaGetDevice(&before);
-  if (before != device) (void)cudaSetDevice(device);
-  struct Back {
-    int before, now;
-    ~Back() {
-      if (before != now) (void)cudaSetDevice(before);
-    }
-  } const back{before, device};
-
+  const OnDevice on(stream.device());
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);  // also of the plan's pointers
-  cublasLtHandle_t& handle = c.handles[device];
-  if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
-  const cublasComputeType_t type = compute_type(p);
-  const std::array<int64_t, 21> key{device,   int64_t(p.dtype), type,           p.rows,         p.cols,   p.depth,
-                                    p.ld,     p.apart,          p.batches,      epilogue_of(p), p.aux_ld, p.x.rows,
-                                    p.x.cols, p.x.ld,           p.x.transposed, p.x.apart,      p.y.rows, p.y.cols,
-                                    p.y.ld,   p.y.transposed,   p.y.apart};
-  auto at = c.plans.find(key);
-  if (at == c.plans.end()) at = c.plans.emplace(key, make_plan(handle, p, type)).first;
-  const Plan& plan = at->second;
+  const auto [handle, plan] = c.plan_of(p, stream.device());
   if (!plan.found) return false;
   set_pointers(plan.form, p);
   const float one = 1, zero = 0;
@@ -166,6 +202,33 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
       "cublasLtMatmul");
   levin::detail::launched(stream, std::source_location::current());
   return true;
+}
+
+std::uint32_t cublas_sums_of_parts() {
+  const Wishes wishes;
+  std::uint32_t mask = 0;
+  size_t written = 0;
+  check(cublasLtMatmulPreferenceGetAttribute(wishes.raw(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask,
+                                             sizeof mask, &written),
+        "cublasLtMatmulPreferenceGetAttribute");
+  return mask;
+}
+
+std::optional<CublasParts> cublas_parts(const LibraryProduct& p, Device device) {
+  const OnDevice on(device);
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  const Plan& plan = c.plan_of(p, device).second;
+  if (!plan.found) return {};
+  CublasParts parts{};
+  const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t what, auto& value) {
+    size_t written = 0;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&plan.algorithm, what, &value, sizeof value, &written),
+          "cublasLtMatmulAlgoConfigGetAttribute");
+  };
+  get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, parts.count);
+  get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, parts.sums);
+  return parts;
 }
 
 }  // namespace levin::kernels::lib
