@@ -84,4 +84,10 @@ std::optional<LibraryAttention> library_attention(const Shape& batch, double sca
   return call;
 }
 
+LibraryCallText said(const LibraryAttention& c) {
+  return {c.backward ? "scaled_dot_product_attention_backward" : "scaled_dot_product_attention",
+          sizes_text("q", c.q.sizes) + ", " + sizes_text("k", c.k.sizes) + " and " + sizes_text("v", c.v.sizes) +
+              " in " + name(c.dtype) + (c.causal ? ", causal" : "")};
+}
+
 }  // namespace levin::kernels

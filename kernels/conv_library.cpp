@@ -44,4 +44,12 @@ std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& s, const
                      .dilation = {s.dilation_h, s.dilation_w}};
 }
 
+LibraryCallText said(const LibraryConv& c) {
+  const bool last = c.x.strides[1] == 1 && c.x.sizes[1] > 1;
+  std::string with = sizes_text("x", c.x.sizes) + ", " + sizes_text("w", c.w.sizes) + " and " +
+                     sizes_text("y", c.y.sizes) + " in " + name(c.dtype) + ", channels " + (last ? "last" : "first");
+  if (c.pass == ConvPass::input_gradient) return {"conv2d_input_gradient", std::move(with)};
+  return {c.pass == ConvPass::forward ? "conv2d" : "conv2d_weight_gradient", std::move(with)};
+}
+
 }  // namespace levin::kernels

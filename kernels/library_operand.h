@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 
+#include "levin/shape.h"
 #include "levin/tensor.h"
 
 namespace levin::kernels {
@@ -13,5 +16,9 @@ inline std::byte* bytes_of(const Tensor& t) {
 }
 // A plan serves all operands of its shapes, so all begin at a multiple of 16 bytes.
 inline bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+// "x [8, 64, 56, 56]", for errors.
+inline std::string sizes_text(const char* name, std::span<const std::int64_t> sizes) {
+  return name + (" " + text(Shape(sizes)));
+}
 
 }  // namespace levin::kernels

@@ -48,4 +48,10 @@ std::optional<LibraryBatchNorm> library_batch_norm(const BatchNormTensors& t, do
   return call;
 }
 
+LibraryCallText said(const LibraryBatchNorm& c) {
+  const bool last = c.strides[1] == 1 && c.sizes[1] > 1;
+  return {c.backward ? "batch_norm_backward" : "batch_norm",
+          sizes_text("x", c.sizes) + " in " + name(c.dtype) + ", channels " + (last ? "last" : "first")};
+}
+
 }  // namespace levin::kernels

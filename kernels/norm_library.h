@@ -42,10 +42,11 @@ struct BatchNormTensors {
 // gradients in f32, none of them absent. `eps` is the forward's.
 [[nodiscard]] std::optional<LibraryBatchNorm> library_batch_norm(const BatchNormTensors& t, double eps);
 
+[[nodiscard]] LibraryCallText said(const LibraryBatchNorm& call);
+
 namespace lib {
-// Enqueues the call; false where our kernels are to compute it: computed_by says so, cuDNN has no engine that is taken
-// (Note [Engines that are taken]), or one would have to be made while a graph is recorded. Plans are made once a shape
-// and kept.
+// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine that is taken
+// (Note [Engines that are taken]). Plans are made once a shape and kept; CaptureError as Note [Plans and recordings] says.
 [[nodiscard]] bool cudnn_batch_norm(const LibraryBatchNorm& call, Stream stream);
 
 [[nodiscard]] CudnnPlans cudnn_plans(const LibraryBatchNorm& call, std::string_view device);

@@ -207,9 +207,10 @@ bool gradients_repeat(int device) {
 
 // `c` is used as long as the call is.
 Call call_of(const LibraryAttention& c) {
-  Call call{.dtype = c.dtype, .graph = [&c](const Target& target) {
-              return c.backward ? backward_graph(c, target) : forward_graph(c, target);
-            }};
+  Call call{
+      .dtype = c.dtype,
+      .graph = [&c](const Target& target) { return c.backward ? backward_graph(c, target) : forward_graph(c, target); },
+      .said = [&c] { return said(c); }};
   call.key = {c.backward ? kAttentionBackward : kAttention, std::int64_t(c.dtype), std::int64_t(c.causal)};
   const auto add = [&](Uid uid, const LibraryAttention::Operand& o) {
     call.plan_by(o.sizes), call.plan_by(o.strides);

@@ -85,7 +85,8 @@ Descriptor graph_of_conv(const LibraryConv& c, const Target& target) {
 Call call_of(const LibraryConv& c) {
   Call call{.dtype = c.dtype,
             .tf32 = c.dtype == DType::f32 && tf32_allowed(LibraryFamily::convolution),
-            .graph = [&c](const Target& target) { return graph_of_conv(c, target); }};
+            .graph = [&c](const Target& target) { return graph_of_conv(c, target); },
+            .said = [&c] { return said(c); }};
   call.key = {kConvolution, std::int64_t(c.pass), std::int64_t(c.dtype), std::int64_t(c.bias != nullptr)};
   for (const auto* o : {&c.x, &c.w, &c.y}) call.plan_by(o->sizes), call.plan_by(o->strides);
   call.plan_by(c.stride), call.plan_by(c.padding), call.plan_by(c.dilation);

@@ -191,7 +191,7 @@ Plan choose(const Call& call, cudnnHandle_t handle, Stream stream, ComputedBy by
 struct Cache {
   std::mutex mutex;
   std::map<int, cudnnHandle_t> handles;
-  std::map<std::vector<std::int64_t>, Plan> plans;
+  PlansByShape<Plan> plans;
 };
 Cache& cache() {
   static Cache* const c = new Cache;
@@ -261,17 +261,17 @@ bool run(const Call& call, ComputedBy by, Stream stream) {
 
   std::vector<std::int64_t> key = call.key;
   key.insert(key.end(), {std::int64_t(by), std::int64_t(call.tf32), std::int64_t(device)});
-  auto at = c.plans.find(key);
-  // Making a plan loads kernels and timing waits, which a recording forbids. Its warm-up makes the plans.
-  if (at == c.plans.end() && is_capturing(stream.device())) return false;
-  cudnnHandle_t& handle = c.handles[device];
-  if (!handle) check(cudnnCreate(&handle), "cudnnCreate");
-  check(cudnnSetStream(handle, static_cast<cudaStream_t>(stream.handle())), "cudnnSetStream");
-  if (at == c.plans.end()) at = c.plans.emplace(key, choose(call, handle, stream, by)).first;
-  const Plan& plan = at->second;
-  if (!plan.made()) return false;
-  const Tensor workspace = workspace_of(plan, stream.device());
-  execute(handle, plan, call, begin_of(workspace));
+  const auto handle_on_stream = [&] {
+    cudnnHandle_t& handle = c.handles[device];
+    if (!handle) check(cudnnCreate(&handle), "cudnnCreate");
+    check(cudnnSetStream(handle, static_cast<cudaStream_t>(stream.handle())), "cudnnSetStream");
+    return handle;
+  };
+  const auto make = [&] { return choose(call, handle_on_stream(), stream, by); };
+  const Plan* const plan = c.plans.plan_for(key, is_capturing(stream.device()), make, call.said);
+  if (!plan) return false;
+  const Tensor workspace = workspace_of(*plan, stream.device());
+  execute(handle_on_stream(), *plan, call, begin_of(workspace));
   levin::detail::launched(stream, std::source_location::current());
   return true;
 }

@@ -113,6 +113,7 @@ struct Call {
   std::vector<std::int64_t> uids{};
   std::vector<void*> data{};  // of each uid; numbers lie on the host
   std::function<Descriptor(const Target&)> graph;
+  std::function<LibraryCallText()> said;  // to a user
 
   void operand(std::int64_t uid, const void* p) {
     uids.push_back(uid);
@@ -121,8 +122,9 @@ struct Call {
   void plan_by(std::span<const std::int64_t> values) { key.insert(key.end(), values.begin(), values.end()); }
 };
 
-// Enqueues the call; false where it is ours to compute: `by` says so, cuDNN has no engine that is taken (Note [Engines
-// that are taken]), or one would have to be made while a graph is recorded. Plans are made once a key and kept.
+// Enqueues the call; false where it is ours to compute: `by` says so, or cuDNN has no engine that is taken (Note [Engines
+// that are taken]). Plans are made once a key and kept. Throws CaptureError where one would have to be made while a graph is
+// recorded: Note [Plans and recordings].
 [[nodiscard]] bool run(const Call& call, ComputedBy by, Stream stream);
 
 // At most `most` plans for `device`, which is described in cuDNN's JSON and need not be here.

@@ -51,7 +51,9 @@ Descriptor graph_of_norm(const LibraryBatchNorm& c, const Target& target) {
 
 // `c` is used as long as the call is.
 Call call_of(const LibraryBatchNorm& c) {
-  Call call{.dtype = c.dtype, .graph = [&c](const Target& target) { return graph_of_norm(c, target); }};
+  Call call{.dtype = c.dtype,
+            .graph = [&c](const Target& target) { return graph_of_norm(c, target); },
+            .said = [&c] { return said(c); }};
   call.key = {c.backward ? kBatchNormBackward : kBatchNorm, std::int64_t(c.dtype)};
   call.plan_by(c.sizes), call.plan_by(c.strides);
   call.operand(kX, c.x), call.operand(kY, c.y), call.operand(kWeight, c.w);
