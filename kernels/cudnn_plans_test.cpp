@@ -44,10 +44,11 @@ TEST_CASE("a recording uses the plan that an eager call of the shape made") {
 TEST_CASE("a shape whose plan a recording would have to make is a CaptureError that says what to do") {
   Library library;
   (void)library.call({1, 8}, false);
-  CHECK_THROWS_WITH_AS((void)library.call({1, 9}, true),
-                       "conv2d: cuDNN has no plan yet for x [1, 2], and none can be made while a graph is recorded; call "
-                       "it once like this before the recording",
-                       CaptureError);
+  CHECK_THROWS_WITH_AS(
+      (void)library.call({1, 9}, true),
+      "conv2d: cuDNN has no plan yet for x [1, 2], and none can be made while a graph is recorded; call "
+      "it once like this before the recording",
+      CaptureError);
   CHECK(library.asked == 1);  // nothing was made for it
   CHECK(library.call({1, 9}, false) != nullptr);
   CHECK(library.call({1, 9}, true) != nullptr);
