@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/device/lane_teams.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/norm.cuh"
 
@@ -13,8 +14,9 @@ namespace levin::kernels::gpu {
 
 // Note [Channel norms on a device]
 // Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three steps:
-// blocks sum parts of each channel, one thread a channel adds the parts in their order and writes a row of four
-// coefficients, and a pointwise pass computes gy * p + (x - m) * q + r.
+// blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four coefficients, and
+// a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each): a lane takes every
+// 32nd, and the lanes join pair by pair, in an order that the number of parts alone decides.
 
 // How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
 // chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.
@@ -193,50 +195,51 @@ __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, co
   }
 }
 
-struct MeanSquare {
-  double mean, square;
-};
-// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-inline __device__ MeanSquare joined(const double* parts, const ChannelPlan& plan, int v, std::int64_t channel) {
+// Of `count` numbers; square: the sum of squares around the mean.
+struct Moments {
   double count = 0, mean = 0, square = 0;
-  for (std::int64_t k = 0; k < plan.parts; ++k) {
-    const double more = double(plan.elements(k, v)), *const part = parts + 2 * (k * plan.c + channel);
-    if (!(more > 0)) continue;
-    const double d = part[0] - mean, all = count + more;
-    mean += d * (more / all);
-    square += part[1] + d * d * (count * more / all);
-    count = all;
+};
+__device__ __forceinline__ Moments from_lane_xor(const Moments& x, int lanes) {
+  return {from_lane_xor(x.count, lanes), from_lane_xor(x.mean, lanes), from_lane_xor(x.square, lanes)};
+}
+// Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+struct JoinMoments {
+  __device__ __forceinline__ Moments operator()(const Moments& a, const Moments& b) const {
+    if (!(b.count > 0)) return a;
+    const double d = b.mean - a.mean, all = a.count + b.count, share = b.count / all;
+    return {all, a.mean + d * share, a.square + b.square + d * d * (a.count * share)};
   }
-  return {mean, square};
-}
-inline __device__ double added(const double* parts, const ChannelPlan& plan, int which, std::int64_t channel) {
-  double all = 0;
-  for (std::int64_t k = 0; k < plan.parts; ++k) all += parts[2 * (k * plan.c + channel) + which];
-  return all;
-}
+};
 template <class A>
 __device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
   return p != nullptr ? p[i] : missing;
 }
 
-// The forwards' coefficients, for `rows` channels, or channels of samples: statistic k is row / per, parameter row % c.
+// The forwards' coefficients: a team a channel of the plan, which has `per` rows of the table and as many parameters of c.
 // unbiased may be null.
 template <class A>
 __global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, const A* w, const A* b, A eps, A* mean,
-                                  A* rstd, A* unbiased, Coefficients<A>* table, std::int64_t rows, std::int64_t per,
+                                  A* rstd, A* unbiased, Coefficients<A>* table, LaneTeams teams, std::int64_t per,
                                   std::int64_t c) {
-  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (row >= rows) return;
-  const std::int64_t k = row / per, j = row % c;
-  const MeanSquare of = joined(parts, plan, v, k);
+  const std::int64_t k = teams.team();
+  Moments of;
+  teams.each(plan.parts, [&](std::int64_t part) {
+    const double* const at = parts + 2 * (part * plan.c + k);
+    of = JoinMoments{}(of, {double(plan.elements(part, v)), at[0], at[1]});
+  });
+  of = teams.joined(of, JoinMoments{});
+  if (k >= teams.count) return;
   const double count = double(plan.items) * v;
   const A mu = A(of.mean), scale = math::rsqrt(A(of.square / count) + eps);
-  if (row % per == 0) {
+  if (teams.lane() == 0) {
     mean[k] = mu;
     rstd[k] = scale;
     if (unbiased != nullptr) unbiased[k] = A(of.square / (count - 1));
   }
-  table[row] = {A(0), scale * or_else(w, j, A(1)), or_else(b, j, A(0)), mu};
+  const std::int64_t row = k * per, j = row % c;
+  teams.each(per, [&](std::int64_t i) {
+    table[row + i] = {A(0), scale * or_else(w, j + i, A(1)), or_else(b, j + i, A(0)), mu};
+  });
 }
 template <class A>
 __global__ void eval_coefficients(const A* w, const A* b, const A* mean, const A* var, A eps, Coefficients<A>* forward,
@@ -255,13 +258,20 @@ __global__ void variance_of_rstd(const A* rstd, A eps, double count, A* unbiased
   const double r = double(rstd[j]), v = (1 / (r * r) - double(eps)) * (count / (count - 1));
   unbiased[j] = A(v < 0 ? 0.0 : v);  // a NaN stays one
 }
-// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. table may be null.
+// gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. A team a channel; table may be null.
 template <class A>
 __global__ void batch_norm_gradients(const double* parts, ChannelPlan plan, int v, const A* w, const A* mean,
-                                     const A* rstd, A* gw, A* gb, Coefficients<A>* table) {
-  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (j >= plan.c) return;
-  const double of_g = added(parts, plan, 0, j), of_h = added(parts, plan, 1, j);
+                                     const A* rstd, A* gw, A* gb, Coefficients<A>* table, LaneTeams teams) {
+  const std::int64_t j = teams.team();
+  double of_g = 0, of_h = 0;
+  teams.each(plan.parts, [&](std::int64_t part) {
+    const double* const at = parts + 2 * (part * plan.c + j);
+    of_g += at[0];
+    of_h += at[1];
+  });
+  of_g = teams.joined(of_g, Plus{});
+  of_h = teams.joined(of_h, Plus{});
+  if (j >= teams.count || teams.lane() != 0) return;
   if (gb != nullptr) gb[j] = A(of_g);
   if (gw != nullptr) gw[j] = A(of_h);
   if (table == nullptr) return;
@@ -269,34 +279,41 @@ __global__ void batch_norm_gradients(const double* parts, ChannelPlan plan, int 
   const A p = rstd[j] * or_else(w, j, A(1));
   table[j] = {p, -p * rstd[j] * A(of_h / count), -p * A(of_g / count), mean[j]};
 }
-// The plan has the channels of all samples for its channels, `width` of them a group of `elements`.
+// The plan has the channels of all samples for its channels, `width` of them a group of `elements`. A team a group.
 template <class A>
 __global__ void group_norm_coefficients(const double* parts, ChannelPlan plan, const A* w, const A* mean, const A* rstd,
-                                        Coefficients<A>* table, std::int64_t width, std::int64_t c,
+                                        Coefficients<A>* table, LaneTeams teams, Divider width, std::int64_t c,
                                         std::int64_t elements) {
-  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (row >= plan.c) return;
-  const std::int64_t k = row / width;
+  const auto channels = static_cast<std::int64_t>(width.divisor);
+  const std::int64_t k = teams.team(), row = k * channels, j = row % c;
   double shift = 0, slope = 0;
-  for (std::int64_t other = k * width; other < (k + 1) * width; ++other) {
-    const double weight = double(or_else(w, other % c, A(1)));
-    shift += weight * added(parts, plan, 0, other);
-    slope += weight * added(parts, plan, 1, other);
-  }
-  const A scale = rstd[k];
-  table[row] = {scale * or_else(w, row % c, A(1)), -A(slope / double(elements)) * scale * scale,
-                -A(shift / double(elements)) * scale, mean[k]};
+  teams.each(plan.parts * channels, [&](std::int64_t i) {
+    const std::int64_t part = width.quotient(i), e = i - part * channels;
+    const double weight = double(or_else(w, j + e, A(1))), *const at = parts + 2 * (part * plan.c + row + e);
+    shift += weight * at[0];
+    slope += weight * at[1];
+  });
+  shift = teams.joined(shift, Plus{});
+  slope = teams.joined(slope, Plus{});
+  if (k >= teams.count) return;
+  const A scale = rstd[k], mu = mean[k], q = -A(slope / double(elements)) * scale * scale,
+          r = -A(shift / double(elements)) * scale;
+  teams.each(channels, [&](std::int64_t e) { table[row + e] = {scale * or_else(w, j + e, A(1)), q, r, mu}; });
 }
+// A team a channel of c, which each sample has.
 template <class A>
-__global__ void group_norm_gradients(const double* parts, ChannelPlan plan, A* gw, A* gb, std::int64_t n,
-                                     std::int64_t c) {
-  const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (j >= c) return;
+__global__ void group_norm_gradients(const double* parts, ChannelPlan plan, A* gw, A* gb, LaneTeams teams,
+                                     std::int64_t n, std::int64_t c) {
+  const std::int64_t j = teams.team();
   double of_g = 0, of_h = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    of_g += added(parts, plan, 0, i * c + j);
-    of_h += added(parts, plan, 1, i * c + j);
-  }
+  teams.each(plan.parts * n, [&](std::int64_t i) {
+    const double* const at = parts + 2 * (i * c + j);  // a part has a row of plan.c = n * c pairs
+    of_g += at[0];
+    of_h += at[1];
+  });
+  of_g = teams.joined(of_g, Plus{});
+  of_h = teams.joined(of_h, Plus{});
+  if (j >= teams.count || teams.lane() != 0) return;
   if (gb != nullptr) gb[j] = A(of_g);
   if (gw != nullptr) gw[j] = A(of_h);
 }
@@ -307,6 +324,7 @@ inline constexpr int kCoefficientThreads = 128;
 [[nodiscard]] inline Grid a_thread_each(std::int64_t rows) {
   return {.blocks = blocks_for(rows, kCoefficientThreads), .threads = kCoefficientThreads};
 }
+[[nodiscard]] inline Grid a_team_each(const LaneTeams& teams) { return a_thread_each(teams.count * teams.lanes()); }
 template <class T, class F>
 void with_chunk(const ChannelPlan& plan, F&& f) {
   if (plan.chunks)
@@ -342,6 +360,23 @@ void launch_sums(const Gpu& on, const T* gy, const S* x, const Accum<T>* mean, c
               all_aligned(V, {gy, x}));
   });
 }
+template <class T>
+void launch_coefficients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
+                         const Accum<T>* b, double eps, Accum<T>* mean, Accum<T>* rstd, Accum<T>* unbiased,
+                         Coefficients<Accum<T>>* table, std::int64_t per, std::int64_t c) {
+  if (c == 0) return;
+  const LaneTeams teams = lane_teams(plan.c, std::max(plan.parts, per));
+  on.launch(norm_coefficients<Accum<T>>, a_team_each(teams), parts, plan, chunk_of<T>(plan), w, b,
+            static_cast<Accum<T>>(eps), mean, rstd, unbiased, table, teams, per, c);
+}
+template <class T>
+void launch_gradients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
+                      const Accum<T>* mean, const Accum<T>* rstd, Accum<T>* gw, Accum<T>* gb,
+                      Coefficients<Accum<T>>* table) {
+  const LaneTeams teams = lane_teams(plan.c, plan.parts);
+  on.launch(batch_norm_gradients<Accum<T>>, a_team_each(teams), parts, plan, chunk_of<T>(plan), w, mean, rstd, gw, gb,
+            table, teams);
+}
 // `rows` of coefficients for the rows of s elements of [n, c, s].
 template <class T, class S, class O>
 void launch_apply(const Gpu& on, const T* gy, const S* x, const Coefficients<Accum<T>>* table, std::int64_t rows,
@@ -366,10 +401,8 @@ template <class T>
 void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
                       Accum<T>* rstd, Accum<T>* unbiased, const ChannelPlan& plan, double eps, double* parts,
                       Coefficients<Accum<T>>* table) {
-  using A = Accum<T>;
   launch_moments<T>(on, x, parts, plan);
-  on.launch(norm_coefficients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps),
-            mean, rstd, unbiased, table, plan.c, std::int64_t{1}, plan.c);
+  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, unbiased, table, 1, plan.c);
   launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
 }
 // What running statistics take of a batch of `count` elements a channel whose rstd = 1 / sqrt(var + eps) another has
@@ -391,10 +424,8 @@ template <class T>
 void batch_norm_backward(const Gpu& on, const T* gy, const T* x, const Accum<T>* w, const Accum<T>* mean,
                          const Accum<T>* rstd, T* gx, Accum<T>* gw, Accum<T>* gb, const ChannelPlan& plan,
                          double* parts, Coefficients<Accum<T>>* table) {
-  using A = Accum<T>;
   launch_sums(on, gy, x, mean, rstd, 1, parts, plan);
-  on.launch(batch_norm_gradients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, mean, rstd, gw, gb,
-            gx != nullptr ? table : nullptr);
+  launch_gradients<T>(on, parts, plan, w, mean, rstd, gw, gb, gx != nullptr ? table : nullptr);
   if (gx != nullptr) launch_apply(on, gy, x, table, plan.c, gx, plan.n, plan.c, plan.s);
 }
 // rstd: [c] of scratch memory.
@@ -407,8 +438,7 @@ void batch_norm_eval_backward(const Gpu& on, const T* gy, const T* x, const Accu
             nullptr, table, rstd, plan.c);
   if (gw != nullptr || gb != nullptr) {
     launch_sums(on, gy, x, running_mean, rstd, 1, parts, plan);
-    on.launch(batch_norm_gradients<A>, a_thread_each(plan.c), parts, plan, chunk_of<T>(plan), w, running_mean, rstd, gw,
-              gb, nullptr);
+    launch_gradients<T>(on, parts, plan, w, running_mean, rstd, gw, gb, nullptr);
   }
   if (gx != nullptr) launch_apply(on, gy, static_cast<const T*>(nullptr), table, plan.c, gx, plan.n, plan.c, plan.s);
 }
@@ -417,10 +447,8 @@ template <class T, class S>
 void group_norm(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean, Accum<T>* rstd,
                 std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t groups, const ChannelPlan& plan,
                 double eps, double* parts, Coefficients<Accum<T>>* table) {
-  using A = Accum<T>;
   launch_moments<T>(on, x, parts, plan);
-  on.launch(norm_coefficients<A>, a_thread_each(n * c), parts, plan, chunk_of<T>(plan), w, b, static_cast<A>(eps), mean,
-            rstd, nullptr, table, n * c, c / groups, c);
+  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, nullptr, table, c / groups, c);
   launch_apply<T>(on, nullptr, x, table, n * c, y, n, c, s);
 }
 // plan: of [1, n * c, s].
@@ -432,9 +460,14 @@ void group_norm_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>*
   using A = Accum<T>;
   const std::int64_t width = c / groups;
   launch_sums(on, gy, x, mean, rstd, width, parts, plan);
-  if (gw != nullptr || gb != nullptr) on.launch(group_norm_gradients<A>, a_thread_each(c), parts, plan, gw, gb, n, c);
-  if (gx == nullptr) return;
-  on.launch(group_norm_coefficients<A>, a_thread_each(n * c), parts, plan, w, mean, rstd, table, width, c, width * s);
+  if (gw != nullptr || gb != nullptr) {
+    const LaneTeams teams = lane_teams(c, n * plan.parts);
+    on.launch(group_norm_gradients<A>, a_team_each(teams), parts, plan, gw, gb, teams, n, c);
+  }
+  if (gx == nullptr || n * c == 0) return;
+  const LaneTeams teams = lane_teams(n * groups, width * plan.parts);
+  on.launch(group_norm_coefficients<A>, a_team_each(teams), parts, plan, w, mean, rstd, table, teams, Divider(width), c,
+            width * s);
   launch_apply(on, gy, x, table, n * c, gx, n, c, s);
 }
 
