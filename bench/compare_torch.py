@@ -692,7 +692,7 @@ def machine(args, context):
         cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
         name = f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}"
     ceilings = ", ".join(f"{k[6:].replace('_', ' ')} {float(v):.4g}" for k, v in context.items()
-                         if k.startswith("levin_") and k.split("_")[1] in ("copy", "matmul", "launch"))
+                         if k.startswith("levin_") and k.split("_")[1] in ("copy", "memcpy", "own", "matmul", "launch"))
     return f"Device: {name}; load {os.getloadavg()[0]:.1f}. Measured: {ceilings}."
 
 

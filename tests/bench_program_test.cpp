@@ -42,11 +42,17 @@ std::vector<std::string> names_of(const json& rows) {
   return names;
 }
 void check_head(const Report& r, const std::string& device) {
-  for (const char* what : {"date", "levin_commit", "levin_compiler", "levin_device_name", "levin_oneTBB",
-                           "levin_copy_GB/s", "levin_matmul_f32_TFLOP/s", "levin_launch_us"}) {
+  for (const char* what :
+       {"date", "levin_commit", "levin_compiler", "levin_device_name", "levin_oneTBB", "levin_copy_GB/s",
+        "levin_memcpy_GB/s", "levin_own_copy_GB/s", "levin_matmul_f32_TFLOP/s", "levin_launch_us"}) {
     REQUIRE_MESSAGE(r.head.contains(what), std::string(what));
     CHECK_MESSAGE(!r.head[what].get<std::string>().empty(), std::string(what));
   }
+  // A bound is that of the faster copy: one of ours alone would hide what it loses.
+  const auto figure = [&](const char* what) { return std::stod(r.head[what].get<std::string>()); };
+  CHECK(figure("levin_memcpy_GB/s") > 0);
+  CHECK(figure("levin_own_copy_GB/s") > 0);
+  CHECK(figure("levin_copy_GB/s") == std::max(figure("levin_memcpy_GB/s"), figure("levin_own_copy_GB/s")));
   CHECK(r.head["levin_device"] == device);
 }
 void check_whole(const json& row) {
