@@ -522,7 +522,7 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         b, n, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
         y = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, n, width))
         return y + self.down(F.gelu(self.up(self.norm2(y)), approximate="tanh"))
 

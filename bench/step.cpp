@@ -60,10 +60,9 @@ struct Block : nn::Module {
   nn::Linear down{*this, "down", {.in = 4 * shape.width, .out = shape.width}};
   Tensor operator()(const Tensor& x) const {  // [B, T, width]
     const std::int64_t b = x.size(0), n = x.size(1);
-    const Tensor parts =
-        permute(view(qkv(norm1(x)), {b, n, 3, shape.heads, shape.width / shape.heads}), {2, 0, 3, 1, 4});
-    const Tensor seen = scaled_dot_product_attention(select(parts, 0, 0), select(parts, 0, 1), select(parts, 0, 2),
-                                                     {.causal = Causal::yes});
+    const Tensors parts =
+        unbind(permute(view(qkv(norm1(x)), {b, n, 3, shape.heads, shape.width / shape.heads}), {2, 0, 3, 1, 4}));
+    const Tensor seen = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = Causal::yes});
     const Tensor y = x + out(reshape(permute(seen, {0, 2, 1, 3}), {b, n, shape.width}));
     return y + gelu_mlp(norm2(y), up.weight, up.bias, down.weight, down.bias, GeluForm::tanh);
   }
