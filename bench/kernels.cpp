@@ -4,8 +4,8 @@
 //
 //   real_time  median of the warm samples; low_us, high_us hold four fifths of them; cold_us: with empty caches
 //   bytes, flops  what the op can not avoid: reads and writes of its operands, multiplications and additions
-//   of_bound   max(bytes / copy bandwidth, flops / rate of products) / real_time; launch-bound rows stay far below 1. The
-//              bandwidth is that of the faster copy, the runtime's or our kernel's: levin_memcpy_GB/s, levin_own_copy_GB/s
+//   of_bound   max(bytes / copy bandwidth, flops / rate of products) / real_time; launch-bound rows stay far below 1.
+//              The bandwidth is that of the faster copy, by the runtime or by our kernel; the head has both
 //   copies     of a recorded graph that a sample replayed; 0: the op was called. call_us: then what a call takes
 //   sm_mhz_before, sm_mhz_after, watts  of a GPU, where its driver tells them
 //

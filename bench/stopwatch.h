@@ -132,8 +132,8 @@ struct Ceilings {
     return std::max(bytes / bytes_per_second, flops / (dtype == DType::f32 ? flops_f32 : flops_16));
   }
 };
-// The copies of n f32 numbers. Our kernel's alone would hide from every row what that kernel loses. The numbers are random,
-// because constant memory may be compressed on its way and takes less power.
+// The copies of n f32 numbers. Our kernel's alone would hide from every row what that kernel loses. The numbers are
+// random, because constant memory may be compressed on its way and takes less power.
 inline Ceilings measure_copies(Stopwatch& watch, std::int64_t n, Device device) {
   Ceilings c;
   Generator gen(1);

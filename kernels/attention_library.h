@@ -48,9 +48,9 @@ struct AttentionTensors {
 [[nodiscard]] LibraryCallText said(const LibraryAttention& call);
 
 namespace lib {
-// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for it or none
-// whose bits repeat (Note [Gradients that repeat]). Plans are made once a shape and kept; CaptureError as Note [Plans and
-// recordings] says.
+// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for it or
+// none whose bits repeat (Note [Gradients that repeat]). Plans are made once a shape and kept; CaptureError as Note
+// [Plans and recordings] says.
 [[nodiscard]] bool cudnn_attention(const LibraryAttention& call, Stream stream);
 
 [[nodiscard]] CudnnPlans cudnn_plans(const LibraryAttention& call, std::string_view device);

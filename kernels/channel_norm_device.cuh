@@ -13,10 +13,10 @@
 namespace levin::kernels::gpu {
 
 // Note [Channel norms on a device]
-// Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three steps:
-// blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four coefficients, and
-// a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each): a lane takes every
-// 32nd, and the lanes join pair by pair, in an order that the number of parts alone decides.
+// Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three
+// steps: blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four
+// coefficients, and a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each):
+// a lane takes every 32nd, and the lanes join pair by pair, in an order that the number of parts alone decides.
 
 // How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
 // chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.
@@ -215,8 +215,8 @@ __device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
   return p != nullptr ? p[i] : missing;
 }
 
-// The forwards' coefficients: a team a channel of the plan, which has `per` rows of the table and as many parameters of c.
-// unbiased may be null.
+// The forwards' coefficients: a team a channel of the plan, which has `per` rows of the table and as many parameters of
+// c. unbiased may be null.
 template <class A>
 __global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, const A* w, const A* b, A eps, A* mean,
                                   A* rstd, A* unbiased, Coefficients<A>* table, LaneTeams teams, std::int64_t per,

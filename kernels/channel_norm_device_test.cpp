@@ -1,5 +1,5 @@
-// What the kernels between the passes over the image compute of a channel: statistics of a batch from those of its parts,
-// and the variance for running statistics from 1 / sqrt(var + eps) alone.
+// What the kernels between the passes over the image compute of a channel: statistics of a batch from those of its
+// parts, and the variance for running statistics from 1 / sqrt(var + eps) alone.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -35,8 +35,8 @@ __global__ void count_steps(gpu::LaneTeams teams, std::int64_t steps, int* of_th
   });
 }
 
-// A plan of channels in parts of one number each, and sums of parts that a double holds only if small ones meet before the
-// large one does: 2^53 + 1 is 2^53. Lane 0 has the large one, and loses what it adds by itself.
+// A plan of channels in parts of one number each, and sums of parts that a double holds only if small ones meet before
+// the large one does: 2^53 + 1 is 2^53. Lane 0 has the large one, and loses what it adds by itself.
 constexpr std::int64_t kParts = 65;
 constexpr double kLarge = 0x1p53, kAddedByLanes = kLarge + 62;
 gpu::ChannelPlan plan_of_parts(std::int64_t channels) {
@@ -153,7 +153,8 @@ TEST_CASE(
     const double m = over([](double v) { return v; }), var = over([&](double v) { return (v - m) * (v - m); });
     const double spread = std::sqrt(var);
     const auto i = static_cast<std::size_t>(c);
-    // A thread's sums of 16 numbers around its first, in f32: 16 roundings of at most twice the widest distance, 2 spreads.
+    // A thread's sums of 16 numbers around its first, in f32: 16 roundings of at most twice the widest distance, 2
+    // spreads.
     const double rounding = 0x1p-24;
     CHECK(std::abs(double(mean[i]) - m) <= rounding * m + 64 * rounding * spread);
     CHECK(std::abs(double(rstd[i]) * std::sqrt(var + eps) - 1) <= 64 * rounding);

@@ -41,9 +41,9 @@ inline constexpr double kLibraryConvFlops = 1 << 23;
 [[nodiscard]] LibraryCallText said(const LibraryConv& call);
 
 namespace lib {
-// Enqueues the convolution; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for it
-// that repeats its bits and sums in f32. Plans are made once a shape and kept; CaptureError as Note [Plans and recordings]
-// says.
+// Enqueues the convolution; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for
+// it that repeats its bits and sums in f32. Plans are made once a shape and kept; CaptureError as Note [Plans and
+// recordings] says.
 [[nodiscard]] bool cudnn_convolve(const LibraryConv& conv, Stream stream);
 
 [[nodiscard]] CudnnPlans cudnn_plans(const LibraryConv& conv, std::string_view device);

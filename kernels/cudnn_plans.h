@@ -1,5 +1,5 @@
-// cuDNN's plans in plain host code, so that every build tests it: which call may make one, and what cuDNN says of a call
-// for a device that is described to it, which is how tests without a device learn whether it would be taken.
+// cuDNN's plans in plain host code, so that every build tests it: which call may make one, and what cuDNN says of a
+// call for a device that is described to it, which is how tests without a device learn whether it would be taken.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,24 @@
 
 namespace levin::kernels {
 
-// A call in an error's words: the op's name and what it is called with, as in "x [8, 64, 56, 56] and w [64, 64, 3, 3] in bf16".
+// A call in an error's words: the op's name and what it is called with, as in "x [8, 64, 56, 56] and w [64, 64, 3, 3]
+// in bf16".
 struct LibraryCallText {
   std::string_view op;
   std::string with;
 };
 
 // Note [Plans and recordings]
-// A plan is made at the first call of a shape and kept. Making one loads kernels and may wait for times, which a recording
-// forbids. To record our kernel instead would give every replay other bits than the eager calls had, and a multiple of
-// their time. So a shape that a recording meets first is refused, before anything is enqueued, and one eager call of it
-// mends that. Where cuDNN was asked and has no engine, our kernel computes the eager calls, and the recorded ones, too.
+// A plan is made at the first call of a shape and kept. Making one loads kernels and may wait for times, which a
+// recording forbids. To record our kernel instead would give every replay other bits than the eager calls had, and our
+// kernel's time, without a word. So a shape that a recording meets first is refused, before anything is enqueued, and
+// one eager call of it mends that. Where cuDNN was asked and has no engine, our kernel computes the eager calls, and
+// the recorded ones, too.
 template <class Plan>  // has made(): whether cuDNN has an engine for it
 class PlansByShape {
  public:
-  // The plan of a key, which `make` makes; null where there is no engine. Throws CaptureError where it is not made yet and
-  // `recording`; `said` then gives the LibraryCallText. The plan stays where it is.
+  // The plan of a key, which `make` makes; null where there is no engine. Throws CaptureError where it is not made yet
+  // and `recording`; `said` then gives the LibraryCallText. The plan stays where it is.
   template <class Make, class Said>
   const Plan* plan_for(const std::vector<std::int64_t>& key, bool recording, Make&& make, Said&& said) {
     auto at = plans_.find(key);

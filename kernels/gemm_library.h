@@ -138,8 +138,8 @@ inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20;  // bytes; what N
 // Enqueues the product; false where cuBLASLt has no algorithm for it. Plans are made once a shape and kept.
 bool cublas_multiply(const LibraryProduct& product, void* workspace, Stream stream);
 
-// How cuBLASLt adds the parts of a product that it cuts along its depth; a set of these is a mask, and that a product is
-// not cut is always in it. Note [Sums of a cut product] says which are taken.
+// How cuBLASLt adds the parts of a product that it cuts along its depth; a set of these is a mask, and that a product
+// is not cut is always in it. Note [Sums of a cut product] says which are taken.
 inline constexpr std::uint32_t kSumsInPlace = 1, kSumsInTheirType = 2, kSumsInTypeOfResult = 4;
 // The mask that the heuristic is given, as the library reads it back; needs no device.
 [[nodiscard]] std::uint32_t cublas_sums_of_parts();

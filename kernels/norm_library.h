@@ -45,8 +45,9 @@ struct BatchNormTensors {
 [[nodiscard]] LibraryCallText said(const LibraryBatchNorm& call);
 
 namespace lib {
-// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine that is taken
-// (Note [Engines that are taken]). Plans are made once a shape and kept; CaptureError as Note [Plans and recordings] says.
+// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine that is
+// taken (Note [Engines that are taken]). Plans are made once a shape and kept; CaptureError as Note [Plans and
+// recordings] says.
 [[nodiscard]] bool cudnn_batch_norm(const LibraryBatchNorm& call, Stream stream);
 
 [[nodiscard]] CudnnPlans cudnn_plans(const LibraryBatchNorm& call, std::string_view device);

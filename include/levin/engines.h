@@ -18,10 +18,11 @@ namespace levin {
 // is always our kernels'.
 enum class EngineFamily : std::uint8_t { product, convolution, attention, batch_norm };
 
-// own: our kernels. first: the library, with the engine that its heuristic names first, so that two processes give the same
-// bits. timed: with the fastest of the first few, timed at the first call of a shape; for products as first. Of both kinds only
-// engines that repeat their bits are asked. cuDNN makes a plan at the first call of a shape, which no recording can hold: a
-// shape that a Graph's recording meets first is CaptureError, and one eager call of it before mends that.
+// own: our kernels. first: the library, with the engine that its heuristic names first, so that two processes give the
+// same bits. timed: with the fastest of the first few, timed at the first call of a shape; for products as first. Of
+// both kinds only engines that repeat their bits are asked. cuDNN makes a plan at the first call of a shape, which no
+// recording can hold: a shape that a Graph's recording meets first is CaptureError, and one eager call of it before
+// mends that.
 enum class EngineChoice : std::uint8_t { own, first, timed };
 
 // Products and convolutions begin with first, attention and batch norm with own: on no device has it been measured whether the

@@ -122,9 +122,9 @@ struct Call {
   void plan_by(std::span<const std::int64_t> values) { key.insert(key.end(), values.begin(), values.end()); }
 };
 
-// Enqueues the call; false where it is ours to compute: `by` says so, or cuDNN has no engine that is taken (Note [Engines
-// that are taken]). Plans are made once a key and kept. Throws CaptureError where one would have to be made while a graph is
-// recorded: Note [Plans and recordings].
+// Enqueues the call; false where it is ours to compute: `by` says so, or cuDNN has no engine that is taken (Note
+// [Engines that are taken]). Plans are made once a key and kept. Throws CaptureError where one would have to be made
+// while a graph is recorded: Note [Plans and recordings].
 [[nodiscard]] bool run(const Call& call, ComputedBy by, Stream stream);
 
 // At most `most` plans for `device`, which is described in cuDNN's JSON and need not be here.
