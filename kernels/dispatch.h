@@ -8,6 +8,7 @@
 #include "kernels/gpu.h"
 #include "levin/op_info.h"
 #include "levin/tensor.h"
+#include "tensor/in_stream.h"
 
 namespace levin {
 
@@ -34,8 +35,7 @@ inline constexpr Types<std::int64_t> kIndex{};
 // The first element, for kernels: no version is counted. T must be the tensor's dtype.
 template <class T>
 [[nodiscard]] T* ptr(const Tensor& t) {
-  const detail::TensorImpl& p = t.get();
-  return reinterpret_cast<T*>(p.storage->data) + p.offset;
+  return reinterpret_cast<T*>(detail::address_in_stream(t));
 }
 
 template <class... T>

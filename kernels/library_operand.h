@@ -8,12 +8,11 @@
 
 #include "levin/shape.h"
 #include "levin/tensor.h"
+#include "tensor/in_stream.h"
 
 namespace levin::kernels {
 
-inline std::byte* bytes_of(const Tensor& t) {
-  return t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype()));
-}
+inline std::byte* bytes_of(const Tensor& t) { return levin::detail::address_in_stream(t); }
 // A plan serves all operands of its shapes, so all begin at a multiple of 16 bytes.
 inline bool aligned16(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 // "x [8, 64, 56, 56]", for errors.

@@ -1,6 +1,7 @@
 #include "kernels/update_device.cuh"
 
 #include "levin/tensor.h"
+#include "tensor/in_stream.h"
 
 #if LEVIN_LAUNCHES
 namespace levin::kernels {
@@ -39,7 +40,7 @@ void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, doub
   std::int64_t blocks = 0;
   each_gradient_table(gradients, [&](const auto&, std::int64_t n) { blocks += n; });
   const Tensor partial = empty({blocks}, on.stream.device(), DType::f64);
-  double* const sums = reinterpret_cast<double*>(partial.get().storage->data);
+  double* const sums = reinterpret_cast<double*>(levin::detail::address_in_stream(partial));
   double* at = sums;
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
     on.launch(gpu::power_sums<T>, update_grid(n), table, p, at);

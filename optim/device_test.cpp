@@ -33,6 +33,27 @@ TEST_CASE("every optimizer makes the steps on a device that it makes on the cpu,
   }
 }
 
+TEST_CASE(
+    "an optimizer on a device makes the same steps on a further stream, and copies no number from the host for them") {
+  DEVICE_OR_SKIP();
+  for (const auto& [name, kind] : all_kinds()) {
+    CAPTURE(name);
+    const auto trained = [&, &make = kind](Stream stream) {
+      const StreamGuard guard(stream);
+      Net net(make, device, DType::f32);
+      for (int t = 0; t < 4; ++t) {
+        net.set_gradients(t);
+        net.optimizer->set_lr(0, 0.1 / (t + 1));
+        const std::int64_t before = copy_counts().to_device;
+        net.optimizer->step();
+        if (t > 1) CHECK(copy_counts().to_device == before);  // the first steps make their state
+      }
+      return net.all();
+    };
+    CHECK(trained(Stream::next_of(device)) == trained(Stream::default_of(device)));
+  }
+}
+
 TEST_CASE("the state of an optimizer on a device is saved and loaded bit for bit, also on the cpu") {
   DEVICE_OR_SKIP();
   for (const auto& [name, kind] : all_kinds()) {

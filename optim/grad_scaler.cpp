@@ -44,8 +44,7 @@ void write(Tensor& t, T value) {
   if (t.device().is_cpu())
     *Updates::first<T>(t) = value;
   else
-    detail::runtime::copy(Updates::first<T>(t), &value, sizeof value, detail::runtime::Copy::to_device,
-                          Stream::current(t.device()));
+    detail::upload(Updates::first<T>(t), &value, sizeof value, Stream::current(t.device()));
   t.get().storage->wrote("grad_scaler");
 }
 

@@ -353,6 +353,16 @@ TEST_CASE("a scaler's state is loaded before and after its first use, and contin
   }
 }
 
+TEST_CASE("a scaler's state loaded on a further stream of a device is what was saved") {
+  DEVICE_OR_SKIP();
+  const StreamGuard guard(Stream::next_of(device));
+  GradScaler first({.init_scale = 1000, .growth_interval = 5}), used;
+  (void)first.scale(device), (void)used.scale(device);
+  used.load_state_dict(first.state_dict());
+  CHECK(used.scale(device).item<float>() == 1000);
+  CHECK(same_state(used.state_dict(), first.state_dict()));
+}
+
 TEST_CASE("a scaler that is not enabled changes nothing; a state it should not or could not have is a warning") {
   std::vector<std::string> warned;
   auto before = set_warning_handler([&](const Warning& w) { warned.push_back(w.id); });

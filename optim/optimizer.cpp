@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -9,7 +10,6 @@
 #include "optim/gradients.h"
 #include "optim/masters.h"
 #include "optim/updates.h"
-#include "tensor/counted.h"
 #include "tensor/runtime.h"
 #include "tensor/type_name.h"
 
@@ -78,15 +78,15 @@ void Updates::prepare(Optimizer::Group& g, Device device, double momentum) {
     g.steps = from_data(steps, {static_cast<std::int64_t>(steps.size())}, device);
     g.numbers = {};
   }
-  const detail::OwnCopies own;
   const std::array<double, 2> now{g.lr, momentum};
   if (g.numbers.defined() && now == g.written) return;
   // In place: a recorded step reads this address.
   if (!g.numbers.defined()) g.numbers = empty({2}, device, DType::f64);
   if (is_capturing(device))
     fail<CaptureError>("optimizer: lr or momentum changed; set them before a step is recorded, or between its replays");
-  detail::runtime::copy(first<double>(g.numbers), now.data(), sizeof now, detail::runtime::Copy::to_device,
-                        Stream::current(device));
+  detail::runtime::Words words{.count = 1};
+  words.at[0] = std::bit_cast<std::array<std::uint64_t, 2>>(now);
+  detail::runtime::set_words(first<std::uint64_t>(g.numbers), words, Stream::current(device));
   g.written = now;
 }
 

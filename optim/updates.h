@@ -7,6 +7,7 @@
 #include "kernels/update.cuh"
 #include "kernels/update_device.h"
 #include "levin/optim.h"
+#include "tensor/in_stream.h"
 
 namespace levin::optim {
 
@@ -63,7 +64,7 @@ struct Updates {
   template <class T>
   [[nodiscard]] static T* first(const Tensor& t) {
     if (!t.defined()) return nullptr;
-    return reinterpret_cast<T*>(t.get().storage->data + t.offset() * static_cast<std::int64_t>(itemsize(t.dtype())));
+    return reinterpret_cast<T*>(detail::address_in_stream(t));
   }
   // States of 16-bit parameters are f32.
   [[nodiscard]] static DType state_dtype(DType parameter) { return parameter == DType::f64 ? DType::f64 : DType::f32; }

@@ -1,6 +1,7 @@
 #include "tensor/device_allocator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -14,11 +15,8 @@ Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const 
   if (bytes > kMaxBlockBytes) give_up(bytes, {});
   const SizeClass c = keeps_ ? size_class(bytes) : SizeClass{0, bytes};
   if (limit_ && in_use_ + c.bytes > static_cast<std::size_t>(*limit_)) give_up(bytes, limit_);
-  Block* block = nullptr;
-  if (keeps_) {
-    collect(Wait::no);
-    block = reuse(c.index, stream, pool.get());
-  }
+  collect(Wait::no);
+  Block* block = keeps_ ? reuse(c.index, stream, pool.get()) : nullptr;
   if (!block) {
     std::byte* data = source_.allocate(device_, c.bytes);
     // Rather than refuse, the host waits for streams that still use what was released, with the allocator locked: whoever
@@ -70,19 +68,26 @@ void DeviceAllocator::release(Block* block) noexcept {
   (block->before ? block->before->behind : live_) = block->behind;
   if (block->behind) block->behind->before = block->before;
   in_use_ -= block->bytes;
-  if (block->uses.empty()) return keep(block);
+  // Where blocks are not kept, the system would have this one before its own stream has come to what uses it.
+  const bool own_use = !keeps_ && block->stream != 0 && !block->pool;
+  if (block->uses.empty() && !own_use && !block->used_by_fork) return keep(block);
   try {
+    if (own_use) block->uses.push_back({stream_of(device_, block->stream), Event(device_)});
+    for (Block::Use& use : block->uses) use.event.record(use.stream);
     waiting_.push_back(block);
     cached_ += block->bytes;
-  } catch (...) {  // no room in the list: wait here
-    for (const Block::Use& use : block->uses) {
-      try {
-        use.event.synchronize();
-      } catch (...) {}
-    }
-    block->uses.clear();
-    keep(block);
+  } catch (...) { wait_for_uses(block); }
+}
+
+// No memory for an event or the list, or a device that is lost: then waiting fails, too, and nothing runs there any more.
+void DeviceAllocator::wait_for_uses(Block* block) noexcept {
+  for (const Block::Use& use : block->uses) {
+    try {
+      runtime::synchronize(use.stream);
+    } catch (...) {}
   }
+  block->uses.clear();
+  keep(block);
 }
 
 // A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it.
@@ -117,7 +122,8 @@ void DeviceAllocator::collect(Wait wait) noexcept {
     try {
       std::erase_if(block->uses, [&](const Block::Use& use) { return source_.passed(use.event, wait); });
     } catch (...) { return false; }
-    if (!block->uses.empty()) return false;
+    if (!block->uses.empty() || (block->used_by_fork && block->pool)) return false;
+    block->used_by_fork = false;
     cached_ -= block->bytes;
     keep(block);
     return true;
@@ -126,15 +132,14 @@ void DeviceAllocator::collect(Wait wait) noexcept {
 
 void DeviceAllocator::used_on(Block* block, Stream stream) {
   if (stream.device() == device_ && stream.index() == block->stream) return;
-  // An event of a recording could never be asked.
-  if (is_capturing(stream.device()) && stream == Stream::current(stream.device())) return;
   const std::lock_guard lock(mutex_);
+  if (is_capturing(stream.device()) && runtime::is_recorded(stream)) {  // an event of a recording could never be asked
+    block->used_by_fork = bool(block->pool);
+    return;
+  }
   const auto known =
       std::find_if(block->uses.begin(), block->uses.end(), [&](const Block::Use& u) { return u.stream == stream; });
-  if (known != block->uses.end()) return known->event.record(stream);
-  Block::Use use{stream, Event(stream.device())};
-  use.event.record(stream);
-  block->uses.push_back(std::move(use));
+  if (known == block->uses.end()) block->uses.push_back({stream, Event(stream.device())});
 }
 
 void DeviceAllocator::trim() noexcept {
@@ -144,6 +149,7 @@ void DeviceAllocator::trim() noexcept {
 
 void DeviceAllocator::trim_locked(Wait wait) noexcept {
   collect(wait);
+  if (OpenRecording::any()) return;
   for (auto& [key, lists] : free_) {
     if (key.first) continue;
     for (std::vector<Block*>& list : lists->by_class) {
@@ -163,13 +169,18 @@ void DeviceAllocator::drop_pool(const Pool* pool) noexcept {
       ++at;
       continue;
     }
-    for (std::vector<Block*>& list : at->second->by_class) {
+    const std::unique_ptr<Lists> dropped = std::move(at->second);
+    at = free_.erase(at);
+    for (std::vector<Block*>& list : dropped->by_class) {
       for (Block* block : list) {
         cached_ -= block->bytes;
-        free_block(block);
+        block->pool = {};
+        if (OpenRecording::any())
+          keep(block);
+        else
+          free_block(block);
       }
     }
-    at = free_.erase(at);
   }
   // Tensors that outlive the graph keep their memory; once released it is ordinary memory.
   for (Block* block = live_; block; block = block->behind) {
@@ -219,6 +230,13 @@ void DeviceAllocator::give_up(std::size_t bytes, std::optional<std::int64_t> lim
   for (const Block* block = live_; block; block = block->behind) now.add(block->wanted);
   refuse(bytes, device_.is_cpu() ? "page-locked memory" : text(device_), now, limit);
 }
+
+namespace {
+std::atomic<int> open_recordings{0};
+}  // namespace
+OpenRecording::OpenRecording() noexcept { ++open_recordings; }
+OpenRecording::~OpenRecording() { --open_recordings; }
+bool OpenRecording::any() noexcept { return open_recordings > 0; }
 
 DeviceAllocator& device_allocator(Device device) {
   static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};

@@ -2,10 +2,12 @@
 //
 // Note [Stream-ordered memory]
 // A block belongs to the stream that was current when it was made. Released, it may be handed out at once to later work
-// of that stream, because the stream runs in order: no event, no wait. Work of another stream that reads it must be told
-// (used_on); the block then comes back when that stream has passed. Page-locked memory of the host is kept in the same
-// way: it belongs to no stream, so every use is told. A Pool is a private arena: a recorded graph keeps one,
-// so that the addresses it replays are given to nobody else while it lives.
+// of that stream, because the stream runs in order: no event, no wait. Work of another stream that uses it is noted
+// (used_on): kernels and copies get addresses from address_in_stream (tensor/in_stream.h), which compares two numbers. Such a
+// block, released, comes back when those streams have passed what they hold then. Page-locked memory of the host is kept
+// in the same way: it belongs to no stream, so every use is noted. A Pool is a private arena: a recorded graph keeps one,
+// so that the addresses it replays are given to nobody else while it lives. While a graph is recorded nothing goes back to
+// the system, because cudaFree waits for the device.
 #pragma once
 
 #include <array>
@@ -33,9 +35,10 @@ struct Block {
   Block *before = nullptr, *behind = nullptr;  // the list of live blocks
   struct Use {
     Stream stream;
-    Event event;
+    Event event;  // recorded when the block is released
   };
-  std::vector<Use> uses;  // the newest points of other streams that the block must outlive
+  std::vector<Use> uses;      // other streams that the block must outlive
+  bool used_by_fork = false;  // of a pool: by another stream that is recorded with its own
 };
 
 class DeviceAllocator {
@@ -53,11 +56,11 @@ class DeviceAllocator {
   // host has waited for other streams that blocks wait for. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
-  // `block` is read or written by work now in `stream`, another than its own. Not while that is recorded: what a replay
-  // uses must be kept alive by who replays.
+  // `block` is used by work that `stream`, another than its own, is given before the release. Of a stream that is recorded
+  // only a pool's block takes note, which its graph then uses once: what a replay reads besides is kept alive by who replays.
   void used_on(Block* block, Stream stream);
   void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that nothing records in any more
-  void trim() noexcept;                       // gives back the free blocks outside of pools
+  void trim() noexcept;                       // gives back the free blocks outside of pools, unless a graph is recorded
   [[nodiscard]] MemoryStats stats();
   [[nodiscard]] std::size_t bytes_of(const Pool* pool);
   void reset_peak();
@@ -72,6 +75,7 @@ class DeviceAllocator {
   using Key = std::pair<const Pool*, std::uint32_t>;
   Block* reuse(std::size_t size_class, std::uint32_t stream, const Pool* pool);
   void keep(Block* block) noexcept;
+  void wait_for_uses(Block* block) noexcept;
   void free_block(Block* block) noexcept;
   static bool ask(const Event& event, Wait wait);
   void collect(Wait wait) noexcept;  // blocks whose other streams have passed
@@ -92,6 +96,16 @@ class DeviceAllocator {
 
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
 [[nodiscard]] DeviceAllocator& pinned_allocator();  // of the host's page-locked memory
+
+// A graph is recorded while one of these lives, in any thread and on any device.
+class OpenRecording {
+ public:
+  OpenRecording() noexcept;
+  ~OpenRecording();
+  OpenRecording(const OpenRecording&) = delete;
+  OpenRecording& operator=(const OpenRecording&) = delete;
+  [[nodiscard]] static bool any() noexcept;
+};
 
 // The pool of the graph that the calling thread records on the device, or null. Set by Graph alone.
 [[nodiscard]] Pool* recording_pool(Device device) noexcept;

@@ -13,6 +13,7 @@ using levin::Device;
 using levin::OutOfMemoryError;
 using levin::detail::Block;
 using levin::detail::DeviceAllocator;
+using levin::detail::OpenRecording;
 using levin::detail::Pool;
 using levin::detail::Ref;
 
@@ -170,5 +171,25 @@ TEST_CASE("where blocks are not kept every block is exactly as large as asked an
   a.release(inside);
   CHECK(system_.used == 1000);  // the recorded graph may still write there
   a.drop_pool(pool.get());
+  CHECK(system_.used == 0);
+}
+
+TEST_CASE("while a graph is recorded no memory of a device goes back to the system, and afterwards it does") {
+  DeviceAllocator a(device, source(), true);
+  const Ref<Pool> pool = Ref<Pool>::adopt(new Pool);
+  a.release(a.allocate(512, 0, pool));
+  a.release(a.allocate(4096, 0, {}));
+  {
+    const OpenRecording open;
+    a.trim();
+    a.drop_pool(pool.get());  // the graph that it is of is gone, another is recorded
+    system_.room = system_.used;
+    CHECK_THROWS_AS((void)a.allocate(8192, 0, {}), OutOfMemoryError);
+    CHECK(system_.releases == 0);
+    CHECK(a.stats().cached == 4096 + 512);
+    a.release(a.allocate(512, 0, {}));  // what was the pool's is everybody's
+    CHECK(system_.allocations == 2);
+  }
+  a.trim();
   CHECK(system_.used == 0);
 }

@@ -8,10 +8,26 @@
 
 namespace levin {
 
+// Note [A stream of the recording's own]
+// A stream that is recorded keeps what any thread gives it, and other threads work on the stream that the graph is for. So
+// a recording has a queue of its own behind that stream's number: the recording thread's current stream names it, memory
+// belongs to the number as ever, and nothing of another thread comes into the graph.
 struct Graph::State {
-  Stream stream;
+  struct Recording {
+    detail::OpenRecording open{};
+    Stream stream;
+    StreamGuard current;
+
+    explicit Recording(Stream of)
+        : stream(of.device(), detail::runtime::make_stream(of.device(), of.index()), of.index()), current(stream) {}
+    ~Recording() { detail::runtime::free_stream(stream.device(), stream.handle()); }
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+  };
+
+  Stream stream;  // that replays run on
   detail::Ref<detail::Pool> pool = detail::Ref<detail::Pool>::adopt(new detail::Pool);
-  std::optional<StreamGuard> current{};  // while recording
+  std::optional<Recording> recording{};
   detail::runtime::Recorded recorded{};
   detail::GraphRandom random{};
 
@@ -42,24 +58,31 @@ Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
 
 void Graph::begin() {
-  state_->current.emplace(state_->stream);
-  detail::runtime::begin_capture(state_->stream);
+  // The graph's memory is beside what eager work keeps, and while something is recorded nothing can be given back.
+  detail::device_allocator(state_->stream.device()).trim();
+  state_->recording.emplace(state_->stream);
+  detail::runtime::begin_capture(state_->recording->stream);
   detail::set_recording(state_->stream.device(), state_->pool.get());
   state_->random.begin(state_->stream);
 }
 
 void Graph::end() {
+  try {
+    state_->recorded = detail::runtime::end_capture(state_->recording->stream);
+  } catch (...) {
+    abandon();
+    throw;
+  }
   state_->random.end();
   detail::set_recording(state_->stream.device(), nullptr);
-  state_->current.reset();
-  state_->recorded = detail::runtime::end_capture(state_->stream);
+  state_->recording.reset();
 }
 
 void Graph::abandon() noexcept {
   state_->random.abandon();
   detail::set_recording(state_->stream.device(), nullptr);
-  state_->current.reset();
-  detail::runtime::abandon_capture(state_->stream);
+  detail::runtime::abandon_capture(state_->recording->stream);
+  state_->recording.reset();
 }
 
 void Graph::replay() {

@@ -95,6 +95,10 @@ std::string late_error_hint(int code) {
   return "; the origin may be an earlier launch, LEVIN_LAUNCH_BLOCKING=1 in the environment finds it";
 }
 
+bool breaks_recording(int code) noexcept {
+  return code >= 900 && code <= 908;  // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread
+}
+
 std::string place_of(const std::source_location& where) {
   const std::string_view path = where.file_name();
   return std::string(path.substr(path.rfind('/') + 1)) + ":" + std::to_string(where.line());

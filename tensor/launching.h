@@ -33,5 +33,7 @@ class InModule {
 // What the message of a CUDA error adds: codes 700 to 719 are of work that ran, and another call than the one that started
 // it may have been told. Empty for others and when launches block; see Note [Blocking launches].
 [[nodiscard]] std::string late_error_hint(int code);
+// Whether a code of CUDA's is one of those that end a recording and leave the device whole.
+[[nodiscard]] bool breaks_recording(int code) noexcept;
 
 }  // namespace levin::detail

@@ -198,3 +198,8 @@ TEST_CASE("an error of work that ran earlier says so, and how to find its origin
   const Blocking mode;
   CHECK(detail::late_error_hint(700).empty());
 }
+
+TEST_CASE("CUDA's errors of a recording are CaptureErrors, after which work goes on op by op; no others are") {
+  for (int code = 900; code <= 908; ++code) CHECK(detail::breaks_recording(code));
+  for (const int code : {1, 2, 700, 719, 899, 909, 910}) CHECK_FALSE(detail::breaks_recording(code));
+}

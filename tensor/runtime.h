@@ -69,13 +69,15 @@ void release(Device device, std::byte* block, std::size_t bytes) noexcept;
 void release_pinned(std::byte* block, std::size_t bytes) noexcept;
 
 enum class Copy : std::uint8_t { to_device, to_host, within };
-// Enqueued; the host memory must stay until the stream has passed, unless it is pageable and the copy goes to the device.
+// Enqueued; the host memory must stay until the stream has passed. upload() is for host memory that need not.
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream);
 
-[[nodiscard]] void* make_stream(Device device);
+// `index`: of the Stream that it is for. On simt the default stream does its work when it is enqueued, a further one later.
+[[nodiscard]] void* make_stream(Device device, std::uint32_t index);
+void free_stream(Device device, void* stream) noexcept;  // work that is in it still runs
 void wait(Stream stream, void* event);
+// There is none for a whole device: CUDA's ends the recordings of all threads.
 void synchronize(Stream stream);
-void synchronize(Device device);
 
 // Pairs of words in device memory, set in the order of the stream. The values travel with the call.
 inline constexpr std::size_t kWordsAtOnce = 32;
@@ -92,11 +94,14 @@ void record(void* event, Stream stream);
 void synchronize_event(Device device, void* event);
 [[nodiscard]] double milliseconds(void* start, void* end);
 
+// What the stream is given from here on is recorded, whichever thread gives it.
 void begin_capture(Stream stream);
+[[nodiscard]] bool is_recorded(Stream stream);
 struct Recorded {
   void* graph = nullptr;
   int nodes = 0;
 };
+// Throws CaptureError when something broke the recording.
 [[nodiscard]] Recorded end_capture(Stream stream);
 void abandon_capture(Stream stream) noexcept;
 void replay(void* graph, Stream stream);
@@ -105,12 +110,16 @@ void free_graph(Device device, void* graph) noexcept;
 [[nodiscard]] FaultSlot* faults(Device device);
 
 #if defined(LEVIN_SIMT)
-// Runs the work now, or keeps it while the stream's thread records a graph.
+// Runs the work now, or later on a further stream, or keeps it while the stream is recorded.
 void enqueue(Stream stream, std::function<void()> work);
 #endif
 
 }  // namespace runtime
 
+// The stream of that number; 0 is the default one.
+[[nodiscard]] Stream stream_of(Device device, std::uint32_t index);
+// Enqueues a copy of host memory that the caller may change or release on return: the bytes go through page-locked memory.
+void upload(void* to, const void* from, std::size_t bytes, Stream stream);
 // Throws DeviceError or UnsupportedError unless the process can use the device.
 void check_usable(const char* op, Device device);
 // Throws CaptureError when the calling thread records a graph on the device: `what` would make the host wait.

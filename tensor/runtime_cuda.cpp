@@ -19,6 +19,8 @@ void check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) [[likely]]
     return;
   (void)cudaGetLastError();  // a sticky error stays; others must not be found by somebody else's check
+  if (breaks_recording(code))
+    fail<CaptureError>("cuda: ", call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
   fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")",
                   late_error_hint(code));
 }
@@ -126,13 +128,17 @@ void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream strea
   check(cudaMemcpyAsync(to, from, bytes, direction, queue(stream)), "cudaMemcpyAsync");
 }
 
-void* make_stream(Device device) {
+void* make_stream(Device device, std::uint32_t) {
   const Current current(device);
   const DuringCapture relaxed;
   cudaStream_t stream = nullptr;
   // Not ordered with the legacy stream, which can not be captured.
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   return stream;
+}
+void free_stream(Device, void* stream) noexcept {
+  const DuringCapture relaxed;
+  if (stream) (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }
 void wait(Stream stream, void* event) {
   const Current current(stream.device());
@@ -141,10 +147,6 @@ void wait(Stream stream, void* event) {
 void synchronize(Stream stream) {
   const Current current(stream.device());
   check(cudaStreamSynchronize(queue(stream)), "cudaStreamSynchronize");
-}
-void synchronize(Device device) {
-  const Current current(device);
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
 void* make_event(Device device, EnableTiming timing) {
@@ -184,6 +186,12 @@ double milliseconds(void* start, void* end) {
 void begin_capture(Stream stream) {
   const Current current(stream.device());
   check(cudaStreamBeginCapture(queue(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+bool is_recorded(Stream stream) {
+  const Current current(stream.device());
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(queue(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
 }
 Recorded end_capture(Stream stream) {
   const Current current(stream.device());

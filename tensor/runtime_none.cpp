@@ -19,10 +19,10 @@ std::byte* allocate_pinned(std::size_t) { absent(); }
 void release_pinned(std::byte*, std::size_t) noexcept {}
 void copy(void*, const void*, std::size_t, Copy, Stream) { absent(); }
 void set_words(std::uint64_t*, const Words&, Stream) { absent(); }
-void* make_stream(Device) { absent(); }
+void* make_stream(Device, std::uint32_t) { absent(); }
+void free_stream(Device, void*) noexcept {}
 void wait(Stream, void*) { absent(); }
 void synchronize(Stream) { absent(); }
-void synchronize(Device) { absent(); }
 void* make_event(Device, EnableTiming) { absent(); }
 void free_event(Device, void*) noexcept {}
 void record(void*, Stream) { absent(); }
@@ -30,6 +30,7 @@ bool done(Device, void*) { absent(); }
 void synchronize_event(Device, void*) { absent(); }
 double milliseconds(void*, void*) { absent(); }
 void begin_capture(Stream) { absent(); }
+bool is_recorded(Stream) { absent(); }
 Recorded end_capture(Stream) { absent(); }
 void abandon_capture(Stream) noexcept {}
 void replay(void*, Stream) { absent(); }

@@ -1,10 +1,13 @@
-// The simt device: host memory between red zones, streams that do their work when it is enqueued, graphs as lists of
-// closures.
+// The simt device: host memory between red zones, a default stream that does its work when it is enqueued, further streams
+// that do it later, graphs as lists of closures.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "levin/error.h"
@@ -42,14 +45,68 @@ bool intact(std::byte* zone, std::size_t bytes) {
   return true;
 }
 
+// Note [Streams of simt]
+// A further stream keeps its work until somebody waits for it: the host, or a stream that waits for an event. So work of
+// two streams that nothing orders runs in the order that is worst for who forgot the wait, and memory that was given back
+// while another stream still reads it is gone when that stream runs. Asking whether an event has passed does one piece of
+// work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever gives it, and is
+// as strict as CUDA: a wait for it breaks the recording. A stream that waits for an event of a recorded one joins.
+using Work = std::vector<std::function<void()>>;
+struct Queue;
 struct Recording {
-  std::vector<std::function<void()>> work;
+  Work work{};
+  std::vector<Queue*> joined{};
+  const char* broken = nullptr;  // by what
+  bool over = false;
 };
-thread_local std::unique_ptr<Recording> recording;  // of the calling thread; not a mode: it begins and ends in Graph
+struct Queue {
+  bool later;
+  std::deque<std::function<void()>> work{};
+  std::shared_ptr<Recording> recording{};
+};
+Queue& queue(Stream stream) { return *static_cast<Queue*>(stream.handle()); }
 
-struct HostEvent {
+// Of all queues and recordings. Work runs under it and may wait for other queues.
+std::recursive_mutex& order() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+bool run_next(Queue& q) {
+  if (q.work.empty()) return false;
+  const std::function<void()> next = std::move(q.work.front());
+  q.work.pop_front();
+  next();
+  return true;
+}
+
+struct Point {  // in a queue, or in a recording
+  Queue* queue = nullptr;
+  std::shared_ptr<Recording> recording{};
+  bool passed = false;
   std::chrono::steady_clock::time_point at{};
 };
+struct HostEvent {
+  std::shared_ptr<Point> newest = std::make_shared<Point>(Point{.passed = true});
+};
+Point& point(void* event) { return *static_cast<HostEvent*>(event)->newest; }
+void run_to(Point& p) {
+  while (!p.passed && run_next(*p.queue)) continue;
+}
+
+[[noreturn]] void fail_broken(const Recording& r) {
+  fail<CaptureError>("simt: ", r.broken, " a stream that is recorded: the recording is broken");
+}
+[[noreturn]] void break_recording(Recording& r, const char* by) {
+  r.broken = by;
+  fail_broken(r);
+}
+void refuse_recorded(const Point& p) {
+  if (p.recording) fail<CaptureError>("simt: an event of a recording has no time and can not be asked");
+}
+void end(Recording& r) {
+  for (Queue* const q : std::exchange(r.joined, {})) q->recording = nullptr;
+  r.over = true;
+}
 
 }  // namespace
 
@@ -81,11 +138,17 @@ std::byte* allocate_pinned(std::size_t bytes) {
 }
 void release_pinned(std::byte* block, std::size_t) noexcept { std::free(block); }
 
-void enqueue(Stream, std::function<void()> work) {
-  if (recording)
-    recording->work.push_back(std::move(work));
-  else
-    work();
+void enqueue(Stream stream, std::function<void()> work) {
+  Queue& q = queue(stream);
+  {
+    const std::lock_guard lock(order());
+    if (const auto& r = q.recording) {
+      if (r->broken) fail_broken(*r);
+      return r->work.push_back(std::move(work));
+    }
+    if (q.later) return q.work.push_back(std::move(work));
+  }
+  work();
 }
 
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
@@ -98,38 +161,98 @@ void set_words(std::uint64_t* to, const Words& words, Stream stream) {
   enqueue(stream, [=] { std::memcpy(to, words.at.data(), words.count * sizeof words.at[0]); });
 }
 
-void* make_stream(Device) { return nullptr; }
-void wait(Stream, void*) {}
+void* make_stream(Device, std::uint32_t index) { return new Queue{.later = index != 0}; }
+void free_stream(Device, void* stream) noexcept { delete static_cast<Queue*>(stream); }
 
-void synchronize(Device) {
+void wait(Stream stream, void* event) {
+  Queue& q = queue(stream);
+  const std::lock_guard lock(order());
+  const std::shared_ptr<Point> p = static_cast<HostEvent*>(event)->newest;
+  if (!p->queue) return;  // never recorded
+  if (p->recording != q.recording) {
+    // What is recorded can not depend on work that is not, and a stream that waits for what is recorded is recorded.
+    if (q.recording) break_recording(*q.recording, "an event of work that is not recorded holds up");
+    if (p->recording->over) refuse_recorded(*p);
+    q.recording = p->recording;
+    q.recording->joined.push_back(&q);
+  }
+  if (p->recording || p->passed) return;
+  if (q.later)
+    q.work.push_back([p] { run_to(*p); });
+  else
+    run_to(*p);
+}
+
+void synchronize(Stream stream) {
+  Queue& q = queue(stream);
+  {
+    const std::lock_guard lock(order());
+    if (q.recording) break_recording(*q.recording, "the host waits for");
+    while (run_next(q)) continue;
+  }
   if (const std::size_t bytes = overrun_block.exchange(0)) {
     fail<InternalError>("simt: a kernel wrote outside a tensor of ", bytes - 1,
                         " bytes; build with AddressSanitizer to see where");
   }
 }
-void synchronize(Stream stream) { runtime::synchronize(stream.device()); }
 
 void* make_event(Device, EnableTiming) { return new HostEvent; }
 void free_event(Device, void* event) noexcept { delete static_cast<HostEvent*>(event); }
-void record(void* event, Stream) { static_cast<HostEvent*>(event)->at = std::chrono::steady_clock::now(); }
-bool done(Device, void*) { return true; }
-void synchronize_event(Device, void*) {}
+void record(void* event, Stream stream) {
+  const auto p = std::make_shared<Point>();
+  {
+    const std::lock_guard lock(order());
+    p->queue = &queue(stream);
+    p->recording = p->queue->recording;
+    static_cast<HostEvent*>(event)->newest = p;
+    if (p->recording) return;
+  }
+  enqueue(stream, [p] {
+    p->at = std::chrono::steady_clock::now();
+    p->passed = true;
+  });
+}
+bool done(Device, void* event) {
+  const std::lock_guard lock(order());
+  Point& p = point(event);
+  refuse_recorded(p);
+  if (!p.passed) (void)run_next(*p.queue);
+  return p.passed;
+}
+void synchronize_event(Device, void* event) {
+  const std::lock_guard lock(order());
+  refuse_recorded(point(event));
+  run_to(point(event));
+}
 double milliseconds(void* start, void* end) {
-  return std::chrono::duration<double, std::milli>(static_cast<HostEvent*>(end)->at -
-                                                   static_cast<HostEvent*>(start)->at)
-      .count();
+  const std::lock_guard lock(order());
+  return std::chrono::duration<double, std::milli>(point(end).at - point(start).at).count();
 }
 
-void begin_capture(Stream) { recording = std::make_unique<Recording>(); }
-Recorded end_capture(Stream) {
-  const int nodes = static_cast<int>(recording->work.size());
-  return {recording.release(), nodes};
+void begin_capture(Stream stream) {
+  const std::lock_guard lock(order());
+  queue(stream).recording = std::make_shared<Recording>(Recording{.joined = {&queue(stream)}});
 }
-void abandon_capture(Stream) noexcept { recording.reset(); }
+bool is_recorded(Stream stream) {
+  const std::lock_guard lock(order());
+  return queue(stream).recording != nullptr;
+}
+void abandon_capture(Stream stream) noexcept {
+  const std::lock_guard lock(order());
+  if (const std::shared_ptr<Recording> r = queue(stream).recording) end(*r);
+}
+Recorded end_capture(Stream stream) {
+  const std::lock_guard lock(order());
+  const std::shared_ptr<Recording> r = queue(stream).recording;
+  end(*r);
+  if (r->broken) fail_broken(*r);
+  const int nodes = static_cast<int>(r->work.size());
+  return {new Work(std::move(r->work)), nodes};
+}
 void replay(void* graph, Stream stream) {
-  for (const std::function<void()>& work : static_cast<Recording*>(graph)->work) enqueue(stream, work);
+  for (const std::function<void()>& work : *static_cast<Work*>(graph)) enqueue(stream, work);
 }
-void free_graph(Device, void* graph) noexcept { delete static_cast<Recording*>(graph); }
+void free_graph(Device, void* graph) noexcept { delete static_cast<Work*>(graph); }
 
 FaultSlot* faults(Device) {
   static FaultSlot slot{};

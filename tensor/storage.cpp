@@ -4,6 +4,7 @@
 #include "levin/tensor.h"
 #include "tensor/allocator.h"
 #include "tensor/device_allocator.h"
+#include "tensor/in_stream.h"
 
 namespace levin::detail {
 namespace {
@@ -70,10 +71,14 @@ bool Storage::is_pinned() const {
 }
 
 void Storage::used_on(const Stream& stream) {
-  if (origin_ == Origin::device) device_allocator(device).used_on(block_, stream);
+  if (origin_ == Origin::device && !(stream.index() == block_->stream && stream.device() == device)) {
+    device_allocator(device).used_on(block_, stream);
+  }
   if (origin_ == Origin::pinned) pinned_allocator().used_on(block_, stream);
   if (origin_ == Origin::carved) external_->parent->used_on(stream);
 }
+
+void use_in_current_stream(Storage& storage) { storage.used_on(Stream::current(storage.device)); }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
                            std::string source) {

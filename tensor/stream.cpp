@@ -63,11 +63,19 @@ class Streams {
     if (!slot.made.load(std::memory_order_acquire)) {
       const std::lock_guard lock(mutex_);
       if (!slot.made.load(std::memory_order_relaxed)) {
-        slot.handle = detail::runtime::make_stream(device);
+        slot.handle = detail::runtime::make_stream(device, index);
         slot.made.store(true, std::memory_order_release);
       }
     }
     return {device, slot.handle, index};
+  }
+  // Calls f with each stream of the device that was made.
+  template <class F>
+  void each(Device device, F&& f) {
+    const auto& of = slots_[static_cast<std::size_t>(device.index())];
+    for (std::uint32_t i = 0; i < of.size(); ++i) {
+      if (of[i].made.load(std::memory_order_acquire)) f(Stream(device, of[i].handle, i));
+    }
   }
   std::uint32_t next() { return 1 + turn_.fetch_add(1, std::memory_order_relaxed) % kFurther; }
 
@@ -165,7 +173,7 @@ void synchronize(Device device, std::source_location where) {
   const detail::WaitsHere waits("synchronize", where);
   detail::check_usable("synchronize", device);
   detail::refuse_while_capturing("synchronize", device);
-  waiting("synchronize", [&] { detail::runtime::synchronize(device); });
+  waiting("synchronize", [&] { streams().each(device, [](Stream s) { detail::runtime::synchronize(s); }); });
   detail::report_faults(device);
 }
 
@@ -175,6 +183,8 @@ int device_count(DeviceType type) {
 }
 
 namespace detail {
+
+Stream stream_of(Device device, std::uint32_t index) { return streams().at(device, index); }
 
 Pool* recording_pool(Device device) noexcept { return here_of(device).pool; }
 

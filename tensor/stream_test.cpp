@@ -2,10 +2,16 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <barrier>
+#include <cmath>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/runtime.h"
 #include "tests/device.h"
 #include "tests/skip.h"
 
@@ -175,4 +181,204 @@ TEST_CASE("while a graph is recorded nothing may wait for the device, and a fail
   CHECK_THROWS_AS(Graph(s, [&] { (void)ramp(2, device); }), CaptureError);
   CHECK_THROWS_AS(Graph(s, [&] { Graph inner(s, [] {}); }), CaptureError);
   CHECK((x + 1).item<float>() == 1);
+}
+
+TEST_CASE("a further stream of simt does its work later: what a stream does not wait for it does not see") {
+  DEVICE_OR_SKIP();
+  if (device.type() != DeviceType::simt) return test::skip("of simt alone");
+  const NoGrad off;
+  const Stream main = Stream::current(device), side = Stream::next_of(device);
+  Tensor x = zeros({4}, device);
+  Event event(device);
+  {
+    const StreamGuard guard(side);
+    fill_(x, 7);
+  }
+  event.record(side);
+  CHECK((x + 1).to_vector<float>()[0] == 1);
+  main.wait(side);
+  CHECK((x + 1).to_vector<float>()[0] == 8);
+  CHECK(event.done());
+  {
+    const StreamGuard guard(side);
+    fill_(x, 9);
+  }
+  synchronize(device);
+  CHECK(x.to_vector<float>()[0] == 9);
+}
+
+TEST_CASE("memory that another stream of the device still reads is given to nobody, though its tensor is released") {
+  DEVICE_OR_SKIP();
+  const std::int64_t n = 1 << 20;
+  const Stream main = Stream::current(device), side = Stream::next_of(device);
+  Tensor x = ramp(n, device), sum;
+  side.wait(main);
+  {
+    const StreamGuard guard(side);
+    sum = x;
+    for (int i = 0; i < 8; ++i) sum = sum + x;  // on a GPU long enough for what follows
+  }
+  x = Tensor();
+  Tensors others;
+  for (int i = 0; i < 4; ++i) others.push_back(full({n}, -1, device));
+  side.synchronize();
+  const std::vector<float> got = sum.to_vector<float>();
+  CHECK(got[1] == 9);
+  CHECK(got[1000] == 9000);
+}
+
+TEST_CASE("a backward of another stream of the device than the forward's keeps what it reads") {
+  DEVICE_OR_SKIP();
+  const std::int64_t n = 4096;
+  const Stream side = Stream::next_of(device);
+  Tensor w = ramp(n, device);
+  w.requires_grad_();
+  Tensor loss = sum(exp(w * 1e-4) * w);
+  side.wait(Stream::current(device));
+  {
+    const StreamGuard guard(side);
+    backward(loss);
+  }
+  loss = Tensor();
+  const Tensor other = full({n}, -1, device);
+  side.synchronize();
+  const float x = 1000 * 1e-4F;
+  CHECK(w.grad().to_vector<float>()[1000] == doctest::Approx(std::exp(x) * (1 + x)));
+}
+
+TEST_CASE("host memory that a copy to a device reads may be changed or released when the call returns") {
+  DEVICE_OR_SKIP();
+  const Stream side = Stream::next_of(device);
+  const StreamGuard guard(side);
+  Tensor small, large;
+  {
+    Tensor x = ramp(1000, cpu), y = ramp(5 << 20, cpu);  // two pieces of Note [Copies from pageable memory]
+    small = x.to(device);
+    large = y.to(device);
+    x.mutable_data<float>()[1] = -1;
+    y.mutable_data<float>()[(5 << 20) - 1] = -1;
+  }
+  const std::vector<float> values{1, 2};
+  const Tensor made = from_data(values, {2}, device);
+  CHECK(small.to_vector<float>()[1] == 1);
+  CHECK(large.to_vector<float>() == ramp(5 << 20, cpu).to_vector<float>());
+  CHECK(made.to_vector<float>() == values);
+}
+
+TEST_CASE("what another thread gives a device's stream while a graph of that stream is recorded runs at once") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::current(device);
+  const Tensor x = ramp(4, device);
+  Tensor y;
+  float seen = 0;
+  Graph graph(stream, [&] {
+    y = x + 1;
+    std::thread other([&] {
+      const Tensor z = x * 3;
+      CHECK_FALSE(is_capturing(device));
+      seen = z.to_vector<float>()[2];
+      synchronize(device);
+      release_cached_memory(device);
+    });
+    other.join();
+    y = y * 2;
+  });
+  CHECK(seen == 6);
+  const int nodes = graph.nodes();
+  CHECK(nodes == Graph(stream, [&] { (void)((x + 1) * 2); }).nodes());
+  graph.replay();
+  CHECK(y.to_vector<float>()[3] == 8);
+}
+
+TEST_CASE("two threads record graphs of one device stream at the same time") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::default_of(device);
+  const Tensor x = ramp(4, device);
+  std::array<Tensor, 2> y;
+  std::array<std::optional<Graph>, 2> graphs;
+  std::barrier together(2);
+  const auto record = [&](std::size_t i) {
+    graphs[i].emplace(stream, [&] {
+      together.arrive_and_wait();
+      y[i] = x + double(i);
+      together.arrive_and_wait();
+      y[i] = y[i] * 2;
+    });
+  };
+  std::thread other([&] { record(1); });
+  record(0);
+  other.join();
+  CHECK(graphs[0]->nodes() == 2);
+  CHECK(graphs[1]->nodes() == 2);
+  for (auto& graph : graphs) graph->replay();
+  CHECK(y[0].to_vector<float>()[3] == 6);
+  CHECK(y[1].to_vector<float>()[3] == 8);
+}
+
+TEST_CASE("a graph of a device holds the work of a stream that the recording forks, and keeps its memory apart") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::current(device), side = Stream::next_of(device);
+  const Tensor x = ramp(1000, device);
+  Tensor y, z;
+  Graph graph(stream, [&] {
+    const Stream here = Stream::current(device);
+    Tensor a = x + 1;
+    side.wait(here);
+    {
+      const StreamGuard guard(side);
+      y = a * 2;
+    }
+    a = Tensor();
+    z = x * 100;  // nothing orders it behind the side stream: it must not lie where `a` did
+    here.wait(side);
+  });
+  graph.replay();
+  CHECK(y.to_vector<float>()[10] == 22);
+  CHECK(z.to_vector<float>()[10] == 1000);
+  graph.replay();
+  CHECK(y.to_vector<float>()[10] == 22);
+  CHECK((x + 1).to_vector<float>()[10] == 11);  // the side stream runs again
+}
+
+TEST_CASE("a recording that foreign code breaks ends with CaptureError, and the device works on") {
+  DEVICE_OR_SKIP();
+  const Tensor x = ramp(4, device);
+  const Stream stream = Stream::current(device);
+  Generator gen(1);
+  const std::uint64_t before = gen.state().offset;
+  const auto waits_itself = [&] {
+    (void)rand({2}, gen, device);
+    // A library that waits for the stream it is given, and hides that it was refused.
+    try {
+      detail::runtime::synchronize(Stream::current(device));
+    } catch (const CaptureError&) {}
+  };
+  CHECK_THROWS_AS(Graph(stream, waits_itself), CaptureError);
+  CHECK_FALSE(is_capturing(device));
+  CHECK(gen.state().offset == before);
+  CHECK_THROWS_AS(Graph(stream,
+                        [&] {
+                          waits_itself();
+                          (void)(x + 1);
+                        }),
+                  CaptureError);
+  CHECK((x + 1).to_vector<float>()[3] == 4);
+}
+
+TEST_CASE("recording a graph first gives a device's cached memory back, for the graph's is its own") {
+  DEVICE_OR_SKIP();
+  const Stream side = Stream::next_of(device);
+  release_cached_memory(device);
+  {
+    Tensor x = ramp(1 << 20, device);
+    side.wait(Stream::current(device));
+    const StreamGuard guard(side);
+    (void)(x + 1);
+    x = Tensor();  // simt keeps it, too, until the side stream has passed
+  }
+  side.synchronize();
+  CHECK(memory_stats(device).cached >= 4 << 20);
+  std::int64_t during = -1;
+  const Graph graph(Stream::current(device), [&] { during = memory_stats(device).cached; });
+  CHECK(during < 1 << 20);
 }

@@ -10,15 +10,12 @@
 namespace levin {
 namespace {
 thread_local SyncGuard* innermost = nullptr;
-thread_local CopyCounts copies, own;
+thread_local CopyCounts copies;
 thread_local std::int64_t waits = 0;
 }  // namespace
 
 CopyCounts copy_counts() noexcept { return copies; }
 std::int64_t host_waits() noexcept { return waits; }
-detail::OwnCopies::OwnCopies() noexcept : before_(copies) {}
-detail::OwnCopies::~OwnCopies() { own += copies - before_; }
-CopyCounts detail::own_copies() noexcept { return own; }
 void detail::count_wait() noexcept { ++waits; }
 void detail::count_copy(runtime::Copy kind, std::size_t bytes) noexcept {
   const auto n = static_cast<std::int64_t>(bytes);

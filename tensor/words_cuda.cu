@@ -1,5 +1,4 @@
-// Setting words on the device by the arguments of a kernel; see Note [Random numbers in a recorded graph]. Built with CUDA
-// alone.
+// Setting words on the device by the arguments of a kernel. Built with CUDA alone.
 #include <cuda_runtime.h>
 
 #include "levin/error.h"
@@ -28,7 +27,8 @@ void set_words(std::uint64_t* to, const Words& words, Stream stream) {
   if (before != stream.device().index()) (void)cudaSetDevice(before);
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();
-  fail<CudaError>("launch: setting words of a graph failed: ", cudaGetErrorString(code), late_error_hint(code));
+  if (breaks_recording(code)) fail<CaptureError>("launch: setting words: ", cudaGetErrorString(code));
+  fail<CudaError>("launch: setting words failed: ", cudaGetErrorString(code), late_error_hint(code));
 }
 
 }  // namespace levin::detail::runtime

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "levin/stream.h"
+#include "tensor/runtime.h"
 #include "tests/device.h"
 #include "tests/skip.h"
 #include "tests/warnings.h"
@@ -278,6 +279,16 @@ TEST_CASE("on a device, what keeps a step from being captured is named, and the 
             {})
             .find("copies from the host") != std::string::npos);
   CHECK(fit(error, {std::make_shared<Hooked>()}).find("on_after_backward") != std::string::npos);
+  // Foreign code that waits for the stream itself and keeps to itself that it was refused.
+  CHECK_FALSE(fit(
+                  [&](const Batch& b) {
+                    try {
+                      detail::runtime::synchronize(Stream::current(device));
+                    } catch (const CaptureError&) {}
+                    return error(b);
+                  },
+                  {})
+                  .empty());
   set_warning_handler(std::move(before));
   CHECK(std::isfinite(seen));
 }

@@ -7,7 +7,6 @@
 #include "levin/memory.h"
 #include "levin/ops.h"
 #include "levin/warning.h"
-#include "tensor/counted.h"
 
 namespace levin::train {
 
@@ -16,7 +15,6 @@ void BatchWatch::start() { *this = BatchWatch(); }
 void BatchWatch::batch_start() {
   before_ = copy_counts();
   releases_before_ = cache_releases();
-  own_before_ = detail::own_copies();
   if (grown_ + 1 == kGrowing && !told_growth_) watch_ = std::make_unique<GraphWatch>();
 }
 
@@ -25,12 +23,12 @@ void BatchWatch::step_done(const Batch& batch) {
   copies_.all += copies_.newest;
   ++copies_.batches;
   const auto fields = static_cast<std::int64_t>(batch.fields.size());
-  const CopyCounts theirs = copies_.newest - (detail::own_copies() - own_before_);
-  if (told_copies_ || copies_.batches == 1 || theirs.to_device <= fields) return;  // in the first things are made
+  const CopyCounts& made = copies_.newest;
+  if (told_copies_ || copies_.batches == 1 || made.to_device <= fields) return;  // in the first things are made
   told_copies_ = true;
   warn("W-TRAIN-COPIES", WarningCategory::possible_user,
-       "fit: a training batch of " + text(fields) + " tensors made " + text(theirs.to_device) +
-           " copies to the device (" + text(theirs.to_device_bytes) +
+       "fit: a training batch of " + text(fields) + " tensors made " + text(made.to_device) +
+           " copies to the device (" + text(made.to_device_bytes) +
            " bytes); make tensors where they are used, by factories with the module's device() or register_buffer");
 }
 

@@ -22,7 +22,7 @@ class BatchWatch {
  private:
   static constexpr int kGrowing = 50;  // batches
   Trainer::CopyReport copies_;
-  CopyCounts before_, own_before_;
+  CopyCounts before_;
   std::int64_t releases_before_ = 0;
   bool told_copies_ = false, told_growth_ = false;
   std::int64_t alive_ = 0, alive_at_first_ = 0;

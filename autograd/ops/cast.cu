@@ -101,7 +101,7 @@ struct Clone {
 // Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the launching
 // device's current stream. The host waits for one that reads or writes memory it may touch next, unless it was told not
 // to: to pageable memory (where that can not be helped) and to and from page-locked memory. Pageable memory that goes to
-// a device is staged.
+// a device is staged (Note [Copies from pageable memory]).
 void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
   using detail::runtime::Copy;
   const Device from = x.device(), to = out.device();
@@ -116,8 +116,8 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
     // A recorded copy would read host memory that may be gone at the replay.
     detail::refuse_while_capturing(op, to, "copies from the host");
     const Stream there = Stream::current(to);
+    if (!x.is_pinned()) return detail::upload(address(out), address(x), bytes, there);
     detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
-    if (!x.is_pinned()) return;
     x.get().storage->used_on(there);
     if (non_blocking == NonBlocking::no) detail::wait_for(there, op);
   } else {

@@ -62,10 +62,7 @@ template <class T>
 [[nodiscard]] bool row_like(const Immediate<T>&, const Shape&) {
   return true;
 }
-[[nodiscard]] inline char* address(const Tensor& t) {
-  const auto& p = t.get();
-  return reinterpret_cast<char*>(p.storage->data) + p.offset * static_cast<std::int64_t>(itemsize(p.dtype));
-}
+[[nodiscard]] inline char* address(const Tensor& t) { return reinterpret_cast<char*>(detail::address_in_stream(t)); }
 template <class T>
 [[nodiscard]] char* address(const Immediate<T>& s) {
   return reinterpret_cast<char*>(const_cast<T*>(&s.value));

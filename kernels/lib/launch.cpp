@@ -52,6 +52,8 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
   if (code == cudaSuccess) [[likely]]
     return;
   (void)cudaGetLastError();
+  if (levin::detail::breaks_recording(code))
+    fail<CaptureError>("launch: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
   if (code == cudaErrorMemoryAllocation) {
     fail<OutOfMemoryError>("launch: ", stream.device(), " has no memory left for the kernel itself (",
                            cudaGetErrorName(code), "); release_cached_memory() gives back what Levin keeps");
