@@ -5,12 +5,14 @@
 #include <array>
 #include <barrier>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/device_allocator.h"
 #include "tensor/runtime.h"
 #include "tests/device.h"
 #include "tests/skip.h"
@@ -338,6 +340,37 @@ TEST_CASE("a graph of a device holds the work of a stream that the recording for
   graph.replay();
   CHECK(y.to_vector<float>()[10] == 22);
   CHECK((x + 1).to_vector<float>()[10] == 11);  // the side stream runs again
+}
+
+TEST_CASE("a block that a forked stream of a device's recording uses is handed out again only without the graph") {
+  DEVICE_OR_SKIP();
+  using detail::DeviceAllocator;
+  const DeviceAllocator::Source heap{
+      [](Device, std::size_t bytes) { return static_cast<std::byte*>(std::malloc(bytes)); },
+      [](Device, std::byte* block, std::size_t) noexcept { std::free(block); }};
+  DeviceAllocator a(device, heap, true);
+  const detail::Ref<detail::Pool> pool = detail::Ref<detail::Pool>::adopt(new detail::Pool);
+  const Stream side = Stream::next_of(device);
+  const Graph graph(Stream::default_of(device), [&] {
+    detail::Block *used = a.allocate(512, 0, pool), *own = a.allocate(1024, 0, pool);
+    const std::byte *of_used = used->data, *of_own = own->data;
+    const Stream here = Stream::current(device);
+    side.wait(here);
+    a.used_on(used, side);
+    a.used_on(own, here);
+    here.wait(side);
+    a.release(used);
+    a.release(own);
+    detail::Block *second = a.allocate(512, 0, pool), *third = a.allocate(1024, 0, pool);
+    CHECK(second->data != of_used);
+    CHECK(third->data == of_own);
+    a.release(second);
+    a.release(third);
+  });
+  CHECK(a.stats().cached == 512 + 512 + 1024);
+  a.drop_pool(pool.get());
+  a.trim();
+  CHECK(a.stats().cached == 0);
 }
 
 TEST_CASE("a recording that foreign code breaks ends with CaptureError, and the device works on") {

@@ -195,6 +195,8 @@ TEST_CASE(
       {"nn/conv.h", "#include <iostream>\n", "<iostream>"},
       {"nn/conv.cpp", "#include <iostream>\n", ""},
       {"nn/conv.cpp", "std::vector<bool> mask;\n", "vector<bool>"},
+      {"tensor/runtime_cuda.cpp", "void f() { check(cudaDeviceSynchronize()); }\n", "other threads record"},
+      {"tensor/runtime_cuda.cpp", "void f() { check(cudaStreamSynchronize(s)); }\n", ""},
       {"include/levin/nn.h", "std::function<void()> f;\n", "std::function"},
       {"nn/conv.cpp", "std::function<void()> f;\n", ""},
       {"kernels/norm.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", "PTX"},

@@ -424,6 +424,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
   };
   forbid(R"(\bassert\s*\()", "assert vanishes under NDEBUG: use fail");
   forbid(R"(\bvector\s*<\s*bool\s*>)", "std::vector<bool> is not a container of bool");
+  forbid(R"(\b(cudaDeviceSynchronize|cuCtxSynchronize)\b)", "breaks what other threads record: wait for streams");
   if (const std::optional<Layer> layer = layer_of(path); layer && *layer != Layer::programs) {
     // The locale of the host program decides how these write and read a point.
     const char* const instead = "follows the locale: use tensor/number_text.h";
