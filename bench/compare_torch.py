@@ -638,6 +638,9 @@ def torch_seconds(name, args):
             return eager, None
     except torch.cuda.OutOfMemoryError:
         return None
+    except RuntimeError as e:  # a backend of attention that has no such heads
+        print(f"{name}: PyTorch: {str(e).splitlines()[0]}", file=sys.stderr)
+        return None
     finally:
         if args.device == "cuda":
             torch.cuda.empty_cache()
@@ -696,6 +699,14 @@ def machine(args, context):
     return f"Device: {name}; load {os.getloadavg()[0]:.1f}. Measured: {ceilings}."
 
 
+def write_json(args, context, seconds):
+    """For bench/device_table.py: {row: [[Levin, eager, compiled], ...]}, in seconds."""
+    if args.json:
+        with open(args.json + ".part", "w") as out:
+            json.dump({"context": context, "torch": f"PyTorch {torch.__version__}, {torch_settings(args)}", "rows": seconds}, out)
+        os.replace(args.json + ".part", args.json)
+
+
 def readable(s):
     return "" if s is None else f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
 
@@ -714,6 +725,7 @@ def main():
     p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
     p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"), help="attention's backend in PyTorch (cuda)")
     p.add_argument("--out", help="write the table as Markdown there")
+    p.add_argument("--json", help="write the seconds of each round there, again after every row: what is stopped loses nothing")
     args = p.parse_args()
     set_up(args)
     seconds, context = {}, {}
@@ -725,6 +737,7 @@ def main():
                 theirs = torch_seconds(name, args)
                 if theirs is not None:
                     seconds.setdefault(name, []).append((ours, *theirs))
+                    write_json(args, context, seconds)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",

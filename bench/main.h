@@ -26,6 +26,7 @@ struct Settings {
   double seconds = 0.1;  // of a row
   bool cold = true;      // measure with empty caches as well
   bool every_dtype = false, quick = false;
+  bool listing = false;  // rows are named and not run
 };
 inline Settings& settings() {
   static Settings s;
@@ -93,6 +94,14 @@ inline std::vector<Flag> flags_of(Asked& asked) {
       number_flag<int>("--threads", "N", "CPU threads", 1, [](int n) { set_num_threads(n); }),
       {"--device", "cpu|cuda|simt", "where rows run",
        [](const std::string& name) { settings().device = device_named(name); }},
+      {"--list", "cpu|cuda|simt", "the names of the rows of that device, which need not be here; nothing is run",
+       [&asked](const std::string& name) {
+         if (name != "cpu" && name != "cuda" && name != "simt")
+           fail<ConfigError>("--list: \"", name, "\", expected cpu, cuda or simt");
+         settings().device = name == "cpu" ? Device::cpu() : name == "cuda" ? Device::cuda() : Device::simt();
+         settings().listing = true;
+         asked.of_library.emplace_back("--benchmark_list_tests=true");
+       }},
       {"--filter", "REGEX", "rows whose name matches", library("--benchmark_filter=")},
       number_flag<double>("--seconds", "X", "a row is measured about so long (0.1)", 0,
                           [](double x) { settings().seconds = x; }),

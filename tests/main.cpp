@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -11,6 +12,7 @@
 #include "levin/warning.h"
 #include "tests/capture.h"
 #include "tests/device.h"
+#include "tests/ops/samples.h"
 #include "tests/skip.h"
 #include "train/inspect.h"
 
@@ -78,24 +80,30 @@ struct Progress : doctest::IReporter {
 REGISTER_LISTENER("levin_progress", 1, Progress);
 
 constexpr const char* kUsage =
-    "usage: levin_tests [--all] [--filter TEXT] [--file TEXT] [--device cuda|simt] [--list] [--durations] [--verbose]\n"
+    "usage: levin_tests [--all] [--filter TEXT | --name NAME] [--file TEXT] [--device cuda|simt] [--list | "
+    "--list-ops]\n"
+    "                   [--durations] [--verbose]\n"
     "  --all          also the tests that build Levin into other projects, for minutes\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
+    "  --name NAME    run the test of this name; with --device, on that device\n"
     "  --file TEXT    run the tests of the source files whose path contains TEXT, as in train/callbacks\n"
     "  --device NAME  run the tests of kernels that are launched, on cuda or simt; without it all tests run\n"
     "  --list         print the names\n"
+    "  --list-ops     print the cases of the op table; LEVIN_OPS=REGEX of the environment chooses among them, on a "
+    "device\n"
     "  --durations    print the seconds of each test\n"
     "  --verbose      print what passing tests print, and the reason of each skip\n";
 
 // doctest separates filters with commas; a comma of the text is escaped.
-std::string filter_of(const std::string& text) {
-  std::string filter = "*";
+std::string escaped(const std::string& text) {
+  std::string filter;
   for (const char c : text) {
     if (c == ',' || c == '\\') filter += '\\';
     filter += c;
   }
-  return filter + "*";
+  return filter;
 }
+std::string filter_of(const std::string& text) { return "*" + escaped(text) + "*"; }
 
 [[noreturn]] void usage_error(const std::string& message) {
   std::fprintf(stderr, "levin_tests: %s\n%s", message.c_str(), kUsage);
@@ -116,7 +124,7 @@ int main(int argc, char** argv) {
   doctest::Context context;
   context.setOption("no-intro", true);
   context.setOption("no-version", true);
-  bool list = false, verbose = false;
+  bool list = false, verbose = false, by_name = false, by_device = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const auto value = [&] {
@@ -125,6 +133,9 @@ int main(int argc, char** argv) {
     };
     if (arg == "--filter") {
       context.addFilter("test-case", filter_of(value()).c_str());
+    } else if (arg == "--name") {
+      by_name = true;
+      context.addFilter("test-case", escaped(value()).c_str());
     } else if (arg == "--file") {
       context.addFilter("source-file", filter_of(value()).c_str());
     } else if (arg == "--device") {
@@ -134,15 +145,16 @@ int main(int argc, char** argv) {
         usage_error("--device " + device + ": this build and machine launch kernels on " +
                     (found ? levin::text(*found) : "no device"));
       }
-      // Tests that launch kernels have one of these words in their names.
-      context.addFilter("test-case", "*device*");
-      context.addFilter("test-case", "*simt*");
+      by_device = true;
     } else if (arg == "--all") {
       everything = true;
     } else if (arg == "--verbose") {
       verbose = true;
     } else if (arg == "--list") {
       list = true;
+    } else if (arg == "--list-ops") {
+      for (const levin::testing::NamedCase& c : levin::testing::op_cases()) std::printf("%s\n", c.name);
+      return 0;
     } else if (arg == "--durations") {
       context.setOption("duration", true);
     } else if (arg == "--help") {
@@ -151,6 +163,10 @@ int main(int argc, char** argv) {
     } else {
       usage_error("unknown argument " + arg);
     }
+  }
+  if (by_device && !by_name) {  // tests that launch kernels have one of these words in their names
+    context.addFilter("test-case", "*device*");
+    context.addFilter("test-case", "*simt*");
   }
   if (list) {
     const char* query[] = {"levin_tests", "--list-test-cases"};
@@ -164,6 +180,8 @@ int main(int argc, char** argv) {
   for (const auto& [reason, n] : skips) std::printf("%d skipped: %s\n", n, reason.c_str());
   const bool none = counts.passed + counts.failed + counts.skipped == 0;
   if (none) std::fprintf(stderr, "levin_tests: no test has such a name; --list prints them\n");
+  if (const char* ops = std::getenv("LEVIN_OPS"))
+    std::printf("LEVIN_OPS=%s chose among the cases of the op table, on a device\n", ops);
   std::printf("%d passed, %d failed, %d skipped\n", counts.passed, counts.failed, counts.skipped);
   return rc != 0 || counts.failed != 0 || none ? 1 : 0;
 }

@@ -1,7 +1,10 @@
 // The op table on the device that launches kernels, cuda or simt: the same samples, against the same references.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include "levin/stream.h"
 #include "tests/device.h"
@@ -20,11 +23,26 @@ Tensors moved(const Tensors& inputs, Device device) {
   return there;
 }
 
+// LEVIN_OPS=REGEX of the environment chooses cases by their names (levin_tests --list-ops), so that a checker of memory that
+// takes minutes gets a few at a time. It chooses tests and changes no result.
+std::vector<NamedCase> chosen_cases() {
+  const char* const wanted = std::getenv("LEVIN_OPS");
+  if (!wanted) return op_cases();
+  const std::regex pattern(wanted);
+  std::vector<NamedCase> chosen;
+  for (const NamedCase& c : op_cases()) {
+    if (std::regex_search(c.name, pattern)) chosen.push_back(c);
+  }
+  INFO("LEVIN_OPS=" << std::string(wanted) << " names no case of the op table; levin_tests --list-ops prints them");
+  REQUIRE(!chosen.empty());
+  return chosen;
+}
+
 template <class F>
 void for_each_device_case(F&& f) {
   const auto device = test::launching_device();
   if (!device) return test::skip("no device that launches kernels here");
-  for (const NamedCase& named : op_cases()) {
+  for (const NamedCase& named : chosen_cases()) {
     const OpCase c = named.make();
     for (std::size_t i = 0; i < c.samples.size(); ++i) {
       INFO("case " << std::string(named.name) << ", sample " << i);

@@ -1,0 +1,139 @@
+# What bench/device.sh stands on, for `source`: where programs and libraries are, and jobs that run side by side within a limit.
+
+# ---- Programs: a folder made by bench/device_pack.sh, that archive, or a build folder
+
+unpacked() {  # ARCHIVE: unpacks it once for each content, and prints the folder
+  local to
+  to=${TMPDIR:-/tmp}/levin_device_$(sha256sum "$1" | cut -c 1-16) || return 1
+  if [ ! -e "$to/COMMIT" ]; then
+    rm -rf "$to.part" && mkdir -p "$to.part" || return 1
+    if command -v xz >/dev/null; then
+      tar -xJf "$1" -C "$to.part" || return 1
+    else
+      python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$1" "$to.part" || return 1
+    fi
+    rm -rf "$to" && mv "$to.part" "$to" || return 1
+  fi
+  echo "$to"
+}
+
+program() {  # NAME: prints its path, or fails
+  local folder
+  for folder in bin tests bench examples; do
+    [ -x "$programs/$folder/$1" ] && echo "$programs/$folder/$1" && return
+  done
+  return 1
+}
+
+tool() {  # NAME: a tool of NVIDIA's, wherever its installer put it
+  local found
+  for found in "$(command -v "$1")" /usr/local/cuda*/bin/"$1" /usr/local/cuda*/compute-sanitizer/"$1" \
+    /opt/nvidia/nsight-compute/*/"$1"; do
+    [ -x "$found" ] && echo "$found" && return
+  done
+  return 1
+}
+
+# ---- Shared objects: the machine's own first, the archive's for what it lacks, CUDA's from pip's packages or a toolkit
+
+library_folders() {  # where cuBLASLt and cuDNN may be
+  local folder
+  python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | while read -r folder; do
+    printf '%s\n' "$folder"/*/lib
+  done
+  printf '%s\n' /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
+}
+
+# Sets library_path, and lacking: the names of what neither the machine nor the archive has.
+find_libraries() {
+  local name folder needed round
+  needed=$work/needed library_path=
+  mkdir -p "$needed"
+  for round in 1 2 3; do  # what is found may need more
+    lacking=()
+    mapfile -t names < <(for name in "${all_programs[@]}"; do
+      LD_LIBRARY_PATH=$library_path ldd "$name" 2>&1
+    done | sed -nE "s/^\s*(\S+) => not found.*/\1/p" | sort -u)
+    [ ${#names[@]} -eq 0 ] && return
+    for name in "${names[@]}"; do
+      if [ -e "$programs/lib/$name" ]; then
+        ln -sf "$(realpath "$programs/lib/$name")" "$needed/$name"
+        folder=$needed
+      else
+        folder=$(library_folders | while read -r f; do [ -e "$f/$name" ] && echo "$f" && break; done)
+      fi
+      [ -n "$folder" ] || { lacking+=("$name"); continue; }
+      [[ ":$library_path:" == *":$folder:"* ]] || library_path=${library_path:+$library_path:}$folder
+    done
+  done
+}
+
+with_libraries() { LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
+
+# ---- Jobs
+
+left() { echo $((deadline - $(date +%s))); }
+
+job() {  # LABEL COMMAND...: one more; its number is in $jobs
+  local label=$1
+  shift
+  jobs=$((jobs + 1))
+  printf '%s\0%s\0%s\0' "$jobs" "$label" "$(printf '%q ' "$@")" >>"$work/queue"
+}
+
+# A line of results: number, what became of it, exit status, seconds, label. `ended` by itself, `slow`: stopped at its own
+# limit, `cut`: stopped or never begun because the stage's time was over, `absent`: no such program.
+one_job() {  # NUMBER LABEL COMMAND
+  local mine=$job_limit rest state=ended begin=$SECONDS rc=0 at_limit=slow
+  rest=$((deadline - $(date +%s)))
+  ((mine >= rest)) && mine=$rest at_limit=cut
+  if ((mine < 1)); then
+    state=cut
+  else
+    { timeout -k 5 "$mine" bash -c "$3" >"$work/$1.log" 2>&1 </dev/null; } 2>/dev/null
+    rc=$?
+    case $rc in
+      124 | 137) ((SECONDS - begin + 1 >= mine)) && state=$at_limit ;;
+      126 | 127) state=absent ;;
+    esac
+    # The first error is what is read; a test that goes on printing must not fill the archive of logs.
+    [ "$(stat -c %s "$work/$1.log")" -gt 400000 ] && truncate -s 400000 "$work/$1.log"
+  fi
+  printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$state" "$rc" $((SECONDS - begin)) "$2" >>"$work/results"
+}
+
+run_jobs() {  # AT_A_TIME SECONDS_EACH: all that are queued
+  export work deadline job_limit=$2
+  export -f one_job
+  xargs -0 -n 3 -P "$1" -a "$work/queue" bash -c 'SECONDS=0; one_job "$@"' one_job
+  sort -n -o "$work/results" "$work/results"
+  : >"$work/queue"
+}
+
+# ---- Tables: whole in a file, short on the screen
+
+say() { printf '%s\n' "$*" >>"$work/table"; }
+fault() {  # what makes the stage fail
+  faults=$((faults + 1))
+  say "FAULT $*"
+}
+
+# Puts everything where it comes back from, prints the table last, and ends.
+finish() {
+  trap - INT TERM
+  mkdir -p "$out"
+  ((faults == 0)) && say "$stage: done in $SECONDS s" || say "$stage: $faults faults, after $SECONDS s"
+  cp "$work/table" "$out/$stage.txt"
+  rm -rf "$work/needed" "$work/queue"
+  tar -C "$work" -czf "$out/$stage.tar.gz" . || faults=$((faults + 1))
+  echo "$stage: all logs in $out/$stage.tar.gz"
+  if [ "$(wc -c <"$work/table")" -gt 10500 ]; then
+    head -c 8500 "$work/table"
+    printf '\n... the whole of it is in %s\n' "$out/$stage.txt"
+    tail -n 5 "$work/table" | cut -c 1-300
+  else
+    cat "$work/table"
+  fi
+  rm -rf "$work"
+  exit $((faults > 0))
+}
