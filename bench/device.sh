@@ -11,17 +11,18 @@
 #   bench         480  the rows of gpu_targets.md, then all others for as long as is left
 #   sanitize      330  the op table under compute-sanitizer: memcheck, then racecheck, a few ops a process
 #   torch         330  PyTorch beside Levin on the rows of gpu_targets.md, in alternating rounds
-#   ncu           120  the kernels of device_rows.txt under Nsight Compute
+#   ncu           120  the kernels of device/rows.txt under Nsight Compute
 #
-# This is their order by value; each fits into a command of ten minutes, all into 26 minutes. A stage ends by itself at its
-# limit: what is not done then is named, and what is done is kept. It leaves STAGE.txt (a table, also the last lines on the
-# screen) and STAGE.tar.gz (all logs and figures) in the folder OUT. The exit status is 0 when all of it ran and passed.
+# This is their order by value; each fits into a command of ten minutes, all into 26 minutes. A stage ends by itself
+# at its limit: what is not done then is named, and what is done is kept. It leaves STAGE.txt (a table, also the last
+# lines on the screen) and STAGE.tar.gz (all logs and figures) in the folder OUT. The exit status is 0 when all of it
+# ran and passed.
 #
 # OPTIONS, or variables of the environment:
 #   --device cuda|simt  DEVICE    simt: the same paths on the host, for tests of this script
 #   --limit SECONDS     LIMIT     of the stage
 #   --out FOLDER        OUT       build/device
-#   --programs PATH     PROGRAMS  the archive, its folder, or a build folder; build/device/pack.tar.xz, or where this lies
+#   --programs PATH     PROGRAMS  the archive, its folder or a build folder; build/device/pack.tar.xz, or where this lies
 #   --jobs N            JOBS      processes at a time of tests and sanitize; 8
 #   --quick                       a few tests, ops and rows: that it runs, and no figure means anything
 #   --again                       tests: what failed runs once more with CUDA_LAUNCH_BLOCKING=1
@@ -51,7 +52,13 @@ while [ $# -gt 0 ]; do
     --again) again=yes ;;
     --device | --limit | --out | --programs | --jobs)
       [ $# -gt 1 ] || refuse "$1 lacks its value"
-      case $1 in --device) device=$2 ;; --limit) limit=$2 ;; --out) out=$2 ;; --programs) programs=$2 ;; --jobs) at_a_time=$2 ;; esac
+      case $1 in
+        --device) device=$2 ;;
+        --limit) limit=$2 ;;
+        --out) out=$2 ;;
+        --programs) programs=$2 ;;
+        --jobs) at_a_time=$2 ;;
+      esac
       shift
       ;;
     -*) refuse "unknown option $1" ;;
@@ -62,20 +69,22 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$stage" ] && [ -n "${limits[$stage]:-}" ] || refuse "stage \"$stage\"; there are probe, tests, bench, sanitize, torch and ncu"
+[ -n "$stage" ] && [ -n "${limits[$stage]:-}" ] ||
+  refuse "stage \"$stage\"; there are probe, tests, bench, sanitize, torch and ncu"
 [[ $device == cuda || $device == simt ]] || refuse "device \"$device\"; there are cuda and simt"
 limit=${limit:-${limits[$stage]}}
 [[ $device == simt && $stage =~ ^(bench|torch|ncu)$ ]] && quick=yes  # simt has no speed
-[[ $limit =~ ^[1-9][0-9]*$ && $at_a_time =~ ^[1-9][0-9]*$ ]] || refuse "limit \"$limit\" and jobs \"$at_a_time\" are whole numbers above 0"
+[[ $limit =~ ^[1-9][0-9]*$ && $at_a_time =~ ^[1-9][0-9]*$ ]] ||
+  refuse "limit \"$limit\" and jobs \"$at_a_time\" are whole numbers above 0"
 
 # ---- What every stage needs
 
-SECONDS=0 jobs=0 faults=0
+SECONDS=0 jobs=0 faults=0 running= report=
 deadline=$(($(date +%s) + limit - 5))  # the rest packs the logs
 work=$(mktemp -d) || exit 1
 : >"$work/table" >"$work/results" >"$work/queue"
 unset LEVIN_OPS
-trap 'fault "stopped from outside"; finish' INT TERM
+trap stopped INT TERM
 
 if [ -f "$programs" ]; then
   programs=$(unpacked "$programs") || { fault "the archive can not be unpacked"; finish; }
@@ -96,12 +105,19 @@ fi
 tests=$(program levin_tests) kernels=$(program bench_kernels) steps=$(program bench_step)
 export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ -n "$LD_LIBRARY_PATH" ] || unset LD_LIBRARY_PATH
-commit=$(cat "$programs/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+commit=$(cat "$programs/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null ||
+  echo unknown)
 say "$stage on $device, commit $commit, $(date -u +%FT%TZ)${quick:+, quick: no figure means anything}"
 
 # N of the lines of stdin, evenly spread.
-spread() { awk -v n="$1" '{line[NR] = $0} END {if (n > NR) n = NR; for (i = 0; i < n; i++) print line[int(i * NR / n) + 1]}'; }
-test_names() { "$tests" --device "$device" "$@" --list 2>"$work/names.log" | sed -E '/^=*$/d; /^\[doctest\]/d; /^device(\.sh|_table)/d'; }
+spread() {
+  awk -v n="$1" '{line[NR] = $0} END {if (n > NR) n = NR; for (i = 0; i < n; i++) print line[int(i * NR / n) + 1]}'
+}
+# Without the tests of these scripts, which would run this one.
+test_names() {
+  "$tests" --device "$device" "$@" --list 2>"$work/names.log" |
+    sed -E '/^=*$/d; /^\[doctest\]/d; /^device(\.sh|_table)/d'
+}
 table_of() { python3 "$here/device_table.py" "$@"; }
 
 

@@ -1,14 +1,16 @@
 #!/bin/bash
-# Packs what bench/device.sh needs for a machine that has a GPU and its driver, cuBLASLt, cuDNN, Python and the C++ library, and
-# nothing to build with: the programs of a build with CUDA, the shared objects that such a machine may lack, the scripts.
+# Packs what bench/device.sh needs for a machine that has a GPU and its driver, cuBLASLt, cuDNN, Python and the C++
+# library, and nothing to build with: the programs of a build with CUDA, the shared objects that such a machine may
+# lack, the scripts.
 #
 #   bench/device_pack.sh [BUILD [ARCHIVE]]    build/cuda, build/device/pack.tar.xz
 #
-# BUILD is configured and built where it is not: tests, benchmarks and examples. With -Dcuda-ptx=false programs are smaller.
-# What each part takes is printed, and the archive's size, which may be at most LIMIT MiB (55): what is carried to such a
-# machine is often limited. The unpacked programs are started once, from a folder of their own.
+# BUILD is configured and built where it is not: tests, benchmarks and examples. With -Dcuda-ptx=false programs are
+# smaller. What each part takes is printed, and the archive's size, which may be at most LIMIT MiB (55): what is
+# carried to such a machine is often limited. The unpacked programs are started once, from a folder of their own.
 #
-# The library is in each program, with all machine code: xz sees the second copy when its window is larger than all programs.
+# The library is in each program, with all machine code: xz sees the second copy when its window is larger than all of
+# them together.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${1:-$root/build/cuda} archive=${2:-$root/build/device/pack.tar.xz} limit=${LIMIT:-55}
@@ -22,7 +24,8 @@ fail() {
 }
 
 if [ ! -f "$build/build.ninja" ]; then
-  meson setup "$build" "$root" -Doptimization=2 -Ddebug=false -Dcpp_args=-g1 -Dcuda=enabled || fail "$build can not be configured"
+  meson setup "$build" "$root" -Doptimization=2 -Ddebug=false -Dcpp_args=-g1 -Dcuda=enabled ||
+    fail "$build can not be configured"
 fi
 log=$(ninja -C "$build" "${programs[@]}" 2>&1) || { tail -n 40 <<<"$log"; fail "the build failed"; }
 grep -q LEVIN_CUDA=1 "$build/build.ninja" || fail "$build is a build without CUDA"
@@ -42,23 +45,27 @@ for name in "${programs[@]}"; do
   strip -o "$stage/pack/bin/${name##*/}" "$build/$name" || fail "$build/$name can not be stripped"
 done
 # What is everywhere, and what is of CUDA and the driver, stays out.
-everywhere='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcublas|libcublasLt|libcudart|libcuda|libcudnn|libnvidia)[-._a-z0-9]*\.so'
+everywhere='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s'
+everywhere+='|libcublas|libcublasLt|libcudart|libcuda|libcudnn|libnvidia)[-._a-z0-9]*\.so'
 for name in "${programs[@]}"; do ldd "$build/$name"; done >"$stage/ldd"
 grep 'not found' "$stage/ldd" && fail "a program lacks a shared object here"
 sed -nE 's/^\s*(\S+) => (\/\S+).*/\1 \2/p' "$stage/ldd" | sort -u | grep -vE "$everywhere" | while read -r name path; do
   cp -L "$path" "$stage/pack/lib/$name"
 done || fail "shared objects can not be copied"
-cp -r "$root/bench/device" "$root"/bench/device.sh "$root"/bench/device_table.py "$root"/bench/compare_torch.py "$stage/pack/bench/"
+cp -r "$root"/bench/{device,device.sh,device_table.py,compare_torch.py} "$stage/pack/bench/"
 cp "$root"/bench/results/{gpu_targets,registers_sm90}.md "$stage/pack/bench/results/"
 { git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown; } >"$stage/pack/COMMIT"
 
 window=$(du -sm "$stage/pack" | awk '{w = 64; while (w < $1 + 16) w *= 2; print w}')
-# Machine code is compressed already: a deeper search than for copies takes three times as long for a fortieth of the size.
+# Machine code is compressed already: a deeper search than for copies takes three times as long, for a fortieth.
 tar -C "$stage/pack" --owner=0 --group=0 --sort=name -cf - . | xz --check=crc32 \
   --lzma2="preset=1,dict=${window}MiB" >"$archive.part" || fail "xz failed"
 
 mkdir "$stage/there" && tar -C "$stage/there" -xJf "$archive.part" || fail "the archive can not be unpacked"
-started() { (cd "$stage/there" && env -i PATH=/usr/bin:/bin LD_LIBRARY_PATH="$stage/there/lib" "$@" >/dev/null) || fail "$* does not start"; }
+started() {
+  (cd "$stage/there" && env -i PATH=/usr/bin:/bin LD_LIBRARY_PATH="$stage/there/lib" "$@" >/dev/null) ||
+    fail "$* does not start"
+}
 started bin/levin env
 started bin/levin_tests --list
 started bin/bench_kernels --help
@@ -67,5 +74,6 @@ started bin/bench_step --help
 (cd "$stage/pack" && du -k --apparent-size bin/* lib/* bench | awk '{printf "%8.1f MiB  %s\n", $1 / 1024, $2}')
 bytes=$(stat -c %s "$archive.part")
 printf '%8.1f MiB  %s, commit %s\n' "$(awk "BEGIN {print $bytes / 1048576}")" "$archive" "$(cat "$stage/pack/COMMIT")"
-((bytes <= limit * 1048576)) || fail "the archive takes more than $limit MiB; -Dcuda-ptx=false makes the programs smaller"
+((bytes <= limit * 1048576)) ||
+  fail "the archive takes more than $limit MiB; -Dcuda-ptx=false makes the programs smaller"
 mv "$archive.part" "$archive"

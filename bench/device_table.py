@@ -5,13 +5,14 @@
     bench/device_table.py --short FILE...                   prints what they hold, and writes nothing
     bench/device_table.py --filter RUN[,RUN...]             prints the regular expression of the rows of these runs
 
-A row of the table is a row of bench_kernels or bench_step in a run: a run is a set of flags (bench/device/figures.sh), and its
-figures are RUN.json; PyTorch's are torch.json, and torch_cudnn.json for the run cudnn. Files called rest_* are of no run. All
-files must be of one commit and one GPU. A row of theirs that the table has not is refused, a row of the table that they have not
-reads `not measured`, whatever it read before. Rows are sorted by how far they are from their targets, the farthest first.
+A row of the table is a row of bench_kernels or bench_step in a run: a run is a set of flags
+(bench/device/figures.sh), and its figures are RUN.json; PyTorch's are torch.json, and torch_cudnn.json for the run
+cudnn. Files called rest_* are of no run. All files must be of one commit and one GPU. A row of theirs that the table
+has not is refused, a row of the table that they have not reads `not measured`, whatever it read before. Rows are
+sorted by how far they are from their targets, the farthest first.
 
 A target is a list of conditions with `;` between them, and is met when all of them are:
-    97 % of bound        the least time that the machine's copy bandwidth or rate of products allows, by the measured time
+    97 % of bound        the least time that the machine's copy bandwidth or rate of products allows, by the measured
     850 us, 3.23 ms      at most so long
     620 TFLOP/s, 560,000 tokens a second, 45.5 % of 989 TFLOP/s      at least so much
     99 % of PyTorch, 5 times PyTorch      PyTorch's time by Levin's, op by op
@@ -155,8 +156,8 @@ class Measured:
         for other, before in self.contexts.items():
             for fact in FACTS:
                 if context.get(fact) != before.get(fact):
-                    refuse(f"{name} is of {fact} {context.get(fact)}, {other} of {before.get(fact)}: measure all with one "
-                           "program on one GPU")
+                    refuse(f"{name} is of {fact} {context.get(fact)}, {other} of {before.get(fact)}: measure all with "
+                           "one program on one GPU")
         self.contexts[name] = context
         if name in TORCH:
             self.settings.append(f"{name}: {report['torch']}")
@@ -272,7 +273,8 @@ def fill(row, m):
 
 def add_host(rows, m):
     """The host's share: the largest of the rows that are replayed, as a row of its own."""
-    hosts = [b["host_us"] for (run, name), b in m.rows.items() if run == "steps" and "_captured" in name and "host_us" in b]
+    hosts = [b["host_us"] for (run, name), b in m.rows.items()
+             if run == "steps" and "_captured" in name and "host_us" in b]
     if hosts and any(r.name == HOST for r in rows):
         m.rows["steps", HOST] = {"seconds": max(hosts) * 1e-6, "low_us": min(hosts), "high_us": max(hosts)}
 
@@ -280,11 +282,12 @@ def add_host(rows, m):
 def head_of(m):
     c = m.context()
     mhz = [b[k] for b in m.rows.values() for k in ("sm_mhz_before", "sm_mhz_after") if k in b]
-    clocks = f"multiprocessors at {min(mhz):.0f} to {max(mhz):.0f} MHz" if mhz else f"multiprocessors at {c.get('levin_sm_MHz')} MHz"
-    said = (f"Measured: on {c.get('levin_device_name')}, driver {c.get('levin_driver')} (CUDA {c.get('levin_driver_cuda')}), "
-            f"{clocks}, memory at {c.get('levin_memory_MHz')} MHz; commit {c.get('levin_commit')}, {str(c.get('date'))[:10]}. "
-            f"Ceilings of the same run: copy {float(c.get('levin_copy_GB/s', 0)):.0f} GB/s, products "
-            f"{float(c.get('levin_matmul_16_TFLOP/s', 0)):.0f} TFLOP/s in bf16, {float(c.get('levin_matmul_f32_TFLOP/s', 0)):.1f} in f32.")
+    at = f"{min(mhz):.0f} to {max(mhz):.0f}" if mhz else c.get("levin_sm_MHz")
+    said = (f"Measured: on {c.get('levin_device_name')}, driver {c.get('levin_driver')} "
+            f"(CUDA {c.get('levin_driver_cuda')}), multiprocessors at {at} MHz, memory at {c.get('levin_memory_MHz')} MHz; "
+            f"commit {c.get('levin_commit')}, {str(c.get('date'))[:10]}. Ceilings of the same run: copy "
+            f"{float(c.get('levin_copy_GB/s', 0)):.0f} GB/s, products {float(c.get('levin_matmul_16_TFLOP/s', 0)):.0f} "
+            f"TFLOP/s in bf16, {float(c.get('levin_matmul_f32_TFLOP/s', 0)):.1f} in f32.")
     return " ".join([said, *m.settings])
 
 
@@ -295,10 +298,10 @@ def write_table(path, m):
         refuse(f"figures of device {m.context().get('levin_device')} are none of a GPU's")
     add_host(rows, m)
     needed = {(run, name) for run in RUNS for name in rows_of(rows, (run,))} | {("steps", HOST)}
-    extra = sorted({f"{run} {name}" for run, name in m.rows if (run, name) not in needed} |
-                   {f"{file} {name}" for file, name in m.torch if not any((run, name) in needed for run in TORCH[file])})
+    extra = {f"{run} {name}" for run, name in m.rows if (run, name) not in needed}
+    extra |= {f"{file} {name}" for file, name in m.torch if not any((run, name) in needed for run in TORCH[file])}
     if extra:
-        refuse(f"{path.name} has no row for {', '.join(extra[:5])}{' and others' if len(extra) > 5 else ''}")
+        refuse(f"{path.name} has no row for {', '.join(sorted(extra)[:5])}{' and others' if len(extra) > 5 else ''}")
     groups = {}
     for row in rows:
         groups.setdefault(row.block, []).append(row)
@@ -331,8 +334,8 @@ def short(m, path):
             continue
         seen.add((row.run, row.name))
         c = row.cells
-        print(f"{row.run:8} {row.name:46} {c['time']:>10} {c['of bound'].replace(NOT, '-'):>8} "
-              f"torch {c['PyTorch eager'].replace(NOT, '-').split(' ')[0]:>5}  {c['met'].replace(NOT, '-'):>3}  {row.target}")
+        bound, eager, met = (c[h].replace(NOT, "-") for h in ("of bound", "PyTorch eager", "met"))
+        print(f"{row.run:8} {row.name:46} {c['time']:>10} {bound:>8} torch {eager.split(' ')[0]:>5}  {met:>3}  {row.target}")
     others = [k for k in m.rows if k not in seen and k[1] != HOST]
     torch_others = [k for k in m.torch if not any((run, k[1]) in seen for run in TORCH[k[0]])]
     print(f"{len(m.rows)} rows of Levin's, {len(failed)} of them failed, {len(others)} not of {path.name}; "
@@ -344,7 +347,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("files", nargs="*", help="archives, folders or JSON files of bench/device.sh bench and torch")
     p.add_argument("--table", type=pathlib.Path, default=TABLE, help="bench/results/gpu_targets.md")
-    p.add_argument("--short", action="store_true", help="print what the files hold; status 1 if a row failed or there is none")
+    p.add_argument("--short", action="store_true",
+                   help="print what the files hold; status 1 if a row failed or there is none")
     p.add_argument("--filter", metavar="RUN[,RUN...]", help="print the regular expression of the rows of these runs")
     args = p.parse_args()
     if args.filter:
@@ -360,7 +364,8 @@ def main():
         sys.exit(0 if short(m, args.table) else 1)
     rows = write_table(args.table, m)
     met = [row.cells["met"] for row in rows]
-    print(f"{args.table}: {len(rows)} rows, {met.count('yes')} met, {met.count('no')} not, {met.count(NOT)} not measured")
+    print(f"{args.table}: {len(rows)} rows, {met.count('yes')} met, {met.count('no')} not, "
+          f"{met.count(NOT)} not measured")
 
 
 if __name__ == "__main__":

@@ -1,55 +1,22 @@
-// bench/device.sh, which a machine with a GPU is at hand for too shortly to be mended there: its stages on simt, and with
-// programs that are made up and fail in every way. And bench/device_table.py, with figures that are made up.
-#include <cstdlib>
-#include <fstream>
-
+// bench/device.sh: a machine with a GPU is at hand for too short a time to mend it there. Its stages on simt, and with
+// programs that are made up and fail in every way.
+#include "tests/device_script.h"
 #include "levin/device.h"
 #include "tests/device.h"
-#include "tests/train/program.h"
-#include "tests/where.h"
 
 using namespace levin;
-using levin::test::build_dir;
-using levin::test::json_of;
-using levin::test::source_dir;
-using levin::test::TemporaryFolder;
-using nlohmann::json;
+using namespace levin::test;
 
 namespace {
 
-struct Ran {
-  int code;
-  std::string said;
-};
-Ran run_line(const TemporaryFolder& dir, const std::string& line) {
-  const std::string said = dir / "said.txt";
-  const int status = std::system(("(" + line + ") >'" + said + "' 2>&1").c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(said, std::size_t{1} << 20)};
-}
-Ran stage(const TemporaryFolder& dir, const std::string& programs, const std::string& arguments) {
-  return run_line(dir, "PATH='" + dir.path() + "/tools':$PATH OUT='" + dir.path() + "/out' PROGRAMS='" + programs +
-                           "' bash '" + source_dir() + "/bench/device.sh' " + arguments);
-}
-Ran table(const TemporaryFolder& dir, const std::string& arguments) {
-  return run_line(dir, "python3 '" + source_dir() + "/bench/device_table.py' " + arguments);
-}
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-bool have_tools() {
-  if (std::system("python3 -c pass 2>/dev/null && bash -c 'command -v xargs tar timeout sha256sum' >/dev/null 2>&1") ==
-      0)
-    return true;
-  test::skip("no python3, or no tools of coreutils, findutils or tar");
-  return false;
-}
-
 void check_stage_on_simt(const std::string& name, const std::string& expected) {
-  if (device_count(DeviceType::simt) == 0) return test::skip("no simt in this build");
+  if (device_count(DeviceType::simt) == 0) return skip("no simt in this build");
   const TemporaryFolder dir;
   for (const char* program : {"levin_tests", "bench_kernels", "bench_step"}) {
     const std::string folder = std::string(program) == "levin_tests" ? "tests" : "bench";
-    if (!test::Program(program, dir, folder).built()) return;
+    if (!Program(program, dir, folder).built()) return;
   }
-  if (!test::Program("levin", dir).built() || !have_tools()) return;
+  if (!Program("levin", dir).built() || !have_tools()) return;
   const Ran ran = stage(dir, build_dir(), name + " --quick --device simt --jobs 2 --limit 300");
   INFO(ran.said);
   CHECK(ran.code == 0);
@@ -60,12 +27,28 @@ void check_stage_on_simt(const std::string& name, const std::string& expected) {
   CHECK(std::filesystem::exists(dir / ("out/" + name + ".tar.gz")));
 }
 
-void make_program(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << "#!/bin/bash\n" << text;
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+// In front of a built benchmark program: it knows the rows that a GPU has, and its figures are made up.
+void make_up_figures(const TemporaryFolder& dir, const std::string& name) {
+  make_program(dir / ("pack/bin/" + name), "real='" + build_dir() + "/bench/" + name + "'\n" +
+                                               R"([ "$1" = --list ] && exec "$real" "$@"
+while [ $# -gt 0 ]; do
+  case $1 in --json) json=$2 ;; --filter) filter=$2 ;; esac
+  shift
+done
+"$real" --list cuda --filter "$filter" | awk '
+BEGIN {
+  print "{\n  \"context\": {\"levin_device\": \"cuda:0\", \"levin_matmul_16_TFLOP/s\": \"800\"},\n  \"benchmarks\": ["
 }
-// A pack whose tests pass, fail, are skipped, die and hang. bench_kernels knows the rows of ncu's list and measures nothing.
+{
+  printf "%s    {\n\"name\": \"%s\", \"real_time\": 10.0, \"time_unit\": \"us\", ", (NR > 1 ? ",\n" : ""), $0
+  printf "\"of_bound\": 0.5, \"flops\": 1e9, \"items_per_second\": 1000.0, \"host_us\": 5.0\n    }"
+}
+END { print "\n  ]\n}"; exit NR == 0 }' >"$json"
+)");
+}
+
+// A pack whose tests pass, fail, are skipped, die and hang. bench_kernels knows the rows of ncu's list and measures
+// nothing.
 void make_up_programs(const TemporaryFolder& dir) {
   make_program(dir / "pack/bin/levin_tests", R"(case "$*" in
   --list-ops) printf '%s\n' add mul softmax; exit ;;
@@ -86,64 +69,6 @@ esac
   make_program(dir / "pack/bin/bench_step", "echo 'bench: no device' >&2; exit 1\n");
   make_program(dir / "pack/bin/levin", "echo 'version  made up'\n");
 }
-
-// Figures as bench_kernels writes them, of rows that take one second or what is said.
-nlohmann::ordered_json report(const std::string& commit, const json& rows) {
-  nlohmann::ordered_json all{{"context",
-                              {{"date", "2001-02-03T04:05:06"},
-                               {"levin_device", "cuda:0"},
-                               {"levin_device_name", "Made-up GPU"},
-                               {"levin_driver", "1.2"},
-                               {"levin_driver_cuda", "13.0"},
-                               {"levin_sm_MHz", "1000"},
-                               {"levin_memory_MHz", "2000"},
-                               {"levin_commit", commit},
-                               {"levin_copy_GB/s", "4000"},
-                               {"levin_matmul_16_TFLOP/s", "800"},
-                               {"levin_matmul_f32_TFLOP/s", "50"}}},
-                             {"benchmarks", json::array()}};
-  for (json row : rows) {
-    row["name"] = row.at("name").get<std::string>() + "/iterations:1/manual_time";
-    row.update({{"time_unit", "us"}, {"low_us", row.at("real_time")}, {"high_us", row.at("real_time")}});
-    all["benchmarks"].push_back(nlohmann::ordered_json(row));
-  }
-  return all;
-}
-const std::string kTable = R"(# Made up
-
-Measured: nothing.
-
-| work | run | row | target | time | spread | of bound | PyTorch eager | PyTorch compiled | met |
-|---|---|---|---|---|---|---|---|---|---|
-| copies | kernels | `copy/f32/8` | 90 % of bound | not measured | not measured | not measured | not measured | not measured | not measured |
-| nothing | kernels | `none/f32/8` | 3 us | 2 us | not measured | not measured | not measured | not measured | yes |
-| products | own_gemm | `matmul/bf16/8` | 70 % of kernels | not measured | not measured | not measured | not measured | not measured | not measured |
-| sums | kernels | `sum/f32/8` | 90 % of bound; 2 times PyTorch | not measured | not measured | not measured | not measured | not measured | not measured |
-
-| step | run | row | target | time | spread | of bound | PyTorch eager | PyTorch compiled | met |
-|---|---|---|---|---|---|---|---|---|---|
-| words | steps | `gpt_step_captured/1` | 500 tokens a second; 50 % of 100 TFLOP/s | not measured | not measured | not measured | not measured | not measured | not measured |
-| host | steps | `host_us of the rows above` | 12 us | not measured | not measured | not measured | not measured | not measured | not measured |
-)";
-void write_figures(const TemporaryFolder& dir) {
-  std::ofstream(dir / "table.md") << kTable;
-  std::ofstream(dir / "kernels.json") << report(
-      "c0ffee", json::array({{{"name", "copy/f32/8"}, {"real_time", 10.0}, {"of_bound", 0.95}, {"flops", 0.0}},
-                             {{"name", "sum/f32/8"}, {"real_time", 10.0}, {"of_bound", 0.45}, {"flops", 0.0}},
-                             {{"name", "matmul/bf16/8"}, {"real_time", 10.0}, {"of_bound", 0.9}, {"flops", 7.2e9}}}));
-  std::ofstream(dir / "own_gemm.json") << report(
-      "c0ffee", json::array({{{"name", "matmul/bf16/8"}, {"real_time", 20.0}, {"of_bound", 1.0}, {"flops", 7.2e9}}}));
-  std::ofstream(dir / "steps.json") << report("c0ffee", json::array({{{"name", "gpt_step_captured/1"},
-                                                                      {"real_time", 1000.0},
-                                                                      {"of_bound", 0.1},
-                                                                      {"items_per_second", 600.0},
-                                                                      {"host_us", 9.5}}}));
-  nlohmann::ordered_json torch = report("c0ffee", json::array());
-  torch["torch"] = "PyTorch 0";
-  torch["rows"] = {{"sum/f32/8", json::array({{1e-5, 3e-5, nullptr}, {1e-5, 2.5e-5, nullptr}})}};
-  std::ofstream(dir / "torch.json") << torch;
-}
-std::string written(const TemporaryFolder& dir) { return read_file(dir / "table.md", 1 << 20); }
 
 }  // namespace
 
@@ -185,6 +110,72 @@ TEST_CASE("device.sh names tests that fail, die, hang and were not come to, and 
   CHECK(has(ran.said, "2 passed, 1 failed, 1 skipped, 0 slow, 1 died, 0 absent, 2 cut"));
   CHECK(has(ran.said, "1 skipped: no data"));
   CHECK(has(read_file(dir / "out/tests.txt", 1 << 16), "FAULT cut: a device behind it"));
+}
+
+TEST_CASE("device.sh that is stopped ends its processes and reports what ended before") {
+  if (!have_tools()) return;
+  const TemporaryFolder dir;
+  make_up_programs(dir);
+  const Ran ran = run_line(dir, "OUT='" + dir.path() + "/out' PROGRAMS='" + dir.path() + "/pack' bash '" +
+                                    source_dir() + "/bench/device.sh' tests --jobs 1 & sleep 3; kill $!; wait $!");
+  INFO(ran.said);
+  CHECK(ran.code == 1);
+  CHECK(has(ran.said, "FAULT stopped from outside after "));
+  CHECK(has(ran.said, "FAULT died, status 139: a device that dies"));
+  CHECK(has(ran.said, "2 passed, 1 failed, 1 skipped, 0 slow, 1 died, 0 absent, 2 cut"));
+  CHECK(std::filesystem::exists(dir / "out/tests.tar.gz"));
+}
+
+TEST_CASE("device.sh: the stage bench comes to every row that a GPU has, and device_table.py fills the table from it") {
+  const TemporaryFolder dir;
+  for (const char* name : {"bench_kernels", "bench_step"}) {
+    if (!Program(name, dir, "bench").built()) return;
+  }
+  if (!have_tools()) return;
+  make_up_programs(dir);
+  for (const char* name : {"bench_kernels", "bench_step"}) make_up_figures(dir, name);
+  const Ran ran = stage(dir, dir / "pack", "bench");
+  INFO(ran.said);
+  CHECK(ran.code == 0);
+  CHECK_FALSE(has(ran.said, "FAULT"));
+  const std::string copy = dir / "targets.md";
+  std::filesystem::copy_file(source_dir() + "/bench/results/gpu_targets.md", copy);
+  const Ran filled = table(dir, "--table '" + copy + "' '" + dir.path() + "/out/bench.tar.gz'");
+  INFO(filled.said);
+  CHECK(filled.code == 0);
+  const std::string text = read_file(copy, 1 << 20);
+  CHECK(has(text, " | 10 us | "));
+  CHECK_FALSE(has(text, " | not measured | not measured | not measured | not measured | "));
+  const Ran missing = run_line(
+      dir, "cd '" + dir.path() + "' && tar -xzf out/bench.tar.gz && cat rest_[0-9]*.json | sed -nE 's/^\"name\": " +
+               "\"([^\"]*)\".*/\\1/p' | sort >had && '" + build_dir() +
+               "/bench/bench_kernels' --list cuda | sort >all && [ -s all ] && diff had all");
+  INFO(missing.said);
+  CHECK(missing.code == 0);
+}
+
+TEST_CASE("device.sh: the stage torch runs Levin and a PyTorch that is made up in turns, on simt") {
+  if (device_count(DeviceType::simt) == 0) return skip("no simt in this build");
+  const TemporaryFolder dir;
+  for (const char* name : {"bench_kernels", "bench_step"}) {
+    if (!Program(name, dir, "bench").built()) return;
+  }
+  if (!have_tools()) return;
+  std::filesystem::create_directories(dir / "torch");
+  std::ofstream(dir / "torch/__init__.py") << R"(import sys
+from unittest.mock import MagicMock
+torch = MagicMock()
+torch.__version__, torch.nn.Module = "0.made-up", object
+torch.cuda.OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})
+for name in ("", ".nn", ".nn.functional", "._functorch", "._functorch.config"):
+    sys.modules["torch" + name] = torch
+)";
+  ::setenv("PYTHONPATH", dir.path().c_str(), 1);
+  const Ran ran = stage(dir, build_dir(), "torch --device simt --limit 200");
+  ::unsetenv("PYTHONPATH");
+  INFO(ran.said);
+  CHECK(ran.code == 0);
+  CHECK(has(ran.said, "3 beside PyTorch, 3 not of it"));  // add_1 and two sizes of relu
 }
 
 TEST_CASE("device.sh fails and says so where programs are missing, do not start, or measure nothing") {
@@ -260,109 +251,10 @@ fi
   CHECK(has(line, "long_scoreboard 7.2, barrier 0.5"));
 }
 
-TEST_CASE("device_table.py fills rows, judges them by their targets, and puts the farthest first") {
-  if (!have_tools()) return;
-  const TemporaryFolder dir;
-  write_figures(dir);
-  const Ran ran = table(dir, "--table '" + dir.path() + "/table.md' '" + dir.path() + "'");
-  INFO(ran.said);
-  REQUIRE(ran.code == 0);
-  const std::string text = written(dir);
-  INFO(text);
-  CHECK(has(text,
-            "Measured: on Made-up GPU, driver 1.2 (CUDA 13.0), multiprocessors at 1000 MHz, memory at 2000 MHz; commit "
-            "c0ffee, 2001-02-03."));
-  CHECK(has(
-      text,
-      "| sums | kernels | `sum/f32/8` | 90 % of bound; 2 times PyTorch | 10 us | 10 us to 10 us | 45.0 % | 2.75 (2.50 "
-      "to 3.00) | not measured | no |\n"
-      "| products | own_gemm | `matmul/bf16/8` | 70 % of kernels | 20 us | 20 us to 20 us | 45.0 % | not measured | "
-      "not "
-      "measured | no |\n"
-      "| copies | kernels | `copy/f32/8` | 90 % of bound | 10 us | 10 us to 10 us | 95.0 % | not measured | not "
-      "measured "
-      "| yes |\n"
-      "| nothing | kernels | `none/f32/8` | 3 us | not measured | not measured | not measured | not measured | not "
-      "measured | not measured |\n"));
-  CHECK(has(text,
-            "| words | steps | `gpt_step_captured/1` | 500 tokens a second; 50 % of 100 TFLOP/s | 1 ms | 1 ms to 1 ms "
-            "| 10.0 % "
-            "| not measured | not measured | yes |\n"));
-  CHECK(has(text, "| `host_us of the rows above` | 12 us | 9.5 us |"));
-  CHECK(table(dir, "--table '" + dir.path() + "/table.md' '" + dir.path() + "'").code == 0);
-  CHECK(written(dir) == text);
-}
-
-TEST_CASE(
-    "device_table.py refuses unknown rows, runs, targets, mixed commits and figures of no GPU, and changes nothing "
-    "then") {
-  if (!have_tools()) return;
-  const TemporaryFolder dir;
-  const auto refused = [&](const std::string& why, const std::string& files = "") {
-    const std::string before = written(dir);
-    const Ran ran =
-        table(dir, "--table '" + dir.path() + "/table.md' '" + dir.path() + "'/" + (files.empty() ? "*.json" : files));
-    INFO(ran.said);
-    CHECK(ran.code != 0);
-    CHECK(has(ran.said, why));
-    CHECK(written(dir) == before);
-  };
-  const json one = json::array({{{"name", "copy/f32/9"}, {"real_time", 10.0}, {"of_bound", 0.95}}});
-  write_figures(dir);
-  std::ofstream(dir / "kernels.json") << report("c0ffee", one);
-  refused("table.md has no row for kernels copy/f32/9");
-  std::ofstream(dir / "kernels.json") << report("decaf", json::array());
-  refused("levin_commit");
-  write_figures(dir);
-  std::ofstream(dir / "others.json") << report("c0ffee", one);
-  refused("others.json is no run");
-  std::filesystem::remove(dir / "others.json");
-  nlohmann::ordered_json simt = report("c0ffee", json::array());
-  simt["context"]["levin_device"] = "simt";
-  std::ofstream(dir / "kernels.json") << simt;
-  refused("figures of device simt are none of a GPU's", "kernels.json");
-  write_figures(dir);
-  std::ofstream(dir / "table.md") << std::string(kTable).replace(kTable.find("3 us"), 4, "3 feet");
-  refused("target \"3 feet\" is of no form");
-}
-
-TEST_CASE("device_table.py takes the whole rows of a report that was cut while it was written") {
-  if (!have_tools()) return;
-  const TemporaryFolder dir;
-  write_figures(dir);
-  const std::string text =
-      report("c0ffee", json::array({{{"name", "copy/f32/8"}, {"real_time", 10.0}, {"of_bound", 0.95}, {"flops", 0.0}},
-                                    {{"name", "sum/f32/8"}, {"real_time", 10.0}, {"of_bound", 0.45}, {"flops", 0.0}}}))
-          .dump(2);
-  std::ofstream(dir / "kernels.json") << text.substr(0, text.find("sum/f32/8"));
-  const Ran ran = table(dir, "--table '" + dir.path() + "/table.md' '" + dir.path() + "/kernels.json'");
-  INFO(ran.said);
-  REQUIRE(ran.code == 0);
-  CHECK(has(written(dir), "| copies | kernels | `copy/f32/8` | 90 % of bound | 10 us |"));
-  CHECK(has(written(dir), "| sums | kernels | `sum/f32/8` | 90 % of bound; 2 times PyTorch | not measured |"));
-}
-
-TEST_CASE("each row of gpu_targets.md is a row of bench_kernels or bench_step on a GPU") {
-  const TemporaryFolder dir;
-  const test::Program kernels("bench_kernels", dir, "bench"), steps("bench_step", dir, "bench");
-  if (!kernels.built() || !steps.built() || !have_tools()) return;
-  for (const auto& [program, runs] : {std::pair{&kernels, "kernels,own_gemm,cudnn"}, std::pair{&steps, "steps"}}) {
-    const auto known = program->run({"--list", "cuda"});
-    REQUIRE(known.code == 0);
-    std::string wanted = table(dir, std::string("--filter ") + runs).said;  // ^(a|b)/
-    REQUIRE(wanted.size() > 10);
-    wanted = wanted.substr(2, wanted.rfind(")/") - 2) + "|";
-    for (std::size_t at = 0, end = 0; (end = wanted.find('|', at)) != std::string::npos; at = end + 1) {
-      const std::string name = wanted.substr(at, end - at);
-      CHECK_MESSAGE(has("\n" + known.output, "\n" + name + "/iterations:1/"), name);
-    }
-  }
-}
-
 TEST_CASE("LEVIN_OPS chooses cases of the op table on a device by name, and one that names none is an error") {
   const TemporaryFolder dir;
-  const test::Program tests("levin_tests", dir, "tests");
-  if (!test::launching_device()) return test::skip("no device that launches kernels here");
+  const Program tests("levin_tests", dir, "tests");
+  if (!launching_device()) return skip("no device that launches kernels here");
   if (!tests.built()) return;
   const auto with = [&](const char* ops) {
     ::setenv("LEVIN_OPS", ops, 1);

@@ -1,5 +1,5 @@
-// The test program: doctest with Levin's progress and its closing line `N passed, N failed, N skipped` (test cases, not checks).
-// What a passing test prints is dropped, and what a failing one prints is shown (tests/capture.h).
+// The test program: doctest with Levin's progress and its closing line `N passed, N failed, N skipped` (test cases,
+// not checks). What a passing test prints is dropped, and what a failing one prints is shown (tests/capture.h).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

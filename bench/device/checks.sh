@@ -11,21 +11,24 @@ line_of() {  # LABEL COMMAND...: the first line of what it says, in the table; a
   say "$(printf '%-18s %s' "$label" "$(head -n 1 <<<"$said" | cut -c 1-200)")"
   return $rc
 }
+no_tests() { fault "levin_tests has no tests for $device: $(head -n 1 "$work/names.log")"; }
 probe() {
   line_of machine uname -srm
   line_of cpus nproc
   line_of memory sh -c 'awk "/MemTotal|MemAvailable/ {printf \"%s %d GiB  \", \$1, \$2 / 1048576}" /proc/meminfo'
   if [ "$device" = cuda ]; then
-    line_of gpu nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit --format=csv,noheader || fault "no nvidia-smi"
-    line_of clocks nvidia-smi --query-gpu=clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active --format=csv,noheader
-    line_of "also on the GPU" nvidia-smi --query-compute-apps=pid,name --format=csv,noheader
+    local asked=(nvidia-smi --format=csv,noheader)
+    line_of gpu "${asked[@]}" --query-gpu=name,driver_version,memory.total,power.limit || fault "no nvidia-smi"
+    line_of clocks "${asked[@]}" --query-gpu=clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw
+    line_of "also on the GPU" "${asked[@]}" --query-compute-apps=pid,name
     printf '## nvidia-smi -q\n%s\n' "$(nvidia-smi -q 2>&1)" >>"$work/probe.log"
     local name
     for name in compute-sanitizer ncu; do
       line_of "$name" "$(tool "$name" || echo "$name")" --version || say "  the stage that uses it can not run"
     done
     line_of PyTorch python3 -c 'import sys; sys.tracebacklimit = 0
-import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())' || say "  the stage torch can not run"
+import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())' ||
+      say "  the stage torch can not run"
   fi
   say "$(printf '%-18s %s' libraries "${library_path:-those of this machine}")"
   for name in "${all_programs[@]}"; do ldd "$name"; done >>"$work/probe.log" 2>&1
@@ -33,10 +36,11 @@ import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.
   cat "$work/env.txt" >>"$work/table"
   local count
   count=$(test_names | wc -l)
-  ((count > 0)) && say "$(printf '%-18s %s' "device tests" "$count")" || fault "levin_tests has no tests for $device: $(head -n 1 "$work/names.log")"
+  if ((count > 0)); then say "$(printf '%-18s %s' "device tests" "$count")"; else no_tests; fi
   # One op of each engine: ours, and the libraries' where the build has them.
   "$kernels" --quick --device "$device" --warm-only --attention first --norm first --json "$work/probe.json" \
-    --filter '^(add/f32/256|matmul/bf16/16x16x16|conv2d/bf16/2x2x4x6x3|attention/bf16/1x1x16x32)/' >"$work/op.log" 2>&1 ||
+    --filter '^(add/f32/256|matmul/bf16/16x16x16|conv2d/bf16/2x2x4x6x3|attention/bf16/1x1x16x32)/' \
+    >"$work/op.log" 2>&1 ||
     fault "the first ops: $(grep -m 1 -iE 'error|bench:' "$work/op.log" | cut -c 1-300)"
   table_of --short "$work/probe.json" >>"$work/table" 2>&1 || fault "the first ops left no figures"
 }
@@ -47,7 +51,8 @@ import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.
 outcome() {  # NUMBER STATE STATUS
   [ "$2" = ended ] || { echo "$2"; return; }
   local p f s
-  read -r p f s < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$work/$1.log" | tail -n 1)
+  read -r p f s < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$work/$1.log" |
+    tail -n 1)
   if [ -z "${s:-}" ] || ((p + f + s == 0)) || { [ "$3" -ne 0 ] && ((f == 0)); }; then
     echo died
   elif ((f > 0)); then
@@ -69,7 +74,10 @@ groups() {  # SIZE: the lines of stdin as regular expressions that name SIZE of 
 }
 
 list_ops() {  # the cases of the op table, one a line, in ops.txt
-  "$tests" --list-ops >"$work/said.txt" 2>&1 && sort -u "$work/said.txt" >"$work/ops.txt" && [ -s "$work/ops.txt" ] && return
+  if "$tests" --list-ops >"$work/said.txt" 2>&1 && [ -s "$work/said.txt" ]; then
+    sort -u "$work/said.txt" >"$work/ops.txt"
+    return
+  fi
   fault "levin_tests --list-ops names no op: $(tail -n 1 "$work/said.txt")"
   return 1
 }
@@ -106,13 +114,16 @@ report_tests() {
       *) fault "$what, status $rc: $label"; say "  $(first_error "$work/$n.log")"; printf '%s\0' "$n" >>"$work/bad" ;;
     esac
   done <"$work/results"
-  say "$(for what in passed failed skipped slow died absent cut; do printf '%s %s, ' "${count[$what]:-0}" "$what"; done | sed 's/, $//')"
+  say "$(for what in passed failed skipped slow died absent cut; do
+    printf '%s %s, ' "${count[$what]:-0}" "$what"
+  done | sed 's/, $//')"
   say "$(sed -nE 's/^[0-9]+ (skipped: .*)/\1/p' "$work"/[0-9]*.log | sort | uniq -c | sort -rn | head -n 12)"
-  say "longest: $(sort -t $'\t' -k 4 -rn "$work/results" | head -n 4 | awk -F '\t' '{printf "%s s %.60s; ", $4, $5}')"
+  say "longest: $(sort -t $'\t' -k 4,4 -rn "$work/results" | head -n 4 | awk -F '\t' '{printf "%s s %.60s; ", $4, $5}')"
 }
 tests() {
   queue_tests
-  ((jobs > 0)) || { fault "levin_tests has no tests for $device: $(head -n 1 "$work/names.log")"; return; }
+  ((jobs > 0)) || { no_tests; return; }
+  report=report_tests
   run_jobs "$at_a_time" 120
   report_tests
   if [ -n "$again" ] && [ -s "$work/bad" ]; then
@@ -134,7 +145,8 @@ tests() {
 
 # Ops whose kernels share memory between threads come first where races are looked for; all others follow.
 shared_first() {
-  local families='attention|matmul|linear|outer|einsum|gelu_mlp|softmax|norm|cross_entropy|nll|sort|topk|cum|sum|prod|var|std|max|min|segment|gather_csr|spmm|sddmm|csr|conv|transpose|permute|embedding|index_add|scatter_add|nonzero|masked_select'
+  local families='attention|matmul|linear|outer|einsum|gelu_mlp|softmax|norm|cross_entropy|nll|sort|topk|cum|sum|prod'
+  families+='|var|std|max|min|segment|csr|spmm|sddmm|conv|transpose|permute|embedding|index_add|scatter_add|nonzero'
   { grep -E "$families" "$work/ops.txt"; grep -vE "$families" "$work/ops.txt"; }
 }
 queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
@@ -165,7 +177,7 @@ report_checks() {
       fault "no summary from $label: $(tail -n 1 "$work/$n.log" | cut -c 1-200)"
     elif ((errors > 0)); then
       found[$kind]=$((${found[$kind]:-0} + errors))
-      fault "$errors errors in $label: $(grep -a -m 1 -E '========= (Invalid|Error|Race|Uninit|Program|Warning|Potential)' "$work/$n.log" | cut -c 1-200)"
+      fault "$errors errors in $label: $(grep -a -m 1 -E '^========= [A-Z]' "$work/$n.log" | cut -c 1-200)"
     fi
     [ "$tested" = passed ] || fault "$tested: $label: $(first_error "$work/$n.log")"
   done <"$work/results"
@@ -189,6 +201,7 @@ sanitize() {
     queue_checks memcheck "$checker" "$size"
     queue_checks racecheck "$checker" "$size"
   fi
+  report=report_checks
   run_jobs "$at_a_time" 150
   report_checks
 }

@@ -13,6 +13,7 @@ ops_of() { sed 's/[{}()^]//g' <<<"$1" | tr '|' '\n' | cut -d / -f 1,2 | sort -u;
 
 bench() {
   local run filter part names number=0
+  report=report_figures
   local cudnn=(--attention first --norm first --conv timed)
   filter=$(table_of --filter kernels) || { fault "device_table.py names no rows"; return; }
   if [ -n "$quick" ]; then
@@ -33,7 +34,7 @@ bench() {
     figures rest_cudnn 30 "$kernels" --warm-only --seconds 0.03 "${cudnn[@]}" --filter '^(attention|batch_norm|conv2d)'
     while read -r part; do
       number=$((number + 1))
-      figures "rest_$number" 60 "$kernels" --warm-only --seconds 0.03 --filter "$part/"
+      figures "rest_$number" 60 "$kernels" --warm-only --seconds 0.03 --filter "${part%\$}(/|\$)"
     done < <("$kernels" --list cuda | cut -d / -f 1 | uniq | groups 10)
   fi
   report_figures
@@ -73,17 +74,23 @@ compare() {
   fi
   local each=(python3 "$here/compare_torch.py" --levin "$folder")
   if [ "$device" = simt ]; then  # on the CPU, which the same programs have
-    job torch "${each[@]}" --device cpu --rounds 1 --min-time 0.01 --filter '^(add_1|relu/f32/(256|16384))($|/)' --json "$work/torch.json"
+    job torch "${each[@]}" --device cpu --rounds 1 --min-time 0.01 --json "$work/torch.json" \
+      --filter '^(add_1|relu/f32/(256|16384))($|/)'
   else
     filter=$(table_of --filter kernels,steps) || { fault "device_table.py names no rows"; return; }
     job torch "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --filter "$filter" --json "$work/torch.json"
-    job torch_cudnn "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --sdpa cudnn --filter "$(table_of --filter cudnn)" \
-      --levin-flags '--attention first --norm first --conv timed' --json "$work/torch_cudnn.json"
+    job torch_cudnn "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --json "$work/torch_cudnn.json" --sdpa cudnn \
+      --filter "$(table_of --filter cudnn)" --levin-flags '--attention first --norm first --conv timed'
   fi
+  report=report_comparison
   run_jobs 1 $((limit * 3 / 4))
+  report_comparison
+}
+report_comparison() {
   local n state rc seconds name
   while IFS=$'\t' read -r n state rc seconds name; do
-    [ "$state" = ended ] && [ "$rc" -eq 0 ] || fault "$name: $state with $rc after $seconds s: $(tail -n 1 "$work/$n.log" | cut -c 1-200)"
+    [ "$state" = ended ] && [ "$rc" -eq 0 ] ||
+      fault "$name: $state with $rc after $seconds s: $(tail -n 1 "$work/$n.log" | cut -c 1-200)"
     table_of --short "$work/$name.json" >>"$work/table" 2>&1 || fault "$name has no figures"
   done <"$work/results"
 }
@@ -91,7 +98,8 @@ compare() {
 compare_dry() {
   local op unknown=()
   say "without PyTorch, which python3 here has not: nothing was compared"
-  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$here/compare_torch.py" || fault "compare_torch.py does not parse"
+  python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$here/compare_torch.py" ||
+    fault "compare_torch.py does not parse"
   for op in $(ops_of "$(table_of --filter kernels,cudnn)" | cut -d / -f 1 | uniq); do
     grep -q "\"$op\":" "$here/compare_torch.py" || unknown+=("$op")
   done
@@ -102,18 +110,20 @@ compare_dry() {
 
 # ---- ncu
 
-# bench/device/rows.txt, a kernel a line: label, row of bench_kernels, kernel, part of its template arguments or -, flags.
+# bench/device/rows.txt, a kernel a line: label, row of bench_kernels, kernel, part of its template arguments or -,
+# flags.
 kernel_rows() { grep -vE '^\s*(#|$)' "$here/device/rows.txt"; }
 check_kernel_rows() {
   local label row kernel of flags
   "$kernels" --list cuda | sed 's,/iterations.*,,' >"$work/known_rows.txt"
   while read -r label row kernel of flags; do
     grep -qxF "$row" "$work/known_rows.txt" || fault "$label: bench_kernels has no row $row"
-    grep -qE "^\| \S+ \| \`$kernel\` \|" "$here/results/registers_sm90.md" || fault "$label: registers_sm90.md has no kernel $kernel"
+    grep -qE "^\| \S+ \| \`$kernel\` \|" "$here/results/registers_sm90.md" ||
+      fault "$label: registers_sm90.md has no kernel $kernel"
   done < <(kernel_rows)
 }
 profile() {
-  local label row kernel of flags ncu pattern count
+  local label row kernel of flags pattern count
   count=$(kernel_rows | wc -l)
   ((count > 0)) || { fault "rows.txt names no kernel"; return; }
   check_kernel_rows
@@ -126,13 +136,17 @@ profile() {
     pattern="$kernel[<(]"
     [ "$of" = - ] || pattern="$kernel<.*$of"
     # The first launch of the kernel, with all clocks as they are; ncu then ends the program.
-    job "$label" "$ncu" --clock-control none --kernel-name-base demangled --kernel-name "regex:$pattern" --launch-count 1 \
-      --kill yes --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy --section LaunchStats \
-      --section WarpStateStats --force-overwrite --export "$work/$label" \
+    job "$label" "$ncu" --clock-control none --kernel-name-base demangled --kernel-name "regex:$pattern" \
+      --launch-count 1 --kill yes --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
+      --section LaunchStats --section WarpStateStats --force-overwrite --export "$work/$label" \
       "$kernels" --device "$device" --warm-only --seconds 0.001 $flags --filter "^$row/"
   done < <(kernel_rows)
+  report=report_kernels
   run_jobs 1 45
-  local n state rc seconds tables=()
+  report_kernels
+}
+report_kernels() {
+  local n state rc seconds label tables=()
   while IFS=$'\t' read -r n state rc seconds label; do
     if [ -e "$work/$label.ncu-rep" ]; then
       tables+=("$work/$label.csv")
@@ -141,9 +155,11 @@ profile() {
     elif [ "$state" = cut ]; then
       fault "cut: $label"
     else
-      fault "$label: $state with $rc and without a report: $(grep -a -m 1 -E '==(ERROR|WARNING)==|bench:' "$work/$n.log" | cut -c 1-200)"
+      fault "$label: $state with $rc and without a report: $(grep -a -m 1 -E '==(ERROR|WARNING)==|bench:' \
+        "$work/$n.log" | cut -c 1-200)"
     fi
   done <"$work/results"
   [ ${#tables[@]} -eq 0 ] && return
-  python3 "$here/device/ncu_table.py" "${tables[@]}" >>"$work/table" 2>&1 || fault "launches are missing in what ncu measured"
+  python3 "$here/device/ncu_table.py" "${tables[@]}" >>"$work/table" 2>&1 ||
+    fault "launches are missing in what ncu measured"
 }

@@ -1,4 +1,5 @@
-# What bench/device.sh stands on, for `source`: where programs and libraries are, and jobs that run side by side within a limit.
+# What bench/device.sh stands on, for `source`: where programs and libraries are, and jobs that run side by side
+# within a limit.
 
 # ---- Programs: a folder made by bench/device_pack.sh, that archive, or a build folder
 
@@ -81,17 +82,21 @@ job() {  # LABEL COMMAND...: one more; its number is in $jobs
   printf '%s\0%s\0%s\0' "$jobs" "$label" "$(printf '%q ' "$@")" >>"$work/queue"
 }
 
-# A line of results: number, what became of it, exit status, seconds, label. `ended` by itself, `slow`: stopped at its own
-# limit, `cut`: stopped or never begun because the stage's time was over, `absent`: no such program.
+# A line of results: number, what became of it, exit status, seconds, label. `ended` by itself, `slow`: stopped at its
+# own limit, `cut`: stopped or never begun because the stage's time was over, `absent`: no such program.
 one_job() {  # NUMBER LABEL COMMAND
   local mine=$job_limit rest state=ended begin=$SECONDS rc=0 at_limit=slow
   rest=$((deadline - $(date +%s)))
   ((mine >= rest)) && mine=$rest at_limit=cut
-  if ((mine < 1)); then
+  if ((mine < 1)) || [ -e "$work/stopping" ]; then
     state=cut
   else
-    { timeout -k 5 "$mine" bash -c "$3" >"$work/$1.log" 2>&1 </dev/null; } 2>/dev/null
+    timeout -k 5 "$mine" bash -c "$3" >"$work/$1.log" 2>&1 </dev/null &
+    echo $! >"$work/$1.pid"
+    wait $! 2>/dev/null
     rc=$?
+    rm -f "$work/$1.pid"
+    [ -e "$work/stopping" ] && rc=124 mine=0 at_limit=cut
     case $rc in
       124 | 137) ((SECONDS - begin + 1 >= mine)) && state=$at_limit ;;
       126 | 127) state=absent ;;
@@ -105,9 +110,28 @@ one_job() {  # NUMBER LABEL COMMAND
 run_jobs() {  # AT_A_TIME SECONDS_EACH: all that are queued
   export work deadline job_limit=$2
   export -f one_job
-  xargs -0 -n 3 -P "$1" -a "$work/queue" bash -c 'SECONDS=0; one_job "$@"' one_job
+  # In the background, so that a signal is heard while jobs run.
+  xargs -0 -n 3 -P "$1" -a "$work/queue" bash -c 'SECONDS=0; one_job "$@"' one_job 2>/dev/null &
+  running=$!
+  wait $running
+  running=
   sort -n -o "$work/results" "$work/results"
   : >"$work/queue"
+}
+
+# On a signal: no job begins or goes on, all are reported.
+stopped() {
+  trap '' INT TERM
+  local pid
+  touch "$work/stopping"
+  for pid in "$work"/*.pid; do
+    [ -e "$pid" ] && kill "$(cat "$pid")" 2>/dev/null
+  done
+  [ -z "$running" ] || wait "$running"
+  fault "stopped from outside after $SECONDS s"
+  sort -n -o "$work/results" "$work/results"
+  [ -z "$report" ] || "$report"
+  finish
 }
 
 # ---- Tables: whole in a file, short on the screen
@@ -126,6 +150,7 @@ finish() {
   cp "$work/table" "$out/$stage.txt"
   rm -rf "$work/needed" "$work/queue"
   tar -C "$work" -czf "$out/$stage.tar.gz" . || faults=$((faults + 1))
+  [ "$(stat -c %s "$out/$stage.tar.gz")" -lt 16000000 ] || echo "$stage: the archive of logs has more than 16 MB"
   echo "$stage: all logs in $out/$stage.tar.gz"
   if [ "$(wc -c <"$work/table")" -gt 10500 ]; then
     head -c 8500 "$work/table"

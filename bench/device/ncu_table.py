@@ -5,10 +5,12 @@ import pathlib
 import re
 import sys
 
-STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
+STALLS = (re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio"),
+          re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+)(?<!_not_issued)"))  # where the first are not: samples
 COLUMNS = (("us", "gpu__time_duration.sum"), ("dram %", "dram__throughput.avg.pct_of_peak_sustained_elapsed"),
            ("sm %", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
-           ("occupancy %", "sm__warps_active.avg.pct_of_peak_sustained_active"), ("registers", "launch__registers_per_thread"))
+           ("occupancy %", "sm__warps_active.avg.pct_of_peak_sustained_active"),
+           ("registers", "launch__registers_per_thread"))
 TO_US = {"ns": 1e-3, "nsecond": 1e-3, "us": 1, "usecond": 1, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6}
 
 
@@ -27,8 +29,11 @@ def launches(text):
 
 
 def stalls(launch):
-    found = [(number(v), STALL.fullmatch(name)[1]) for name, (v, _) in launch.items() if STALL.fullmatch(name)]
-    return sorted(((v, name) for v, name in found if v is not None and name != "selected"), reverse=True)
+    for form in STALLS:
+        found = [(number(v), match[1]) for name, (v, _) in launch.items() if (match := form.fullmatch(name))]
+        if found:
+            return sorted(((v, name) for v, name in found if v is not None and name != "selected"), reverse=True)
+    return []
 
 
 def cells(launch):
@@ -45,7 +50,7 @@ def cells(launch):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    print(f"{'kernel':22}" + "".join(f"{title:>12}" for title, _ in COLUMNS) + "  stalls (warps an issue)")
+    print(f"{'kernel':22}" + "".join(f"{title:>12}" for title, _ in COLUMNS) + "  stalls (warps an issue, or samples)")
     empty = []
     for file in map(pathlib.Path, sys.argv[1:]):
         found = list(launches(file.read_text()))
