@@ -22,8 +22,9 @@ Trainer& Callback::trainer() const {
 // Every hook runs, also when an earlier one asked to skip: counters of callbacks stay in step.
 BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
   BatchStart answer = BatchStart::proceed;
-  const ProfilerScope profiled(options.profiler.get(), "on_train_batch_start");
-  const InHook in(*this, "on_train_batch_start");
+  const train::HookInfo& start = train::hooks::on_train_batch_start;
+  const ProfilerScope profiled(options.profiler.get(), start.name);
+  const InHook in(*this, start);
   const auto ask = [&](Hooks& h) {
     if (h.on_train_batch_start(info) == BatchStart::skip_epoch) answer = BatchStart::skip_epoch;
   };
@@ -34,7 +35,8 @@ BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
 
 namespace {
 using EndOf = Trainer::Run::EndOf;
-constexpr const char* kEnds[] = {"on_train_batch_end", "on_validation_end", "on_train_epoch_end"};
+constexpr const train::HookInfo* kEnds[] = {&train::hooks::on_train_batch_end, &train::hooks::on_validation_end,
+                                            &train::hooks::on_train_epoch_end};
 
 void call_one(Hooks& h, EndOf what, const StepInfo& info) {
   switch (what) {
@@ -47,9 +49,9 @@ void call_one(Hooks& h, EndOf what, const StepInfo& info) {
 
 // Callbacks, then the module; behind it those that ask for it at the end of an epoch, and in any case the writers of checkpoints.
 void Trainer::Run::call_at_end(EndOf what, const StepInfo& step_info) {
-  const char* const name = kEnds[static_cast<std::size_t>(what)];
-  const ProfilerScope profiled(options.profiler.get(), name);
-  const InHook in(*this, name);
+  const train::HookInfo& end = *kEnds[static_cast<std::size_t>(what)];
+  const ProfilerScope profiled(options.profiler.get(), end.name);
+  const InHook in(*this, end);
   const train::Restore told(writers_from, std::optional<std::size_t>(0));
   const auto is_late = [&](const Callback& c) {
     return c.writes_checkpoints() || (what == EndOf::epoch && c.after_module());
@@ -94,7 +96,7 @@ void Trainer::Run::with_error_in_flight(const Function<void(const std::exception
 }
 
 void Trainer::Run::call_exception(const std::exception& error) noexcept {
-  const InHook in(*this, "on_exception");
+  const InHook in(*this, train::hooks::on_exception);
   const auto tell = [&](auto& h) {
     try {
       h.on_exception(error);
@@ -112,8 +114,8 @@ void Trainer::Run::call_exception(const std::exception& error) noexcept {
 
 // The first error is the one to report here, too.
 void Trainer::Run::call_teardown(Stage stage, bool quietly) {
-  const ProfilerScope profiled(options.profiler.get(), "teardown");
-  const InHook in(*this, "teardown");
+  const ProfilerScope profiled(options.profiler.get(), train::hooks::teardown.name);
+  const InHook in(*this, train::hooks::teardown);
   const auto one = [&](auto& h) {
     try {
       h.teardown(stage);

@@ -252,7 +252,7 @@ void Trainer::Run::write_checkpoint(const std::string& path, WeightsOnly only) {
   // Those who keep something may also change what the file's weights are.
   CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
   std::vector<std::pair<std::string, CallbackState>> states;
-  const InHook in(*this, "on_save_checkpoint");
+  const InHook in(*this, train::hooks::on_save_checkpoint);
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
     content.state = std::move(state);
     h.on_save_checkpoint(content);

@@ -112,7 +112,7 @@ void Trainer::Run::call_setup(Stage stage) {
     const ProfilerScope profiled(options.profiler.get(), "setup_data");
     data_module->setup(stage);
   }
-  call("setup", &Hooks::setup, stage);
+  call(train::hooks::setup, stage);
 }
 
 std::unique_ptr<data::DataLoader> Trainer::Run::loader_of_hook(std::optional<Loop> loop, TrainModule& module) const {

@@ -28,54 +28,23 @@ struct Words {
   const char* call;
   const char* limit;
   const char* loader;  // the hook
-  struct Hook {
-    const char* name;
-    void (Hooks::*function)();
-  } start, end, epoch_start, epoch_end;
-  struct BatchHook {
-    const char* name;
-    void (Hooks::*function)(const StepInfo&);
-  } batch_start, batch_end;
-  const char* step;
+  const train::Hook<void (Hooks::*)()>&start, &end, &epoch_start, &epoch_end;
+  const train::Hook<void (Hooks::*)(const StepInfo&)>&batch_start, &batch_end;
+  const train::HookInfo& step;
   Stage stage;
   void (TrainModule::*model_eval)();
 };
 constexpr Words kWords[] = {
-    {"validate",
-     "limit_val_batches",
-     "val_loader",
-     {"on_validation_start", &Hooks::on_validation_start},
-     {"on_validation_end", &Hooks::on_validation_end},
-     {"on_validation_epoch_start", &Hooks::on_validation_epoch_start},
-     {"on_validation_epoch_end", &Hooks::on_validation_epoch_end},
-     {"on_validation_batch_start", &Hooks::on_validation_batch_start},
-     {"on_validation_batch_end", &Hooks::on_validation_batch_end},
-     "validation_step",
-     Stage::validate,
-     &TrainModule::on_validation_model_eval},
-    {"test",
-     "limit_test_batches",
-     "test_loader",
-     {"on_test_start", &Hooks::on_test_start},
-     {"on_test_end", &Hooks::on_test_end},
-     {"on_test_epoch_start", &Hooks::on_test_epoch_start},
-     {"on_test_epoch_end", &Hooks::on_test_epoch_end},
-     {"on_test_batch_start", &Hooks::on_test_batch_start},
-     {"on_test_batch_end", &Hooks::on_test_batch_end},
-     "test_step",
-     Stage::test,
-     &TrainModule::on_test_model_eval},
-    {"predict",
-     "limit_predict_batches",
-     "predict_loader",
-     {"on_predict_start", &Hooks::on_predict_start},
-     {"on_predict_end", &Hooks::on_predict_end},
-     {"on_predict_epoch_start", &Hooks::on_predict_epoch_start},
-     {"on_predict_epoch_end", &Hooks::on_predict_epoch_end},
-     {"on_predict_batch_start", &Hooks::on_predict_batch_start},
-     {"on_predict_batch_end", &Hooks::on_predict_batch_end},
-     "predict_step",
-     Stage::predict,
+    {"validate", "limit_val_batches", "val_loader", train::hooks::on_validation_start, train::hooks::on_validation_end,
+     train::hooks::on_validation_epoch_start, train::hooks::on_validation_epoch_end,
+     train::hooks::on_validation_batch_start, train::hooks::on_validation_batch_end, train::hooks::validation_step,
+     Stage::validate, &TrainModule::on_validation_model_eval},
+    {"test", "limit_test_batches", "test_loader", train::hooks::on_test_start, train::hooks::on_test_end,
+     train::hooks::on_test_epoch_start, train::hooks::on_test_epoch_end, train::hooks::on_test_batch_start,
+     train::hooks::on_test_batch_end, train::hooks::test_step, Stage::test, &TrainModule::on_test_model_eval},
+    {"predict", "limit_predict_batches", "predict_loader", train::hooks::on_predict_start, train::hooks::on_predict_end,
+     train::hooks::on_predict_epoch_start, train::hooks::on_predict_epoch_end, train::hooks::on_predict_batch_start,
+     train::hooks::on_predict_batch_end, train::hooks::predict_step, Stage::predict,
      &TrainModule::on_predict_model_eval},
 };
 const Words& words_of(Trainer::Run::Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
@@ -85,10 +54,10 @@ const char* loop_name(Trainer::Run::Loop loop) {
 }
 
 void evaluate_batch(Trainer::Run& run, Trainer::Run::Loop loop, TrainModule& module, StepInfo& at) {
-  const char* const name = words_of(loop).step;
+  const train::HookInfo& step = words_of(loop).step;
   run.precision.run([&] {
-    const ProfilerScope profiled(run.options.profiler.get(), name);
-    const Trainer::Run::InHook in(run, name);
+    const ProfilerScope profiled(run.options.profiler.get(), step.name);
+    const Trainer::Run::InHook in(run, step);
     if (loop == Trainer::Run::Loop::validation)
       module.validation_step(*at.batch, at.batch_idx, at.dataloader_idx);
     else if (loop == Trainer::Run::Loop::test)
@@ -132,13 +101,6 @@ class OwnValues {
   bool inside_;
   train::MetricLog outer_;
 };
-
-// "val_loss/dataloader_idx_1" -> 1; -1 for a name of no one loader.
-int loader_of(std::string_view name) {
-  constexpr std::string_view kMark = "/dataloader_idx_";
-  const std::size_t at = name.rfind(kMark);
-  return at == std::string_view::npos ? -1 : std::stoi(std::string(name.substr(at + kMark.size())));
-}
 
 }  // namespace
 
@@ -255,7 +217,7 @@ std::vector<Metrics> Trainer::Run::evaluation_call(Loop loop, TrainModule* given
   TrainModule& module = given ? *given : *last_module;
   const Overrides has = module.overrides();
   if (loop != Loop::predict && !(loop == Loop::test ? has.test_step : has.validation_step))
-    fail<ConfigError>(name, ": the module has no ", words_of(loop).step, "; override it");
+    fail<ConfigError>(name, ": the module has no ", words_of(loop).step.name, "; override it");
   DataModule* chosen = train::data_module_of(name, {&loaders}, data);
   if (!given && !chosen && loaders.empty()) chosen = last_data_module;
   if (!active) detail::begin_warnings_of_a_run();
@@ -304,8 +266,8 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   const Restore which(eval_loader, -1);
   const OwnValues own(eval_log, inside);
 
-  call(words.start.name, words.start.function);
-  call(words.epoch_start.name, words.epoch_start.function);
+  call(words.start);
+  call(words.epoch_start);
   for (std::size_t l = 0; l < loaders.size(); ++l) {
     data::DataLoader& loader = *loaders[l];
     eval_loader = static_cast<int>(l);
@@ -330,7 +292,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
                     .batch = &batch,
                     .loss = {},
                     .outputs = {}};
-        call(words.batch_start.name, words.batch_start.function, at);
+        call(words.batch_start, at);
         try {
           evaluate_batch(*this, loop, module, at);
         } catch (const InterruptedError&) { throw; } catch (Error& e) {
@@ -338,7 +300,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
           throw;
         }
         if (predictions) predictions->back().push_back(at.outputs.front().second);
-        call(words.batch_end.name, words.batch_end.function, at);
+        call(words.batch_end, at);
         record_eval_batch();
         check_interrupt();
         if (++done == count) break;
@@ -351,18 +313,15 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   }
   eval_loader = -1;
   scope_weight = {};
-  call(words.epoch_end.name, words.epoch_end.function);
+  call(words.epoch_end);
   std::vector<Metrics> result(std::max<std::size_t>(1, loaders.size()));
   if (loop != Loop::predict) {
-    Metrics means, hidden;
-    means = eval_log.take_epoch(hidden);
-    for (const Metrics* some : {&means, &hidden}) {
-      for (const auto& [name, value] : *some) {
-        train::set_metric(epoch_metrics, name, value);
-        const int of = loader_of(name);
-        for (std::size_t l = 0; l < result.size(); ++l) {
-          if (of < 0 || of == static_cast<int>(l)) result[l].emplace_back(name, value);
-        }
+    Metrics means;
+    for (const train::MetricLog::Mean& mean : eval_log.take_epoch()) {
+      train::set_metric(epoch_metrics, mean.name, mean.value);
+      if (mean.logger) means.emplace_back(mean.name, mean.value);
+      for (std::size_t l = 0; l < result.size(); ++l) {
+        if (mean.loader < 0 || mean.loader == static_cast<int>(l)) result[l].emplace_back(mean.name, mean.value);
       }
     }
     if (!means.empty() && !sanity) emit(std::max<std::int64_t>(0, record_steps() - 1), std::move(means));
@@ -372,7 +331,7 @@ std::vector<Metrics> Trainer::Run::evaluation_loop(Loop loop, TrainModule& modul
   if (the_loops_own)
     call_at_end(EndOf::validation);
   else
-    call(words.end.name, words.end.function);
+    call(words.end);
   if (!in_fit) check_interrupt();
   return result;
 }
@@ -435,8 +394,9 @@ double Trainer::Run::mean_over(nn::Module* over, data::DataLoader& loader, const
     check_interrupt();
   }
   if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
-  Metrics hidden;
-  for (const auto& [name, mean] : eval_log.take_epoch(hidden)) train::set_metric(epoch_metrics, name, mean);
+  for (const train::MetricLog::Mean& mean : eval_log.take_epoch()) {
+    if (mean.logger) train::set_metric(epoch_metrics, mean.name, mean.value);
+  }
   return sum.item() / weight;
 }
 

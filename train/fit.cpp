@@ -310,7 +310,7 @@ void Trainer::Run::run_fit(std::unique_ptr<train::Incoming>& file) {
   file.reset();  // the memory of a second copy of all
   if (precision.scaler()) skipped_seen = precision.scaler()->skipped_steps();
   start_loggers(Stage::fit);
-  call("on_fit_start", &Hooks::on_fit_start);
+  call(train::hooks::on_fit_start);
   log_hparams();
   clear_gradients();
   load_val();
@@ -334,7 +334,7 @@ void Trainer::Run::run_fit(std::unique_ptr<train::Incoming>& file) {
                " batches; few records or none are written in it");
     train_epochs();
   }
-  call("on_fit_end", &Hooks::on_fit_end);
+  call(train::hooks::on_fit_end);
   check_interrupt();
 }
 
@@ -381,9 +381,9 @@ void Trainer::Run::sanity_check() {
     sanity = false;
   };
   const Scope checking([&] { sanity = true; }, leave);
-  call("on_sanity_check_start", &Hooks::on_sanity_check_start);
+  call(train::hooks::on_sanity_check_start);
   (void)evaluation(Loop::validation, *active, val_loaders);
-  call("on_sanity_check_end", &Hooks::on_sanity_check_end);
+  call(train::hooks::on_sanity_check_end);
 }
 
 // Both are told at the end of a run, also of one that was ended.

@@ -1,7 +1,7 @@
 #include "train/log.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -49,10 +49,9 @@ std::vector<double> numbers_of(const Tensors& cells) {
 }
 constexpr std::string_view kLoader = "/dataloader_idx_";
 
-// "x/dataloader_idx_1" and "_step": "x_step/dataloader_idx_1".
-std::string named(const std::string& name, const char* level) {
-  const std::size_t at = std::min(name.rfind(kLoader), name.size());
-  return name.substr(0, at) + level + name.substr(at);
+// "x_step/dataloader_idx_1"
+std::string named(const MetricLog::Entry& e, const char* level = "") {
+  return e.name + level + (e.loader < 0 ? "" : std::string(kLoader) + text(e.loader));
 }
 
 Metric* metric_of(const MetricLog::Entry& e) { return e.metric ? *e.metric : nullptr; }
@@ -70,19 +69,6 @@ double result_of(const MetricLog::Entry& e, double sum) {
 }
 
 }  // namespace
-
-bool may_log_in(std::string_view hook) {
-  static constexpr std::array<std::string_view, 13> kSilent = {
-      "setup",        "teardown",     "on_fit_start",      "on_fit_end",          "on_sanity_check_start",
-      "on_train_end", "on_test_end",  "on_validation_end", "on_sanity_check_end", "on_save_checkpoint",
-      "on_exception", "predict_step", "on_load_checkpoint"};
-  return !hook.starts_with("on_predict_") && std::find(kSilent.begin(), kSilent.end(), hook) == kSilent.end();
-}
-
-bool logs_epochs_only(std::string_view hook) {
-  return hook.starts_with("on_") && !hook.starts_with("on_before_") && !hook.starts_with("on_after_") &&
-         hook.find("_batch_") == std::string_view::npos;
-}
 
 BatchWeight weight_of(const Batch& batch) {
   BatchWeight found{.size = 0};
@@ -124,10 +110,11 @@ MetricGuard::~MetricGuard() {
 }
 
 // The one of this name and hook, made where it is new.
-MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, LogScope scope,
-                                   std::string_view hook, Device device) {
-  const bool epochs_only = logs_epochs_only(hook);
-  const bool in_step = scope == LogScope::train_batch && !epochs_only;
+MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, const Place& place,
+                                   Device device) {
+  const std::string_view hook = place.hook.name;
+  const bool epochs_only = place.hook.logs == Logs::epochs;
+  const bool in_step = place.scope == LogScope::train_batch && !epochs_only;
   const bool on_step = options.on_step.value_or(in_step), on_epoch = options.on_epoch.value_or(!in_step);
   if (!on_step && !on_epoch)
     fail<ConfigError>("log: \"", name, "\" has on_step = false and on_epoch = false; switch one on");
@@ -140,11 +127,12 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
                       "its graph is needed");
   if (options.batch_size && *options.batch_size < 1)
     fail<ConfigError>("log: \"", name, "\" has batch_size ", *options.batch_size, ", expected 1 or more");
-  if (options.add_dataloader_idx && scope != LogScope::eval && name.find(kLoader) != std::string_view::npos)
+  if (options.add_dataloader_idx && name.find(kLoader) != std::string_view::npos)
     fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
 
   auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
-    return e.name == name && (e.hook == hook || e.hook.empty());  // empty: of a file that did not say
+    return e.name == name && e.loader == place.loader &&
+           (e.hook == hook || e.hook.empty());  // empty: of a file that did not say
   });
   if (recording_ && device != *recording_)
     fail<CaptureError>("log: \"", name, "\" is a value on ", device,
@@ -155,6 +143,7 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
   if (it == entries_.end()) {
     entries_.push_back({.name = std::string(name),
                         .hook = std::string(hook),
+                        .loader = place.loader,
                         .on_step = on_step,
                         .on_epoch = on_epoch,
                         .prog_bar = options.prog_bar,
@@ -199,15 +188,14 @@ void keep_on_host(MetricLog::Entry& e, double now, double weight) {
 
 }  // namespace
 
-void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope,
-                    std::string_view hook, std::int64_t batch_size) {
+void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, const Place& place) {
   if (value.numel() != 1)
     fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
-  Entry& e = entry(name, options, scope, hook, value.device());
+  Entry& e = entry(name, options, place, value.device());
   const NoGrad off;
   double weight = e.on_epoch ? 1 : 0;
   const bool reduced = e.on_epoch && e.path.empty() && !e.metric;
-  if (reduced) weight = static_cast<double>(options.batch_size.value_or(batch_size));
+  if (reduced) weight = static_cast<double>(options.batch_size.value_or(place.batch_size));
   const Device device = value.device();
   if (!e.last.defined() || e.last.device() != device) e.last = full({}, 0, device, DType::f64);
   if (reduced && !e.sum.defined()) e.sum = full({}, start_of(e.reduce), device, DType::f64);
@@ -224,8 +212,8 @@ void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions
 }
 
 void MetricLog::log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
-                    LogScope scope, std::string_view hook) {
-  Entry& e = entry(name, options, scope, hook, metric.batch_value().device());
+                    const Place& place) {
+  Entry& e = entry(name, options, place, metric.batch_value().device());
   if (!e.metric && e.weight > 0)
     fail<ConfigError>("log: \"", name, "\" is logged as a number and as a Metric; give them two names");
   if (Metric* const known = metric_of(e); known && known != &metric)
@@ -240,7 +228,7 @@ void MetricLog::log(std::string_view name, const Metric& metric, nn::Module* tre
            "log: the Metric \"" + std::string(name) +
                "\" is no part of the module, so that checkpoints do not keep it; make it a member of the module");
   }
-  log(name, metric.batch_value(), options, scope, hook, 1);
+  log(name, metric.batch_value(), options, {place.scope, place.hook, place.loader});
 }
 
 bool MetricLog::logs(const Metric& metric) const {
@@ -269,7 +257,7 @@ MetricLog::Step MetricLog::take_step(const Tensor& beside) {
   std::vector<std::string> names;
   for (Entry& e : entries_) {
     if (e.on_step && e.fresh && e.logger) {
-      names.push_back(e.on_epoch ? named(e.name, "_step") : e.name);
+      names.push_back(named(e, e.on_epoch ? "_step" : ""));
       cells.push_back(e.last);
     }
     e.fresh = false;
@@ -282,8 +270,16 @@ MetricLog::Step MetricLog::take_step(const Tensor& beside) {
   return out;
 }
 
-Metrics MetricLog::take_epoch(Metrics& hidden) {
-  Metrics out;
+std::vector<MetricLog::Mean> MetricLog::take_epoch() {
+  std::vector<Mean> out, hidden;
+  // One name has one value: the newest.
+  const auto set = [](std::vector<Mean>& means, Mean mean) {
+    const auto known = std::find_if(means.begin(), means.end(), [&](const Mean& m) { return m.name == mean.name; });
+    if (known == means.end())
+      means.push_back(std::move(mean));
+    else
+      known->value = mean.value;
+  };
   Tensors cells;
   for (const Entry& e : entries_) {
     if (has_value(e)) cells.push_back(cell_of(e));
@@ -293,8 +289,8 @@ Metrics MetricLog::take_epoch(Metrics& hidden) {
   for (Entry& e : entries_) {
     if (has_value(e)) {
       const double value = result_of(e, sums[next++]);
-      set_metric(e.logger ? out : hidden, e.on_step ? named(e.name, "_epoch") : e.name, value);
-      if (e.on_step) set_metric(hidden, e.name, value);
+      set(e.logger ? out : hidden, {named(e, e.on_step ? "_epoch" : ""), value, e.loader, e.logger});
+      if (e.on_step) set(hidden, {named(e), value, e.loader, false});
       e.finished = value;
     }
     if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
@@ -303,6 +299,7 @@ Metrics MetricLog::take_epoch(Metrics& hidden) {
   for (const Entry& e : entries_) {  // behind all reading: a metric may have two names
     if (Metric* const metric = metric_of(e)) metric->reset();
   }
+  std::move(hidden.begin(), hidden.end(), std::back_inserter(out));
   return out;
 }
 
@@ -323,11 +320,11 @@ void MetricLog::newest(Metrics& into) const {
   std::size_t next = 0;
   for (const Entry& e : entries_) {
     const bool both = e.on_step && e.on_epoch;
-    if (e.on_step && e.last.defined()) set_metric(into, both ? named(e.name, "_step") : e.name, values[next++]);
+    if (e.on_step && e.last.defined()) set_metric(into, named(e, both ? "_step" : ""), values[next++]);
     if (!has_value(e)) continue;
     const double value = result_of(e, values[next++]);
-    set_metric(into, e.name, value);
-    if (both) set_metric(into, named(e.name, "_epoch"), value);
+    set_metric(into, named(e), value);
+    if (both) set_metric(into, named(e, "_epoch"), value);
   }
 }
 
@@ -346,11 +343,11 @@ void MetricLog::progress(Metrics& into) const {
   for (const Entry& e : entries_) {
     if (!e.prog_bar) continue;
     if (shows_last(e))
-      set_metric(into, e.name, values[next++]);
+      set_metric(into, named(e), values[next++]);
     else if (has_value(e))
-      set_metric(into, e.name, result_of(e, values[next++]));
+      set_metric(into, named(e), result_of(e, values[next++]));
     else if (e.finished)
-      set_metric(into, e.name, *e.finished);
+      set_metric(into, named(e), *e.finished);
   }
 }
 

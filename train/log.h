@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "train/hook.h"
 
 // What outlives a metric, and knows when it is gone.
 struct levin::detail::MetricHandle {
@@ -28,6 +29,7 @@ class MetricLog {
  public:
   struct Entry {
     std::string name, hook;  // logged in another hook it is another entry
+    int loader = -1;         // in an evaluation of several: which; -1: of all
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
     EpochReduce reduce = EpochReduce::mean;
     Tensor last{};                      // f64 []
@@ -39,13 +41,18 @@ class MetricLog {
     std::optional<double> finished{};   // what the last epoch gave
   };
 
-  // `hook` is where it is called, `batch_size` the weight where the options say none.
-  void log(std::string_view name, const Tensor& value, const LogOptions& options, LogScope scope, std::string_view hook,
-           std::int64_t batch_size);
+  // Where log() is called.
+  struct Place {
+    LogScope scope;
+    const HookInfo& hook;
+    int loader = -1;              // see Entry
+    std::int64_t batch_size = 1;  // the weight where the options say none
+  };
+  void log(std::string_view name, const Tensor& value, const LogOptions& options, const Place& place);
   // The newest batch's value, and from now on the metric's at the end of the epoch; warns
   // once of one that is not below `tree`.
-  void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options, LogScope scope,
-           std::string_view hook);
+  void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
+           const Place& place);
   [[nodiscard]] bool logs(const Metric& metric) const;
   // What a recorded step logs: between the two calls log() notes down what its replay has to tell the host, and refuses what
   // a replay could not repeat (CaptureError: a value of the host, a name that is new).
@@ -63,9 +70,15 @@ class MetricLog {
     std::optional<double> beside;
   };
   [[nodiscard]] Step take_step(const Tensor& beside = {});
-  // Means of the epoch; starts the next one. `hidden` gets what no record has: names with logger = false, and the plain
-  // name of those that have a value for steps as well.
-  [[nodiscard]] Metrics take_epoch(Metrics& hidden);
+  struct Mean {
+    std::string name;  // with its loader's number
+    double value;
+    int loader;
+    bool logger;  // records have it
+  };
+  // Means of the epoch; starts the next one. Those for records come first; the others are names with logger = false, and
+  // the plain name of those that have a value for steps as well.
+  [[nodiscard]] std::vector<Mean> take_epoch();
   void reset();  // forgets all names; metrics are reset
   // The newest value of each name under all the names it has.
   void newest(Metrics& into) const;
@@ -85,17 +98,13 @@ class MetricLog {
   void back_to(const std::vector<Saved>& saved);  // of this one, earlier: without what hooks of epochs logged since
 
  private:
-  Entry& entry(std::string_view name, const LogOptions& options, LogScope scope, std::string_view hook, Device device);
+  Entry& entry(std::string_view name, const LogOptions& options, const Place& place, Device device);
   std::vector<Entry> entries_;       // few: found by a walk, kept in the order of logging
   std::optional<Device> recording_;  // of the step that is recorded
   std::vector<Noted> noted_;
 };
 
 void set_metric(Metrics& metrics, std::string_view name, double value);
-
-// Whether log() may be called in a hook or step of this name, and whether for the epoch alone.
-[[nodiscard]] bool may_log_in(std::string_view hook);
-[[nodiscard]] bool logs_epochs_only(std::string_view hook);
 
 // What a batch weighs in the mean of an epoch: size(0) of its first tensor, 1 where that has no dimension.
 struct BatchWeight {

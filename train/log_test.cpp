@@ -229,6 +229,24 @@ TEST_CASE("a batch weighs what the first dimension of its first tensor says; not
   }
 }
 
+TEST_CASE("a name of the user's own that ends as a loader's does is of no loader") {
+  Speaks net({.gen = Generator(1), .device = Device::cpu()});
+  net.where = "validation_step";
+  net.say = [](Speaks& s) {
+    s.log("x/dataloader_idx_best", 1.0, {.add_dataloader_idx = false});
+    s.log("y/dataloader_idx_7", 2.0, {.add_dataloader_idx = false});
+    s.log("z", 3.0);
+  };
+  data::DataLoader a = ramp(2), b = ramp(1);
+  Trainer trainer(epochs(1));
+  const std::vector<Metrics> results = trainer.validate(net, {&a, &b});
+  REQUIRE(results.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(results[i] ==
+          Metrics{{"x/dataloader_idx_best", 1}, {"y/dataloader_idx_7", 2}, {"z/dataloader_idx_" + text(i), 3}});
+  }
+}
+
 TEST_CASE("steps of an evaluation are recorded at the number of the batch, loader by loader") {
   Speaks net({.gen = Generator(1), .device = Device::cpu()});
   double value = 0;

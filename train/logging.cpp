@@ -7,36 +7,32 @@
 namespace levin {
 namespace {
 
-// The one that a value goes to and its name there; null: nothing is kept.
+// The one that a value goes to, and of which loader it is there; null: nothing is kept.
 struct Target {
   train::MetricLog* log = nullptr;
-  std::string_view given;
-  std::string of_loader{};  // of several
-  [[nodiscard]] std::string_view name() const { return of_loader.empty() ? given : std::string_view(of_loader); }
+  int loader = -1;
 };
 
 Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& options) {
-  if (run.scope == train::LogScope::none || !train::may_log_in(run.hook)) {
-    const std::string where = run.hook[0] == '\0' ? std::string("outside of batches and epochs")
-                                                  : "in " + std::string(run.hook) + ", which may not log";
+  if (run.scope == train::LogScope::none || run.hook->logs == train::Logs::nothing) {
+    const std::string where = run.hook == &train::kOutside
+                                  ? std::string("outside of batches and epochs")
+                                  : "in " + std::string(run.hook->name) + ", which may not log";
     fail<StateError>("log: \"", name, "\" is logged ", where, "; call it in a step, or in hooks of batches and epochs");
   }
   if (run.options.barebones) return {};
   // A run that goes on in the middle of an epoch calls this hook again, and has the value among its sums.
   const bool goes_on = run.batches_done > 0 && (run.same_module || !run.resumed_from.empty());
-  if (goes_on && run.hook == std::string_view("on_train_epoch_start")) return {};
-  if (run.scope != train::LogScope::eval) return {.log = &run.train_log, .given = name};
-  if (options.add_dataloader_idx && name.find("/dataloader_idx_") != std::string_view::npos)
-    fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
-  Target to{.log = &run.eval_log, .given = name};
-  if (run.eval_loaders > 1 && run.eval_loader >= 0 && options.add_dataloader_idx)
-    to.of_loader = std::string(name) + "/dataloader_idx_" + text(run.eval_loader);
-  return to;
+  if (goes_on && run.hook == &train::hooks::on_train_epoch_start) return {};
+  if (run.scope != train::LogScope::eval) return {.log = &run.train_log};
+  const bool of_one = run.eval_loaders > 1 && run.eval_loader >= 0 && options.add_dataloader_idx;
+  return {.log = &run.eval_log, .loader = of_one ? run.eval_loader : -1};
 }
 
 // What a value weighs in the mean of the epoch, where nobody says it.
 std::int64_t weight_here(const Trainer::Run& run, std::string_view name, const LogOptions& options) {
-  if (options.batch_size || run.scope == train::LogScope::train_epoch || train::logs_epochs_only(run.hook)) return 1;
+  if (options.batch_size || run.scope == train::LogScope::train_epoch || run.hook->logs == train::Logs::epochs)
+    return 1;
   const bool on_epoch = options.on_epoch.value_or(run.scope != train::LogScope::train_batch);
   if (!on_epoch) return 1;
   if (run.scope_weight.size < 1)
@@ -56,7 +52,7 @@ void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& 
   const Target to = target_of(*run_, name, options);
   if (!to.log) return;
   if (!is_float(value.dtype())) TrainModule::warn_of_integral(name);
-  to.log->log(to.name(), value, options, run_->scope, run_->hook, weight_here(*run_, name, options));
+  to.log->log(name, value, options, {run_->scope, *run_->hook, to.loader, weight_here(*run_, name, options)});
 }
 void Trainer::log(std::string_view name, double value, const LogOptions& options) {
   log(name, full({}, value, Device::cpu(), DType::f64), options);
@@ -68,7 +64,8 @@ void Trainer::log(std::string_view name, const Metric& metric, const LogOptions&
   if (other.logs(metric))
     fail<ConfigError>("log: \"", name,
                       "\" is a Metric that is logged in training and in evaluation, whose sums it would mix; make two");
-  to.log->log(to.name(), metric, run_->active ? run_->active->tree() : run_->tree, options, run_->scope, run_->hook);
+  to.log->log(name, metric, run_->active ? run_->active->tree() : run_->tree, options,
+              {run_->scope, *run_->hook, to.loader});
 }
 void Trainer::log_dict(const NamedTensors& values, const LogOptions& options) {
   for (const auto& [name, value] : values) log(name, value, options);

@@ -30,7 +30,7 @@ void Trainer::Run::train_epochs() {
   const Restore told(training, true);
   {
     const Restore logging(scope, train::LogScope::train_epoch);
-    call("on_train_start", &Hooks::on_train_start);
+    call(train::hooks::on_train_start);
   }
   // What a file was written in the middle of is ended, whatever the limits.
   const auto is_open = [&] { return batches > 0 && (due != Due::nothing || closing); };
@@ -41,7 +41,7 @@ void Trainer::Run::train_epochs() {
   if (!trial && !weighs_exactly()) loss_watch.end();  // a batch of no weight has no loss
   check_interrupt();                                  // of the last batch, or of what followed it
   training = false;
-  call("on_train_end", &Hooks::on_train_end);
+  call(train::hooks::on_train_end);
 }
 
 // From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
@@ -52,7 +52,7 @@ void Trainer::Run::train_epoch() {
   scope = train::LogScope::train_epoch;
   {
     const PhaseScope hooks(times, Phase::hooks);
-    call("on_train_epoch_start", &Hooks::on_train_epoch_start);
+    call(train::hooks::on_train_epoch_start);
   }
   if (due != Due::nothing) finish_batch();
   const auto ends = [&] {
@@ -146,10 +146,10 @@ void Trainer::Run::finish_epoch() {
     const SyncGuard own = own_waits();
     loss_watch.look();
   }
-  Metrics means, hidden;
-  means = train_log.take_epoch(hidden);
-  for (const Metrics* some : {&means, &hidden}) {
-    for (const auto& [name, value] : *some) train::set_metric(epoch_metrics, name, value);
+  Metrics means;
+  for (const train::MetricLog::Mean& mean : train_log.take_epoch()) {
+    train::set_metric(epoch_metrics, mean.name, mean.value);
+    if (mean.logger) means.emplace_back(mean.name, mean.value);
   }
   advance_plateaus(Interval::epoch);
   if (!means.empty() && record_steps() > 0) emit(record_steps() - 1, std::move(means));
@@ -227,7 +227,7 @@ void Trainer::Run::forward_epoch() {
     for (Batch& batch : *train_loader) {
       scope_weight = train::weight_of(batch);
       to_device(*active, batch, device);
-      const InHook in(*this, "training_step");
+      const InHook in(*this, train::hooks::training_step);
       precision.run([&] { (void)active->training_step(batch, done); });
       if (++done == batches) break;
       check_interrupt();

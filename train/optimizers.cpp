@@ -52,7 +52,7 @@ void Trainer::Run::look_for_gradients(optim::Optimizer& of) {
 // scale, because LBFGS runs the closure again.
 Tensor Trainer::Run::optimizer_step(optim::Optimizer& of, const Function<Tensor()>& closure) {
   const auto prepare = [&] {
-    const bool touched = call_in_step("on_before_optimizer_step", &Hooks::on_before_optimizer_step, of);
+    const bool touched = call(train::hooks::on_before_optimizer_step, of);
     if (manual) return;
     const bool changed = touched || overrides.configure_gradient_clipping;
     const Restore<const optim::GradScaler*> norm(knows_norm, changed ? nullptr : scaler());
@@ -96,9 +96,9 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
   const Tensor scaled = scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
   gradients_torn = true;
   const PhaseScope phase(times, Phase::backward);
-  call_in_step("on_before_backward", &Hooks::on_before_backward, scaled.detach());
+  call(train::hooks::on_before_backward, scaled.detach());
   backward(scaled);
-  call_in_step("on_after_backward", &Hooks::on_after_backward);
+  call(train::hooks::on_after_backward);
 }
 
 void Trainer::Run::clip_gradients(optim::Optimizer& of, std::optional<double> value,

@@ -14,6 +14,7 @@
 #include "levin/memory.h"
 #include "levin/train.h"
 #include "train/capture.h"
+#include "train/hook.h"
 #include "train/inspect.h"
 #include "train/log.h"
 #include "train/precision.h"
@@ -152,37 +153,30 @@ struct Trainer::Run {
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
 
   // ---- Hooks (callback.cpp): the one place that knows their order
-  // The hook or step that runs: log() goes by its name, a string that stays.
+  // The hook or step that runs. `now` is one of train/hook.h.
   class InHook {
    public:
-    InHook(Run& run, const char* name) : run_(run), before_(std::exchange(run.hook, name)) {}
+    InHook(Run& run, const train::HookInfo& now) : run_(run), before_(std::exchange(run.hook, &now)) {}
     ~InHook() { run_.hook = before_; }
     InHook(const InHook&) = delete;
     InHook& operator=(const InHook&) = delete;
 
    private:
     Run& run_;
-    const char* before_;
+    const train::HookInfo* before_;
   };
-  template <class... P, class... A>
-  void call(const char* name, void (Hooks::*hook)(P...), A&&... args) {
-    const ProfilerScope profiled(options.profiler.get(), name);
-    const InHook in(*this, name);
-    for (const auto& c : callbacks) (c.get()->*hook)(args...);
-    if (active) (active->*hook)(args...);
-  }
-  // The same for hooks inside of a step: whether anybody overrides it, and if so the step can not be captured.
-  template <class... P, class... A>
-  bool call_in_step(const char* name, void (Hooks::*hook)(P...), A&&... args) {
+  // Of a hook inside of a step: whether anybody overrides it, and if so the step can not be captured.
+  template <class F, class... A>
+  bool call(const train::Hook<F>& which, A&&... args) {
     bool provided = false;
-    const ProfilerScope profiled(options.profiler.get(), name);
-    const InHook in(*this, name);
+    const ProfilerScope profiled(options.profiler.get(), which.name);
+    const InHook in(*this, which);
     const auto one = [&](Hooks& h) {
-      const std::int64_t defaults = default_hooks_run();
-      (h.*hook)(args...);
-      if (default_hooks_run() != defaults) return;
+      const std::int64_t defaults = which.in_step ? default_hooks_run() : 0;
+      (h.*which.function)(args...);
+      if (!which.in_step || default_hooks_run() != defaults) return;
       provided = true;
-      if (capture) capture->prevent_by_hook(name, h);
+      if (capture) capture->prevent_by_hook(which.name, h);
     };
     for (const auto& c : callbacks) one(*c);
     if (active) one(*active);
@@ -365,7 +359,7 @@ struct Trainer::Run {
   // Logging
   train::LogScope scope = train::LogScope::none;
   train::BatchWeight scope_weight;  // of the batch at hand
-  const char* hook = "";
+  const train::HookInfo* hook = &train::kOutside;
   std::int64_t eval_count = 0;                // batches that the loader at hand will give
   int eval_loaders = 1, eval_loader = -1;     // how many the evaluation has, and which it is at; -1: between them
   std::vector<std::int64_t> eval_batches[3];  // by Loop and loader: batches that were evaluated, for records of them

@@ -100,7 +100,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     const Tensor loss = exact ? sum_of(output) : share_of(output, options.accumulate_grad_batches);
     if (opens) {
       window_weight = Tensor();
-      call_in_step("on_before_zero_grad", &Hooks::on_before_zero_grad, optimizer());
+      call(train::hooks::on_before_zero_grad, optimizer());
       active->optimizer_zero_grad(info.epoch, info.batch_idx, optimizer());
     }
     result = {};
@@ -113,12 +113,12 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
     detail::detach_into(seen_loss, precision.output(exact ? output.loss() : loss));
     times.enter(Phase::backward);
     gradients_torn = true;
-    call_in_step("on_before_backward", &Hooks::on_before_backward, scaler() || exact ? scaled.detach() : seen_loss);
+    call(train::hooks::on_before_backward, scaler() || exact ? scaled.detach() : seen_loss);
     {
       const ProfilerScope profiled(options.profiler.get(), "backward");
       backward(scaled);
     }
-    call_in_step("on_after_backward", &Hooks::on_after_backward);
+    call(train::hooks::on_after_backward);
     if (exact) weigh(output);
     result.loss = seen_loss;
     for (const auto& [name, t] : output.outputs()) {
@@ -142,7 +142,7 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& info) {
 
 StepOutput Trainer::Run::training_step(const StepInfo& info) {
   const ProfilerScope profiled(options.profiler.get(), "training_step");
-  const InHook in(*this, "training_step");
+  const InHook in(*this, train::hooks::training_step);
   return precision.run([&] { return active->training_step(*info.batch, info.batch_idx); });
 }
 

@@ -228,7 +228,7 @@ std::int64_t Trainer::evaluation_batches() const { return run_->eval_count; }
 const SyncLedger& Trainer::sync_report() const { return run_->syncs; }
 void Trainer::request_stop(KeepStop keep, std::string_view why) {
   if (!std::exchange(run_->stop, true)) run_->stop_asked_at = run_->global_step;
-  run_->stopped_by = why.empty() ? std::string("request_stop in ") + run_->hook : std::string(why);
+  run_->stopped_by = why.empty() ? std::string("request_stop in ") + run_->hook->name : std::string(why);
   if (keep == KeepStop::yes) run_->stop_kept = true;
 }
 bool Trainer::stop_requested() const { return run_->stop; }

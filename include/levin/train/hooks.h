@@ -18,6 +18,7 @@
 namespace levin {
 
 class Trainer;
+struct HookTable;
 
 // What a run is about: one of the four calls.
 enum class Stage : std::uint8_t { fit, validate, test, predict };
@@ -114,6 +115,7 @@ class LEVIN_API Hooks {
 
  private:
   friend class Trainer;
+  friend struct HookTable;
   // The hooks inside of a step. They can be overridden and not called: a default body that runs says that nobody overrides it.
   virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
   // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
