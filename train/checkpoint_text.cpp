@@ -15,11 +15,21 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr std::int64_t kVersion = 3;
+constexpr std::int64_t kVersion = 4, kOldestVersion = 3;  // 3: enumerators are numbers
 constexpr const char* kState = "levin.state";
 // Of one text, each of some hundred bytes in memory at most; numbers of batches have eight.
 constexpr std::int64_t kMostEntries = 100'000, kMostBatches = 1'000'000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Enumerators have names in files, so that the order of the sources is no part of the format.
+constexpr std::array kDue = {"nothing", "record", "validation", "plateaus", "epoch_end"};
+constexpr std::array kReduce = {"mean", "sum", "min", "max"};
+static_assert(kDue.size() == static_cast<std::size_t>(Trainer::Run::Due::epoch_end) + 1);
+static_assert(kReduce.size() == static_cast<std::size_t>(EpochReduce::max) + 1);
+template <std::size_t N, class E>
+std::string name_of(const std::array<const char*, N>& names, E value) {
+  return json_of(std::string_view(names[static_cast<std::size_t>(value)]));
+}
 
 // ---- Writing
 
@@ -88,7 +98,7 @@ std::string log_text(const std::vector<MetricLog::Saved>& log) {
                 .add("on_epoch", flag(e.on_epoch))
                 .add("prog_bar", flag(e.prog_bar))
                 .add("logger", flag(e.logger))
-                .add("reduce", number(static_cast<std::int64_t>(e.reduce)))
+                .add("reduce", name_of(kReduce, e.reduce))
                 .add("sum", json_of(e.sum))
                 .add("weight", json_of(e.weight))
                 .add("last", json_of(e.last))
@@ -121,7 +131,7 @@ std::string loops_text(const Trainer::Run& run) {
       .add("max_steps", number(run.options.max_steps))
       .add("training", flag(run.training))
       .add("closing", flag(run.closing))
-      .add("due", number(static_cast<std::int64_t>(run.due)))
+      .add("due", name_of(kDue, run.due))
       .add("writers_to_come", words(run.writers_to_come()))
       .text();
 }
@@ -148,6 +158,19 @@ class VersionReader final : public JsonReader {
     if (n >= 0) version = n;
   }
 };
+
+// The enumerator of a name, or of a number in a file of version 3.
+template <class E, std::size_t N>
+E enumerator(const std::string& path, const char* field, const std::array<const char*, N>& names, const JsonValue& v) {
+  for (std::size_t i = 0; v.kind == Kind::word && i < N; ++i) {
+    if (v.word == names[i]) return static_cast<E>(i);
+  }
+  const std::int64_t number = whole(v, -1);
+  if (v.kind != Kind::word && number >= 0 && number < static_cast<std::int64_t>(N)) return static_cast<E>(number);
+  std::string known;
+  for (const char* const name : names) known += (known.empty() ? "" : ", ") + std::string(name);
+  fail<FormatError>("resume: ", path, ": \"", field, "\" is ", json_of(v), ", expected one of ", known);
+}
 
 class StateReader final : public JsonReader {
  public:
@@ -223,9 +246,6 @@ class StateReader final : public JsonReader {
                              "records", "accumulate", "validated_at", "due"}) {
       if (!seen_.contains(name)) lacks(name);
     }
-    if (due_ < 0 || due_ > static_cast<std::int64_t>(Trainer::Run::Due::epoch_end))
-      fail<FormatError>("resume: ", to_.path, ": \"due\" is ", due_, ", expected 0 to 4");
-    to_.due = static_cast<Trainer::Run::Due>(due_);
   }
 
  private:
@@ -289,10 +309,13 @@ class StateReader final : public JsonReader {
                                                               {"validated_at", &to_.validated_at},
                                                               {"batches_per_epoch", &to_.batches_per_epoch},
                                                               {"batch_size", &to_.batch_size},
-                                                              {"skipped_batches", &to_.skipped_batches},
-                                                              {"due", &due_}};
+                                                              {"skipped_batches", &to_.skipped_batches}};
     for (const auto& [counter, to] : counters) {
       if (name == counter) take(*to, name, v);
+    }
+    if (name == "due") {
+      to_.due = enumerator<Trainer::Run::Due>(to_.path, "due", kDue, v);
+      seen_.insert(name);
     }
     if (name == "stop") to_.stop = flag_of(name, v);
     if (name == "closing") to_.closing = flag_of(name, v);
@@ -323,10 +346,7 @@ class StateReader final : public JsonReader {
     if (name == "name") e.name = word(name, v), fields_ |= bit;
     bit <<= 1;
     if (name == "reduce") {
-      const std::int64_t which = whole(v, -1);
-      if (which < 0 || which > static_cast<std::int64_t>(EpochReduce::max))
-        fail<FormatError>("resume: ", to_.path, ": \"reduce\" is ", json_of(v), ", expected 0 to 3");
-      e.reduce = static_cast<EpochReduce>(which);
+      e.reduce = enumerator<EpochReduce>(to_.path, "reduce", kReduce, v);
       fields_ |= bit;
     }
     if (name == "hook") e.hook = word(name, v);
@@ -361,7 +381,6 @@ class StateReader final : public JsonReader {
 
   Checkpoint& to_;
   std::set<std::string> seen_;
-  std::int64_t due_ = 0;
   std::size_t values_ = 0;
   unsigned fields_ = 0;  // of the entry of the log at hand
 };
@@ -486,9 +505,9 @@ void read_state(Checkpoint& to, const std::string& text) {
   VersionReader of;
   read_json(to.path, kState, text, of);
   if (!of.version) fail<FormatError>("resume: ", to.path, ": \"levin.state\" has no version");
-  if (*of.version != kVersion)
-    fail<FormatError>("resume: ", to.path, ": version ", *of.version, ", this Levin reads ", kVersion,
-                      "; use the Levin that wrote it");
+  if (*of.version < kOldestVersion || *of.version > kVersion)
+    fail<FormatError>("resume: ", to.path, ": version ", *of.version, ", this Levin reads ", kOldestVersion, " to ",
+                      kVersion, "; use the Levin that wrote it");
   StateReader reader(to);
   read_json(to.path, kState, text, reader);
   reader.check_complete();

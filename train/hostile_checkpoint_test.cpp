@@ -54,6 +54,11 @@ void rewrite(const std::string& from, const std::string& to, const Function<std:
   hashes.insert(1, more_hashes);
   save_safetensors(to, file.tensors, {{"levin.state", state}, {"levin.hashes", hashes}});
 }
+std::string all_replaced(std::string text, const std::string& what, const std::string& by) {
+  for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size()))
+    text.replace(at, what.size(), by);
+  return text;
+}
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   const std::size_t at = text.find(what);
   REQUIRE(at != text.npos);
@@ -95,6 +100,8 @@ TEST_CASE("a state that is not what it should be is a FormatError: numbers out o
       {"\"epochs_completed\":", "\"epochs_completed\":\"1\",\"x\":"},
       {"\"epochs_completed\":", "\"x\":"},
       {"\"due\":", "\"due\":9,\"x\":"},
+      {"\"due\":", "\"due\":\"never\",\"x\":"},
+      {"\"due\":", "\"due\":[],\"x\":"},
       {"\"optimizers\":[", "\"optimizers\":[1,"},
       {"\"optimizers\":[", "\"optimizers\":[[],"},
       {"\"log\":[", "\"log\":[{},"},
@@ -106,8 +113,9 @@ TEST_CASE("a state that is not what it should be is a FormatError: numbers out o
       {"\"callbacks\":{", "\"callbacks\":{\"a\":1,"},
       {"\"callbacks\":{", "\"callbacks\":{\"a\":{\"b\":1},"},
       {"\"callbacks\":{", "\"callbacks\":{\"a\":{\"b\":[]},"},
-      {"\"version\":3", "\"version\":4"},
-      {"\"version\":3", "\"version\":[]"},
+      {"\"version\":4", "\"version\":2"},
+      {"\"version\":4", "\"version\":5"},
+      {"\"version\":4", "\"version\":[]"},
       {"{", "[{"},
   };
   for (const auto& [what, by] : changes) {
@@ -124,6 +132,34 @@ TEST_CASE("a state that is not what it should be is a FormatError: numbers out o
   CHECK(info.damage.empty());
   CHECK(std::count(info.state.begin(), info.state.end(),
                    std::pair<std::string, std::string>("x", "[{\"y\":[1,\"a\"]},null]")) == 1);
+}
+
+TEST_CASE("a checkpoint names what is due and how a value is reduced, and one with their numbers is read as well") {
+  const TemporaryFolder dir;
+  const std::string good = run(dir.path() + "/good", 1), old = dir / "old.safetensors";
+  const train::Checkpoint now = train::read_checkpoint(good);
+  std::string state;
+  rewrite(good, old, [&](std::string s) {
+    state = s;
+    for (int i = 0; i < 5; ++i) {
+      const char* const names[] = {"nothing", "record", "validation", "plateaus", "epoch_end"};
+      s = all_replaced(s, std::string("\"due\":\"") + names[i] + "\"", "\"due\":" + text(i));
+    }
+    for (int i = 0; i < 4; ++i) {
+      const char* const names[] = {"mean", "sum", "min", "max"};
+      s = all_replaced(s, std::string("\"reduce\":\"") + names[i] + "\"", "\"reduce\":" + text(i));
+    }
+    return all_replaced(s, "\"version\":4", "\"version\":3");
+  });
+  CHECK(state.find("\"due\":\"") != std::string::npos);
+  CHECK(state.find("\"reduce\":\"mean\"") != std::string::npos);
+  const train::Checkpoint before = train::read_checkpoint(old);
+  CHECK(before.due == now.due);
+  REQUIRE(before.log.size() == now.log.size());
+  REQUIRE_FALSE(now.log.empty());
+  for (std::size_t i = 0; i < now.log.size(); ++i) CHECK(before.log[i].reduce == now.log[i].reduce);
+  const Warnings quiet;  // of the folder, which is not the file's
+  CHECK_NOTHROW((void)run(dir / "good", 2, old));
 }
 
 TEST_CASE("texts of a checkpoint take no more memory than four times their bytes and 16 MiB") {

@@ -117,15 +117,15 @@ write("png", "short", png(64, 64, 8, 2, rows=b"\0"))
 
 # ---- Checkpoints
 STATE = {
-    "version": 3, "epoch": 1, "global_step": 7,
+    "version": 4, "epoch": 1, "global_step": 7,
     "loops": {"epochs_completed": 1, "batches_in_epoch": 3, "batches_ahead": [], "batches_per_epoch": 4, "batch_size": 8,
               "total_batches": 7, "train_loaded_at": -1, "val_loaded_at": -1, "records": 2, "accumulate": 1,
-              "validated_at": 4, "batches_validated": [2], "stop": False, "due": 0, "writers_to_come": ["ModelCheckpoint"]},
+              "validated_at": 4, "batches_validated": [2], "stop": False, "due": "nothing", "writers_to_come": ["ModelCheckpoint"]},
     "optimizers": ["AdamW"], "lr_schedulers": 1,
     "callbacks": {"EarlyStopping": {"best_score": "0x1.8p-1", "wait_count": "1"}, "levin.data": {}},
     "hparams": [["lr", 0.001], ["layers", 2], ["bias", True], ["name", "mlp"], ["beta", None]],
     "generators": {"net": [1, 18446744073709551615]},
-    "log": [{"name": "train_loss", "on_step": True, "on_epoch": True, "prog_bar": False, "logger": True, "reduce": 1,
+    "log": [{"name": "train_loss", "on_step": True, "on_epoch": True, "prog_bar": False, "logger": True, "reduce": "sum",
              "sum": 1.5, "weight": 8.0, "last": None, "fresh": True, "hook": "training_step", "metric": ""}],
     "metrics": [["val_loss", 0.5], ["val_nan", None]],
 }
@@ -143,6 +143,7 @@ def state(name, **changes):
 
 
 state("run")
+state("version_3", version=3, loops__due=2, log=[dict(STATE["log"][0], reduce=1)])
 state("window", loops__accumulate=4, loops__batches_ahead=[3], loops__batches_in_epoch=2)
 state("float_as_int", loops__epochs_completed=1e300)
 state("negative", loops__records=-1)
