@@ -1,6 +1,9 @@
 // bench/device.sh: a machine with a GPU is at hand for too short a time to mend it there. Its stages on simt, and with
 // programs that are made up and fail in every way.
 #include "tests/device_script.h"
+#include <algorithm>
+#include <filesystem>
+
 #include "levin/device.h"
 #include "tests/device.h"
 
@@ -110,6 +113,30 @@ TEST_CASE("device.sh names tests that fail, die, hang and were not come to, and 
   CHECK(has(ran.said, "2 passed, 1 failed, 1 skipped, 0 slow, 1 died, 0 absent, 2 cut"));
   CHECK(has(ran.said, "1 skipped: no data"));
   CHECK(has(read_file(dir / "out/tests.txt", 1 << 16), "FAULT cut: a device behind it"));
+}
+
+TEST_CASE(
+    "device.sh tests --again runs what failed once more with blocking launches, a test of ops with the same ops") {
+  if (!have_tools()) return;
+  const TemporaryFolder dir;
+  make_up_programs(dir);
+  make_program(dir / "pack/bin/levin_tests", R"(case "$*" in
+  --list-ops) printf '%s\n' add mul; exit ;;
+  *--file*--list) echo 'ops on a device: all'; exit ;;
+  *--list) printf '%s\n' 'ops on a device: all' 'another, on a device'; exit ;;
+esac
+echo "ERROR: $2, blocking ${CUDA_LAUNCH_BLOCKING:-no}, ops ${LEVIN_OPS:-all}"
+echo '0 passed, 1 failed, 0 skipped'
+exit 1
+)");
+  const Ran ran = stage(dir, dir / "pack", "tests --again --jobs 1");
+  INFO(ran.said);
+  CHECK(ran.code == 1);
+  const std::string again = ran.said.substr(std::min(ran.said.find("again, with"), ran.said.size()));
+  CHECK(has(ran.said, "ERROR: ops on a device: all, blocking no, ops ^(add|mul)$"));
+  CHECK(has(again, "ERROR: ops on a device: all, blocking 1, ops ^(add|mul)$"));
+  CHECK(has(again, "ERROR: another, on a device, blocking 1"));
+  CHECK(has(again, "0 passed, 2 failed, 0 skipped, 0 slow, 0 died, 0 absent, 0 cut"));
 }
 
 TEST_CASE("device.sh that is stopped ends its processes and reports what ended before") {
@@ -249,6 +276,24 @@ fi
   CHECK(has(line, " 91.5 "));
   CHECK(has(line, " 40 "));
   CHECK(has(line, "long_scoreboard 7.2, barrier 0.5"));
+}
+
+TEST_CASE("levin_tests --name runs the test of that name alone, with --device too") {
+  const TemporaryFolder dir;
+  const Program tests("levin_tests", dir, "tests");
+  const auto device = launching_device();
+  if (!device) return skip("no device that launches kernels here");
+  if (!tests.built()) return;
+  const std::string name = device->is_cuda() ? "cuda" : "simt";
+  const auto one =
+      tests.run({"--device", name, "--name", "whatever engine is chosen, products on a device are products"});
+  INFO(one.output);
+  CHECK(one.code == 0);
+  CHECK(has(one.output, "1 passed, 0 failed, 0 skipped"));
+  const auto none = tests.run({"--device", name, "--name", "products on a device are products"});
+  INFO(none.output);
+  CHECK(none.code == 1);
+  CHECK(has(none.output, "no test has such a name"));
 }
 
 TEST_CASE("LEVIN_OPS chooses cases of the op table on a device by name, and one that names none is an error") {

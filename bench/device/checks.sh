@@ -154,7 +154,6 @@ queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
   while read -r part; do
     number=$((number + 1))
     local run=(env "LEVIN_OPS=$part" "$tests" --filter 'ops on a device: ')
-    [ "$device" = simt ] && run=(env "LEVIN_OPS=$part" "$tests" --filter 'ops on')
     [ -n "$2" ] && run=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 "${run[@]}")
     job "$1 $number $part" "${run[@]}"
   done < <(if [ "$1" = racecheck ]; then shared_first; else cat "$work/ops.txt"; fi | groups "$3")
