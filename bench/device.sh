@@ -22,7 +22,7 @@
 #   --device cuda|simt  DEVICE    simt: the same paths on the host, for tests of this script
 #   --limit SECONDS     LIMIT     of the stage
 #   --out FOLDER        OUT       build/device
-#   --programs PATH     PROGRAMS  the archive, its folder or a build folder; build/device/pack.tar.xz, or where this lies
+#   --programs PATH     PROGRAMS  the archive, its folder or a build folder; build/device/pack.tar.xz, or this folder
 #   --jobs N            JOBS      processes at a time of tests and sanitize; 8
 #   --quick                       a few tests, ops and rows: that it runs, and no figure means anything
 #   --again                       tests: what failed runs once more with CUDA_LAUNCH_BLOCKING=1
@@ -99,12 +99,11 @@ if [ ${#absent[@]} -gt 0 ]; then
 fi
 find_libraries
 if [ ${#lacking[@]} -gt 0 ]; then
-  fault "neither this machine nor the archive has ${lacking[*]}"
+  fault "neither this machine nor the archive has$(printf '; %s' "${lacking[@]}" | cut -c 2-)"
   finish
 fi
 tests=$(program levin_tests) kernels=$(program bench_kernels) steps=$(program bench_step)
 export LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-[ -n "$LD_LIBRARY_PATH" ] || unset LD_LIBRARY_PATH
 commit=$(cat "$programs/COMMIT" 2>/dev/null || git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null ||
   echo unknown)
 say "$stage on $device, commit $commit, $(date -u +%FT%TZ)${quick:+, quick: no figure means anything}"

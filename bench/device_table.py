@@ -3,6 +3,7 @@
 
     bench/device_table.py bench.tar.gz torch.tar.gz         archives, folders or JSON files; writes the table in place
     bench/device_table.py --short FILE...                   prints what they hold, and writes nothing
+    bench/device_table.py --rows FILE...                    prints each row of theirs, whatever it is called
     bench/device_table.py --filter RUN[,RUN...]             prints the regular expression of the rows of these runs
 
 A row of the table is a row of bench_kernels or bench_step in a run: a run is a set of flags
@@ -187,11 +188,11 @@ class Measured:
         return self.rows.get((run, name), {}).get("seconds")
 
 
-def measured(paths, known_only):
+def measured(paths, known_only, rest=False):
     all_of = Measured()
     for path in paths:
         for name, text in files_of(path):
-            if name.startswith("rest_") or not text.strip():
+            if (name.startswith("rest_") and not rest) or not text.strip():
                 continue
             if known_only and name not in RUNS and name not in TORCH:
                 refuse(f"{name}.json is no run; there are {', '.join((*RUNS, *TORCH))}, and rest_* are of none")
@@ -284,8 +285,8 @@ def head_of(m):
     mhz = [b[k] for b in m.rows.values() for k in ("sm_mhz_before", "sm_mhz_after") if k in b]
     at = f"{min(mhz):.0f} to {max(mhz):.0f}" if mhz else c.get("levin_sm_MHz")
     said = (f"Measured: on {c.get('levin_device_name')}, driver {c.get('levin_driver')} "
-            f"(CUDA {c.get('levin_driver_cuda')}), multiprocessors at {at} MHz, memory at {c.get('levin_memory_MHz')} MHz; "
-            f"commit {c.get('levin_commit')}, {str(c.get('date'))[:10]}. Ceilings of the same run: copy "
+            f"(CUDA {c.get('levin_driver_cuda')}), multiprocessors at {at} MHz, memory at {c.get('levin_memory_MHz')} "
+            f"MHz; commit {c.get('levin_commit')}, {str(c.get('date'))[:10]}. Ceilings of the same run: copy "
             f"{float(c.get('levin_copy_GB/s', 0)):.0f} GB/s, products {float(c.get('levin_matmul_16_TFLOP/s', 0)):.0f} "
             f"TFLOP/s in bf16, {float(c.get('levin_matmul_f32_TFLOP/s', 0)):.1f} in f32.")
     return " ".join([said, *m.settings])
@@ -335,12 +336,21 @@ def short(m, path):
         seen.add((row.run, row.name))
         c = row.cells
         bound, eager, met = (c[h].replace(NOT, "-") for h in ("of bound", "PyTorch eager", "met"))
-        print(f"{row.run:8} {row.name:46} {c['time']:>10} {bound:>8} torch {eager.split(' ')[0]:>5}  {met:>3}  {row.target}")
+        print(f"{row.run:8} {row.name:46} {c['time']:>10} {bound:>8} torch {eager.split(' ')[0]:>5}  {met:>3}  "
+              + row.target)
     others = [k for k in m.rows if k not in seen and k[1] != HOST]
     torch_others = [k for k in m.torch if not any((run, k[1]) in seen for run in TORCH[k[0]])]
     print(f"{len(m.rows)} rows of Levin's, {len(failed)} of them failed, {len(others)} not of {path.name}; "
           f"{len(m.torch)} beside PyTorch, {len(torch_others)} not of it")
     return not failed and (m.rows or m.torch)
+
+
+def print_rows(m):
+    for (run, name), b in m.rows.items():
+        said = b.get("error_message", "failed")[:100] if b["seconds"] is None else readable(b["seconds"])
+        host = f"host {readable(b['host_us'] * 1e-6)}" if "host_us" in b else ""
+        bound = f"{100 * b['of_bound']:.1f} %" if "of_bound" in b else ""
+        print(f"{run:17} {name:46} {said:>10} {bound:>8} {host}".rstrip())
 
 
 def main():
@@ -349,6 +359,7 @@ def main():
     p.add_argument("--table", type=pathlib.Path, default=TABLE, help="bench/results/gpu_targets.md")
     p.add_argument("--short", action="store_true",
                    help="print what the files hold; status 1 if a row failed or there is none")
+    p.add_argument("--rows", action="store_true", help="print each row of the files")
     p.add_argument("--filter", metavar="RUN[,RUN...]", help="print the regular expression of the rows of these runs")
     args = p.parse_args()
     if args.filter:
@@ -359,6 +370,8 @@ def main():
         return
     if not args.files:
         p.error("which files?")
+    if args.rows:
+        return print_rows(measured(args.files, known_only=False, rest=True))
     m = measured(args.files, known_only=not args.short)
     if args.short:
         sys.exit(0 if short(m, args.table) else 1)

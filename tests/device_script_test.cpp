@@ -230,6 +230,24 @@ TEST_CASE("device.sh fails and says so where programs are missing, do not start,
   }
 }
 
+TEST_CASE("device.sh takes a shared object that the machine lacks from the archive, and names one that neither has") {
+  if (!have_tools()) return;
+  const TemporaryFolder dir;
+  make_up_programs(dir);
+  make_program(dir / "tools/ldd", R"(for folder in ${LD_LIBRARY_PATH//:/ }; do [ -e $folder/libfoo.so.1 ] && exit; done
+printf '\tlibfoo.so.1 => not found\n'
+)");
+  const Ran lacks = stage(dir, dir / "pack", "ncu --device simt");
+  INFO(lacks.said);
+  CHECK(lacks.code == 1);
+  CHECK(has(lacks.said, "FAULT neither this machine nor the archive has libfoo.so.1\n"));
+  std::filesystem::create_directories(dir / "pack/lib");
+  std::ofstream(dir / "pack/lib/libfoo.so.1") << "made up";
+  const Ran has_it = stage(dir, dir / "pack", "ncu --device simt");
+  INFO(has_it.said);
+  CHECK(has_it.code == 0);
+}
+
 TEST_CASE("device.sh counts what compute-sanitizer finds by part, and takes no summary for a fault") {
   if (!have_tools()) return;
   const TemporaryFolder dir;

@@ -30,7 +30,8 @@ probe() {
 import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())' ||
       say "  the stage torch can not run"
   fi
-  say "$(printf '%-18s %s' libraries "${library_path:-those of this machine}")"
+  say "$(printf '%-18s %s' libraries "$library_path")"
+  say "$(printf '%-18s %s' "of the archive" "$(ls "$work/needed" | paste -sd ' ')")"
   for name in "${all_programs[@]}"; do ldd "$name"; done >>"$work/probe.log" 2>&1
   "$(program levin)" env >"$work/env.txt" 2>&1 || fault "levin env: $(tail -n 1 "$work/env.txt")"
   cat "$work/env.txt" >>"$work/table"

@@ -28,7 +28,8 @@ bench() {
     figures steps 100 "$steps" --filter "$(table_of --filter steps)"
     figures own_gemm 40 "$kernels" --warm-only --gemm own --filter "$(table_of --filter own_gemm)"
     figures cudnn 60 "$kernels" --warm-only "${cudnn[@]}" --filter "$(table_of --filter cudnn)"
-    # What is no target, while time is left: steps op by op, other engines, and ten ops of the sweep a program.
+    # What is no target, while time is left: steps by other engines and op by op, and ten ops of the sweep a program.
+    figures rest_steps_cudnn 40 "$steps" "${cudnn[@]}" --filter '(gpt2|cnn).*_captured/'
     figures rest_steps 40 "$steps" --filter '_step/|tiny'
     figures rest_own_gemm 30 "$kernels" --warm-only --seconds 0.03 --gemm own --filter '^(matmul|linear|gelu_mlp|bmm)/'
     figures rest_cudnn 30 "$kernels" --warm-only --seconds 0.03 "${cudnn[@]}" --filter '^(attention|batch_norm|conv2d)'
@@ -57,6 +58,9 @@ report_figures() {
   else
     table_of --short "${files[@]}" >>"$work/table" 2>&1 || fault "rows failed"
   fi
+  files=("$work"/rest_steps*.json)
+  [ -s "${files[0]}" ] && table_of --rows "${files[@]}" >>"$work/table" 2>&1
+  return 0
 }
 
 # ---- torch

@@ -35,41 +35,48 @@ tool() {  # NAME: a tool of NVIDIA's, wherever its installer put it
   return 1
 }
 
-# ---- Shared objects: the machine's own first, the archive's for what it lacks, CUDA's from pip's packages or a toolkit
+# ---- Shared objects: CUDA's of pip's packages or a toolkit, the machine's own, the archive's for what it lacks
 
-library_folders() {  # where cuBLASLt and cuDNN may be
+library_folders() {  # with cuBLASLt, cuDNN or what cuDNN compiles kernels with; a set from one hand comes first
   local folder
-  python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | while read -r folder; do
-    printf '%s\n' "$folder"/*/lib
+  {
+    python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | while read -r folder; do
+      printf '%s\n' "$folder"/*/lib
+    done
+    printf '%s\n' /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
+  } | while read -r folder; do
+    compgen -G "$folder/lib@(cublasLt|cudnn|nvrtc).so*" >/dev/null && echo "$folder"
   done
-  printf '%s\n' /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
+}
+ldd_of_all() {
+  local name
+  for name in "${all_programs[@]}"; do LD_LIBRARY_PATH=$library_path ldd "$name" 2>&1; done
 }
 
-# Sets library_path, and lacking: the names of what neither the machine nor the archive has.
+# Sets library_path, and lacking: what neither the machine nor the archive has.
 find_libraries() {
-  local name folder needed round
-  needed=$work/needed library_path=
-  mkdir -p "$needed"
+  local name round names
+  shopt -s extglob
+  mkdir -p "$work/needed"
+  library_path=$work/needed$(library_folders | sed 's/^/:/' | tr -d '\n')
   for round in 1 2 3; do  # what is found may need more
+    mapfile -t names < <(ldd_of_all | sed -nE 's/^\s*(\S+) => not found.*/\1/p' | sort -u)
     lacking=()
-    mapfile -t names < <(for name in "${all_programs[@]}"; do
-      LD_LIBRARY_PATH=$library_path ldd "$name" 2>&1
-    done | sed -nE "s/^\s*(\S+) => not found.*/\1/p" | sort -u)
-    [ ${#names[@]} -eq 0 ] && return
     for name in "${names[@]}"; do
       if [ -e "$programs/lib/$name" ]; then
-        ln -sf "$(realpath "$programs/lib/$name")" "$needed/$name"
-        folder=$needed
+        ln -sf "$(realpath "$programs/lib/$name")" "$work/needed/$name"
       else
-        folder=$(library_folders | while read -r f; do [ -e "$f/$name" ] && echo "$f" && break; done)
+        lacking+=("$name")
       fi
-      [ -n "$folder" ] || { lacking+=("$name"); continue; }
-      [[ ":$library_path:" == *":$folder:"* ]] || library_path=${library_path:+$library_path:}$folder
     done
+    [ ${#names[@]} -eq ${#lacking[@]} ] && break
   done
+  # Of what the machine has, some may be older than what the programs were linked with.
+  if ldd_of_all | grep -q 'version .* not found' && [ -d "$programs/lib" ]; then
+    library_path=$programs/lib:$library_path
+    mapfile -t -O "${#lacking[@]}" lacking < <(ldd_of_all | grep 'version .* not found' | sort -u)
+  fi
 }
-
-with_libraries() { LD_LIBRARY_PATH=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 
 # ---- Jobs
 
