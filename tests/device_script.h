@@ -8,7 +8,7 @@
 #include "tests/train/program.h"
 #include "tests/where.h"
 
-namespace levin::test {
+namespace levin::test::script {
 
 struct Ran {
   int code;
@@ -41,4 +41,4 @@ inline void make_program(const std::string& path, const std::string& text) {
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
 }
 
-}  // namespace levin::test
+}  // namespace levin::test::script

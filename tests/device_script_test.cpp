@@ -9,6 +9,7 @@
 
 using namespace levin;
 using namespace levin::test;
+using namespace levin::test::script;
 
 namespace {
 

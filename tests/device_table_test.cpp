@@ -5,6 +5,7 @@
 
 using namespace levin;
 using namespace levin::test;
+using namespace levin::test::script;
 using nlohmann::json;
 
 namespace {
