@@ -135,17 +135,14 @@ void Trainer::Run::attach_callbacks(Trainer* t) {
 
 namespace {
 
-template <class T>
-std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
-  return std::count_if(callbacks.begin(), callbacks.end(),
-                       [](const auto& c) { return dynamic_cast<const T*>(c.get()) != nullptr; });
+std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks, Callback::Kind kind) {
+  return std::count_if(callbacks.begin(), callbacks.end(), [&](const auto& c) { return c->kind() == kind; });
 }
 
 // Searches come first: the others see the run that they lead to. Checkpoints come last: what they save is what the others have done.
 void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
-  std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) {
-    return dynamic_cast<const LearningRateFinder*>(c.get()) || dynamic_cast<const BatchSizeFinder*>(c.get());
-  });
+  std::stable_partition(callbacks.begin(), callbacks.end(),
+                        [](const auto& c) { return c->kind() == Callback::Kind::search; });
   std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) { return !c->writes_checkpoints(); });
 }
 
@@ -162,6 +159,13 @@ bool derives(const std::type_info& type, const std::type_info& base) {
 
 }  // namespace
 
+const Callback* Trainer::Run::accumulation_schedule() const {
+  for (const auto& c : callbacks) {
+    if (c->largest_accumulation() > 0) return c.get();
+  }
+  return nullptr;
+}
+
 void Trainer::Run::verify_callbacks() const {
   std::set<std::string> keys;
   for (const auto& c : callbacks) {
@@ -169,15 +173,16 @@ void Trainer::Run::verify_callbacks() const {
     if (!key.empty() && !keys.insert(key).second)
       fail<ConfigError>("Trainer: two callbacks have the state key \"", key, "\"; give each its own");
   }
-  const std::int64_t bars = count_of<ProgressBar>(callbacks);
-  const std::int64_t checkpoints = count_of<ModelCheckpoint>(callbacks) + count_of<OnExceptionCheckpoint>(callbacks);
+  const std::int64_t bars = count_of(callbacks, Callback::Kind::progress_bar);
+  const bool checkpoints =
+      std::any_of(callbacks.begin(), callbacks.end(), [](const auto& c) { return c->checkpoint_files().has_value(); });
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
   if (bars > 0 && !options.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
-  if (checkpoints > 0 && !options.enable_checkpointing.value_or(true))
+  if (checkpoints && !options.enable_checkpointing.value_or(true))
     fail<ConfigError>(
         "Trainer: enable_checkpointing is false and callbacks holds a checkpoint callback; drop one of them");
-  if (count_of<GradientAccumulationScheduler>(callbacks) > 0 && options.accumulate_grad_batches != 1)
+  if (accumulation_schedule() && options.accumulate_grad_batches != 1)
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", options.accumulate_grad_batches,
                       " and callbacks holds a GradientAccumulationScheduler, which sets it; drop one of them");
 }
@@ -188,18 +193,18 @@ void Trainer::Run::collect_callbacks() {
   }
   callbacks = options.callbacks;
   verify_callbacks();
-  if (options.enable_progress_bar.value_or(true) && count_of<ProgressBar>(callbacks) == 0)
+  if (options.enable_progress_bar.value_or(true) && count_of(callbacks, Callback::Kind::progress_bar) == 0)
     callbacks.push_back(std::make_shared<ProgressBar>());
-  if (options.enable_model_summary.value_or(true) && count_of<ModelSummary>(callbacks) == 0)
+  if (options.enable_model_summary.value_or(true) && count_of(callbacks, Callback::Kind::summary) == 0)
     callbacks.push_back(std::make_shared<ModelSummary>());
   if (options.max_time) {
-    if (count_of<Timer>(callbacks) > 0)
+    if (count_of(callbacks, Callback::Kind::timer) > 0)
       warn("I-TRAIN-TIMER", WarningCategory::info,
            "Trainer: max_time is ignored, because callbacks holds a Timer of its own");
     else
       callbacks.push_back(std::make_shared<Timer>(*options.max_time));
   }
-  if (checkpointing() && count_of<ModelCheckpoint>(callbacks) == 0)
+  if (checkpointing() && count_of(callbacks, Callback::Kind::checkpoint) == 0)
     callbacks.push_back(std::make_shared<ModelCheckpoint>());
   order(callbacks);
   own_callbacks = callbacks;

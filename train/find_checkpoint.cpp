@@ -23,13 +23,12 @@ std::vector<std::string> folders_of(const Trainer::Run& run) {
   const std::string first = run.checkpoint_dir();
   std::vector<std::string> folders = {first};
   for (const auto& c : run.fit_callbacks) {
-    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
-    if (checkpoint && !checkpoint->best_model_path().empty())
-      folders.push_back(fs::path(checkpoint->best_model_path()).parent_path().string());
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->best.empty()) folders.push_back(fs::path(files->best).parent_path().string());
   }
   for (const auto& c : run.callbacks) {
-    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get()))
-      folders.push_back(checkpoint->directory());
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->folder.empty()) folders.push_back(files->folder);
   }
   if (first == train::checkpoint_folder(run.trainer, run.options)) {
     folders.push_back(below_root(run.options));
@@ -57,7 +56,7 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
     if (!error) files.emplace_back(time, path.string());
   };
   for (const auto& c : run.callbacks) {
-    if (const auto* failed = dynamic_cast<const OnExceptionCheckpoint*>(c.get())) add(failed->path());
+    for (const std::string& path : c->checkpoint_files().value_or(CheckpointFiles()).others) add(path);
   }
   for (const std::string& dir : folders_of(run)) {
     error.clear();
@@ -78,7 +77,7 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
 }
 
 // The best file of the run that wrote the newest checkpoint, by what that says of a callback like this one.
-std::string best_of_earlier_run(const Trainer::Run& run, const ModelCheckpoint& callback) {
+std::string best_of_earlier_run(const Trainer::Run& run, const Callback& callback) {
   const std::optional<Checkpoint> newest = newest_checkpoint(run);
   if (!newest) return {};
   const auto known = newest->callbacks.find(train::key_in(*newest, run, callback));
@@ -103,7 +102,8 @@ std::string train::checkpoint_folder(const Trainer& trainer, const TrainerOption
 
 std::string Trainer::Run::checkpoint_dir() const {
   for (const auto& c : callbacks) {
-    if (const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get())) return checkpoint->directory();
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->folder.empty()) return files->folder;
   }
   return train::checkpoint_folder(trainer, options);
 }
@@ -121,16 +121,15 @@ std::string Trainer::Run::last_file(const std::string& folder) const {
 std::string Trainer::Run::best_checkpoint() const {
   const std::string what = std::string(call_name) + ": ckpt_path = \"best\" and there is none: ";
   if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
-  const ModelCheckpoint* first = nullptr;
+  const Callback* first = nullptr;
   std::int64_t count = 0;
   for (const auto& c : in_fit || fit_callbacks.empty() ? callbacks : fit_callbacks) {
-    const auto* checkpoint = dynamic_cast<const ModelCheckpoint*>(c.get());
-    if (checkpoint && count++ == 0) first = checkpoint;
+    if (c->kind() == Callback::Kind::checkpoint && count++ == 0) first = c.get();
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
-  if (first->options().save_top_k == 0) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
-  const std::string best =
-      first->best_model_path().empty() ? best_of_earlier_run(*this, *first) : first->best_model_path();
+  const CheckpointFiles files = first->checkpoint_files().value_or(CheckpointFiles{.keeps_best = false});
+  if (!files.keeps_best) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
+  const std::string best = files.best.empty() ? best_of_earlier_run(*this, *first) : files.best;
   if (best.empty())
     fail<ConfigError>(what, "this trainer's ModelCheckpoint has saved none yet, and no earlier run in ",
                       checkpoint_dir(), "; fit first, or give the file's path");

@@ -64,7 +64,7 @@ void check_manual(const TrainerOptions& options) {
 
 // Of a schedule of accumulation, before any work.
 void check_schedule(const Trainer::Run& run) {
-  if (!run.find_callback<GradientAccumulationScheduler>()) return;
+  if (!run.accumulation_schedule()) return;
   if (run.manual)
     fail<ConfigError>(
         "fit: callbacks holds a GradientAccumulationScheduler and the module optimizes manually; drop it and step "
@@ -77,8 +77,8 @@ void check_schedule(const Trainer::Run& run) {
 }
 
 void check_accumulation(const Trainer::Run& run) {
-  const auto* const schedule = run.find_callback<GradientAccumulationScheduler>();
-  const std::int64_t window = schedule ? schedule->largest_factor() : run.options.accumulate_grad_batches;
+  const Callback* const schedule = run.accumulation_schedule();
+  const std::int64_t window = schedule ? schedule->largest_accumulation() : run.options.accumulate_grad_batches;
   if (run.manual || window == 1) return;
   if (run.optimizer().name() == std::string_view("lbfgs"))
     fail<ConfigError>(
@@ -179,7 +179,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
          "fit: neither max_epochs nor max_steps is set; training for 1000 epochs");
   if (loggers.empty() && options.fast_dev_run == 0) {
     for (const auto& c : callbacks) {
-      if (dynamic_cast<const LearningRateMonitor*>(c.get()))
+      if (c->needs_logger())
         fail<ConfigError>(
             "fit: callbacks holds a LearningRateMonitor and the trainer has no logger for it; give .logger, or drop "
             "it");

@@ -91,7 +91,7 @@ Metrics Trainer::progress_metrics() {
 
 void Trainer::print(std::string_view line) const {
   for (const auto& c : run_->callbacks) {
-    if (auto* const bar = dynamic_cast<ProgressBar*>(c.get())) return bar->print(line);
+    if (c->print_line(line)) return;
   }
   std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
 }

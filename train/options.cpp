@@ -218,8 +218,8 @@ void Trainer::Run::apply_shortcuts() {
 
 std::int64_t Trainer::Run::max_epochs() const {
   if (options.max_epochs) return *options.max_epochs;
-  const bool timed = std::any_of(callbacks.begin(), callbacks.end(),
-                                 [](const auto& c) { return dynamic_cast<const Timer*>(c.get()) != nullptr; });
+  const bool timed =
+      std::any_of(callbacks.begin(), callbacks.end(), [](const auto& c) { return c->kind() == Callback::Kind::timer; });
   return options.max_steps >= 0 || timed ? -1 : 1000;
 }
 std::int64_t Trainer::Run::min_epochs() const {

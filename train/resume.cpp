@@ -50,8 +50,9 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
       fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizers[i], ", this run has ",
                         run.optimizers[i]->name());
   }
-  const auto* const schedule = run.find_callback<GradientAccumulationScheduler>();
-  const std::int64_t window = schedule ? schedule->factor(file.epochs_completed) : run.options.accumulate_grad_batches;
+  const Callback* const schedule = run.accumulation_schedule();
+  const std::int64_t window =
+      schedule ? schedule->accumulation_at(file.epochs_completed) : run.options.accumulate_grad_batches;
   if (file.accumulate != 1 && file.accumulate != window)
     fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
                       schedule ? "in its epoch GradientAccumulationScheduler has " : "accumulate_grad_batches is ",

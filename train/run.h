@@ -200,13 +200,7 @@ struct Trainer::Run {
   void add_callbacks_of(TrainModule& module);  // configure_callbacks
   void verify_callbacks() const;
   void attach_callbacks(Trainer* t);
-  template <class T>
-  [[nodiscard]] T* find_callback() const {  // the first of a class; null: none
-    for (const auto& c : callbacks) {
-      if (auto* found = dynamic_cast<T*>(c.get())) return found;
-    }
-    return nullptr;
-  }
+  [[nodiscard]] const Callback* accumulation_schedule() const;  // that sets accumulate_grad_batches; null: none
 
   // ---- The data module of a stage, as long as this lives (datamodule.cpp). Throws ConfigError for one that does not name itself.
   class DataScope {

@@ -62,7 +62,7 @@ TEST_CASE("a schedule of accumulation changes the window by epoch") {
   CHECK(total({{0, 8}, {4, 4}, {8, 1}}, 16, 9) == 4 * 2 + 4 * 4 + 16);
   const GradientAccumulationScheduler s({{0, 8}, {4, 4}, {8, 1}});
   for (const auto& [epoch, factor] : {std::pair{0, 8}, {3, 8}, {4, 4}, {7, 4}, {8, 1}, {100, 1}})
-    CHECK(s.factor(epoch) == factor);
+    CHECK(s.accumulation_at(epoch) == factor);
   using S = GradientAccumulationScheduler;
   CHECK_THROWS_AS(S({}), ConfigError);
   CHECK_THROWS_AS(S({{-1, 2}}), ConfigError);

@@ -19,7 +19,7 @@ GradientAccumulationScheduler::GradientAccumulationScheduler(
   }
 }
 
-std::int64_t GradientAccumulationScheduler::factor(std::int64_t epoch) const {
+std::int64_t GradientAccumulationScheduler::accumulation_at(std::int64_t epoch) const {
   std::int64_t now = 1;
   for (const auto& [from, batches] : scheduling_) {
     if (from <= epoch) now = batches;
@@ -27,14 +27,14 @@ std::int64_t GradientAccumulationScheduler::factor(std::int64_t epoch) const {
   return now;
 }
 
-std::int64_t GradientAccumulationScheduler::largest_factor() const {
+std::int64_t GradientAccumulationScheduler::largest_accumulation() const {
   std::int64_t most = 1;
   for (const auto& [from, batches] : scheduling_) most = std::max(most, batches);
   return most;
 }
 
 void GradientAccumulationScheduler::apply() {
-  trainer().options().accumulate_grad_batches = factor(trainer().current_epoch());
+  trainer().options().accumulate_grad_batches = accumulation_at(trainer().current_epoch());
 }
 // Already here: a run that goes on inside of a window may be saved, or cut, before its epoch starts.
 void GradientAccumulationScheduler::on_fit_start() { apply(); }

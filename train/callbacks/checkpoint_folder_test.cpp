@@ -42,6 +42,25 @@ std::string version(const test::TemporaryFolder& dir, int n) {
   return dir / ("levin_logs/version_" + std::to_string(n) + "/checkpoints");
 }
 
+// Somebody's own checkpoints: epoch N is FOLDER/N.safetensors, and the first is the best.
+struct OwnCheckpoints final : Callback {
+  std::string folder, best;
+  explicit OwnCheckpoints(std::string to) : folder(std::move(to)) { fs::create_directories(folder); }
+  void on_train_epoch_end() override {
+    const std::string path = folder + "/" + std::to_string(trainer().current_epoch()) + ".safetensors";
+    trainer().save_checkpoint(path);
+    if (best.empty()) best = path;
+  }
+  bool writes_checkpoints() const override { return true; }
+  Kind kind() const override { return Kind::checkpoint; }
+  std::optional<CheckpointFiles> checkpoint_files() const override {
+    return CheckpointFiles{.folder = folder, .best = best};
+  }
+  std::string state_key() const override { return "OwnCheckpoints"; }
+  CallbackState state() const override { return {.values = {{"best_model_path", best}}, .tensors = {}}; }
+  void load_state(const CallbackState& state) override { best = state.values.at(0).second; }
+};
+
 // One process: a module, a trainer, a fit.
 struct Process {
   Versioned module;
@@ -132,4 +151,71 @@ TEST_CASE("ckpt_path best of a run that is started again is the best file of the
   // Another monitor's best is none.
   Process other(logged(dir.path(), 4), {.monitor = "accuracy", .mode = Mode::max});
   CHECK_THROWS_AS(other.fit("best"), ConfigError);
+}
+
+TEST_CASE("a checkpoint callback of the user's own takes the default's place and says where best and last are") {
+  const test::TemporaryFolder dir;
+  const auto fit = [&](const std::string& from, std::int64_t epochs) {
+    Versioned module;
+    data::DataLoader train = test::loader(8, 4);
+    TrainerOptions options = logged(dir.path(), epochs, false);
+    options.callbacks = {std::make_shared<OwnCheckpoints>(dir / "own")};
+    Trainer trainer(options);
+    trainer.fit(module, {.train = train, .ckpt_path = from});
+    return trainer.resumed_from();
+  };
+  CHECK(fit("", 3).empty());
+  CHECK_FALSE(fs::exists(dir / "checkpoints"));
+  CHECK(fs::path(fit("last", 4)).filename() == "2.safetensors");
+  CHECK(fs::path(fit("best", 4)).filename() == "0.safetensors");  // of the run before, by its state
+
+  TrainerOptions refused = logged(dir.path(), 1, false);
+  refused.enable_checkpointing = false;
+  refused.callbacks = {std::make_shared<OwnCheckpoints>(dir / "own")};
+  CHECK_THROWS_WITH_AS(Trainer{refused}, doctest::Contains("holds a checkpoint callback"), ConfigError);
+}
+
+TEST_CASE("a callback of the user's own is a run's progress bar, timer, accumulation schedule or in need of a logger") {
+  struct Own final : Callback {
+    Kind is = Kind::other;
+    std::int64_t window = 0;
+    bool log = false;
+    std::vector<std::string> lines{};
+    Kind kind() const override { return is; }
+    std::int64_t accumulation_at(std::int64_t) const override { return window; }
+    std::int64_t largest_accumulation() const override { return window; }
+    bool needs_logger() const override { return log; }
+    bool print_line(std::string_view line) override {
+      lines.emplace_back(line);
+      return true;
+    }
+  };
+  const auto own = std::make_shared<Own>();
+  const auto trainer_of = [&](const Function<void(TrainerOptions&)>& change) {
+    TrainerOptions options = test::silent();
+    options.max_epochs = 1;
+    options.callbacks = {own};
+    change(options);
+    return Trainer(options);
+  };
+  own->is = Callback::Kind::progress_bar;
+  CHECK_THROWS_WITH_AS((void)trainer_of([](TrainerOptions&) {}), doctest::Contains("holds a ProgressBar"), ConfigError);
+  CHECK_THROWS_WITH_AS((void)trainer_of([&](TrainerOptions& o) {
+                         o.enable_progress_bar.reset();
+                         o.callbacks.push_back(std::make_shared<ProgressBar>());
+                       }),
+                       doctest::Contains("2 progress bars"), ConfigError);
+  const Trainer shown = trainer_of([](TrainerOptions& o) { o.enable_progress_bar.reset(); });
+  shown.print("a line");
+  CHECK(own->lines == std::vector<std::string>{"a line"});
+  own->is = Callback::Kind::other;
+  own->window = 2;
+  CHECK_THROWS_WITH_AS((void)trainer_of([](TrainerOptions& o) { o.accumulate_grad_batches = 4; }),
+                       doctest::Contains("accumulate_grad_batches is 4"), ConfigError);
+  own->window = 0;
+  own->log = true;
+  Versioned module;
+  data::DataLoader train = test::loader(8, 4);
+  Trainer without = trainer_of([](TrainerOptions&) {});
+  CHECK_THROWS_WITH_AS(without.fit(module, {.train = train}), doctest::Contains("no logger for it"), ConfigError);
 }

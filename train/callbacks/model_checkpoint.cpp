@@ -90,6 +90,12 @@ std::string ModelCheckpoint::directory() const {
   return train::checkpoint_folder(trainer(), trainer().options());
 }
 
+std::optional<CheckpointFiles> ModelCheckpoint::checkpoint_files() const {
+  return CheckpointFiles{.folder = attached() || !options_.dirpath.empty() ? directory() : "",
+                         .best = best_path_,
+                         .keeps_best = options_.save_top_k != 0};
+}
+
 bool ModelCheckpoint::active() const {
   const Trainer& t = trainer();
   return t.train_loader() != nullptr && t.global_step() > 0 && t.global_step() != saved_step_ &&
@@ -462,6 +468,9 @@ OnExceptionCheckpoint::OnExceptionCheckpoint(std::string dirpath) : dirpath_(std
   if (dirpath_.empty()) fail<ConfigError>("OnExceptionCheckpoint: dirpath is empty; name the folder to save in");
 }
 std::string OnExceptionCheckpoint::path() const { return dirpath_ + "/on_exception" + kEnding; }
+std::optional<CheckpointFiles> OnExceptionCheckpoint::checkpoint_files() const {
+  return CheckpointFiles{.keeps_best = false, .others = {path()}};
+}
 
 void OnExceptionCheckpoint::on_exception(const std::exception&) {
   const Trainer& t = trainer();

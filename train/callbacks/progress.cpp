@@ -201,6 +201,10 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : drawing_(std::make_unique
 }
 ProgressBar::~ProgressBar() = default;
 
+bool ProgressBar::print_line(std::string_view line) {
+  print(line);
+  return true;
+}
 void ProgressBar::print(std::string_view line) {
   Drawing& d = *drawing_;
   const std::string text = std::string(line) + "\n";

@@ -29,6 +29,7 @@ class LEVIN_API Timer : public Callback {
   void on_train_batch_end(const StepInfo& info) override;
   void on_train_epoch_end() override;
   void on_exception(const std::exception& error) override;
+  [[nodiscard]] Kind kind() const override { return Kind::timer; }
   [[nodiscard]] std::string state_key() const override { return "Timer"; }
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;
@@ -52,8 +53,8 @@ class LEVIN_API GradientAccumulationScheduler : public Callback {
   void on_fit_start() override;
   void on_train_epoch_start() override;
   void teardown(Stage stage) override;
-  [[nodiscard]] std::int64_t factor(std::int64_t epoch) const;
-  [[nodiscard]] std::int64_t largest_factor() const;
+  [[nodiscard]] std::int64_t accumulation_at(std::int64_t epoch) const override;
+  [[nodiscard]] std::int64_t largest_accumulation() const override;
 
  private:
   void apply();
@@ -99,6 +100,8 @@ class LEVIN_API ProgressBar : public Callback {
   void on_predict_end() override;
   void on_exception(const std::exception& error) override;
   [[nodiscard]] bool after_module() const override { return true; }
+  [[nodiscard]] Kind kind() const override { return Kind::progress_bar; }
+  bool print_line(std::string_view line) override;
 
  private:
   struct Drawing;

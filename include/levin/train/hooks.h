@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -125,6 +126,14 @@ class LEVIN_API Hooks {
   static void not_provided() noexcept;
 };
 
+// What a callback has saved in a run: where ckpt_path "last" and "best" look.
+struct CheckpointFiles {
+  std::string folder{};               // of its files; empty: it has none
+  std::string best{};                 // empty: none yet
+  bool keeps_best = true;             // false: there never is a best one
+  std::vector<std::string> others{};  // files outside of the folder
+};
+
 // Something that watches or steers a run from outside the module.
 class LEVIN_API Callback : public Hooks {
  public:
@@ -143,6 +152,21 @@ class LEVIN_API Callback : public Hooks {
   // True: it saves checkpoints in hooks, so on_train_batch_end, on_validation_end and on_train_epoch_end run after the module's and
   // after those of other callbacks, whatever its place in the list.
   [[nodiscard]] virtual bool writes_checkpoints() const { return false; }
+
+  // What the trainer asks of callbacks of any class. It adds a progress bar, a summary, a timer (max_time) and checkpoints where
+  // no callback is of that kind. A run has one progress bar at most. A search runs first, so that the others see the run that it leads
+  // to.
+  enum class Kind : std::uint8_t { other, progress_bar, summary, timer, checkpoint, search };
+  [[nodiscard]] virtual Kind kind() const { return Kind::other; }
+  // The files of one that saves checkpoints. "best" of an earlier run is what its state has under "best_model_path".
+  [[nodiscard]] virtual std::optional<CheckpointFiles> checkpoint_files() const { return {}; }
+  // accumulate_grad_batches in an epoch, and the largest of all epochs, of a callback that sets it; 0: it does not.
+  [[nodiscard]] virtual std::int64_t accumulation_at(std::int64_t /*epoch*/) const { return 0; }
+  [[nodiscard]] virtual std::int64_t largest_accumulation() const { return 0; }
+  // True: fit without a logger is a ConfigError, because what the callback logs would be nowhere.
+  [[nodiscard]] virtual bool needs_logger() const { return false; }
+  // Shows a line of Trainer::print; false: this callback has no place for it.
+  virtual bool print_line(std::string_view /*line*/) { return false; }
 
   // The trainer while attached. Throws StateError outside.
   [[nodiscard]] Trainer& trainer() const;

@@ -40,6 +40,7 @@ class LEVIN_API LearningRateMonitor : public Callback {
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});
   void on_train_epoch_start() override;
   BatchStart on_train_batch_start(const StepInfo& info) override;
+  [[nodiscard]] bool needs_logger() const override { return true; }
 
  private:
   void log_rates(LoggingInterval at);

@@ -68,6 +68,8 @@ class LEVIN_API ModelCheckpoint : public Callback {
   void on_train_end() override;
   void on_exception(const std::exception& error) override;
   [[nodiscard]] bool writes_checkpoints() const override { return true; }
+  [[nodiscard]] Kind kind() const override { return Kind::checkpoint; }
+  [[nodiscard]] std::optional<CheckpointFiles> checkpoint_files() const override;
   // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well: the files of another folder
   // take part in the ranking, and are not removed. A dirpath that is another one than before is warned of.
   [[nodiscard]] std::string state_key() const override;
@@ -125,6 +127,7 @@ class LEVIN_API OnExceptionCheckpoint : public Callback {
   explicit OnExceptionCheckpoint(std::string dirpath);  // throws ConfigError for an empty one
   [[nodiscard]] std::string path() const;
   [[nodiscard]] bool writes_checkpoints() const override { return true; }
+  [[nodiscard]] std::optional<CheckpointFiles> checkpoint_files() const override;
   void on_fit_start() override { training_ = false; }
   void on_train_start() override { training_ = true; }
   void on_train_end() override { training_ = false; }

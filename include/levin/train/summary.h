@@ -67,6 +67,7 @@ class LEVIN_API ModelSummary : public Callback {
  public:
   explicit ModelSummary(SummaryOptions options = {});  // throws ConfigError
   void on_fit_start() override;
+  [[nodiscard]] Kind kind() const override { return Kind::summary; }
   // What was printed last.
   [[nodiscard]] const std::string& text() const { return text_; }
 

@@ -147,6 +147,7 @@ class LEVIN_API LearningRateFinder : public Callback {
   explicit LearningRateFinder(
       LrFindOptions options = {});  // throws ConfigError; also for loaders, which are those of the fit
   void on_fit_start() override;
+  [[nodiscard]] Kind kind() const override { return Kind::search; }
   // In a hook of fit outside of batches; throws StateError elsewhere.
   void lr_find();
   [[nodiscard]] const std::optional<LrFindResult>& result() const { return result_; }  // of the last search
@@ -170,6 +171,7 @@ class LEVIN_API BatchSizeFinder : public Callback {
  public:
   explicit BatchSizeFinder(BatchSizeOptions options = {});  // throws ConfigError, also for a method
   void on_fit_start() override;
+  [[nodiscard]] Kind kind() const override { return Kind::search; }
   void on_validation_start() override;
   void on_test_start() override;
   void on_predict_start() override;
