@@ -21,7 +21,7 @@ probe() {
     line_of gpu "${asked[@]}" --query-gpu=name,driver_version,memory.total,power.limit || fault "no nvidia-smi"
     line_of clocks "${asked[@]}" --query-gpu=clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw
     line_of "also on the GPU" "${asked[@]}" --query-compute-apps=pid,name
-    printf '## nvidia-smi -q\n%s\n' "$(nvidia-smi -q 2>&1)" >>"$work/probe.log"
+    printf '## nvidia-smi -q\n%s\n' "$(timeout 10 nvidia-smi -q 2>&1)" >>"$work/probe.log"
     local name
     for name in compute-sanitizer ncu; do
       line_of "$name" "$(tool "$name" || echo "$name")" --version || say "  the stage that uses it can not run"
@@ -33,13 +33,13 @@ import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.
   say "$(printf '%-18s %s' libraries "$library_path")"
   say "$(printf '%-18s %s' "of the archive" "$(ls "$work/needed" | paste -sd ' ')")"
   for name in "${all_programs[@]}"; do ldd "$name"; done >>"$work/probe.log" 2>&1
-  "$(program levin)" env >"$work/env.txt" 2>&1 || fault "levin env: $(tail -n 1 "$work/env.txt")"
+  timeout 20 "$(program levin)" env >"$work/env.txt" 2>&1 || fault "levin env: $(tail -n 1 "$work/env.txt")"
   cat "$work/env.txt" >>"$work/table"
   local count
   count=$(test_names | wc -l)
   if ((count > 0)); then say "$(printf '%-18s %s' "device tests" "$count")"; else no_tests; fi
   # One op of each engine: ours, and the libraries' where the build has them.
-  "$kernels" --quick --device "$device" --warm-only --attention first --norm first --json "$work/probe.json" \
+  timeout 60 "$kernels" --quick --device "$device" --warm-only --attention first --norm first --json "$work/probe.json" \
     --filter '^(add/f32/256|matmul/bf16/16x16x16|conv2d/bf16/2x2x4x6x3|attention/bf16/1x1x16x32)/' \
     >"$work/op.log" 2>&1 ||
     fault "the first ops: $(grep -m 1 -iE 'error|bench:' "$work/op.log" | cut -c 1-300)"
@@ -154,9 +154,9 @@ queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
   local part number=0
   while read -r part; do
     number=$((number + 1))
-    local run=(env "LEVIN_OPS=$part" "$tests" --filter 'ops on a device: ')
+    local run=("$tests" --filter 'ops on a device: ')
     [ -n "$2" ] && run=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 "${run[@]}")
-    job "$1 $number $part" "${run[@]}"
+    job "$1 $number $part" env "LEVIN_OPS=$part" "${run[@]}"
   done < <(if [ "$1" = racecheck ]; then shared_first; else cat "$work/ops.txt"; fi | groups "$3")
 }
 report_checks() {
