@@ -137,16 +137,22 @@ Checkpoint read_all(const std::string& path, Needs needs) {
     return checkpoint;
   }
   read_state(checkpoint, checked_state(path, file));
-  if (checkpoint.epochs_completed < 0 || checkpoint.batches_in_epoch < 0 || checkpoint.global_step < 0 ||
-      checkpoint.total_batches < 0 || checkpoint.skipped_batches < 0 || checkpoint.records < 0)
-    fail<FormatError>("resume: ", path, ": a counter is negative");
-  const std::vector<std::int64_t>& ahead = checkpoint.batches_ahead;
-  const std::int64_t in_order = checkpoint.batches_in_order();
+  Progress& progress = checkpoint.progress;
+  Progress::each_counter(progress, [&](const char* name, std::int64_t counter, std::int64_t least, bool) {
+    if (counter < least)
+      fail<FormatError>("resume: ", path, ": \"", name, "\" is ", counter, ", expected ", least, " or more");
+  });
+  if (progress.global_step < 0)
+    fail<FormatError>("resume: ", path, ": \"global_step\" is ", progress.global_step, ", expected 0 or more");
+  const std::vector<std::int64_t>& ahead = progress.position.ahead;
+  const std::int64_t in_order = progress.batches_done - static_cast<std::int64_t>(ahead.size());
   for (std::size_t i = 0; i < ahead.size(); ++i) {
     if (ahead[i] <= (i == 0 ? in_order : ahead[i - 1]) || in_order < 0)
       fail<FormatError>("resume: ", path, ": batch ", ahead[i], " was trained ahead of ", in_order,
                         " others, expected ascending numbers above that");
   }
+  progress.position.epoch = progress.epoch;
+  progress.position.batch = in_order;
   for (auto& named : file.tensors)
     (ours(named.first) ? checkpoint.rest : checkpoint.weights).push_back(std::move(named));
   return checkpoint;

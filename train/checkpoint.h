@@ -18,21 +18,15 @@ namespace levin::train {
 struct Checkpoint {
   std::string path;
   NamedTensors weights, rest;  // rest: under "levin."
-  std::int64_t epochs_completed = 0, batches_in_epoch = 0, global_step = 0, total_batches = 0, records = 0;
-  std::vector<std::int64_t> batches_ahead;  // of batches_in_epoch, those behind the first that was not trained
-  std::int64_t accumulate = 1;              // batches an optimizer step, where a window is open
-  std::int64_t skipped_batches = 0;
-  std::int64_t validated_at = -1;                     // total_batches then
+  Progress progress;
+  std::int64_t accumulate = 1;                        // batches an optimizer step, where a window is open
   std::vector<std::int64_t> batches_validated;        // by loader
   bool stop = false;                                  // was asked for
   std::string stopped_by;                             // by whom, and why
   std::optional<std::int64_t> max_epochs, max_steps;  // of its run; none: the file does not tell
-  std::int64_t forward_epochs = 0;                    // of epochs_completed, those in which nothing was trained
   std::optional<bool> training;  // written between on_train_start and on_train_end; none: it does not tell
   std::int64_t batches_per_epoch = 0, batch_size = 0;  // 0: not known
-  bool closing = false;                                // written while its epoch was ended before its last batch
-  Trainer::Run::Due due = Trainer::Run::Due::nothing;
-  std::vector<std::string> writers_to_come;  // in the hook in which it was written
+  std::vector<std::string> writers_to_come;            // in the hook in which it was written
   std::vector<std::string> optimizers;
   std::size_t schedulers = 0;
   std::map<std::string, Metadata> callbacks;  // values by state key
@@ -44,12 +38,8 @@ struct Checkpoint {
 
   // Its epoch has no batch left to train.
   [[nodiscard]] bool epoch_is_whole() const {
-    return due == Trainer::Run::Due::epoch_end ||
-           (batches_per_epoch > 0 && batches_in_epoch > 0 && batches_in_epoch >= batches_per_epoch);
-  }
-  // Batches of the epoch that were trained without a gap.
-  [[nodiscard]] std::int64_t batches_in_order() const {
-    return batches_in_epoch - static_cast<std::int64_t>(batches_ahead.size());
+    return progress.due == Due::epoch_end ||
+           (batches_per_epoch > 0 && progress.batches_done > 0 && progress.batches_done >= batches_per_epoch);
   }
 };
 // Throws FileError, FormatError for a damaged file, ConfigError for weights alone, unless they are enough: then the rest is empty.

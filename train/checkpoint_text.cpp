@@ -22,9 +22,7 @@ constexpr std::int64_t kMostEntries = 100'000, kMostBatches = 1'000'000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Enumerators have names in files, so that the order of the sources is no part of the format.
-constexpr std::array kDue = {"nothing", "record", "validation", "plateaus", "epoch_end"};
 constexpr std::array kReduce = {"mean", "sum", "min", "max"};
-static_assert(kDue.size() == static_cast<std::size_t>(Trainer::Run::Due::epoch_end) + 1);
 static_assert(kReduce.size() == static_cast<std::size_t>(EpochReduce::max) + 1);
 template <std::size_t N, class E>
 std::string name_of(const std::array<const char*, N>& names, E value) {
@@ -110,20 +108,15 @@ std::string log_text(const std::vector<MetricLog::Saved>& log) {
 }
 
 std::string loops_text(const Trainer::Run& run) {
-  return object()
-      .add("epochs_completed", number(run.epoch))
-      .add("forward_epochs", number(run.forward_epochs))
-      .add("batches_in_epoch", number(run.batches_done))
-      .add("batches_ahead", numbers(run.position.ahead))
+  Listed all = object();
+  Progress::each_counter(
+      run, [&](const char* name, std::int64_t counter, std::int64_t, bool) { all.add(name, number(counter)); });
+  return all.add("batches_ahead", numbers(run.position.ahead))
       .add("batches_per_epoch", number(run.batches))
       .add("batch_size", number(run.train_loader ? run.train_loader->batch_size().value_or(0) : 0))
-      .add("total_batches", number(run.total_batches))
-      .add("skipped_batches", number(run.skipped_batches))
       .add("train_loaded_at", number(run.train_loaded_at))
       .add("val_loaded_at", number(run.val_loaded_at))
-      .add("records", number(run.records))
       .add("accumulate", number(run.window_is_open() ? run.options.accumulate_grad_batches : 1))
-      .add("validated_at", number(run.validated_at))
       .add("batches_validated", numbers(run.eval_batches[0]))
       .add("stop", flag(run.cut ? run.cut->stop_kept : run.stop_kept))
       .add("stopped_by", json_of(run.stopped_by))
@@ -181,7 +174,7 @@ class StateReader final : public JsonReader {
     const std::string& top = path[0].key;
     const std::size_t depth = path.size();
     if (depth == 1) {
-      if (top == "global_step") take(to_.global_step, top, v);
+      if (top == "global_step") take(to_.progress.global_step, top, v);
       if (top == "lr_schedulers") {
         std::int64_t n = 0;
         take(n, top, v);
@@ -242,8 +235,10 @@ class StateReader final : public JsonReader {
     for (const char* name : kLists) {
       if (name != kOptional && !seen_.contains(name)) lacks(name);
     }
-    for (const char* name : {"global_step", "lr_schedulers", "epochs_completed", "batches_in_epoch", "total_batches",
-                             "records", "accumulate", "validated_at", "due"}) {
+    Progress::each_counter(to_.progress, [&](const char* name, std::int64_t, std::int64_t, bool needed) {
+      if (needed && !seen_.contains(name)) lacks(name);
+    });
+    for (const char* name : {"global_step", "lr_schedulers", "accumulate", "due"}) {
       if (!seen_.contains(name)) lacks(name);
     }
   }
@@ -284,8 +279,8 @@ class StateReader final : public JsonReader {
   void loops(JsonPath path, const JsonValue& v) {
     const std::string& name = path[1].key;
     if (path.size() == 3) {
-      for (const auto& [list, to] :
-           {std::pair("batches_ahead", &to_.batches_ahead), std::pair("batches_validated", &to_.batches_validated)}) {
+      for (const auto& [list, to] : {std::pair("batches_ahead", &to_.progress.position.ahead),
+                                     std::pair("batches_validated", &to_.batches_validated)}) {
         if (name != list) continue;
         bound(to->size(), kMostBatches);
         to->push_back(0);
@@ -298,27 +293,23 @@ class StateReader final : public JsonReader {
       return;
     }
     if (path.size() != 2) return;
-    const std::pair<const char*, std::int64_t*> counters[] = {{"epochs_completed", &to_.epochs_completed},
-                                                              {"forward_epochs", &to_.forward_epochs},
-                                                              {"batches_in_epoch", &to_.batches_in_epoch},
-                                                              {"total_batches", &to_.total_batches},
-                                                              {"records", &to_.records},
-                                                              {"train_loaded_at", &to_.train_loaded_at},
+    Progress::each_counter(to_.progress, [&](const char* counter, std::int64_t& to, std::int64_t, bool) {
+      if (name == counter) take(to, name, v);
+    });
+    const std::pair<const char*, std::int64_t*> counters[] = {{"train_loaded_at", &to_.train_loaded_at},
                                                               {"val_loaded_at", &to_.val_loaded_at},
                                                               {"accumulate", &to_.accumulate},
-                                                              {"validated_at", &to_.validated_at},
                                                               {"batches_per_epoch", &to_.batches_per_epoch},
-                                                              {"batch_size", &to_.batch_size},
-                                                              {"skipped_batches", &to_.skipped_batches}};
+                                                              {"batch_size", &to_.batch_size}};
     for (const auto& [counter, to] : counters) {
       if (name == counter) take(*to, name, v);
     }
     if (name == "due") {
-      to_.due = enumerator<Trainer::Run::Due>(to_.path, "due", kDue, v);
+      to_.progress.due = enumerator<Due>(to_.path, "due", kDue, v);
       seen_.insert(name);
     }
     if (name == "stop") to_.stop = flag_of(name, v);
-    if (name == "closing") to_.closing = flag_of(name, v);
+    if (name == "closing") to_.progress.closing = flag_of(name, v);
     if (name == "training") to_.training = flag_of(name, v);
     if (name == "stopped_by") to_.stopped_by = word(name, v);
     for (const auto& [limit, to] : {std::pair("max_epochs", &to_.max_epochs), std::pair("max_steps", &to_.max_steps)}) {

@@ -154,7 +154,7 @@ TEST_CASE("a checkpoint names what is due and how a value is reduced, and one wi
   CHECK(state.find("\"due\":\"") != std::string::npos);
   CHECK(state.find("\"reduce\":\"mean\"") != std::string::npos);
   const train::Checkpoint before = train::read_checkpoint(old);
-  CHECK(before.due == now.due);
+  CHECK(before.progress.due == now.progress.due);
   REQUIRE(before.log.size() == now.log.size());
   REQUIRE_FALSE(now.log.empty());
   for (std::size_t i = 0; i < now.log.size(); ++i) CHECK(before.log[i].reduce == now.log[i].reduce);

@@ -21,23 +21,23 @@ using train::state_in;
 void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
   const std::int64_t size = run.train_loader->size(), max_epochs = run.max_epochs();
-  const std::int64_t trained = file.epochs_completed - file.forward_epochs;
+  const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
   const bool whole = file.epoch_is_whole();
-  if (!whole && !file.batches_ahead.empty() && file.batches_ahead.back() >= size)
-    fail<ConfigError>("resume: ", path, " was written after batch ", file.batches_ahead.back(),
+  if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
+    fail<ConfigError>("resume: ", path, " was written after batch ", file.progress.position.ahead.back(),
                       " of an epoch, which now has ", size, " batches; use the same data and batch size");
   if (max_epochs >= 0 && trained > max_epochs)
     fail<ConfigError>("resume: ", path, " was written after ", trained, " epochs, max_epochs is ", max_epochs,
                       "; raise it");
-  if (!whole && file.batches_in_epoch > run.batches)
-    fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch, which now has ",
+  if (!whole && file.progress.batches_done > run.batches)
+    fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch, which now has ",
                       run.batches, "; use the same data and batch size");
   // In the middle of an epoch: another cut of the data into batches would repeat samples and leave some out.
-  const bool inside = file.batches_in_epoch > 0 && !whole;
+  const bool inside = file.progress.batches_done > 0 && !whole;
   const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {
     if (inside && then > 0 && now > 0 && then != now)
-      fail<ConfigError>("resume: ", path, " stands at batch ", file.batches_in_epoch, " of an epoch with ", what, " ",
-                        then, ", which is ", now,
+      fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch with ", what,
+                        " ", then, ", which is ", now,
                         " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
   };
   differ("batch size", file.batch_size, run.train_loader->batch_size().value_or(0));
@@ -52,7 +52,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   }
   const Callback* const schedule = run.accumulation_schedule();
   const std::int64_t window =
-      schedule ? schedule->accumulation_at(file.epochs_completed) : run.options.accumulate_grad_batches;
+      schedule ? schedule->accumulation_at(file.progress.epoch) : run.options.accumulate_grad_batches;
   if (file.accumulate != 1 && file.accumulate != window)
     fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
                       schedule ? "in its epoch GradientAccumulationScheduler has " : "accumulate_grad_batches is ",
@@ -300,7 +300,7 @@ void Trainer::Run::resume(train::Incoming& in) {
     if (own_train) train_loader = nullptr;  // one that configure_optimizers asked about; the state decides
   }
   {
-    const train::Restore at(epoch, file.epochs_completed);  // what a hook reads
+    const train::Restore at(epoch, file.progress.epoch);  // what a hook reads
     load_val();
     load_train();
   }
@@ -323,21 +323,11 @@ void Trainer::Run::resume(train::Incoming& in) {
     parameter->set_grad(gradient.to(parameter->device()).to(parameter->dtype()));
   window_weight = Tensor();
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) window_weight = t.to(device);
-  epoch = file.epochs_completed;
-  forward_epochs = file.forward_epochs;
-  batches_done = file.batches_in_epoch;
-  position = {.epoch = epoch, .batch = file.batches_in_order(), .ahead = file.batches_ahead};
+  static_cast<train::Progress&>(*this) = file.progress;
   if (file.epoch_is_whole()) {  // of as many batches as it has here
     batches_done = batches;
     position = {.epoch = epoch, .batch = batches};
   }
-  global_step = file.global_step;
-  total_batches = file.total_batches;
-  skipped_batches = file.skipped_batches;
-  records = file.records;
-  validated_at = file.validated_at;
-  due = file.due;
-  closing = file.closing;
   unfinished = file.training.value_or(due != Due::nothing);
   writers_due = file.writers_to_come;
   train_log.load(file.log, tree);

@@ -18,6 +18,7 @@
 #include "train/inspect.h"
 #include "train/log.h"
 #include "train/precision.h"
+#include "train/progress.h"
 #include "train/ranks.h"
 #include "train/signals.h"
 #include "train/watch.h"
@@ -29,7 +30,8 @@ struct Checkpoint;
 class Incoming;
 }  // namespace train
 
-struct Trainer::Run {
+// A Progress that the loop moves.
+struct Trainer::Run : train::Progress {
   Run(Trainer& trainer, TrainerOptions options);
 
   // ---- Options (options.cpp)
@@ -302,24 +304,14 @@ struct Trainer::Run {
   std::int64_t resumed_at = -1;   // total_batches then
   std::set<std::string> written;  // files of this run, by the paths they were given: those may be replaced
 
-  // Counters. An epoch is cut where max_steps ends it: it stays open, and a resumed run goes on at its next batch.
-  std::int64_t epoch = 0, global_step = 0, total_batches = 0;
-  std::int64_t batches_done = 0;     // in this epoch
-  data::LoaderState position;        // which ones: a loader without in_order gives them as they finish
-  std::int64_t batches = 0;          // an epoch has
-  std::int64_t skipped_batches = 0;  // by skip_epoch: drawn and not trained
-  std::int64_t val_every = 0;        // batches between validations; 0: by time, or none
-  double last_validation = 0;        // end of it, or of set-up: seconds of the steady clock
-  std::int64_t validated_at = -1;    // total_batches when a validation last ended
-  // What is still to be done for the batch or the epoch that was just trained: a checkpoint is written by hooks that run in between,
-  // and a run that goes on from it begins with this.
-  enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
-  Due due = Due::nothing;
+  // Beside Progress. An epoch is cut where max_steps ends it: it stays open, and a resumed run continues with its next batch.
+  using Due = train::Due;
+  std::int64_t batches = 0;    // an epoch has
+  std::int64_t val_every = 0;  // batches between validations; 0: by time, or none
+  double last_validation = 0;  // end of it, or of set-up: seconds of the steady clock
   // Between on_train_start and on_train_end; and whether the file that the run goes on from was written there, so that what was left of
   // its training is done also where the limits are reached.
   bool training = false, unfinished = false;
-  bool closing = false;  // the epoch ends before its last batch: its schedules have moved, its end has not come
-  std::int64_t forward_epochs = 0;  // of the epochs
   std::optional<std::size_t>
       writers_from{};  // in the hook at hand the writers of checkpoints from here on are still to come
   std::vector<std::string> writers_due;                        // of the file that the run goes on from
@@ -363,7 +355,6 @@ struct Trainer::Run {
   train::MetricLog train_log, eval_log;
   Metrics epoch_metrics;  // of finished epochs and evaluations
   std::vector<LogRecord> history;
-  std::int64_t records = 0;  // of the run, those before it was resumed as well
   std::vector<std::shared_ptr<Logger>> loggers;
   StepTimes times;
   std::string time_report;

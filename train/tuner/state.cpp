@@ -24,10 +24,9 @@ namespace fs = std::filesystem;
 
 // What a trial counts, moves or sets, apart from tensors.
 auto counters_of(Trainer::Run& r) {
-  return std::tie(r.epoch, r.global_step, r.total_batches, r.skipped_batches, r.batches_done, r.position, r.batches,
-                  r.val_every, r.last_validation, r.validated_at, r.due, r.closing, r.stop, r.stop_kept, r.told_minimum,
-                  r.skipped_seen, r.scope, r.scope_weight, r.window_weight, r.eval_batches[0], r.eval_batches[1],
-                  r.eval_batches[2], r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
+  return std::tie(static_cast<Progress&>(r), r.batches, r.val_every, r.last_validation, r.stop, r.stop_kept,
+                  r.told_minimum, r.skipped_seen, r.scope, r.scope_weight, r.window_weight, r.eval_batches[0],
+                  r.eval_batches[1], r.eval_batches[2], r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
 }
 template <class... T>
 std::tuple<T...> values_of(const std::tuple<T&...>& variables) {
