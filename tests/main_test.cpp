@@ -4,10 +4,16 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "levin/serialize.h"
 #include "tests/capture.h"
+#include "tests/skip.h"
 #include "tests/temporary.h"
 
 // The macro comes with the compiler; this keeps the standard the build asks for and the one it gets together.
@@ -36,4 +42,37 @@ TEST_CASE("what a passing test prints is dropped, and what a failing one prints 
   REQUIRE(child > 0);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
   CHECK(levin::read_file(path, 1 << 12) == "err of a failing test\nout of a failing test\nbetween tests\n");
+}
+
+namespace {
+const char* planted() { return std::getenv("LEVIN_TEST_PLANTED"); }
+}  // namespace
+
+TEST_CASE("undefined behaviour that the test of its report plants") {
+  if (!planted()) return;
+  volatile int number = std::numeric_limits<int>::max();
+  if (std::string_view(planted()) == "overflow") number = number + 1;
+  volatile char* const gone = new char[8];
+  delete[] gone;
+  number = gone[0];
+}
+
+TEST_CASE("what sanitizers find in a test is shown") {
+#if defined(__SANITIZE_ADDRESS__)
+  for (const auto& [what, words] :
+       {std::pair("overflow", "signed integer overflow"), std::pair("memory", "heap-use-after-free")}) {
+    CAPTURE(std::string(what));
+    const levin::test::TemporaryFolder folder;
+    const std::string path = folder / "printed";
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+    const int rc =
+        std::system(("LEVIN_TEST_PLANTED=" + std::string(what) + " '" + program +
+                     "' --name 'undefined behaviour that the test of its report plants' >'" + path + "' 2>&1")
+                        .c_str());
+    CHECK(rc != 0);
+    CHECK(levin::read_file(path, 1 << 20).find(words) != std::string::npos);
+  }
+#else
+  levin::test::skip("needs -Db_sanitize=address,undefined");
+#endif
 }
