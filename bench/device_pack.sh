@@ -39,7 +39,7 @@ while read -r label _ kernel of _; do
 done < <(grep -vE '^\s*(#|$)' "$root/bench/device/rows.txt")
 
 stage=$(mktemp -d) || exit 1
-trap 'rm -rf "$stage"' EXIT
+trap 'rm -rf "$stage" "$archive.part"' EXIT
 mkdir -p "$stage/pack/"{bin,lib,bench/results} "$(dirname "$archive")"
 for name in "${programs[@]}"; do
   strip -o "$stage/pack/bin/${name##*/}" "$build/$name" || fail "$build/$name can not be stripped"
