@@ -52,7 +52,7 @@ TEST_CASE("undefined behaviour that the test of its report plants") {
   if (!planted()) return;
   volatile int number = std::numeric_limits<int>::max();
   if (std::string_view(planted()) == "overflow") number = number + 1;
-  volatile char* const gone = new char[8];
+  char* volatile gone = new char[8];  // read again after each use: no compiler may see what is planted
   delete[] gone;
   number = gone[0];
 }
