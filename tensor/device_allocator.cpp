@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tensor/allocator.h"
@@ -238,16 +240,22 @@ OpenRecording::OpenRecording() noexcept { ++open_recordings; }
 OpenRecording::~OpenRecording() { --open_recordings; }
 bool OpenRecording::any() noexcept { return open_recordings > 0; }
 
+bool caching_is_off() noexcept {
+  const char* const value = std::getenv("LEVIN_NO_MEMORY_CACHING");
+  return value && std::string_view(value) == "1";
+}
+
 DeviceAllocator& device_allocator(Device device) {
   static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};
   // Never destroyed: tensors in static objects may be released after the end of main.
   static auto* allocators = [] {
     auto* all = new std::vector<std::unique_ptr<DeviceAllocator>>;
+    const bool keeps = runtime::keeps_blocks() && !caching_is_off();
     for (int i = 0; i < runtime::count(DeviceType::cuda); ++i) {
-      all->push_back(std::make_unique<DeviceAllocator>(Device::cuda(i), kSource, runtime::keeps_blocks()));
+      all->push_back(std::make_unique<DeviceAllocator>(Device::cuda(i), kSource, keeps));
     }
     if (runtime::count(DeviceType::simt) > 0) {
-      all->push_back(std::make_unique<DeviceAllocator>(Device::simt(), kSource, runtime::keeps_blocks()));
+      all->push_back(std::make_unique<DeviceAllocator>(Device::simt(), kSource, keeps));
     }
     return all;
   }();

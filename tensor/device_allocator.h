@@ -94,6 +94,9 @@ class DeviceAllocator {
   std::optional<std::int64_t> limit_;
 };
 
+// Whether LEVIN_NO_MEMORY_CACHING=1 of the environment asks for a block of its own for each tensor, exactly as large: what
+// compute-sanitizer needs to see where a tensor ends. It changes no result. PyTorch's is PYTORCH_NO_CUDA_MEMORY_CACHING.
+[[nodiscard]] bool caching_is_off() noexcept;
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
 [[nodiscard]] DeviceAllocator& pinned_allocator();  // of the host's page-locked memory
 

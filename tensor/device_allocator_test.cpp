@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "levin/error.h"
 
@@ -192,4 +193,14 @@ TEST_CASE("while a graph is recorded no memory of a device goes back to the syst
   }
   a.trim();
   CHECK(system_.used == 0);
+}
+
+TEST_CASE("LEVIN_NO_MEMORY_CACHING=1 gives each tensor of a device a block of its own") {
+  const char* const before = std::getenv("LEVIN_NO_MEMORY_CACHING");
+  const std::string kept = before ? before : "0";
+  for (const auto& [value, off] : {std::pair("1", true), std::pair("0", false), std::pair("", false)}) {
+    ::setenv("LEVIN_NO_MEMORY_CACHING", value, 1);
+    CHECK(levin::detail::caching_is_off() == off);
+  }
+  ::setenv("LEVIN_NO_MEMORY_CACHING", kept.c_str(), 1);
 }
