@@ -4,6 +4,7 @@
 #include <set>
 #include <typeinfo>
 
+#include "tensor/type_name.h"
 #include "train/run.h"
 
 namespace levin {
@@ -159,6 +160,8 @@ bool derives(const std::type_info& type, const std::type_info& base) {
 
 }  // namespace
 
+std::string train::class_of(const Callback& callback) { return detail::type_name(typeid(callback)); }
+
 const Callback* Trainer::Run::accumulation_schedule() const {
   for (const auto& c : callbacks) {
     if (c->largest_accumulation() > 0) return c.get();
@@ -174,8 +177,9 @@ void Trainer::Run::verify_callbacks() const {
       fail<ConfigError>("Trainer: two callbacks have the state key \"", key, "\"; give each its own");
   }
   const std::int64_t bars = count_of(callbacks, Callback::Kind::progress_bar);
-  const bool checkpoints =
-      std::any_of(callbacks.begin(), callbacks.end(), [](const auto& c) { return c->checkpoint_files().has_value(); });
+  const bool checkpoints = std::any_of(callbacks.begin(), callbacks.end(), [](const auto& c) {
+    return c->kind() == Callback::Kind::checkpoint || c->checkpoint_files();
+  });
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
   if (bars > 0 && !options.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
@@ -184,7 +188,8 @@ void Trainer::Run::verify_callbacks() const {
         "Trainer: enable_checkpointing is false and callbacks holds a checkpoint callback; drop one of them");
   if (accumulation_schedule() && options.accumulate_grad_batches != 1)
     fail<ConfigError>("Trainer: accumulate_grad_batches is ", options.accumulate_grad_batches,
-                      " and callbacks holds a GradientAccumulationScheduler, which sets it; drop one of them");
+                      " and callbacks holds a ", train::class_of(*accumulation_schedule()),
+                      ", which sets it; drop one of them");
 }
 
 void Trainer::Run::collect_callbacks() {

@@ -21,7 +21,7 @@ constexpr const char* kState = "levin.state";
 constexpr std::int64_t kMostEntries = 100'000, kMostBatches = 1'000'000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Enumerators have names in files, so that the order of the sources is no part of the format.
+// Enumerators have names in files. Files of version 3 have the places of these arrays: a further name goes to the end.
 constexpr std::array kReduce = {"mean", "sum", "min", "max"};
 static_assert(kReduce.size() == static_cast<std::size_t>(EpochReduce::max) + 1);
 template <std::size_t N, class E>
@@ -152,7 +152,7 @@ class VersionReader final : public JsonReader {
   }
 };
 
-// The enumerator of a name, or of a number in a file of version 3.
+// The enumerator of a name, or of a number as files of version 3 have it.
 template <class E, std::size_t N>
 E enumerator(const std::string& path, const char* field, const std::array<const char*, N>& names, const JsonValue& v) {
   for (std::size_t i = 0; v.kind == Kind::word && i < N; ++i) {
@@ -162,7 +162,9 @@ E enumerator(const std::string& path, const char* field, const std::array<const 
   if (v.kind != Kind::word && number >= 0 && number < static_cast<std::int64_t>(N)) return static_cast<E>(number);
   std::string known;
   for (const char* const name : names) known += (known.empty() ? "" : ", ") + std::string(name);
-  fail<FormatError>("resume: ", path, ": \"", field, "\" is ", json_of(v), ", expected one of ", known);
+  fail<FormatError>("resume: ", path, ": \"", field, "\" is ",
+                    v.kind == Kind::word ? json_of(std::string_view(v.word).substr(0, 64)) : json_of(v),
+                    ", expected one of ", known);
 }
 
 class StateReader final : public JsonReader {

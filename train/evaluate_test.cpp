@@ -271,6 +271,11 @@ TEST_CASE("results are a table with a line a metric and a column a loader; predi
         "acc   0.5           1             \n"
         "loss  0.123457                    \n");
   CHECK(train::results_table("test", {Metrics{}}).empty());
+  const Metrics own{{"x/dataloader_idx_best", 1.0}, {"x/dataloader_idx_worst", 2.0}};
+  CHECK(train::results_table("test", {own, own}) ==
+        "test                    loader 0      loader 1      \n"
+        "x/dataloader_idx_best   1             1             \n"
+        "x/dataloader_idx_worst  2             2             \n");
 
   struct Watches : Callback {
     std::vector<double> seen;

@@ -128,11 +128,13 @@ std::string Trainer::Run::best_checkpoint() const {
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
   const CheckpointFiles files = first->checkpoint_files().value_or(CheckpointFiles{.keeps_best = false});
-  if (!files.keeps_best) fail<ConfigError>(what, "its ModelCheckpoint keeps none, save_top_k is 0");
+  const std::string by = train::class_of(*first);
+  if (!files.keeps_best)
+    fail<ConfigError>(what, "its ", by, " keeps none", by == "ModelCheckpoint" ? ", save_top_k is 0" : "");
   const std::string best = files.best.empty() ? best_of_earlier_run(*this, *first) : files.best;
   if (best.empty())
-    fail<ConfigError>(what, "this trainer's ModelCheckpoint has saved none yet, and no earlier run in ",
-                      checkpoint_dir(), "; fit first, or give the file's path");
+    fail<ConfigError>(what, "this trainer's ", by, " has saved none yet, and no earlier run in ", checkpoint_dir(),
+                      "; fit first, or give the file's path");
   if (count > 1)
     warn("W-CKPT-BEST", WarningCategory::user,
          std::string(call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +

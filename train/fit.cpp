@@ -64,14 +64,15 @@ void check_manual(const TrainerOptions& options) {
 
 // Of a schedule of accumulation, before any work.
 void check_schedule(const Trainer::Run& run) {
-  if (!run.accumulation_schedule()) return;
+  const Callback* const schedule = run.accumulation_schedule();
+  if (!schedule) return;
   if (run.manual)
-    fail<ConfigError>(
-        "fit: callbacks holds a GradientAccumulationScheduler and the module optimizes manually; drop it and step "
-        "every so many batches, or use automatic optimization");
+    fail<ConfigError>("fit: callbacks holds a ", train::class_of(*schedule),
+                      " and the module optimizes manually; drop it and step "
+                      "every so many batches, or use automatic optimization");
   if (run.overrides.optimizer_step || run.overrides.optimizer_zero_grad)
     warn("W-TRAIN-ACCUMULATION", WarningCategory::possible_user,
-         std::string("fit: callbacks holds a GradientAccumulationScheduler and the module overrides ") +
+         "fit: callbacks holds a " + train::class_of(*schedule) + " and the module overrides " +
              (run.overrides.optimizer_step ? "optimizer_step" : "optimizer_zero_grad") +
              ", which is called once a window of the schedule, not once a batch");
 }
@@ -82,7 +83,8 @@ void check_accumulation(const Trainer::Run& run) {
   if (run.manual || window == 1) return;
   if (run.optimizer().name() == std::string_view("lbfgs"))
     fail<ConfigError>(
-        "fit: ", schedule ? "GradientAccumulationScheduler goes up to " : "accumulate_grad_batches is ", window,
+        "fit: ", schedule ? train::class_of(*schedule) + " goes up to " : std::string("accumulate_grad_batches is "),
+        window,
         " and lbfgs evaluates the loss several times a step, each time adding to the gradients; use larger "
         "batches");
 }
@@ -180,9 +182,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& loaders, const Fun
   if (loggers.empty() && options.fast_dev_run == 0) {
     for (const auto& c : callbacks) {
       if (c->needs_logger())
-        fail<ConfigError>(
-            "fit: callbacks holds a LearningRateMonitor and the trainer has no logger for it; give .logger, or drop "
-            "it");
+        fail<ConfigError>("fit: callbacks holds a ", train::class_of(*c),
+                          " and the trainer has no logger for it; give .logger, or drop it");
     }
   }
   overrides = has;

@@ -1,4 +1,5 @@
-// The hooks and steps that the trainer calls, in the order of a run: the name of each, and what log() may do in it.
+// The hooks and steps that the trainer calls, in the order of a run: the name of each, and what log() may do in it. Of
+// on_load_checkpoint there is none: it runs before anything may be logged.
 #pragma once
 
 #include <cstdint>

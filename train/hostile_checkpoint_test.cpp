@@ -123,6 +123,13 @@ TEST_CASE("a state that is not what it should be is a FormatError: numbers out o
     rewrite(good, bad, [&](std::string s) { return replaced(std::move(s), what, by); });
     CHECK_THROWS_AS((void)train::read_checkpoint(bad), FormatError);
   }
+  rewrite(good, bad, [&](std::string s) {
+    return replaced(std::move(s), "\"due\":", "\"due\":\"" + std::string(1 << 20, 'a') + "\",\"x\":");
+  });
+  try {
+    (void)train::read_checkpoint(bad);
+    FAIL("expected FormatError");
+  } catch (const FormatError& e) { CHECK(std::string_view(e.what()).size() < 1000); }
   std::string deep(40, '[');
   rewrite(good, bad, [&](std::string s) { return replaced(s, "{", "{\"x\":" + deep + std::string(40, ']') + ","); });
   CHECK_THROWS_WITH_AS((void)train::read_checkpoint(bad), doctest::Contains("nested deeper than 32"), FormatError);

@@ -11,6 +11,7 @@ namespace levin::train {
 // What is still to be done for the batch or the epoch that was just trained. A checkpoint is written by hooks that run in
 // between, and the resumed run begins with what is due. In the order in which it is done; files have the names.
 enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
+// Files of version 3 have the places: a further name goes to the end.
 inline constexpr std::array kDue = {"nothing", "record", "validation", "plateaus", "epoch_end"};
 static_assert(kDue.size() == static_cast<std::size_t>(Due::epoch_end) + 1);
 

@@ -7,11 +7,15 @@
 namespace levin {
 
 std::string train::results_table(std::string_view call, const std::vector<Metrics>& results) {
-  const auto base = [](const std::string& name) { return name.substr(0, name.rfind("/dataloader_idx_")); };
+  // A name of the user's own may look like that of a loader; a row is of what has the loader's own number in its column.
+  const auto base = [](const std::string& name, std::size_t loader) {
+    const std::string end = "/dataloader_idx_" + text(loader);
+    return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : name;
+  };
   std::vector<std::string> names;
-  for (const Metrics& of_loader : results) {
-    for (const auto& [name, value] : of_loader) {
-      if (std::find(names.begin(), names.end(), base(name)) == names.end()) names.push_back(base(name));
+  for (std::size_t l = 0; l < results.size(); ++l) {
+    for (const auto& [name, value] : results[l]) {
+      if (std::find(names.begin(), names.end(), base(name, l)) == names.end()) names.push_back(base(name, l));
     }
   }
   if (names.empty()) return {};
@@ -25,11 +29,11 @@ std::string train::results_table(std::string_view call, const std::vector<Metric
   for (std::size_t l = 0; l < results.size(); ++l) out += padded("loader " + text(l), kColumn);
   for (const std::string& name : names) {
     out += '\n' + padded(name, width + kGap);
-    for (const Metrics& of_loader : results) {
+    for (std::size_t l = 0; l < results.size(); ++l) {
       const auto it =
-          std::find_if(of_loader.begin(), of_loader.end(), [&](const auto& m) { return base(m.first) == name; });
+          std::find_if(results[l].begin(), results[l].end(), [&](const auto& m) { return base(m.first, l) == name; });
       constexpr int kDigits = 6;
-      out += padded(it == of_loader.end() ? std::string() : detail::general(it->second, kDigits), kColumn);
+      out += padded(it == results[l].end() ? std::string() : detail::general(it->second, kDigits), kColumn);
     }
   }
   return out + '\n';

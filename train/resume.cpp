@@ -54,9 +54,10 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::int64_t window =
       schedule ? schedule->accumulation_at(file.progress.epoch) : run.options.accumulate_grad_batches;
   if (file.accumulate != 1 && file.accumulate != window)
-    fail<ConfigError>("resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
-                      schedule ? "in its epoch GradientAccumulationScheduler has " : "accumulate_grad_batches is ",
-                      window, "; set it to ", file.accumulate);
+    fail<ConfigError>(
+        "resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
+        schedule ? "in its epoch " + train::class_of(*schedule) + " has " : std::string("accumulate_grad_batches is "),
+        window, "; set it to ", file.accumulate);
   const NamedTensors weight = below(file.rest, train::window_weight_name());
   if (file.accumulate != 1 && run.weighs_exactly() == weight.empty())
     fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",

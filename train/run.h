@@ -167,7 +167,7 @@ struct Trainer::Run : train::Progress {
     Run& run_;
     const train::HookInfo* before_;
   };
-  // Of a hook inside of a step: whether anybody overrides it, and if so the step can not be captured.
+  // Callbacks, then the module. Of a hook inside of a step: whether anybody overrides it, and if so the step can not be captured.
   template <class F, class... A>
   bool call(const train::Hook<F>& which, A&&... args) {
     bool provided = false;
@@ -439,6 +439,7 @@ class MemoryLimit {
 // What configure_optimizers gave, or the short door was given. Throws ConfigError.
 void check_optimizers(const OptimizerConfig& config, bool manual);
 [[nodiscard]] double steady_seconds();
+[[nodiscard]] std::string class_of(const Callback& callback);  // for messages
 // The fields on `device`; copies do not wait where they need not.
 [[nodiscard]] Batch move_batch(Batch batch, Device device);
 

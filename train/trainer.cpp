@@ -206,10 +206,9 @@ bool Trainer::validates_once_an_epoch() const {
 }
 std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
   if (!run_->in_fit) fail<StateError>("estimated_stepping_batches: called outside of fit");
-  if (run_->accumulation_schedule())
-    fail<StateError>(
-        "estimated_stepping_batches: the number of batches an optimizer step changes by "
-        "GradientAccumulationScheduler; count steps instead, by max_steps");
+  if (const Callback* const schedule = run_->accumulation_schedule())
+    fail<StateError>("estimated_stepping_batches: the number of batches an optimizer step changes by ",
+                     train::class_of(*schedule), "; count steps instead, by max_steps");
   run_->load_train();
   const std::int64_t epochs = run_->max_epochs(), steps = run_->options.max_steps;
   if (epochs < 0) return steps < 0 ? std::nullopt : std::optional(steps);

@@ -47,14 +47,16 @@ struct OwnCheckpoints final : Callback {
   std::string folder, best;
   explicit OwnCheckpoints(std::string to) : folder(std::move(to)) { fs::create_directories(folder); }
   void on_train_epoch_end() override {
-    const std::string path = folder + "/" + std::to_string(trainer().current_epoch()) + ".safetensors";
+    const std::string path =
+        trainer().options().default_root_dir + "/own/" + std::to_string(trainer().current_epoch()) + ".safetensors";
     trainer().save_checkpoint(path);
     if (best.empty()) best = path;
   }
   bool writes_checkpoints() const override { return true; }
   Kind kind() const override { return Kind::checkpoint; }
   std::optional<CheckpointFiles> checkpoint_files() const override {
-    return CheckpointFiles{.folder = folder, .best = best};
+    // The trainer asks outside of runs, too.
+    return CheckpointFiles{.folder = attached() ? trainer().options().default_root_dir + "/own" : "", .best = best};
   }
   std::string state_key() const override { return "OwnCheckpoints"; }
   CallbackState state() const override { return {.values = {{"best_model_path", best}}, .tensors = {}}; }
@@ -217,5 +219,6 @@ TEST_CASE("a callback of the user's own is a run's progress bar, timer, accumula
   Versioned module;
   data::DataLoader train = test::loader(8, 4);
   Trainer without = trainer_of([](TrainerOptions&) {});
-  CHECK_THROWS_WITH_AS(without.fit(module, {.train = train}), doctest::Contains("no logger for it"), ConfigError);
+  CHECK_THROWS_WITH_AS(without.fit(module, {.train = train}),
+                       doctest::Contains("callbacks holds a Own and the trainer has no logger for it"), ConfigError);
 }

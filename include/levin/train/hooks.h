@@ -126,7 +126,8 @@ class LEVIN_API Hooks {
   static void not_provided() noexcept;
 };
 
-// What a callback has saved in a run: where ckpt_path "last" and "best" look.
+// What a callback has saved in a run: where ckpt_path "last" and "best" look. The first folder of a run's callbacks is also where an
+// interrupt leaves last.safetensors.
 struct CheckpointFiles {
   std::string folder{};               // of its files; empty: it has none
   std::string best{};                 // empty: none yet
@@ -153,19 +154,22 @@ class LEVIN_API Callback : public Hooks {
   // after those of other callbacks, whatever its place in the list.
   [[nodiscard]] virtual bool writes_checkpoints() const { return false; }
 
-  // What the trainer asks of callbacks of any class. It adds a progress bar, a summary, a timer (max_time) and checkpoints where
-  // no callback is of that kind. A run has one progress bar at most. A search runs first, so that the others see the run that it leads
-  // to.
+  // What the trainer asks of callbacks of any class, also outside of runs, where trainer() throws. It adds a progress bar, a
+  // summary, a timer (max_time) and checkpoints where no callback is of that kind. A run has one progress bar at most. With a timer
+  // max_epochs has no default. A search runs first, so that the others see the run that it leads to; the tuner's calls know
+  // Levin's own searches alone.
   enum class Kind : std::uint8_t { other, progress_bar, summary, timer, checkpoint, search };
   [[nodiscard]] virtual Kind kind() const { return Kind::other; }
-  // The files of one that saves checkpoints. "best" of an earlier run is what its state has under "best_model_path".
+  // The files of one that saves checkpoints; a folder that the trainer decides is empty while attached() is false. "best" asks the first
+  // callback of Kind::checkpoint; of an earlier run it is what its state has under "best_model_path".
   [[nodiscard]] virtual std::optional<CheckpointFiles> checkpoint_files() const { return {}; }
-  // accumulate_grad_batches in an epoch, and the largest of all epochs, of a callback that sets it; 0: it does not.
+  // accumulate_grad_batches in an epoch, and the largest of all epochs, of a callback that sets TrainerOptions in on_fit_start and
+  // on_train_epoch_start; 0: it does not. Checks before a run and a resume inside of a window ask both.
   [[nodiscard]] virtual std::int64_t accumulation_at(std::int64_t /*epoch*/) const { return 0; }
   [[nodiscard]] virtual std::int64_t largest_accumulation() const { return 0; }
   // True: fit without a logger is a ConfigError, because what the callback logs would be nowhere.
   [[nodiscard]] virtual bool needs_logger() const { return false; }
-  // Shows a line of Trainer::print; false: this callback has no place for it.
+  // Shows a line of Trainer::print; false: this callback has no place for it, and the next one is asked.
   virtual bool print_line(std::string_view /*line*/) { return false; }
 
   // The trainer while attached. Throws StateError outside.

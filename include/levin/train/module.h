@@ -39,7 +39,7 @@ struct LogOptions {
   EpochReduce reduce = EpochReduce::mean;  // of values; a Metric says itself
   bool enable_graph = false;               // what is logged becomes a number: true is a ConfigError
   bool sync_dist = false;                  // the mean over ranks; of one rank that is its own value
-  bool add_dataloader_idx = true;          // of several loaders of an evaluation: name/dataloader_idx_k
+  bool add_dataloader_idx = true;  // of several loaders: name/dataloader_idx_k; false: a mean over all, as named
   // The weight in the epoch's mean. Default: size(0) of the batch's first tensor, 1 where that has no dimension; fields that
   // differ warn, and a batch without tensors is a ConfigError.
   std::optional<std::int64_t> batch_size = {};
