@@ -638,8 +638,8 @@ def torch_seconds(name, args):
             return eager, None
     except torch.cuda.OutOfMemoryError:
         return None
-    except RuntimeError as e:  # a backend of attention that has no such heads
-        print(f"{name}: PyTorch: {str(e).splitlines()[0]}", file=sys.stderr)
+    except Exception as e:  # a backend of attention that has no such heads, say: the other rows go on
+        print(f"{name}: PyTorch: {(str(e).splitlines() or [type(e).__name__])[0]}", file=sys.stderr)
         return None
     finally:
         if args.device == "cuda":
@@ -650,12 +650,19 @@ def sdpa_used():
     q = torch.randn(4, 12, 1024, 64, device="cuda", dtype=torch.bfloat16)
     try:
         return torch.nn.attention.SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True)).name
-    except (AttributeError, ValueError) as e:
+    except Exception as e:
         return f"unknown ({e})"
 
 
 def torch_settings(args):
-    """What PyTorch was told, for the head of the table."""
+    """What PyTorch was told, for the head of the table; figures must not be lost where it does not tell."""
+    try:
+        return told_torch(args)
+    except Exception as e:
+        return f"settings unknown ({e})"
+
+
+def told_torch(args):
     said = [f"compiled: torch.compile(mode={args.compile_mode!r})"] if args.compile else ["torch.compile: not run"]
     if args.device == "cuda":
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn

@@ -8,12 +8,12 @@
 #   stage     seconds  what
 #   probe          30  driver, clocks, missing shared objects, libraries, one op
 #   tests         240  each test of kernels in a process of its own, because an error of the device ends a process
-#   bench         480  the rows of gpu_targets.md, then all others for as long as is left
-#   sanitize      330  the op table under compute-sanitizer: memcheck, then racecheck, a few ops a process
-#   torch         330  PyTorch beside Levin on the rows of gpu_targets.md, in alternating rounds
-#   ncu           120  the kernels of device/rows.txt under Nsight Compute
+#   bench         420  the rows of gpu_targets.md, then all others for as long as is left
+#   sanitize      280  the op table under compute-sanitizer: memcheck, then racecheck, a few ops a process
+#   torch         300  PyTorch beside Levin on the rows of gpu_targets.md, in alternating rounds
+#   ncu           150  the kernels of device/rows.txt under Nsight Compute
 #
-# This is their order by value; each fits into a command of ten minutes, all into 26 minutes. A stage ends by itself
+# This is their order by value; each fits into a command of ten minutes, all into 24 minutes. A stage ends by itself
 # at its limit: what is not done then is named, and what is done is kept. It leaves STAGE.txt (a table, also the last
 # lines on the screen) and STAGE.tar.gz (all logs and figures) in the folder OUT. The exit status is 0 when all of it
 # ran and passed.
@@ -33,7 +33,7 @@ source "$here/device/jobs.sh"
 source "$here/device/checks.sh"
 source "$here/device/figures.sh"
 
-declare -A limits=([probe]=30 [tests]=240 [bench]=480 [sanitize]=330 [torch]=330 [ncu]=120)
+declare -A limits=([probe]=30 [tests]=240 [bench]=420 [sanitize]=280 [torch]=300 [ncu]=150)
 usage() {
   sed -n '2,/^set -/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }

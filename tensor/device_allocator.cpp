@@ -3,14 +3,22 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "tensor/allocator.h"
+#include "tensor/graph_random.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail {
+namespace {
+thread_local bool only_looking = false;
+bool is_recorded(Stream s) { return s.device().launches() && runtime::is_recorded(s); }
+}  // namespace
+
+bool only_looks() noexcept { return only_looking; }
 
 Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool) {
   const std::lock_guard lock(mutex_);
@@ -26,25 +34,33 @@ Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const 
     for (const Wait wait : {Wait::no, Wait::yes}) {
       if (data || (wait == Wait::yes && waiting_.empty())) break;
       trim_locked(wait);
+      block =
+          keeps_ ? reuse(c.index, stream, pool.get()) : nullptr;  // while a graph is recorded nothing was given back
+      if (block) break;
       data = source_.allocate(device_, c.bytes);
     }
-    if (!data) give_up(bytes, {});
-    try {
-      block = new Block;
-    } catch (...) {
-      source_.release(device_, data, c.bytes);
-      throw;
-    }
-    block->data = data;
-    block->bytes = c.bytes;
-    block->stream = stream;
-    block->pool = pool;
+    if (!block && !data) give_up(bytes, {});
+    if (!block) block = block_of(data, c.bytes, stream, pool);
   }
   block->wanted = bytes;
   link(block);
   in_use_ += block->bytes;
   peak_ = std::max(peak_, in_use_);
   return block;
+}
+
+Block* DeviceAllocator::block_of(std::byte* data, std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool) {
+  try {
+    auto* const block = new Block;
+    block->data = data;
+    block->bytes = bytes;
+    block->stream = stream;
+    block->pool = pool;
+    return block;
+  } catch (...) {
+    source_.release(device_, data, bytes);
+    throw;
+  }
 }
 
 void DeviceAllocator::link(Block* block) {
@@ -75,7 +91,10 @@ void DeviceAllocator::release(Block* block) noexcept {
   if (block->uses.empty() && !own_use && !block->used_by_fork) return keep(block);
   try {
     if (own_use) block->uses.push_back({stream_of(device_, block->stream), Event(device_)});
-    for (Block::Use& use : block->uses) use.event.record(use.stream);
+    for (Block::Use& use : block->uses) {
+      use.recorded = !is_recorded(use.stream);  // an event of a recording can not be asked
+      if (use.recorded) use.event.record(use.stream);
+    }
     waiting_.push_back(block);
     cached_ += block->bytes;
   } catch (...) { wait_for_uses(block); }
@@ -92,9 +111,10 @@ void DeviceAllocator::wait_for_uses(Block* block) noexcept {
   keep(block);
 }
 
-// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it.
+// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it. While a graph is
+// recorded a GPU's block stays, too.
 void DeviceAllocator::keep(Block* block) noexcept {
-  if (keeps_ || block->pool) {
+  if (keeps_ || block->pool || (device_.is_cuda() && OpenRecording::any())) {
     try {
       std::unique_ptr<Lists>& lists = free_[Key{block->pool.get(), block->stream}];
       if (!lists) lists = std::make_unique<Lists>();
@@ -113,16 +133,28 @@ void DeviceAllocator::free_block(Block* block) noexcept {
   delete block;
 }
 
+bool DeviceAllocator::passed(Block::Use& use, Wait wait) const {
+  if (!use.recorded) {
+    if (is_recorded(use.stream)) return false;
+    use.event.record(use.stream);
+    use.recorded = true;
+  }
+  return source_.passed(use.event, wait);
+}
+
 bool DeviceAllocator::ask(const Event& event, Wait wait) {
   if (wait == Wait::yes) event.synchronize();
   return event.done();
 }
 
 void DeviceAllocator::collect(Wait wait) noexcept {
-  if (waiting_.empty() || is_capturing(device_)) return;  // an event may not be asked while capturing
+  if (waiting_.empty() || GraphRandom::recording()) return;  // an event may not be asked by who records
+  only_looking = wait == Wait::no;
+  const auto look_again = [](bool* flag) { *flag = false; };
+  const std::unique_ptr<bool, decltype(look_again)> looking(&only_looking, look_again);
   std::erase_if(waiting_, [&](Block* block) {
     try {
-      std::erase_if(block->uses, [&](const Block::Use& use) { return source_.passed(use.event, wait); });
+      std::erase_if(block->uses, [&](Block::Use& use) { return passed(use, wait); });
     } catch (...) { return false; }
     if (!block->uses.empty() || (block->used_by_fork && block->pool)) return false;
     block->used_by_fork = false;
@@ -219,6 +251,7 @@ std::size_t DeviceAllocator::bytes_of(const Pool* pool) {
       for (const Block* block : list) bytes += block->bytes;
     }
   }
+  for (const Block* block : waiting_) bytes += block->pool.get() == pool ? block->bytes : 0;
   return bytes;
 }
 

@@ -35,11 +35,16 @@ struct Block {
   Block *before = nullptr, *behind = nullptr;  // the list of live blocks
   struct Use {
     Stream stream;
-    Event event;  // recorded when the block is released
+    Event event;  // recorded when the block is released, or when the recording of its stream is over
+    bool recorded = false;
   };
   std::vector<Use> uses;      // other streams that the block must outlive
   bool used_by_fork = false;  // of a pool: by another stream that is recorded with its own
 };
+
+// True while this thread's allocator looks which events have passed. On simt a user's look does a piece of work, an allocation
+// must not: which of two streams is first would depend on what is allocated.
+[[nodiscard]] bool only_looks() noexcept;
 
 class DeviceAllocator {
  public:
@@ -73,9 +78,11 @@ class DeviceAllocator {
     std::array<std::vector<Block*>, kSizeClasses> by_class;
   };
   using Key = std::pair<const Pool*, std::uint32_t>;
+  [[nodiscard]] Block* block_of(std::byte* data, std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   Block* reuse(std::size_t size_class, std::uint32_t stream, const Pool* pool);
   void keep(Block* block) noexcept;
   void wait_for_uses(Block* block) noexcept;
+  bool passed(Block::Use& use, Wait wait) const;
   void free_block(Block* block) noexcept;
   static bool ask(const Event& event, Wait wait);
   void collect(Wait wait) noexcept;  // blocks whose other streams have passed
@@ -112,6 +119,19 @@ class OpenRecording {
 
 // The pool of the graph that the calling thread records on the device, or null. Set by Graph alone.
 [[nodiscard]] Pool* recording_pool(Device device) noexcept;
-void set_recording(Device device, Pool* pool) noexcept;
+// `queue`: of the recording, behind the number of the stream that the graph is for.
+void set_recording(Device device, Pool* pool, Stream queue) noexcept;
+// While it lives, the calling thread's recording on the device gets memory from outside of the pool.
+class OutsidePool {
+ public:
+  explicit OutsidePool(Device device) noexcept;
+  ~OutsidePool();
+  OutsidePool(const OutsidePool&) = delete;
+  OutsidePool& operator=(const OutsidePool&) = delete;
+
+ private:
+  Device device_;
+  Pool* pool_;
+};
 
 }  // namespace levin::detail

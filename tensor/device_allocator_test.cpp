@@ -204,3 +204,18 @@ TEST_CASE("LEVIN_NO_MEMORY_CACHING=1 gives each tensor of a device a block of it
   }
   ::setenv("LEVIN_NO_MEMORY_CACHING", kept.c_str(), 1);
 }
+
+TEST_CASE("while a graph is recorded a device out of memory hands out what another stream is done with") {
+  DeviceAllocator::Source slow = source();
+  slow.passed = [](const levin::Event&, DeviceAllocator::Wait wait) { return wait == DeviceAllocator::Wait::yes; };
+  DeviceAllocator a(device, slow, true);
+  Block* block = a.allocate(4096, 0, {});
+  const std::byte* data = block->data;
+  a.used_on(block, levin::Stream(device, nullptr, 1));
+  a.release(block);
+  system_.room = system_.used;
+  const OpenRecording open;
+  Block* again = a.allocate(4096, 0, {});
+  CHECK(again->data == data);
+  a.release(again);
+}

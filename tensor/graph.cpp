@@ -10,8 +10,9 @@ namespace levin {
 
 // Note [A stream of the recording's own]
 // A stream that is recorded keeps what any thread gives it, and other threads work on the stream that the graph is for. So
-// a recording has a queue of its own behind that stream's number: the recording thread's current stream names it, memory
-// belongs to the number as ever, and nothing of another thread comes into the graph.
+// a recording has a queue of its own behind that stream's number: the recording thread's current stream names it, and so
+// does whatever that thread says of the stream; memory belongs to the number as ever, and nothing of another thread comes
+// into the graph. A replay inside of a recording becomes part of it.
 struct Graph::State {
   struct Recording {
     detail::OpenRecording open{};
@@ -62,7 +63,7 @@ void Graph::begin() {
   detail::device_allocator(state_->stream.device()).trim();
   state_->recording.emplace(state_->stream);
   detail::runtime::begin_capture(state_->recording->stream);
-  detail::set_recording(state_->stream.device(), state_->pool.get());
+  detail::set_recording(state_->stream.device(), state_->pool.get(), state_->recording->stream);
   state_->random.begin(state_->stream);
 }
 
@@ -74,13 +75,13 @@ void Graph::end() {
     throw;
   }
   state_->random.end();
-  detail::set_recording(state_->stream.device(), nullptr);
+  detail::set_recording(state_->stream.device(), nullptr, state_->stream);
   state_->recording.reset();
 }
 
 void Graph::abandon() noexcept {
   state_->random.abandon();
-  detail::set_recording(state_->stream.device(), nullptr);
+  detail::set_recording(state_->stream.device(), nullptr, state_->stream);
   detail::runtime::abandon_capture(state_->recording->stream);
   state_->recording.reset();
 }
@@ -91,7 +92,8 @@ void Graph::replay() {
       fail<CaptureError>("graph: a replay inside a recording would draw the same numbers each time");
     state_->random.before_replay(state_->stream);
   }
-  detail::runtime::replay(state_->recorded.graph, state_->stream);
+  const Device device = state_->stream.device();
+  detail::runtime::replay(state_->recorded.graph, is_capturing(device) ? Stream::current(device) : state_->stream);
 }
 int Graph::nodes() const { return state_->recorded.nodes; }
 std::int64_t Graph::memory_bytes() const {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "tensor/device_allocator.h"
 #include "tensor/runtime.h"
 
 namespace levin::detail {
@@ -64,7 +65,12 @@ RandomRange GraphRandom::relative(const GeneratorCell& cell, Device device) cons
 
 std::uint64_t* GraphRandom::next_words() {
   const std::size_t at = entries_.size() % runtime::kWordsAtOnce;
-  if (at == 0) words_.push_back(empty({2 * std::int64_t{runtime::kWordsAtOnce}}, device_, DType::i64));
+  // Not of the graph's pool: a node of the graph may have used such a block before, and would write to it at each replay, after
+  // the words are set.
+  if (at == 0) {
+    const OutsidePool outside(device_);
+    words_.push_back(empty({2 * std::int64_t{runtime::kWordsAtOnce}}, device_, DType::i64));
+  }
   return reinterpret_cast<std::uint64_t*>(words_.back().get().storage->data) + 2 * at;
 }
 

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "levin/error.h"
-#include "tensor/counted.h"
 #include "tensor/hardware.h"
 #include "tensor/launching.h"
 #include "tensor/runtime.h"
@@ -120,7 +119,6 @@ void release_pinned(std::byte* block, std::size_t) noexcept {
 
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
   if (bytes == 0) return;
-  count_copy(kind, bytes);
   const Current current(stream.device());
   const cudaMemcpyKind direction = kind == Copy::to_device ? cudaMemcpyHostToDevice
                                    : kind == Copy::to_host ? cudaMemcpyDeviceToHost
@@ -146,6 +144,7 @@ void wait(Stream stream, void* event) {
 }
 void synchronize(Stream stream) {
   const Current current(stream.device());
+  const DuringCapture relaxed;  // a graph that goes away while another is recorded waits for its replays
   check(cudaStreamSynchronize(queue(stream)), "cudaStreamSynchronize");
 }
 
@@ -202,6 +201,12 @@ Recorded end_capture(Stream stream) {
   cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes);
   if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
   (void)cudaGraphDestroy(graph);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    fail<OutOfMemoryError>("graph: ", stream.device(), " has no memory left for a graph of ",
+                           static_cast<std::int64_t>(nodes),
+                           " nodes; release_cached_memory() gives back what Levin keeps");
+  }
   check(code, "cudaGraphInstantiate");
   return {exec, static_cast<int>(nodes)};
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "levin/error.h"
-#include "tensor/counted.h"
+#include "tensor/device_allocator.h"
 #include "tensor/hardware.h"
 #include "tensor/runtime.h"
 
@@ -48,9 +48,10 @@ bool intact(std::byte* zone, std::size_t bytes) {
 // Note [Streams of simt]
 // A further stream keeps its work until somebody waits for it: the host, or a stream that waits for an event. So work of
 // two streams that nothing orders runs in the order that is worst for who forgot the wait, and memory that was given back
-// while another stream still reads it is gone when that stream runs. Asking whether an event has passed does one piece of
-// work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever gives it, and is
-// as strict as CUDA: a wait for it breaks the recording. A stream that waits for an event of a recorded one joins.
+// while another stream still reads it is gone when that stream runs. A user's question whether an event has passed does one
+// piece of work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever gives it; a
+// wait for it breaks the recording, as CUDA's does. A stream that waits for an event of a recorded one joins, and need not
+// be joined again, unlike CUDA's.
 using Work = std::vector<std::function<void()>>;
 struct Queue;
 struct Recording {
@@ -151,9 +152,8 @@ void enqueue(Stream stream, std::function<void()> work) {
   work();
 }
 
-void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
+void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
   if (bytes == 0) return;
-  count_copy(kind, bytes);
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 
@@ -216,7 +216,7 @@ bool done(Device, void* event) {
   const std::lock_guard lock(order());
   Point& p = point(event);
   refuse_recorded(p);
-  if (!p.passed) (void)run_next(*p.queue);
+  if (!p.passed && !only_looks()) (void)run_next(*p.queue);
   return p.passed;
 }
 void synchronize_event(Device, void* event) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <utility>
 
 #include "levin/error.h"
 #include "levin/sync.h"
@@ -46,12 +47,21 @@ struct Here {
   std::uint32_t index;
   bool known;
   detail::Pool* pool;  // of the graph being recorded
+  void* recorder;      // its queue, behind the number of the stream that it is for
+  std::uint32_t recorder_index;
 };
 thread_local std::array<Here, kMostDevices> here;
 
 bool has_place(Device device) { return device.index() >= 0 && device.index() < kMostDevices; }
 // Of a device that has a place: one that passed check_usable, or that a Stream names.
 Here& here_of(Device device) { return here[static_cast<std::size_t>(device.index())]; }
+
+// A recording stands for the stream that it is for: what this thread says of that one meanwhile is said of the recording.
+Stream in_recording(Stream s) {
+  if (!s.device().launches()) return s;
+  const Here& now = here_of(s.device());
+  return now.pool && s.index() == now.recorder_index ? Stream(s.device(), now.recorder, s.index()) : s;
+}
 
 // The streams of each device, made at first use and kept until the process ends.
 class Streams {
@@ -110,7 +120,7 @@ Stream Stream::current(Device device) {
 }
 
 void Stream::wait(Stream other) const {
-  if (*this == other || !device_.launches() || !other.device_.launches()) return;
+  if (in_recording(*this) == in_recording(other) || !device_.launches() || !other.device_.launches()) return;
   Event event(other.device_);
   event.record(other);
   event.block(*this);
@@ -123,9 +133,10 @@ void Stream::synchronize(std::source_location where) const {
 
 StreamGuard::StreamGuard(Stream stream) : before_(Stream::current(stream.device())) {
   if (!stream.device().launches()) return;
+  const Stream on = in_recording(stream);
   Here& now = here_of(stream.device());
-  now.handle = stream.handle();
-  now.index = stream.index();
+  now.handle = on.handle();
+  now.index = on.index();
 }
 StreamGuard::~StreamGuard() {
   if (!before_.device().launches()) return;
@@ -143,10 +154,10 @@ Event::~Event() {
   if (handle_) detail::runtime::free_event(device_, handle_);
 }
 void Event::record(Stream stream) {
-  if (handle_) detail::runtime::record(handle_, stream);
+  if (handle_) detail::runtime::record(handle_, in_recording(stream));
 }
 void Event::block(Stream stream) const {
-  if (handle_ && stream.device().launches()) detail::runtime::wait(stream, handle_);
+  if (handle_ && stream.device().launches()) detail::runtime::wait(in_recording(stream), handle_);
 }
 bool Event::done() const {
   if (!handle_) return true;
@@ -173,7 +184,11 @@ void synchronize(Device device, std::source_location where) {
   const detail::WaitsHere waits("synchronize", where);
   detail::check_usable("synchronize", device);
   detail::refuse_while_capturing("synchronize", device);
-  waiting("synchronize", [&] { streams().each(device, [](Stream s) { detail::runtime::synchronize(s); }); });
+  waiting("synchronize", [&] {
+    streams().each(device, [](Stream s) {
+      if (!detail::runtime::is_recorded(s)) detail::runtime::synchronize(s);  // by another thread
+    });
+  });
   detail::report_faults(device);
 }
 
@@ -246,7 +261,16 @@ void wait_for(Stream stream, const char* why) {
   report_faults(stream.device());
 }
 
-void set_recording(Device device, Pool* pool) noexcept { here_of(device).pool = pool; }
+OutsidePool::OutsidePool(Device device) noexcept
+    : device_(device), pool_(std::exchange(here_of(device).pool, nullptr)) {}
+OutsidePool::~OutsidePool() { here_of(device_).pool = pool_; }
+
+void set_recording(Device device, Pool* pool, Stream queue) noexcept {
+  Here& now = here_of(device);
+  now.pool = pool;
+  now.recorder = queue.handle();
+  now.recorder_index = queue.index();
+}
 
 }  // namespace detail
 }  // namespace levin

@@ -12,6 +12,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "levin/sync.h"
 #include "tensor/device_allocator.h"
 #include "tensor/runtime.h"
 #include "tests/device.h"
@@ -414,4 +415,109 @@ TEST_CASE("recording a graph first gives a device's cached memory back, for the 
   std::int64_t during = -1;
   const Graph graph(Stream::current(device), [&] { during = memory_stats(device).cached; });
   CHECK(during < 1 << 20);
+}
+
+TEST_CASE("a graph replayed inside of a device's recording becomes part of it") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::current(device);
+  const Tensor one = ones({4}, device);
+  Tensor sum = zeros({4}, device), y;
+  Graph inner(stream, [&] {
+    const NoGrad off;
+    add_(sum, one);
+  });
+  Graph outer(stream, [&] {
+    inner.replay();
+    y = sum * 10;
+  });
+  CHECK(sum.to_vector<float>()[0] == 0);
+  outer.replay();
+  outer.replay();
+  CHECK(y.to_vector<float>()[0] == 20);
+}
+
+TEST_CASE("what a recording says of its device stream by the handle from outside is said of the recording") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::default_of(device), side = Stream::next_of(device);
+  const Tensor x = ramp(100, device);
+  Tensor y, z;
+  Graph graph(stream, [&] {
+    const Tensor a = x + 1;
+    side.wait(stream);
+    {
+      const StreamGuard guard(side);
+      y = a * 2;
+    }
+    stream.wait(side);
+    const StreamGuard guard(Stream::default_of(device));
+    z = y + 1;
+  });
+  CHECK(graph.nodes() == 3);
+  graph.replay();
+  CHECK(y.to_vector<float>()[10] == 22);
+  CHECK(z.to_vector<float>()[10] == 23);
+}
+
+TEST_CASE("a device can be waited for while another thread records, with streams that the recording forked") {
+  DEVICE_OR_SKIP();
+  const Stream stream = Stream::default_of(device), side = Stream::next_of(device);
+  const Tensor x = ramp(100, device);
+  Tensor y, kept = ramp(100, device);
+  side.wait(stream);
+  {
+    const StreamGuard guard(side);
+    (void)(kept + 1);
+  }
+  side.synchronize();
+  Graph graph(stream, [&] {
+    side.wait(stream);
+    {
+      const StreamGuard guard(side);
+      y = x * 2;
+    }
+    std::thread other([&] {
+      synchronize(device);
+      kept = Tensor();  // was used on the stream that is recorded now
+      (void)empty({8}, device);
+    });
+    other.join();
+    stream.wait(side);
+  });
+  graph.replay();
+  CHECK(y.to_vector<float>()[10] == 20);
+  (void)empty({8}, device);
+  side.synchronize();
+  release_cached_memory(device);
+  CHECK(memory_stats(device).cached < 400);  // `kept` came back when the recording was over
+}
+
+TEST_CASE("the words of random numbers are not memory that a device's graph uses for anything else") {
+  DEVICE_OR_SKIP();
+  if (device.type() != DeviceType::simt) return test::skip("of simt alone, whose blocks are exactly as large as asked");
+  Generator gen(1);
+  Tensor y;
+  const Graph graph(Stream::current(device), [&] { y = rand({2}, gen, device); });
+  CHECK(graph.memory_bytes() == 2 * 4);
+}
+
+TEST_CASE("an allocation on a device does no work of a further stream, and a large copy counts once") {
+  DEVICE_OR_SKIP();
+  const Stream side = Stream::next_of(device);
+  const std::int64_t before = copy_counts().to_device, bytes = copy_counts().to_device_bytes;
+  Tensor x = ramp(5 << 20, device);
+  CHECK(copy_counts().to_device == before + 1);
+  CHECK(copy_counts().to_device_bytes == bytes + (20 << 20));
+  Tensor y = zeros({4}, device);
+  side.wait(Stream::current(device));
+  {
+    const StreamGuard guard(side);
+    const NoGrad off;
+    (void)(x + 1);
+    fill_(y, 7);
+  }
+  x = Tensor();
+  for (int i = 0; i < 100; ++i) (void)empty({4}, device);
+  if (device.type() == DeviceType::simt) CHECK(y.to_vector<float>()[0] == 0);
+  side.synchronize();
+  CHECK(y.to_vector<float>()[0] == 7);
 }

@@ -8,6 +8,7 @@
 
 #include "autograd/ops/pointwise.h"
 #include "kernels/transpose_device.cuh"
+#include "tensor/counted.h"
 #include "tensor/runtime.h"
 
 namespace levin {
@@ -110,21 +111,23 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
   if (from.launches() && to.launches()) {
     const Stream here = Stream::current(to);
     here.wait(Stream::current(from));
-    detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
     x.get().storage->used_on(here);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
   } else if (to.launches()) {
     // A recorded copy would read host memory that may be gone at the replay.
     detail::refuse_while_capturing(op, to, "copies from the host");
     const Stream there = Stream::current(to);
     if (!x.is_pinned()) return detail::upload(address(out), address(x), bytes, there);
-    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
     x.get().storage->used_on(there);
+    detail::count_copy(Copy::to_device, bytes);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
     if (non_blocking == NonBlocking::no) detail::wait_for(there, op);
   } else {
     const Stream there = Stream::current(from);
     detail::refuse_while_capturing(op, from);
-    detail::runtime::copy(address(out), address(x), bytes, Copy::to_host, there);
     if (out.is_pinned()) out.get().storage->used_on(there);
+    detail::count_copy(Copy::to_host, bytes);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_host, there);
     if (non_blocking == NonBlocking::no || !out.is_pinned()) detail::wait_for(there, op);
   }
 }

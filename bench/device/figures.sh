@@ -68,7 +68,8 @@ report_figures() {
 compare() {
   local folder filter
   folder=$(dirname "$kernels")
-  if ! python3 -c 'import torch' 2>"$work/torch.log"; then
+  if ! python3 -c 'import importlib.util, sys
+sys.exit("there is no module torch" if importlib.util.find_spec("torch") is None else 0)' 2>"$work/torch.log"; then
     if [ "$device" = cuda ]; then
       fault "python3 has no PyTorch: $(tail -n 1 "$work/torch.log")"
     else
@@ -82,9 +83,9 @@ compare() {
       --filter '^(add_1|relu/f32/(256|16384))($|/)'
   else
     filter=$(table_of --filter kernels,steps) || { fault "device_table.py names no rows"; return; }
-    job torch "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --filter "$filter" --json "$work/torch.json"
     job torch_cudnn "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --json "$work/torch_cudnn.json" --sdpa cudnn \
       --filter "$(table_of --filter cudnn)" --levin-flags '--attention first --norm first --conv timed'
+    job torch "${each[@]}" --device cuda --rounds 2 --min-time 0.1 --filter "$filter" --json "$work/torch.json"
   fi
   report=report_comparison
   run_jobs 1 $((limit * 3 / 4))
@@ -142,7 +143,8 @@ profile() {
     # The first launch of the kernel, with all clocks as they are; ncu then ends the program.
     job "$label" "$ncu" --clock-control none --kernel-name-base demangled --kernel-name "regex:$pattern" \
       --launch-count 1 --kill yes --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
-      --section LaunchStats --section WarpStateStats --force-overwrite --export "$work/$label" \
+      --section LaunchStats --section WarpStateStats \
+      --metrics dram__throughput.avg.pct_of_peak_sustained_elapsed --force-overwrite --export "$work/$label" \
       "$kernels" --device "$device" --warm-only --seconds 0.001 $flags --filter "^$row/"
   done < <(kernel_rows)
   report=report_kernels

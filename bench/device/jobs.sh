@@ -43,7 +43,7 @@ library_folders() {  # with cuBLASLt, cuDNN or what cuDNN compiles kernels with;
     python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | while read -r folder; do
       printf '%s\n' "$folder"/*/lib
     done
-    printf '%s\n' /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
+    printf '%s\n' /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
   } | while read -r folder; do
     compgen -G "$folder/lib@(cublasLt|cudnn|nvrtc).so*" >/dev/null && echo "$folder"
   done
@@ -109,7 +109,10 @@ one_job() {  # NUMBER LABEL COMMAND
       126 | 127) state=absent ;;
     esac
     # The first error is what is read; a test that goes on printing must not fill the archive of logs.
-    [ "$(stat -c %s "$work/$1.log")" -gt 400000 ] && truncate -s 400000 "$work/$1.log"
+    if [ "$(stat -c %s "$work/$1.log")" -gt 400000 ]; then
+      { head -c 300000 "$work/$1.log" && printf '\n... cut ...\n' && tail -c 90000 "$work/$1.log"; } >"$work/$1.cut"
+      mv "$work/$1.cut" "$work/$1.log"
+    fi
   fi
   printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$state" "$rc" $((SECONDS - begin)) "$2" >>"$work/results"
 }
@@ -157,7 +160,11 @@ finish() {
   cp "$work/table" "$out/$stage.txt"
   rm -rf "$work/needed" "$work/queue"
   tar -C "$work" -czf "$out/$stage.tar.gz" . || faults=$((faults + 1))
-  [ "$(stat -c %s "$out/$stage.tar.gz")" -lt 16000000 ] || echo "$stage: the archive of logs has more than 16 MB"
+  if [ "$(stat -c %s "$out/$stage.tar.gz")" -ge 16000000 ]; then  # the tables of ncu's reports stay
+    rm -f "$work"/*.ncu-rep
+    tar -C "$work" -czf "$out/$stage.tar.gz" . || faults=$((faults + 1))
+    [ "$(stat -c %s "$out/$stage.tar.gz")" -lt 16000000 ] || echo "$stage: the archive of logs has more than 16 MB"
+  fi
   echo "$stage: all logs in $out/$stage.tar.gz"
   if [ "$(wc -c <"$work/table")" -gt 10500 ]; then
     head -c 8500 "$work/table"

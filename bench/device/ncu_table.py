@@ -38,7 +38,7 @@ def stalls(launch):
 
 def cells(launch):
     for title, metric in COLUMNS:
-        value, unit = launch.get(metric, ("", ""))
+        value, unit = launch.get(metric) or launch.get("gpu__" + metric.replace("dram__", "dram_"), ("", ""))
         x = number(value)
         if x is not None and title == "us":
             x *= TO_US.get(unit, 1)

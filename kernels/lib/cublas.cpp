@@ -195,11 +195,13 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
   const float one = 1, zero = 0;
   const double wide_one = 1, wide_zero = 0;
   const bool wide = p.dtype == DType::f64;
-  check(
+  const cublasStatus_t status =
       cublasLtMatmul(handle, plan.form, wide ? static_cast<const void*>(&wide_one) : &one, p.x.data, plan.x, p.y.data,
                      plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d, plan.d,
-                     &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle())),
-      "cublasLtMatmul");
+                     &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle()));
+  if (status != CUBLAS_STATUS_SUCCESS && is_capturing(stream.device()))
+    fail<CaptureError>("cublas: cublasLtMatmul failed in a recording: ", cublasLtGetStatusString(status));
+  check(status, "cublasLtMatmul");
   levin::detail::launched(stream, std::source_location::current());
   return true;
 }

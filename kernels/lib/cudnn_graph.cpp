@@ -271,7 +271,12 @@ bool run(const Call& call, ComputedBy by, Stream stream) {
   const Plan* const plan = c.plans.plan_for(key, is_capturing(stream.device()), make, call.said);
   if (!plan) return false;
   const Tensor workspace = workspace_of(*plan, stream.device());
-  execute(handle_on_stream(), *plan, call, begin_of(workspace));
+  try {
+    execute(handle_on_stream(), *plan, call, begin_of(workspace));
+  } catch (const CudaError& e) {
+    if (!is_capturing(stream.device())) throw;
+    fail<CaptureError>(e.what());
+  }
   levin::detail::launched(stream, std::source_location::current());
   return true;
 }
