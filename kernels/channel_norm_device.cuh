@@ -16,7 +16,7 @@ namespace levin::kernels::gpu {
 // Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three
 // steps: blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four
 // coefficients, and a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each):
-// a lane takes every 32nd, and the lanes join pair by pair, in an order that the number of parts alone decides.
+// of 32 parts or more a lane takes every 32nd, and the lanes join pair by pair, in an order that the shape alone decides.
 
 // How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
 // chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.

@@ -39,8 +39,8 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
 struct Gpu {
   Stream stream;
 
-  // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the kernel has run on return, unless
-  // the thread records a graph.
+  // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the default stream has run the kernel on
+  // return, unless the thread records a graph.
   template <class... P, class... A>
   requires(sizeof...(P) == sizeof...(A) &&
            (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const GridAt& to, A... args) const {

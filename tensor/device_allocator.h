@@ -3,11 +3,11 @@
 // Note [Stream-ordered memory]
 // A block belongs to the stream that was current when it was made. Released, it may be handed out at once to later work
 // of that stream, because the stream runs in order: no event, no wait. Work of another stream that uses it is noted
-// (used_on): kernels and copies get addresses from address_in_stream (tensor/in_stream.h), which compares two numbers. Such a
-// block, released, comes back when those streams have passed what they hold then. Page-locked memory of the host is kept
-// in the same way: it belongs to no stream, so every use is noted. A Pool is a private arena: a recorded graph keeps one,
-// so that the addresses it replays are given to nobody else while it lives. While a graph is recorded nothing goes back to
-// the system, because cudaFree waits for the device.
+// (used_on): kernels and copies get addresses from address_in_stream (tensor/in_stream.h), which compares two numbers.
+// Such a block, released, comes back when those streams have passed what they hold then. Page-locked memory of the host
+// is kept in the same way: it belongs to no stream, so every use is noted. A Pool is a private arena: a recorded graph
+// keeps one, so that the addresses it replays are given to nobody else while it lives. While a graph is recorded
+// nothing goes back to the system, because cudaFree waits for the device.
 #pragma once
 
 #include <array>
@@ -42,8 +42,8 @@ struct Block {
   bool used_by_fork = false;  // of a pool: by another stream that is recorded with its own
 };
 
-// True while this thread's allocator looks which events have passed. On simt a user's look does a piece of work, an allocation
-// must not: which of two streams is first would depend on what is allocated.
+// True while this thread's allocator looks which events have passed. On simt a user's look does a piece of work, an
+// allocation must not: which of two streams is first would depend on what is allocated.
 [[nodiscard]] bool only_looks() noexcept;
 
 class DeviceAllocator {
@@ -57,12 +57,13 @@ class DeviceAllocator {
   DeviceAllocator(Device device, Source source, bool keeps_blocks)
       : device_(device), source_(source), keeps_(keeps_blocks) {}
 
-  // Throws OutOfMemoryError (refuse, tensor/allocator.h) after one more try with the cache given back, and one more when the
-  // host has waited for other streams that blocks wait for. `pool` may be null.
+  // Throws OutOfMemoryError (refuse, tensor/allocator.h) after one more try with the cache given back, and one more
+  // when the host has waited for other streams that blocks wait for. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
-  // `block` is used by work that `stream`, another than its own, is given before the release. Of a stream that is recorded
-  // only a pool's block takes note, which its graph then uses once: what a replay reads besides is kept alive by who replays.
+  // `block` is used by work that `stream`, another than its own, is given before the release. Of a stream that is
+  // recorded only a pool's block takes note, which its graph then uses once: what a replay reads besides is kept alive
+  // by who replays.
   void used_on(Block* block, Stream stream);
   void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that nothing records in any more
   void trim() noexcept;                       // gives back the free blocks outside of pools, unless a graph is recorded
@@ -101,8 +102,9 @@ class DeviceAllocator {
   std::optional<std::int64_t> limit_;
 };
 
-// Whether LEVIN_NO_MEMORY_CACHING=1 of the environment asks for a block of its own for each tensor, exactly as large: what
-// compute-sanitizer needs to see where a tensor ends. It changes no result. PyTorch's is PYTORCH_NO_CUDA_MEMORY_CACHING.
+// Whether LEVIN_NO_MEMORY_CACHING=1 of the environment asks for a block of its own for each tensor, exactly as large:
+// what compute-sanitizer needs to see where a tensor ends. It changes no result. PyTorch's is
+// PYTORCH_NO_CUDA_MEMORY_CACHING.
 [[nodiscard]] bool caching_is_off() noexcept;
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
 [[nodiscard]] DeviceAllocator& pinned_allocator();  // of the host's page-locked memory

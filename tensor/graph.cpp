@@ -9,10 +9,10 @@
 namespace levin {
 
 // Note [A stream of the recording's own]
-// A stream that is recorded keeps what any thread gives it, and other threads work on the stream that the graph is for. So
-// a recording has a queue of its own behind that stream's number: the recording thread's current stream names it, and so
-// does whatever that thread says of the stream; memory belongs to the number as ever, and nothing of another thread comes
-// into the graph. A replay inside of a recording becomes part of it.
+// A stream that is recorded keeps what any thread gives it, and other threads work on the stream that the graph is for.
+// So a recording has a queue of its own behind that stream's number: the recording thread's current stream names it,
+// and so does whatever that thread says of the stream; memory belongs to the number as ever, and nothing of another
+// thread comes into the graph. A replay inside of a recording becomes part of it.
 struct Graph::State {
   struct Recording {
     detail::OpenRecording open{};

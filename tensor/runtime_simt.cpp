@@ -1,5 +1,5 @@
-// The simt device: host memory between red zones, a default stream that does its work when it is enqueued, further streams
-// that do it later, graphs as lists of closures.
+// The simt device: host memory between red zones, a default stream that does its work when it is enqueued, further
+// streams that do it later, graphs as lists of closures.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -46,12 +46,12 @@ bool intact(std::byte* zone, std::size_t bytes) {
 }
 
 // Note [Streams of simt]
-// A further stream keeps its work until somebody waits for it: the host, or a stream that waits for an event. So work of
-// two streams that nothing orders runs in the order that is worst for who forgot the wait, and memory that was given back
-// while another stream still reads it is gone when that stream runs. A user's question whether an event has passed does one
-// piece of work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever gives it; a
-// wait for it breaks the recording, as CUDA's does. A stream that waits for an event of a recorded one joins, and need not
-// be joined again, unlike CUDA's.
+// A further stream keeps its work until somebody waits for it: the host, or a stream that waits for an event. So work
+// of two streams that nothing orders runs in the order that is worst for who forgot the wait, and memory that was given
+// back while another stream still reads it is gone when that stream runs. A user's question whether an event has passed
+// does one piece of work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever
+// gives it; a wait for it breaks the recording, as CUDA's does. A stream that waits for an event of a recorded one
+// joins, and need not be joined again, unlike CUDA's.
 using Work = std::vector<std::function<void()>>;
 struct Queue;
 struct Recording {

@@ -58,7 +58,7 @@ struct MemoryStats {
 };
 [[nodiscard]] LEVIN_API MemoryStats memory_stats(Device d);
 LEVIN_API void reset_peak_memory(Device d);
-// Gives cached blocks back to the system; on cpu page-locked ones too. While a thread records a Graph nothing of devices goes back.
+// Gives cached blocks back to the system, on cpu page-locked ones too; while a Graph is recorded, pageable ones alone.
 LEVIN_API void release_cached_memory(Device d);
 
 }  // namespace levin

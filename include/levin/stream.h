@@ -12,9 +12,10 @@
 namespace levin {
 
 // A value handle; the queue itself lives as long as the process. Ops enqueue on the current stream of their tensors'
-// device. A tensor of another stream may be read once this stream waits for that one, and released at any time: its memory
-// stays until the streams that used it are done. backward() runs on the current stream, which waits for the forward's first
-// where that is another. On cpu and meta, where work is done when the call returns, a stream is only a name.
+// device. Before work reads a tensor of another stream, make its stream wait for that one; release the tensor at any
+// time, as its memory stays until the streams that used it are done. backward() runs on the current stream and waits
+// for none: call wait where the forward ran on another. On cpu and meta, where work is done when the call returns, a
+// stream is a name.
 class LEVIN_API Stream {
  public:
   // The stream that is current until a StreamGuard says otherwise.
@@ -30,8 +31,8 @@ class LEVIN_API Stream {
   // Waits on the host until all work is done, then reports errors that kernels found (IndexError naming op, index and
   // bound; ConfigError naming op and value; CudaError). Throws CaptureError while the stream is captured.
   void synchronize(std::source_location where = std::source_location::current()) const;
-  // The cudaStream_t, on CUDA also of the default stream: it is Levin's own and not ordered with the legacy stream. Of the
-  // current stream in a recording: the recording's own. Null on cpu and meta.
+  // The cudaStream_t, on CUDA also of the default stream: it is Levin's own and not ordered with the legacy stream. Of
+  // the current stream in a recording: the recording's own. Null on cpu and meta.
   [[nodiscard]] void* handle() const { return handle_; }
   friend bool operator==(Stream, Stream) = default;
 
@@ -93,18 +94,19 @@ namespace detail {
 class Pool;
 }
 
-// Work recorded once and replayed: every kernel and copy that `work` enqueues on the stream, with the addresses it used.
+// Work recorded once and replayed: every kernel and copy that `work` enqueues on the stream, with the addresses it
+// used.
 //
 //   Graph graph(stream, [&] { loss = step(inputs); });   // `work` runs on the host now; nothing runs on the device
 //   graph.replay();                                      // as often as wanted, each an enqueue on the stream
 //
-// Tensors made inside lie in memory that the graph keeps; their values are those of the last replay. What a replay reads
-// must be alive then, at the address it had; a backward of what was recorded, run outside, needs the graph alive. Each
-// replay draws new random numbers: N replays draw what N calls of `work` would (levin/generator.h). Inside `work` the host
-// may not wait for the device: item(), printing and synchronize throw CaptureError, and a thread records one graph at a
-// time. What other threads enqueue meanwhile, also on this stream, is theirs and runs; a stream that waits for an event of
-// the recording is recorded with it until the end. Recording begins with release_cached_memory, because the graph's memory
-// is beside what eager work keeps. Throws UnsupportedError on cpu and meta, CaptureError when foreign code breaks the
+// Tensors made inside lie in memory that the graph keeps; their values are those of the last replay. What a replay
+// reads must be alive then, at the address it had; a backward of what was recorded, run outside, needs the graph alive.
+// Each replay draws new random numbers: N replays draw what N calls of `work` would (levin/generator.h). Inside `work`
+// the host may not wait for the device: item(), printing and synchronize throw CaptureError, and a thread records one
+// graph at a time. What other threads enqueue meanwhile, also on this stream, is theirs and runs. A stream that waits
+// for an event of the recording is recorded with it until the end. Recording first gives cached memory back, because
+// the graph has memory of its own. Throws UnsupportedError on cpu and meta, CaptureError when foreign code breaks the
 // recording. An exception of `work` ends the recording and reaches the caller; generators are then as before.
 class LEVIN_API Graph {
  public:
