@@ -45,6 +45,9 @@ Capture::Capture() {
 
 Capture::~Capture() {
   if (on_) end(Output::shown);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_set_report_fd(reinterpret_cast<void*>(2L));  // what leaked is reported when main has returned
+#endif
   for (const int fd : {file_, real_out_, real_err_}) {
     if (fd >= 0) ::close(fd);
   }
