@@ -710,7 +710,8 @@ def write_json(args, context, seconds):
     """For bench/device_table.py: {row: [[Levin, eager, compiled], ...]}, in seconds."""
     if args.json:
         with open(args.json + ".part", "w") as out:
-            json.dump({"context": context, "torch": f"PyTorch {torch.__version__}, {torch_settings(args)}", "rows": seconds}, out)
+            said = f"PyTorch {torch.__version__}, {torch_settings(args)}"
+            json.dump({"context": context, "torch": said, "rows": seconds}, out)
         os.replace(args.json + ".part", args.json)
 
 
@@ -732,7 +733,8 @@ def main():
     p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
     p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"), help="attention's backend in PyTorch (cuda)")
     p.add_argument("--out", help="write the table as Markdown there")
-    p.add_argument("--json", help="write the seconds of each round there, again after every row: what is stopped loses nothing")
+    p.add_argument("--json", help="write the seconds of each round there, again after every row: "
+                                  "what is stopped loses nothing")
     args = p.parse_args()
     set_up(args)
     seconds, context = {}, {}

@@ -1,5 +1,5 @@
-// The device half of kernels/channel_norm.cuh: its contracts, on cuda and simt. Group norm's x and gx may have 16 bits (S)
-// where y and gy are float: the bits are those of a float kernel between conversions.
+// The device half of kernels/channel_norm.cuh: its contracts, on cuda and simt. Group norm's x and gx may have 16 bits
+// (S) where y and gy are float: the bits are those of a float kernel between conversions.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace levin::kernels::gpu {
 // Batch norm, and group norm with each sample's groups or channels taken for the channels of one sample, are three
 // steps: blocks sum parts of each channel, a few lanes of a warp add a channel's parts and write a row of four
 // coefficients, and a pointwise pass computes gy * p + (x - m) * q + r. Few channels have many parts (3 have 352 each):
-// of 32 parts or more a lane takes every 32nd, and the lanes join pair by pair, in an order that the shape alone decides.
+// of 32 parts or more a lane takes every 32nd, and the lanes join pair by pair, in an order that the shape alone
+// decides.
 
 // How [n, c, s] is summed per channel. A block of 256 threads has one channel and a part of its n * s elements, in
 // chunks of V; where s is 1 it has 32 channels, whose elements lie side by side, and each warp an eighth of the part.
@@ -102,8 +103,8 @@ __device__ __forceinline__ Vec<T, V> chunk_at(const S* p, bool vectors) {
   return v;
 }
 
-// parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the mean,
-// so that the squares of a channel far from zero keep their digits.
+// parts: the mean of each part and the sum of squares around it. A thread takes its first number for a guess of the
+// mean, so that the squares of a channel far from zero keep their digits.
 template <class T, class S, int V, bool kColumns>
 __global__ __launch_bounds__(kChannelThreads) void channel_moments(const S* x, double* parts, ChannelPlan plan,
                                                                    bool vectors) {

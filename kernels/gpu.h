@@ -1,4 +1,5 @@
-// The executor of devices that launch kernels: every such kernel goes through Gpu::launch, which enqueues it on a stream.
+// The executor of devices that launch kernels: every such kernel goes through Gpu::launch, which enqueues it on a
+// stream.
 #pragma once
 
 #include <concepts>
@@ -39,8 +40,8 @@ void launch_kernel(const void* kernel, const Grid& grid, void** arguments, Strea
 struct Gpu {
   Stream stream;
 
-  // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the default stream has run the kernel on
-  // return, unless the thread records a graph.
+  // Enqueues kernel<<<grid>>>(args...). A grid without blocks does nothing. On simt the default stream has run the
+  // kernel on return, unless the thread records a graph.
   template <class... P, class... A>
   requires(sizeof...(P) == sizeof...(A) &&
            (std::convertible_to<A, P> && ...)) void launch(void (*kernel)(P...), const GridAt& to, A... args) const {

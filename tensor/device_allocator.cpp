@@ -29,13 +29,12 @@ Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const 
   Block* block = keeps_ ? reuse(c.index, stream, pool.get()) : nullptr;
   if (!block) {
     std::byte* data = source_.allocate(device_, c.bytes);
-    // Rather than refuse, the host waits for streams that still use what was released, with the allocator locked: whoever
-    // wants memory now would have to wait as well.
+    // Rather than refuse, the host waits for streams that still use what was released, with the allocator locked:
+    // whoever wants memory now would have to wait as well.
     for (const Wait wait : {Wait::no, Wait::yes}) {
       if (data || (wait == Wait::yes && waiting_.empty())) break;
       trim_locked(wait);
-      block =
-          keeps_ ? reuse(c.index, stream, pool.get()) : nullptr;  // while a graph is recorded nothing was given back
+      if (keeps_) block = reuse(c.index, stream, pool.get());  // while a graph is recorded nothing was given back
       if (block) break;
       data = source_.allocate(device_, c.bytes);
     }
@@ -100,7 +99,8 @@ void DeviceAllocator::release(Block* block) noexcept {
   } catch (...) { wait_for_uses(block); }
 }
 
-// No memory for an event or the list, or a device that is lost: then waiting fails, too, and nothing runs there any more.
+// No memory for an event or the list, or a device that is lost: then waiting fails, too, and nothing runs there any
+// more.
 void DeviceAllocator::wait_for_uses(Block* block) noexcept {
   for (const Block::Use& use : block->uses) {
     try {
@@ -111,8 +111,8 @@ void DeviceAllocator::wait_for_uses(Block* block) noexcept {
   keep(block);
 }
 
-// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it. While a graph is
-// recorded a GPU's block stays, too.
+// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it. While a graph
+// is recorded a GPU's block stays, too.
 void DeviceAllocator::keep(Block* block) noexcept {
   if (keeps_ || block->pool || (device_.is_cuda() && OpenRecording::any())) {
     try {
@@ -149,9 +149,7 @@ bool DeviceAllocator::ask(const Event& event, Wait wait) {
 
 void DeviceAllocator::collect(Wait wait) noexcept {
   if (waiting_.empty() || GraphRandom::recording()) return;  // an event may not be asked by who records
-  only_looking = wait == Wait::no;
-  const auto look_again = [](bool* flag) { *flag = false; };
-  const std::unique_ptr<bool, decltype(look_again)> looking(&only_looking, look_again);
+  const bool before = std::exchange(only_looking, wait == Wait::no);
   std::erase_if(waiting_, [&](Block* block) {
     try {
       std::erase_if(block->uses, [&](Block::Use& use) { return passed(use, wait); });
@@ -162,6 +160,7 @@ void DeviceAllocator::collect(Wait wait) noexcept {
     keep(block);
     return true;
   });
+  only_looking = before;
 }
 
 void DeviceAllocator::used_on(Block* block, Stream stream) {

@@ -11,8 +11,8 @@ namespace levin::detail {
 // The storage is read or written by work for the calling thread's current stream of its device.
 void use_in_current_stream(Storage& storage);
 
-// The first element, for work that is enqueued on the current stream next: memory of another stream then stays until that
-// work is done (Note [Stream-ordered memory]).
+// The first element, for work that is enqueued on the current stream next: memory of another stream then stays until
+// that work is done (Note [Stream-ordered memory]).
 [[nodiscard]] inline std::byte* address_in_stream(const Tensor& t) {
   const TensorImpl& p = t.get();
   Storage& storage = *p.storage;

@@ -1,5 +1,5 @@
-// What a device that launches kernels can do below kernels: memory, copies, streams, events, recorded graphs. A build has
-// at most one such device, and exactly one of runtime_cuda.cpp, runtime_simt.cpp and runtime_none.cpp.
+// What a device that launches kernels can do below kernels: memory, copies, streams, events, recorded graphs. A build
+// has at most one such device, and exactly one of runtime_cuda.cpp, runtime_simt.cpp and runtime_none.cpp.
 #pragma once
 
 #include <array>
@@ -24,10 +24,11 @@
 namespace levin::detail {
 
 // Note [Errors that kernels find]
-// A kernel can not throw. One that meets an index outside its range, or a value that the op refuses, computes nothing with it
-// and fills the device's slot, in memory that host and device share; the first one wins. The host looks when it next waits for
-// the device and throws what the CPU would, naming op and value. The context stays whole, so the process can go on. One
-// more kind of fault is an enumerator, its words in report_faults, and report_value (kernels/gpu.h) in the kernel.
+// A kernel can not throw. One that meets an index outside its range, or a value that the op refuses, computes nothing
+// with it and fills the device's slot, in memory that host and device share; the first one wins. The host looks when it
+// next waits for the device and throws what the CPU would, naming op and value. The context stays whole, so the process
+// can go on. One more kind of fault is an enumerator, its words in report_faults, and report_value (kernels/gpu.h) in
+// the kernel.
 enum class Fault : unsigned {
   index_outside,      // index, bound
   zero_divisor,       // an integer one; no value
@@ -43,11 +44,12 @@ struct FaultSlot {
 };
 
 // Note [Blocking launches]
-// With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after every
-// launch that is not recorded and throws there what went wrong, with the op that the user called, its inputs, the path of the
-// module whose call is under way (of a backward: that recorded the op), and the line of the launch. It changes when an
-// error appears and no result. apply() tells who is at work through a Launching on its stack; it makes one only in this mode,
-// on the way that autocast takes (extend.h, Detour). A module's call tells it always (nn::Call, ModuleCall): two stores.
+// With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after
+// every launch that is not recorded and throws there what went wrong, with the op that the user called, its inputs, the
+// path of the module whose call is under way (of a backward: that recorded the op), and the line of the launch. It
+// changes when an error appears and no result. apply() tells who is at work through a Launching on its stack; it makes
+// one only in this mode, on the way that autocast takes (extend.h, Detour). A module's call tells it always (nn::Call,
+// ModuleCall): two stores.
 [[nodiscard]] bool blocking_launches() noexcept;
 void set_blocking_launches(bool on) noexcept;  // for tests, while one thread runs
 // What the calling thread runs; returns what it ran before.
@@ -72,7 +74,8 @@ enum class Copy : std::uint8_t { to_device, to_host, within };
 // Enqueued; the host memory must stay until the stream has passed. upload() is for host memory that need not.
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream);
 
-// `index`: of the Stream that it is for. On simt the default stream does its work when it is enqueued, a further one later.
+// `index`: of the Stream that it is for. On simt the default stream does its work when it is enqueued, a further one
+// later.
 [[nodiscard]] void* make_stream(Device device, std::uint32_t index);
 void free_stream(Device device, void* stream) noexcept;  // work that is in it still runs
 void wait(Stream stream, void* event);
@@ -118,7 +121,8 @@ void enqueue(Stream stream, std::function<void()> work);
 
 // The stream of that number; 0 is the default one.
 [[nodiscard]] Stream stream_of(Device device, std::uint32_t index);
-// Enqueues a copy of host memory that the caller may change or release on return: the bytes go through page-locked memory.
+// Enqueues a copy of host memory that the caller may change or release on return: the bytes go through page-locked
+// memory.
 void upload(void* to, const void* from, std::size_t bytes, Stream stream);
 // Throws DeviceError or UnsupportedError unless the process can use the device.
 void check_usable(const char* op, Device device);

@@ -56,7 +56,8 @@ bool has_place(Device device) { return device.index() >= 0 && device.index() < k
 // Of a device that has a place: one that passed check_usable, or that a Stream names.
 Here& here_of(Device device) { return here[static_cast<std::size_t>(device.index())]; }
 
-// A recording stands for the stream that it is for: what this thread says of that one meanwhile is said of the recording.
+// A recording stands for the stream that it is for: what this thread says of that one meanwhile is said of the
+// recording.
 Stream in_recording(Stream s) {
   if (!s.device().launches()) return s;
   const Here& now = here_of(s.device());

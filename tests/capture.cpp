@@ -15,8 +15,8 @@
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-// g++ links UndefinedBehaviorSanitizer as a library of its own, whose reports go to file descriptor 2 alone. An abort lets
-// doctest end the test, which shows what was captured.
+// g++ links UndefinedBehaviorSanitizer as a library of its own, whose reports go to file descriptor 2 alone. An abort
+// lets doctest end the test, which shows what was captured.
 extern "C" const char* __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
 #endif
 

@@ -54,8 +54,8 @@ class MetricLog {
   void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
            const Place& place);
   [[nodiscard]] bool logs(const Metric& metric) const;
-  // What a recorded step logs: between the two calls log() notes down what its replay has to tell the host, and refuses what
-  // a replay could not repeat (CaptureError: a value of the host, a name that is new).
+  // What a recorded step logs: between the two calls log() notes down what its replay has to tell the host, and refuses
+  // what a replay could not repeat (CaptureError: a value of the host, a name that is new).
   struct Noted {
     std::size_t entry;
     double weight;  // 0: not in the epoch's mean
@@ -63,8 +63,8 @@ class MetricLog {
   void begin_recording(Device device);
   [[nodiscard]] std::vector<Noted> end_recording();
   void replayed(std::span<const Noted> noted);
-  // Values of the step: every entry with on_step that was logged since the last call. Where there are any, the number in
-  // `beside`, an f64 cell, is read in the same copy.
+  // Values of the step: every entry with on_step that was logged since the last call. Where there are any, the number
+  // in `beside`, an f64 cell, is read in the same copy.
   struct Step {
     Metrics values;
     std::optional<double> beside;
@@ -76,8 +76,8 @@ class MetricLog {
     int loader;
     bool logger;  // records have it
   };
-  // Means of the epoch; starts the next one. Those for records come first; the others are names with logger = false, and
-  // the plain name of those that have a value for steps as well.
+  // Means of the epoch; starts the next one. Those for records come first; the others are names with logger = false,
+  // and the plain name of those that have a value for steps as well.
   [[nodiscard]] std::vector<Mean> take_epoch();
   void reset();  // forgets all names; metrics are reset
   // The newest value of each name under all the names it has.

@@ -8,8 +8,8 @@
 
 namespace levin::train {
 
-// What is still to be done for the batch or the epoch that was just trained. A checkpoint is written by hooks that run in
-// between, and the resumed run begins with what is due. In the order in which it is done; files have the names.
+// What is still to be done for the batch or the epoch that was just trained. A checkpoint is written by hooks that run
+// in between, and the resumed run begins with what is due. In the order in which it is done; files have the names.
 enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
 // Files of version 3 have the places: a further name goes to the end.
 inline constexpr std::array kDue = {"nothing", "record", "validation", "plateaus", "epoch_end"};
@@ -30,8 +30,8 @@ struct Progress {
   Due due = Due::nothing;
   bool closing = false;  // the epoch ends before its last batch: its schedules have moved, its end has not come
 
-  // f(name in files, the counter, the least that it can be, whether every file has it), in the order of files, which have
-  // global_step above them.
+  // f(name in files, the counter, the least that it can be, whether every file has it), in the order of files, which
+  // have global_step above them.
   template <class Self, class F>
   static void each_counter(Self& p, F&& f) {
     f("epochs_completed", p.epoch, 0, true);

@@ -1,5 +1,6 @@
-// What a Trainer holds: options, counters and whom it borrows. A fit is set up in fit.cpp, its loop is loop.cpp, evaluations in evaluate.cpp, one step in
-// step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp, find_checkpoint.cpp, incoming.cpp and resume.cpp, the order of hooks in callback.cpp.
+// What a Trainer holds: options, counters and whom it borrows. A fit is set up in fit.cpp, its loop is loop.cpp,
+// evaluations in evaluate.cpp, one step in step.cpp, optimizers.cpp and capture.cpp, files in checkpoint.cpp,
+// find_checkpoint.cpp, incoming.cpp and resume.cpp, the order of hooks in callback.cpp.
 #pragma once
 
 #include <initializer_list>
@@ -124,8 +125,8 @@ struct Trainer::Run : train::Progress {
   void to_device(TrainModule& module, Batch& batch, Device where);  // as steps read it: device, dtype
   void advance_schedulers(SchedulerConfig::Interval interval);
   void advance_plateaus(SchedulerConfig::Interval interval);
-  // A window of accumulate_grad_batches batches ends with the epoch at the latest. All three are about the next batch, or the one
-  // that is trained.
+  // A window of accumulate_grad_batches batches ends with the epoch at the latest. All three are about the next batch,
+  // or the one that is trained.
   [[nodiscard]] bool window_opens() const { return batches_done % options.accumulate_grad_batches == 0; }
   [[nodiscard]] bool window_closes() const {
     return (batches_done + 1) % options.accumulate_grad_batches == 0 || batches_done + 1 >= batches;
@@ -167,7 +168,8 @@ struct Trainer::Run : train::Progress {
     Run& run_;
     const train::HookInfo* before_;
   };
-  // Callbacks, then the module. Of a hook inside of a step: whether anybody overrides it, and if so the step can not be captured.
+  // Callbacks, then the module. Of a hook inside of a step: whether anybody overrides it, and if so the step can not be
+  // captured.
   template <class F, class... A>
   bool call(const train::Hook<F>& which, A&&... args) {
     bool provided = false;
@@ -189,8 +191,8 @@ struct Trainer::Run : train::Progress {
   // on_train_batch_end, on_validation_end of the loop's own, on_train_epoch_end: writers of checkpoints come last.
   enum class EndOf : std::uint8_t { batch, validation, epoch };
   void call_at_end(EndOf what, const StepInfo& step_info = {});
-  // State keys of the writers whose turn in the hook at hand has not come: a file that is written now names them, and the run that
-  // goes on from it calls them first.
+  // State keys of the writers whose turn in the hook at hand has not come: a file that is written now names them, and
+  // the run that goes on from it calls them first.
   [[nodiscard]] std::vector<std::string> writers_to_come() const;
   void call_writers_due();
   void call_exception(const std::exception& error) noexcept;
@@ -204,7 +206,8 @@ struct Trainer::Run : train::Progress {
   void attach_callbacks(Trainer* t);
   [[nodiscard]] const Callback* accumulation_schedule() const;  // that sets accumulate_grad_batches; null: none
 
-  // ---- The data module of a stage, as long as this lives (datamodule.cpp). Throws ConfigError for one that does not name itself.
+  // ---- The data module of a stage, as long as this lives (datamodule.cpp). Throws ConfigError for one that does not
+  // name itself.
   class DataScope {
    public:
     DataScope(Run& run, DataModule* data);
@@ -258,7 +261,8 @@ struct Trainer::Run : train::Progress {
   std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
   CaptureReport capture_report;
 
-  // Borrowed for the length of a stage; tree and optimizers are remembered after it, and the last module for calls without one.
+  // Borrowed for the length of a stage; tree and optimizers are remembered after it, and the last module for calls
+  // without one.
   TrainModule* active = nullptr;
   TrainModule* fit_module = nullptr;  // of the running or last fit; null behind the short door's
   DataModule* fit_data = nullptr;
@@ -285,7 +289,8 @@ struct Trainer::Run : train::Progress {
   std::vector<SchedulerConfig> schedulers;
   data::DataLoader* train_loader = nullptr;
   std::vector<data::DataLoader*> val_loaders;
-  // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost evaluation.
+  // Those that the module's hooks made, for the length of a stage. `evaluated` are the loaders of the innermost
+  // evaluation.
   std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated, combined_train;
   std::set<std::string> inspected;  // loaders of this stage
   bool searching = false;           // the stage is there for the tuner
@@ -304,13 +309,14 @@ struct Trainer::Run : train::Progress {
   std::int64_t resumed_at = -1;   // total_batches then
   std::set<std::string> written;  // files of this run, by the paths they were given: those may be replaced
 
-  // Beside Progress. An epoch is cut where max_steps ends it: it stays open, and a resumed run continues with its next batch.
+  // Beside Progress. An epoch is cut where max_steps ends it: it stays open, and a resumed run continues with its next
+  // batch.
   using Due = train::Due;
   std::int64_t batches = 0;    // an epoch has
   std::int64_t val_every = 0;  // batches between validations; 0: by time, or none
   double last_validation = 0;  // end of it, or of set-up: seconds of the steady clock
-  // Between on_train_start and on_train_end; and whether the file that the run goes on from was written there, so that what was left of
-  // its training is done also where the limits are reached.
+  // Between on_train_start and on_train_end; and whether the file that the run goes on from was written there, so that
+  // what was left of its training is done also where the limits are reached.
   bool training = false, unfinished = false;
   std::optional<std::size_t>
       writers_from{};  // in the hook at hand the writers of checkpoints from here on are still to come
@@ -318,8 +324,8 @@ struct Trainer::Run : train::Progress {
   bool stop = false, stop_kept = false, told_minimum = false;  // stop_kept: a checkpoint holds it
   std::int64_t stop_asked_at = 0;                              // global_step of the first request
   std::string stopped_by;                                      // who asked, and why
-  // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends the epoch, so
-  // a checkpoint, and the next fit, begin with this.
+  // What was so before the hooks of an epoch's end ran in the middle of it: they run again when a run that goes on ends
+  // the epoch, so a checkpoint, and the next fit, begin with this.
   struct Cut {
     std::vector<train::MetricLog::Saved> log;
     bool stop_kept;
@@ -338,7 +344,8 @@ struct Trainer::Run : train::Progress {
   const optim::GradScaler* knows_norm = nullptr;  // of the gradients that are clipped
   const optim::Optimizer* toggled = nullptr;
   std::vector<std::pair<Tensor*, bool>> flags_before_toggle;  // requires_grad of parameters of all optimizers
-  // From the backward of a batch until the batch counts: an exception in between leaves part of its gradients in those of the window.
+  // From the backward of a batch until the batch counts: an exception in between leaves part of its gradients in those
+  // of the window.
   bool gradients_torn = false;
   bool batch_torn = false;  // from its forward pass until it counts, or the fit ends
 
@@ -430,7 +437,8 @@ class MemoryLimit {
   std::optional<std::int64_t> before_;
 };
 
-// The data module that stands in the loaders' place or was named. Throws ConfigError where loaders, or another one, are given too.
+// The data module that stands in the loaders' place or was named. Throws ConfigError where loaders, or another one, are
+// given too.
 [[nodiscard]] DataModule* data_module_of(const char* call, std::initializer_list<const LoaderRefs*> loaders,
                                          DataModule* named);
 // "accuracy  0.98  0.97": a line a name, a column a loader; empty without metrics.

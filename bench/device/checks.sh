@@ -40,7 +40,8 @@ from importlib.metadata import version; print(version("torch"))' ||
   count=$(test_names | wc -l)
   if ((count > 0)); then say "$(printf '%-18s %s' "device tests" "$count")"; else no_tests; fi
   # One op of each engine: ours, and the libraries' where the build has them.
-  timeout 120 "$kernels" --quick --device "$device" --warm-only --attention first --norm first --json "$work/probe.json" \
+  timeout 120 "$kernels" --quick --device "$device" --warm-only --attention first --norm first \
+    --json "$work/probe.json" \
     --filter '^(add/f32/256|matmul/bf16/16x16x16|conv2d/bf16/2x2x4x6x3|attention/bf16/1x1x16x32)/' \
     >"$work/op.log" 2>&1 ||
     fault "the first ops: $(grep -m 1 -iE 'error|bench:' "$work/op.log" | cut -c 1-300)"
@@ -156,7 +157,8 @@ queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
   while read -r part; do
     number=$((number + 1))
     local run=("$tests" --filter 'ops on a device: ')
-    # Libraries try calls that may fail, and have hazards of their own: kernels are Levin's where the mangled name says so.
+    # Libraries try calls that may fail, and have hazards of their own: kernels are Levin's where the mangled name says
+    # so.
     local only=()
     [ "$1" = racecheck ] && only=(--kernel-name kns=levin)
     [ -n "$2" ] && run=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 --launch-timeout 120

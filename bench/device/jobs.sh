@@ -43,7 +43,8 @@ library_folders() {  # with cuBLASLt, cuDNN or what cuDNN compiles kernels with;
     python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | while read -r folder; do
       printf '%s\n' "$folder"/*/lib
     done
-    printf '%s\n' /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
+    printf '%s\n' /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib \
+      /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
   } | while read -r folder; do
     compgen -G "$folder/lib@(cublasLt|cudnn|nvrtc).so*" >/dev/null && echo "$folder"
   done

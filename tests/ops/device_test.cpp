@@ -23,8 +23,8 @@ Tensors moved(const Tensors& inputs, Device device) {
   return there;
 }
 
-// LEVIN_OPS=REGEX of the environment chooses cases by their names (levin_tests --list-ops), so that a checker of memory that
-// takes minutes gets a few at a time. It chooses tests and changes no result.
+// LEVIN_OPS=REGEX of the environment chooses cases by their names (levin_tests --list-ops), so that a checker of memory
+// that takes minutes gets a few at a time. It chooses tests and changes no result.
 std::vector<NamedCase> chosen_cases() {
   const char* const wanted = std::getenv("LEVIN_OPS");
   if (!wanted) return op_cases();
