@@ -1,4 +1,5 @@
-// Activations. Each backward is one fused pass, gy * f'(x); `slope` in public ops is its definition and its derivative.
+// Activations. Each backward is one fused pass, gy * f'(x). `slope` of tensors, in public ops, defines that pass and
+// gives its derivative.
 #include <cmath>
 
 #include "autograd/ops/backward_parts.h"
@@ -22,7 +23,7 @@ namespace m = kernels::math;
   Tensor backward(const Tensor& gy, const Tensor& s) const { return apply(UnaryBackward<Type>{*this}, gy, s); }
 constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
 
-// 1 where the condition holds, else 0, in x's dtype: a step has no derivative of its own.
+// 1 where the condition holds, else 0, in x's dtype. A step has no derivative of its own.
 Tensor step(const Tensor& condition, const Tensor& x) { return cast(condition, x.dtype()); }
 
 struct Relu {
@@ -64,7 +65,7 @@ struct Sigmoid {
   Tensor slope(const Tensor& y) const { return y * (1 - y); }
 };
 
-// Values and slopes as in kernels/gelu.h, for products too.
+// Values and slopes come from kernels/gelu.h, which products use too.
 struct Gelu {
   LEVIN_ACTIVATION(Gelu, "gelu", keep, Saves::input)
   static constexpr double kRootHalf = 0.70710678118654752440;       // sqrt(1/2)
@@ -161,7 +162,7 @@ struct Elu {
   Tensor slope(const Tensor& x) const { return where(gt(x, 0), ones_like(x), exp(clamp(x, {}, 0)) * alpha); }
 };
 
-// log(1 + e^(beta x)) / beta, x itself above the threshold.
+// log(1 + e^(beta x)) / beta, and x itself where beta x is above the threshold.
 struct Softplus {
   LEVIN_ACTIVATION(Softplus, "softplus", full, Saves::input)
   double beta = 1, threshold = 20;

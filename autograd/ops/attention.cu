@@ -1,6 +1,6 @@
-// Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1.
-// Without mask and dropout it is a fused op; with them it is written in public ops. Devices have the fused op for
-// 16-bit floats and heads of up to 128, and the rest in public ops.
+// Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1. Without mask and
+// dropout it is a fused op; with either it is written in public ops. Devices have the fused op for 16-bit floats and
+// heads of up to 128; every other call there runs in public ops.
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -24,7 +24,7 @@ constexpr const char* kOp = "scaled_dot_product_attention";
 
 Shape batch_of(const Tensor& t) { return Shape(t.shape().dims().first(static_cast<std::size_t>(t.rank() - 2))); }
 
-// What the fused ops know of a call beside its tensors.
+// What the fused ops need of a call besides its tensors.
 struct Form {
   Shape batch;
   double scale;
@@ -67,7 +67,7 @@ void with_shape(const Form& form, const Tensor& q, const Tensor& k, const Tensor
                             .v_at = v_at});
 }
 
-// The matrices of t on a device, and how far apart those of neighbours in `batch` lie.
+// The matrices of t on a device, and the distance between the matrices of neighbours in `batch`.
 template <class T>
 kernels::gpu::Lines<T, true> lines(const Tensor& t, const Shape& batch, std::int64_t (&apart)[kMaxRank]) {
   kernels::gpu::Lines<T, true> l{ptr<T>(t),  t.stride(-2), t.stride(-1),
@@ -126,7 +126,7 @@ void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const
       },
       q, k, v, gy);
 }
-// By the vendor's library; false where our kernels are to compute it. `t` makes the tensors of the call.
+// Attention by the vendor's library. Returns false where our kernels compute the call. `t` makes the call's tensors.
 template <class Tensors>
 bool by_library([[maybe_unused]] const Form& form, [[maybe_unused]] Device device, [[maybe_unused]] Tensors&& t) {
 #if defined(LEVIN_CUDNN)
@@ -155,7 +155,7 @@ void count_flops(const OpInfo& info, const Form& form, const Tensor& q, const Te
   FlopCounter::count(info.name, {2, form.batch.numel(), q.size(-2), k.size(-2), inner});
 }
 
-// Scores with -inf where a row may not look.
+// Scores, with -inf where a row may not attend.
 Tensor causal_scores(const Tensor& scores) {
   const Tensor row = arange(scores.size(-2), scores.device()), col = arange(scores.size(-1), scores.device());
   return masked_fill(scores, gt(col, unsqueeze(row, 1)), -std::numeric_limits<double>::infinity());
@@ -167,7 +167,7 @@ struct AttentionBackward {
   Stash y, lse;
   SavedInput gy{}, q{}, k{}, v{};
 
-  // Gradients of the batch's full shape: the sum over broadcast batches is the caller's.
+  // Gradients of the batch's full shape; the caller sums over broadcast batches.
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     gy = gy_, q = q_, k = k_, v = v_;
     count_flops(info, form, q_, k_, 3 * q_.size(-1) + 2 * v_.size(-1));  // the scores once more, and four gradients
@@ -194,7 +194,7 @@ struct AttentionBackward {
                         }});
     return out;
   }
-  // The definition in public ops: y is a function of the inputs here, so that no derivative is lost.
+  // The definition in public ops: y is a function of the inputs here, which keeps every derivative.
   static std::array<Tensor, 3> reference(const std::array<Tensor, 4>& in, const Form& form) {
     const auto& [g, q, k, v] = in;
     const Tensor scores = matmul(q, transpose(k, -2, -1)) * form.scale;
@@ -257,7 +257,7 @@ void check_operand(const char* name, const Tensor& q, const Tensor& t) {
   check_same_device(kOp, q, t);
 }
 
-// Everything is checked before the first product.
+// Checks everything before the first product.
 void check(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   check_operand("q", q, q);
   check_operand("k", q, k);
@@ -298,7 +298,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
     return apply(Attention{{batch, scale, causal}}, q, k, v);
   }
 
-  // The scale goes to the smaller side of the first product.
+  // The scale multiplies q, which has fewer elements than the scores.
   Tensor scores = matmul(q * scale, transpose(k, -2, -1));
   if (causal) scores = causal_scores(scores);
   Tensor nobody;
@@ -308,7 +308,7 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
       scores = masked_fill(scores, logical_not(options.mask), low);
     else
       scores = scores + options.mask;
-    // A row that may look at nothing gives zeros, without a NaN on the way: its softmax is taken of zeros.
+    // A row that may attend to nothing gives zeros. Its softmax is taken of zeros, so no NaN arises.
     nobody = all(eq(scores.detach(), low), -1, KeepDim::yes);
     scores = masked_fill(scores, nobody, 0);
   }

@@ -1,4 +1,4 @@
-// Backward ops of which those of other files are made.
+// Backward ops that other files build on.
 #pragma once
 
 #include <array>
@@ -11,8 +11,9 @@ namespace levin {
 // gy * gelu'(x).
 [[nodiscard]] Tensor gelu_backward(const Tensor& gy, const Tensor& x, GeluForm form);
 
-// Of y = x W^T + b for gy [rows, out] and x [rows, in]: the gradient gy^T x of W, and that of b, the sum of gy's rows, as
-// far as needed; x may be undefined where W's is not. Both are one pass over gy where cuBLASLt makes the product.
+// For y = x W^T + b, gy [rows, out] and x [rows, in]: the gradient of W is gy^T x, the gradient of b the sum of gy's
+// rows; each only where needed. x may be undefined where the gradient of W is not needed. cuBLASLt computes both in one
+// pass over gy; without it they are two passes.
 [[nodiscard]] std::array<Tensor, 2> linear_parameters_backward(const Tensor& gy, const Tensor& x, NeedMask need);
 
 [[nodiscard]] inline NeedMask need_of(bool first, bool second) {

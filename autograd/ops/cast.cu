@@ -1,4 +1,4 @@
-// Copies: to another dtype, another layout, another device; and writing in place.
+// Copies to another dtype, layout or device, and writes in place.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,8 @@ namespace levin {
 namespace pointwise {
 namespace {
 
-// A value as another type. Integers out of range and NaN would be undefined in C++: they saturate, NaN is 0.
+// A value as another type. Integers out of range and NaN would be undefined in C++: here integers saturate and NaN
+// gives 0.
 template <class To>
 struct As {
   template <class From>
@@ -33,8 +34,8 @@ struct As {
   }
 };
 
-// Copies of permuted tensors by tiles (Note [Two sides of a transpose]): bits of one dtype, or conversions among the
-// floats that models train in. Whether it has done it.
+// Copies permuted tensors by tiles (Note [Two sides of a transpose]): the bits of one dtype, or conversions among the
+// floats that models train in. Returns whether it copied.
 template <class To, class From>
 bool by_tiles(const Gpu& on, const Tensor& out, const Tensor& x) {
   constexpr bool kSame = std::is_same_v<To, From>;
@@ -99,10 +100,10 @@ struct Clone {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
 };
 
-// Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the launching
-// device's current stream. The host waits for one that reads or writes memory it may touch next, unless it was told not
-// to: to pageable memory (where that can not be helped) and to and from page-locked memory. Pageable memory that goes to
-// a device is staged (Note [Copies from pageable memory]).
+// Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the current
+// stream of the launching device. The host waits for a copy that reads or writes memory which the host may touch next.
+// With NonBlocking::yes the host waits only where a copy to pageable memory makes that unavoidable. Pageable memory on
+// its way to a device is staged (Note [Copies from pageable memory]).
 void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
   using detail::runtime::Copy;
   const Device from = x.device(), to = out.device();
@@ -114,7 +115,7 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
     x.get().storage->used_on(here);
     detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
   } else if (to.launches()) {
-    // A recorded copy would read host memory that may be gone at the replay.
+    // A recorded copy would read host memory that may be freed before the replay.
     detail::refuse_while_capturing(op, to, "copies from the host");
     const Stream there = Stream::current(to);
     if (!x.is_pinned()) return detail::upload(address(out), address(x), bytes, there);
@@ -164,7 +165,7 @@ void check_in_place(const char* op, const Tensor& x) {
   if (grad_mode() && x.requires_grad()) {
     fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
   }
-  // A broadcast operand has one element for many places: writing to it in place has no meaning.
+  // A broadcast operand has one element for many places, so a write to it in place has no meaning.
   for (int d = 0; d < x.rank(); ++d) {
     if (x.strides()[d] == 0 && x.shape()[d] > 1) {
       fail<ShapeError>(op, ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
@@ -194,7 +195,7 @@ struct Times {
 constexpr OpInfo kCopyInfo{.name = "copy_"}, kFillInfo{.name = "fill_"}, kAddInfo{.name = "add_"},
     kMulInfo{.name = "mul_"};
 
-// x and y may share memory in part: then y is read from a copy.
+// Where x and y share part of their memory, y is read from a copy.
 Tensor apart(const Tensor& x, const Tensor& y) {
   const bool same = x.offset() == y.offset() && x.shape() == y.shape() &&
                     std::equal(&x.strides().steps[0], &x.strides().steps[0] + x.rank(), &y.strides().steps[0]);

@@ -1,4 +1,4 @@
-// Comparisons and logic (bool results, no gradient), and choosing by a condition.
+// Comparisons and logic (bool results, no gradient), and selection by a condition.
 #include <bit>
 #include <cmath>
 
@@ -29,7 +29,7 @@ LEVIN_COMPARISON(Ge, "ge", >=);
 template <class T>
 using Comparable = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
 
-// Results are bool whatever the operands are.
+// Results are bool for operands of every dtype.
 template <class F>
 struct Compare {
   static constexpr OpInfo info = F::info;
@@ -47,7 +47,7 @@ struct CompareNumber {
   Scalar number;
   Tensor forward(const Tensor& a) {
     check_kind(info.name, a.dtype(), number);
-    // An integer that the dtype can not hold is less than every element, or greater.
+    // An integer that the dtype cannot hold is less than every element, or greater than every element.
     const Range range = range_of(number, a.dtype());
     if (range == Range::below) return full(a.shape(), F{}(1, 0), a.device(), DType::b8);
     if (range == Range::above) return full(a.shape(), F{}(0, 1), a.device(), DType::b8);
@@ -117,7 +117,7 @@ struct Logical {
   Tensor forward(const Tensor& a, const Tensor& b) { return map(info, F{}, kBool, a, b); }
 };
 
-// Values that are only moved: integers of the same width, so that one loop serves several dtypes. The CPU's loops see
+// Values that are only moved: integers of the same width, so one loop serves several dtypes. The CPU's loops read
 // 16-bit floats as float.
 template <class T>
 using Bits = std::conditional_t<
@@ -245,7 +245,7 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
   if (a.shape() != b.shape()) return false;
   if (a.numel() == 0) return true;
   const Tensor x = a.detach().to(DType::f64), y = b.detach().to(DType::f64);
-  // Equal infinities differ by NaN, so equality is asked first.
+  // The difference of equal infinities is NaN, so equality is tested first.
   return all(logical_or(eq(x, y), le(abs(x - y), abs(y) * rtol + atol))).item<bool>();
 }
 

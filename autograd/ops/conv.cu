@@ -1,5 +1,5 @@
-// Convolution. Its input gradient and its weight gradient are ops too; the three are each other's derivatives, so any order
-// of derivative is made of them:
+// Convolution. Its input gradient and its weight gradient are ops too. The three are each other's derivatives, so they
+// give derivatives of any order:
 //   y  = conv(x, w)          gx = input_gradient(gy, w)       gw = weight_gradient(x, gy)
 #include "kernels/conv.cuh"
 
@@ -34,8 +34,8 @@ void count_flops(const OpInfo& info, const ConvShape& s) {
   FlopCounter::count(info.name, {2, s.batch, s.out_channels, s.pixels(), s.group_in(), s.taps()});
 }
 
-// By the vendor's library, the undefined one of x, w and y from the other two; undefined where the library is not used.
-// An image whose memory has its channels last gives a result that lies so, too.
+// The vendor's library computes the undefined one of x, w and y from the other two. The result is undefined where the
+// library is not used. An image in channels-last memory gives a result in channels-last memory.
 Tensor by_library([[maybe_unused]] ConvPass pass, [[maybe_unused]] const ConvShape& s, [[maybe_unused]] const Tensor& x,
                   [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& y,
                   [[maybe_unused]] const Tensor& bias = {}) {
@@ -182,7 +182,7 @@ void check_bias(const char* op, const Tensor& bias, std::int64_t channels) {
   }
 }
 
-// The shapes of a convolution from x to y; `x` is the side with in_channels.
+// The shapes of a convolution from x to y; x has in_channels.
 ConvShape shape_of(const Shape& x, const Shape& w, const std::array<std::int64_t, 2>& stride,
                    const std::array<std::int64_t, 2>& padding, const std::array<std::int64_t, 2>& dilation,
                    std::int64_t groups) {
@@ -260,7 +260,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                        " or dilation ", o.dilation[i]);
     }
     const std::int64_t n = x.shape()[2 + d];
-    // At most 2^33 each: the sum can not overflow.
+    // At most 2^33 each: the sum cannot overflow.
     size[i] = reach_of(n, o.stride[i]) - 2 * o.padding[i] + reach_of(weight.shape()[2 + d], o.dilation[i]) - 1 +
               o.output_padding[i];
     if (n < 1 || size[i] < 1 || size[i] > kMostExtent) {
@@ -269,10 +269,10 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     }
   }
   (void)padded_extents(op, size, o.padding);
-  // The input gradient of the convolution that leads from y's shape to x's.
+  // The input gradient of the convolution that maps y's shape to x's.
   const ConvShape s =
       shape_of({x.shape()[0], filters, size[0], size[1]}, weight.shape(), o.stride, o.padding, o.dilation, o.groups);
-  // An output padding of a stride or more leads to a larger x: what it has more is zeros.
+  // An output padding of a stride or more gives a larger x, whose extra elements are zeros.
   const std::int64_t more_h = s.out_height() - x.shape()[2], more_w = s.out_width() - x.shape()[3];
   Tensor y = conv_input_gradient(more_h + more_w > 0 ? pad(x, {0, more_w, 0, more_h}) : x, weight, s);
   return bias.defined() ? y + reshape(bias, {1, filters, 1, 1}) : y;

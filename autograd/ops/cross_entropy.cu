@@ -20,7 +20,7 @@ const T* optional_ptr(const Tensor& t) {
   return t.defined() ? ptr<T>(t) : nullptr;
 }
 
-// What a loss over classes is told, dense and checked. Nothing in it has a gradient.
+// The dense and checked arguments of a loss over classes. None of them has a gradient.
 struct Classes {
   SavedInput target{};  // i64 [rows]
   SavedInput weight{};  // [cols] in the type of the sums, or undefined
@@ -60,7 +60,8 @@ struct CrossEntropyBackward {
     Tensor q = cast(one_hot(masked_fill(target, ignored, 0), cols), wide) * (1 - c.label_smoothing) +
                c.label_smoothing / static_cast<double>(cols);
     if (c.weight.defined()) {
-      // The smooth part weighs every class by its own weight, the sharp part by the target's: both are q's columns.
+      // The smooth part weighs each class by the class's weight, the sharp part by the target's weight: both are q's
+      // columns.
       q = q * c.weight.get();
     }
     q = masked_fill(q, unsqueeze(ignored, 1), 0);
@@ -74,8 +75,8 @@ struct CrossEntropyBackward {
   }
 };
 
-// logits [rows, cols] -> [rows] for Reduction::none, else a single element. Losses are few beside logits: the kernels give
-// and take them in the type of the sums, whatever dtype the result has.
+// logits [rows, cols] -> [rows] for Reduction::none, else a single element. Losses are few beside logits, so the
+// kernels give and take losses in the type of the sums, whatever dtype the result has.
 struct CrossEntropy {
   static constexpr OpInfo info{.name = "cross_entropy", .autocast = AutocastPolicy::full_result};
   Classes c;
@@ -134,7 +135,7 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, const 
     fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", x.shape()[1], "], one for each class");
   }
 }
-// `target` is dense. On a device the kernel that reads it checks it.
+// `target` is dense. On a device the kernel that reads `target` checks its values.
 void check_range(const char* op, const Tensor& target, std::int64_t classes, std::int64_t ignore_index) {
   if (!target.device().is_cpu()) return;
   const std::int64_t* t = ptr<std::int64_t>(target);
@@ -187,7 +188,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions&
     if (options.weight.defined()) picked = picked * index_select(dense(options.weight), 0, index);
     return reshape(neg(picked), Dims(target.shape().dims()));
   }
-  // Many small numbers: 16-bit ones are added in f32.
+  // Many small numbers: 16-bit numbers are added in f32.
   const DType wide = accumulator(log_probs.dtype());
   picked = cast(picked, wide);
   Tensor share = cast(logical_not(ignored), wide);

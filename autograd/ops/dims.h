@@ -48,7 +48,7 @@ struct Lines {
   return n;
 }
 
-// An index tensor must be i64 and stand beside the tensor it points into.
+// An index tensor must be i64 and on the device of the tensor that it indexes.
 inline void check_index_type(const char* op, const Tensor& x, const Tensor& index) {
   if (index.dtype() != DType::i64) {
     fail<DTypeError>(op, ": index is ", index.dtype(), ", expected i64; convert it with to(DType::i64)");
@@ -56,7 +56,7 @@ inline void check_index_type(const char* op, const Tensor& x, const Tensor& inde
   check_same_device(op, x, index);
 }
 
-// Throws IndexError unless every index is in [0, bound): `what` says what has that size.
+// Throws IndexError unless every index is in [0, bound). `what` names the thing whose size is the bound.
 inline void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
   if (!index.device().is_cpu()) return;
   const Tensor dense = index.contiguous();
@@ -73,15 +73,15 @@ inline void check_indices(const char* op, const Tensor& index, std::int64_t boun
                    bound - 1, "; ", what, " has size ", bound);
 }
 
-// An op whose result's size depends on values has no shape to give on meta.
+// An op whose result's size depends on values cannot give a shape on meta.
 inline void check_has_values(const char* op, const Tensor& x) {
   if (x.device().is_meta()) {
     fail<UnsupportedError>(op, ": the size of the result depends on values, a tensor on meta has none");
   }
 }
 
-// The gradient of values picked from a tensor of shape `in` along `dim`: back to where they came from. indices has gy's
-// shape.
+// The gradient of values that were taken from a tensor of shape `in` along `dim`: each value returns to its source.
+// indices has gy's shape.
 [[nodiscard]] inline Tensor put_back(const Tensor& gy, const Shape& in, int dim, const Tensor& indices) {
   return scatter_add(zeros(in, gy.device(), gy.dtype()), dim, indices, gy);
 }

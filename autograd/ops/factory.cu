@@ -1,4 +1,4 @@
-// Tensors from nothing: constants, ranges, the identity.
+// Tensors without an input: constants, ranges, the identity.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr OpInfo kArange{.name = "arange"}, kLinspace{.name = "linspace"};
 
-using kernels::cpu::generate;  // of both executors
+using kernels::cpu::generate;  // for both executors
 using kernels::gpu::generate;
 using Rounded = kernels::Rn<double>;  // the same bits on every device: Note [One rounding]
 
@@ -28,7 +28,7 @@ bool fits(std::int64_t v, DType dtype) {
   return true;
 }
 
-// How many values there are in [begin, end) in steps of `step`; in unsigned integers, which no difference overflows.
+// The number of values in [begin, end) in steps of `step`, in unsigned integers: no difference overflows them.
 std::uint64_t count_of(std::int64_t begin, std::int64_t end, std::int64_t step) {
   const auto a = static_cast<std::uint64_t>(begin), b = static_cast<std::uint64_t>(end),
              s = static_cast<std::uint64_t>(step);

@@ -1,5 +1,5 @@
-// What ops share that multiply matrices on devices: memory for the parts of split sums, for the length of an op, and
-// the way to cuBLASLt.
+// What ops share that multiply matrices on devices: memory for the parts of split sums, held for the length of an op,
+// and calls to cuBLASLt.
 #pragma once
 
 #include "kernels/computed_by.h"
@@ -30,12 +30,12 @@ inline constexpr bool kHasGemmLibrary = true;
 inline constexpr bool kHasGemmLibrary = false;
 #endif
 
-// And whether nobody chose our kernels instead.
+// As above, and the engine choice does not ask for our kernels.
 inline bool library_multiplies() {
   return kHasGemmLibrary && computed_by(kernels::LibraryFamily::product) != kernels::ComputedBy::own;
 }
 
-// True where cuBLASLt made the product.
+// Returns true where cuBLASLt computed the product.
 inline bool library_made(const Gpu& on, const std::optional<kernels::LibraryProduct>& product) {
 #if defined(LEVIN_CUDA)
   if (!product) return false;

@@ -1,5 +1,5 @@
-// Segments and sparse products. Sums are each other's derivatives: spmm's are spmm of the transpose and sddmm, sddmm's
-// two spmm. The largest and the smallest differentiate through the positions where they were found.
+// Segments and sparse products. The sums are each other's derivatives: those of spmm are spmm of the transpose and
+// sddmm, those of sddmm are two spmm. The extremes differentiate through the positions where they were found.
 #include <array>
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "kernels/segment.cuh"
 #include "kernels/spmm.cuh"
 
-// What follows is no loop: an op on a graph takes longer than its checks and its record. Built small.
+// Nothing below is a hot loop: an op on a graph takes longer than its checks and its record. Built for size.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #pragma GCC optimize("Os")
 #endif
@@ -30,7 +30,7 @@ using kernels::Bits;
 using kernels::CsrView;
 using kernels::Heads;
 
-// Where a kernel's memory comes from; it lives as long as this.
+// Scratch memory of a kernel; it lives as long as this object.
 class Room {
  public:
   explicit Room(const Tensor& beside) : device_(beside.device()) {}
@@ -85,13 +85,13 @@ std::int64_t width_of(const Tensor& x) {
   const std::int64_t heads = value.defined() && value.rank() == 2 ? value.shape()[1] : 1;
   return {heads, heads == 0 ? 0 : width_of(x) / heads};
 }
-// x as its heads are: [n, features] beside values [E], [n, H, features] beside [E, H].
+// x by heads: [n, features] beside values [E], [n, H, features] beside [E, H].
 [[gnu::noinline]] Tensor by_heads(const Tensor& x, const Tensor& value, const Heads& h) {
   const std::int64_t n = x.shape()[0];
   return reshape(x, value.rank() == 2 ? Dims{n, h.heads, h.inner} : Dims{n, h.inner});
 }
 
-// 1 / max(entries, 1) of each row, to be multiplied with x [rows, ...].
+// 1 / max(entries, 1) of each row, a factor of x [rows, ...].
 Tensor shares_of(const Tensor& crow, const Tensor& x) {
   const std::int64_t n = crow.numel() - 1;
   const Tensor count = narrow(crow, 0, 1, n) - narrow(crow, 0, 0, n);
@@ -112,7 +112,7 @@ constexpr const char* kSoftmaxOffsets = "segment_softmax: offsets must rise from
 constexpr const char* kGatherOffsets = "gather_csr: offsets must rise from 0 to entries";
 constexpr const char* kTransposeOffsets = "with_transpose: crow must rise from 0 to the number of entries";
 
-// On the CPU 16-bit tensors are computed with as f32 and rounded once.
+// On the CPU 16-bit tensors are converted to f32, computed in f32 and rounded once.
 bool is_widened(const Tensor& x) {
   return x.device().is_cpu() && (x.dtype() == DType::f16 || x.dtype() == DType::bf16);
 }
@@ -184,7 +184,7 @@ void check_offsets(const char* op, const char* what, const Tensor& offsets, std:
   if (at[rows] != entries) bad(rows, text(entries) + ", the number of entries");
 }
 
-// Columns `col` in [0, cols), and `edge`, where the values of entries lie; x is there for its device.
+// Columns `col` in [0, cols), and `edge`, the places of the entries' values; x gives the device.
 void check_entries(const char* op, const std::array<const char*, 2>& names, const Tensor& col, const Tensor& edge,
                    std::int64_t cols, const Tensor& x) {
   check_positions(op, names[0], col, x);
@@ -200,7 +200,7 @@ void check_csr(const char* op, const Csr& a, const Tensor& x) {
   check_offsets(op, "crow", a.crow, a.entries(), x);
 }
 
-// With the transpose, which is checked where it was given.
+// As above, with the transpose, which is checked where the caller gave it.
 Csr sorted_by_column(const Csr& a) {
   if (a.t_crow.defined()) {
     check_entries("transpose", {"t_col", "t_edge"}, a.t_col, a.t_edge, a.rows(), a.crow);
@@ -218,7 +218,7 @@ Csr sorted_by_column(const Csr& a) {
   both.t_edge = a.edge.defined() ? index_select(a.edge, 0, at) : at;
   return both;
 }
-// The transposed matrix of one whose entries were checked.
+// The transposed matrix of a matrix whose entries were checked.
 Csr swapped(const Csr& a) {
   const Csr b = sorted_by_column(a);
   return {.crow = b.t_crow,
@@ -398,7 +398,7 @@ struct SpmmExtreme {
     arg = found[1];
     return found;
   }
-  // The same values, read from where they were found.
+  // The same values, read from the places where they were found.
   static Tensor reference(const std::array<Tensor, 2>& in, const Csr& a, const Tensor& arg) {
     const auto& [value, x] = in;
     const Heads h = heads_of(value, x);

@@ -12,7 +12,7 @@ namespace {
 using kernels::Bits;
 using kernels::WindowShape;
 
-// Both sides of the ops, [N, C, H, W] and [N, C * kH * kW, L]; `at` has the planes of all images.
+// Both sides of the ops, [N, C, H, W] and [N, C * kH * kW, L]. `at` holds the planes of all images.
 struct Columns {
   std::int64_t batch, channels;
   WindowShape at;
@@ -54,7 +54,7 @@ LEVIN_OP_TABLE(Col2im)
 
 Tensor sum_of_columns(const Tensor& columns, const Columns& s) { return apply(Col2im{s}, columns); }
 
-// The windows along both axes of images whose last two dimensions are those of `image`.
+// The windows along both axes of images whose last two dimensions equal those of `image`.
 WindowShape windows_of(const char* op, const Shape& image, const WindowOptions& o) {
   check_extents(op, "kernel", o.kernel, 1);
   check_extents(op, "stride", o.stride, 1);
@@ -68,7 +68,7 @@ WindowShape windows_of(const char* op, const Shape& image, const WindowOptions& 
 }
 
 Columns columns_of(std::int64_t batch, std::int64_t channels, WindowShape at) {
-  // Refuses what has too many elements, before products of sizes can overflow.
+  // Refuses shapes with too many elements before products of sizes can overflow.
   (void)Shape{batch, channels, at.h.kernel, at.w.kernel, at.h.windows, at.w.windows};
   at.planes = batch * channels;
   return {batch, channels, at};

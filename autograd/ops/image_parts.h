@@ -9,15 +9,15 @@
 
 namespace levin {
 
-// t, or a copy whose memory lies as the others' of a call to the vendor's library.
+// t, or a copy of t in the memory layout of the other tensors of a call to the vendor's library.
 inline Tensor laid_out(const Tensor& t, kernels::ImageLayout layout) {
   if (layout == kernels::ImageLayout::channels_first || kernels::image_layout(t) == layout) return t.contiguous();
   return permute(permute(t, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
 }
 
-// Longer strides, paddings and padded extents can not mean anything, and products of two must not overflow.
+// Longer strides, paddings and padded extents mean nothing, and the product of two must not overflow.
 inline constexpr std::int64_t kMostExtent = std::int64_t{1} << 31;
-// Pixels of a padded image: what kernels count stays small.
+// The limit on the pixels of a padded image keeps the kernels' counts small.
 inline constexpr std::int64_t kMostPadded = std::int64_t{1} << 40;
 
 // ShapeError unless both are from `least` to the limit.

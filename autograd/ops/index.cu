@@ -1,5 +1,5 @@
-// Reading and writing elements by index. What reads and what adds are each other's derivative. On the CPU indices are
-// checked before anything is allocated, on a device by the kernels.
+// Reads and writes of elements by index. Ops that read and ops that add are each other's derivatives. On the CPU
+// indices are checked before anything is allocated; on a device the kernels check them.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -104,7 +104,7 @@ struct IndexAdd {
 };
 LEVIN_OP_TABLE(IndexAdd)
 
-// Zeros for the padding row, whatever its weight is.
+// The padding row gives zeros, whatever its weight is.
 Tensor without_padding(const Tensor& y, const Tensor& index, std::optional<std::int64_t> padding_idx) {
   return padding_idx ? masked_fill(y, unsqueeze(eq(index, *padding_idx), -1), 0) : y;
 }
@@ -186,7 +186,7 @@ struct Gather {
 };
 LEVIN_OP_TABLE(Gather)
 
-// src may be larger than index: what was not read has the gradient 0.
+// src may be larger than index: an element that no index reads has the gradient 0.
 Tensor fill_up(const Tensor& g, const Shape& src) {
   if (g.numel() == 0) return zeros(src, g.device(), g.dtype());  // an index without elements may be longer than src
   for (int d = src.rank() - 1; d >= 0; --d) {
@@ -232,7 +232,7 @@ struct Scatter {
     Grads<3> grads;
     if (need[0]) grads[0] = scatter(gy, dim, at, zeros(at.shape(), gy.device(), gy.dtype()));
     if (need[2]) {
-      // Only the last write to an element is seen in y: find it by scattering the positions themselves.
+      // Only the last write to an element is seen in y. Scattering the positions themselves finds that write.
       const Tensor position = reshape(arange(at.numel(), gy.device()), Dims(at.shape().dims()));
       const Tensor winner = gather(scatter(zeros(gy.shape(), gy.device(), DType::i64), dim, at, position), dim, at);
       grads[2] = fill_up(masked_fill(gather(gy, dim, at), ne(winner, position), 0), source);
@@ -367,7 +367,7 @@ struct BinCount {
 };
 LEVIN_OP_TABLE(BinCount)
 
-// index and src against x, for the ops on single elements. src may be undefined.
+// Checks index and src against x, for the ops on single elements. src may be undefined.
 int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src = {}) {
   const int at = wrap_dim(op, dim, x.rank());
   check_index_type(op, x, index);

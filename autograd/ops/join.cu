@@ -1,4 +1,4 @@
-// Joining tensors, and moving their elements as blocks: cat, pad, flip, triangles, and what is made of them.
+// Joins of tensors, and moves of their elements as blocks: cat, pad, flip, triangles, and ops made from these.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 
 using kernels::Bits;
 using kernels::Box;
-using kernels::cpu::copy_box;  // of both executors
+using kernels::cpu::copy_box;  // for both executors
 using kernels::cpu::generate;
 using kernels::cpu::triangle;
 using kernels::gpu::copy_box;
@@ -190,7 +190,7 @@ Tensor index_of(const OpInfo& info, std::int64_t n, Device device, const F& of) 
   return index;
 }
 
-// Where a padded dimension of size n, `before` elements longer in front, reads from.
+// The index that element i of a padded dimension reads; the dimension has n elements and `before` more in front.
 struct PadSource {
   std::int64_t n, before;
   bool reflect;

@@ -1,9 +1,11 @@
 // Note [Who multiplies]
-// On a device the hidden product of gelu_mlp ends in GELU: by cuBLASLt where it takes the product and the form is tanh,
-// which is the one it has, else by the own kernel (gemm_gelu_device.cuh). Products that cuBLASLt takes in the erf form it
-// makes without GELU, which is then a pass of its own: so large a product gains more by the library's kernel than that
-// pass costs. The same holds for the slope. Sums of rows come with products of cuBLASLt alone. The CPU, whose products
-// wait for arithmetic and not for memory, goes layer by layer.
+//
+// On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
+// the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
+// kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
+// of that size gains more from the library's kernel than the pass costs. The same holds for the slope. Only products of
+// cuBLASLt give sums of rows as well. The CPU, whose products wait for arithmetic and not for memory, goes layer by
+// layer.
 #include "autograd/ops/layer_products.h"
 
 #include "autograd/ops/gemm_parts.h"
@@ -30,8 +32,8 @@ Matrix<T> matrix(const Tensor& t) {
 }
 Gpu executor(const Tensor& t) { return Gpu{Stream::current(t.device())}; }
 
-// a [m, k] times b [k, n], with GELU or its slope at the end: by_library(product) says it to the library,
-// by_kernel(form, plan, a, b, partial) runs the own kernel.
+// a [m, k] times b [k, n], with GELU or its slope at the end. by_library(product) sets up the library's call;
+// by_kernel(form, plan, a, b, partial) runs our kernel.
 template <class T, class Library, class Kernel>
 DeviceEnd ends_in_gelu(const Gpu& on, GeluForm form, const Tensor& a, const Tensor& b, const Tensor& out,
                        const T* col_bias, const Library& by_library, const Kernel& by_kernel) {

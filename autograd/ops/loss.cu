@@ -1,5 +1,5 @@
-// Losses between two tensors. The elementwise part is one fused pass each way; its derivatives, and the sum or mean over
-// it, are public ops.
+// Losses between two tensors. The elementwise part is one fused pass in each direction. Its derivatives, and the sum or
+// mean over it, are public ops.
 #include <cmath>
 
 #include "autograd/autocast.h"
@@ -41,8 +41,8 @@ struct Absolute {
   Tensor slope(const Tensor& d) const { return sign(d); }
 };
 
-// d^2 / 2 where |d| <= delta, delta (|d| - delta / 2) beyond, all times scale. Huber, 1964; smooth L1 is it with the scale
-// 1 / delta (Girshick, "Fast R-CNN", 2015).
+// d^2 / 2 where |d| <= delta, delta (|d| - delta / 2) beyond, all times scale. Huber, 1964. Smooth L1 is the same with
+// the scale 1 / delta (Girshick, "Fast R-CNN", 2015).
 enum class HuberForm : std::uint8_t { huber, smooth_l1 };
 template <HuberForm form>
 struct Huber {
@@ -128,7 +128,7 @@ struct BceValue {
   static constexpr std::int64_t kGrain = 16384;
   template <class T>
   LEVIN_HD T operator()(T x, T target) const {
-    // |x| times the share of the class that x denies; an infinite x that denies nothing costs nothing.
+    //x| times the probability of the class that x denies; an infinite x that denies no class costs 0.
     const T denied = x < T(0) ? target : T(1) - target;
     return (denied == T(0) ? T(0) : denied * std::abs(x)) + m::softplus(x < T(0) ? x : -x);
   }
@@ -186,7 +186,7 @@ LEVIN_OP_TABLE(DifferenceLossBackward<Huber<HuberForm::smooth_l1>>)
 LEVIN_OP_TABLE(Bce)
 LEVIN_OP_TABLE(BceBackward)
 
-// A loss of a broadcast pair is nearly always a mistake: [N] against [N, 1] would be N * N differences.
+// A loss of a broadcast pair is nearly always a mistake: [N] against [N, 1] gives N * N differences.
 void check_pair(const char* op, const Tensor& x, const Tensor& target) {
   check_dtypes_meet(op, x, target);
   check_same_device(op, x, target);
@@ -242,7 +242,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target, c
   }
   Tensor loss;
   if (pos_weight.defined()) {
-    // p t log(1 + exp(-x)) + (1 - t) log(1 + exp(x)): nothing cancels, in gradients neither. 0 times infinity is 0.
+    // p t log(1 + exp(-x)) + (1 - t) log(1 + exp(x)): nothing cancels, neither here nor in gradients. 0 times infinity
+    // is 0.
     if (!is_float(x.dtype())) fail_unsupported(Bce::info, x, kFloats);
     const auto part = [](const Tensor& share, const Tensor& log) {
       return share * masked_fill(log, logical_and(eq(share, 0), isinf(log)), 0);
@@ -263,7 +264,7 @@ Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction, LogT
   if (log_target == LogTarget::yes) {
     loss = exp(target) * (target - x);
   } else {
-    // t log t - t x, with 0 where t is 0; the logarithm is taken of 1 there, so that no NaN enters a gradient.
+    // t log t - t x, and 0 where t is 0. There the logarithm is taken of 1, so no NaN enters a gradient.
     const Tensor zero = eq(target, 0);
     loss = target * log(masked_fill(target, zero, 1)) - target * x;
   }

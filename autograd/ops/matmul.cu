@@ -1,4 +1,4 @@
-// Products of matrices. Operands are read where they lie, through their strides; nothing is transposed in memory.
+// Products of matrices. Kernels read operands in place, through their strides; nothing is transposed in memory.
 #include <array>
 
 #include "autograd/autocast.h"
@@ -27,8 +27,8 @@ Matrix<T> matrix(const Tensor& t) {
 }
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
-// One product a batch index, on a device: what cpu::gemm_batched does, with memory for parts of long sums. With CUDA the
-// large ones go to cuBLASLt.
+// One product per batch index on a device, as cpu::gemm_batched computes it, with memory for the parts of long sums.
+// With CUDA cuBLASLt computes large products.
 template <class T>
 void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batch, const GemmSize& size,
                   const Matrix<T>& a, const Matrix<T>& b, kernels::gpu::Target<T> to) {
@@ -85,7 +85,8 @@ struct Matmul {
   }
 
  private:
-  // How far apart t's matrices lie along the batch dimension that is `from_last` before the rows; 0 where it broadcasts.
+  // The distance between t's matrices along the batch dimension that is `from_last` before the rows; 0 where t
+  // broadcasts.
   static std::int64_t step(const Tensor& t, int from_last) {
     const int d = t.rank() - 2 - from_last;
     return d < 0 || t.shape()[d] == 1 ? 0 : t.strides()[d];
@@ -135,7 +136,7 @@ struct Linear {
   }
 
  private:
-  // The product of all dimensions but the last, also where that is 0.
+  // The product of all dimensions but the last, also where the last dimension is 0.
   static std::int64_t rows_of(const Tensor& t) {
     std::int64_t n = 1;
     for (int d = 0; d + 1 < t.rank(); ++d) n *= t.shape()[d];
@@ -160,14 +161,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                      a.shape().back(), ", and the ", b.rank() == 1 ? "only" : "second last", " one of b, ", inner,
                      ", must be equal");
   }
-  // A vector is a matrix of one row (a) or one column (b), and that dimension goes again.
+  // A vector is a matrix of one row (a) or one column (b); the result drops that dimension.
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
   if (a.rank() == 2 && b.rank() == 2) return apply(Matmul{.shape = {a.shape()[0], b.shape()[1]}}, a, b);
   const Shape& as = a.shape();
   const Shape& bs = b.shape();
   const int ar = a.rank(), br = b.rank();
-  // Many matrices times one: their rows are the rows of one tall matrix, and the gradient of b is one product as well.
+  // Many matrices times one: the rows of all form one tall matrix, and the gradient of b is one product as well.
   if (br == 2 && a.is_contiguous()) {
     std::int64_t rows = 1;
     for (int d = 0; d + 1 < ar; ++d) rows *= as[d];

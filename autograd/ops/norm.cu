@@ -1,6 +1,6 @@
-// Normalisation. Each backward is a fused op of its own; `reference` is its definition in public ops and, through vjp, its
-// derivative to any order. Where the result is f32 and x has 16 bits, kernels of devices convert as they read x and write its
-// gradient; on the CPU that is a pass of its own. Batch norm's result has x's dtype.
+// Normalisation. Each backward is a fused op; `reference` defines it in public ops and, through vjp, gives its
+// derivatives of any order. Where the result is f32 and x has 16 bits, device kernels convert as they read x and write
+// its gradient; the CPU converts in a pass of its own. Batch norm's result has x's dtype.
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/image_parts.h"
@@ -18,10 +18,10 @@ namespace {
 
 using kernels::Accum;
 
-// f64 for f64, else f32: what sums and saved statistics are kept in.
+// f64 for f64, else f32: the type of sums and of saved statistics.
 DType wide(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
-// Parameters have x's dtype or f32; any of them may be undefined.
+// Parameters have x's dtype or f32; each may be undefined.
 void check_parameter(const char* op, const char* what, const Tensor& x, const Tensor& p, const Shape& shape) {
   if (!p.defined()) return;
   check_same_device(op, x, p);
@@ -43,12 +43,12 @@ T* ptr_or_null(const Tensor& t) {
   return t.defined() ? ptr<T>(t) : nullptr;
 }
 
-// The dtype of the parameters that are there; x's own where there are none.
+// The dtype of the defined parameters; x's dtype where none is defined.
 DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
   return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
 }
 
-// Kernels take parameters in the type of the sums: they are few, and one kernel then serves every pair of dtypes.
+// Kernels take parameters in the type of the sums: parameters are few, and one kernel serves every pair of dtypes.
 Tensor widened(const Tensor& parameter, const Tensor& x) {
   return parameter.defined() ? cast(parameter.contiguous(), wide(x.dtype())) : parameter;
 }
@@ -56,14 +56,14 @@ Tensor narrowed(const Tensor& gradient, DType parameter) {
   return gradient.defined() ? cast(gradient, parameter) : gradient;
 }
 
-// The gradient of a parameter, shaped as it is, in the type of the sums; undefined where not wanted.
+// The gradient of a parameter: the parameter's shape, the type of the sums; undefined where not wanted.
 Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
   return wanted && parameter.defined() ? empty_like(parameter, wide(x.dtype())) : Tensor();
 }
 Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
 
-// What a backward kernel reads and fills: dense, null where it is absent or not wanted. x and gx are of S, which has 16
-// bits where x does and the result is f32.
+// What a backward kernel reads and fills: dense, null where absent or not wanted. x and gx have type S, which has 16
+// bits where x has 16 bits and the result is f32.
 template <class T, class S = T>
 struct GradientPointers {
   const T* gy;
@@ -73,8 +73,8 @@ struct GradientPointers {
   Accum<T>*gw, *gb;
 };
 
-// What the backward ops of all norms share: the inputs they keep, the gradients they allocate, and a derivative of their
-// own, which is that of Self::reference.
+// What the backward ops of all norms share: the inputs that they keep, the gradients that they allocate, and their
+// derivative, which is that of Self::reference.
 template <class Self>
 struct NormBackward {
   NeedMask wanted;
@@ -82,7 +82,7 @@ struct NormBackward {
   SavedInput gy{}, x{}, w{};
   bool has_gw = false, has_gb = false;
 
-  // kernel(on, GradientPointers) fills the gradients of x [.., C, ..], weight and bias [C], C being dimension 1.
+  // kernel(on, GradientPointers) fills the gradients of x [.., C, ..], weight and bias [C]; C is dimension 1.
   template <class Kernel>
   std::array<Tensor, 3> gradients(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const Kernel& kernel) {
     const Tensor g = gy_.contiguous(), weight = widened(w_, x_);
@@ -104,7 +104,7 @@ struct NormBackward {
     dispatch(Self::info, g, kFloats, overloaded{[&]<class T>(const Cpu& on, T t) { call(on, t, t); }, on_gpu});
     return kept(gy_, x_, w_, {gx.defined() ? cast(gx, x_.dtype()) : gx, gw, gb});
   }
-  // What forward ends with: the inputs are saved, the gradients of parameters get their dtype.
+  // The end of forward: saves the inputs and gives the gradients of parameters their dtype.
   std::array<Tensor, 3> kept(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const std::array<Tensor, 3>& g) {
     gy = gy_;
     x = x_;
@@ -152,8 +152,8 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
     if (cols == 1 && g[0].defined()) g[0] = of_one(g[0], gy_, w_);
     return g;
   }
-  // gx over one element, where the terms that a kernel subtracts are all but equal: layer norm is constant, and of RMS norm
-  // u (1 - h^2) rstd = u eps rstd^3 is left.
+  // gx over one element, where the terms that a kernel subtracts nearly cancel. Layer norm is constant there; of RMS
+  // norm u (1 - h^2) rstd = u eps rstd^3 is left.
   [[nodiscard]] Tensor of_one(const Tensor& gx, const Tensor& gy, const Tensor& w) const {
     if (kCentered) return gx * 0;  // NaN stays
     const Tensor g = cast(gy, rstd.dtype()), u = w.defined() ? g * cast(w, rstd.dtype()) : g;
@@ -369,8 +369,8 @@ bool may_go_to_library(const Tensor& x) {
 }
 #endif
 
-// Batch norm in training by the vendor's library; undefined where our kernels are to compute it. An image whose memory
-// has its channels last gives results that lie so, too. Parameters are f32 here.
+// Batch norm in training by the vendor's library; the result is undefined where our kernels compute the call. Images in
+// channels-last memory give results in channels-last memory. Parameters are f32 here.
 Tensor library_forward([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& w,
                        [[maybe_unused]] const Tensor& b, [[maybe_unused]] double eps,
                        [[maybe_unused]] const Tensor& mean, [[maybe_unused]] const Tensor& rstd,
@@ -410,7 +410,7 @@ std::array<Tensor, 3> library_backward([[maybe_unused]] const Tensor& gy, [[mayb
 #endif
 }
 
-// Training: statistics of the batch. Evaluation: given statistics, which have no gradient.
+// Training uses statistics of the batch. Evaluation uses given statistics, which have no gradient.
 struct BatchNormBackward : NormBackward<BatchNormBackward> {
   static constexpr OpInfo info{.name = "batch_norm_backward"};
   double eps;
@@ -517,7 +517,7 @@ struct BatchNorm {
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
       if (training()) {
-        // A momentum of 1 makes the running variance this batch's, with n - 1.
+        // With a momentum of 1 the running variance equals this batch's, with n - 1.
         Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
         fill_(unbiased, 0);
         kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(spare),

@@ -1,4 +1,4 @@
-// A tensor as a plain array of doubles by coordinates: what references in tests are written with.
+// A tensor as a plain array of doubles by coordinates, in which tests write references.
 #pragma once
 
 #include <algorithm>

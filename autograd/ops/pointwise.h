@@ -13,7 +13,7 @@
 
 namespace levin::pointwise {
 
-// Elements a chunk of a parallel loop: about 10 us of arithmetic, or less of a transcendental function.
+// Elements per piece of a parallel loop: about 10 us of arithmetic, or fewer elements of a transcendental function.
 inline constexpr std::int64_t kGrain = 32768;
 template <class F>
 [[nodiscard]] constexpr std::int64_t grain_of() {
@@ -32,7 +32,7 @@ inline constexpr bool kIsImmediate = false;
 template <class T>
 inline constexpr bool kIsImmediate<Immediate<T>> = true;
 
-// f(a, b) that wraps around for integers, as in NumPy: signed overflow would be undefined.
+// f(a, b) with wrap-around for integers, as in NumPy: signed overflow would be undefined.
 template <class T, class F>
 LEVIN_HD T wrapping(T a, T b, F f) {
   if constexpr (std::is_integral_v<T>) {
@@ -89,7 +89,7 @@ template <class F, class O, class... I, class... Arg>
   static_assert(sizeof...(I) == sizeof...(Arg));
   const kernels::PointwiseLoop loop = kernels::cpu::pointwise_loop<F, O, I...>(on);
   const Shape& shape = out.shape();
-  // Costly loops have no form for a number: it is spread out like any broadcast operand.
+  // Costly loops have no form for a number: the number is expanded like any broadcast operand.
   constexpr bool spreads = kernels::kCostly<F> && (kIsImmediate<Arg> || ...);
   if (!spreads && row_like(out, shape) && (row_like(args, shape) && ...)) {
     char* p[] = {address(out), address(args)...};
@@ -128,7 +128,7 @@ template <class T, class N>
 [[nodiscard]] kernels::gpu::Number<T> operand_of(const Immediate<N>& s) {
   return {static_cast<Wide<T>>(s.value)};
 }
-// A number is no operand in memory: its place in the plan is empty.
+// A number occupies no memory, so its place in the plan is empty.
 template <class T>
 void add_operand(kernels::PointwisePlan& plan, const Shape& shape, const Immediate<T>&) {
   plan.add(nullptr, shape, Shape{}, Strides{}, DType::u8);
@@ -153,7 +153,7 @@ template <class F, class... D>
   return out;
 }
 
-// The checks two tensors of one op share; the shape they broadcast to.
+// Checks the two tensors of one op, and returns the shape that they broadcast to.
 [[nodiscard]] inline Shape common_shape(const char* op, const Tensor& a, const Tensor& b) {
   check_same_dtype(op, a, b);
   check_same_device(op, a, b);
@@ -167,7 +167,7 @@ template <class F, class... D>
   return out;
 }
 
-// Where a number lies to the range of an integer dtype.
+// The place of a number relative to the range of an integer dtype.
 enum class Range : std::uint8_t { below, inside, above };
 [[nodiscard]] inline Range range_of(Scalar s, DType t) {
   const auto place = [&]<class T>(T) {
@@ -181,8 +181,8 @@ enum class Range : std::uint8_t { below, inside, above };
     default: return Range::inside;
   }
 }
-// A number takes the tensor's dtype; a fraction has no place in an integer tensor. Comparisons, whose answer is known for
-// integers outside of the range too, need no more than that.
+// A number takes the tensor's dtype; a fraction is refused beside an integer tensor. Comparisons need no further check:
+// they also know the answer for integers outside of the range.
 inline void check_kind(const char* op, DType t, Scalar s) {
   if (!s.is_integer() && !is_float(t)) [[unlikely]] {
     fail<DTypeError>(op, ": the number ", s, " meets a tensor of ", t, "; convert the tensor, or write an integer");
@@ -198,7 +198,7 @@ inline void check_kind(const char* op, DType t, Scalar s) {
                    bound([]<class T>(T) { return std::numeric_limits<T>::min(); }), " to ",
                    bound([]<class T>(T) { return std::numeric_limits<T>::max(); }), "; convert the tensor first");
 }
-// The result holds the number, or is computed from it: it must fit. For bool every integer but 0 is true.
+// The result holds the number, or is computed from it, so the number must fit. For bool every integer but 0 is true.
 inline void check_scalar(const char* op, DType t, Scalar s) {
   check_kind(op, t, s);
   if (t != DType::b8 && range_of(s, t) != Range::inside) [[unlikely]] { fail_range(op, t, s); }
@@ -221,7 +221,7 @@ template <Side side, class F, class... D>
   return out;
 }
 
-// The shapes of two operands, kept only when they differ: the gradient of a broadcast is a sum.
+// The shapes of two operands, kept only where they differ: the gradient of a broadcast is a sum.
 class Broadcast {
  public:
   Broadcast() = default;
@@ -265,8 +265,8 @@ template <class F>
   return apply(Unary<F>{f}, x);
 }
 
-// gx = gy * f'(s) in one pass, where s is what F saves. F also has `T slope(T s) const`, backward_info, and
-// `Tensor slope(const Tensor& s) const`, the same from public ops: through it the second and higher derivatives go.
+// gx = gy * f'(s) in one pass, where s is what F saves. F also has `T slope(T s) const`, backward_info, and `Tensor
+// slope(const Tensor& s) const`, the same in public ops, which gives the second and higher derivatives.
 template <class F>
 struct Slope {
   static constexpr std::int64_t kGrain = 16384;
@@ -329,8 +329,8 @@ struct Binary {
   }
 };
 
-// y = f(x, number), or f(number, x) with Side::left. F declares what Binary asks for, kSavesWithNumber (whether x is
-// kept), and backward_right and backward_left of (gy, saved x, number): the gradient of x where the number stands on
+// y = f(x, number), or f(number, x) with Side::left. F declares what Binary requires, kSavesWithNumber (whether x is
+// saved), and backward_right and backward_left of (gy, saved x, number): the gradient of x where the number stands on
 // that side.
 template <class F, Side side>
 struct WithNumber {

@@ -1,4 +1,4 @@
-// Arithmetic: the ops whose kernels are a machine instruction or two.
+// Arithmetic: ops whose kernels are one or two machine instructions.
 #include <cmath>
 #include <type_traits>
 
@@ -129,7 +129,7 @@ struct Remainder {
     }
   }
   Tensor backward_a(const Tensor& gy, const Tensor&, const Tensor&) const { return gy; }
-  // a = quotient b + remainder: the quotient of the value that was given, which floor(a / b) may miss by one.
+  // a = quotient b + remainder. This is the quotient of the given values, which floor(a / b) may miss by one.
   Tensor backward_b(const Tensor& gy, const Tensor& a, const Tensor& b) const {
     const Tensor x = a.detach(), y = b.detach();
     return neg(gy * where(isinf(y), floor(x / y), round((x - remainder(x, y)) / y)));
@@ -286,7 +286,7 @@ Tensor remainder(const Tensor& a, const Tensor& b) {
 
 Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high) {
   if (!low && !high) fail<ConfigError>("clamp: neither low nor high is given");
-  // A bound on its own side of the dtype's range bounds nothing; on the other side it would be the result.
+  // A bound beyond the dtype's range on its own side has no effect; beyond the other side it would be the result.
   const DType t = x.dtype();
   for (const auto& bound : {low, high}) {
     if (bound) check_kind("clamp", t, *bound);

@@ -11,7 +11,7 @@ namespace {
 
 namespace m = kernels::math;
 
-// One elementary function: its value, what its derivative reads (x or y), and the rule in public ops.
+// One elementary function: its value, the operand of its derivative (x or y), and the rule in public ops.
 #define LEVIN_MATH(Type, op_name, policy, saves, value, rule)                 \
   struct Type {                                                               \
     static constexpr OpInfo info{.name = op_name, .autocast = policy};        \
@@ -42,7 +42,7 @@ LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
 LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
 #undef LEVIN_MATH
 
-// sin(x + quadrants pi / 2): sin and cos.
+// sin(x + quadrants pi / 2) gives sin and cos.
 template <int quadrants>
 struct Sine {
   static constexpr OpInfo info{.name = quadrants == 0 ? "sin" : "cos"};
@@ -100,7 +100,7 @@ struct Atan2 {
   LEVIN_HD T operator()(T y, T x) const {
     return std::atan2(y, x);
   }
-  // of / (x^2 + y^2), 0 where both are 0. Scaled by the larger one, a constant that cancels: no square overflows.
+  // of / (x^2 + y^2), 0 where both are 0. Both are divided by the larger one first, so no square overflows.
   static Tensor over_square(const Tensor& of, const Tensor& y, const Tensor& x) {
     const Tensor size = maximum(abs(x.detach()), abs(y.detach())), zero = eq(size, 0);
     const Tensor scale = masked_fill(size, logical_or(zero, isinf(size)), 1), a = x / scale, b = y / scale;

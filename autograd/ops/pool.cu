@@ -1,5 +1,5 @@
-// Pooling. All of it is linear once the places of the maxima are known, so backward and its backward are ops by the same
-// windows and any order of derivative is made of them.
+// Pooling. Once the positions of the maxima are known all of it is linear, so backward and its backward are ops on the
+// same windows and give derivatives of any order.
 #include "kernels/pool.cuh"
 
 #include "autograd/op_table.h"
@@ -120,7 +120,7 @@ Tensor avg_pool_backward(const Tensor& gy, const Windows& at) { return apply(Avg
 
 void check_image(const char* op, const Tensor& x) {
   if (x.rank() != 4) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, H, W]");
-  // Places in a plane are 32-bit.
+  // Positions in a plane are 32-bit.
   if (x.shape()[2] * x.shape()[3] > std::int64_t{1} << 30)
     fail<ShapeError>(op, ": a plane of x ", x.shape(), " has more than 2^30 elements");
 }
@@ -134,7 +134,7 @@ PoolAxis axis(const char* op, const Tensor& x, int d, const PoolOptions& o) {
   if (stride < 1 || stride > kMost) fail<ShapeError>(op, ": stride is ", stride, ", expected 1 to 2^30");
   if (padding < 0 || padding > kernel / 2)
     fail<ShapeError>(op, ": padding is ", padding, ", expected 0 to half the kernel ", kernel);
-  // Padding can make room for a window that sees no element at all.
+  // With padding a window may contain no element.
   if (in < 1) fail<ShapeError>(op, ": dimension ", 2 + d, " of x ", x.shape(), " is empty, expected 1 or more");
   const std::int64_t room = in + 2 * padding - kernel;
   if (room < 0) {

@@ -1,5 +1,5 @@
-// Random tensors and dropout. Each op draws its counters through reserve_random, so that checkpoint() can repeat them; on
-// meta nothing is drawn.
+// Random tensors and dropout. Each op reserves its counters through reserve_random, so checkpoint() can repeat them. On
+// meta no op draws.
 #include <limits>
 
 #include "autograd/ops/pointwise.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr OpInfo kRand{.name = "rand"}, kRandn{.name = "randn"}, kRandint{.name = "randint"},
     kRandperm{.name = "randperm"};
 
-// Of both executors.
+// For both executors.
 using kernels::cpu::dropout;
 using kernels::cpu::normal;
 using kernels::cpu::permutation;
@@ -26,7 +26,7 @@ using kernels::gpu::uniform;
 
 [[nodiscard]] bool draws(const Tensor& x) { return !x.device().is_meta(); }
 
-// Before a generator moves: a factory that throws leaves no trace.
+// Runs before a generator advances: a factory that throws changes nothing.
 void check_float(const OpInfo& info, Device device, DType dtype) {
   if (!is_float(dtype)) fail<UnsupportedError>(info.name, ": ", dtype, " on ", device, "; has f32, f64, f16, bf16");
 }
@@ -76,10 +76,10 @@ struct Bernoulli {
       return p >= T(0) && p <= T(1) ? T(0) : T(1);
     }
   };
-  // `out` is room. On a device the host does not wait for values: Below reports them.
+  // `out` is scratch. On a device the host does not wait for the values: Below reports a bad one.
   template <class T>
   static void check_values(const Cpu& on, T, const Tensor& p, const Tensor& out) {
-    // The negation also finds NaN.
+    // The negation also catches NaN.
     pointwise::run(on, Outside{}, pointwise::Signature<T, T>{}, out, p);
     const T* bad = ptr<T>(out);
     for (std::int64_t i = 0; i < p.numel(); ++i) {
@@ -96,7 +96,7 @@ struct Bernoulli {
 };
 
 // y = x / (1 - p), or 0 with probability p. The mask is a function of the range: backward draws the same numbers again
-// instead of keeping it. Linear in x, hence its own derivative.
+// and keeps no mask. The op is linear in x, hence its own derivative.
 struct Dropout {
   static constexpr OpInfo info{.name = "dropout"};
   double p;
@@ -139,7 +139,7 @@ Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtyp
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, Device device,
                DType dtype) {
   if (low >= high) fail<ConfigError>("randint: low is ", low, " and high ", high, ", expected low < high");
-  // Every integer of the range must exist in the dtype.
+  // The dtype must hold every integer of the range.
   std::int64_t least = 0, most = 0;
   switch (dtype) {
     case DType::f32: most = std::int64_t{1} << 24, least = -most; break;

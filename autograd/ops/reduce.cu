@@ -1,5 +1,5 @@
 // Reductions over a set of dimensions. Forward is one pass over the strided input (two for var and logsumexp), rounded
-// once; backward is public ops.
+// once; backward is written in public ops.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,7 +24,7 @@ using kernels::Reduce;
 using kernels::ReduceAccum;
 using kernels::ReducePlan;
 
-// Which dimensions go, and the shape of the result.
+// The dimensions to reduce, and the shape of the result.
 struct Over {
   std::uint32_t mask = 0;
   Shape out;
@@ -37,7 +37,8 @@ struct Over {
   [[nodiscard]] Dims dims() const { return dims_of(mask); }
   [[nodiscard]] std::int64_t count() const { return elements(in, mask); }
   [[nodiscard]] ReducePlan plan(const Tensor& x) const { return {x.shape(), x.strides(), mask}; }
-  // A tensor of the result's shape, with size 1 where dimensions were reduced: broadcasts against the input.
+  // A view of a tensor of the result's shape with size 1 where dimensions were reduced, so it broadcasts against the
+  // input.
   [[nodiscard]] Tensor keep(const Tensor& y) const {
     const Shape shape = reduced_shape(in, mask, KeepDim::yes);
     return y.shape() == shape ? y : reshape(y, Dims(shape.dims()));
@@ -45,7 +46,7 @@ struct Over {
   [[nodiscard]] Tensor spread(const Tensor& gy) const { return expand(keep(gy), in); }
 };
 
-// n values of scratch; on the cpu on the stack when there are few.
+// n values of scratch; few of them lie on the stack on the CPU.
 template <class A>
 class Partial {
  public:
@@ -96,7 +97,7 @@ DType sum_dtype(const Tensor& x) { return is_float(x.dtype()) ? x.dtype() : DTyp
 template <class T>
 using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
 
-// ---- Sum and mean. Sums of 16 bits are f32 and are stored so, or rounded.
+// ---- Sum and mean. Sums of 16-bit numbers are f32, and are stored as f32 or rounded.
 
 struct Sum {
   static constexpr OpInfo info{.name = "sum", .autocast = AutocastPolicy::full_result};
@@ -143,7 +144,8 @@ LEVIN_OP_TABLE(Mean)
 
 // ---- Product
 
-// The product as a tree of multiplications: right to any order where elements are zero, unlike gy * y / x.
+// The product as a tree of multiplications: unlike gy * y / x, derivatives of any order are right where elements are
+// zero.
 Tensor product_tree(const Tensor& x, const Over& over) {
   std::array<std::int64_t, kMaxRank> order{};
   std::size_t rank = 0;
@@ -244,11 +246,11 @@ struct Var {
   }
   auto saved_outputs() requires kRoot { return std::tie(y); }
   Grads<1> backward(const Tensor& gy, Need<1>) {
-    // 16 bits are computed in f32: what stands before the deviation may be far outside of their range.
+    // 16-bit numbers are computed in f32: the factor of the deviation may be far outside of their range.
     const DType dtype = x.get().dtype(), wide = dtype == DType::f64 ? dtype : DType::f32;
     const Tensor v = cast(x.get(), wide), g = cast(gy, wide), centred = v - mean(v, over.dims(), KeepDim::yes);
     if constexpr (kRoot) {
-      // Where y is 0 so is every deviation: the gradient is 0, not 0 / 0.
+      // Where y is 0 every deviation is 0: the gradient is 0, not 0 / 0.
       const Tensor s = cast(y.get(), wide);
       return {cast(over.keep(g / masked_fill(s, eq(s, 0), 1) / divisor()) * centred, dtype)};
     } else {
@@ -297,7 +299,7 @@ struct Norm {
       const Tensor tied = cast(eq(abs(v.detach()), over.keep(n.detach())), gy.dtype());
       return {over.keep(gy) * (sign(v) * tied / sum(tied, over.dims(), KeepDim::yes))};
     }
-    // Where the norm is 0 so is every element: dividing by 1 there gives the gradient 0.
+    // Where the norm is 0 every element is 0: division by 1 there gives the gradient 0.
     const Tensor safe = masked_fill(n, eq(n, 0), 1);
     if (p == 2) return {over.keep(gy / safe) * v};
     Tensor slope = pow(abs(v), p - 1);
@@ -348,7 +350,7 @@ struct Truth {
   Tensor forward(const Tensor& x) {
     Tensor y = empty(over.out, x.device(), DType::b8);
     dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
-      // Of nothing, any is false and all is true: the identities of max and min.
+      // Over no elements any is false and all is true: the identities of max and min.
       reduce_into<kAny ? Reduce::max : Reduce::min, Map::nonzero, T>(on, x, over.plan(x), ptr<bool>(y),
                                                                      Finish{Finish::positive});
     });

@@ -1,4 +1,4 @@
-// Reductions along one dimension that say where, and running sums.
+// Reductions along one dimension that return positions, and running sums.
 #include <array>
 
 #include "autograd/op_table.h"
@@ -10,7 +10,7 @@
 namespace levin {
 namespace {
 
-// Room for kernels, kept while it lives.
+// Scratch memory for kernels, held for the lifetime of this object.
 struct Scratch {
   Device device;
   Tensor held{};

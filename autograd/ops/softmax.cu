@@ -1,6 +1,6 @@
-// Softmax and its logarithm along any dimension. The backwards are fused; `reference` in public ops is their derivative.
-// Where the result is f32 and x has 16 bits, kernels of devices convert as they read x and write its gradient; on the CPU
-// that is a pass of its own.
+// Softmax and its logarithm along any dimension. The backwards are fused; `reference` in public ops gives their
+// derivatives. Where the result is f32 and x has 16 bits, device kernels convert as they read x and write its gradient;
+// the CPU converts in a pass of its own.
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
@@ -21,7 +21,7 @@ struct LogSoftmaxName {
   static constexpr OpInfo backward_info{.name = "log_softmax_backward"};
 };
 
-// gx = y (gy - sum(gy y)), or gy - exp(y) sum(gy) for the logarithm.
+// gx = y (gy - sum(gy y)); for the logarithm gx = gy - exp(y) sum(gy).
 template <class Name>
 struct SoftmaxBackward {
   static constexpr OpInfo info = Name::backward_info;

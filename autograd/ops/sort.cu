@@ -10,7 +10,7 @@
 namespace levin {
 namespace {
 
-// Room for kernels, kept while it lives.
+// Scratch memory for kernels, held for the lifetime of this object.
 struct Scratch {
   Device device;
   std::array<Tensor, 2> held{};

@@ -1,4 +1,4 @@
-// Device memory for kernels, and positions sorted by keys in it.
+// Device memory for kernels, and the positions of keys in sorted order.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ template <class T>
 [[nodiscard]] T* scratch_ptr(const Tensor& scratch) {
   return reinterpret_cast<T*>(ptr<std::uint8_t>(scratch));
 }
-// f(positions in the order of their keys), for the integers that hold them.
+// Calls f(positions in the order of their keys), for the integer type that holds the positions.
 template <class Key, class F>
 void with_sorted(const Gpu& on, const kernels::gpu::Grouping& grouping, const Key& key, const Tensor& beside,
                  const F& f) {
