@@ -24,7 +24,8 @@ namespace detail {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kCaching = false;  // every block its own allocation, so that overruns and stale reads are seen
+// each tensor has an allocation of its own, so that overruns and stale reads are found
+constexpr bool kCaching = false;
 #else
 constexpr bool kCaching = true;
 #endif
@@ -67,13 +68,13 @@ class HostAllocator {
       const std::lock_guard lock(mutex_);
       in_use_ -= c.bytes;
       --live_[c.index];
-      // What the program once needed at its peak may stay; more than that is given back.
+      // The cache may hold as much as the program needed at its peak; the rest returns to the system.
       if (kCaching && cached_ + in_use_ + c.bytes <= std::max(peak_ + peak_ / 4, kMinCacheLimit)) {
         try {
           free_[c.index].push_back(block);
           cached_ += c.bytes;
           return;
-        } catch (...) {  // the free list could not grow: fall through and give the block back
+        } catch (...) {  // the free list could not grow: the block returns to the system below
         }
       }
     }
@@ -131,26 +132,26 @@ class HostAllocator {
     return bytes;
   }
   static std::byte* from_system(std::size_t bytes) noexcept {
-    // Overcommit would hand out more than the machine has and kill the process later, so this is refused here.
+    // Overcommit would grant more than the machine has and kill the process later, so such a request is refused here.
     if (bytes > machine()) return nullptr;
     const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
     const std::size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* block = nullptr;
     if (posix_memalign(&block, alignment, padded) != 0) return nullptr;
-    if (alignment == kHugePage) madvise(block, padded, MADV_HUGEPAGE);  // fewer page faults; a refusal costs nothing
+    if (alignment == kHugePage) madvise(block, padded, MADV_HUGEPAGE);  // fewer page faults; a refusal is harmless
     return static_cast<std::byte*>(block);
   }
 
   std::mutex mutex_;
   std::array<std::vector<std::byte*>, kSizeClasses> free_;
-  // How many blocks of each class are in use. A number costs a step nothing, and names the largest tensors well enough for an
-  // error: by the size of their class, which is what they take. A list of the blocks would be a cache miss each.
+  // The number of blocks in use of each class. Counts cost a step nothing, where a list of the blocks would be a cache
+  // miss each. An error names the largest tensors by the size of their class, which is the memory that they take.
   std::array<std::size_t, kSizeClasses> live_{};
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
   std::optional<std::int64_t> limit_;
 };
 
-// Never destroyed: tensors in static objects may be released after the end of main.
+// Never destroyed: static objects may release tensors after the end of main.
 HostAllocator& host() {
   static HostAllocator* allocator = new HostAllocator;
   return *allocator;
@@ -188,14 +189,14 @@ void refuse(std::size_t bytes, std::string_view on, const Holds& now, std::optio
 std::byte* host_allocate(std::size_t bytes) {
   std::byte* block = host().allocate(bytes);
 #if defined(__SANITIZE_ADDRESS__)
-  std::memset(block, 0xff, bytes);  // NaN in every float type: a read of memory nobody wrote shows in results
+  std::memset(block, 0xff, bytes);  // NaN in every float type: a read of unwritten memory shows in results
 #endif
   return block;
 }
 void host_release(std::byte* block, std::size_t bytes) noexcept { host().release(block, bytes); }
 
 namespace {
-thread_local PlannedMemory* plan = nullptr;  // of the calling thread; set by PlannedMemory alone
+thread_local PlannedMemory* plan = nullptr;  // of the calling thread; only PlannedMemory sets it
 }  // namespace
 
 PlannedMemory::PlannedMemory(Device as) : as_(as) {

@@ -1,4 +1,4 @@
-// What is counted of the traffic between the host and a device; read by levin/sync.h.
+// Counts of the traffic between host and device, which levin/sync.h reports.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace levin::detail {
 
-void count_copy(runtime::Copy kind, std::size_t bytes) noexcept;  // that this thread enqueues
-void count_wait() noexcept;                                       // of this thread for a device
+void count_copy(runtime::Copy kind, std::size_t bytes) noexcept;  // a copy that this thread enqueues
+void count_wait() noexcept;                                       // a wait of this thread for a device
 
 }  // namespace levin::detail

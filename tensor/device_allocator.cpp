@@ -29,12 +29,12 @@ Block* DeviceAllocator::allocate(std::size_t bytes, std::uint32_t stream, const 
   Block* block = keeps_ ? reuse(c.index, stream, pool.get()) : nullptr;
   if (!block) {
     std::byte* data = source_.allocate(device_, c.bytes);
-    // Rather than refuse, the host waits for streams that still use what was released, with the allocator locked:
-    // whoever wants memory now would have to wait as well.
+    // Before it refuses, the host waits for streams that still use released blocks. The allocator stays locked
+    // meanwhile: another thread that wants memory would have to wait for the same streams.
     for (const Wait wait : {Wait::no, Wait::yes}) {
       if (data || (wait == Wait::yes && waiting_.empty())) break;
       trim_locked(wait);
-      if (keeps_) block = reuse(c.index, stream, pool.get());  // while a graph is recorded nothing was given back
+      if (keeps_) block = reuse(c.index, stream, pool.get());  // while a graph is recorded no block was given back
       if (block) break;
       data = source_.allocate(device_, c.bytes);
     }
@@ -85,13 +85,14 @@ void DeviceAllocator::release(Block* block) noexcept {
   (block->before ? block->before->behind : live_) = block->behind;
   if (block->behind) block->behind->before = block->before;
   in_use_ -= block->bytes;
-  // Where blocks are not kept, the system would have this one before its own stream has come to what uses it.
+  // Where blocks are not kept, the system would get this block back before its own stream has reached the work that
+  // uses it.
   const bool own_use = !keeps_ && block->stream != 0 && !block->pool;
   if (block->uses.empty() && !own_use && !block->used_by_fork) return keep(block);
   try {
     if (own_use) block->uses.push_back({stream_of(device_, block->stream), Event(device_)});
     for (Block::Use& use : block->uses) {
-      use.recorded = !is_recorded(use.stream);  // an event of a recording can not be asked
+      use.recorded = !is_recorded(use.stream);  // an event of a recording cannot be queried
       if (use.recorded) use.event.record(use.stream);
     }
     waiting_.push_back(block);
@@ -99,8 +100,8 @@ void DeviceAllocator::release(Block* block) noexcept {
   } catch (...) { wait_for_uses(block); }
 }
 
-// No memory for an event or the list, or a device that is lost: then waiting fails, too, and nothing runs there any
-// more.
+// There is no memory for an event or for the list, or the device is lost; then waiting fails as well, and nothing runs
+// on the device.
 void DeviceAllocator::wait_for_uses(Block* block) noexcept {
   for (const Block::Use& use : block->uses) {
     try {
@@ -111,8 +112,8 @@ void DeviceAllocator::wait_for_uses(Block* block) noexcept {
   keep(block);
 }
 
-// A pool's block stays with its pool even where blocks are not kept: a recorded graph goes on using it. While a graph
-// is recorded a GPU's block stays, too.
+// A pool's block stays with its pool even where blocks are not kept, because a recorded graph still uses it. While a
+// graph is recorded a GPU's block stays, too.
 void DeviceAllocator::keep(Block* block) noexcept {
   if (keeps_ || block->pool || (device_.is_cuda() && OpenRecording::any())) {
     try {
@@ -122,7 +123,7 @@ void DeviceAllocator::keep(Block* block) noexcept {
       cached_ += block->bytes;
       return;
     } catch (...) {
-      if (block->pool) return;  // leaked rather than given to somebody else while a graph may use it
+      if (block->pool) return;  // leaked: a graph may still use the block
     }
   }
   free_block(block);
@@ -148,7 +149,7 @@ bool DeviceAllocator::ask(const Event& event, Wait wait) {
 }
 
 void DeviceAllocator::collect(Wait wait) noexcept {
-  if (waiting_.empty() || GraphRandom::recording()) return;  // an event may not be asked by who records
+  if (waiting_.empty() || GraphRandom::recording()) return;  // a thread that records must not query an event
   const bool before = std::exchange(only_looking, wait == Wait::no);
   std::erase_if(waiting_, [&](Block* block) {
     try {
@@ -166,7 +167,8 @@ void DeviceAllocator::collect(Wait wait) noexcept {
 void DeviceAllocator::used_on(Block* block, Stream stream) {
   if (stream.device() == device_ && stream.index() == block->stream) return;
   const std::lock_guard lock(mutex_);
-  if (is_capturing(stream.device()) && runtime::is_recorded(stream)) {  // an event of a recording could never be asked
+  // an event of a recording could never be queried
+  if (is_capturing(stream.device()) && runtime::is_recorded(stream)) {
     block->used_by_fork = bool(block->pool);
     return;
   }
@@ -215,7 +217,7 @@ void DeviceAllocator::drop_pool(const Pool* pool) noexcept {
       }
     }
   }
-  // Tensors that outlive the graph keep their memory; once released it is ordinary memory.
+  // Tensors that outlive the graph keep their memory; once released it becomes ordinary memory.
   for (Block* block = live_; block; block = block->behind) {
     if (block->pool.get() == pool) block->pool = {};
   }
@@ -279,7 +281,7 @@ bool caching_is_off() noexcept {
 
 DeviceAllocator& device_allocator(Device device) {
   static constexpr DeviceAllocator::Source kSource{&runtime::allocate, &runtime::release};
-  // Never destroyed: tensors in static objects may be released after the end of main.
+  // Never destroyed: static objects may release tensors after the end of main.
   static auto* allocators = [] {
     auto* all = new std::vector<std::unique_ptr<DeviceAllocator>>;
     const bool keeps = runtime::keeps_blocks() && !caching_is_off();

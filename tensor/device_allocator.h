@@ -1,13 +1,16 @@
 // The allocator of devices that launch kernels: blocks are kept for reuse in the order of a stream.
 //
 // Note [Stream-ordered memory]
-// A block belongs to the stream that was current when it was made. Released, it may be handed out at once to later work
-// of that stream, because the stream runs in order: no event, no wait. Work of another stream that uses it is noted
-// (used_on): kernels and copies get addresses from address_in_stream (tensor/in_stream.h), which compares two numbers.
-// Such a block, released, comes back when those streams have passed what they hold then. Page-locked memory of the host
-// is kept in the same way: it belongs to no stream, so every use is noted. A Pool is a private arena: a recorded graph
-// keeps one, so that the addresses it replays are given to nobody else while it lives. While a graph is recorded
-// nothing goes back to the system, because cudaFree waits for the device.
+//
+// A block belongs to the stream that was current when the block was made. After its release the block may serve later
+// work of that stream at once, because a stream runs in order: no event, no wait. The allocator notes a use by another
+// stream (used_on): kernels and copies get addresses from address_in_stream (tensor/in_stream.h), which compares two
+// numbers. Such a block becomes free when those streams have passed the work that they held at the release.
+//
+// Page-locked memory of the host is kept in the same way: it belongs to no stream, so every use is noted.
+//
+// A Pool is a private arena. A recorded graph keeps a Pool, so nothing else gets the addresses that the graph replays.
+// While a graph is recorded nothing returns to the system, because cudaFree waits for the device.
 #pragma once
 
 #include <array>
@@ -28,22 +31,22 @@ class Pool : public RefCounted {};
 
 struct Block {
   std::byte* data = nullptr;
-  std::size_t bytes = 0;   // of the size class; exactly what was asked for where blocks are not kept
-  std::size_t wanted = 0;  // by whom holds it now
+  std::size_t bytes = 0;   // of the size class; the exact request where blocks are not kept
+  std::size_t wanted = 0;  // requested by the present owner
   std::uint32_t stream = 0;
   Ref<Pool> pool;
   Block *before = nullptr, *behind = nullptr;  // the list of live blocks
   struct Use {
     Stream stream;
-    Event event;  // recorded when the block is released, or when the recording of its stream is over
+    Event event;  // recorded at the release, or at the end of the recording of its stream
     bool recorded = false;
   };
   std::vector<Use> uses;      // other streams that the block must outlive
-  bool used_by_fork = false;  // of a pool: by another stream that is recorded with its own
+  bool used_by_fork = false;  // a pool's block: another stream of the same recording uses it
 };
 
-// True while this thread's allocator looks which events have passed. On simt a user's look does a piece of work, an
-// allocation must not: which of two streams is first would depend on what is allocated.
+// True while this thread's allocator queries events. On simt a query by a user does a piece of work. A query by the
+// allocator must not: the order of two streams would depend on allocations.
 [[nodiscard]] bool only_looks() noexcept;
 
 class DeviceAllocator {
@@ -57,21 +60,21 @@ class DeviceAllocator {
   DeviceAllocator(Device device, Source source, bool keeps_blocks)
       : device_(device), source_(source), keeps_(keeps_blocks) {}
 
-  // Throws OutOfMemoryError (refuse, tensor/allocator.h) after one more try with the cache given back, and one more
-  // when the host has waited for other streams that blocks wait for. `pool` may be null.
+  // Throws OutOfMemoryError (refuse, tensor/allocator.h) after two more attempts: one after the cache was given back,
+  // one after the host has waited for the streams that blocks depend on. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
-  // `block` is used by work that `stream`, another than its own, is given before the release. Of a stream that is
-  // recorded only a pool's block takes note, which its graph then uses once: what a replay reads besides is kept alive
-  // by who replays.
+  // Work that `stream`, not the block's own, gets before the release uses `block`. For a stream that is being recorded
+  // only a pool's block takes note, which the graph then uses once: the owner of the replay keeps alive what else a
+  // replay reads.
   void used_on(Block* block, Stream stream);
-  void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that nothing records in any more
+  void drop_pool(const Pool* pool) noexcept;  // gives back the free blocks of a pool that has no recording
   void trim() noexcept;                       // gives back the free blocks outside of pools, unless a graph is recorded
   [[nodiscard]] MemoryStats stats();
   [[nodiscard]] std::size_t bytes_of(const Pool* pool);
   void reset_peak();
   std::optional<std::int64_t> set_limit(
-      std::optional<std::int64_t> bytes);  // of what is in use; returns the one before
+      std::optional<std::int64_t> bytes);  // limit on the bytes in use; returns the previous limit
   [[nodiscard]] std::int64_t size();       // see memory_size
 
  private:
@@ -102,14 +105,14 @@ class DeviceAllocator {
   std::optional<std::int64_t> limit_;
 };
 
-// Whether LEVIN_NO_MEMORY_CACHING=1 of the environment asks for a block of its own for each tensor, exactly as large:
-// what compute-sanitizer needs to see where a tensor ends. It changes no result. PyTorch's is
+// Whether LEVIN_NO_MEMORY_CACHING=1 in the environment asks for a block for each tensor, exactly as large as the
+// tensor. compute-sanitizer needs that to see where a tensor ends. It changes no result. PyTorch's variable is
 // PYTORCH_NO_CUDA_MEMORY_CACHING.
 [[nodiscard]] bool caching_is_off() noexcept;
 [[nodiscard]] DeviceAllocator& device_allocator(Device device);
 [[nodiscard]] DeviceAllocator& pinned_allocator();  // of the host's page-locked memory
 
-// A graph is recorded while one of these lives, in any thread and on any device.
+// While one of these lives a graph is being recorded, in any thread and on any device.
 class OpenRecording {
  public:
   OpenRecording() noexcept;
@@ -119,11 +122,11 @@ class OpenRecording {
   [[nodiscard]] static bool any() noexcept;
 };
 
-// The pool of the graph that the calling thread records on the device, or null. Set by Graph alone.
+// The pool of the graph that the calling thread records on the device, or null. Only Graph sets it.
 [[nodiscard]] Pool* recording_pool(Device device) noexcept;
-// `queue`: of the recording, behind the number of the stream that the graph is for.
+// `queue`: the recording's own queue, under the number of the stream that the graph is for.
 void set_recording(Device device, Pool* pool, Stream queue) noexcept;
-// While it lives, the calling thread's recording on the device gets memory from outside of the pool.
+// While it lives, the calling thread's recording on the device gets memory outside of the pool.
 class OutsidePool {
  public:
   explicit OutsidePool(Device device) noexcept;

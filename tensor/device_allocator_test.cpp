@@ -18,7 +18,7 @@ using levin::detail::OpenRecording;
 using levin::detail::Pool;
 using levin::detail::Ref;
 
-// A system with a bounded amount of memory that counts its calls.
+// A system with bounded memory that counts its calls.
 struct System {
   std::size_t room = std::size_t{1} << 30, used = 0;
   int allocations = 0, releases = 0;
@@ -188,7 +188,7 @@ TEST_CASE("while a graph is recorded no memory of a device goes back to the syst
     CHECK_THROWS_AS((void)a.allocate(8192, 0, {}), OutOfMemoryError);
     CHECK(system_.releases == 0);
     CHECK(a.stats().cached == 4096 + 512);
-    a.release(a.allocate(512, 0, {}));  // what was the pool's is everybody's
+    a.release(a.allocate(512, 0, {}));  // the pool's block has become common memory
     CHECK(system_.allocations == 2);
   }
   a.trim();

@@ -9,7 +9,7 @@ using namespace levin;
 
 namespace {
 
-// Decoding straight from the definition of the format: sign, exponent of `exponent_bits`, mantissa of `mantissa_bits`.
+// Decodes by the definition of the format: sign, exponent of `exponent_bits`, mantissa of `mantissa_bits`.
 double decoded(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -46,8 +46,8 @@ int wrong_decodings(int exponent_bits, int mantissa_bits) {
   return wrong;
 }
 
-// Between each two neighbours of the format: the midpoint goes to the even one, a float to either side of it to the
-// nearer. `top` is the largest finite value's bits; its upper neighbour is infinity.
+// Between each two neighbours of the format: the midpoint rounds to the even one, a float on either side of the
+// midpoint to the nearer. `top` is the largest finite value's bits; its upper neighbour is infinity.
 template <class H>
 int wrong_roundings(unsigned top, int exponent_bits, int mantissa_bits) {
   int wrong = 0;
@@ -101,7 +101,7 @@ TEST_CASE("f16 agrees with the compiler's _Float16 over floats of every exponent
 #endif
 
 TEST_CASE("a double rounds once on its way to 16 bits") {
-  // Just above a tie of f16 by less than a float can tell: rounding to float first would make it the tie.
+  // Just above a tie of f16, closer than a float can resolve: rounding to float first would give the tie.
   CHECK(f16(1 + 0x1p-11 + 0x1p-40).bits == 0x3c01);
   CHECK(f16(1 + 0x1p-11).bits == 0x3c00);
   CHECK(f16(1 + 0x3p-11 - 0x1p-40).bits == 0x3c01);

@@ -32,7 +32,7 @@ constexpr std::size_t kChunk = std::size_t{1} << 16;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-// A descriptor that closes itself. close() reports what the destructor must swallow.
+// A descriptor that closes itself. close() reports errors that the destructor must swallow.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -88,25 +88,25 @@ void write_all(int fd, const std::string& path, Parts parts) {
 void sync(int fd, const std::string& path, std::size_t bytes) {
   while (::fsync(fd) != 0) {
     if (errno == EINTR) continue;
-    if (errno == EINVAL || errno == EROFS) return;  // a file system that knows no fsync
+    if (errno == EINVAL || errno == EROFS) return;  // the file system has no fsync
     fail_writing(path, "fsync", errno, bytes);
   }
 }
 
-// Owner and mode as they were, as far as the file system and our rights go: content is worth more than either.
+// Restores owner and mode as far as the file system and our rights allow: content matters more than either.
 void keep_attributes(int fd, const struct stat& was) {
   struct stat now {};
   if (::fstat(fd, &now) != 0) return;
   mode_t mode = was.st_mode & 07777u;
   if ((now.st_uid != was.st_uid || now.st_gid != was.st_gid) && ::fchown(fd, was.st_uid, was.st_gid) != 0) {
-    mode &= 0777u;  // setuid for another user would be a gift
-    // Bits of the group were meant for another group.
+    mode &= 0777u;  // setuid for another user would grant rights
+    // The group's bits were set for another group.
     if (now.st_gid != was.st_gid && ::fchown(fd, static_cast<uid_t>(-1), was.st_gid) != 0) mode &= ~mode_t{070};
   }
   (void)::fchmod(fd, mode);
 }
 
-// What a failing disk or file system made of the bytes shows before the old file is given up.
+// Reports what a failing disk or file system did to the bytes before the old file is replaced.
 void compare(const std::string& temporary, Parts parts) {
   detail::FileSource written(temporary);
   if (written.size() != total(parts)) {
@@ -126,7 +126,7 @@ void compare(const std::string& temporary, Parts parts) {
   }
 }
 
-// Removes the temporary file unless it has become the real one.
+// Removes the temporary file unless a rename has made it the final file.
 struct Temporary {
   std::string path;
   bool kept = false;
@@ -139,13 +139,15 @@ struct Temporary {
 };
 
 // Note [Temporary files of the dead]
-// A writer that is killed leaves `NAME.tmp-<pid>-<n>`. It counts as stale when no process has that number and nobody holds
-// the lock that every writer keeps on its file until it has renamed it. The number alone would not do: another container
-// or machine that shares the folder numbers its processes anew, and a restarted container often has the number of the one
-// that died. So our own number says nothing, the lock decides; any other number that lives keeps the file.
+//
+// A writer that is killed leaves `NAME.tmp-<pid>-<n>`. Such a file is stale when no process has that number and no
+// process holds the lock that every writer keeps on its file until the rename. The number alone does not suffice:
+// another container or machine that shares the folder numbers its own processes, and a restarted container often has
+// the number of the one that died. So for a file with our own number the lock decides; a file with the number of
+// another live process stays.
 constexpr std::string_view kMark = ".tmp-";
 
-// The process number in a temporary file's name when what stands before it ends in `ending`.
+// The process number in a temporary file's name when the name before it ends in `ending`.
 std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
   const std::size_t at = name.rfind(kMark);
   if (at == std::string_view::npos || !name.substr(0, at).ends_with(ending)) return {};
@@ -160,7 +162,7 @@ std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
   return pid;
 }
 
-// True when the file is gone because its writer is.
+// Returns true when the file was removed because its writer is dead.
 bool remove_if_stale(const std::string& path, pid_t writer) {
   const bool dead = ::kill(writer, 0) != 0 && errno == ESRCH;
   if (writer != ::getpid() && !dead) return false;
@@ -171,18 +173,18 @@ bool remove_if_stale(const std::string& path, pid_t writer) {
   struct stat named {};
   if (fd.get() < 0 || ::fstat(fd.get(), &locked) != 0 || !S_ISREG(locked.st_mode)) return false;
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  // Not when the name has gone to another file since it was opened.
+  // Keeps a name that another file has taken since the open.
   if (::stat(path.c_str(), &named) != 0 || named.st_ino != locked.st_ino || named.st_dev != locked.st_dev) return false;
   return ::unlink(path.c_str()) == 0;
 }
 
-// Where a chain of symbolic links leads, whether or not a file is there.
+// The target of a chain of symbolic links, whether or not a file exists there.
 std::string followed(std::string path) {
-  constexpr int kMostLinks = 40;  // as Linux
+  constexpr int kMostLinks = 40;  // Linux's limit
   for (int i = 0; i < kMostLinks; ++i) {
     char target[PATH_MAX];
     const ssize_t n = ::readlink(path.c_str(), target, sizeof target);
-    if (n <= 0) return path;  // not a link, or one that the calls to come will explain
+    if (n <= 0) return path;  // not a link, or an error that later calls report
     if (n == sizeof target) fail_writing(path, "following the link", ENAMETOOLONG, 0);
     const std::string to(target, static_cast<std::size_t>(n));
     path = to.front() == '/' ? to : folder_of(path) + to;
@@ -209,7 +211,7 @@ void write_file_atomically(const std::string& given, Parts parts) {
     return;
   }
   const std::string path = followed(given);
-  // Nobody may read more of it than of the old file, at no time.
+  // At no time has the new file more readers than the old one.
   const mode_t mode = exists ? 0600 : 0666;
   std::string name = detail::temporary_name(path);
   int opened = -1;
@@ -220,26 +222,26 @@ void write_file_atomically(const std::string& given, Parts parts) {
       continue;
     }
     if (opened < 0) fail_writing(path, "creating a temporary file beside it", errno, total(parts));
-    // Where locks are not supported nobody else gets one either. Before it was ours the file may have looked stale.
+    // Where locks are not supported no process gets one. Before we held the lock the file may have looked stale.
     (void)::flock(opened, LOCK_EX | LOCK_NB);
     struct stat created {};
     if (::fstat(opened, &created) != 0 || created.st_nlink > 0) break;
     ::close(opened);
   }
   Descriptor fd(opened);
-  const Descriptor lock(::fcntl(opened, F_DUPFD_CLOEXEC, 0));  // keeps the file locked and at hand when fd is closed
+  const Descriptor lock(::fcntl(opened, F_DUPFD_CLOEXEC, 0));  // keeps the file locked after fd is closed
   Temporary temporary(name);
   write_all(fd.get(), path, parts);
   sync(fd.get(), path, total(parts));
   if (!fd.close()) fail_writing(path, "closing", errno, total(parts));
   compare(name, parts);
-  if (exists) {  // last, since they may forbid us to read it
+  if (exists) {  // last, since the mode may forbid us to read the file
     keep_attributes(lock.get(), existing);
     sync(lock.get(), path, total(parts));
   }
   if (::rename(name.c_str(), path.c_str()) != 0) fail_writing(path, "renaming", errno, total(parts));
   temporary.kept = true;
-  // The rename itself is only safe once the directory is on disk.
+  // The rename is durable only once the directory is on disk.
   const std::string folder = folder_of(path);
   const Descriptor directory(open_retrying(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY));
   if (directory.get() >= 0) sync(directory.get(), path, total(parts));
@@ -271,7 +273,7 @@ void remove_stale_temporaries(const std::string& folder, std::string_view ending
       if (const auto writer = writer_of(entry->d_name, ending))
         (void)remove_if_stale(folder + "/" + entry->d_name, *writer);
     }
-  } catch (...) {}  // a sweep that can not be done is no reason not to save
+  } catch (...) {}  // a failed sweep does not prevent the save
 }
 
 void append_to_file(const std::string& path, std::string_view content) {
@@ -281,7 +283,7 @@ void append_to_file(const std::string& path, std::string_view content) {
   if (fd.get() < 0 || ::fstat(fd.get(), &before) != 0) fail_writing(path, "opening", errno, content.size());
   try {
     write_all(fd.get(), path, Parts(&part, 1));
-    // Some file systems (NFS) tell of a full disk no earlier.
+    // Some file systems (NFS) report a full disk only at close.
     if (!fd.close()) fail_writing(path, "closing", errno, content.size());
   } catch (const FileError&) {
     if (S_ISREG(before.st_mode)) (void)!::truncate(path.c_str(), before.st_size);
@@ -290,7 +292,7 @@ void append_to_file(const std::string& path, std::string_view content) {
 }
 
 FileSource::FileSource(const std::string& path) : Source(path) {
-  // O_NONBLOCK: opening a pipe without a writer would wait for ever before it could be refused.
+  // O_NONBLOCK: the open of a pipe without a writer would wait for ever, before the check can refuse it.
   Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK));
   if (fd.get() < 0) fail<FileError>(path, ": can not be opened: ", reason(errno));
   struct stat info {};

@@ -1,4 +1,4 @@
-// What the readers read from: a file, or bytes in memory (tests, fuzzing). Sizes are known before anything is read.
+// Sources of the readers: a file, or bytes in memory (tests, fuzzing). The size is known before the first read.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace levin::detail {
 
-// PATH.tmp-<pid>-<n>, which no other writer uses and no reader looks at.
+// PATH.tmp-<pid>-<n>, which no other writer uses and no reader opens.
 [[nodiscard]] std::string temporary_name(const std::string& path);
-// Removes from `folder` what killed writers left of files whose names end in `ending`: Note [Temporary files of the dead].
-// Never a file whose writer may live.
+// Removes from `folder` the temporary files of killed writers whose final names end in `ending`: Note [Temporary files
+// of the dead]. Never removes a file whose writer may live.
 void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept;
 
-// Writes `content` behind what the file has, which is made if it is not there. Throws FileError; the file has its old length
-// then. Not synced: a crash of the machine may lose it, a kill of the process not.
+// Appends `content` to the file, and makes the file if there is none. On an error throws FileError and restores the old
+// length. Not synced: a crash of the machine may lose the content, a kill of the process cannot.
 void append_to_file(const std::string& path, std::string_view content);
 
 class Source {
@@ -26,7 +26,7 @@ class Source {
   virtual ~Source() = default;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  // Bytes [offset, offset + n), which must lie inside. Throws FileError when they can not be had.
+  // Bytes [offset, offset + n), which must lie inside. Throws FileError where the read fails.
   virtual void read(std::uint64_t offset, void* out, std::size_t n) = 0;
 
  protected:
@@ -37,7 +37,7 @@ class Source {
 
 class FileSource final : public Source {
  public:
-  explicit FileSource(const std::string& path);  // throws FileError unless a regular file that can be read
+  explicit FileSource(const std::string& path);  // throws FileError unless the path is a regular, readable file
   ~FileSource() override;
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
@@ -56,7 +56,7 @@ class MemorySource final : public Source {
   std::span<const std::byte> bytes_;
 };
 
-// An element type as files have it: those Levin lacks are read into a wider one.
+// An element type of a file; types that Levin lacks are read into a wider one.
 struct FileType {
   DType dtype = DType::f32;  // of the tensor
   std::uint8_t width = 4;    // bytes in the file
@@ -66,7 +66,7 @@ struct FileType {
 
 enum class ByteOrder : std::uint8_t { little, big };
 
-// `shape` as a Shape, or FormatError `where ...` when it breaks a limit of Shape.
+// `shape` as a Shape. Throws FormatError `where ...` when it breaks a limit of Shape.
 [[nodiscard]] Shape checked_shape(const std::string& where, std::span<const std::int64_t> dims);
 
 // A dense tensor on cpu from the bytes at `offset`. The caller has compared the size with the source's.
@@ -74,7 +74,8 @@ enum class ByteOrder : std::uint8_t { little, big };
 [[nodiscard]] Tensor read_tensor(Source& source, const std::string& where, std::uint64_t offset, const Shape& shape,
                                  FileType type, ByteOrder order = ByteOrder::little);
 
-// x on cpu and dense: x itself where it is so, else a copy. Throws UnsupportedError for meta, `what` in the message.
+// x on cpu and dense: x itself where it already is, else a copy. Throws UnsupportedError for meta, with `what` in the
+// message.
 [[nodiscard]] Tensor dense_on_host(const std::string& what, const Tensor& x);
 [[nodiscard]] std::span<const std::byte> bytes_of(const Tensor& dense);
 

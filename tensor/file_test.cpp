@@ -61,8 +61,8 @@ TEST_CASE("a file keeps its old content when a new one can not be written whole"
   const TemporaryFolder folder;
   const std::string path = folder / "x";
   write_file_atomically(path, "old");
-  // A limit on file sizes stands in for a full disk: the write comes back short, then fails. In a child of its own,
-  // since the limit holds for the whole process.
+  // A limit on file sizes stands for a full disk: the write is short, then fails. A child process sets it, since the
+  // limit holds for a whole process.
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -105,7 +105,7 @@ TEST_CASE("a temporary file left by a process that died with our number does not
   const TemporaryFolder folder;
   const std::string path = folder / "x";
   write_file_atomically(path, "1");
-  // The counter in the name is not known here, so the next few are all taken.
+  // The test does not know the counter in the name, so it takes the next few.
   for (int i = 0; i < 200; ++i) {
     std::FILE* stale = std::fopen((path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(i)).c_str(), "w");
     REQUIRE(stale);
@@ -117,7 +117,7 @@ TEST_CASE("a temporary file left by a process that died with our number does not
 
 namespace {
 
-// A process that has ended: its number belongs to nobody.
+// A process that has ended: its number is free.
 pid_t dead_process() {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -156,8 +156,8 @@ TEST_CASE("a sweep leaves alone what a living process may be writing, and what o
   const TemporaryFolder folder;
   const std::string dead = std::to_string(dead_process()), ours = std::to_string(::getpid());
   const std::string stale = folder / ("a.bin.tmp-" + dead + "-0"), ours_left = folder / ("a.bin.tmp-" + ours + "-7");
-  // Of a process that lives; of a dead number whose lock somebody holds (in another container, with numbers of its own);
-  // of our number, by a thread that is writing; and names that are none of ours.
+  // Files of a live process; of a dead number whose lock is held (by a container with numbers of its own); of our
+  // number, by a thread that is writing; and names that are not ours.
   const std::string parent = folder / ("a.bin.tmp-" + std::to_string(::getppid()) + "-0"),
                     locked = folder / ("b.bin.tmp-" + dead + "-0"), writing = folder / ("b.bin.tmp-" + ours + "-8");
   const std::vector<std::string> kept = {parent,
@@ -197,7 +197,7 @@ TEST_CASE("a writer holds the lock on its temporary file") {
     const std::string content(4 << 20, 'n');
     while (true) write_file_atomically(path, content);
   }
-  // Stopped at a moment when its file is there and not empty.
+  // Stopped at a moment when its file exists and is not empty.
   std::string found;
   while (found.empty()) {
     ::kill(child, SIGSTOP);
@@ -267,7 +267,7 @@ TEST_CASE("a symbolic link stays, and what it leads to is written") {
   std::filesystem::create_directory(folder / "there");
   std::filesystem::create_symlink("there/real", folder / "near");     // relative to the link's folder
   std::filesystem::create_symlink(folder / "near", folder / "link");  // through another one, absolute
-  write_file_atomically(folder / "link", "new");                      // nothing was there
+  write_file_atomically(folder / "link", "new");                      // no file existed there
   CHECK(std::filesystem::is_symlink(folder / "link"));
   CHECK(std::filesystem::is_symlink(folder / "near"));
   CHECK(read_file(folder / "there/real", 10) == "new");

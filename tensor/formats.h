@@ -1,4 +1,4 @@
-// The readers behind levin/serialize.h, over any source: tests give them damaged bytes in memory.
+// The readers of levin/serialize.h over any source: tests pass damaged bytes in memory.
 #pragma once
 
 #include "levin/serialize.h"
@@ -9,7 +9,7 @@ namespace levin::detail {
 [[nodiscard]] Tensor read_npy(Source& source);
 [[nodiscard]] TensorFile read_safetensors(Source& source, SafetensorsLimits limits = {});
 
-// The file save_safetensors writes, up to the first tensor; `order` is that of the tensors behind it.
+// The bytes of save_safetensors before the first tensor; `order` is the order of the tensors that follow.
 struct SafetensorsLayout {
   std::string header;
   std::vector<std::size_t> order;

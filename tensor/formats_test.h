@@ -1,4 +1,4 @@
-// Damage for readers: what every test of a file format does to a good file.
+// Damage for readers: the tests of every file format apply it to a good file.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ Outcome outcome(const std::string& bytes, const Read& read) {
   } catch (...) { return Outcome::wrong; }
 }
 
-// Cut anywhere, a file must be refused.
+// A file cut anywhere must be refused.
 template <class Read>
 void check_truncations(const std::string& good, const Read& read) {
   REQUIRE(outcome(good, read) == Outcome::accepted);
@@ -37,7 +37,7 @@ void check_truncations(const std::string& good, const Read& read) {
   CHECK(outcome(good + '\0', read) == Outcome::refused);
 }
 
-// A flipped bit may leave a valid file (another name, another value); it never does anything but that or a FormatError.
+// A flipped bit gives a valid file (another name, another value) or a FormatError, nothing else.
 template <class Read>
 std::size_t check_bit_flips(const std::string& good, std::size_t begin, std::size_t end, const Read& read) {
   std::size_t wrong = 0, accepted = 0;
@@ -52,7 +52,7 @@ std::size_t check_bit_flips(const std::string& good, std::size_t begin, std::siz
   return accepted;
 }
 
-// Random damage, the same in every run: bytes overwritten, removed, doubled, and pieces of `tokens` put in.
+// Random damage, the same in every run: overwrites, removes and doubles bytes, and inserts pieces of `tokens`.
 template <class Read>
 void check_mutations(const std::string& good, std::size_t cases, const std::vector<std::string>& tokens,
                      const Read& read) {

@@ -9,9 +9,11 @@
 namespace levin {
 
 // Note [A stream of the recording's own]
-// A stream that is recorded keeps what any thread gives it, and other threads work on the stream that the graph is for.
-// So a recording has a queue of its own behind that stream's number: the recording thread's current stream names it,
-// and so does whatever that thread says of the stream; memory belongs to the number as ever, and nothing of another
+//
+// A stream in capture keeps work from every thread, while other threads still use the stream that the graph is for. So
+// a recording has a queue of its own under that stream's number. The recording thread's current stream names this
+// queue, and so does every call of that thread on the stream. Memory belongs to the stream's number as without a
+// recording, and no work of another thread enters the graph. A replay inside of a recording becomes part of it.
 // thread comes into the graph. A replay inside of a recording becomes part of it.
 struct Graph::State {
   struct Recording {
@@ -26,7 +28,7 @@ struct Graph::State {
     Recording& operator=(const Recording&) = delete;
   };
 
-  Stream stream;  // that replays run on
+  Stream stream;  // for replays
   detail::Ref<detail::Pool> pool = detail::Ref<detail::Pool>::adopt(new detail::Pool);
   std::optional<Recording> recording{};
   detail::runtime::Recorded recorded{};
@@ -35,7 +37,7 @@ struct Graph::State {
   explicit State(Stream s) : stream(s) {}
   ~State() {
     if (recorded.graph) {
-      // Replays may still run; the memory they use goes away now. Waiting can only fail where the device is lost.
+      // Replays may still run, and their memory is released now. The wait can fail only where the device is lost.
       try {
         detail::runtime::synchronize(stream);
       } catch (...) {}
@@ -59,7 +61,7 @@ Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
 
 void Graph::begin() {
-  // The graph's memory is beside what eager work keeps, and while something is recorded nothing can be given back.
+  // The graph needs its memory beside the cache of eager work, and during a recording nothing can be given back.
   detail::device_allocator(state_->stream.device()).trim();
   state_->recording.emplace(state_->stream);
   detail::runtime::begin_capture(state_->recording->stream);

@@ -65,8 +65,8 @@ RandomRange GraphRandom::relative(const GeneratorCell& cell, Device device) cons
 
 std::uint64_t* GraphRandom::next_words() {
   const std::size_t at = entries_.size() % runtime::kWordsAtOnce;
-  // Not of the graph's pool: a node of the graph may have used such a block before, and would write to it at each
-  // replay, after the words are set.
+  // Not of the graph's pool: an earlier node of the graph may have used such a block, and would overwrite the words at
+  // each replay after they are set.
   if (at == 0) {
     const OutsidePool outside(device_);
     words_.push_back(empty({2 * std::int64_t{runtime::kWordsAtOnce}}, device_, DType::i64));

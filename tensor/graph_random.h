@@ -1,12 +1,15 @@
 // Generators in recorded graphs.
 //
 // Note [Random numbers in a recorded graph]
-// A kernel in a graph runs with the arguments of the recording, so the place in the random stream must come from memory:
-// two words {seed, offset} a generator, which each replay sets before its kernels run, by a kernel whose arguments are
-// the values: nothing on the host must stay until the device has passed, however many replays are in flight. During the
-// recording generators move as ever; a range is handed out relative to `base`, the state when the recording first met the
-// generator, and the kernel adds the words. The host's state stays the truth: a replay reads it, and then puts it to where
-// the recording went from there.
+//
+// A kernel in a graph runs with the arguments of the recording, so the place in the random stream must come from
+// memory: two words {seed, offset} for each generator. Before its kernels run, each replay sets these words by a kernel
+// whose arguments are the values. So no host memory must stay until the device has passed, however many replays are in
+// flight.
+//
+// During the recording generators advance as usual. A range is relative to `base`, the state at which the recording
+// first met the generator, and the kernel adds the words. The host's state is authoritative: a replay reads the state,
+// then advances it as far as the recording advanced it.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +22,11 @@
 
 namespace levin::detail {
 
-// The state of a generator that a recording has met. The generator may go; graphs keep the cell.
+// The state of a generator that a recording has met. The generator may be destroyed; graphs keep the cell.
 struct GeneratorCell {
   RandomRange state;
-  // Within the recording of this number: the words that `state` is relative to, and what they stand for. Null words: the
-  // state is the same at each replay.
+  // During the recording of this number: the words that `state` is relative to, and the values that they hold. Null
+  // words: the state is the same at each replay.
   std::uint64_t recording = 0;
   std::uint64_t* words = nullptr;
   RandomRange base{};
@@ -32,17 +35,17 @@ struct GeneratorCell {
 // The generators of one graph.
 class GraphRandom {
  public:
-  // That of the graph which the calling thread records, or null.
+  // The generators of the graph that the calling thread records, or null.
   [[nodiscard]] static GraphRandom* recording() noexcept;
 
   void begin(Stream stream);
-  void end() noexcept;      // learns how far each generator went and puts all back
-  void abandon() noexcept;  // puts all back
+  void end() noexcept;      // notes how far each generator advanced and restores all
+  void abandon() noexcept;  // restores all
   [[nodiscard]] bool draws() const { return !entries_.empty(); }
-  void before_replay(Stream stream);  // enqueues the setting of the words, then moves the generators on
+  void before_replay(Stream stream);  // enqueues the write of the words, then advances the generators
 
   // For Generator, while recording.
-  GeneratorCell& meet(const Generator& generator);  // the generator's cell, put on the list if it was not
+  GeneratorCell& meet(const Generator& generator);  // the generator's cell; the first call lists it
   [[nodiscard]] std::shared_ptr<GeneratorCell> made_inside(RandomRange state) const;
   [[nodiscard]] RandomRange relative(const GeneratorCell& cell, Device device) const;
 
@@ -50,8 +53,8 @@ class GraphRandom {
   struct Entry {
     std::shared_ptr<GeneratorCell> cell;
     std::uint64_t* words;
-    RandomRange base;          // when the recording met it; how far a replay goes, or to where, once it ended
-    std::int64_t source = -1;  // the entry whose state a replay's end counts from; -1: it is the same each time
+    RandomRange base;  // the state at the first meeting; after the recording how far, or to where, a replay advances
+    std::int64_t source = -1;  // the entry whose state a replay's end counts from; -1: the end is the same each time
   };
   std::uint64_t* next_words();
   std::vector<Entry> entries_;

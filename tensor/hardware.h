@@ -5,7 +5,7 @@
 
 namespace levin::detail {
 
-// CUDA's compute capability, ten times the major number and the minor one: 90 for an H100. simt stands for that one.
+// CUDA's compute capability, ten times the major number plus the minor one: 90 for an H100. simt reports 90 as well.
 [[nodiscard]] int compute_capability(Device device);
 
 }  // namespace levin::detail

@@ -30,8 +30,8 @@ RandomRange drawn(Generator& from, const char* what, std::int64_t n) {
   return from.reserve(n);
 }
 
-// log and cos from additions, multiplications and divisions alone: those of the C library differ in their last bit
-// between machines. 0 < x <= 1.
+// log and cos from additions, multiplications and divisions alone: the C library's functions differ between machines in
+// their last bit. 0 < x <= 1.
 double log_of(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);  // 0.5 <= m < 1
@@ -65,7 +65,7 @@ double Generator::uniform(double low, double high) {
     fail<ConfigError>("uniform: low is ", low, " and high ", high, ", expected low < high, a finite way apart");
   const PhiloxCounter w = words(drawn(*this, "uniform", 1));
   const double x = low + unit(joined(w[0], w[1])) * (high - low);
-  return x < high ? x : std::nextafter(high, low);  // rounding may reach it
+  return x < high ? x : std::nextafter(high, low);  // rounding may reach `high`
 }
 
 double Generator::normal(double mean, double std) {

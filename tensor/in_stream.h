@@ -1,4 +1,4 @@
-// Where kernels and copies get the address of a tensor.
+// Addresses of tensors for kernels and copies.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace levin::detail {
 
-// The storage is read or written by work for the calling thread's current stream of its device.
+// Work for the calling thread's current stream of the storage's device reads or writes the storage.
 void use_in_current_stream(Storage& storage);
 
-// The first element, for work that is enqueued on the current stream next: memory of another stream then stays until
-// that work is done (Note [Stream-ordered memory]).
+// The first element, for the work that is enqueued next on the current stream. Memory of another stream then stays
+// until that work is done (Note [Stream-ordered memory]).
 [[nodiscard]] inline std::byte* address_in_stream(const Tensor& t) {
   const TensorImpl& p = t.get();
   Storage& storage = *p.storage;

@@ -38,7 +38,7 @@ struct Paths {
   std::map<std::string_view, std::uint32_t> ids{{"", 0}};
 };
 Paths& paths() {
-  static auto* all = new Paths;  // errors of static destructors, too
+  static auto* all = new Paths;  // never destroyed: errors of static destructors use it
   return *all;
 }
 

@@ -1,4 +1,4 @@
-// Blocking launches. The mode is that of the process and read from its environment; these tests switch it by hand.
+// Blocking launches. The environment sets the mode of a process; these tests switch it by hand.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ class Blocking {
  public:
   explicit Blocking(bool on = true) {
     detail::set_blocking_launches(on);
-    detail::mode().detour = true;  // a thread that has run ops before knows that nothing was asked
+    detail::mode().detour = true;  // as in a thread that ran ops before the mode was set
   }
   ~Blocking() { detail::set_blocking_launches(before_); }
   Blocking(const Blocking&) = delete;
@@ -75,13 +75,13 @@ TEST_CASE("a device's blocking launch throws at the op, with its inputs and the 
     CHECK(has(error, text(index)));
     CHECK(has(error, "launched at index.cuh:"));
     CHECK(has(error, "index 7 is out of range"));
-    CHECK_NOTHROW(synchronize(device));  // what was thrown is not thrown again
-    // The op that the user called, also where it is made of others.
+    CHECK_NOTHROW(synchronize(device));  // an error that was thrown is not thrown again
+    // The op that the user called, also where other ops make it up.
     CHECK_NOTHROW((void)cat(Tensors{x, x}));
     CHECK(index_error([&] { (void)index_select(x, 0, index); }) == error);
   }
   const Blocking off(false);
-  CHECK_NOTHROW((void)index_select(x, 0, index));  // else the next wait is told
+  CHECK_NOTHROW((void)index_select(x, 0, index));  // otherwise the next wait reports it
   CHECK(index_error([&] { synchronize(device); }).starts_with("index_select: index 7"));
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("a device's blocking launch names the innermost module whose call is u
   };
   CHECK(origin_of([&] { (void)block.table(bad); }) == "in layers.0.table: embedding");
   CHECK(origin_of([&] { (void)layers(bad); }) == "in layers.0: index_select");
-  // A call that has ended, by an exception too, is named no more.
+  // A call that has ended, by an exception too, is not named.
   CHECK_NOTHROW((void)layers(good));
   CHECK(origin_of([&] { (void)index_select(good, 0, bad); }) == "index_select");
 }

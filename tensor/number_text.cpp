@@ -8,7 +8,7 @@
 namespace levin::detail {
 namespace {
 
-constexpr std::size_t kMostChars = 400;  // of the largest double as %f, with 60 digits behind the point
+constexpr std::size_t kMostChars = 400;  // of the largest double as %f, with 60 digits after the point
 
 std::string padded(std::string text, std::size_t width) {
   if (text.size() < width) text.insert(0, width - text.size(), ' ');
@@ -41,7 +41,7 @@ std::optional<double> read_double(std::string_view text) {
   if (negative || text.starts_with('+')) text.remove_prefix(1);
   const bool hex = text.starts_with("0x") || text.starts_with("0X");
   if (hex) text.remove_prefix(2);
-  if (text.empty() || text.starts_with('-')) return std::nullopt;  // from_chars would take a second sign
+  if (text.empty() || text.starts_with('-')) return std::nullopt;  // from_chars would accept a second sign
   double x = 0;
   const auto how = hex ? std::chars_format::hex : std::chars_format::general;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x, how);

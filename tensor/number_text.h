@@ -1,4 +1,4 @@
-// Numbers as text and back, the same in every locale: files and results do not depend on what the host program called setlocale with.
+// Numbers as text and back, the same in every locale: files and results do not depend on the host program's setlocale.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace levin::detail {
 
-// As printf's %.<digits>f, %.<digits>g and %a in the "C" locale; `width` pads with blanks in front.
+// As printf's %.<digits>f, %.<digits>g and %a in the "C" locale; `width` pads with blanks on the left.
 [[nodiscard]] std::string fixed(double x, int digits, std::size_t width = 0);
 [[nodiscard]] std::string general(double x, int digits, std::size_t width = 0);
 [[nodiscard]] std::string hexadecimal(double x);
-// The whole text as strtod reads it in the "C" locale, without blanks in front; none for anything else, and for numbers that are too
-// large or too small for a double.
+// The whole text as strtod reads it in the "C" locale, without leading blanks; none for any other text, and for numbers
+// that are too large or too small for a double.
 [[nodiscard]] std::optional<double> read_double(std::string_view text);
 
 }  // namespace levin::detail

@@ -1,6 +1,5 @@
-// Random words on the host, without ops: Philox4x32-10 by counter.
-// The same function stands in kernels/device/philox.cuh, which speaks the language of devices; a test holds them
-// together.
+// Random words on the host, without ops: Philox4x32-10 by counter. kernels/device/philox.cuh has the same function in
+// the language of devices; a test compares the two.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// An error in flight, told with more in front.
+// An error in flight, rethrown with a longer message.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace levin::detail {
 
-// Rethrows the error in flight with `prefix` in front of its message. Its type, place and module path are kept; one without
-// a path takes that of the thread. A type that is not listed goes on as it is.
+// Rethrows the error in flight with `prefix` before its message. The error keeps its type, place and module path; an
+// error without a path takes the thread's path. An error of an unlisted type is rethrown unchanged.
 template <class... E>
 [[noreturn]] void rethrow_named(const std::string& prefix) {
   const auto renamed = [&]<class T>(std::type_identity<T>) {

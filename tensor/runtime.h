@@ -24,19 +24,20 @@
 namespace levin::detail {
 
 // Note [Errors that kernels find]
-// A kernel can not throw. One that meets an index outside its range, or a value that the op refuses, computes nothing
-// with it and fills the device's slot, in memory that host and device share; the first one wins. The host looks when it
-// next waits for the device and throws what the CPU would, naming op and value. The context stays whole, so the process
-// can go on. One more kind of fault is an enumerator, its words in report_faults, and report_value (kernels/gpu.h) in
-// the kernel.
+//
+// A kernel cannot throw. A kernel that meets an index outside its range, or a value that the op refuses, computes
+// nothing with it and fills the device's slot, in memory that host and device share; the first fault wins. At its next
+// wait for the device the host reads the slot and throws what the CPU would throw, with the op and the value. The
+// context stays whole, so the process can continue. A new kind of fault is an enumerator, its text in report_faults,
+// and a call of report_value (kernels/gpu.h) in the kernel.
 enum class Fault : unsigned {
   index_outside,      // index, bound
-  zero_divisor,       // an integer one; no value
+  zero_divisor,       // an integer divisor; no value
   not_a_probability,  // value
 };
 struct FaultSlot {
   unsigned taken;   // set by an atomic exchange: one thread writes
-  unsigned filled;  // set behind what follows
+  unsigned filled;  // set after the members below
   Fault what;
   const char* op;  // OpInfo::name, a pointer of the host
   long long index, bound;
@@ -44,12 +45,14 @@ struct FaultSlot {
 };
 
 // Note [Blocking launches]
-// With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, looked at once, the host waits after
-// every launch that is not recorded and throws there what went wrong, with the op that the user called, its inputs, the
-// path of the module whose call is under way (of a backward: that recorded the op), and the line of the launch. It
-// changes when an error appears and no result. apply() tells who is at work through a Launching on its stack; it makes
-// one only in this mode, on the way that autocast takes (extend.h, Detour). A module's call tells it always (nn::Call,
-// ModuleCall): two stores.
+//
+// With LEVIN_LAUNCH_BLOCKING=1 (or CUDA_LAUNCH_BLOCKING=1) in the environment, read once, the host waits after every
+// launch that is not recorded and throws there. The error names the op that the user called, its inputs, the path of
+// the module whose call is under way (in a backward: the module that recorded the op), and the line of the launch. The
+// mode changes when an error appears and no result.
+//
+// apply() names the op through a Launching on its stack, which it makes in this mode alone, on the same path as
+// autocast (extend.h, Detour). A module's call always names itself (nn::Call, ModuleCall): two stores.
 [[nodiscard]] bool blocking_launches() noexcept;
 void set_blocking_launches(bool on) noexcept;  // for tests, while one thread runs
 // What the calling thread runs; returns what it ran before.
@@ -59,27 +62,28 @@ namespace runtime {
 
 [[nodiscard]] int count(DeviceType type) noexcept;  // cuda or simt
 
-// System memory of the device: null when there is no more of it, CudaError for any other failure. Release waits until
-// work that was enqueued before is done.
+// System memory of the device: null when there is none left, CudaError for any other failure. Release waits for work
+// that was enqueued before.
 [[nodiscard]] std::byte* allocate(Device device, std::size_t bytes);
 void release(Device device, std::byte* block, std::size_t bytes) noexcept;
-[[nodiscard]] std::size_t free_memory(Device device);  // that the system would still give
-// Whether blocks are worth keeping: on simt each must be fresh, so that overruns and stale reads are seen.
+[[nodiscard]] std::size_t free_memory(Device device);  // that the system can still give
+// Whether blocks are kept for reuse: on simt each must be fresh, so that overruns and stale reads are found.
 [[nodiscard]] bool keeps_blocks() noexcept;
 // Host memory that copies reach without staging.
 [[nodiscard]] std::byte* allocate_pinned(std::size_t bytes);
 void release_pinned(std::byte* block, std::size_t bytes) noexcept;
 
 enum class Copy : std::uint8_t { to_device, to_host, within };
-// Enqueued; the host memory must stay until the stream has passed. upload() is for host memory that need not.
+// Enqueued; the host memory must stay until the stream has passed. upload() accepts host memory that may change at
+// once.
 void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream);
 
-// `index`: of the Stream that it is for. On simt the default stream does its work when it is enqueued, a further one
-// later.
+// `index`: the number of the Stream. On simt the default stream does its work when the work is enqueued, a further
+// stream later.
 [[nodiscard]] void* make_stream(Device device, std::uint32_t index);
-void free_stream(Device device, void* stream) noexcept;  // work that is in it still runs
+void free_stream(Device device, void* stream) noexcept;  // work in the stream still runs
 void wait(Stream stream, void* event);
-// There is none for a whole device: CUDA's ends the recordings of all threads.
+// No function waits for a whole device: CUDA's ends the recordings of all threads.
 void synchronize(Stream stream);
 
 // Pairs of words in device memory, set in the order of the stream. The values travel with the call.
@@ -97,7 +101,7 @@ void record(void* event, Stream stream);
 void synchronize_event(Device device, void* event);
 [[nodiscard]] double milliseconds(void* start, void* end);
 
-// What the stream is given from here on is recorded, whichever thread gives it.
+// Begins to record: all work that the stream gets is recorded, from any thread.
 void begin_capture(Stream stream);
 [[nodiscard]] bool is_recorded(Stream stream);
 struct Recorded {
@@ -119,7 +123,7 @@ void enqueue(Stream stream, std::function<void()> work);
 
 }  // namespace runtime
 
-// The stream of that number; 0 is the default one.
+// The stream with that number; 0 is the default stream.
 [[nodiscard]] Stream stream_of(Device device, std::uint32_t index);
 // Enqueues a copy of host memory that the caller may change or release on return: the bytes go through page-locked
 // memory.
@@ -128,9 +132,9 @@ void upload(void* to, const void* from, std::size_t bytes, Stream stream);
 void check_usable(const char* op, Device device);
 // Throws CaptureError when the calling thread records a graph on the device: `what` would make the host wait.
 void refuse_while_capturing(const char* what, Device device, const char* does = "waits for the device");
-// Throws what a kernel reported since the last look; the device must be idle. See Note [Errors that kernels find].
+// Throws what a kernel has reported since the last check; the device must be idle. See Note [Errors that kernels find].
 void report_faults(Device device);
-// After every launch of a kernel; see Note [Blocking launches]. The place is that of the launch.
+// Called after every launch of a kernel; see Note [Blocking launches]. The place is that of the launch.
 void launched(Stream stream, const std::source_location& where);
 // "norm.cuh:276"
 [[nodiscard]] std::string place_of(const std::source_location& where);

@@ -17,14 +17,14 @@ namespace {
 void check(cudaError_t code, const char* call) {
   if (code == cudaSuccess) [[likely]]
     return;
-  (void)cudaGetLastError();  // a sticky error stays; others must not be found by somebody else's check
+  (void)cudaGetLastError();  // a sticky error stays; any other error must not surface at a later check
   if (breaks_recording(code))
     fail<CaptureError>("cuda: ", call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
   fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")",
                   late_error_hint(code));
 }
 
-// Makes a device current for a scope; other code of the process may count on what was current.
+// Makes a device current for a scope: other code of the process may depend on its current device.
 class Current {
  public:
   explicit Current(Device device) {
@@ -42,7 +42,7 @@ class Current {
   int before_ = 0, now_ = 0;
 };
 
-// Memory is had from the system while the thread records, too: the recording would else be broken by it.
+// Allows system allocations while the thread records, which would break the recording otherwise.
 class DuringCapture {
  public:
   DuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -130,7 +130,7 @@ void* make_stream(Device device, std::uint32_t) {
   const Current current(device);
   const DuringCapture relaxed;
   cudaStream_t stream = nullptr;
-  // Not ordered with the legacy stream, which can not be captured.
+  // Not ordered with the legacy stream, which cannot be captured.
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   return stream;
 }
@@ -144,7 +144,7 @@ void wait(Stream stream, void* event) {
 }
 void synchronize(Stream stream) {
   const Current current(stream.device());
-  const DuringCapture relaxed;  // a graph that goes away while another is recorded waits for its replays
+  const DuringCapture relaxed;  // a graph destroyed during another recording waits for its replays
   check(cudaStreamSynchronize(queue(stream)), "cudaStreamSynchronize");
 }
 
@@ -225,7 +225,7 @@ void free_graph(Device, void* graph) noexcept {
 }
 
 FaultSlot* faults(Device device) {
-  // One a device, made at first use, in host memory that kernels reach; kept until the process ends.
+  // One per device, made at first use, in host memory that kernels can write; kept until the process ends.
   static std::array<std::atomic<FaultSlot*>, 64> slots{};
   static std::mutex mutex;
   std::atomic<FaultSlot*>& slot = slots[static_cast<std::size_t>(device.index()) % slots.size()];

@@ -1,4 +1,4 @@
-// A build without a device that launches kernels: no such device is ever counted, so nothing else here is reached.
+// A build without a device that launches kernels: count() is 0, so nothing else here is called.
 #include "levin/error.h"
 #include "tensor/hardware.h"
 #include "tensor/runtime.h"

@@ -1,5 +1,5 @@
-// The simt device: host memory between red zones, a default stream that does its work when it is enqueued, further
-// streams that do it later, graphs as lists of closures.
+// The simt device: host memory between red zones; a default stream that does its work when the work is enqueued;
+// further streams that do it later; graphs as lists of closures.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kRedZone = 1024;
 constexpr int kMark = 0xa5;
-// Without AddressSanitizer a write to a red zone is found when the block is released, and reported at the next wait.
+// Without AddressSanitizer a write to a red zone is found at the block's release, and reported at the next wait.
 std::atomic<std::size_t> overrun_block{0};  // bytes of the block, 0: none
 
 std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -46,18 +46,19 @@ bool intact(std::byte* zone, std::size_t bytes) {
 }
 
 // Note [Streams of simt]
-// A further stream keeps its work until somebody waits for it: the host, or a stream that waits for an event. So work
-// of two streams that nothing orders runs in the order that is worst for who forgot the wait, and memory that was given
-// back while another stream still reads it is gone when that stream runs. A user's question whether an event has passed
-// does one piece of work, so that asking in a loop ends. A stream that is recorded keeps its work as the graph, whoever
-// gives it; a wait for it breaks the recording, as CUDA's does. A stream that waits for an event of a recorded one
-// joins, and need not be joined again, unlike CUDA's.
+//
+// A further stream keeps its work until the host, or a stream that waits for an event, waits for it. So unordered work
+// of two streams runs in the order that exposes a missing wait, and memory that was released while another stream still
+// reads it is gone when that stream runs. A user's query of an event does one piece of work, so a loop of queries ends.
+//
+// A stream in capture keeps work of every thread as the graph; a wait for it breaks the recording, as on CUDA. A stream
+// that waits for an event of a recorded stream joins the recording and, unlike on CUDA, need not be joined again.
 using Work = std::vector<std::function<void()>>;
 struct Queue;
 struct Recording {
   Work work{};
   std::vector<Queue*> joined{};
-  const char* broken = nullptr;  // by what
+  const char* broken = nullptr;  // the call that broke the recording
   bool over = false;
 };
 struct Queue {
@@ -67,7 +68,7 @@ struct Queue {
 };
 Queue& queue(Stream stream) { return *static_cast<Queue*>(stream.handle()); }
 
-// Of all queues and recordings. Work runs under it and may wait for other queues.
+// Guards all queues and recordings. Work runs while it is held and may wait for other queues.
 std::recursive_mutex& order() {
   static auto* mutex = new std::recursive_mutex;
   return *mutex;
@@ -170,7 +171,7 @@ void wait(Stream stream, void* event) {
   const std::shared_ptr<Point> p = static_cast<HostEvent*>(event)->newest;
   if (!p->queue) return;  // never recorded
   if (p->recording != q.recording) {
-    // What is recorded can not depend on work that is not, and a stream that waits for what is recorded is recorded.
+    // Recorded work cannot depend on unrecorded work, and a stream that waits for recorded work is recorded.
     if (q.recording) break_recording(*q.recording, "an event of work that is not recorded holds up");
     if (p->recording->over) refuse_recorded(*p);
     q.recording = p->recording;

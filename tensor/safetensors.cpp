@@ -75,7 +75,7 @@ struct Entry {
   bool has_shape = false, has_offsets = false;
 };
 
-// Takes the header as it is parsed: no tree is built, so nesting and counts are refused where they appear.
+// Receives the header from the parser: no tree is built, so nesting and counts are refused where they appear.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& file) : file_(file) {}
@@ -151,7 +151,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       metadata.emplace_back(std::move(key), "");
       return true;
     }
-    // Inside of a tensor. place_ names the member whose value comes next.
+    // Inside of a tensor. place_ names the member whose value follows.
     const bool again = (key == "dtype" && !entry().code.empty()) || (key == "shape" && entry().has_shape) ||
                        (key == "data_offsets" && entry().has_offsets);
     if (again) fail<FormatError>(where(), "has ", key, " twice");
@@ -261,7 +261,7 @@ void check_unique(const std::string& file, const std::vector<T>& items, const ch
   }
 }
 
-// Every tensor's bytes lie where its shape says and the ranges tile [0, data_bytes). Returns the shapes.
+// Checks that every tensor's bytes match its shape and that the ranges tile [0, data_bytes). Returns the shapes.
 std::vector<Shape> check_ranges(const std::string& file, const std::vector<Entry>& entries, std::uint64_t data_bytes) {
   std::vector<Shape> shapes;
   shapes.reserve(entries.size());

@@ -194,7 +194,7 @@ TEST_CASE("a header larger than the file or the limit is refused before it is re
 
 #ifndef __SANITIZE_ADDRESS__
 namespace {
-// Loads a file of `header` alone in a child whose address space may grow by twenty times the file's size. 0 when it did.
+// Loads a file of `header` alone in a child whose address space may grow by twenty times the file's size. 0 on success.
 int load_in_bounds(const std::string& header, std::size_t tensors, std::size_t keys) {
   const TemporaryFolder folder;
   const std::string path = folder / "x.safetensors";
@@ -204,7 +204,7 @@ int load_in_bounds(const std::string& header, std::size_t tensors, std::size_t k
     bytes = file.size();
     write_file_atomically(path, file);
   }
-  ::malloc_trim(0);  // what the parent has to spare would cost the child nothing
+  ::malloc_trim(0);  // the parent's spare memory would cost the child nothing
   const pid_t child = ::fork();
   if (child == 0) {
     std::size_t pages = 0;
@@ -274,7 +274,7 @@ TEST_CASE("thousands of randomly damaged safetensors files never do more than th
                                            "null",
                                            "\"__metadata__\":{}",
                                            std::string(300, '[')};
-  // With the length in front kept right, the damage reaches the header's parser and the checks behind it.
+  // With the leading length corrected, the damage reaches the header's parser and the checks after it.
   const auto framed = [](detail::Source& s) {
     std::string bytes(static_cast<std::size_t>(s.size()), '\0');
     s.read(0, bytes.data(), bytes.size());

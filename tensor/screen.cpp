@@ -37,7 +37,7 @@ void print_above(std::FILE* file, std::string_view text) {
   const std::vector<BottomLine*>& lines = screen().lines;
   for (auto it = lines.rbegin(); it != lines.rend(); ++it) (*it)->lift();
   std::fwrite(text.data(), 1, text.size(), file);
-  if (!lines.empty()) std::fflush(file);  // before what the lines write
+  if (!lines.empty()) std::fflush(file);  // before the lines write
   for (BottomLine* line : lines) line->put_back();
 }
 

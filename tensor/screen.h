@@ -1,4 +1,4 @@
-// What is printed while a line at the bottom of the terminal is drawn again and again, such as a progress bar.
+// Output above lines that are redrawn at the bottom of the terminal, such as a progress bar.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +7,25 @@
 
 namespace levin::detail {
 
-// The one who draws such a line, while it stands there. Those of all threads share the terminal: each of them is lifted
-// before a text is printed, and put back behind it.
+// The owner of such a line while it is shown. The lines of all threads share the terminal: each is lifted before a text
+// is printed and put back after it.
 class BottomLine {
  public:
   BottomLine() = default;
   BottomLine(const BottomLine&) = delete;
   BottomLine& operator=(const BottomLine&) = delete;
   virtual ~BottomLine();
-  virtual void lift() = 0;      // clears it
-  virtual void put_back() = 0;  // draws it again
+  virtual void lift() = 0;      // clears the line
+  virtual void put_back() = 0;  // draws the line again
 
  protected:
-  // Until hidden(), print_above asks it. Neither may be called inside of lift and put_back.
+  // Between shown() and hidden(), print_above calls lift and put_back. Neither function may be called inside of them.
   void shown();
   void hidden() noexcept;
 };
 
-// Keeps other threads from printing above lines, and so from lift and put_back. A thread may hold several.
+// While it lives, other threads do not print above lines, and so do not call lift and put_back. A thread may hold
+// several.
 class ScreenLock {
  public:
   ScreenLock();
@@ -33,7 +34,7 @@ class ScreenLock {
   ScreenLock& operator=(const ScreenLock&) = delete;
 };
 
-// Writes `text` as it is, above all lines that stand.
+// Writes `text` unchanged, above all shown lines.
 void print_above(std::FILE* file, std::string_view text);
 
 }  // namespace levin::detail

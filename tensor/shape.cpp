@@ -9,7 +9,7 @@ Shape::Shape(std::span<const std::int64_t> dims) {
     fail<ShapeError>("shape: rank is ", dims.size(), ", at most ", kMaxRank, " dimensions are supported");
   }
   rank_ = static_cast<std::int32_t>(dims.size());
-  // `bound` multiplies max(dim, 1): a zero must not hide a product that would overflow elsewhere.
+  // `bound` multiplies max(dim, 1): a zero must not hide a product of other dimensions that overflows.
   std::int64_t bound = 1;
   for (std::size_t d = 0; d < dims.size(); ++d) {
     const std::int64_t size = dims[d];

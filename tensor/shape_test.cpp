@@ -94,7 +94,7 @@ TEST_CASE("shapes broadcast from the right, ones stretch, zeros stay") {
   CHECK(m.starts_with("add: "));
   CHECK(m.find("[2, 3]") != std::string::npos);
   CHECK(m.find("[2, 4]") != std::string::npos);
-  // Both within the limits, their common shape is not.
+  // Both are within the limits, but their common shape is not.
   CHECK_THROWS_AS((void)broadcast_shapes("add", {kMaxDim, 1}, {1, kMaxDim}), ShapeError);
 }
 

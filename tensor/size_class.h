@@ -7,7 +7,7 @@
 namespace levin::detail {
 
 inline constexpr std::size_t kSizeClasses = 4 * 64;
-// No shape and dtype need more; keeps the classes in range.
+// The limit of every shape and dtype; it bounds the number of classes.
 inline constexpr std::size_t kMaxBlockBytes = std::size_t{1} << 53;
 
 struct SizeClass {
@@ -21,7 +21,7 @@ struct SizeClass {
   return {power * 4 + steps, (std::size_t{1} << power) + steps * quarter};
 }
 
-// Of the class with this index.
+// The bytes of the class with this index.
 [[nodiscard]] inline std::size_t class_bytes(std::size_t index) {
   const std::size_t power = (index - 1) / 4;  // size_class counts steps from 1
   return (std::size_t{1} << power) + (index - power * 4) * (std::size_t{1} << (power - 2));

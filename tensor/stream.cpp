@@ -24,7 +24,7 @@ struct Caller {
 };
 thread_local Caller caller;
 
-// Runs what waits, and enters it into the thread's ledger where there is one.
+// Runs a wait, and enters it into the thread's ledger where there is one.
 template <class F>
 void waiting(const char* why, F&& f) {
   detail::count_wait();
@@ -41,23 +41,22 @@ void waiting(const char* why, F&& f) {
 constexpr int kMostDevices = 64;
 constexpr std::uint32_t kFurther = 32;
 
-// What a thread has current on each device. Zero-initialised: a null handle is looked up.
+// The thread's current stream on each device. Zero-initialised: a null handle is looked up.
 struct Here {
   void* handle;
   std::uint32_t index;
   bool known;
   detail::Pool* pool;  // of the graph being recorded
-  void* recorder;      // its queue, behind the number of the stream that it is for
+  void* recorder;      // the recording's queue, under the number of the stream that the graph is for
   std::uint32_t recorder_index;
 };
 thread_local std::array<Here, kMostDevices> here;
 
 bool has_place(Device device) { return device.index() >= 0 && device.index() < kMostDevices; }
-// Of a device that has a place: one that passed check_usable, or that a Stream names.
+// For a device that has a place: it passed check_usable, or a Stream names it.
 Here& here_of(Device device) { return here[static_cast<std::size_t>(device.index())]; }
 
-// A recording stands for the stream that it is for: what this thread says of that one meanwhile is said of the
-// recording.
+// A recording stands for the stream that it is for: calls of this thread on that stream mean the recording.
 Stream in_recording(Stream s) {
   if (!s.device().launches()) return s;
   const Here& now = here_of(s.device());
@@ -238,13 +237,13 @@ void refuse_while_capturing(const char* what, Device device, const char* does) {
 
 void report_faults(Device device) {
   FaultSlot* slot = runtime::faults(device);
-  // `taken` without `filled`: a kernel of another stream is writing it, and the next wait has it.
+  // `taken` without `filled`: a kernel of another stream is writing the fault, and the next wait reports it.
   if (!std::atomic_ref(slot->filled).load(std::memory_order_acquire)) [[likely]]
     return;
   const FaultSlot found = *slot;
   slot->filled = 0;
-  std::atomic_ref(slot->taken).store(0, std::memory_order_release);  // last: from here on kernels may write
-  const InModule nowhere(0);  // the kernel ran before: the module that waits need not be its own
+  std::atomic_ref(slot->taken).store(0, std::memory_order_release);  // last: afterwards kernels may write
+  const InModule nowhere(0);  // the kernel ran earlier, maybe for another module than the one that waits
   switch (found.what) {
     case Fault::zero_divisor:
       fail<IndexError>(found.op, ": the divisor holds a 0 on ", device, ", expected none in an integer tensor");

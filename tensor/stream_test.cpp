@@ -52,7 +52,7 @@ TEST_CASE("a device whose index no machine has is refused wherever a stream is a
     CHECK_THROWS_AS((void)memory_stats(d), Error);
     CHECK_FALSE(is_capturing(d));
   }
-  CHECK(Device::cuda(65536) != Device::cuda(0));  // does not wrap
+  CHECK(Device::cuda(65536) != Device::cuda(0));  // 65536 does not wrap around
 }
 
 TEST_CASE("a guard of a cpu stream changes nothing on a device, whatever the index") {
@@ -135,7 +135,7 @@ TEST_CASE("events measure time between two points of a device's stream") {
   end.synchronize();
   CHECK(end.done());
   CHECK(end.milliseconds_since(start) >= 0);
-  std::swap(start, end);  // they take their timing with them
+  std::swap(start, end);  // the swap moves the timing, too
   CHECK(start.milliseconds_since(end) >= 0);
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("a recorded graph runs on the device when it is replayed, on the addre
   });
   CHECK(graph.nodes() >= 3);
   CHECK(graph.memory_bytes() >= 32);
-  CHECK(sum.to_vector<float>()[3] == 0);  // recording ran nothing
+  CHECK(sum.to_vector<float>()[3] == 0);  // the recording ran nothing
   graph.replay();
   CHECK(y.to_vector<float>()[3] == 7);
   copy_(x, ramp(8, device) + 10);
@@ -219,7 +219,7 @@ TEST_CASE("memory that another stream of the device still reads is given to nobo
   {
     const StreamGuard guard(side);
     sum = x;
-    for (int i = 0; i < 8; ++i) sum = sum + x;  // on a GPU long enough for what follows
+    for (int i = 0; i < 8; ++i) sum = sum + x;  // on a GPU long enough for the lines below
   }
   x = Tensor();
   Tensors others;
@@ -332,7 +332,7 @@ TEST_CASE("a graph of a device holds the work of a stream that the recording for
       y = a * 2;
     }
     a = Tensor();
-    z = x * 100;  // nothing orders it behind the side stream: it must not lie where `a` did
+    z = x * 100;  // nothing orders it after the side stream: it must not lie where `a` did
     here.wait(side);
   });
   graph.replay();
@@ -382,7 +382,7 @@ TEST_CASE("a recording that foreign code breaks ends with CaptureError, and the 
   const std::uint64_t before = gen.state().offset;
   const auto waits_itself = [&] {
     (void)rand({2}, gen, device);
-    // A library that waits for the stream it is given, and hides that it was refused.
+    // A library that waits for its stream, and hides the refusal.
     try {
       detail::runtime::synchronize(Stream::current(device));
     } catch (const CaptureError&) {}
@@ -408,7 +408,7 @@ TEST_CASE("recording a graph first gives a device's cached memory back, for the 
     side.wait(Stream::current(device));
     const StreamGuard guard(side);
     (void)(x + 1);
-    x = Tensor();  // simt keeps it, too, until the side stream has passed
+    x = Tensor();  // simt keeps the block, too, until the side stream has passed
   }
   side.synchronize();
   CHECK(memory_stats(device).cached >= 4 << 20);
@@ -488,7 +488,7 @@ TEST_CASE("a device can be waited for while another thread records, with streams
   (void)empty({8}, device);
   side.synchronize();
   release_cached_memory(device);
-  CHECK(memory_stats(device).cached < 400);  // `kept` came back when the recording was over
+  CHECK(memory_stats(device).cached < 400);  // `kept` came back when the recording ended
 }
 
 TEST_CASE("the words of random numbers are not memory that a device's graph uses for anything else") {

@@ -12,7 +12,7 @@ using detail::Ref;
 using detail::Storage;
 using detail::TensorImpl;
 
-// Dense row-major: each stride is the product of the sizes behind it; dimensions of size 1 do not matter.
+// Dense row-major: each stride is the product of the sizes after it; dimensions of size 1 do not matter.
 bool dense(const Shape& shape, const Strides& strides) {
   if (shape.numel() <= 1) return true;
   std::int64_t step = 1;
@@ -130,7 +130,7 @@ Tensor empty_like(const Tensor& x, DType dtype) { return empty(x.shape(), x.devi
 
 Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, std::int64_t offset) {
   const TensorImpl& from = x.get();
-  // Also where they are never used: kernels count in bytes.
+  // Checked even for unused strides: kernels count in bytes.
   constexpr std::int64_t kMost = 2 * kMaxNumel;
   if (offset < -kMost || offset > kMost)
     fail<ShapeError>("as_strided: the offset is ", offset, ", expected at most 2^49");

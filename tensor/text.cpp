@@ -14,7 +14,7 @@ constexpr std::int64_t kSummarizeAbove = 1000;  // elements; the figures of PyTo
 constexpr std::int64_t kEdgeItems = 3;
 constexpr std::size_t kLineWidth = 80;
 
-// What the elements that are shown have in common decides how all of them are written, so that columns align.
+// The common properties of the shown elements decide the format of all, so that columns align.
 struct Style {
   enum class Kind { integer, boolean, whole, fixed, scientific } kind = Kind::integer;
   std::size_t width = 1;
@@ -70,7 +70,7 @@ class Printer {
 
   bool shortened(int d) const { return shorten_ && x_.shape()[d] > 2 * kEdgeItems; }
 
-  // The indices of dimension d that are shown, in order; -1 stands for those left out.
+  // The indices of dimension d that are shown, in order; -1 stands for the omitted ones.
   template <class F>
   void shown(int d, F&& f) const {
     const std::int64_t n = x_.shape()[d];
@@ -107,7 +107,7 @@ class Printer {
       } else if (whole) {
         style_.kind = Style::Kind::whole;
       } else {
-        // Four decimals would hide the small ones, or drown them beside the large.
+        // Four decimals would hide small elements beside large ones.
         style_.kind = least < 1e-4 || most / least > 1000 ? Style::Kind::scientific : Style::Kind::fixed;
       }
     }

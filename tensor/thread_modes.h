@@ -1,6 +1,6 @@
-// The modes of a thread, for code that hands work to another thread: what it runs there must not depend on which thread
-// took it. The modes are those of autograd/ (grad mode, inference mode, anomaly mode), which defines these functions;
-// they are declared here because data/ does not know autograd/.
+// The modes of a thread, for code that passes work to another thread: the result must not depend on the thread that
+// runs it. autograd/ defines these functions, because the modes are its own (grad, inference and anomaly mode). They
+// are declared here because data/ must not include autograd/.
 #pragma once
 
 namespace levin::detail {
@@ -8,10 +8,10 @@ namespace levin::detail {
 struct ThreadModes {
   bool grad = true, inference = false, anomaly = false;
 };
-// Those of this thread.
+// The modes of this thread.
 [[nodiscard]] ThreadModes thread_modes() noexcept;
 
-// While it lives, this thread has the modes given.
+// While it lives, this thread has the given modes.
 class ThreadModesScope {
  public:
   explicit ThreadModesScope(ThreadModes modes) noexcept;

@@ -10,8 +10,8 @@
 namespace levin::detail {
 namespace {
 
-// What stands before a "::" that is outside of brackets goes: of the name and of each argument, "(anonymous namespace)"
-// and what a local class belongs to, too.
+// Drops what precedes a "::" outside of brackets, in the name and in each argument, also "(anonymous namespace)" and
+// the function of a local class.
 std::string without_namespaces(const std::string& name) {
   std::string out;
   std::vector<std::size_t> begins{0};  // in `out`, of the names that are open

@@ -1,4 +1,4 @@
-// The error of an undefined tensor that is used, as long as nobody has said by what.
+// The error for a use of an undefined tensor, before a caller adds the name of the op.
 #pragma once
 
 #include "levin/error.h"

@@ -10,10 +10,11 @@
 namespace levin::detail {
 
 // Note [Copies from pageable memory]
+//
 // CUDA stages pageable memory in a buffer of its own before an asynchronous copy returns, but not where the device can
-// read the host's pages itself: there the caller's bytes may be read later than the caller believes. So Levin stages
-// them itself, in page-locked blocks that come back when the stream has passed, and waits for nothing while the system
-// has such memory. Large copies go in pieces, which lets one piece travel while the next is staged.
+// read the host's pages itself: there the device may read the caller's bytes after the call has returned. So Levin
+// stages the bytes itself, in page-locked blocks that come back when the stream has passed, and waits for nothing while
+// the system has such memory. Large copies go in pieces, so one piece travels while the next is staged.
 void upload(void* to, const void* from, std::size_t bytes, Stream stream) {
   constexpr std::size_t kPiece = std::size_t{16} << 20;
   count_copy(runtime::Copy::to_device, bytes);

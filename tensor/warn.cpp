@@ -31,7 +31,7 @@ struct Filter {
   }
 };
 
-// Which ids were printed already, in the run at hand. Never changes what is computed.
+// The ids that this run has printed. It never changes what is computed.
 struct Warnings {
   std::mutex mutex;
   std::set<std::string, std::less<>> printed;

@@ -38,7 +38,7 @@ TEST_CASE("warnings are dropped by category, by id, by a regex on the text, and 
   CHECK(heard({.category = possible_user, .id = "W-B"}) == Ids{"W-A", "W-B"});
   CHECK_THROWS_AS(ignore_warnings({}), ConfigError);
   CHECK_THROWS_AS(ignore_warnings({.regex = "(open"}), ConfigError);
-  CHECK(heard({.id = "W-OTHER"}) == Ids{"W-A", "W-B", "W-B"});  // what was refused drops nothing
+  CHECK(heard({.id = "W-OTHER"}) == Ids{"W-A", "W-B", "W-B"});  // a refused call drops nothing
 }
 
 TEST_CASE("LEVIN_POSSIBLE_USER_WARNINGS=off drops possible_user and no other category") {

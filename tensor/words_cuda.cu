@@ -1,4 +1,4 @@
-// Setting words on the device by the arguments of a kernel. Built with CUDA alone.
+// Sets words on the device from the arguments of a kernel. Built with CUDA alone.
 #include <cuda_runtime.h>
 
 #include "levin/error.h"
