@@ -11,8 +11,8 @@
 namespace levin {
 namespace detail {
 
-// Casts of leaf parameters, by handle. A cast that was made without recording must not serve where one records, or the
-// parameter would get no gradient.
+// Casts of leaf parameters, by handle. A cast that was made without recording must not serve where ops are recorded:
+// the parameter would get no gradient.
 class CastCache {
  public:
   Tensor cast_of(const Tensor& x, DType dtype) {
@@ -25,7 +25,7 @@ class CastCache {
 
  private:
   struct Entry {
-    Tensor source, cast;  // the source is kept, so that its address stays its own
+    Tensor source, cast;  // the source is kept, so that its address is not reused
     std::uint32_t version = 0;
   };
   using Key = std::pair<const TensorImpl*, bool>;
@@ -60,7 +60,7 @@ DType widest(std::span<const Tensor* const> in) {
   return wide;
 }
 
-// Of a mode whose autocast was `cache` and is off.
+// For a mode whose autocast was `cache` and is off.
 void autocast_inputs(CastCache& cache, const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out) {
   const DType lower = mode().autocast_dtype;
   const DType wide = info.autocast == AutocastPolicy::widest ? widest(in) : DType::f32;
@@ -87,7 +87,7 @@ void autocast_inputs(CastCache& cache, const OpInfo& info, std::span<const Tenso
 
 Detour::Detour(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out)
     : mode_(mode()), before_(std::exchange(mode_.autocast, nullptr)), now_{info.name, out.data(), out.size()} {
-  // Not before everything that throws: there is no destructor then.
+  // After everything that may throw: before the end of the constructor no destructor would run.
   mode_.detour = false;
   try {
     if (before_)

@@ -1,4 +1,4 @@
-// How an op's checks see autocast: dtypes that it will make alike may differ.
+// Checks of dtypes under autocast: dtypes that autocast will make equal may differ.
 #pragma once
 
 #include "kernels/dispatch.h"
@@ -6,8 +6,8 @@
 
 namespace levin {
 
-// check_same_dtype for an op whose policy is not `keep`: where autocast is on and makes both inputs one dtype they may differ.
-// f64, which autocast leaves alone, may not meet another.
+// check_same_dtype for an op whose policy is not `keep`: under autocast both inputs may differ where autocast makes
+// them one dtype. f64, which autocast leaves alone, meets only f64.
 inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) {
   check_defined(op, a, b);
   if (a.dtype() == b.dtype()) [[likely]]
@@ -17,7 +17,7 @@ inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) 
   if (!cast) check_same_dtype(op, a, b);
 }
 
-// The dtype of the result of an op whose policy is `full_result`, of an input of dtype t. Asked before apply(), which runs
+// The result's dtype of an op with the policy `full_result`, for an input of dtype t. Ask before apply(), which runs
 // the op with autocast off.
 inline DType full_result(DType t) { return detail::mode().autocast && is_float(t) && t != DType::f64 ? DType::f32 : t; }
 

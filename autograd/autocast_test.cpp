@@ -132,7 +132,7 @@ TEST_CASE("a checkpointed region is recomputed under the autocast it ran under")
   Tensor plain, kept;
   {
     const Autocast on(DType::bf16);
-    const Tensor warm = matmul(x, w);  // its cast is cached: the region must not take it
+    const Tensor warm = matmul(x, w);  // its cast is cached: the region must not use the cache
     plain = sum(region(std::array{x})[0]);
     kept = sum(checkpoint(region, std::array{x})[0]);
     CHECK(kept.dtype() == DType::f32);
@@ -249,7 +249,8 @@ void check_as_cast_by_hand(Device device) {
             CHECK(equal(got[k], want[k]));
             continue;
           }
-          // Sums of a row of f32 numbers in two orders, and where the gradient has 16 bits a rounding on either side.
+          // Sums of a row of f32 numbers in two orders and, where the gradient has 16 bits, one rounding on either
+          // side.
           const double scale = amax(abs(want[k].to(DType::f64))).item(),
                        error = amax(abs(got[k].to(DType::f64) - want[k].to(DType::f64))).item();
           const double rounding = got[k].dtype() == DType::f32 ? 0 : epsilon(got[k].dtype());
@@ -258,7 +259,7 @@ void check_as_cast_by_hand(Device device) {
       }
 }
 
-// Of all nodes that a gradient of y passes.
+// The names of all nodes that a gradient of y passes.
 std::set<std::string> names_of(const Tensor& y) {
   std::set<std::string> names;
   std::vector<Node*> stack{edge_of(y).node.get()};
@@ -291,7 +292,7 @@ TEST_CASE("under autocast no cast stands before an op that reads 16 bits itself"
     CAPTURE(op.name);
     const Autocast on(DType::bf16);
     CHECK(names_of(op.f(relu(x), w, b)).count("cast") == 0);
-    CHECK(names_of(exp(relu(x))).count("cast") == 1);  // what the test sees where there is one
+    CHECK(names_of(exp(relu(x))).count("cast") == 1);  // shows that names_of finds a cast where there is one
   }
 }
 

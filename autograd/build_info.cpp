@@ -6,7 +6,7 @@
 namespace levin {
 namespace {
 
-constexpr const char* kVersion = "0.1.0";  // that of meson.build, says the test
+constexpr const char* kVersion = "0.1.0";  // a test compares it with meson.build
 
 std::string compiler() {
 #if defined(__clang__)

@@ -12,7 +12,7 @@ namespace {
 
 using RegionFn = Function<Tensors(std::span<const Tensor>)>;
 
-struct TapeScope {  // the tape of an outer region comes back when this one ends
+struct TapeScope {  // restores the tape of an outer region at the end of this one
   explicit TapeScope(detail::RandomTape* tape) : before(detail::mode().tape) { detail::mode().tape = tape; }
   ~TapeScope() { detail::mode().tape = before; }
   TapeScope(const TapeScope&) = delete;
@@ -20,7 +20,7 @@ struct TapeScope {  // the tape of an outer region comes back when this one ends
   detail::RandomTape* before;
 };
 
-// The place in the order of nodes: everything recorded from here on is younger.
+// The present place in the order of nodes: every node recorded later is younger.
 std::uint64_t now() {
   struct Mark final : Node {
     Mark() : Node(Kind::op) {}
@@ -36,7 +36,7 @@ std::uint64_t now() {
 
 bool same(const Edge& a, const Edge& b) { return a.node == b.node && a.slot == b.slot; }
 
-// Edges from what a region recorded to what is older: its inputs, and the parameters and other tensors it captured.
+// Edges from what a region recorded to older nodes: its inputs, and the parameters and other tensors that it captured.
 std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t since) {
   std::vector<Edge> found;
   std::unordered_set<const Node*> seen;
@@ -59,8 +59,8 @@ std::vector<Edge> outside_edges(std::span<const Tensor> outputs, std::uint64_t s
   return found;
 }
 
-// Autocast as it was around the region, with casts of its own: one that was made outside before would be another edge in
-// the second run.
+// Autocast as around the region, with casts of the region's own: a cast that was made outside before would be another
+// edge in the second run.
 class Region {
  public:
   explicit Region(DType autocast) : off_(Autocast::off()) {
@@ -73,9 +73,11 @@ class Region {
 };
 
 // Note [Checkpoint]
-// The node's edges are those that leave the recorded region, found by recording it once and dropping the record. Backward
-// records the region again and asks the engine for gradients at exactly these edges, so captured parameters get theirs
-// through the outer backward: hooks see complete gradients, and grad() with create_graph works to any order.
+//
+// The node's edges are those that leave the recorded region. checkpoint() finds them by recording the region once and
+// dropping the record. Backward records the region again and asks the engine for gradients at exactly these edges, so
+// captured parameters get their gradients through the outer backward: hooks see complete gradients, and grad() with
+// create_graph works to any order.
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(std::shared_ptr<const RegionFn> fn, std::span<const Tensor> inputs, std::vector<Edge> outside,

@@ -11,7 +11,7 @@ namespace levin {
 namespace detail {
 namespace {
 
-// What one backward knows about one node.
+// The state of one node in one backward.
 struct Visit {
   Node* node = nullptr;
   std::uint32_t waiting = 0;  // edges into it that have not delivered yet
@@ -30,7 +30,7 @@ struct Visit {
   }
 };
 
-// Node -> index into a dense list: open addressing, since std::unordered_map's nodes cost more than a small op.
+// Node -> index into a dense list. Open addressing, since the nodes of std::unordered_map cost more than a small op.
 class VisitTable {
  public:
   VisitTable() : slots_(64, kEmpty) {}
@@ -71,7 +71,7 @@ class VisitTable {
   std::vector<std::uint32_t> slots_;
 };
 
-// A node's output that somebody asked the gradient of.
+// A node's output whose gradient was asked for.
 struct Target {
   std::uint32_t visit;
   std::uint32_t slot;
@@ -83,7 +83,7 @@ class Backward {
   Backward(std::span<const Edge> targets, bool retain, bool create)
       : targets_(targets), retain_(retain), create_(create), accumulate_(targets.empty()) {
     if (accumulate_) return;
-    // A producer is older than its consumers: nothing older than the oldest target can lead to one.
+    // A producer is older than its consumers: no node older than the oldest target can lead to a target.
     floor_ = ~std::uint64_t{0};
     for (const Edge& t : targets) {
       if (t.node) floor_ = std::min(floor_, t.node->seq());
@@ -118,9 +118,9 @@ class Backward {
     bool operator<(const Ready& o) const { return seq < o.seq; }
   };
 
-  // A leaf that was switched off after the forward pass receives nothing.
+  // A leaf whose requires_grad was switched off after the forward pass receives no gradient.
   [[nodiscard]] bool visits(const Edge& e) const { return e.node && e.node->seq() >= floor_ && e.node->wants_grad(); }
-  // Where an edge leads; kEmpty: nowhere, also when a hook has switched a leaf on since.
+  // The index of an edge's node; kEmpty where the edge leads nowhere, also when a hook has switched the leaf on since.
   [[nodiscard]] std::uint32_t find(const Edge& e) const {
     return visits(e) ? table_.find(e.node.get()) : VisitTable::kEmpty;
   }
@@ -151,7 +151,8 @@ class Backward {
     mark_needed();
   }
 
-  // A node is needed when an edge of it leads to a needed one; producers are older, so oldest first settles it.
+  // A node is needed when one of its edges leads to a needed node. Producers are older, so one pass, oldest first,
+  // suffices.
   void mark_needed() {
     std::vector<Ready> order;
     order.reserve(table_.visits.size());
@@ -172,8 +173,8 @@ class Backward {
   }
 
   static void add_to(Tensor& slot, Tensor grad) { slot = slot.defined() ? add(slot, grad) : std::move(grad); }
-  // What an op of somebody else's hands on is checked where it would be added or kept: a gradient of another size would
-  // be read past its end by an optimizer, one on another device by a kernel.
+  // Gradients of ops outside Levin are checked where they would be added or kept: an optimizer would read a gradient of
+  // another size past its end, and a kernel would read one on another device.
   static void check_gradient(const Node& from, std::size_t input, const Tensor& grad, const char* expected,
                              const OutputMeta& want) {
     if (grad.shape() == want.shape && grad.dtype() == want.dtype && grad.device() == want.device) [[likely]]
@@ -263,7 +264,7 @@ void check_seed(const char* what, const Tensor& out, const Tensor& seed) {
 Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const Edge> targets, bool retain_graph,
                      bool create_graph) {
   const AutocastOff off;  // each op's backward runs in the dtype of its forward
-  // Seeds of outputs that are targets themselves are handled too: a root is a node like any other.
+  // Handles seeds of outputs that are targets themselves, too: a root is a node like any other.
   return Backward(targets, retain_graph || create_graph, create_graph).run(roots, std::move(seeds));
 }
 
@@ -281,7 +282,7 @@ void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options) {
   }
   detail::check_seed("backward", loss, seed);
   const Edge root = edge_of(loss);
-  // One copy of the seed: a leaf that is its own loss must not take the caller's tensor for its gradient slot.
+  // One copy of the seed: a leaf that is its own loss must not take the caller's tensor as its gradient slot.
   detail::run_backward(std::span(&root, 1), {seed}, {}, options.retain_graph, options.create_graph);
 }
 

@@ -235,7 +235,8 @@ TEST_CASE("freeing a graph allocates nothing, however many edges a node has") {
 #ifdef __SANITIZE_ADDRESS__
   test::skip("the sanitizer itself needs the address space");
 #else
-  // In a child that has used up its memory: there an allocation fails, and a release that may not throw would abort.
+  // A child process that has used up its memory: there an allocation fails, and a release that may not throw would
+  // abort.
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -253,7 +254,7 @@ TEST_CASE("freeing a graph allocates nothing, however many edges a node has") {
 #endif
 }
 
-// Gives back what it was given: x itself, and beside it a result of its own.
+// Returns its input: x itself, and beside it a result of its own.
 struct PassThrough {
   static constexpr OpInfo info{.name = "pass_through"};
   std::array<Tensor, 2> forward(const Tensor& x, const Tensor& y) { return {x, y.clone()}; }
@@ -334,7 +335,7 @@ TEST_CASE("an error inside a backward keeps its type and names the op") {
                        IndexError);
 }
 
-// Its gradients are what the test puts here.
+// The test sets its gradients.
 struct GivesGradient {
   static constexpr OpInfo info{.name = "gives_gradient"};
   Tensor gradient;
@@ -350,7 +351,7 @@ TEST_CASE("a gradient that is not like its input is refused where it would be ke
     CHECK(!x.grad().defined());
     const Tensors roots{apply(GivesGradient{.gradient = gradient}, x)}, wanted{x};
     CHECK_THROWS_WITH_AS((void)grad(roots, wanted), doctest::Contains(expected), AutogradError);
-    // Beside a right one, at a tensor that is no leaf.
+    // Beside a correct gradient, at a tensor that is no leaf.
     const Tensor inner = x * 2;
     CHECK_THROWS_WITH_AS(backward(sum(inner) + apply(GivesGradient{.gradient = gradient}, inner)),
                          doctest::Contains(", another op's is "), AutogradError);
@@ -362,7 +363,7 @@ TEST_CASE("a gradient that is not like its input is refused where it would be ke
   refuse(ones({4}, Device::meta()), "returns f32 [4] on meta as the gradient of input 0, expected f64 [4] on cpu");
 }
 
-// Keeps its output; `listed` says so.
+// Saves its output; `listed` states that.
 template <bool listed>
 struct KeepsOutput {
   static constexpr OpInfo info{.name = "keeps_output"};

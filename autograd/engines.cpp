@@ -6,7 +6,7 @@
 namespace levin {
 namespace {
 
-// The public names and those of kernels/, which includes no header of a layer above, have the same values.
+// The public names and those of kernels/ have the same values; kernels/ includes no header of a higher layer.
 using kernels::ComputedBy;
 using kernels::LibraryFamily;
 static_assert(int(EngineChoice::own) == int(ComputedBy::own) && int(EngineChoice::first) == int(ComputedBy::first) &&

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array kFamilies{EngineFamily::product, EngineFamily::convolution, EngineFamily::attention,
                                EngineFamily::batch_norm};
 
-// What a test changes is as it was behind it.
+// Restores what a test changes.
 class EnginesAsBefore {
  public:
   EnginesAsBefore() {
@@ -76,7 +76,7 @@ TEST_CASE("whatever engine is chosen, products on a device are products") {
   DEVICE_OR_SKIP();
   const EnginesAsBefore as_before;
   Generator gen(1);
-  // Small integers: sums are exact in any order and in TF32. With CUDA the library takes products as large as this one.
+  // Small integers: sums are exact in any order and in TF32. With CUDA the library takes products of this size.
   const Tensor a = randint(-4, 5, {256, 192}, gen, device, DType::f32),
                b = randint(-4, 5, {192, 256}, gen, device, DType::f32);
   const std::vector<float> want = matmul(a.to(Device::cpu()), b.to(Device::cpu())).to_vector<float>();

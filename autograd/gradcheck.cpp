@@ -40,7 +40,7 @@ GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> given, 
   const GradMode on(true);
   const Tensors all = fn(inputs);
   Tensors outputs, cotangents;
-  Generator generator(0x6a09e667f3bcc908u);  // any fixed stream: the cotangents only must not be special
+  Generator generator(0x6a09e667f3bcc908u);  // any fixed stream: cotangents only must not be special
   for (const Tensor& t : all) {
     if (!is_float(t.dtype())) continue;
     cotangents.push_back(rand(t.shape(), generator, t.device(), t.dtype()) + 0.5);

@@ -1,4 +1,4 @@
-// The sink of a leaf: its gradient slot, and the hooks that run when a gradient is complete.
+// The sink of a leaf: its gradient slot, and the hooks that run when the gradient is complete.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ struct LeafHook {
   std::atomic<bool> removed{false};
 };
 
-// A node without edges; the tensor's meta, so that the slot is shared by every handle to the leaf. Two threads may run
-// backward into the same leaf (replicas that share parameters): the slot has a lock.
+// A node without edges. The tensor's meta points to it, so every handle to the leaf shares the slot. Two threads may
+// run backward into the same leaf (replicas that share parameters), so a lock guards the slot.
 class Leaf final : public Node {
  public:
   explicit Leaf(const OutputMeta& tensor) : Node(Kind::leaf), meta(tensor) {}
@@ -25,10 +25,10 @@ class Leaf final : public Node {
   void free_saved() noexcept override {}
 
   void set_wants_grad(bool on) { wants_grad_ = on; }
-  // The sum of this backward: writes an unset gradient, adds to a set one, then calls the hooks.
+  // Takes the sum of this backward: writes an unset gradient, adds to a set one, then calls the hooks.
   void accumulate(Tensor gradient);
 
-  const OutputMeta meta;  // of the tensor, whose metadata never changes: what a gradient must be
+  const OutputMeta meta;  // of the tensor, whose metadata never changes; a gradient must match it
   std::mutex mutex;
   Tensor grad;
   std::vector<std::shared_ptr<LeafHook>> hooks;
@@ -37,7 +37,7 @@ class Leaf final : public Node {
   static const OpInfo kInfo;
 };
 
-[[nodiscard]] Leaf* leaf_of(const Tensor& t);  // null unless t is a leaf that was given one
+[[nodiscard]] Leaf* leaf_of(const Tensor& t);  // null unless t is a leaf with a slot
 
 // Thrown by SavedInput::get(); OpNode::run turns it into an AutogradError that names both ops.
 struct StaleSaved {

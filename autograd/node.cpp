@@ -1,4 +1,4 @@
-// Nodes, leaves, modes: the parts of the tape behind levin/extend.h.
+// Nodes, leaves, modes: the implementation of levin/extend.h.
 #include "autograd/leaf.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ Mode& mode() noexcept {
   return m;
 }
 
-// All of Mode but the tape, which belongs to a call of checkpoint() on its own thread.
+// All of Mode but the tape, which belongs to one call of checkpoint() on its own thread.
 ThreadModes thread_modes() noexcept {
   const Mode& m = mode();
   return {.grad = m.grad, .inference = m.inference, .anomaly = m.anomaly};
@@ -45,7 +45,7 @@ namespace {
 
 constinit std::atomic<std::uint64_t> made{0}, freed{0};  // nodes
 
-// Creation order across threads; backward pops by it, so only its order matters.
+// Creation order across threads; backward takes nodes by it, so only the order matters.
 std::uint64_t next_seq() { return made.fetch_add(1, std::memory_order_relaxed); }
 
 // The nodes of a GraphWatch, oldest first.
@@ -85,10 +85,11 @@ Node::Node(Kind kind) : seq_(next_seq()), kind_(kind), module_path_(detail::modu
 }
 
 // Note [Freeing graphs]
-// A chain of a million nodes must not free itself by recursion, and a release must not allocate: it may not throw. So
-// dying nodes are linked through a field of theirs. A node first drops what it saved, while its edges still hold the
-// producers: a saved tensor then is never the last owner of its producer. Then each producer that loses its last owner
-// with an edge, which happens once, joins the list.
+//
+// A chain of a million nodes must not free itself by recursion, and a release must not allocate, since it may not
+// throw. So dying nodes form a list through a field of their own. A node first drops what it saved, while its edges
+// still hold the producers: then a saved tensor is never the last owner of its producer. Each producer that loses its
+// last owner with an edge, which happens once, joins the list.
 void Node::dispose() noexcept {
   Node* dying = this;
   while (dying) {
@@ -114,7 +115,7 @@ namespace detail {
 const OpInfo Leaf::kInfo{.name = "leaf"};
 
 namespace {
-// Nobody else can see or write this tensor: neither another handle nor a view.
+// True where no other handle or view can see or write this tensor.
 bool sole_owner(const Tensor& t) {
   const TensorImpl& p = t.get();
   return p.contiguous && p.refs.load(std::memory_order_acquire) == 1 && p.storage->use_count() == 1;
@@ -131,7 +132,7 @@ void Leaf::accumulate(Tensor gradient) {
     } else if (records(gradient) || sole_owner(gradient)) {
       grad = std::move(gradient);
     } else {
-      grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written to
+      grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written
     }
     if (hooks.empty()) return;
     std::erase_if(hooks, [](const auto& h) { return h->removed.load(); });
@@ -193,7 +194,7 @@ void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs
                         ": its backward reads a SavedOutput that saved_outputs() does not list, so its history is not "
                         "known; add it there: auto saved_outputs() { return std::tie(y); }");
   } catch (const AutogradError&) {
-    throw;  // names its op already
+    throw;  // already names its op
   } catch (const Error&) {
     rethrow_named<ShapeError, DTypeError, DeviceError, IndexError, UnsupportedError, OutOfMemoryError, ConfigError,
                   StateError, CaptureError, CudaError, CommError>(op + ": in its backward, with gradients " + shapes +

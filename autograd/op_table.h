@@ -1,4 +1,4 @@
-// The table of all ops: constant-initialised entries in a linker section, enumerated by tests. Calls never go through it.
+// The table of all ops: constant-initialised entries in a linker section, which tests enumerate. Calls do not use it.
 #pragma once
 
 #include <span>
@@ -12,14 +12,15 @@ struct OpEntry {
   bool differentiable;
 };
 
-// Every op linked into this program, in no order. Tests link the library whole to see all.
+// Every op linked into this program, in no order. Tests link the whole library to see all ops.
 [[nodiscard]] std::span<const OpEntry> op_table();
 
 }  // namespace levin
 
 #define LEVIN_OP_TABLE_JOIN2(a, b) a##b
 #define LEVIN_OP_TABLE_JOIN(a, b) LEVIN_OP_TABLE_JOIN2(a, b)
-// LEVIN_OP_TABLE(LayerNorm) beside the op's struct; a template's instance too: LEVIN_OP_TABLE(Binary<Add>).
+// Stands beside the op's struct: LEVIN_OP_TABLE(LayerNorm), or for an instance of a template
+// LEVIN_OP_TABLE(Binary<Add>).
 #define LEVIN_OP_TABLE(...)                                                                                  \
   namespace {                                                                                                \
   [[gnu::used, gnu::section("levin_op_table")]] constinit ::levin::OpEntry LEVIN_OP_TABLE_JOIN(op_entry_,    \

@@ -1,4 +1,4 @@
-// How checkpoint() repeats the random numbers of a region: every random op draws through reserve_random.
+// How checkpoint() repeats a region's random numbers: every random op draws through reserve_random.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace levin::detail {
 
-// The ranges a region drew, written down by its first run and played back by its second.
+// The ranges that a region drew: its first run records them, its second run replays them.
 class RandomTape {
  public:
   RandomRange next(Generator& generator, std::int64_t n, Device device) {
@@ -30,7 +30,8 @@ class RandomTape {
   bool playing_ = false;
 };
 
-// Counters for n numbers of `generator` for a tensor on `device`, or those of the first run inside a region that is run again.
+// Counters for n numbers of `generator` for a tensor on `device`. Where a region runs again, the counters of its first
+// run.
 [[nodiscard]] inline RandomRange reserve_random(Generator& generator, std::int64_t n, Device device) {
   RandomTape* tape = mode().tape;
   return tape ? tape->next(generator, n, device) : generator.reserve(n, device);

@@ -135,7 +135,7 @@ TEST_CASE(
         CAPTURE(text(dtype));
         Generator g(1);
         const auto make = [&](const Shape& s) { return randn(s, g, cpu, DType::f64).to(dtype); };
-        // Rows of q and k as a projection to two heads leaves them: every second one is the other head's.
+        // Rows of q and k as a projection to two heads leaves them: every second row is the other head's.
         const auto both = [](const Shape& s) { return s.with(s.rank() - 2, 2 * s[s.rank() - 2]); };
         const auto head = [](const Tensor& t) { return slice(t, -2, 0, t.size(-2), 2); };
         const Tensor q = make(both(c.q)), k = make(both(c.k)), v = make(c.v);
@@ -167,7 +167,7 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         CAPTURE(text(dtype));
         CAPTURE(int(causal));
         Generator g(1);
-        // Every second row is another head's, as a projection leaves them; the gradient comes turned, as from a merge
+        // Every second row is another head's, as a projection leaves them; the gradient is transposed, as from a merge
         // of heads.
         const auto make = [&](const Shape& s) {
           const Tensor both = randn(s.with(s.rank() - 2, 2 * s[s.rank() - 2]), g, cpu, DType::f64).to(dtype);
@@ -192,7 +192,7 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         };
         const Tensors got = gradients(*device, dtype), want = gradients(cpu, DType::f64);
 
-        // Rounded to T: weights, slopes, y (which has rounded weights in it) and the results.
+        // Rounded to T: weights, slopes, y (from rounded weights) and the results.
         const Tensor q = in[0].to(DType::f64), k = in[1].to(DType::f64), v = in[2].to(DType::f64);
         const double scale = 1 / std::sqrt(double(c.q.back()));
         Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
@@ -203,7 +203,7 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         const Tensor w = softmax(scores, -1), gy = seed_of(matmul(w, v).shape()).to(DType::f64);
         const Tensor mean_error = sum(abs(gy) * matmul(w, abs(v)), -1, KeepDim::yes) * 2;
         const Tensor d = matmul(gy, transpose(v, -2, -1));
-        // The unit of T, and f32 sums of up to 150 terms beside it; f16 has steps of 2^-24 however small a number is.
+        // The unit of T, and f32 sums of up to 150 terms; f16 has steps of 2^-24 even for the smallest numbers.
         const double eps = (dtype == DType::f16 ? 0x1p-11 : 0x1p-9) + 150 * 0x1p-24,
                      least = dtype == DType::f16 ? 0x1p-25 : 0;
         const Tensor slope_error = (w * (abs(d - sum(d * w, -1, KeepDim::yes)) + mean_error) * eps + least) * scale;
@@ -212,7 +212,7 @@ TEST_CASE("attention on a device: 16-bit gradients of every width it fuses, odd 
         for (std::size_t i = 0; i < 3; ++i) {
           CAPTURE(i);
           const Tensor bound = bounds[i].shape() == want[i].shape() ? bounds[i] : sum_to(bounds[i], want[i].shape());
-          // A result of a broadcast batch is rounded once more by its sum.
+          // The sum over a broadcast batch rounds its result once more.
           const Tensor allowed = bound * 2 + abs(want[i]) * (2 * eps) + 2 * least;
           CHECK(all(le(abs(got[i] - want[i]), allowed)).item<bool>());
         }
@@ -226,7 +226,7 @@ TEST_CASE("attention of a row that may look at nothing is zero, and so are its g
   Tensor q = randn({2, 4}, g, cpu, DType::f64), k = randn({3, 4}, g, cpu, DType::f64),
          v = randn({3, 2}, g, cpu, DType::f64);
   q.requires_grad_(), k.requires_grad_(), v.requires_grad_();
-  const Tensor mask = logical_not(eq(arange(2, cpu), 0));  // row 0 sees nothing
+  const Tensor mask = logical_not(eq(arange(2, cpu), 0));  // row 0 attends to nothing
   const Tensor y = scaled_dot_product_attention(q, k, v, {.mask = unsqueeze(mask, 1)});
   CHECK(equal(select(y, 0, 0), zeros({2}, cpu, DType::f64)));
   backward(sum(y));
@@ -235,7 +235,7 @@ TEST_CASE("attention of a row that may look at nothing is zero, and so are its g
 }
 
 TEST_CASE("fused attention and its gradients over several blocks of rows equal the composite's") {
-  // A mask that lets everybody look takes the way through public ops.
+  // A mask that hides nothing runs in public ops.
   struct Case {
     Shape q, k, v;
   };

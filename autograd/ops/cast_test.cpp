@@ -21,7 +21,8 @@ LEVIN_OP_CASE(cast) {
                            .gradcheck = to == DType::f64});
     }
   }
-  // Twice the same dtype records nothing; through f64 and back it does, and f64 can be checked numerically.
+  // A cast to the same dtype twice records nothing; a cast through f64 and back does, and f64 can be checked
+  // numerically.
   c.samples.push_back({.inputs = {real({3}, 0, 8)},
                        .call = [](const Tensors& in) { return Tensors{cast(cast(in[0], DType::f32), DType::f64)}; },
                        .reference = [](const Tensors& in) { return Tensors{in[0].to(DType::f32).to(DType::f64)}; },
@@ -96,7 +97,7 @@ TEST_CASE("copy_, fill_, add_ and mul_ write through views, convert, and refuse 
   mul_(x, 2);
   CHECK(x.to_vector<float>() == std::vector<float>{4, 12, 4, 4, 14, 4});
   Tensor moved = narrow(x, 1, 0, 2), source = narrow(x, 1, 1, 2);
-  copy_(moved, source);  // they overlap: the source is read first
+  copy_(moved, source);  // the memory overlaps: the source is read first
   CHECK(x.to_vector<float>() == std::vector<float>{12, 4, 4, 14, 4, 4});
   CHECK_THROWS_AS(add_(x, ones({4, 3}, cpu)), ShapeError);
   CHECK_THROWS_AS(add_(x, ones({3}, cpu, DType::f64)), DTypeError);

@@ -1,4 +1,4 @@
-// Copies of permuted tensors on a device: the tiles, and the ways around them.
+// Copies of permuted tensors on a device: the tiles, and the copies that use none.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -74,14 +74,14 @@ TEST_CASE("copies on a device: whole and cut tiles, aligned or not, expanded, co
     const auto same = [&](const Tensor& got, const Tensor& want) { CHECK(equal(got.to(cpu), want.contiguous())); };
     CHECK(by_tiles(transpose(there, 1, 2)));
     same(transpose(there, 1, 2).contiguous(), transpose(x, 1, 2));
-    // One element further, and rows of a length that is no multiple of a vector.
+    // One element further, and rows whose length is no multiple of a vector.
     const auto inner = [](const Tensor& u) { return transpose(slice(slice(u, 1, 1, 158), 2, 1, 132), 1, 2); };
     CHECK(by_tiles(inner(there)));
     same(inner(there).contiguous(), inner(x));
     // Aligned rows, cut tiles.
     const auto part = [](const Tensor& u) { return transpose(slice(u, 2, 16, 128), 1, 2); };
     same(part(there).contiguous(), part(x));
-    // The same matrix for all of a batch; and one column for all, which is not worth a tile.
+    // The same matrix for a whole batch; and one column for all, which gains nothing from a tile.
     const auto batch = [](const Tensor& u) {
       return expand(unsqueeze(transpose(select(u, 0, 1), 0, 1), 0), {2, 144, 160});
     };

@@ -208,7 +208,7 @@ TEST_CASE("cross-entropy on a device: a target that is no class is reported when
     CAPTURE(message);
     CHECK(message.find("cross_entropy: index " + text(bad)) == 0);
     CHECK(message.find("expected 0 to 3") != std::string::npos);
-    // The row was left out, the others are there, and the device works.
+    // The bad row was left out, the others are present, and the device works.
     CHECK(std::abs(y.to(cpu).item() - 2 * std::log(4.0)) <= 8 * epsilon(DType::f32));
     const Tensor good = cross_entropy(x, tensor<std::int64_t>({0, 1, 3}, *device));
     CHECK(std::abs(good.to(cpu).item() - std::log(4.0)) <= 8 * epsilon(DType::f32));

@@ -1,4 +1,4 @@
-// Sums of products named by letters: parsing, then one contraction after the other by permute, reshape and matmul.
+// Sums of products named by letters: parsing, then pairwise contractions by permute, reshape and matmul.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -12,7 +12,7 @@
 namespace levin {
 namespace {
 
-// Labels: letters in the order 'A'..'Z', 'a'..'z' are 0..51; the dimensions of "..." are 52 and up, counted from the last.
+// Labels: the letters 'A'..'Z', 'a'..'z' are 0..51; the dimensions of "..." are 52 and up, counted from the last.
 constexpr int kEllipsis = 52, kLabels = kEllipsis + kMaxRank;
 using Labels = std::vector<int>;
 
@@ -22,7 +22,7 @@ std::string label_text(int label) {
 }
 bool has(const Labels& labels, int label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
 
-struct Term {  // the labels of one operand as they are written
+struct Term {  // the labels of one operand as written
   Labels before, after;
   bool ellipsis = false;
 };
@@ -69,7 +69,7 @@ Equation parse(std::string_view text) {
   return e;
 }
 
-// A tensor with a label for each dimension, no label twice.
+// A tensor with one label per dimension, each label once.
 struct Operand {
   Tensor x;
   Labels labels;
@@ -107,7 +107,7 @@ Operand label(std::string_view equation, std::size_t index, const Term& term, Te
     for (int d = o.x.rank() - named; d-- > 0;) o.labels.push_back(kEllipsis + d);
   }
   o.labels.insert(o.labels.end(), term.after.begin(), term.after.end());
-  // A label twice is a diagonal; it becomes the last dimension.
+  // A repeated label is a diagonal, which becomes the last dimension.
   for (std::size_t i = 0; i < o.labels.size(); ++i) {
     for (std::size_t j = i + 1; j < o.labels.size(); ++j) {
       if (o.labels[i] != o.labels[j]) continue;
@@ -138,9 +138,9 @@ Labels join(std::initializer_list<const Labels*> parts) {
   return all;
 }
 
-// The product of two operands, summed over the labels that nobody needs any more.
+// The product of two operands, summed over the labels that no later operand or the result has.
 Operand contract(Operand a, Operand b, const Labels& needed) {
-  // Size 1 broadcasts: the dimension goes where the other operand has more.
+  // Size 1 broadcasts: the operand drops a dimension of size 1 where the other operand has more.
   Labels from_a, from_b;
   for (const int l : a.labels) {
     if (!has(b.labels, l) || a.size(l) == b.size(l)) continue;

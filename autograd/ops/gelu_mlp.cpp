@@ -1,5 +1,5 @@
-// gelu_mlp: two linear layers with GELU between them, as one op, because the derivative of GELU belongs to the end of the
-// product that gives the gradient of the hidden values, and that is the second layer's.
+// gelu_mlp: two linear layers with GELU between them, as one op. GELU's derivative belongs to the end of the product
+// that gives the gradient of the hidden values, and that product is the second layer's.
 #include <array>
 
 #include "autograd/autocast.h"
@@ -33,7 +33,7 @@ Hidden hidden_values(GeluForm form, bool keeps, const Tensor& x, const Tensor& w
   return v;
 }
 
-// dz = (gy W) * gelu'(z), and the sum of its rows where it comes by the way.
+// dz = (gy W) * gelu'(z), and the sum of its rows where the product gives that as well.
 struct HiddenGradient {
   Tensor dz, sum;
 };
@@ -63,7 +63,7 @@ struct GeluMlpBackward {
     gy = gy_, x = x_, w1 = w1_, b1 = b1_, w2 = w2_;
     return gradients(gy_, x_, w1_, h, [&] { return hidden_gradient(form, wanted[2], gy_, w2_, z); });
   }
-  // The definition in public ops: the hidden values are functions of the inputs here, so that no derivative is lost.
+  // The definition in public ops: the hidden values are functions of the inputs here, which keeps every derivative.
   std::array<Tensor, 5> reference(const std::array<Tensor, 5>& in) const {
     const Tensor hidden = linear(in[1], in[2], in[3]);
     return gradients(in[0], in[1], in[2], gelu(hidden, form), [&] {
@@ -81,7 +81,7 @@ struct GeluMlpBackward {
   }
 
  private:
-  // Those that are wanted; of_hidden() gives the gradient of z.
+  // The wanted gradients; of_hidden() gives the gradient of z.
   template <class F>
   std::array<Tensor, 5> gradients(const Tensor& g, const Tensor& x_, const Tensor& w1_, const Tensor& h_,
                                   F&& of_hidden) const {

@@ -29,7 +29,7 @@ Pattern hub(std::int64_t entries, std::int64_t cols) {
   for (std::int64_t k = 0; k < entries; ++k) p.col.push_back(k * k % cols);
   return p;
 }
-// A loop, an isolated row, entries that repeat, more columns than are used.
+// A loop, an isolated row, repeated entries, more columns than are used.
 const Pattern kSmall{{0, 3, 3, 5, 6}, {0, 2, 2, 1, 1, 0}, 4};
 const Pattern kSingle{{0, 1}, {0}, 1}, kEmpty{{0, 0, 0}, {}, 3}, kNothing{{0}, {}, 0};
 
@@ -72,8 +72,8 @@ const Segments kSegments[] = {{{0, 3, 3, 5}, {}}, {{0, 2, 9, 9, 10}, {3}}, {{0, 
                               {{0, 1}, {}},       {{0, 0, 0}, {2}},        {{0}, {2}},
                               {{0, 4}, {0}},      {{0, 5, 6}, {33}},       {{0, 7, 1200, 1201}, {}, false}};
 
-// Rows of more than a thousand entries, which are cut on devices, are cases of their own: their sums round more, and
-// the others keep their tolerance.
+// Rows of more than a thousand entries, which devices cut, have cases of their own: their sums round more, and the
+// other cases keep their tolerance.
 enum class Rows : bool { short_ones, long_ones };
 OpCase of_long_rows(double sums, std::vector<DType> dtypes) {
   return {.ops = {},  // the case of the same name without _long claims them
@@ -257,7 +257,7 @@ const Product kProducts[] = {
     {kSmall, {}, {0}},
     {hub(1300, 9), {}, {1}, true, true, false},
 };
-// The permutation that samples use: from the back.
+// The permutation that samples use: reversal.
 Tensor backwards(std::int64_t n) {
   Ints edge;
   for (std::int64_t k = 0; k < n; ++k) edge.push_back(n - 1 - k);

@@ -17,7 +17,7 @@ std::int64_t windows_along(int d, std::int64_t size, const WindowOptions& o) {
   return (size + 2 * o.padding[i] - o.dilation[i] * (o.kernel[i] - 1) - 1) / o.stride[i] + 1;
 }
 
-// Calls f(where in x, where in the columns) for every pair that belongs together; x [..., H, W] has `planes` planes.
+// Calls f(index in x, index in the columns) for every matching pair; x [..., H, W] has `planes` planes.
 template <class F>
 void for_each_pair(std::int64_t planes, std::int64_t height, std::int64_t width, const WindowOptions& o, F&& f) {
   const std::int64_t ph = windows_along(0, height, o), pw = windows_along(1, width, o);
@@ -87,8 +87,8 @@ const std::vector<Sample>& window_samples() {
       {{1, 2, 4, 6}, {.kernel = {2, 3}, .stride = {2, 3}}},                     // patches
       {{1, 1, 7, 8}, {.kernel = {2, 3}, .stride = {3, 1}, .padding = {0, 1}, .dilation = {2, 3}}},
       {{1, 1, 6, 9}, {.kernel = {3, 2}, .stride = {2, 4}, .padding = {2, 3}, .dilation = {2, 6}}},  // common divisors
-      {{1, 1, 5, 5}, {.kernel = {1, 2}, .stride = {3, 4}}},   // pixels that none sees
-      {{1, 2, 2, 2}, {.kernel = {1, 1}, .padding = {2, 1}}},  // windows that see none
+      {{1, 1, 5, 5}, {.kernel = {1, 2}, .stride = {3, 4}}},   // pixels that no window sees
+      {{1, 2, 2, 2}, {.kernel = {1, 1}, .padding = {2, 1}}},  // windows that see no pixel
       {{0, 2, 4, 4}, {.kernel = {3, 3}}},
       {{2, 0, 4, 4}, {.kernel = {3, 3}}},
       {{1, 2, 0, 3}, {.kernel = {2, 2}, .padding = {1, 0}}},
@@ -183,7 +183,7 @@ TEST_CASE("im2col and its gradient have the bits of the views of a padded image 
   }
 }
 
-// Strides and dilations with and without common divisors, windows that see nothing, pixels that none sees.
+// Strides and dilations with and without common divisors, windows that see no pixel, pixels that no window sees.
 TEST_CASE("im2col and col2im are their definitions for random windows, on a device and at every level of the cpu") {
   std::mt19937 random(5);
   const auto pick = [&](std::int64_t low, std::int64_t high) {
@@ -296,7 +296,7 @@ TEST_CASE("strides, dilations and paddings up to the limit cost nothing where on
     const Tensor y = im2col(x, far);
     CHECK(y.to_vector<float>() == std::vector<float>{0, 1, 2});
     CHECK(col2im(y, {3, 4}, far).to_vector<float>() == std::vector<float>{0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-    // 2^31 padded pixels: the last window lies at the end of what 32 bits hold.
+    // 2^31 padded pixels: the last window lies at the end of what 32 bits can index.
     const std::int64_t width = 4, beside = kFar / 2 - width / 2;
     const WindowOptions wide{.kernel = {1, 2}, .stride = {1, beside}, .padding = {0, beside}, .dilation = {1, beside}};
     const Tensor z = im2col(x, wide);  // windows see {-beside, 0} and {0, beside}

@@ -16,7 +16,7 @@ struct Pick {
 const Pick kPicks[] = {{{5, 3}, 0, 4}, {{2, 5, 3}, 1, 7}, {{4, 6}, -1, 2}, {{1}, 0, 1}, {{3, 0}, 0, 2}, {{3, 2}, 0, 0}};
 int wrapped(const Pick& p) { return p.dim < 0 ? p.dim + p.x.rank() : p.dim; }
 
-// The element of the index that stands at `at`: along `dim` for ops on slices.
+// The element of the index at `at`: along `dim` for ops on slices.
 std::int64_t index_at(const Plain& index, const At& at, int dim) {
   return static_cast<std::int64_t>(index({at[static_cast<std::size_t>(dim)]}));
 }

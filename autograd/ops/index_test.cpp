@@ -28,7 +28,7 @@ TEST_CASE("sorting is stable, puts NaN last and takes -0 for 0, short lines and 
     CHECK(argsort(from_data(start, {8}, cpu).to(dtype)).to_vector<std::int64_t>() == rising);
     CHECK(argsort(from_data(start, {8}, cpu).to(dtype), 0, Order::descending).to_vector<std::int64_t>() == falling);
     CHECK(topk(from_data(start, {8}, cpu).to(dtype), 3).indices.to_vector<std::int64_t>() == Ints{0, 5, 4});
-    // The same in front of 5000 larger numbers, where digits are counted instead of compared.
+    // The same before 5000 larger numbers, where digits are counted instead of compared.
     std::vector<double> many = start;
     many[0] = many[4] = many[5] = -2;
     for (int i = 0; i < 5000; ++i) many.push_back(1);
@@ -118,7 +118,7 @@ TEST_CASE("sums by index on a device: skewed indices, many rows, every width of 
     CAPTURE(c.rows);
     Ints where(static_cast<std::size_t>(c.n));
     for (std::size_t i = 0; i < where.size(); ++i) {
-      // Half of them are the last row: a run of whole chunks that begins and ends inside of others.
+      // Half of the indices are the last row: a run of whole chunks that begins and ends inside of others.
       const auto k = static_cast<std::int64_t>(i);
       where[i] = i % 2 == 0 ? c.rows - 1 : k * 7919 % c.rows;
     }

@@ -10,7 +10,7 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-// y(at) = x(from(at)), or `otherwise` where from gives nothing.
+// y(at) = x(from(at)), or `otherwise` where from gives no index.
 using From = std::function<std::optional<At>(const At&)>;
 Tensor moved(const Tensor& t, const Shape& to, const From& from, double otherwise = 0) {
   const Plain x(t);

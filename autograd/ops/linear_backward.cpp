@@ -1,4 +1,4 @@
-// The gradients of a linear layer's parameters as one op, for the product that makes both in one pass.
+// The gradients of a linear layer's parameters as one op, so that one pass can make both.
 #include "autograd/op_table.h"
 #include "autograd/ops/backward_parts.h"
 #include "autograd/ops/layer_products.h"

@@ -33,7 +33,7 @@ OpCase pair_case(std::vector<std::string> ops, const char* name, Loss f, double 
              .call = [f, r](const Tensors& in) { return Tensors{f(in[0], in[1], r)}; },
              .reference = [want,
                            r](const Tensors& in) { return Tensors{reduced(map_reference(in[0], in[1], want), r)}; },
-             .gradcheck = r != Reduction::mean || s.numel() > 0});  // the mean of nothing is 0 / 0
+             .gradcheck = r != Reduction::mean || s.numel() > 0});  // the mean of no element is 0 / 0
     }
   }
   const std::string op = name;
@@ -186,7 +186,7 @@ TEST_CASE("the gradient of binary cross-entropy with pos_weight in 16 bits is ne
       for (std::size_t i = 0; i < got.size(); ++i) {
         CAPTURE(logits[i]);
         CAPTURE(t);
-        REQUIRE(std::abs(got[i] - want[i]) <= 3 * epsilon(dtype) * std::abs(want[i]));  // products that are rounded
+        REQUIRE(std::abs(got[i] - want[i]) <= 3 * epsilon(dtype) * std::abs(want[i]));  // rounded products
       }
     }
   }

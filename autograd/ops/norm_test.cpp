@@ -200,9 +200,9 @@ LEVIN_OP_CASE(batch_norm) {
   return c;
 }
 
-// Many terms a channel: the sums' own error shows.
+// Many terms per channel: the sums' own error becomes visible.
 LEVIN_OP_CASE(batch_norm_long) {
-  OpCase c{.ops = {},  // batch_norm's case runs them on samples small enough for gradcheck
+  OpCase c{.ops = {},  // the case of batch_norm runs these ops on samples small enough for gradcheck
            .dtypes = kFloatDTypes,
            .ulps = 8,
            .sums = 2 * 33 * 64,
@@ -275,7 +275,8 @@ TEST_CASE("batch norm on a device keeps the variance of channels far from zero")
     const Tensor want = batch_norm_train(x.to(DType::f64), {}, {}).var;
     const auto a = want.to_vector<double>();
     const auto b = batch_norm_train(x.to(*device), {}, {}).var.to(cpu).to(DType::f64).to_vector<double>();
-    // Numbers around a guess lie within the spread: squares and their difference round a few times, sums by blocks.
+    // Numbers around a guess lie within the spread: squares and their difference round a few times, and sums are by
+    // blocks.
     for (std::size_t k = 0; k < a.size(); ++k) CHECK(std::abs(a[k] - b[k]) <= 32 * epsilon(DType::f32) * a[k]);
   }
 }
@@ -306,7 +307,7 @@ TEST_CASE("layer norm on a device of rows too long for a block's memory has the 
       most = std::max(most, double(std::abs(a[i])));
       off = std::max(off, std::abs(double(a[i]) - double(b[i])));
     }
-    CHECK(off <= 32 * epsilon(DType::f32) * most);  // a handful of roundings; the row's sums add fewer, in blocks
+    CHECK(off <= 32 * epsilon(DType::f32) * most);  // a few roundings; the row's sums add fewer, in blocks
   }
 }
 
@@ -318,7 +319,8 @@ TEST_CASE(
     DType dtype;
     std::int64_t cols;
   };
-  // 4096 of bf16 and 3072 of f32 take just 48 KiB of dynamic shared memory; see Note [More than 48 KiB of shared memory].
+  // 4096 of bf16 and 3072 of f32 take exactly 48 KiB of dynamic shared memory; see Note [More than 48 KiB of shared
+  // memory].
   for (const auto& [dtype, cols] : {Width{DType::f32, 16500}, Width{DType::bf16, 16500}, Width{DType::f64, 16500},
                                     Width{DType::bf16, 4096}, Width{DType::f32, 3072}}) {
     CAPTURE(text(dtype));

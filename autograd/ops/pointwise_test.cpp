@@ -14,16 +14,16 @@ const Device cpu = Device::cpu();
 using F1 = double (*)(double);
 using F2 = double (*)(double, double);
 
-// Where random numbers are drawn from. Numbers of the default are drawn besides, without gradcheck, as the op may have no
-// derivative there.
+// The range of random samples. A further sample is drawn from the default range, without gradcheck, since the op may
+// have no derivative there.
 struct Domain {
   double low = -9, high = 9;
   std::vector<double> kinks{};  // where the op's formula changes; tried with the special values
   double floor = 0;             // see OpSample
-  bool wide = true;             // false: nothing is drawn from the default, which integers of the op do not take
+  bool wide = true;             // false: no sample from the default range, which the op refuses for integers
 };
 
-// One derivative an input, NaN where there is none.
+// One derivative per input, NaN where there is none.
 struct Unary {
   F1 value, slope;
 };
@@ -92,7 +92,7 @@ OpCase binary_case(const char* op, Tensor (*f)(const Tensor&, const Tensor&), Bi
   return c;
 }
 
-// u8 wraps around; read as a signed number it is -x there, too.
+// u8 wraps around; read as a signed number the result is -x there, too.
 Tensor minus(const Tensor& x) {
   const Tensor y = neg(x);
   return x.dtype() == DType::u8 ? y.to(DType::i32) - gt(y, 127).to(DType::i32) * 256 : y;
@@ -116,8 +116,8 @@ double python_remainder(double a, double b) {
 double python_quotient(double a, double b) {
   return std::abs(a / b) < 0x1p52 ? std::nearbyint((a - python_remainder(a, b)) / b) : kNan;
 }
-// b a^(b - 1). None is compared where the power alone, but for its factor b, is beyond a dtype's range, and where a sign
-// hangs on the last bit of b - 1.
+// b a^(b - 1). Not compared where the power without the factor b is beyond the dtype's range, and where a sign depends
+// on the last bit of b - 1.
 double pow_slope(double a, double b) {
   const double power = std::pow(a, b - 1);
   if (b == 0) return 0;
@@ -231,7 +231,7 @@ ELEMENTARY(log, std::log(x), 1 / x, kFloatDTypes, {.low = 0.3, .high = 3, .kinks
 ELEMENTARY(log1p, std::log1p(x), 1 / (1 + x), kFloatDTypes, {.low = 0.3, .high = 3, .kinks = {-1, -2, 1e-20}})
 ELEMENTARY(log2, std::log2(x), 1 / (x * std::log(2)), kFloatDTypes, {.low = 0.3, .high = 3, .kinks = {1}})
 ELEMENTARY(log10, std::log10(x), 1 / (x * std::log(10)), kFloatDTypes, {.low = 0.3, .high = 3, .kinks = {1}})
-// Beyond the kinks the multiples of pi / 2 are taken away in another way.
+// Beyond the kinks another method subtracts the multiples of pi / 2.
 ELEMENTARY(sin, std::sin(x), std::cos(x), kFloatDTypes,
            {.kinks = {0x1p20, 0x1p26, -0x1p26, 0x1p30, 3.65e9, 1e15, -1e22}})
 ELEMENTARY(cos, std::cos(x), -std::sin(x), kFloatDTypes,
@@ -256,7 +256,7 @@ CLAMP(clamp_below, 3, {}, std::max(x, 3.0), x >= 3, 3, 2.5)
 
 namespace {
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
-// NaN at the infinities: there the formulas multiply infinity by 0, as values at -infinity do.
+// NaN at the infinities: there the formulas multiply infinity by 0, as the values do at -infinity.
 double gelu_tanh_slope(double x) {
   if (std::abs(x) > 1e15) return kNan;  // its square overflows on the way
   if (std::abs(x) > 20) return x > 0;
@@ -282,14 +282,14 @@ double silu_slope(double x) {
 ACTIVATION(relu, "relu", relu(x), std::max(x, 0.0), x > 0)
 ACTIVATION(tanh, "tanh", tanh(x), std::tanh(x), 1 - std::tanh(x) * std::tanh(x), .kinks = {0.6, -0.6})
 ACTIVATION(sigmoid, "sigmoid", sigmoid(x), logistic(x), logistic(x) * (1 - logistic(x)))
-// x times a distribution function that is exact to 2e-7, x up to 5.5, in f32.
+// x times a distribution function that is exact to 2e-7 for x up to 5.5, in f32.
 ACTIVATION(gelu, "gelu", gelu(x), x * 0.5 * std::erfc(-x / std::sqrt(2.0)), gelu_slope(x),
            .kinks = {5.5, -5.5, 12, -12}, .floor = 3)
-// The factor of 1 - s in its derivative grows to 20 before that is 0.
+// The factor of 1 - s in its derivative grows to 20 before 1 - s is 0.
 ACTIVATION(gelu_tanh, "gelu_tanh", gelu(x, GeluForm::tanh),
            0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x))), gelu_tanh_slope(x),
            .kinks = {12, -12, 1e4, -1e4}, .floor = 20)
-// At -100 it is 100 times a number that f32 holds with few digits.
+// At -100 the result is 100 times a number that f32 holds with few digits.
 ACTIVATION(silu, "silu", silu(x), x* logistic(x), silu_slope(x), .kinks = {100, -100}, .floor = 1e-30)
 ACTIVATION(logsigmoid, "logsigmoid", logsigmoid(x), std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))), logistic(-x))
 ACTIVATION(leaky_relu, "leaky_relu", leaky_relu(x, 0.2), x > 0 ? x : 0.2 * x, x > 0 ? 1 : 0.2)
@@ -365,7 +365,7 @@ TEST_CASE("the derivative of remainder in its divisor is the quotient of the val
   b.requires_grad_();
   const Tensor r = remainder(a, b);
   const std::vector<double> g = grad(Tensors{sum(r)}, Tensors{b})[0].to_vector<double>(), v = r.to_vector<double>();
-  CHECK(g == std::vector<double>{-999, 10, 4});  // 1 = 999 * 1e-3 + 9.99e-4, as 1e-3 is a little more than it says
+  CHECK(g == std::vector<double>{-999, 10, 4});  // 1 = 999 * 1e-3 + 9.99e-4, as the f64 nearest to 1e-3 is above it
   for (std::size_t i = 0; i < 3; ++i) {
     const double from = a.to_vector<double>()[i], by = b.detach().to_vector<double>()[i];
     CHECK(v[i] == doctest::Approx(from + g[i] * by).epsilon(1e-12));

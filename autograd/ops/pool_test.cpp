@@ -166,7 +166,7 @@ LEVIN_OP_CASE(max_pool2d_gather) {
         {.inputs = {real(x), real(x)},
          .call =
              [](const Tensors& in) {
-               // d/dg <d max_pool(v) / dv . g, u>: what flows from u through the gather.
+               // d/dg <d max_pool(v) / dv . g, u>: the part of u that flows through the gather.
                const GradMode on(true);
                Tensor v = in[0].detach();
                if (in[0].device().is_meta()) return Tensors{max_pool2d(in[1], {.kernel = {1, 1}})};

@@ -27,14 +27,14 @@ bool same(const Generator& a, const Generator& b) {
 using Step = std::function<Tensors(Generator&)>;
 constexpr int kReplays = 4;
 
-// `step` called and `step` recorded agree in every number and in where they leave the generator.
+// `step` called and `step` recorded agree in every number and in the generator's final state.
 void check_replays(const Step& step, Device device) {
   Generator called(11), drawn(11);
   called.reserve(5);
   drawn.reserve(5);
   Tensors got;
   Graph graph(Stream::current(device), [&] { got = step(drawn); });
-  CHECK(same(drawn, called));  // recording has drawn nothing
+  CHECK(same(drawn, called));  // the recording has drawn nothing
   for (int i = 0; i < kReplays; ++i) {
     CAPTURE(i);
     const Tensors want = step(called);
@@ -172,7 +172,7 @@ TEST_CASE("on a device draws and states set between replays are honoured") {
   step_of_both();
   for (Generator* g : {&called, &drawn}) *g = Generator(5);
   step_of_both();
-  Generator copy = drawn;  // a value: neither the graph nor the generator is moved by it
+  Generator copy = drawn;  // a value: neither the graph nor the generator advances it
   CHECK(values(noise(copy, device)) == values(noise(called, device)));
   called = drawn;
   step_of_both();
@@ -202,7 +202,7 @@ TEST_CASE("a device's graph goes on drawing after its generator is gone, and a g
   Tensor got;
   auto drawn = std::make_unique<Generator>(4);
   auto graph = std::make_unique<Graph>(Stream::current(device), [&] { got = noise(*drawn, device); });
-  Generator moved = std::move(*drawn);  // takes its place in the graph along
+  Generator moved = std::move(*drawn);  // takes its place in the graph with it
   drawn.reset();
   graph->replay();
   CHECK(values(got) == values(noise(called, device)));

@@ -30,7 +30,7 @@ LEVIN_OP_CASE(dropout) {
       return Tensors{dropout(in[0], p, g)};
     };
   };
-  // What is kept does not depend on x: a tensor of ones shows it.
+  // The mask does not depend on x: a tensor of ones shows it.
   const auto want = [](double p) {
     return [p](const Tensors& in) {
       Generator g(3);
@@ -103,7 +103,7 @@ TEST_CASE("a device reports what is no probability at the next wait, counts it a
       CHECK(bernoulli(good.to(t), g).to(DType::f32).to_vector<float>() == std::vector<float>{0, 1, 1});
     }
   }
-  // Each replay of a recording looks again, at what the tensor then holds.
+  // Each replay of a recording checks the values that the tensor holds by then.
   Generator g(1);
   Tensor p = tensor({1.f, 0.5f}, device), y;
   Graph graph(Stream::current(device), [&] { y = bernoulli(p, g); });
@@ -176,7 +176,7 @@ TEST_CASE("random ops give the bits of the cpu on a device") {
     const auto same = [&](const char* what, const std::function<Tensor(Generator&, Device)>& draw) {
       CAPTURE(what);
       Generator here(7), there(7);
-      here.set_state({7, 0xfffffff0u});  // the counter's upper word changes on the way
+      here.set_state({7, 0xfffffff0u});  // the counter's upper word changes during the draws
       there.set_state({7, 0xfffffff0u});
       CHECK(same_bits(draw(here, cpu), draw(there, *device)));
       CHECK(here.state().offset == there.state().offset);

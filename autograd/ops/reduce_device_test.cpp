@@ -1,5 +1,5 @@
-// Reductions, running sums and sorting on a device, where the work is cut: long, narrow, odd and unaligned shapes.
-// Short ones are in the conformance suite.
+// Reductions, running sums and sorting on a device, where the work is cut: long, narrow, odd and unaligned shapes. The
+// conformance suite has the short ones.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -59,7 +59,7 @@ const Cut kCuts[] = {{"one output in chunks", {40003}, {0}},
                      {"nothing to reduce", {4, 0}, {1}},
                      {"no output", {0, 4}, {1}}};
 
-// x itself; rows of a longer tensor, from unaligned addresses on; transposed in memory.
+// x itself; rows of a longer tensor, which begin at unaligned addresses; transposed in memory.
 std::vector<Tensor> layouts(const Tensor& x, Device device) {
   std::vector<Tensor> all{x.to(device)};
   if (x.rank() < 2 || x.numel() == 0) return all;

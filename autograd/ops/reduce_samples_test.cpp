@@ -53,7 +53,7 @@ const Sample kSamples[] = {
     {{4, 6}, {0}, KeepDim::no},   {{4, 6}, {-1}, KeepDim::yes},  {{1}, {0}, KeepDim::no},
     {{}, {}, KeepDim::no},        {{0, 4}, {1}, KeepDim::no}};
 
-// A case over the samples above and one of many elements.
+// A case over the samples above and one sample of many elements.
 using Call = std::function<Tensor(const Tensor&, Dims, KeepDim)>;
 OpCase reduction(const char* op, std::vector<DType> dtypes, const Call& call,
                  const std::function<double(const Values&)>& f, double low = -2, double high = 2) {
@@ -223,7 +223,7 @@ LEVIN_OP_CASE(all) {
 // ---- Along one dimension
 
 namespace {
-// Where the first of the best along dim stands: better(a, b) when a beats b.
+// The position of the first best element along dim; better(a, b) when a beats b.
 Tensor best_along(const Tensor& x, int dim, bool keep, const std::function<bool(double, double)>& better, bool where) {
   return reduced(x, {dim}, keep, [=](const Values& v) {
     std::size_t at = 0;

@@ -72,7 +72,7 @@ double variance(const Values& v) {
   return s / (n - 1);
 }
 
-// `terms`: what the rounding errors of the sum are relative to, in units of the result.
+// `terms`: the unit of the sum's rounding errors, relative to the result.
 struct Case {
   const char* name;
   std::function<Tensor(const Tensor&, Dims)> run;

@@ -1,4 +1,4 @@
-// Views: ops without kernels, whose result shares the storage of x.
+// Views: ops without kernels whose result shares the storage of x.
 #include <algorithm>
 #include <numeric>
 
@@ -9,16 +9,17 @@ namespace levin {
 namespace {
 
 // Note [Windows]
-// slice, narrow, select, diagonal and unfold look at some elements of x. Which ones is said in steps along x's
-// dimensions, not in x's strides, so that it holds for the gradient too, whatever its layout. Backward writes the
-// gradient through the same window into zeros; the window of unfold overlaps itself, so it adds. Both are linear, and
-// each is the other's derivative.
+//
+// slice, narrow, select, diagonal and unfold show some elements of x. A window names these in steps along x's
+// dimensions and not in x's strides, so it holds for the gradient too, whatever the gradient's layout. Backward writes
+// the gradient through the same window into zeros; the windows of unfold overlap, so backward adds there. Both are
+// linear, and each is the other's derivative.
 struct Geometry {
   Shape of;        // x's shape
   Shape shape;     // the result's
-  Strides step{};  // result dimension d goes along x's dimension from[d], step[d] of its elements at a time
+  Strides step{};  // result dimension d steps along x's dimension from[d], step[d] elements of it at a time
   std::array<std::int8_t, kMaxRank> from{};
-  std::array<std::int8_t, kMaxRank> from2{};   // a second dimension it goes along as well (diagonal), or -1
+  std::array<std::int8_t, kMaxRank> from2{};   // a second dimension that d steps along (diagonal), or -1
   std::array<std::int64_t, kMaxRank> start{};  // first index along each dimension of x
   bool overlaps = false;
 
@@ -70,7 +71,7 @@ struct WindowBackward {
       copy_(window, gy);
       return out;
     }
-    // The windows of unfold (dimension `from` of the result) are disjoint one at a time.
+    // The windows of unfold (dimension `from` of the result), one at a time: each by itself has no overlap.
     const int last = geometry->shape.rank() - 1;
     const int d = geometry->from[static_cast<std::size_t>(last)];
     for (std::int64_t i = 0; i < window.size(d); ++i) {
@@ -160,7 +161,8 @@ bool view_strides(const Tensor& x, const Shape& to, Strides& out) {
     return true;
   }
   int d = to.rank() - 1;
-  // Groups of x's dimensions that lie dense in each other, from the last; each must be cut exactly by dimensions of `to`.
+  // Groups of x's dimensions that are dense in each other, from the last; dimensions of `to` must cut each group
+  // exactly.
   for (int end = x.rank() - 1; end >= 0;) {
     if (x.shape()[end] == 1) {
       --end;
@@ -189,7 +191,7 @@ bool view_strides(const Tensor& x, const Shape& to, Strides& out) {
   return true;
 }
 
-// The requested shape with its -1 worked out.
+// The requested shape with its -1 computed.
 Shape resolve(const char* op, const Tensor& x, const Dims& dims) {
   std::array<std::int64_t, kMaxRank> sizes{};
   std::int64_t known = 1;
@@ -231,8 +233,8 @@ struct View {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {reshape(gy, Dims(from.dims()))}; }
 };
 
-// All parts of x along a dimension at once: their gradients are joined once, where an op for each part would fill and add
-// a tensor of x's size for each. unbind: parts of size 1 without the dimension.
+// All parts of x along a dimension as one op: backward joins their gradients once, where an op per part would fill and
+// add a tensor of x's size for each part. unbind: parts of size 1 without the dimension.
 template <bool kUnbind>
 struct Split {
   static constexpr OpInfo info{.name = kUnbind ? "unbind" : "split"};
@@ -277,14 +279,14 @@ Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t
   const int d = wrap_dim("slice", dim, x.rank());
   const std::int64_t size = x.shape()[d];
   if (step < 1) fail<IndexError>("slice: the step is ", step, ", expected 1 or more; use flip for a reversed order");
-  // As Python: negative ends count from the back, and what lies outside is cut off.
+  // As in Python: negative ends count from the end, and what lies outside is cut off.
   const auto clip = [size](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + size : i, 0, size); };
   begin = clip(begin);
   end = std::max(clip(end), begin);
   auto g = whole(x);
   g->shape = x.shape().with(d, (end - begin) / step + ((end - begin) % step != 0));
   g->step[d] =
-      std::min(step, std::max<std::int64_t>(1, size));  // a longer step is never taken: the stride would overflow
+      std::min(step, std::max<std::int64_t>(1, size));  // a longer step is never taken, and its stride would overflow
   g->start[static_cast<std::size_t>(d)] = begin;
   return apply(Window<SliceName>{std::move(g)}, x);
 }
@@ -317,7 +319,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
   const int a = wrap_dim("diagonal", dim0, x.rank()), b = wrap_dim("diagonal", dim1, x.rank());
   if (a == b) fail<IndexError>("diagonal: both dimensions are ", a, ", expected two different ones");
   const std::int64_t rows = x.shape()[a], cols = x.shape()[b];
-  offset = std::clamp(offset, -rows, cols);  // beyond is as empty, and -offset can not overflow
+  offset = std::clamp(offset, -rows, cols);  // beyond is as empty, and -offset cannot overflow
   const std::int64_t length = std::max<std::int64_t>(
       0, offset >= 0 ? std::min(rows, cols - std::min(offset, cols)) : std::min(rows - std::min(-offset, rows), cols));
   auto g = whole(x);
@@ -340,7 +342,7 @@ Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t
   if (size < 1 || size > x.shape()[d])
     fail<ShapeError>("unfold: the window is ", size, ", dimension ", d, " has ", x.shape()[d]);
   if (step < 1) fail<ShapeError>("unfold: the step is ", step, ", expected 1 or more");
-  step = std::min(step, x.shape()[d]);  // a longer one is never taken: the stride would overflow
+  step = std::min(step, x.shape()[d]);  // a longer step is never taken, and its stride would overflow
   auto g = whole(x);
   g->step[d] = step;
   g->shape = x.shape().with(d, (x.shape()[d] - size) / step + 1).inserted(x.rank(), size);

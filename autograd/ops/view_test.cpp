@@ -9,7 +9,7 @@ namespace {
 
 const Device cpu = Device::cpu();
 
-// A view's definition: which element of x stands at each index of the result.
+// A view's definition: the element of x at each index of the result.
 using At = std::function<std::vector<std::int64_t>(const std::vector<std::int64_t>&)>;
 Tensor picked(const Tensor& x, const Shape& shape, const At& at) {
   const std::vector<double> values = x.detach().to_vector<double>();
@@ -167,7 +167,7 @@ OpCase parts_case(const char* op) {
     const int dim = p.dim < 0 ? p.dim + p.from.rank() : p.dim;
     const std::vector<std::int64_t> sizes =
         kUnbind ? std::vector<std::int64_t>(static_cast<std::size_t>(p.from[dim]), 1) : p.sizes;
-    // With and without the last part: a part that is not used has gradient 0.
+    // With and without the last part: an unused part has the gradient 0.
     for (const std::size_t used : {sizes.size(), std::max<std::size_t>(1, sizes.size() - 1)}) {
       c.samples.push_back({.inputs = {real(p.from, 0, 8)},
                            .call =
