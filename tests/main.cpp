@@ -14,7 +14,7 @@
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 #include "tests/skip.h"
-#include "train/inspect.h"
+#include "train/data/loader_advice.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "levin/serialize.h"
 #include "levin/train/checkpoint.h"
 #include "tests/fuzz/target.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/content.h"
 
 namespace levin::fuzz {
 namespace {

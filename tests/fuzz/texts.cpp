@@ -11,7 +11,7 @@
 #include "levin/warning.h"
 #include "tests/fuzz/target.h"
 #include "train/callbacks/checkpoint_name.h"
-#include "train/csv.h"
+#include "train/logs/csv.h"
 #if __has_include(<CLI/CLI.hpp>)
 #include "examples/flags.h"
 #endif

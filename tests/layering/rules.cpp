@@ -144,7 +144,7 @@ const std::vector<Vendor>& vendors() {
       {"tbb/", {"kernels/lib/", "data/loader"}},
       {"oneapi/tbb", {"kernels/lib/", "data/loader"}},
       {"fmt/", {"tensor/text.cpp", "tensor/error.cpp"}},
-      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint_json.cpp", "examples/", "bench/"}},
+      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint/json.cpp", "examples/", "bench/"}},
       {"xxhash.h", {"tensor/hash.cpp"}},
       {"zlib.h", {"data/"}},
       {"png.h", {"data/"}},

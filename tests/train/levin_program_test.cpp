@@ -7,7 +7,7 @@
 #include "levin/ops.h"
 #include "levin/train/checkpoint.h"
 #include "tests/train/program.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;

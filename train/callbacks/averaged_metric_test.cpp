@@ -5,7 +5,7 @@
 
 #include "levin/train/averaging.h"
 #include "tests/warnings.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "levin/error.h"
-#include "train/monitor.h"
+#include "train/callbacks/monitored.h"
 
 namespace levin::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "levin/train/metrics.h"
+#include "levin/train/records.h"
 
 namespace levin::train {
 

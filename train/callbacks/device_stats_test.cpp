@@ -3,7 +3,7 @@
 #include <map>
 
 #include "tests/device.h"
-#include "train/probe_test.h"
+#include "train/run/probe_test.h"
 
 using namespace levin;
 using namespace levin::test;

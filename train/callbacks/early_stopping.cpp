@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "levin/train.h"
-#include "train/monitor.h"
+#include "train/callbacks/monitored.h"
 
 namespace levin {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tests/warnings.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;

@@ -5,8 +5,8 @@
 
 #include "levin/serialize.h"
 #include "tests/warnings.h"
-#include "train/checkpoint.h"
-#include "train/probe_test.h"
+#include "train/checkpoint/content.h"
+#include "train/run/probe_test.h"
 
 using namespace levin;
 using namespace levin::test;

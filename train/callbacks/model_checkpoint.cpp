@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "train/callbacks/checkpoint_name.h"
-#include "train/checkpoint.h"
-#include "train/monitor.h"
+#include "train/callbacks/monitored.h"
+#include "train/checkpoint/content.h"
 
 namespace levin {
 namespace fs = std::filesystem;

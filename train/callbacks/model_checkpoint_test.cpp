@@ -14,7 +14,7 @@
 #include "tests/skip.h"
 #include "tests/warnings.h"
 #include "train/callbacks/checkpoint_name.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;

@@ -3,7 +3,7 @@
 #include "tests/device.h"
 #include "tests/printed.h"
 #include "tests/warnings.h"
-#include "train/probe_test.h"
+#include "train/run/probe_test.h"
 
 using namespace levin;
 using namespace levin::test;

@@ -2,7 +2,7 @@
 
 #include "levin/train.h"
 #include "levin/train/averaging.h"
-#include "train/batch_norms.h"
+#include "train/averaging/batch_norms.h"
 #include "train/callbacks/state.h"
 
 namespace levin {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "levin/train.h"
-#include "train/monitor.h"
+#include "train/callbacks/monitored.h"
 
 namespace levin {
 

@@ -3,7 +3,7 @@
 #include "levin/train.h"
 #include "levin/train/averaging.h"
 #include "train/callbacks/state.h"
-#include "train/run.h"
+#include "train/run/run.h"
 
 namespace levin {
 namespace {

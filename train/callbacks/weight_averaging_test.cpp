@@ -7,7 +7,7 @@
 #include "levin/train/averaging.h"
 #include "tests/device.h"
 #include "tests/warnings.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;

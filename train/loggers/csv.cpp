@@ -7,8 +7,8 @@
 
 #include "levin/train/loggers.h"
 #include "tensor/file.h"
-#include "train/csv.h"
 #include "train/loggers/folder.h"
+#include "train/logs/csv.h"
 
 namespace levin {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "levin/autograd.h"
 #include "levin/memory.h"
-#include "train/checkpoint.h"
-#include "train/monitor.h"
+#include "train/callbacks/monitored.h"
+#include "train/checkpoint/content.h"
 #include "train/tuner/plan.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"

@@ -6,7 +6,7 @@
 
 #include "levin/memory.h"
 #include "levin/train.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 #include "train/tuner/fixture_test.h"
 
 using namespace levin;

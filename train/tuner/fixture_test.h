@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/warnings.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 
 namespace levin::test {
 

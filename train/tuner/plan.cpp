@@ -6,7 +6,7 @@
 
 #include "levin/autograd.h"
 #include "tensor/allocator.h"
-#include "train/on_meta.h"
+#include "train/run/on_meta.h"
 #include "train/tuner/search.h"
 
 namespace levin {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "levin/train/tuner.h"
-#include "train/run.h"
+#include "train/run/run.h"
 
 namespace levin::train {
 

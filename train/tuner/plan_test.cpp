@@ -7,7 +7,7 @@
 #include "levin/train.h"
 #include "tensor/allocator.h"
 #include "tensor/size_class.h"
-#include "train/fixture_test.h"
+#include "train/run/fixture_test.h"
 #include "train/tuner/fixture_test.h"
 
 using namespace levin;

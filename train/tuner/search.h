@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "levin/train/tuner.h"
-#include "train/run.h"
+#include "train/run/run.h"
 
 namespace levin::train {
 

@@ -14,7 +14,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/content.h"
 #include "train/tuner/search.h"
 
 namespace levin::train {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "levin/train/hooks.h"
-#include "levin/train/metrics.h"
+#include "levin/train/records.h"
 
 namespace levin {
 

@@ -16,7 +16,7 @@
 
 #include "levin/serialize.h"
 #include "levin/tensor.h"
-#include "levin/train/metrics.h"
+#include "levin/train/records.h"
 
 namespace levin {
 

@@ -7,7 +7,7 @@
 
 #include "levin/optim.h"
 #include "levin/train/hooks.h"
-#include "levin/train/metrics.h"
+#include "levin/train/records.h"
 
 namespace levin {
 

@@ -9,8 +9,8 @@
 
 #include "levin/error.h"
 #include "levin/train/hooks.h"
-#include "levin/train/metrics.h"
 #include "levin/train/options.h"
+#include "levin/train/records.h"
 
 namespace levin {
 

@@ -21,8 +21,8 @@
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
 #include "levin/train/metric.h"
-#include "levin/train/metrics.h"
 #include "levin/train/options.h"
+#include "levin/train/records.h"
 
 namespace levin {
 

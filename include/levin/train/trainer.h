@@ -19,9 +19,9 @@
 #include "levin/tensor.h"
 #include "levin/train/hooks.h"
 #include "levin/train/metric.h"
-#include "levin/train/metrics.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
+#include "levin/train/records.h"
 
 namespace levin {
 
@@ -298,7 +298,7 @@ class LEVIN_API Trainer {
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none in a dev run
 
-  struct Run;  // internal (train/run.h)
+  struct Run;  // internal (train/run/run.h)
 
  private:
   friend class TrainModule;

@@ -1,0 +1,163 @@
+// Finds the file that a ckpt_path names.
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "train/checkpoint/content.h"
+
+namespace levin {
+
+namespace fs = std::filesystem;
+using train::Checkpoint;
+
+namespace {
+
+std::string below_root(const TrainerOptions& options) {
+  return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
+}
+
+// Where a run like this one may have left files: the callbacks' folders; and where these have none of their own, <root>/checkpoints
+// and those of all versions of the loggers' folders, because a run that is started again is a new version.
+std::vector<std::string> folders_of(const Trainer::Run& run) {
+  const std::string first = run.checkpoint_dir();
+  std::vector<std::string> folders = {first};
+  for (const auto& c : run.fit_callbacks) {
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->best.empty()) folders.push_back(fs::path(files->best).parent_path().string());
+  }
+  for (const auto& c : run.callbacks) {
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->folder.empty()) folders.push_back(files->folder);
+  }
+  if (first == train::checkpoint_folder(run.trainer, run.options)) {
+    folders.push_back(below_root(run.options));
+    for (const auto& logger : run.loggers) {
+      const fs::path dir = logger->log_dir();
+      if (!dir.filename().string().starts_with("version_")) continue;
+      std::error_code error;
+      for (fs::directory_iterator it(dir.parent_path(), error), end; !error && it != end; it.increment(error)) {
+        if (it->path().filename().string().starts_with("version_"))
+          folders.push_back((it->path() / "checkpoints").string());
+      }
+    }
+  }
+  std::sort(folders.begin(), folders.end());
+  folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
+  return folders;
+}
+
+// The newest whole one. Names say nothing about age: a folder may hold several runs.
+std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
+  std::vector<std::pair<fs::file_time_type, std::string>> files;
+  std::error_code error;
+  const auto add = [&](const fs::path& path) {
+    const auto time = fs::last_write_time(path, error);
+    if (!error) files.emplace_back(time, path.string());
+  };
+  for (const auto& c : run.callbacks) {
+    for (const std::string& path : c->checkpoint_files().value_or(CheckpointFiles()).others) add(path);
+  }
+  for (const std::string& dir : folders_of(run)) {
+    error.clear();
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      if (it->path().extension() == ".safetensors") add(it->path());
+    }
+  }
+  std::sort(files.rbegin(), files.rend());
+  for (const auto& [time, path] : files) {
+    try {
+      return train::read_checkpoint(path);
+    } catch (const Error& e) {
+      warn("W-CKPT-SKIPPED", WarningCategory::runtime,
+           std::string(run.call_name) + ": skipped a checkpoint. " + e.what());
+    }
+  }
+  return std::nullopt;
+}
+
+// The best file of the run that wrote the newest checkpoint, by what that says of a callback like this one.
+std::string best_of_earlier_run(const Trainer::Run& run, const Callback& callback) {
+  const std::optional<Checkpoint> newest = newest_checkpoint(run);
+  if (!newest) return {};
+  const auto known = newest->callbacks.find(train::key_in(*newest, run, callback));
+  if (known == newest->callbacks.end()) return {};
+  std::error_code error;
+  for (const auto& [name, value] : known->second) {
+    if (name != "best_model_path") continue;
+    if (fs::exists(value, error)) return value;
+    const fs::path beside = fs::path(newest->path).parent_path() / fs::path(value).filename();  // the folder was moved
+    if (!value.empty() && fs::exists(beside, error)) return beside.string();
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string train::checkpoint_folder(const Trainer& trainer, const TrainerOptions& options) {
+  const auto& loggers = trainer.loggers();
+  const std::string dir = loggers.empty() ? std::string() : loggers.front()->log_dir();
+  return dir.empty() ? below_root(options) : dir + "/checkpoints";
+}
+
+std::string Trainer::Run::checkpoint_dir() const {
+  for (const auto& c : callbacks) {
+    const std::optional<CheckpointFiles> files = c->checkpoint_files();
+    if (files && !files->folder.empty()) return files->folder;
+  }
+  return train::checkpoint_folder(trainer, options);
+}
+
+std::string Trainer::Run::last_file(const std::string& folder) const {
+  std::error_code error;
+  for (std::int64_t version = 0;; ++version) {
+    std::string path = folder + "/last" + (version > 0 ? "-v" + text(version) : "") + ".safetensors";
+    const bool came_from = !resumed_from.empty() && fs::equivalent(path, resumed_from, error);
+    if (!fs::exists(path, error) || written.contains(path) || came_from) return path;
+  }
+}
+
+// Of the first checkpoint callback. Throws ConfigError that says why there is none.
+std::string Trainer::Run::best_checkpoint() const {
+  const std::string what = std::string(call_name) + ": ckpt_path = \"best\" and there is none: ";
+  if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
+  const Callback* first = nullptr;
+  std::int64_t count = 0;
+  for (const auto& c : in_fit || fit_callbacks.empty() ? callbacks : fit_callbacks) {
+    if (c->kind() == Callback::Kind::checkpoint && count++ == 0) first = c.get();
+  }
+  if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
+  const CheckpointFiles files = first->checkpoint_files().value_or(CheckpointFiles{.keeps_best = false});
+  const std::string by = train::class_of(*first);
+  if (!files.keeps_best)
+    fail<ConfigError>(what, "its ", by, " keeps none", by == "ModelCheckpoint" ? ", save_top_k is 0" : "");
+  const std::string best = files.best.empty() ? best_of_earlier_run(*this, *first) : files.best;
+  if (best.empty())
+    fail<ConfigError>(what, "this trainer's ", by, " has saved none yet, and no earlier run in ", checkpoint_dir(),
+                      "; fit first, or give the file's path");
+  if (count > 1)
+    warn("W-CKPT-BEST", WarningCategory::user,
+         std::string(call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +
+             " checkpoint callbacks, " + best);
+  return best;
+}
+
+Trainer::Run::Found Trainer::Run::last_checkpoint() const {
+  if (std::optional<Checkpoint> newest = newest_checkpoint(*this)) {
+    std::string path = newest->path;
+    return {.path = std::move(path), .content = std::make_shared<Checkpoint>(std::move(*newest))};
+  }
+  std::string searched;
+  for (const std::string& dir : folders_of(*this)) searched += (searched.empty() ? "" : ", ") + dir;
+  warn("W-CKPT-LAST", WarningCategory::user,
+       std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched +
+           (in_fit ? "; starting fresh" : "; the weights stay as they are"));
+  return {};
+}
+
+Trainer::Run::Found Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
+  if (ckpt_path == "last") return last_checkpoint();
+  return {.path = ckpt_path == "best" ? best_checkpoint() : ckpt_path};
+}
+
+}  // namespace levin

@@ -1,0 +1,352 @@
+// Goes on from a checkpoint: compares it with the run, and only then changes the run.
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/checkpoint/content.h"
+
+namespace levin {
+namespace {
+
+using train::below;
+using train::check_same;
+using train::Checkpoint;
+using train::key_in;
+using train::state_in;
+
+// Throws ConfigError where the file is another run's.
+void check_fits(const Trainer::Run& run, const Checkpoint& file) {
+  const std::string& path = file.path;
+  const std::int64_t size = run.train_loader->size(), max_epochs = run.max_epochs();
+  const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
+  const bool whole = file.epoch_is_whole();
+  if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
+    fail<ConfigError>("resume: ", path, " was written after batch ", file.progress.position.ahead.back(),
+                      " of an epoch, which now has ", size, " batches; use the same data and batch size");
+  if (max_epochs >= 0 && trained > max_epochs)
+    fail<ConfigError>("resume: ", path, " was written after ", trained, " epochs, max_epochs is ", max_epochs,
+                      "; raise it");
+  if (!whole && file.progress.batches_done > run.batches)
+    fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch, which now has ",
+                      run.batches, "; use the same data and batch size");
+  // In the middle of an epoch: another cut of the data into batches would repeat samples and leave some out.
+  const bool inside = file.progress.batches_done > 0 && !whole;
+  const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {
+    if (inside && then > 0 && now > 0 && then != now)
+      fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch with ", what,
+                        " ", then, ", which is ", now,
+                        " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
+  };
+  differ("batch size", file.batch_size, run.train_loader->batch_size().value_or(0));
+  differ("a number of batches of", file.batches_per_epoch, run.batches);
+  if (file.optimizers.size() != run.optimizers.size())
+    fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
+                      run.optimizers.size());
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    if (file.optimizers[i] != run.optimizers[i]->name())
+      fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizers[i], ", this run has ",
+                        run.optimizers[i]->name());
+  }
+  const Callback* const schedule = run.accumulation_schedule();
+  const std::int64_t window =
+      schedule ? schedule->accumulation_at(file.progress.epoch) : run.options.accumulate_grad_batches;
+  if (file.accumulate != 1 && file.accumulate != window)
+    fail<ConfigError>(
+        "resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
+        schedule ? "in its epoch " + train::class_of(*schedule) + " has " : std::string("accumulate_grad_batches is "),
+        window, "; set it to ", file.accumulate);
+  const NamedTensors weight = below(file.rest, train::window_weight_name());
+  if (file.accumulate != 1 && run.weighs_exactly() == weight.empty())
+    fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",
+                      weight.empty() ? "per_batch" : "exact", "; set it so");
+  for (const auto& [name, t] : weight) {
+    if (t.dtype() != DType::f64 || t.numel() != 1)
+      fail<FormatError>("resume: ", path, ": the weight of the window is ", text(t), ", expected one f64 element");
+  }
+}
+
+// The same of schedules, which a callback may have replaced when it was given its state.
+void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
+  const std::string& path = file.path;
+  if (file.schedulers != run.schedulers.size())
+    fail<ConfigError>("resume: ", path, " holds the state of ", file.schedulers, " schedulers, this run has ",
+                      run.schedulers.size());
+  for (std::size_t i = 0; i < run.schedulers.size(); ++i)
+    (void)check_same(path, "values of a scheduler", below(file.rest, train::scheduler_prefix(i)),
+                     run.schedulers[i].scheduler->state_dict());
+}
+
+// The gradients of an open window, by the parameters they belong to.
+std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Tensor*, Tensor>> matched;
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    NamedTensors here;
+    const NamedTensors there = below(file.rest, train::gradient_prefix(i));
+    const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
+    for (const auto& [name, gradient] : there) {
+      const auto it =
+          std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
+      if (it == parameters.end()) continue;
+      here.emplace_back(name, it->value->detach());
+      matched.emplace_back(it->value, gradient);
+    }
+    (void)check_same(file.path, "gradients", there, here, {.any_float = true});
+  }
+  return matched;
+}
+
+// The states of the module's metrics with what the file has for them.
+std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Tensor, Tensor>> matched;
+  NamedTensors here, there;
+  const NamedTensors all = below(file.rest, train::metric_prefix());
+  for (const auto& [name, state] : train::metric_states(run.tree)) {
+    const auto it = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
+    if (it == all.end()) continue;
+    here.emplace_back(name, state);
+    there.push_back(*it);
+    matched.emplace_back(state, it->second);
+  }
+  (void)check_same(file.path, "metrics", there, here);
+  return matched;
+}
+
+// The generators of the run's tree with the states that the file has for them. Throws ConfigError unless it has one for
+// each and no other.
+std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
+  std::vector<std::pair<Generator*, RandomRange>> matched;
+  if (run.tree) {
+    for (const auto& [name, generator] : run.tree->generators()) {
+      const auto state = file.generators.find(name);
+      if (state == file.generators.end())
+        fail<ConfigError>("resume: ", file.path, " has no state of the generator \"", name, "\" of this module");
+      matched.emplace_back(generator, state->second);
+    }
+  }
+  if (matched.size() != file.generators.size())
+    fail<ConfigError>("resume: ", file.path, " holds the state of ", file.generators.size(),
+                      " generators, this module has ", matched.size());
+  return matched;
+}
+
+void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
+  std::string left;
+  for (const auto& [key, values] : file.callbacks) {
+    const bool known = key == train::kModuleKey || (key == train::kDataKey && run.data_module) ||
+                       std::any_of(run.callbacks.begin(), run.callbacks.end(),
+                                   [&](const auto& c) { return key_in(file, run, *c) == key; });
+    if (!known) left += (left.empty() ? "" : ", ") + key;
+  }
+  if (!left.empty())
+    warn("W-CKPT-CALLBACKS", WarningCategory::user,
+         "resume: " + file.path + " holds the state of callbacks that this trainer lacks: " + left);
+}
+
+// Takes back what was loaded, the newest first, unless dropped.
+class Undo {
+ public:
+  Undo() = default;
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  ~Undo() {
+    for (auto it = steps_.rbegin(); it != steps_.rend(); ++it) {
+      try {
+        it->second();
+      } catch (const std::exception& e) { tell(it->first, e.what()); } catch (...) {
+        tell(it->first, "an exception that is no std::exception");
+      }
+    }
+  }
+  void add(std::string what, std::function<void()> step) { steps_.emplace_back(std::move(what), std::move(step)); }
+  void drop() { steps_.clear(); }
+
+ private:
+  static void tell(const std::string& what, const char* why) noexcept {
+    try {
+      warn("W-CKPT-UNDO", WarningCategory::runtime,
+           "resume: the file does not fit, and the state that " + what + " had before could not be put back: " + why);
+    } catch (...) {}  // no memory for the text; the first error is on its way
+  }
+  std::vector<std::pair<std::string, std::function<void()>>> steps_;
+};
+
+// What optimizer i of the run gets of the file: its state for parameters of another float precision, and masters where it has them.
+NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in, std::size_t i) {
+  NamedTensors state = below(in.file().rest, train::optimizer_prefix(i));
+  const optim::Optimizer& optimizer = *run.optimizers[i];
+  std::set<std::string> masters, given;
+  for (const auto& [name, t] : optimizer.state_refs()) {
+    if (name.ends_with(train::kMaster)) masters.insert(name);
+  }
+  std::map<std::string, const ParamRef*> parameters;
+  const std::vector<ParamRef> own = optimizer.model_parameters();
+  for (const ParamRef& p : own) parameters.emplace(p.name, &p);
+  std::map<const Tensor*, std::string> names;  // in the file
+  for (const ParamRef& p : run.tree ? run.tree->parameters() : own) names.emplace(p.value, p.name);
+  const auto weight_of = [&](const ParamRef& p) -> const Tensor* {
+    const auto name = names.find(p.value);
+    if (name == names.end()) return nullptr;
+    for (const auto& [known, t] : in.weights()) {
+      if (known == name->second) return &t;
+    }
+    return nullptr;
+  };
+  for (auto& [name, t] : state) {
+    const auto at = parameters.find(name.substr(0, name.rfind('.')));
+    if (at == parameters.end()) continue;
+    const ParamRef& p = *at->second;
+    given.insert(name);
+    if (!is_float(t.dtype()) || t.shape() != p.value->shape() || name.ends_with(train::kMaster)) continue;
+    const Tensor* const weight = weight_of(p);
+    if (p.value->dtype() == DType::f16 && weight && weight->dtype() != DType::f16 &&
+        !masters.contains(p.name + std::string(train::kMaster)))
+      fail<ConfigError>("resume: ", in.file().path, " holds the optimizer's state of ", p.name, ", which was ",
+                        weight->dtype(),
+                        " and is f16 here, without an f32 master, where small updates are lost; use precision "
+                        "= \"16-o2\" or \"bf16-true\", or load the weights alone");
+    t = t.to(p.value->dtype() == DType::f64 ? DType::f64 : DType::f32);
+  }
+  std::erase_if(state, [&](const auto& named) {
+    const std::string& name = named.first;
+    return name.ends_with(train::kMaster) && given.contains(name) && !masters.contains(name);
+  });
+  for (const ParamRef& p : own) {
+    const std::string name = p.name + std::string(train::kMaster);
+    if (!masters.contains(name) || given.contains(name)) continue;
+    const Tensor* const weight = weight_of(p);
+    state.emplace_back(name, (weight ? *weight : p.value->detach()).to(DType::f32));
+  }
+  return state;
+}
+
+// The parts that look at their state themselves and may refuse it: all of them change, or none. The last optimizer needs no undo,
+// because it changes nothing when it throws.
+void load_parts(Trainer::Run& run, const train::Incoming& in) {
+  const Checkpoint& file = in.file();
+  Undo undo;
+  for (const auto& c : run.callbacks) {
+    const std::string key = c->state_key();
+    const auto it = in.states().find(key);
+    if (key.empty() || it == in.states().end()) continue;
+    CallbackState before = c->state();
+    for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into its own
+    undo.add("callback " + key, [c, before = std::move(before)] { c->load_state(before); });
+    c->load_state(it->second);
+  }
+  check_schedules(run, file);
+  for (std::size_t i = 0; i < run.schedulers.size(); ++i) {
+    const std::shared_ptr<optim::Scheduler> scheduler = run.schedulers[i].scheduler;
+    undo.add("scheduler " + std::to_string(i),
+             [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
+    scheduler->load_state_dict(below(file.rest, train::scheduler_prefix(i)));
+  }
+  const NamedTensors scale = below(file.rest, train::precision_prefix());
+  if (optim::GradScaler* scaler = run.precision.scaler()) {
+    undo.add("the loss scale", [scaler, before = scaler->state_dict()] { scaler->load_state_dict(before); });
+    scaler->load_state_dict(scale);  // warns when the file has none
+  } else if (!scale.empty()) {
+    warn("W-CKPT-SCALE", WarningCategory::user,
+         "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
+             "\" uses none; it is ignored");
+  }
+  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+    const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers[i];
+    if (i + 1 < run.optimizers.size()) {
+      NamedTensors before = optimizer->state_dict();
+      for (auto& [name, t] : before) t = t.clone();
+      undo.add("optimizer " + std::to_string(i),
+               [optimizer, before = std::move(before)] { optimizer->load_state_dict(before); });
+    }
+    optimizer->load_state_dict(optimizer_state(run, in, i));
+  }
+  undo.drop();
+}
+
+}  // namespace
+
+// A request to stop counts until a limit is raised above the one under which it was made.
+void Trainer::Run::take_stop(const Checkpoint& file) {
+  const auto raised = [](const std::optional<std::int64_t>& then, std::int64_t now) {
+    return then && *then >= 0 && (now < 0 || now > *then);  // below 0: no limit
+  };
+  const bool same = !raised(file.max_epochs, max_epochs()) && !raised(file.max_steps, options.max_steps);
+  stop = stop_kept = file.stop && same;
+  stopped_by = file.stopped_by;
+  if (!file.stop) return;
+  const std::string who = stopped_by.empty() ? "a request of its own" : stopped_by;
+  const std::string what = "resume: the run of " + file.path + " was stopped by " + who;
+  warn("I-CKPT-STOPPED", WarningCategory::info,
+       same ? what +
+                  "; min_epochs and min_steps are met, and nothing is trained beyond; raise max_epochs or max_steps "
+                  "to train on"
+            : what +
+                  "; max_epochs or max_steps is larger, so this run trains on. Where the same callback would "
+                  "stop it again at once, raise min_epochs, or empty content.state in its on_load_checkpoint",
+       Repeat::yes);
+}
+
+void Trainer::Run::resume(train::Incoming& in) {
+  const NoGrad off;
+  const Checkpoint& file = in.file();
+  const std::string& path = file.path;
+  Undo data;
+  if (data_module && file.callbacks.contains(train::kDataKey)) {
+    CallbackState before = data_module->state();
+    for (auto& [name, t] : before.tensors) t = t.clone();
+    data.add("data module", [this, before = std::move(before)] { data_module->load_state(before); });
+    data_module->load_state(state_in(file, train::kDataKey));
+    if (own_train) train_loader = nullptr;  // one that configure_optimizers asked about; the state decides
+  }
+  {
+    const train::Restore at(epoch, file.progress.epoch);  // what a hook reads
+    load_val();
+    load_train();
+  }
+  const auto generators = match_generators(*this, file);
+  const auto gradients = match_gradients(*this, file);
+  auto metrics = match_metrics(*this, file);
+  check_fits(*this, file);
+  warn_of_unknown_callbacks(*this, file);
+  in.take_weights();  // of bare tensors, which the optimizers have brought
+  load_parts(*this, in);
+  data.drop();
+  in.keep();
+  // Nothing below can fail.
+  for (const auto& [generator, state] : generators) generator->set_state(state);
+  for (const auto& [name, metric] : train::metrics_of(tree)) metric->reset();  // one that the file lacks begins anew
+  for (auto& [state, value] : metrics) copy_(state, value);
+  for (const auto& o : optimizers) o->zero_grad();
+  gradients_torn = batch_torn = false;
+  for (const auto& [parameter, gradient] : gradients)
+    parameter->set_grad(gradient.to(parameter->device()).to(parameter->dtype()));
+  window_weight = Tensor();
+  for (const auto& [name, t] : below(file.rest, train::window_weight_name())) window_weight = t.to(device);
+  static_cast<train::Progress&>(*this) = file.progress;
+  if (file.epoch_is_whole()) {  // of as many batches as it has here
+    batches_done = batches;
+    position = {.epoch = epoch, .batch = batches};
+  }
+  unfinished = file.training.value_or(due != Due::nothing);
+  writers_due = file.writers_to_come;
+  train_log.load(file.log, tree);
+  eval_batches[0] = file.batches_validated;
+  take_stop(file);
+  stop_asked_at = global_step;
+  // Of a run whose limit of steps cut the epoch: this one stands where that one did.
+  if (unfinished && due == Due::nothing && max_steps_reached() && batches_done > 0 && batches_done < batches)
+    cut = {.log = file.log, .stop_kept = file.stop};
+  epoch_metrics = file.epoch_metrics;
+  // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
+  const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {
+    if (before >= 0 && epoch - before < options.reload_dataloaders_every_n_epochs) loaded_at = before;
+  };
+  age(train_loaded_at, file.train_loaded_at);
+  age(val_loaded_at, file.val_loaded_at);
+  resumed_from = path;
+  resumed_at = total_batches;
+}
+
+}  // namespace levin

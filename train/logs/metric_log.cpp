@@ -1,0 +1,407 @@
+#include "train/logs/metric_log.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace train {
+
+void set_metric(Metrics& metrics, std::string_view name, double value) {
+  for (auto& [known, old] : metrics) {
+    if (known == name) {
+      old = value;
+      return;
+    }
+  }
+  metrics.emplace_back(name, value);
+}
+
+namespace {
+
+double start_of(EpochReduce reduce) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return reduce == EpochReduce::min ? kInfinity : reduce == EpochReduce::max ? -kInfinity : 0;
+}
+// The numbers of f64 cells; those of one device come in one copy.
+std::vector<double> numbers_of(const Tensors& cells) {
+  std::vector<double> numbers(cells.size());
+  std::map<std::string, std::vector<std::size_t>> by_device;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (cells[i].device().launches())
+      by_device[text(cells[i].device())].push_back(i);
+    else
+      numbers[i] = cells[i].item();
+  }
+  for (const auto& [device, which] : by_device) {
+    Tensors some;
+    for (const std::size_t i : which) some.push_back(cells[i]);
+    const std::vector<double> values = stack(some, 0).to_vector<double>();
+    for (std::size_t k = 0; k < which.size(); ++k) numbers[which[k]] = values[k];
+  }
+  return numbers;
+}
+constexpr std::string_view kLoader = "/dataloader_idx_";
+
+// "x_step/dataloader_idx_1"
+std::string named(const MetricLog::Entry& e, const char* level = "") {
+  return e.name + level + (e.loader < 0 ? "" : std::string(kLoader) + text(e.loader));
+}
+
+Metric* metric_of(const MetricLog::Entry& e) { return e.metric ? *e.metric : nullptr; }
+// Whether the open epoch has a value, in which cell it stands, and what that says.
+bool has_value(const MetricLog::Entry& e) {
+  return e.on_epoch && e.weight > 0 && (e.path.empty() && !e.metric ? e.sum.defined() : metric_of(e) != nullptr);
+}
+Tensor cell_of(const MetricLog::Entry& e) {
+  const Metric* const metric = metric_of(e);
+  return metric ? reshape(metric->compute().detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64)
+                : e.sum;
+}
+double result_of(const MetricLog::Entry& e, double sum) {
+  return !e.metric && e.reduce == EpochReduce::mean ? sum / e.weight : sum;
+}
+
+}  // namespace
+
+BatchWeight weight_of(const Batch& batch) {
+  BatchWeight found{.size = 0};
+  for (const Tensor& t : batch.fields) {
+    if (!t.defined()) continue;
+    const std::int64_t size = t.rank() == 0 ? 1 : t.size(0);
+    if (found.size == 0) found.size = size;
+    found.ambiguous |= size != found.size;
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree) {
+  std::vector<std::pair<std::string, Metric*>> found;
+  if (!tree) return found;
+  tree->visit([&](const std::string& path, nn::Module& m) {
+    if (auto* metric = dynamic_cast<Metric*>(&m)) found.emplace_back(path, metric);
+  });
+  return found;
+}
+
+NamedTensors metric_states(nn::Module* tree) {
+  NamedTensors states;
+  for (const auto& [path, metric] : metrics_of(tree)) {
+    for (const nn::BufferRef& b : metric->buffers()) states.emplace_back(path + "." + b.name, *b.value);
+  }
+  return states;
+}
+
+MetricGuard::MetricGuard(nn::Module* tree) : states_(metric_states(tree)) {
+  const NoGrad off;
+  for (const auto& [name, t] : states_) before_.emplace_back(name, t.clone());
+}
+MetricGuard::~MetricGuard() {
+  try {
+    const NoGrad off;
+    for (std::size_t i = 0; i < states_.size(); ++i) copy_(states_[i].second, before_[i].second);
+  } catch (...) {}  // no memory; the error on its way matters more
+}
+
+// The one of this name and hook, made where it is new.
+MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, const Place& place,
+                                   Device device) {
+  const std::string_view hook = place.hook.name;
+  const bool epochs_only = place.hook.logs == Logs::epochs;
+  const bool in_step = place.scope == LogScope::train_batch && !epochs_only;
+  const bool on_step = options.on_step.value_or(in_step), on_epoch = options.on_epoch.value_or(!in_step);
+  if (!on_step && !on_epoch)
+    fail<ConfigError>("log: \"", name, "\" has on_step = false and on_epoch = false; switch one on");
+  if (on_step && epochs_only)
+    fail<ConfigError>("log: \"", name, "\" has on_step = true in ", hook,
+                      ", which belongs to no step; leave it out there");
+  if (options.enable_graph)
+    fail<ConfigError>("log: \"", name,
+                      "\" has enable_graph = true, and what is logged becomes a number; keep the tensor itself where "
+                      "its graph is needed");
+  if (options.batch_size && *options.batch_size < 1)
+    fail<ConfigError>("log: \"", name, "\" has batch_size ", *options.batch_size, ", expected 1 or more");
+  if (options.add_dataloader_idx && name.find(kLoader) != std::string_view::npos)
+    fail<ConfigError>("log: \"", name, "\" names a loader itself; give another name, or add_dataloader_idx = false");
+
+  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+    return e.name == name && e.loader == place.loader &&
+           (e.hook == hook || e.hook.empty());  // empty: of a file that did not say
+  });
+  if (recording_ && device != *recording_)
+    fail<CaptureError>("log: \"", name, "\" is a value on ", device,
+                       ", which a replay of the step can not tell; log a tensor on ", *recording_,
+                       ", or log it in on_train_batch_end");
+  if (recording_ && it == entries_.end())
+    fail<CaptureError>("log: \"", name, "\" was not logged by the steps before; log the same names in every step");
+  if (it == entries_.end()) {
+    entries_.push_back({.name = std::string(name),
+                        .hook = std::string(hook),
+                        .loader = place.loader,
+                        .on_step = on_step,
+                        .on_epoch = on_epoch,
+                        .prog_bar = options.prog_bar,
+                        .logger = options.logger,
+                        .reduce = options.reduce});
+    return entries_.back();
+  }
+  if (it->on_step != on_step || it->on_epoch != on_epoch || it->prog_bar != options.prog_bar ||
+      it->logger != options.logger || it->reduce != options.reduce)
+    fail<ConfigError>("log: \"", name, "\" is logged in ", hook.empty() ? "one place" : hook,
+                      " with two sets of options; give it the same");
+  if (it->hook.empty()) it->hook = hook;
+  return *it;
+}
+
+namespace {
+
+// Both write into e.last, and with a weight into e.sum: a value that its owner changes in place later does not change here.
+void keep_on_device(MetricLog::Entry& e, const Tensor& value, double weight) {
+  const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
+  copy_(e.last, now);
+  if (weight == 0) return;
+  switch (e.reduce) {
+    case EpochReduce::mean: add_(e.sum, now, weight); break;
+    case EpochReduce::sum: add_(e.sum, now, 1); break;
+    case EpochReduce::min: copy_(e.sum, minimum(e.sum, now)); break;
+    case EpochReduce::max: copy_(e.sum, maximum(e.sum, now)); break;
+  }
+}
+// The same without an op, which would cost more than many a step's callbacks together.
+void keep_on_host(MetricLog::Entry& e, double now, double weight) {
+  *e.last.mutable_data<double>() = now;
+  if (weight == 0) return;
+  double& sum = *e.sum.mutable_data<double>();
+  switch (e.reduce) {
+    case EpochReduce::mean: sum += weight * now; break;
+    case EpochReduce::sum: sum += now; break;
+    case EpochReduce::min: sum = now < sum || now != now ? now : sum; break;  // a NaN stays
+    case EpochReduce::max: sum = now > sum || now != now ? now : sum; break;
+  }
+}
+
+}  // namespace
+
+void MetricLog::log(std::string_view name, const Tensor& value, const LogOptions& options, const Place& place) {
+  if (value.numel() != 1)
+    fail<ShapeError>("log: \"", name, "\" has shape ", value.shape(), ", expected one element; take its mean");
+  Entry& e = entry(name, options, place, value.device());
+  const NoGrad off;
+  double weight = e.on_epoch ? 1 : 0;
+  const bool reduced = e.on_epoch && e.path.empty() && !e.metric;
+  if (reduced) weight = static_cast<double>(options.batch_size.value_or(place.batch_size));
+  const Device device = value.device();
+  if (!e.last.defined() || e.last.device() != device) e.last = full({}, 0, device, DType::f64);
+  if (reduced && !e.sum.defined()) e.sum = full({}, start_of(e.reduce), device, DType::f64);
+  if (reduced && e.sum.device() != device) e.sum = e.sum.to(device);
+  if (device.is_cpu())
+    keep_on_host(e, value.item(), reduced ? weight : 0);
+  else
+    keep_on_device(e, value, reduced ? weight : 0);
+  const Noted note{.entry = static_cast<std::size_t>(&e - entries_.data()), .weight = weight};
+  if (recording_)
+    noted_.push_back(note);
+  else
+    replayed({&note, 1});
+}
+
+void MetricLog::log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
+                    const Place& place) {
+  Entry& e = entry(name, options, place, metric.batch_value().device());
+  if (!e.metric && e.weight > 0)
+    fail<ConfigError>("log: \"", name, "\" is logged as a number and as a Metric; give them two names");
+  if (Metric* const known = metric_of(e); known && known != &metric)
+    fail<ConfigError>("log: \"", name, "\" stands for two Metric objects; give them two names");
+  if (!metric_of(e)) {
+    e.metric = detail::MetricHandle::of(metric);
+    for (const auto& [path, known] : metrics_of(tree)) {
+      if (known == &metric) e.path = path;
+    }
+    if (e.path.empty())
+      warn("W-LOG-METRIC", WarningCategory::user,
+           "log: the Metric \"" + std::string(name) +
+               "\" is no part of the module, so that checkpoints do not keep it; make it a member of the module");
+  }
+  log(name, metric.batch_value(), options, {place.scope, place.hook, place.loader});
+}
+
+bool MetricLog::logs(const Metric& metric) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return metric_of(e) == &metric; });
+}
+
+void MetricLog::begin_recording(Device device) {
+  recording_ = device;
+  noted_.clear();
+}
+std::vector<MetricLog::Noted> MetricLog::end_recording() {
+  recording_.reset();
+  return std::move(noted_);
+}
+void MetricLog::replayed(std::span<const Noted> noted) {
+  for (const Noted& n : noted) {
+    Entry& e = entries_[n.entry];
+    e.fresh = true;
+    e.weight += n.weight;
+  }
+}
+
+MetricLog::Step MetricLog::take_step(const Tensor& beside) {
+  Step out;
+  Tensors cells;
+  std::vector<std::string> names;
+  for (Entry& e : entries_) {
+    if (e.on_step && e.fresh && e.logger) {
+      names.push_back(named(e, e.on_epoch ? "_step" : ""));
+      cells.push_back(e.last);
+    }
+    e.fresh = false;
+  }
+  if (names.empty()) return out;
+  if (beside.defined()) cells.push_back(beside);
+  const std::vector<double> values = numbers_of(cells);
+  for (std::size_t i = 0; i < names.size(); ++i) set_metric(out.values, names[i], values[i]);
+  if (beside.defined()) out.beside = values.back();
+  return out;
+}
+
+std::vector<MetricLog::Mean> MetricLog::take_epoch() {
+  std::vector<Mean> out, hidden;
+  // One name has one value: the newest.
+  const auto set = [](std::vector<Mean>& means, Mean mean) {
+    const auto known = std::find_if(means.begin(), means.end(), [&](const Mean& m) { return m.name == mean.name; });
+    if (known == means.end())
+      means.push_back(std::move(mean));
+    else
+      known->value = mean.value;
+  };
+  Tensors cells;
+  for (const Entry& e : entries_) {
+    if (has_value(e)) cells.push_back(cell_of(e));
+  }
+  const std::vector<double> sums = numbers_of(cells);
+  std::size_t next = 0;
+  for (Entry& e : entries_) {
+    if (has_value(e)) {
+      const double value = result_of(e, sums[next++]);
+      set(e.logger ? out : hidden, {named(e, e.on_step ? "_epoch" : ""), value, e.loader, e.logger});
+      if (e.on_step) set(hidden, {named(e), value, e.loader, false});
+      e.finished = value;
+    }
+    if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
+    e.weight = 0;
+  }
+  for (const Entry& e : entries_) {  // behind all reading: a metric may have two names
+    if (Metric* const metric = metric_of(e)) metric->reset();
+  }
+  std::move(hidden.begin(), hidden.end(), std::back_inserter(out));
+  return out;
+}
+
+void MetricLog::reset() {
+  for (const Entry& e : entries_) {
+    if (Metric* const metric = metric_of(e)) metric->reset();
+  }
+  entries_.clear();
+}
+
+void MetricLog::newest(Metrics& into) const {
+  Tensors cells;
+  for (const Entry& e : entries_) {
+    if (e.on_step && e.last.defined()) cells.push_back(e.last);
+    if (has_value(e)) cells.push_back(cell_of(e));
+  }
+  const std::vector<double> values = numbers_of(cells);
+  std::size_t next = 0;
+  for (const Entry& e : entries_) {
+    const bool both = e.on_step && e.on_epoch;
+    if (e.on_step && e.last.defined()) set_metric(into, named(e, both ? "_step" : ""), values[next++]);
+    if (!has_value(e)) continue;
+    const double value = result_of(e, values[next++]);
+    set_metric(into, named(e), value);
+    if (both) set_metric(into, named(e, "_epoch"), value);
+  }
+}
+
+void MetricLog::progress(Metrics& into) const {
+  Tensors cells;
+  const auto shows_last = [](const Entry& e) { return e.on_step && e.last.defined(); };
+  for (const Entry& e : entries_) {
+    if (!e.prog_bar) continue;
+    if (shows_last(e))
+      cells.push_back(e.last);
+    else if (has_value(e))
+      cells.push_back(cell_of(e));
+  }
+  const std::vector<double> values = numbers_of(cells);
+  std::size_t next = 0;
+  for (const Entry& e : entries_) {
+    if (!e.prog_bar) continue;
+    if (shows_last(e))
+      set_metric(into, named(e), values[next++]);
+    else if (has_value(e))
+      set_metric(into, named(e), result_of(e, values[next++]));
+    else if (e.finished)
+      set_metric(into, named(e), *e.finished);
+  }
+}
+
+std::vector<MetricLog::Saved> MetricLog::save() const {
+  std::vector<Saved> out;
+  for (const Entry& e : entries_) {
+    out.push_back({.name = e.name,
+                   .on_step = e.on_step,
+                   .on_epoch = e.on_epoch,
+                   .prog_bar = e.prog_bar,
+                   .logger = e.logger,
+                   .reduce = e.reduce,
+                   .sum = e.sum.defined() ? e.sum.item() : 0,
+                   .weight = e.metric && e.path.empty() ? 0 : e.weight,  // one outside of the module is not kept
+                   .last = e.last.defined() ? e.last.item() : 0,
+                   .fresh = e.fresh,
+                   .hook = e.hook,
+                   .metric = e.path});
+  }
+  return out;
+}
+
+void MetricLog::back_to(const std::vector<Saved>& saved) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    const bool known = i < saved.size();
+    if (known && e.metric && e.path.empty()) continue;  // whose weight save() does not tell
+    e.weight = known ? saved[i].weight : 0;
+    if (e.sum.defined()) fill_(e.sum, e.weight > 0 ? saved[i].sum : start_of(e.reduce));
+  }
+}
+
+void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree) {
+  entries_.clear();
+  const auto metrics = metrics_of(tree);
+  for (const Saved& s : saved) {
+    Entry e{.name = s.name,
+            .hook = s.hook,
+            .on_step = s.on_step,
+            .on_epoch = s.on_epoch,
+            .prog_bar = s.prog_bar,
+            .logger = s.logger,
+            .reduce = s.reduce};
+    e.last = full({}, s.last, Device::cpu(), DType::f64);
+    if (s.weight > 0 && s.metric.empty()) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
+    e.weight = s.weight;
+    e.fresh = s.fresh;
+    e.path = s.metric;
+    for (const auto& [path, metric] : metrics) {
+      if (path == s.metric) e.metric = detail::MetricHandle::of(*metric);
+    }
+    entries_.push_back(std::move(e));
+  }
+}
+
+}  // namespace train
+}  // namespace levin

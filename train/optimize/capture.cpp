@@ -1,0 +1,196 @@
+#include "train/optimize/capture.h"
+
+#include <algorithm>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "levin/warning.h"
+#include "train/run/run.h"
+
+namespace levin::train {
+namespace {
+
+// The model's parameters and, where the optimizer has some, their masters.
+std::vector<ParamRef> with_masters(const Trainer::Run& run) {
+  std::vector<ParamRef> all = run.optimizer().model_parameters();
+  for (ParamRef& p : run.optimizer().parameters()) all.push_back(std::move(p));
+  return all;
+}
+// Parameters and buffers of the run: what a step may write besides tensors that it makes.
+Tensors state_of(const Trainer::Run& run) {
+  Tensors all;
+  if (run.tree) {
+    for (const auto& [name, t] : run.tree->state_dict()) all.push_back(t);
+  }
+  for (const ParamRef& p : with_masters(run)) all.push_back(p.value->detach());
+  return all;
+}
+
+}  // namespace
+
+StepCapture::StepCapture(const Trainer::Run& run) : device_(run.device) {
+  records_.reserve(kShapes);
+  const Overrides& has = run.overrides;
+  if (!device_.launches())
+    prevent("the parameters are on " + text(device_) + ", which records no work");
+  else if (run.manual)
+    prevent("the module optimizes manually");
+  else if (run.options.accumulate_grad_batches > 1)
+    prevent("accumulate_grad_batches is " + text(run.options.accumulate_grad_batches) +
+            ", and a record is one whole step");
+  else if (!run.optimizer().reads_device_numbers())
+    prevent(run.optimizer().type_name() + " does not say that its steps can be replayed (reads_device_numbers)");
+  else if (run.weighs_exactly())
+    prevent("accumulate_weighting is exact, and a record would keep a weight that the host told");
+  else if (has.optimizer_step || has.optimizer_zero_grad || has.configure_gradient_clipping)
+    prevent(std::string("the module's ") +
+            (has.optimizer_step        ? "optimizer_step"
+             : has.optimizer_zero_grad ? "optimizer_zero_grad"
+                                       : "configure_gradient_clipping") +
+            " is overridden and runs inside of the step");
+}
+
+void StepCapture::prevent(const std::string& why) {
+  if (prevented_by_.empty()) prevented_by_ = why;
+}
+
+void StepCapture::prevent_by_hook(const char* hook, const Hooks& whose) {
+  const auto* module = dynamic_cast<const nn::Module*>(&whose);
+  prevent(std::string(module ? "the module's " : "a callback's ") + hook +
+          " is overridden and runs inside of the step");
+}
+
+StepCapture::Record* StepCapture::find(const Batch& batch) {
+  const auto same = [&](const Record& r) {
+    return r.samples == batch.size() && r.shapes.size() == batch.fields.size() &&
+           std::equal(batch.fields.begin(), batch.fields.end(), r.shapes.begin(),
+                      [](const Tensor& t, const Shape& s) { return t.defined() && t.shape() == s; }) &&
+           std::equal(batch.fields.begin(), batch.fields.end(), r.dtypes.begin(),
+                      [](const Tensor& t, DType d) { return t.dtype() == d; });
+  };
+  const auto it = std::find_if(records_.begin(), records_.end(), same);
+  if (it != records_.end()) return &*it;
+  if (std::any_of(batch.fields.begin(), batch.fields.end(), [](const Tensor& t) { return !t.defined(); })) {
+    prevent("a field of the batch is undefined");
+    return nullptr;
+  }
+  if (records_.size() == kShapes) {
+    prevented_by_shapes_ = true;
+    return nullptr;
+  }
+  Record& made = records_.emplace_back();
+  made.samples = batch.size();
+  for (const Tensor& t : batch.fields) {
+    made.shapes.push_back(t.shape());
+    made.dtypes.push_back(t.dtype());
+  }
+  return &made;
+}
+
+void StepCapture::admit(Batch& batch) {
+  if (!prevented_by_.empty()) return;
+  Record* const record = find(batch);
+  if (!record || !record->graph) return;
+  const NoGrad off;
+  for (std::size_t i = 0; i < batch.fields.size(); ++i) copy_(record->inputs[i], batch.fields[i]);
+  batch.fields = record->inputs;
+}
+
+bool StepCapture::changed(Trainer::Run& run) {
+  if (modules_.empty() && run.tree)
+    run.tree->visit([&](const std::string&, const nn::Module& m) { modules_.push_back(&m); });
+  now_.layout = run.optimizer().layout();
+  now_.clip = run.options.gradient_clip_val.value_or(0);
+  now_.algorithm = run.options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm);
+  now_.flags.clear();
+  for (int g = 0; g < run.optimizer().groups(); ++g) {
+    for (const ParamRef& p : run.optimizer().parameters(g)) now_.flags.push_back(p.value->requires_grad());
+  }
+  for (const nn::Module* m : modules_) now_.flags.push_back(m->is_training());
+  if (now_ == stamp_) return false;
+  std::swap(now_, stamp_);
+  return true;
+}
+
+void StepCapture::tell(Trainer::Run& run) {
+  if (told_ || (prevented_by_.empty() && !prevented_by_shapes_)) return;
+  told_ = true;
+  const std::string& why = run.capture_report.prevented_by =
+      prevented_by_.empty() ? "batches have more than " + text(kShapes) + " shapes" : prevented_by_;
+  warn("W-TRAIN-CAPTURE", WarningCategory::user,
+       (prevented_by_.empty() ? "fit: some steps are not captured and run op by op: "
+                              : "fit: the step is not captured and runs op by op: ") +
+           why);
+}
+
+StepResult StepCapture::step(Trainer::Run& run, const StepInfo& info) {
+  if (run.options.accumulate_grad_batches > 1) prevent("gradients are accumulated over several batches");
+  if (prevented_by_.empty()) {
+    if (changed(run)) records_.clear();
+    Record* const found = find(*info.batch);
+    if (found && found->graph) return replay(run, *found);
+    if (found && found->trained++ >= (recorded_ ? 1 : kWarmUp) && record(run, info, *found)) return replay(run, *found);
+  }
+  newest_ = nullptr;  // gradients are this step's
+  const StepResult result = run.step_now(info);
+  tell(run);
+  return result;
+}
+
+bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
+  Batch batch = *info.batch;
+  for (Tensor& t : batch.fields) t = t.clone();
+  StepInfo at = info;
+  at.batch = &batch;
+  const Tensors state = state_of(run);
+  std::vector<std::uint32_t> versions;
+  for (const Tensor& t : state) versions.push_back(t.version());
+  run.optimizer().prepare_replay();
+  run.train_log.begin_recording(device_);
+  try {
+    to.graph.emplace(Stream::current(device_), [&] { to.result = run.step_now(at); });
+  } catch (const CaptureError& e) { prevent(e.what()); } catch (const OutOfMemoryError& e) {
+    prevent(e.what());
+    records_.clear();
+    (void)run.train_log.end_recording();
+    run.optimizer().zero_grad();
+    return false;
+  } catch (...) {
+    (void)run.train_log.end_recording();
+    run.optimizer().zero_grad();  // they may lie in memory of the record that was given up
+    throw;
+  }
+  to.logged = run.train_log.end_recording();
+  if (!to.graph) {
+    run.optimizer().zero_grad();
+    return false;
+  }
+  recorded_ = true;
+  to.inputs = batch.fields;
+  for (const ParamRef& p : with_masters(run)) to.gradients.push_back(p.value->grad());
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (state[i].version() != versions[i]) to.written.push_back(state[i].get().storage);
+  }
+  newest_ = &to;
+  ++run.capture_report.recorded;
+  return true;
+}
+
+StepResult StepCapture::replay(Trainer::Run& run, Record& record) {
+  run.optimizer().prepare_replay();
+  record.graph->replay();
+  ++run.capture_report.replayed;
+  run.train_log.replayed(record.logged);
+  for (const auto& storage : record.written) storage->wrote("a replayed step");
+  if (newest_ != &record) {
+    newest_ = &record;
+    const std::vector<ParamRef> parameters = with_masters(run);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (record.gradients[i].defined() || parameters[i].value->grad().defined())
+        parameters[i].value->set_grad(record.gradients[i]);
+    }
+  }
+  return record.result;
+}
+
+}  // namespace levin::train

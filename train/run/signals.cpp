@@ -1,0 +1,106 @@
+#include "train/run/signals.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+#include "tensor/interrupt.h"
+
+namespace levin::train {
+namespace {
+
+// The handler may run on any thread, in the middle of anything: it touches this one number.
+std::atomic<int> g_received{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may not wait for a lock");
+
+struct Handled {
+  int number;
+  const char* name;
+  bool always;  // also in place of a handler that the program has
+};
+constexpr std::array kHandled = {Handled{SIGINT, "SIGINT", true}, Handled{SIGTERM, "SIGTERM", true},
+                                 Handled{SIGHUP, "SIGHUP", false}, Handled{SIGUSR1, "SIGUSR1", false}};
+
+// Guards of all threads share the process's handlers: the first to come installs them, the last to go puts back what
+// was there. The handler never takes the lock.
+struct Handlers {
+  std::mutex mutex;
+  int guards = 0;
+  std::array<std::optional<struct sigaction>, kHandled.size()> before;  // none: left as it is
+  std::optional<struct sigaction> before_file_size;
+};
+Handlers& handlers() {
+  static Handlers h;
+  return h;
+}
+
+thread_local int of_thread = 0;  // guards that this thread made
+
+struct sigaction action_now(int number) {
+  struct sigaction now {};
+  sigaction(number, nullptr, &now);
+  return now;
+}
+bool is(const struct sigaction& action, void (*what)(int)) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == what;
+}
+
+extern "C" void levin_on_signal(int number) {
+  int none = 0;
+  if (!g_received.compare_exchange_strong(none, number))
+    _exit(128 + number);  // the second one: the user waits no longer
+}
+
+}  // namespace
+
+SignalGuard::SignalGuard(bool install) : installed_(install) {
+  if (!install) return;
+  if (of_thread++ == 0) detail::stop_asked = [] { return received() != 0; };
+  Handlers& h = handlers();
+  const std::lock_guard lock(h.mutex);
+  if (h.guards++ > 0) return;
+  g_received = 0;
+  struct sigaction action {};
+  action.sa_handler = levin_on_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // reads and writes of the run go on
+  for (std::size_t i = 0; i < kHandled.size(); ++i) {
+    const struct sigaction now = action_now(kHandled[i].number);
+    h.before[i].reset();
+    if (is(now, SIG_IGN) || (!kHandled[i].always && !is(now, SIG_DFL))) continue;
+    h.before[i] = now;
+    sigaction(kHandled[i].number, &action, nullptr);
+  }
+  h.before_file_size.reset();
+  if (const struct sigaction now = action_now(SIGXFSZ); is(now, SIG_DFL)) {  // writing then fails, and that is handled
+    h.before_file_size = now;
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGXFSZ, &action, nullptr);
+  }
+}
+
+SignalGuard::~SignalGuard() {
+  if (!installed_) return;
+  if (--of_thread == 0) detail::stop_asked = nullptr;
+  Handlers& h = handlers();
+  const std::lock_guard lock(h.mutex);
+  if (--h.guards > 0) return;
+  for (std::size_t i = 0; i < kHandled.size(); ++i) {
+    if (h.before[i]) sigaction(kHandled[i].number, &*h.before[i], nullptr);
+  }
+  if (h.before_file_size) sigaction(SIGXFSZ, &*h.before_file_size, nullptr);
+  g_received = 0;
+}
+
+const char* SignalGuard::name_of(int signal) {
+  const auto it = std::find_if(kHandled.begin(), kHandled.end(), [&](const Handled& h) { return h.number == signal; });
+  return it == kHandled.end() ? "a signal" : it->name;
+}
+
+int SignalGuard::received() { return g_received; }
+
+}  // namespace levin::train
