@@ -1,4 +1,4 @@
-// Where a program's data set lies: looked for, then downloaded, its files checked by SHA-256.
+// The folder of a program's data set: searched, then downloaded; SHA-256 checks its files.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 #include "levin/levin.h"
 
-extern char** environ;  // of the curl that is started
+extern char** environ;  // for the curl process
 
 namespace levin::examples {
 
@@ -91,7 +91,7 @@ struct RemoteFile {
   const char* sha256;
 };
 
-// curl's exit code; -1 when it could not be started. Short timeouts: a machine without a network must not wait.
+// curl's exit code; -1 when curl could not start. Short timeouts: a machine without a network must not wait.
 inline int curl(const std::string& url, const std::string& to) {
   std::vector<std::string> words = {"curl",
                                     "--fail",
@@ -120,7 +120,8 @@ inline int curl(const std::string& url, const std::string& to) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Fetches the files into `dir`, all or none of the missing ones under their final names. Returns why not, or "".
+// Downloads the missing files into `dir`. Either all get their final names or none. Returns the reason for a failure,
+// or "".
 inline std::string download(const std::string& base_url, std::span<const RemoteFile> files, const std::string& dir) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -1,11 +1,11 @@
-// The handwritten digits that mnist and gan train on: MNIST's files, or digits drawn here.
+// The handwritten digits that mnist and gan train on: MNIST's files, or drawn digits.
 #pragma once
 
 #include "examples/dataset.h"
 
 namespace levin::examples {
 
-// The files as they were published, gzip.
+// The published files, gzip.
 inline constexpr const char* kDigitsUrl = "https://ossci-datasets.s3.amazonaws.com/mnist/";
 inline constexpr RemoteFile kDigitsFiles[] = {
     {"train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
@@ -31,7 +31,7 @@ inline bool complete_digits(const std::string& dir) {
   return data::has_mnist(dir, data::Split::train) && data::has_mnist(dir, data::Split::test);
 }
 
-// --data, $LEVIN_DATA/mnist, the cache, a download into the cache, else digits drawn here.
+// Tries --data, $LEVIN_DATA/mnist, the cache and a download into the cache in this order; else draws digits.
 inline Digits find_digits(const std::string& asked, const Generator& gen,
                           data::Normalization scale = data::kMnistNormalization) {
   if (!asked.empty()) {

@@ -1,5 +1,5 @@
-// The flags of Levin's programs: one vocabulary, so that a person who knows one program knows all. A program names the
-// flags that have a meaning for it; any other is refused. Exit codes and the JSON result are here too.
+// The flags of Levin's programs: one vocabulary, so a person who knows one program knows all. A program names the flags
+// that have a meaning for it and refuses every other. Exit codes and the JSON result are here, too.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -83,7 +83,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--quiet", "", "no progress"},
 };
 
-// Single-character edits from one word to the other.
+// The number of single-character edits from one word to the other.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -99,7 +99,7 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The name that was meant, with a letter in three wrong at most; else empty.
+// The name that was meant, with at most one wrong letter in three; else empty.
 inline std::string nearest(std::string_view given, const std::vector<std::string>& names) {
   const auto far = [&](const std::string& name) { return edit_distance(given, name); };
   const auto best = std::min_element(names.begin(), names.end(),
@@ -107,8 +107,8 @@ inline std::string nearest(std::string_view given, const std::vector<std::string
   return best != names.end() && far(*best) <= given.size() / 3 ? *best : std::string();
 }
 
-// Checks of a number; what it is not is said in the message. The first is every number's: CLI11 would clamp what does
-// not fit.
+// Checks of a number; the message of each says what the number is not. Every number has the first check: CLI11 would
+// clamp a number that does not fit.
 template <class T>
 CLI::Validator is_number() {
   return {[](std::string& value) {
@@ -162,7 +162,7 @@ class Flags {
     names_.emplace_back(name);
     return option;
   }
-  // One that takes these values alone, which the help names.
+  // A flag that takes these values alone, which the help names.
   CLI::Option* add_choice(const char* name, std::string& value, const std::vector<std::string>& values) {
     std::string listed;
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -173,7 +173,7 @@ class Flags {
     };
     return add(name, value)->check(one_of)->description(listed);
   }
-  // An argument without a name, which has to be there.
+  // A required argument without a name.
   template <class T>
   CLI::Option* add_argument(const char* name, T& value, const char* help) {
     return app_.add_option(name, value, help)->type_name("")->required();
@@ -182,7 +182,7 @@ class Flags {
     app_.add_flag(name, value, find(name).help);
     names_.emplace_back(name);
   }
-  // Ends the program after --help and, with exit code 2, for what it does not understand.
+  // Ends the program after --help, and with exit code 2 for an argument that it does not understand.
   void parse(int argc, const char* const* argv) {
     try {
       app_.parse(argc, argv);
@@ -248,12 +248,12 @@ inline Device device(const std::string& name) {
   fail<ConfigError>("--device: \"", name, "\" can not be used here; expected auto or one of ", usable);
 }
 
-// Names of files may be anything, and JSON is UTF-8: bytes that are not become U+FFFD.
+// A file name may have any bytes, and JSON is UTF-8: other bytes become U+FFFD.
 inline std::string json_text(const nlohmann::ordered_json& j) {
   return j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// What --json holds for every program. NaN becomes null.
+// The JSON result of every program. NaN becomes null.
 struct Result {
   std::string program, status = "done", data;
   std::uint64_t seed = 0;
@@ -283,7 +283,7 @@ struct Result {
   }
 };
 
-// Runs a program's body and turns what it throws into a message and an exit code.
+// Runs a program's body and turns its exceptions into a message and an exit code.
 template <class Body>
 int run_program(const char* program, Body&& body) {
   const auto say = [&](const std::exception& e, int code) {

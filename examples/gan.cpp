@@ -44,7 +44,7 @@ int run(const Settings& s) {
   examples::make_output_folder(examples::out_folder(s));
   const auto counted = std::make_shared<examples::SampleCount>();
   how.callbacks.push_back(counted);
-  Trainer trainer(how);  // refuses what can not be before data is looked for
+  Trainer trainer(how);  // refuses bad options before the search for data
 
   const Generator gen(s.seed);
   const examples::Digits digits = examples::find_digits(s.data, gen.fork("digits"), kScale);

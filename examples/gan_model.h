@@ -1,4 +1,5 @@
-// What the program gan trains: its pairs of networks and how. A header of its own, because `levin plan` plans them, too.
+// What the program gan trains: its pairs of networks and their training. In a header, because `levin plan` plans them,
+// too.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace levin::examples::gan {
 
-inline constexpr std::int64_t kSide = 28, kCode = 64;  // numbers that a picture is made from
-// Pictures lie in [-1, 1], as tanh gives them.
+inline constexpr std::int64_t kSide = 28, kCode = 64;  // kCode: numbers that make a picture
+// Pictures are in [-1, 1], the range of tanh.
 inline constexpr data::Normalization kScale{0.5f, 0.5f};
 
 struct Settings : TrainingSettings {
@@ -97,7 +98,7 @@ struct Gan final : TrainModuleOf<Gan> {
   std::unique_ptr<Net> generator = make_net<ConvGenerator, MlpGenerator>(settings, *this, "generator");
   std::unique_ptr<Net> discriminator = make_net<ConvDiscriminator, MlpDiscriminator>(settings, *this, "discriminator");
   nn::ModuleGenerator codes{*this, "codes"};
-  Tensor sample_codes;  // of the pictures that are shown: the same in every epoch
+  Tensor sample_codes;  // of the shown pictures: the same in every epoch
 
   [[nodiscard]] bool automatic_optimization() const override { return false; }
 
@@ -110,8 +111,8 @@ struct Gan final : TrainModuleOf<Gan> {
                            std::make_shared<optim::Adam>(discriminator->parameters(), options)}};
   }
 
-  // The discriminator learns to tell real from made, then the generator to be taken for real. While one is toggled, no
-  // gradient of the other is computed. A window of --accumulate batches is one step of each.
+  // The discriminator learns to tell real pictures from generated ones, then the generator learns to pass for real.
+  // While one is toggled, no gradient of the other is computed. A window of --accumulate batches is one step of each.
   StepOutput training_step(const Batch& batch, std::int64_t batch_idx) override {
     const Tensor& real = batch[0];
     const Tensor made = (*generator)(randn({real.size(0), kCode}, codes, real.device()));
@@ -139,7 +140,7 @@ struct Gan final : TrainModuleOf<Gan> {
 
   void on_train_epoch_end() override { draw(); }
 
-  // samples.png: what the generator makes of the codes now, with its running statistics.
+  // samples.png: the generator's pictures of the codes, with its running statistics.
   void draw() {
     const std::string out = out_folder(settings);
     if (out.empty()) return;

@@ -1,4 +1,4 @@
-// The command-line tool: looks at checkpoints, compares and exports them, plans memory, and says what this build is.
+// The command-line tool: inspects checkpoints, compares and exports them, plans memory, and describes this build.
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// ---- What commands share
+// ---- Shared by the commands
 
 // A text file; "-" is stdout.
 void write_json(const std::string& path, const Json& j) {
@@ -36,7 +36,7 @@ std::int64_t bytes_of(const NamedTensors& tensors) {
 
 const char* kind_of(const CheckpointInfo& info) { return info.weights_only ? "weights" : "checkpoint"; }
 
-// What verify says of a file, and show of a damaged one.
+// The report of verify on a file, and of show on a damaged one.
 std::string verdict(const CheckpointInfo& info) {
   const std::string count = std::to_string(info.weights.size() + info.rest.size()) + " tensors";
   if (info.weights_only) return count + ", weights alone: the file is whole, it has no hashes to compare";
@@ -143,7 +143,7 @@ int verify(int argc, char** argv) {
       code = std::max<int>(code, code_of(info));
       said = verdict(info);
       damage = damage_of(info);
-    } catch (const FormatError& e) {  // cut, or no such file at all: then there are no names
+    } catch (const FormatError& e) {  // cut, or absent: then there are no names
       code = examples::kBadData;
       said = std::string("damaged: ") + e.what();
       damage = Json::array({{{"name", nullptr}, {"what", e.what()}}});
@@ -161,7 +161,7 @@ struct Difference {
   std::string name, what;
 };
 
-// The greatest |a - b|; NaN where one of the two is NaN.
+// The largest |a - b|; NaN where one of the two is NaN.
 double greatest_difference(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = a.to(DType::f64).to_vector<double>(), y = b.to(DType::f64).to_vector<double>();
   double greatest = 0;
@@ -320,7 +320,7 @@ constexpr Command kCommands[] = {
     {"env", "build, devices, libraries", env},
 };
 
-// Those that begin with the word `of`; empty: all.
+// The commands that begin with the word `of`; all when it is empty.
 void print_usage(std::FILE* to, std::string_view of = {}) {
   std::fprintf(to, "usage: levin COMMAND [ARGUMENTS]\n\n");
   for (const Command& c : kCommands) {

@@ -1,4 +1,4 @@
-// levin plan: what memory a training step of a bundled program takes, with what lies beside it on the CPU, and the
+// levin plan: the memory that a training step of a bundled program takes, on the CPU with what lies beside it, and the
 // largest batch for a given memory. Nothing is allocated or computed: the step runs on shapes alone
 // (Tuner::plan_memory).
 #pragma once
@@ -22,14 +22,14 @@ struct PlanSettings {
   [[nodiscard]] Device as() const { return device == "cpu" ? Device::cpu() : Device::cuda(); }
 };
 
-// A step's plan, and what lies in the same memory beside the step: nothing on a GPU, on the CPU the digits and what the
-// loader has ready. `step.peak` is with these.
+// A step's plan, and what lies in the same memory beside the step: nothing on a GPU; on the CPU the digits and the
+// batches that the loader holds ready. `step.peak` includes both.
 struct RunPlan {
   MemoryPlan step;
   std::int64_t data_sets = 0, loader = 0;
 };
 
-// A program's model on meta, with a trainer as the program has it.
+// A program's model on meta, with the program's trainer.
 class Planned {
  public:
   explicit Planned(const PlanSettings& s)
@@ -66,7 +66,7 @@ class Planned {
     plan.step.peak += plan.loader;
     return plan;
   }
-  // The largest batch whose peak is at most `bytes`; 0: not even a single sample. More than `most` is not looked for.
+  // The largest batch whose peak is at most `bytes`, searched up to `most`; 0: not even a single sample fits.
   [[nodiscard]] std::int64_t largest(std::int64_t bytes, std::int64_t most) {
     std::int64_t fits = 0, fails = 1;
     while (fails <= most && of(fails).step.peak <= bytes) fits = std::exchange(fails, 2 * fails);
@@ -79,10 +79,10 @@ class Planned {
   }
 
  private:
-  static constexpr int kAhead = 2;  // batches of each worker: the loader's default
+  static constexpr int kAhead = 2;  // batches per worker: the loader's default
 
-  // The images and labels of both parts, a byte each, which both programs hold. As buffers of the module they are counted
-  // by the allocator's sizes.
+  // The images and labels of both parts, a byte each, which both programs hold. As buffers of the module they count
+  // with the allocator's sizes.
   void hold_data_sets() {
     const std::int64_t without = planned(1).parameters;
     for (const auto& [part, n] : {std::pair{"train", 60000}, {"test", 10000}}) {
@@ -133,7 +133,7 @@ inline PlanSettings parse_plan(int argc, char** argv) {
   return s;
 }
 
-// The lines of the table, and the fields of the JSON.
+// The lines of the table and the fields of the JSON.
 inline std::vector<std::pair<const char*, std::int64_t>> rows_of(const RunPlan& run) {
   const MemoryPlan& p = run.step;
   return {{"parameters", p.parameters},           {"gradients", p.gradients},

@@ -1,4 +1,4 @@
-// Handwritten digits: trains a small network on MNIST and shows what it learned.
+// Handwritten digits: trains a small network on MNIST and shows what the network learned.
 #include <limits>
 #include <numeric>
 
@@ -84,7 +84,7 @@ TrainerOptions trainer_options(const Settings& s, Device device) {
 
 // ---- Data
 
-// All training images, or 55,000 of 60,000 and the rest to validate on.
+// All training images, or 55,000 of 60,000 with the rest for validation.
 struct Loaders {
   std::unique_ptr<data::DataLoader> train, val, test;
 };
@@ -128,7 +128,7 @@ std::int64_t batches_of_epoch(const Settings& s, const data::DataLoader& train) 
 
 // ---- Results
 
-// What a run found out; an accuracy that is not known is not a number.
+// The results of a run; an unknown accuracy is NaN.
 struct Outcome : examples::Trained {
   double accuracy = std::numeric_limits<double>::quiet_NaN();
   examples::Predictions predictions;
@@ -146,7 +146,7 @@ Outcome train_and_test(Trainer& trainer, Classifier& net, const Loaders& loaders
       outcome.predictions.add(logits, b[1]);
       return accuracy(logits, b[1]);
     });
-    // From the counts: the mean of the batches' f32 accuracies is a few ulps off.
+    // From the counts: the mean of the batches' f32 accuracies differs by a few ulps.
     const auto count = static_cast<double>(outcome.predictions.truth.size());
     outcome.accuracy = (count - static_cast<double>(outcome.predictions.wrong().size())) / count;
   };
@@ -163,7 +163,7 @@ void print_results(Trainer& trainer, const Outcome& outcome) {
   std::printf("test accuracy %.2f %%\n", 100 * outcome.accuracy);
 }
 
-// The files of --out and --json; of an interrupted run those that do not need its end.
+// The files of --out and --json; for an interrupted run the files that do not need its end.
 void write_results(const Settings& s, Trainer& trainer, const Classifier& net, const examples::Digits& digits,
                    const Outcome& outcome) {
   if (const std::string out = examples::out_folder(s); !out.empty()) {
@@ -183,7 +183,7 @@ void write_results(const Settings& s, Trainer& trainer, const Classifier& net, c
   result.write(s.json);
 }
 
-// What --find-batch-size and --find-lr ask for, before the training and by trials of it.
+// The searches of --find-batch-size and --find-lr, before the training and by trials of it.
 void search(Settings& s, Trainer& trainer, Classifier& net, const examples::Digits& digits, const Generator& gen) {
   Tuner tuner(trainer);
   const Device device = net.device();
@@ -216,7 +216,7 @@ int run(Settings s) {
   examples::make_output_folder(examples::out_folder(s));
   const auto counted = std::make_shared<examples::SampleCount>();
   how.callbacks.push_back(counted);
-  Trainer trainer(how);  // refuses what can not be before data is looked for
+  Trainer trainer(how);  // refuses bad options before the search for data
 
   const Generator gen(s.seed);
   const examples::Digits digits = examples::find_digits(s.data, gen.fork("digits"));

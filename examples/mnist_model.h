@@ -1,4 +1,4 @@
-// What the program mnist trains: its models and how. A header of its own, because `levin plan` plans them, too.
+// What the program mnist trains: its models and their training. In a header, because `levin plan` plans them, too.
 #pragma once
 
 #include <limits>
@@ -30,9 +30,10 @@ struct Classifier : TrainModule {
     tunable("lr", &settings.lr);
     tunable("batch_size", &settings.batch_size);
   }
-  Settings settings;         // what --find-lr and --find-batch-size set, too
-  std::int64_t batches = 0;  // in an epoch; set before a run
-  // For --find-batch-size: loaders of batches of settings.batch_size. Validation is tried as well, where the run will have it.
+  Settings settings;         // --find-lr and --find-batch-size set it, too
+  std::int64_t batches = 0;  // per epoch; set before a run
+  // For --find-batch-size: loaders with batches of settings.batch_size. The search tries validation as well where the
+  // run validates.
   Function<std::unique_ptr<data::DataLoader>(const Settings&, data::Split)> loader_of;
   std::unique_ptr<data::DataLoader> train_loader() override {
     return loader_of ? loader_of(settings, data::Split::train) : nullptr;
@@ -93,8 +94,8 @@ inline std::shared_ptr<optim::Optimizer> make_optimizer(const Settings& s, std::
   return std::make_shared<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.lr = s.lr, .weight_decay = 1e-2});
 }
 
-// Optimizer steps of all epochs asked for, whatever --max-steps and --max-time say: so a run that is cut and resumed is
-// the one that was not.
+// Optimizer steps of all requested epochs, whatever --max-steps and --max-time say: so a run that is cut and resumed
+// equals an uninterrupted one.
 inline std::int64_t planned_steps(const Settings& s, std::int64_t batches) {
   const std::int64_t steps = batches / s.accumulate + (batches % s.accumulate > 0 ? 1 : 0);
   std::int64_t planned = 0;

@@ -1,4 +1,4 @@
-// What mnist shows of a trained classifier: the confusion of digits, and the pictures that it got wrong.
+// What mnist shows of a trained classifier: the confusion of digits, and the misclassified pictures.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct Predictions {
   }
 };
 
-// Digits 3 x 5 for the labels below the pictures, a row of three bits each.
+// Digits of 3 x 5 pixels for the labels below the pictures, three bits per row.
 inline constexpr std::uint8_t kFont[kClasses][5] = {{7, 5, 5, 5, 7}, {2, 6, 2, 2, 7}, {7, 1, 7, 4, 7}, {7, 1, 7, 1, 7},
                                                     {5, 5, 7, 1, 1}, {7, 4, 7, 1, 7}, {7, 4, 7, 5, 7}, {7, 1, 1, 1, 1},
                                                     {7, 5, 7, 5, 7}, {7, 5, 7, 1, 7}};

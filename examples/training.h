@@ -1,4 +1,4 @@
-// What programs that train have in common: flags and what they mean for a trainer, the run itself, its results.
+// What programs that train share: flags and their meaning for a trainer, the run itself, its results.
 #pragma once
 
 #include <algorithm>
@@ -23,10 +23,10 @@ struct TrainingSettings {
   double lr = 0;
   std::uint64_t seed = 1;
   bool quiet = false;
-  bool keeps_best = false;  // not a flag: the run has a checkpoint of its least validation loss
+  bool keeps_best = false;  // not a flag: the run keeps a checkpoint of its lowest validation loss
 };
 
-// `precisions`: those that the program takes, all without a list.
+// `precisions`: the ones that the program takes; all without a list.
 inline void add_training_flags(Flags& flags, TrainingSettings& s, const std::vector<std::string>& precisions = {}) {
   flags.add("--data", s.data);
   flags.add("--batch-size", s.batch_size)->check(at_least(1));
@@ -38,7 +38,7 @@ inline void add_training_flags(Flags& flags, TrainingSettings& s, const std::vec
   flags.add("--lr", s.lr)->check(above(0));
   flags.add("--seed", s.seed);
   flags.add("--accumulate", s.accumulate)->check(at_least(1));
-  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // of the flag alone
+  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // the value of the flag alone
   flags.add("--device", s.device);
   if (precisions.empty())
     flags.add("--precision", s.precision);
@@ -63,10 +63,10 @@ inline int dev_run_batches(const TrainingSettings& s) {
   return n;
 }
 
-// Where result files go; empty: nowhere. A dev run writes none.
+// The folder of result files; empty: none. A dev run writes none.
 inline std::string out_folder(const TrainingSettings& s) { return dev_run_batches(s) > 0 ? std::string() : s.out; }
 
-// Refuses what can not be, before any work.
+// Refuses bad combinations before any work.
 inline void check_training_flags(const Flags& flags, const TrainingSettings& s) {
   if (s.out.empty() && s.checkpoint_every > 0) flags.refuse("--checkpoint-every needs --out for its files");
   if (s.out.empty() && (s.resume == "last" || s.resume == "best"))
@@ -90,7 +90,7 @@ inline std::vector<std::string> words(const std::string& list) {
   return all;
 }
 
-// They write straight into --out.
+// The loggers write straight into --out.
 inline std::vector<std::shared_ptr<Logger>> loggers(const TrainingSettings& s) {
   std::vector<std::shared_ptr<Logger>> all;
   for (const std::string& name : words(s.logger)) {
@@ -121,7 +121,7 @@ inline TrainerOptions trainer_options(const TrainingSettings& s) {
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
         .monitor = "step", .mode = Mode::max, .save_top_k = 3, .every_n_train_steps = s.checkpoint_every}));
-  if (s.keeps_best && !out_folder(s).empty())  // the first: what --resume best is of
+  if (s.keeps_best && !out_folder(s).empty())  // first: --resume best reads it
     options.callbacks.insert(options.callbacks.begin(), std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
                                                             .monitor = "val_loss", .save_last = SaveLast::on}));
   return options;
@@ -134,13 +134,13 @@ inline void make_output_folder(const std::string& path) {
   if (error) fail<FileError>("--out: can not make ", path, ": ", error.message());
 }
 
-// Counts what was trained on: a captured step does not call the loss function.
+// Counts trained samples: a captured step does not call the loss function.
 struct SampleCount final : Callback {
   std::int64_t samples = 0;
   void on_train_batch_end(const StepInfo& info) override { samples += info.batch->size(); }
 };
 
-// What became of a run.
+// The outcome of a run.
 struct Trained {
   std::int64_t samples = 0;
   double seconds = 0;  // of training
@@ -149,7 +149,7 @@ struct Trained {
   [[nodiscard]] double samples_per_second() const { return static_cast<double>(samples) / std::max(seconds, 1e-9); }
 };
 
-// Trains by fit() and is timed, then calls after(); an interrupt of either ends it and is no error.
+// Trains by fit(), timed, then calls after(). An interrupt of either ends it and is no error.
 template <class Fit, class After>
 Trained train(const char* program, Device device, const SampleCount& counted, Fit&& fit, After&& after) {
   Trained trained;
@@ -203,8 +203,7 @@ inline double metric(Trainer& trainer, std::string_view name) {
   return std::nan("");
 }
 
-// A line for each of these names: {metric, what the plot calls it}. A run too short for a record of a metric has its
-// newest value.
+// One line per name: {metric, its label in the plot}. A run too short for a record of a metric has its newest value.
 inline void draw_losses(const std::string& path, Trainer& trainer,
                         const std::vector<std::pair<std::string, std::string>>& names, const PlotOptions& labels) {
   std::vector<Series> lines;

@@ -5,17 +5,17 @@
 
 namespace levin::test {
 
-[[nodiscard]] bool counts_allocations();   // not under sanitizers, which have an operator new of their own
-[[nodiscard]] std::int64_t allocations();  // of this thread, since it began
+[[nodiscard]] bool counts_allocations();   // not under sanitizers, which replace operator new
+[[nodiscard]] std::int64_t allocations();  // of this thread since its start
 void skip_allocations();
 
-// Of this thread: what it has and has not given back, and the most of that since the reset.
+// Of this thread: the bytes that it holds, and their peak since the reset.
 [[nodiscard]] std::int64_t bytes_in_use();
 [[nodiscard]] std::int64_t peak_bytes();
 void reset_peak_bytes();
 
-// The n-th allocation of this thread from now on fails, and those behind it where `later_too`; 0: none.
+// This thread's n-th allocation from here fails, and all later ones where `later_too`; 0: none fails.
 void fail_allocations(std::int64_t n, bool later_too);
-[[nodiscard]] bool allocation_failed();  // since then
+[[nodiscard]] bool allocation_failed();  // since that call
 
 }  // namespace levin::test

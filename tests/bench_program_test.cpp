@@ -1,5 +1,5 @@
-// The benchmark programs run and their reports are whole. No test measures time: --quick takes one sample of the smallest
-// shapes, and no figure is looked at but for being there.
+// The benchmark programs run and their reports are whole. No test measures time: --quick takes one sample of the
+// smallest shapes, and the tests only look for the presence of figures.
 #include "levin/device.h"
 #include "tests/train/program.h"
 #include "tests/where.h"
@@ -48,7 +48,7 @@ void check_head(const Report& r, const std::string& device) {
     REQUIRE_MESSAGE(r.head.contains(what), std::string(what));
     CHECK_MESSAGE(!r.head[what].get<std::string>().empty(), std::string(what));
   }
-  // A bound is that of the faster copy: one of ours alone would hide what it loses.
+  // A bound comes from the faster copy: a bound from our copy alone would hide our copy's losses.
   const auto figure = [&](const char* what) { return std::stod(r.head[what].get<std::string>()); };
   CHECK(figure("levin_memcpy_GB/s") > 0);
   CHECK(figure("levin_own_copy_GB/s") > 0);

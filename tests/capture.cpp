@@ -15,8 +15,8 @@
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-// g++ links UndefinedBehaviorSanitizer as a library of its own, whose reports go to file descriptor 2 alone. An abort
-// lets doctest end the test, which shows what was captured.
+// g++ links UndefinedBehaviorSanitizer as a library of its own, whose reports go to file descriptor 2 alone. After an
+// abort doctest ends the test and shows the captured output.
 extern "C" const char* __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
 #endif
 
@@ -46,7 +46,7 @@ Capture::Capture() {
 Capture::~Capture() {
   if (on_) end(Output::shown);
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_set_report_fd(reinterpret_cast<void*>(2L));  // what leaked is reported when main has returned
+  __sanitizer_set_report_fd(reinterpret_cast<void*>(2L));  // leaks are reported after main returns
 #endif
   for (const int fd : {file_, real_out_, real_err_}) {
     if (fd >= 0) ::close(fd);

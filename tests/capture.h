@@ -1,12 +1,12 @@
-// What a test prints, kept until it ends: a passing test's is dropped, a failing test's is shown.
+// A test's output, kept until the test ends: the output of a passing test is dropped, that of a failing test is shown.
 #pragma once
 
 namespace levin::test {
 
 enum class Output : bool { dropped, shown };
 
-// File descriptors 1 and 2 lead to one file between start() and end(). Reports of sanitizers keep going to the real stderr,
-// because they end the process. Where no file can be made everything is printed at once.
+// Between start() and end() file descriptors 1 and 2 lead to one file. Reports of sanitizers still go to the real
+// stderr, because they end the process. Where no file can be made the output is printed at once.
 class Capture {
  public:
   Capture();

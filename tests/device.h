@@ -1,4 +1,4 @@
-// The device under test beside the CPU: cuda or simt, as the build and the machine have it.
+// The device under test besides the CPU: cuda or simt, depending on the build and the machine.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace levin::test {
 
 }  // namespace levin::test
 
-// At the head of a test: `device` is the one that launches kernels, or the test is skipped by name.
+// Stands first in a test: `device` launches kernels, or the test is skipped with a reason.
 #define DEVICE_OR_SKIP()                                                        \
   const auto found = levin::test::launching_device();                           \
   if (!found) return levin::test::skip("no device that launches kernels here"); \

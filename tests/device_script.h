@@ -1,4 +1,4 @@
-// Runs bench/device.sh and bench/device_table.py, with programs that are built or made up.
+// Runs bench/device.sh and bench/device_table.py with built or made-up programs.
 #pragma once
 
 #include <cstdlib>

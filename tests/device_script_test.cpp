@@ -1,5 +1,5 @@
-// bench/device.sh: a machine with a GPU is at hand for too short a time to mend it there. Its stages on simt, and with
-// programs that are made up and fail in every way.
+// bench/device.sh: a machine with a GPU is available for too short a time to mend the script there. These tests run its
+// stages on simt, and with made-up programs that fail in every way.
 #include "tests/device_script.h"
 #include <algorithm>
 #include <filesystem>
@@ -31,7 +31,7 @@ void check_stage_on_simt(const std::string& name, const std::string& expected) {
   CHECK(std::filesystem::exists(dir / ("out/" + name + ".tar.gz")));
 }
 
-// In front of a built benchmark program: it knows the rows that a GPU has, and its figures are made up.
+// A wrapper of a built benchmark program: it knows the rows of a GPU, and its figures are made up.
 void make_up_figures(const TemporaryFolder& dir, const std::string& name) {
   make_program(dir / ("pack/bin/" + name), "real='" + build_dir() + "/bench/" + name + "'\n" +
                                                R"([ "$1" = --list ] && exec "$real" "$@"

@@ -1,4 +1,4 @@
-// bench/device_table.py, with figures that are made up, and the rows of bench/results/gpu_targets.md.
+// bench/device_table.py with made-up figures and the rows of bench/results/gpu_targets.md.
 #include <filesystem>
 
 #include "tests/device_script.h"
@@ -10,7 +10,7 @@ using nlohmann::json;
 
 namespace {
 
-// Figures as bench_kernels writes them, of rows that take one second or what is said.
+// Figures as bench_kernels writes them, for rows that take one second or the given time.
 nlohmann::ordered_json report(const std::string& commit, const json& rows) {
   nlohmann::ordered_json all{{"context",
                               {{"date", "2001-02-03T04:05:06"},

@@ -1,4 +1,4 @@
-// What is called later and was never set, and objects that were moved from: typed errors, not crashes.
+// Calls of functions that were never set, and uses of moved-from objects: typed errors, not crashes.
 #include <doctest/doctest.h>
 
 #include "levin/levin.h"

@@ -1,4 +1,4 @@
-// Errors that cross layers on their way: what they name, and how often.
+// Errors that cross layers: what they name, and how often.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -16,7 +16,7 @@ struct Encoder : nn::Module {
   nn::Linear fc{*this, "fc", {.in = 4, .out = 2}};
 };
 
-// A dataset whose samples pass a module that they do not fit.
+// A dataset that passes its samples to a module of the wrong size.
 struct Encoded final : data::Dataset {
   const Encoder& encoder;
   explicit Encoded(const Encoder& e) : encoder(e) {}

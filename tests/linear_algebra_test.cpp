@@ -1,5 +1,5 @@
-// Products of matrices against Eigen, which shares no line with ours: sizes that the plain loops of other tests would
-// be too slow for, and what is made of them up to a gradient.
+// Products of matrices against Eigen, which shares no code with ours: sizes for which the plain loops of other tests
+// are too slow, and functions of products up to a gradient.
 #include <doctest/doctest.h>
 
 #include "tests/skip.h"
@@ -27,8 +27,7 @@ Matrix matrix(const Tensor& t) {  // [rows, cols], in f64
   const auto x = t.detach().to(DType::f64).to_vector<double>();
   return Eigen::Map<const Matrix>(x.data(), t.size(0), t.size(1));
 }
-// The largest error over its bound, (k + 4) * eps * (what was added up, without signs): k products, each of one
-// rounding.
+// The largest error over its bound, (k + 4) * eps * (the sum without signs): k products, each rounded once.
 double worst(const Tensor& got, const Matrix& want, const Matrix& size, std::int64_t k) {
   const double eps = epsilon(got.dtype()) / 2;
   const Matrix error = (matrix(got) - want).cwiseAbs();
@@ -93,7 +92,7 @@ TEST_CASE("conv2d that goes through Winograd keeps the error that ops.h states, 
     }
     const double terms = static_cast<double>(in * side * side);
     CHECK(error <= (side == 3 ? 128 : 256) * 0x1p-24 * std::sqrt(terms));
-    CHECK(direct > 1);  // there was something to compare
+    CHECK(direct > 1);  // the test compared something
   }
 }
 

@@ -1,5 +1,5 @@
-// The test program: doctest with Levin's progress and its closing line `N passed, N failed, N skipped` (test cases,
-// not checks). What a passing test prints is dropped, and what a failing one prints is shown (tests/capture.h).
+// The test program: doctest with Levin's progress and its closing line `N passed, N failed, N skipped` (test cases, not
+// checks). The output of a passing test is dropped, that of a failing test is shown (tests/capture.h).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -29,7 +29,8 @@ bool everything = false;
 levin::test::Capture* capture = nullptr;  // null: --verbose
 std::string unexpected;                   // ids of warnings that the test case did not capture
 
-// What may be a false alarm or merely informs depends on the machine and its load; everything else a test must expect.
+// Warnings that may be false alarms or merely inform depend on the machine and its load; a test must expect every other
+// one.
 void hear_warnings() {
   unexpected.clear();
   levin::set_warning_handler([](const levin::Warning& w) {
@@ -39,7 +40,7 @@ void hear_warnings() {
   });
 }
 
-// Listens before doctest's console reporter. A test case with subcases is entered several times and ends once.
+// Listens before doctest's console reporter. A test case with subcases starts several times and ends once.
 struct Progress : doctest::IReporter {
   explicit Progress(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}
@@ -120,7 +121,7 @@ void levin::test::skip(const std::string& reason) {
 bool levin::test::runs_everything() { return everything; }
 
 int main(int argc, char** argv) {
-  levin::train::suggested_workers_instead = 1;  // what tests hear does not depend on how many CPUs there are
+  levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
   doctest::Context context;
   context.setOption("no-intro", true);
   context.setOption("no-version", true);
@@ -164,7 +165,7 @@ int main(int argc, char** argv) {
       usage_error("unknown argument " + arg);
     }
   }
-  if (by_device && !by_name) {  // tests that launch kernels have one of these words in their names
+  if (by_device && !by_name) {  // names of tests that launch kernels have one of these words
     context.addFilter("test-case", "*device*");
     context.addFilter("test-case", "*simt*");
   }
@@ -173,7 +174,7 @@ int main(int argc, char** argv) {
     context.applyCommandLine(2, query);
     return context.run();
   }
-  context.setOption("minimal", !verbose);  // doctest's own closing lines are left out
+  context.setOption("minimal", !verbose);  // omits doctest's own closing lines
   levin::test::Capture captured;
   if (!verbose) capture = &captured;
   const int rc = context.run();

@@ -16,7 +16,7 @@
 #include "tests/skip.h"
 #include "tests/temporary.h"
 
-// The macro comes with the compiler; this keeps the standard the build asks for and the one it gets together.
+// The compiler defines the macro; this test keeps the requested standard and the actual one together.
 TEST_CASE("the build is C++20") { CHECK(__cplusplus >= 202002L); }
 
 TEST_CASE("what a passing test prints is dropped, and what a failing one prints is shown") {
@@ -52,7 +52,7 @@ TEST_CASE("undefined behaviour that the test of its report plants") {
   if (!planted()) return;
   volatile int number = std::numeric_limits<int>::max();
   if (std::string_view(planted()) == "overflow") number = number + 1;
-  char* volatile gone = new char[8];  // read again after each use: no compiler may see what is planted
+  char* volatile gone = new char[8];  // read again after each use, so that no compiler removes the planted bug
   delete[] gone;
   number = gone[0];
 }

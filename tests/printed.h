@@ -1,4 +1,4 @@
-// What a function prints on stderr, in place of the terminal, with the warnings that it gives.
+// A function's output on stderr, captured, with its warnings.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with its content at the end.
+// A test's own folder, removed with its content at the end.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Keeps what is warned of while it lives, instead of printing it.
+// Collects warnings while it lives, instead of printing them.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ class Warnings {
   Function<void(const Warning&)> before_;
 };
 
-// Warnings with one of these ids are expected while it lives, each at least once; the others go where they went before.
+// Warnings with one of these ids are expected while it lives, each at least once; the others go to the previous sink.
 class ExpectedWarnings {
  public:
   explicit ExpectedWarnings(std::initializer_list<const char*> ids) {

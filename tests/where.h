@@ -1,4 +1,5 @@
-// Where the sources and this build lie. A file of its own knows, so that a compiler cache serves every other test from any clone.
+// The folders of the sources and of this build. Only where.cpp knows them, so a compiler cache serves every other test
+// from any clone.
 #pragma once
 
 #include <string>

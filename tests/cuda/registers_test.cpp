@@ -1,5 +1,5 @@
-// A kernel whose registers do not fit is an error of a build with CUDA, see kernels/nvcc.sh; and what kernels take of a
-// multiprocessor is compared with bench/results/registers_sm90.md, see bench/registers.py.
+// A kernel whose registers do not fit is an error of a build with CUDA (kernels/nvcc.sh). Besides, the share of a
+// multiprocessor that each kernel takes is compared with bench/results/registers_sm90.md (bench/registers.py).
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -15,8 +15,8 @@
 namespace {
 
 #if defined(LEVIN_NVCC)
-// Each thread keeps 64 numbers. Two blocks of `threads` must be resident at once: of 256, each thread may have 128
-// registers, of 1024 only 32.
+// Each thread keeps 64 numbers. Two blocks of `threads` threads must be resident at once: with 256 each thread may have
+// 128 registers, with 1024 only 32.
 std::string kernel(int threads) {
   return "__global__ void __launch_bounds__(" + std::to_string(threads) + R"(, 2) many(float* p, int n) {
   float v[64];
@@ -44,7 +44,7 @@ Compiled compile(int threads) {
 }
 #endif
 
-// What bench/registers.py says of a folder of *.ptxas and a table.
+// The output of bench/registers.py for a folder of *.ptxas and a table.
 struct Checked {
   int code;
   std::string said;
@@ -61,7 +61,7 @@ Checked check(const std::string& build, const std::string& table, const std::str
 bool have_python() { return std::system("python3 -c pass 2>/dev/null && c++filt --version >/dev/null 2>&1") == 0; }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// What ptxas says of an instance of kernels/made_up.cu.
+// The report of ptxas on an instance of kernels/made_up.cu.
 std::string instance(const std::string& mangled, int registers, int shared, int spilled = 0) {
   return "ptxas info    : Compiling entry function '" + mangled + "' for 'sm_90'\n" +
          "ptxas info    : Function properties for " + mangled + "\n    0 bytes stack frame, " +
@@ -108,7 +108,7 @@ TEST_CASE("the table of registers names a kernel that grew, spills, takes too mu
     INFO(same.said);
     CHECK(same.code == 0);
   }
-  // 8 registers more are as many as the next step of the hardware; an instance more or less is no change.
+  // 8 registers more are the hardware's next step; one instance more or less is no change.
   CHECK(said_of(fill + instance(kDouble, 48, 1024) + copy).code == 0);
   CHECK(said_of(fill + copy).code == 0);
   const auto refused = [&](const std::string& text, const std::string& why) {
@@ -126,7 +126,7 @@ TEST_CASE("the table of registers names a kernel that grew, spills, takes too mu
   refused(fill + copy + instance("_ZN5levin7kernels3gpu5drainIfEEvPT_l", 16, 0),
           "drain of kernels/made_up.cu is not in");
   refused(fill, "copy of kernels/made_up.cu is in the table and not in this build");
-  // Another compiler hands out registers in its own way; the rest holds for it, too.
+  // Another compiler allocates registers differently; the other columns hold for it, too.
   CHECK(said_of(fill + instance(kDouble, 99, 1024) + copy, "13.1.2").code == 0);
   CHECK(has(said_of(fill, "13.1.2").said, "copy of kernels/made_up.cu is in the table and not in this build"));
 }

@@ -1,6 +1,6 @@
-// Levin as somebody else's dependency: examples/embed is built against an installed Levin and with Levin as a
-// subproject, and what that costs is measured. The work folder lies in the build folder, so a second run rebuilds only
-// what changed.
+// Levin as a dependency of another project: the tests build examples/embed against an installed Levin and with Levin as
+// a subproject, and measure the cost. The work folder lies in the build folder, so a second run rebuilds only what
+// changed.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -45,7 +45,7 @@ Result shell(const std::string& command) {
   return result;
 }
 
-// Runs a command that must succeed; a failing check shows what it printed.
+// Runs a command that must succeed; a failed check shows the command's output.
 Result must(const std::string& command) {
   Result result = shell(command);
   INFO(command, "\n", result.output);
@@ -69,8 +69,7 @@ int nonblank_lines(const std::string& text) {
 
 double megabytes(const fs::path& file) { return static_cast<double>(fs::file_size(file)) / 1e6; }
 
-// Installs the release build below kWork and gives the shell text that makes pkg-config find it, and nothing else of
-// Levin.
+// Installs the release build below kWork. Returns the shell text that makes pkg-config find this Levin and no other.
 std::string installed() {
   static const std::string environment = [] {
     fs::remove_all(kWork / "root");
@@ -83,13 +82,13 @@ std::string installed() {
   return environment;
 }
 
-// The compile line of a program that uses the installed Levin, with the warnings of a careful embedder.
+// The compile line of a program that uses the installed Levin, with strict warnings.
 std::string compile_line(const std::string& what) {
   const std::string flags = trimmed(must(installed() + " pkg-config --cflags levin").output);
   return std::string("c++ -std=c++20 -Wall -Wextra -Wconversion -Werror ") + flags + " " + what;
 }
 
-// These tests compile for minutes, and what they measure means something in the default build alone.
+// These tests compile for minutes, and their measurements mean something in the default build alone.
 bool skipped() {
   if (!levin::test::runs_everything()) {
     levin::test::skip("builds Levin into another project; ./run test --all runs it");
@@ -113,7 +112,7 @@ TEST_CASE("a stand-alone project builds and trains against an installed Levin, t
   if (skipped()) return;
   const std::string environment = installed();
   const fs::path build = kWork / "installed";
-  fs::remove_all(build);  // its inputs were installed anew
+  fs::remove_all(build);  // its inputs were installed again
   setup(build, kSource / "examples" / "embed", environment, "-Dbuildtype=release --wrap-mode=nofallback");
   must("ninja -C " + quoted(build));
   const Result run = must(quoted(build / "embed"));
@@ -153,7 +152,7 @@ TEST_CASE("a stand-alone project builds and trains with Levin as a subproject, t
     fs::create_directory_symlink(kSource, project / "subprojects" / "levin");
   }
   const fs::path build = kWork / "subproject";
-  // Not optimised: this builds the whole library a second time, and only whether it builds is asked.
+  // Not optimised: this builds the whole library a second time, and only its success matters.
   setup(build, project, "env", "--force-fallback-for=levin -Doptimization=0 -Dlevin:optimization=0 -Ddebug=false");
   must("ninja -j2 -C " + quoted(build));
   must(quoted(build / "embed"));
@@ -196,12 +195,12 @@ TEST_CASE("a small program needs at most 10 shared objects, and the stripped lib
   CHECK(objects > 0);
   CHECK(objects <= 10);
   CHECK(libraries.find("-Wl,--gc-sections") != std::string::npos);
-  // As the shared library is linked: what Levin weighs, apart from an archive's relocations and names.
+  // As a shared library: Levin's weight without an archive's relocations and names.
   const fs::path built = fs::path(levin::test::build_dir()) / "liblevin.a";
   must("c++ -shared -s " LEVIN_SHARED_ARGS " -o " + quoted(shared) + " -Wl,--whole-archive " + quoted(built) +
        " -Wl,--no-whole-archive -ltbb -lz -lpng");
   must("strip --strip-unneeded -o " + quoted(archive) + " $(readlink -f " + quoted(built) + ")");
-#if !defined(LEVIN_CUDA)  // with kernels for GPUs it is as large as these are
+#if !defined(LEVIN_CUDA)  // kernels for GPUs determine its size otherwise
   CHECK(megabytes(shared) <= 6.0);
 #endif
   MESSAGE("hello: ", objects, " shared objects, ", megabytes(program), " MB stripped; library: ", megabytes(shared),

@@ -1,4 +1,4 @@
-// What a compiler says of modules and callbacks whose functions hide a hook instead of overriding it.
+// A compiler's messages on modules and callbacks whose functions hide a hook instead of overriding it.
 #include <doctest/doctest.h>
 
 #include <cstdio>

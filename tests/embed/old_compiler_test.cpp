@@ -1,4 +1,4 @@
-// A compiler or a standard that is too old is told so, at once and alone.
+// Too old a compiler or standard gives one clear message and no other.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// What the compiler says to a program that includes all of Levin.
+// The compiler's output for a program that includes all of Levin.
 struct Said {
   bool compiled;
   std::string first_error, all;
@@ -33,7 +33,7 @@ bool there(const std::string& compiler) {
   return std::system(("command -v " + compiler + " >/dev/null 2>&1").c_str()) == 0;
 }
 
-// One line that says it, how one came there, and the end.
+// The message, its include path, and the end.
 void check_told(const Said& said, const std::string& what) {
   INFO(said.all);
   CHECK_FALSE(said.compiled);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Whether a run could go on from it.
+// Whether a run could resume from it.
 bool read_all_ways(const std::string& path) {
   const bool resumable = !refused([&] { (void)train::read_checkpoint(path); });
   (void)refused([&] { (void)train::read_checkpoint(path, train::Needs::weights); });
@@ -61,7 +61,7 @@ bool checkpoint_state(Bytes in) {
     content = checkpoint_of({reinterpret_cast<const char*>(in.data()), in.size()});
   } catch (const Json::type_error&) {
     return false;
-  }  // not UTF-8: load_safetensors refuses it, which is its own target
+  }  // not UTF-8: load_safetensors refuses it, which is a target of its own
   const MemoryFile file({reinterpret_cast<const std::uint8_t*>(content.data()), content.size()});
   expect(load_safetensors(file.path()).tensors.size() == 2, "the checkpoint around the state is no safetensors file");
   (void)refused([&] {

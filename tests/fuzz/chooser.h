@@ -1,4 +1,4 @@
-// Arguments of ops out of bytes: mostly such as fit, some at the edges, few that are absurd.
+// Arguments of ops from bytes: most fit, some are edge cases, a few are absurd.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Chooser {
  public:
   explicit Chooser(Bytes in) : in_(in) {}
   [[nodiscard]] bool used_up() const { return at_ == in_.size(); }
-  // The next byte; 0 behind the end.
+  // The next byte; 0 after the end.
   std::uint8_t byte() { return at_ < in_.size() ? in_[at_++] : std::uint8_t{0}; }
   // 0 <= result < n <= 256.
   std::size_t below(std::size_t n) { return byte() % n; }
@@ -68,7 +68,7 @@ class Chooser {
     for (auto& d : dims) d = rank < 5 ? size() : 1 + static_cast<std::int64_t>(below(2));
     return Shape(dims);
   }
-  // What a caller might write for dimensions, sizes or pads; wrong ones among them.
+  // Dimensions, sizes or pads as a caller might write them, some of them wrong.
   Dims dims() {
     std::array<std::int64_t, kMaxRank> all{};
     const std::size_t n = below(one_in(16) ? 9 : 4);
@@ -79,7 +79,7 @@ class Chooser {
     const std::int64_t first = integer();
     return {first, one_in(3) ? integer() : first};
   }
-  // Along the axes of an image: mostly such as conv2d takes.
+  // Values along the axes of an image: most are in the range that conv2d takes.
   std::array<std::int64_t, 2> positive_pair() {
     if (one_in(8)) return pair();
     return {1 + static_cast<std::int64_t>(below(3)), 1 + static_cast<std::int64_t>(below(3))};
@@ -101,17 +101,17 @@ class Chooser {
   std::size_t at_ = 0;
 };
 
-// The tensors that calls take, and what they gave.
+// The tensors that calls take and return.
 class Pool {
  public:
   explicit Pool(Chooser& choose) : choose_(choose) {}
-  // One of those that are there, or a new one; rarely an undefined one.
+  // A tensor of the pool, or a new one; rarely an undefined one.
   Tensor any();
   Tensor optional() { return choose_.one_in(2) ? any() : Tensor(); }
   // Positions: i64, mostly small.
   Tensor index();
   Tensor mask();
-  // As `like`, so that more calls of two tensors come through.
+  // A tensor like `like`, so that more calls of two tensors succeed.
   Tensor matching(const Tensor& like);
   Tensor of(const Shape& shape, DType dtype);
   void keep(const Tensor& x);

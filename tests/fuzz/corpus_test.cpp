@@ -1,4 +1,5 @@
-// The corpora, file by file, in the ordinary build: what a fuzzer found stays mended, and the targets work without one.
+// The corpora, file by file, in the ordinary build: bugs that a fuzzer found stay fixed, and targets work without a
+// fuzzer.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ const fs::path& corpora() {
   return folder;
 }
 
-// Runs a target on its files, cut ones too, so that both answers of what it calls are seen.
+// Runs a target on its files, whole and cut, so that the called functions both accept and refuse.
 void run_corpus(const std::string& name) {
   const auto all = fuzz::targets();
   const auto target = std::find_if(all.begin(), all.end(), [&](const auto& t) { return name == t.name; });

@@ -1,5 +1,5 @@
-// One program for all targets: the name that it is called by says which, so that what libFuzzer starts again by its own
-// name is the same target.
+// One program for all targets: the name of the executable chooses the target, so a copy that libFuzzer starts under the
+// same name runs the same target.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

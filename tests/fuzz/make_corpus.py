@@ -87,7 +87,7 @@ write("idx", "gz_wide", gzip.compress(idx(14, [3], 8), mtime=0))
 write("idx", "gz_more", gzip.compress(idx(8, [2], 1) + b"more", mtime=0))
 write("idx", "gz_bomb", gzip.compress(idx(8, [1 << 15], 1), mtime=0))
 
-# ---- PNG: check sums are 0, the target makes them right
+# ---- PNG: check sums are 0, and the target corrects them
 def chunk(kind, content):
     return struct.pack(">I", len(content)) + kind + content + b"\0\0\0\0"
 

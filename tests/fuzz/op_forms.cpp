@@ -1,4 +1,4 @@
-// The ways in which ops can be called, one line each.
+// The forms of calls of ops, one line each.
 #include <string>
 #include <tuple>
 
@@ -9,7 +9,7 @@
 namespace levin::fuzz {
 namespace {
 
-// f(arguments), which are evaluated from left to right: whatever the compiler, the same bytes are the same calls.
+// f(arguments), evaluated from left to right: the same bytes are the same calls with every compiler.
 #define LEVIN_CALL(f, ...) std::apply([](auto&&... argument) { return f(argument...); }, std::tuple{__VA_ARGS__})
 
 // ---- Functions of one type, by their names
@@ -53,7 +53,7 @@ namespace {
 
 Tensors both(const ValuesIndices& x) { return {x.values, x.indices}; }
 
-// Not more parts than a list holds.
+// At most as many parts as a list holds.
 bool few_parts(const Tensor& x) {
   for (const std::int64_t d : x.shape()) {
     if (d > 1024) return false;
@@ -94,7 +94,7 @@ Tensors image_and_kernel(Chooser& c, Pool& p, bool transposed) {
   return {x, w, c.one_in(2) ? p.of({out}, dtype) : p.optional()};
 }
 
-// Offsets that rise, or any positions.
+// Increasing offsets, or any positions.
 Tensor offsets(Chooser& c, Pool& p, std::int64_t to) {
   if (c.one_in(4)) return p.index();
   std::vector<std::int64_t> all{0};
@@ -633,7 +633,7 @@ constexpr Form kForms[] = {
        return Tensors{checkpoint([](const Tensor& x) { return relu(x) * x; }, p.any())};
      }},
 };
-static_assert(std::size(kForms) <= 256);  // a byte chooses
+static_assert(std::size(kForms) <= 256);  // one byte chooses
 
 }  // namespace
 

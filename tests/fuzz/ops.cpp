@@ -23,7 +23,7 @@ class MemoryLimit {
   std::optional<std::int64_t> before_;
 };
 
-// Everything that a program may switch on around its calls.
+// Every mode that a program may switch on around its calls.
 struct Modes {
   explicit Modes(std::uint8_t bits) {
     if ((bits & 3) == 1) autocast.emplace((bits & 4) != 0 ? DType::f16 : DType::bf16);
@@ -37,7 +37,7 @@ struct Modes {
   std::optional<AnomalyMode> anomaly{};
 };
 
-// Gradients of what requires grad, some of the second order, into the pool.
+// Puts gradients of tensors that require grad, some of the second order, into the pool.
 void differentiate(Chooser& choose, Pool& pool) {
   Tensors leaves, outputs;
   for (const Tensor& x : pool.all()) {

@@ -17,7 +17,7 @@
 namespace levin::fuzz {
 namespace {
 
-// Reads every element, so that a sanitizer sees them, and compares the memory with what the header promises.
+// Reads every element for the sanitizers, and compares the memory with the header's promise.
 void look_at(const Tensor& x, std::uint64_t most_bytes) {
   expect(x.device().is_cpu() && x.is_contiguous() && x.offset() == 0, "a reader's tensor is not dense on cpu");
   expect(static_cast<std::uint64_t>(x.numel()) * itemsize(x.dtype()) <= most_bytes, "a reader's tensor is too large");
@@ -45,7 +45,7 @@ std::uint32_t big_endian(const std::uint8_t* at) {
   return std::uint32_t{at[0]} << 24 | std::uint32_t{at[1]} << 16 | std::uint32_t{at[2]} << 8 | at[3];
 }
 
-// Most mutations end at a chunk's check sum otherwise.
+// Without it most mutations would end at a chunk's check sum.
 std::vector<std::uint8_t> with_right_sums(Bytes in) {
   std::vector<std::uint8_t> out(in.begin(), in.end());
   for (std::size_t at = kPngMagic; at + kPngFrame <= out.size();) {
@@ -93,7 +93,7 @@ bool idx(Bytes in) {
     return x;
   };
   const std::optional<Tensor> plain = read(in);
-  if (plain) look_at(*plain, 4 * 1032 * in.size());  // 1032: what deflate can do
+  if (plain) look_at(*plain, 4 * 1032 * in.size());  // 1032: the largest ratio of deflate
   if (in.size() < 4 || in[0] != 0 || in[1] != 0) return plain.has_value();
   const std::optional<Tensor> packed = read(gzipped(in));
   expect(plain.has_value() == packed.has_value(),

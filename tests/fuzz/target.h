@@ -1,8 +1,9 @@
-// What is fuzzed: functions of bytes that stand for the files, texts and calls of a stranger. Whatever the bytes, a
-// target returns; what it calls may refuse them by a levin::Error that is no InternalError. Everything else that comes
-// out of it, and every finding of a sanitizer, is a bug.
+// The fuzz targets: functions of bytes that stand for a stranger's files, texts and calls. A target returns for any
+// bytes. The functions that it calls may refuse the bytes by a levin::Error that is no InternalError. Any other
+// exception, and every finding of a sanitizer, is a bug.
 //
-// ./run fuzz NAME looks for such bytes with libFuzzer; corpus_test.cpp gives each target its files under corpus/NAME.
+// ./run fuzz NAME searches for such bytes with libFuzzer; corpus_test.cpp passes the files under corpus/NAME to each
+// target.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +20,21 @@ using Bytes = std::span<const std::uint8_t>;
 
 struct Target {
   const char* name;    // also of its folder under corpus/
-  bool (*run)(Bytes);  // whether what it calls took these bytes
+  bool (*run)(Bytes);  // whether the called function accepted these bytes
 };
 [[nodiscard]] std::span<const Target> targets();
 
 bool ops(Bytes in);               // bytes as calls of ops, their arguments and gradients
 bool safetensors(Bytes in);       // load_safetensors
 bool npy(Bytes in);               // load_npy
-bool idx(Bytes in);               // load_idx, as it is and gzipped: both must say the same
-bool png(Bytes in);               // load_png, with the check sums of its chunks made right
+bool idx(Bytes in);               // load_idx, plain and gzipped: both must agree
+bool png(Bytes in);               // load_png, with corrected check sums of its chunks
 bool checkpoint_file(Bytes in);   // the readers of checkpoints
 bool checkpoint_state(Bytes in);  // the same; the bytes are the text of a run's state, and all hashes are right
 bool options(Bytes in);           // trainer's options from the environment and from older flags, one a line
 bool text(Bytes in);              // other texts: durations, equations of einsum, numbers of the programs' flags
 
-// True when f threw what it may throw.
+// True when f threw an allowed error.
 template <class F>
 bool refused(F&& f) {
   try {
@@ -44,12 +45,12 @@ bool refused(F&& f) {
   }
 }
 
-// What must hold for every input.
+// A property that must hold for every input.
 inline void expect(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-// A file with this content, in memory. There is one at a time.
+// A file with this content, in memory. Only one exists at a time.
 class MemoryFile {
  public:
   explicit MemoryFile(Bytes content);

@@ -21,7 +21,7 @@ namespace {
 
 std::string_view text_of(Bytes in) { return {reinterpret_cast<const char*>(in.data()), in.size()}; }
 
-// "name=value" a line; what the environment could not hold is left out.
+// "name=value" on each line; values that the environment cannot hold are left out.
 Metadata settings(std::string_view lines) {
   Metadata out;
   for (std::size_t at = 0; at < lines.size();) {
@@ -121,7 +121,7 @@ bool options(Bytes in) {
   return !refused([&] { (void)TrainerOptions::from_legacy(given); }) || taken;
 }
 
-// The first byte says what text the others are.
+// The first byte chooses the kind of text; the other bytes are the text.
 bool text(Bytes in) {
   if (in.empty()) return false;
   const std::string_view rest = text_of(in).substr(1);

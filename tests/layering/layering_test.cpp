@@ -79,7 +79,7 @@ TEST_CASE("levin/levin.h includes every public header") {
 TEST_CASE("headers do not include each other in a circle") {
   std::vector<std::pair<std::string, std::string>> headers;
   for (const std::string& path : source_files(levin::test::source_dir())) {
-    // each_level.h includes a kernel file from within itself; that is its work.
+    // each_level.h includes a kernel file from within itself, which is its purpose.
     if (path.ends_with(".cpp") || path.ends_with(".cu") || path.ends_with("each_level.h")) continue;
     headers.emplace_back(path, read(path));
   }

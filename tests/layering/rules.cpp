@@ -19,12 +19,12 @@ bool ends(string_view text, string_view suffix) {
   return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
 }
 bool is_header(string_view path) { return ends(path, ".h") || ends(path, ".cuh"); }
-// Tests beside what they test follow the rules of tests/: they may include everything.
+// Tests beside their sources follow the rules of tests/: they may include everything.
 bool is_test(string_view path) { return starts(path, "tests/") || ends(path, "_test.cpp") || ends(path, "_test.h"); }
 
 enum class Layer { tensor, kernels, comm, autograd, nn, optim, data, train, programs, tests };
 
-// ---- The table. The layers of the row's name may be included by it; each may include itself.
+// ---- The table: the layers that each row's layer may include. Each may include itself.
 struct Row {
   Layer layer;
   std::vector<Layer> below;
@@ -44,7 +44,8 @@ const std::array<Row, 8>& rows() {
   return table;
 }
 
-// The face of each layer, by the first word of the name: include/levin/nn.h and include/levin/nn/conv.h belong to nn.
+// The layer of each public header, by the first word of its name: include/levin/nn.h and include/levin/nn/conv.h belong
+// to nn.
 struct Face {
   string_view name;
   Layer layer;
@@ -81,8 +82,7 @@ constexpr Face kFaces[] = {
     {"levin", Layer::programs},
 };
 
-// What a public header may include of the standard library: all of it cheap to parse (no <functional>, <iostream>,
-// <ranges>).
+// The standard headers that a public header may include, all cheap to parse (no <functional>, <iostream>, <ranges>).
 constexpr string_view kPublicStd[] = {
     "array",  "atomic",      "bit",    "compare",     "concepts", "cstddef",         "cstdint", "initializer_list",
     "iosfwd", "limits",      "memory", "new",         "optional", "source_location", "span",    "stdexcept",
@@ -136,7 +136,7 @@ struct Vendor {
 };
 const std::vector<Vendor>& vendors() {
   static const std::vector<Vendor> table = {
-      {"Eigen/", {}},  // {}: in tests alone
+      {"Eigen/", {}},  // {}: only in tests
       {"cublas", {"kernels/lib/"}},
       {"cudnn", {"kernels/lib/"}},
       {"nccl", {"kernels/comm/"}},
@@ -167,7 +167,7 @@ string first_word(string_view path) {  // "nn/conv.h" and "nn.h" -> "nn"
   return string(path.substr(0, path.find_first_of("/.")));
 }
 
-// The layer of a file, by its path from the source root; nothing for a place that the layout does not know.
+// The layer of a file, by its path from the source root; nothing for a place outside of the layout.
 std::optional<Layer> layer_of(string_view path) {
   if (is_test(path)) return Layer::tests;
   if (starts(path, "include/levin/")) {
@@ -178,7 +178,7 @@ std::optional<Layer> layer_of(string_view path) {
     return std::nullopt;
   }
   if (starts(path, "kernels/comm/")) return Layer::comm;
-  // The command-line program stands in train/ and is a program all the same.
+  // The command-line program lies in train/ and still counts as a program.
   if (starts(path, "examples/") || starts(path, "bench/") || path == "train/levin.cpp") return Layer::programs;
   const string folder = first_word(path);
   constexpr Face kFolders[] = {
@@ -197,10 +197,10 @@ bool allowed(Layer from, Layer to, string_view target) {
   const auto& table = rows();
   const auto row = std::find_if(table.begin(), table.end(), [&](const Row& r) { return r.layer == from; });
   if (row == table.end() || std::find(row->below.begin(), row->below.end(), to) == row->below.end()) {
-    // SyncBatchNorm is given a process group: nn may see that face, not what is behind it.
+    // SyncBatchNorm takes a process group: nn may include that header, not its implementation.
     return from == Layer::nn && target == "include/levin/comm.h";
   }
-  // Of nn's inside the trainer sees the module tree alone; the faces are open.
+  // Of nn's internal headers the trainer may include the module tree alone; public headers are open.
   if (from == Layer::train && to == Layer::nn) return starts(target, "include/levin/") || target == "nn/module.h";
   return true;
 }
@@ -258,7 +258,7 @@ int line_of(string_view text, std::size_t at) {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// The name of the struct whose braces are open at `at`.
+// The name of the struct whose braces enclose `at`.
 string enclosing_struct(const string& code, std::size_t at) {
   int closed = 0;
   while (at-- > 0) {
@@ -293,7 +293,7 @@ string expanded(string code) {
   return code;
 }
 
-// `./run test --device NAME` chooses tests by their names, so a test that needs a device says so in its own.
+// `./run test --device NAME` chooses tests by their names, so the name of a test that needs a device says so.
 template <class Report>
 void check_device_names(const string& text, const Report& report) {
   constexpr string_view kHead = "\nTEST_CASE(", kNeeds[] = {"DEVICE_OR_SKIP()", "\"no device that launches kernels"};
@@ -426,7 +426,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
   forbid(R"(\bvector\s*<\s*bool\s*>)", "std::vector<bool> is not a container of bool");
   forbid(R"(\b(cudaDeviceSynchronize|cuCtxSynchronize)\b)", "breaks what other threads record: wait for streams");
   if (const std::optional<Layer> layer = layer_of(path); layer && *layer != Layer::programs) {
-    // The locale of the host program decides how these write and read a point.
+    // The host program's locale decides how these read and write a decimal point.
     const char* const instead = "follows the locale: use tensor/number_text.h";
     forbid(R"(\b(strto(d|f|ld)|sto(d|f|ld)|atof|sscanf)\s*\()", instead);
     const string words = without_comments(text);
@@ -435,7 +435,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
       report(line_of(words, static_cast<std::size_t>(at->position())), instead);
   }
   if (ends(path, ".cuh") || ends(path, ".cu")) {
-    // What nvcc would take and the shim would not run.
+    // Code that nvcc accepts and the shim cannot run.
     if (path != "kernels/device/mma.cuh") forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh alone");
     forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
     forbid(R"(<<<)", "launch through kernels/gpu.h");

@@ -180,7 +180,7 @@ void check_need_masks(const OpCase& c, const OpSample& s) {
   }
 }
 
-// Writing to an input between forward and backward either changes no gradient or is an AutogradError.
+// A write to an input between forward and backward either changes no gradient or is an AutogradError.
 void check_versions(const OpCase& c, const OpSample& s) {
   const DType dtype =
       s.one.value_or(std::count(c.dtypes.begin(), c.dtypes.end(), DType::f32) ? DType::f32 : c.dtypes.front());
@@ -218,7 +218,7 @@ void check_versions(const OpCase& c, const OpSample& s) {
   }
 }
 
-// An undefined operand is refused by the error that says so, or left out where the op documents it.
+// An undefined operand gives the right error, or is optional where the op documents that.
 void check_undefined(const OpCase& c, const OpSample& s) {
   const Tensors inputs = make_inputs(s, c.dtypes.front(), 12);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -255,7 +255,7 @@ void check_refused_dtypes(const OpCase& c, const OpSample& s) {
   }
 }
 
-// Operands that must agree: one of another dtype, and one on another device.
+// Operands that must agree: one has another dtype, and one lies on another device.
 void check_mixed(const OpCase& c, const OpSample& s) {
   std::vector<std::size_t> takes;
   for (std::size_t i = 0; i < s.inputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// The op table on the device that launches kernels, cuda or simt: the same samples, against the same references.
+// The op table on the device that launches kernels, cuda or simt: the same samples and references as on the CPU.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ Tensors moved(const Tensors& inputs, Device device) {
   return there;
 }
 
-// LEVIN_OPS=REGEX of the environment chooses cases by their names (levin_tests --list-ops), so that a checker of memory
-// that takes minutes gets a few at a time. It chooses tests and changes no result.
+// LEVIN_OPS=REGEX in the environment selects cases by name (levin_tests --list-ops), so that a memory checker that
+// takes minutes gets a few at a time. It selects tests and changes no result.
 std::vector<NamedCase> chosen_cases() {
   const char* const wanted = std::getenv("LEVIN_OPS");
   if (!wanted) return op_cases();
@@ -106,7 +106,7 @@ TEST_CASE("ops on a device: strided, transposed and unaligned inputs give the sa
 TEST_CASE("ops on simt: no order in which threads run changes a bit") {
   for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
     for (const DType dtype : c.dtypes) {
-      // 16-bit kernels are others where they multiply in tensor cores: attention, products.
+      // 16-bit kernels differ where they multiply in tensor cores: attention, products.
       if (dtype != DType::bf16 && dtype != c.dtypes.front()) continue;
       CAPTURE(text(dtype));
       const Tensors inputs = moved(make_inputs(s, dtype, 3), device);
@@ -126,7 +126,7 @@ TEST_CASE("ops on simt: no order in which threads run changes a bit") {
 
 TEST_CASE("ops on a device: a recorded and replayed run has the bits of an eager one") {
   for_each_device_case([](const OpCase& c, const OpSample& s, Device device) {
-    if (c.needs_device || c.values_on_meta) return;  // what needs values on the host can not be recorded
+    if (c.needs_device || c.values_on_meta) return;  // an op that needs values on the host cannot be recorded
     for (const DType dtype : c.dtypes) {
       if (dtype != DType::bf16 && dtype != c.dtypes.front()) continue;
       CAPTURE(text(dtype));

@@ -1,4 +1,4 @@
-// What the tests over the op table share: inputs of a sample, its run forward and backward, and how results are compared.
+// What tests over the op table share: inputs of a sample, its forward and backward, and the comparison of results.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace levin::testing {
 
-// Random values by the standard library's engine, not Levin's: what is under test does not feed itself. On cpu.
+// Random values on cpu, from the standard library's engine: Levin's own random numbers are under test.
 Tensors make_inputs(const OpSample& s, DType dtype, std::uint64_t seed);
 bool takes_dtype(const Input& in);
 Tensors widened(const OpSample& s, const Tensors& inputs);  // reals as f64
 
-bool same_bits(const Tensor& a, const Tensor& b);  // on whatever device; both undefined is the same too
-// Largest difference allowed: ulps * eps * sqrt(sums) of the largest reference value.
+bool same_bits(const Tensor& a, const Tensor& b);  // on any device; two undefined tensors are equal
+// The largest allowed difference: ulps * eps * sqrt(sums) of the largest reference value.
 void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors& want);
-// For each element ulps * (eps * the larger of its reference and `floor` + the smallest number). A reference that is NaN
-// wants NaN, unless a NaN says that there is none.
+// For each element ulps * (eps * the larger of its reference and `floor` + the smallest number). A NaN in the reference
+// requires NaN, unless the sample says that NaN means no value.
 enum class NanMeans { nan, anything };
 void check_each(double ulps, double floor, NanMeans nan, DType dtype, const Tensor& got, const Tensor& want);
-// The derivatives of a sample with `slopes`, as cotangents of 1 give them, in every float dtype.
+// The derivatives of a sample with `slopes`, from cotangents of 1, in every float dtype.
 void check_slopes(const OpCase& c, const OpSample& s);
 
 // The same values in another layout: dimensions reversed in memory, every second element, off by one element.
@@ -27,7 +27,7 @@ enum class Layout { transposed, stepped, unaligned };
 Tensor laid_out(const Tensor& t, Layout layout);
 
 struct Run {
-  Tensors outputs, gradients;  // of the real inputs, undefined where nothing flows
+  Tensors outputs, gradients;  // of the real inputs, undefined where no gradient flows
 };
 // Forward and, for floats, backward with fixed cotangents; `only` restricts requires_grad to one input.
 Run run(const OpSample& s, const Tensors& given, int only = -1);

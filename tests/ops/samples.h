@@ -12,10 +12,11 @@
 //     return c;
 //   }
 //
-// The suite then checks, for every sample: values against the reference in each dtype; strided, transposed, unaligned
-// and expanded inputs; 1 and 3 threads; the meta device; gradcheck and gradgradcheck; each need mask; a write to an
-// input between forward and backward; inputs left undefined, which is a StateError unless they are optional; dtypes
-// that are not listed; the error cases.
+// For every sample the suite then checks:
+// - values against the reference in each dtype;
+// - strided, transposed, unaligned and expanded inputs; 1 and 3 threads; the meta device;
+// - gradcheck and gradgradcheck; each need mask; a write to an input between forward and backward;
+// - undefined inputs, which are a StateError unless optional; unlisted dtypes; the error cases.
 #pragma once
 
 #include <array>
@@ -42,15 +43,15 @@ struct Input {
   Shape shape{};
   double low = -2, high = 2;  // values are drawn from [low, high); integers for integer dtypes and Kind::index
   Tensor value{};             // Kind::fixed
-  bool optional = false;      // the op takes an undefined tensor for it, as ops.h says
+  bool optional = false;      // the op accepts an undefined tensor here, as ops.h says
   // Not random: special_values() of the dtype, one a row or one a column.
   enum class Special { no, rows, columns } special = Special::no;
   std::vector<double> kinks{};
 };
-// NaN, both infinities, zeros, largest, smallest normal and smallest subnormal numbers, then `kinks`, the places where the
-// op's formula changes. Of integer dtypes some small numbers.
+// NaN, both infinities, zeros, largest, smallest normal and smallest subnormal numbers, then `kinks`, the places where
+// the op's formula changes. For integer dtypes some small numbers.
 std::vector<double> special_values(DType dtype, const std::vector<double>& kinks);
-// What one input makes of them is a row; two, by rows and by columns, meet in every pair.
+// One input gets these as a row; two inputs get them by rows and by columns, so every pair meets.
 Input special_row(const std::vector<double>& kinks);
 std::array<Input, 2> special_pairs(const std::vector<double>& a, const std::vector<double>& b);
 inline Input real(Shape shape, double low = -2, double high = 2) { return {Input::Kind::real, shape, low, high, {}}; }
@@ -59,7 +60,7 @@ inline Input constant(Shape shape, double low = -2, double high = 2) {
 }
 inline Input index(Shape shape, std::int64_t bound) { return {Input::Kind::index, shape, 0, double(bound), {}}; }
 inline Input mask(Shape shape) { return {Input::Kind::mask, shape, 0, 2, {}}; }
-// An operand that ops.h lets be undefined.
+// An operand that may be undefined by ops.h.
 inline Input optional(Input in) {
   in.optional = true;
   return in;
@@ -70,11 +71,11 @@ struct OpSample {
   std::vector<Input> inputs;
   std::function<Tensors(const Tensors&)> call;       // the public function; must be pure
   std::function<Tensors(const Tensors&)> reference;  // its definition: gets the same inputs with reals as f64
-  bool gradcheck = true;       // off for samples at a kink or where the numeric derivative means nothing
-  std::optional<DType> one{};  // what checks in one dtype take; else the first of the case
-  // Of a pointwise op: its derivative in each input, given the same as `reference`, NaN where it has none. Inputs have the
-  // output's shape. Values and derivatives are then compared element by element, each within its own size, and where it
-  // is below `floor`, within that.
+  bool gradcheck = true;       // off for samples at a kink or where the numeric derivative is meaningless
+  std::optional<DType> one{};  // the dtype of checks in one dtype; else the first of the case
+  // For a pointwise op: its derivative in each input, as a function of the reference's arguments, NaN where there is
+  // none. Inputs have the output's shape. Values and derivatives are then compared element by element, each relative to
+  // its own size, or to `floor` where its size is below.
   std::function<Tensors(const Tensors&)> slopes{};
   double floor = 0;
 };
@@ -101,9 +102,9 @@ bool throws(const Error& e) {
 }
 
 struct OpCase {
-  std::vector<std::string> ops;  // the entries of the op table that it covers
-  std::vector<DType> dtypes;     // of the real inputs; every other one must be refused by a typed error
-  double ulps = 4;               // error allowed of the largest value, in eps of the dtype ...
+  std::vector<std::string> ops;  // the covered entries of the op table
+  std::vector<DType> dtypes;     // of the real inputs; a typed error must refuse every other dtype
+  double ulps = 4;               // allowed error of the largest value, in eps of the dtype ...
   double sums = 1;               // ... times sqrt of this many added terms
   bool differentiable = true;    // some output has a gradient
   bool layout_changes_sums =

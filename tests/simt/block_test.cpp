@@ -1,4 +1,4 @@
-// kernels/device: the primitives of warps and blocks, right and the same in every schedule.
+// kernels/device: the primitives of warps and blocks give right results, the same in every schedule.
 #include "kernels/device/block.cuh"
 
 #include <doctest/doctest.h>

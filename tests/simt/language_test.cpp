@@ -83,7 +83,7 @@ TEST_CASE_TEMPLATE("simt: shuffles", T, int, unsigned, long, unsigned long, long
               [&](int l) { return value(l % 4 > 1 ? l : l + 2); });
   check_lanes(lanes<T>([&](int l) { return __shfl_xor_sync(kAll, value(l), 21); }),
               [&](int l) { return value(l ^ 21); });
-  // Of two segments the later may read the earlier, and not the other way round.
+  // Of two segments the later may read the earlier, and the earlier may not read the later.
   check_lanes(lanes<T>([&](int l) { return __shfl_xor_sync(kAll, value(l), 16, 16); }),
               [&](int l) { return value(l < 16 ? l : l - 16); });
 }
@@ -278,7 +278,7 @@ TEST_CASE("simt: a launch costs one switch of stacks for each wait") {
   };
   on_every_schedule([&](simt::Schedule, std::uint64_t) {
     CHECK(cost(10, [] {}) == 10 * 2);  // to the first thread and back
-    // Each thread waits once, then each goes on once.
+    // Each thread waits once, then each resumes once.
     const std::uint64_t barrier = cost(1, [] { __syncthreads(); });
     CHECK(barrier >= 256);
     CHECK(barrier <= 2 * 256 + 2);

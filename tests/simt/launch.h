@@ -10,7 +10,7 @@
 
 namespace levin::test {
 
-// What a schedule was before; tests that choose one leave it as they found it.
+// Restores the schedule that a test chose.
 class KeepSchedule {
  public:
   ~KeepSchedule() { simt::set_schedule(before_); }

@@ -38,7 +38,7 @@ static __global__ void overrun(float* y) {
 
 // ---- Barriers
 
-// Sums 3 values a thread in turn; the barrier that protects scratch from the next sum is left out.
+// Sums 3 values a thread in turn; the barrier that protects scratch from the next sum is missing.
 static __global__ void sums_without_last_barrier(const float* x, float* y) {
   LEVIN_SHARED(float, scratch, 8);
   for (int i = 0; i < 3; ++i) {
@@ -53,7 +53,7 @@ static __global__ void sums_without_last_barrier(const float* x, float* y) {
 
 // The next three are right with kComplete and lack a barrier without.
 //
-// A tile at a time through shared memory; the barrier before the next tile is written is left out.
+// A tile at a time through shared memory; the barrier before the next tile's write is missing.
 template <bool kComplete>
 __global__ void tiles(const float* x, float* y, int count) {
   LEVIN_SHARED(float, tile, 256);
@@ -66,7 +66,7 @@ __global__ void tiles(const float* x, float* y, int count) {
   }
 }
 
-// The first warp combines what the others leave, and all read its result; the barrier before that is left out.
+// The first warp combines the results of the others, and all read its result; the barrier before that is missing.
 template <bool kComplete>
 __global__ void first_warp_combines(const float* x, float* y, int rounds) {
   LEVIN_SHARED(float, parts, 8);
@@ -109,7 +109,7 @@ static __global__ void neighbour_without_barrier(const float* x, float* y) {
   y[threadIdx.x] = row[(threadIdx.x + 1) % 64];
 }
 
-// Uses a shuffle as if it were a barrier: it holds a warp together, not a block.
+// Uses a shuffle as a barrier: a shuffle synchronises a warp, not a block.
 static __global__ void race_through_shuffle(const float* x, float* y) {
   LEVIN_SHARED(float, row, 128);
   row[threadIdx.x] = x[threadIdx.x];

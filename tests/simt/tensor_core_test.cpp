@@ -18,7 +18,7 @@ using levin::test::on_every_schedule;
 
 namespace {
 
-// Element (row, column) of an 8 x 8 matrix as a number of its own.
+// Element (row, column) of an 8 x 8 matrix as a unique number.
 std::uint16_t cell(int matrix, int row, int column) { return std::uint16_t(matrix * 64 + row * 8 + column); }
 
 // c [16, 8] = a [16, 16] * b [16, 8] + c, all by rows: copied by cp.async, loaded by ldmatrix, multiplied by mma.

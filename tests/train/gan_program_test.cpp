@@ -27,7 +27,7 @@ TEST_CASE("gan trains both networks, draws samples and leaves its result files")
     const nlohmann::json r = json_of(json);
     CHECK(r["program"] == "gan");
     CHECK(r["status"] == "done");
-    CHECK(r["optimizer_steps"] == 6);  // of each after batches 2, 4 and 5
+    CHECK(r["optimizer_steps"] == 6);  // of each network, after batches 2, 4 and 5
     CHECK(r["d_loss"].get<double>() > 0);
     CHECK(r["g_loss"].get<double>() > 0);
   }

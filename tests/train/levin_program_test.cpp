@@ -15,7 +15,7 @@ using Ended = Program::Ended;
 
 namespace {
 
-// A short run's checkpoint after `steps` steps, and what it is made of.
+// A checkpoint of a short run after `steps` steps, and its content.
 struct Saved {
   Generator gen{3};
   Net net{{.gen = gen, .device = Device::cpu()}};
@@ -36,7 +36,7 @@ std::string bytes_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// One bit of the tensor's first byte is another.
+// Flips one bit of the tensor's first byte.
 void damage(const std::string& path, const std::string& tensor) {
   std::string bytes = bytes_of(path);
   const TensorFile file = load_safetensors(path);
@@ -97,7 +97,7 @@ TEST_CASE("read_checkpoint_info tells weights from state, and counters and value
     REQUIRE(cut.damage.size() == 1);
     CHECK(cut.damage[0].name == file.metadata[gone].first);
   }
-  // A tensor that is not there any more is named.
+  // A tensor that is missing from one file is named.
   const std::string first = file.tensors[0].first;
   file.tensors.erase(file.tensors.begin());
   save_safetensors(dir / "fewer.safetensors", file.tensors, file.metadata);

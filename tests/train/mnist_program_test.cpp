@@ -134,7 +134,7 @@ TEST_CASE("mnist validates on images that it does not train on when a flag asks 
   CHECK(loss < 3);  // chance is log 10
   const std::string csv = read_file(out + "/metrics.csv", 1 << 20);
   CHECK(csv.find("val_accuracy") != std::string::npos);
-  // 55,000 images are 1,100 batches of 50, and 5,000 are 100: one too many of either is refused.
+  // 55,000 images are 1,100 batches of 50, and 5,000 are 100: one more of either is refused.
   CHECK(run(dir, {"--limit-val-batches", "2", "--val-check-interval", "1101", "--batch-size", "50"}).code == 2);
   with({"--overfit-batches", "2"});
   CHECK(json_of(json)["optimizer_steps"] == 2);
@@ -232,7 +232,7 @@ TEST_CASE("mnist averages, stops early, profiles, and searches its batch size an
   CHECK(weights("ema") != weights("plain"));
   ran("swa", {"--epochs", "2", "--swa", "2"});
   CHECK(weights("swa") != weights("plain"));
-  // A rate so small that no epoch is a gain ends the run after the first check without one.
+  // A rate so small that no epoch improves ends the run after the first check without an improvement.
   ran("stop", {"--epochs", "50", "--lr", "1e-12", "--early-stop", "val_accuracy"});
   CHECK(json_of(json)["status"] == "stopped");
   CHECK(json_of(json)["optimizer_steps"].get<int>() < 50 * 8);
@@ -264,7 +264,7 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"--epochs", "many"}, "--epochs");
   refused({"--model", "resnet"}, "mlp");
   refused({"--batch-size", "0"}, "--batch-size");
-  // What a number can not hold is refused by every flag that takes one, before data is looked for.
+  // Every flag that takes a number refuses a value that the number cannot hold, before the search for data.
   for (const char* flag :
        {"--batch-size", "--epochs", "--max-steps", "--workers", "--threads", "--seed", "--accumulate", "--swa",
         "--memory-limit", "--checkpoint-every", "--check-val-every-n-epoch"}) {
@@ -299,7 +299,7 @@ TEST_CASE("mnist refuses what it does not understand with exit code 2 and the ne
   refused({"--resume", "best", "--out", dir / "unvalidated"}, "needs a run that validates");
   refused({"--limit-train-batches", "lots"}, "lots");
   refused({"--limit-train-batches", "99999999999999999999"}, "--limit-train-batches");
-  // 469 batches an epoch: their number in 2^63 - 1 epochs can not be counted.
+  // 469 batches an epoch: their number in 2^63 - 1 epochs cannot be counted.
   refused({"--epochs", "9223372036854775807"}, "19666038458112528 epochs at most");
   const Ended help = run(dir, {"--help"});
   CHECK(help.code == 0);
@@ -345,7 +345,7 @@ TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
   const std::vector<std::string> arguments = {"--model", "mlp", "--epochs",           "1", "--out", out,
                                               "--json",  json,  "--checkpoint-every", "5"};
   const pid_t child = mnist.start(arguments);
-  // The first checkpoint says that training is under way.
+  // The first checkpoint shows that training is under way.
   for (int i = 0; i < 3000; ++i) {
     std::error_code error;
     if (fs::exists(out + "/checkpoints", error) && !fs::is_empty(out + "/checkpoints", error)) break;
@@ -363,7 +363,7 @@ TEST_CASE("mnist saves and exits with 130 on Ctrl-C, and goes on from there") {
 TEST_CASE("mnist goes on with the threads that it has where the system starts no more, and says so") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
-  // The limit is not for root: a copy, which nobody else has to be able to read, runs as another user.
+  // The limit does not apply to root: a copy, which only its owner must be able to read, runs as another user.
   fs::copy_file(levin::test::build_dir() + "/examples/mnist", dir / "mnist");
   fs::permissions(dir.path(), fs::perms::all);
   const std::string run_as = geteuid() == 0 ? "setpriv --reuid=65534 --clear-groups " : "", out = dir / "said.txt";

@@ -1,4 +1,4 @@
-// Starts one of the bundled programs, or of bench/, as a process, without a data folder, without a cache and without a way out to the
+// Starts a bundled program, or a program of bench/, as a process without a data folder, a cache or a route to the
 // network.
 #pragma once
 
@@ -33,7 +33,7 @@ class Program {
   Program(const std::string& name, const TemporaryFolder& dir, const std::string& folder = "examples")
       : name_(folder + "/" + name), path_(build_dir() + "/" + name_), dir_(dir) {}
 
-  // False, and the test counts as skipped, where it is not built.
+  // Returns false, and the test counts as skipped, where it is not built.
   [[nodiscard]] bool built() const {
     if (std::filesystem::exists(path_)) return true;
     skip(name_ + " is not built");
