@@ -57,7 +57,7 @@ COPIES, SHORT = 20, 50e-6  # as bench/stopwatch.h
 def replayed(call, min_seconds):
     """Seconds a call takes in a CUDA graph of COPIES, or None where it can not be recorded."""
     try:
-        for _ in range(3):  # on a stream of its own, as recordings want their warm-up
+        for _ in range(3):  # on a side stream, as CUDA graphs require for their warm-up
             with torch.cuda.stream(torch.cuda.Stream()):
                 call()
             torch.cuda.synchronize()
@@ -346,7 +346,7 @@ def clip(shape, make):
 def unscale(shape, make):
     grads, found, scale = listed(shape, make), torch.zeros((), device=make.device), torch.full((), 1 / 65536.0, device=make.device)
 
-    def call():  # what GradScaler does, and the norm beside it
+    def call():  # the work of GradScaler, and the norm with it
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
         torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     return call
@@ -502,12 +502,12 @@ OPS = {
     "spmm": spmm, "segment_sum": segment_sum,
     "adamw": update((adamw(foreach=True), adamw(fused=True))), "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }
-# rows with a bar: PyTorch's time / Levin's on the cpu
+# Rows with a target: PyTorch's time / Levin's on the cpu
 TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh") for rows in (512, 4096)},
            "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20, "sgd_100_tiny": 20}
-# the same on cuda: a small step that is replayed as one graph, beside PyTorch's eager one
+# The same on cuda: a small step that replays one graph, beside PyTorch's eager step
 CUDA_TARGETS = {"mnist_mlp_128_step_captured/64": 5, "mnist_mlp_512_step_captured/64": 5}
 
 
@@ -638,7 +638,7 @@ def torch_seconds(name, args):
             return eager, None
     except torch.cuda.OutOfMemoryError:
         return None
-    except Exception as e:  # a backend of attention that has no such heads, say: the other rows go on
+    except Exception as e:  # for example a backend of attention without such heads: the other rows continue
         print(f"{name}: PyTorch: {(str(e).splitlines() or [type(e).__name__])[0]}", file=sys.stderr)
         return None
     finally:
@@ -680,10 +680,10 @@ def set_up(args):
     ON_GPU = args.device == "cuda"
     torch.set_num_threads(args.threads)
     if args.compile:
-        torch._functorch.config.donated_buffer = False  # the gradient's rows run one backward again and again
+        torch._functorch.config.donated_buffer = False  # the gradient's rows run one backward many times
     if not ON_GPU:
         return
-    # Levin multiplies f32 numbers exactly unless told otherwise, and so does PyTorch here; --tf32 lets both round them.
+    # By default Levin multiplies f32 numbers exactly, and so does PyTorch here; --tf32 lets both round them.
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     if args.sdpa != "auto":

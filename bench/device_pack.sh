@@ -30,7 +30,7 @@ fi
 log=$(ninja -C "$build" "${programs[@]}" 2>&1) || { tail -n 40 <<<"$log"; fail "the build failed"; }
 grep -q LEVIN_CUDA=1 "$build/build.ninja" || fail "$build is a build without CUDA"
 
-# What the stage ncu looks for by template arguments is in this build.
+# The kernels that the stage ncu selects by template arguments must be in this build.
 kernels=$(cat "$build"/*_cu.o.ptxas | sed -nE "s/.*Compiling entry function '(\w+)'.*/\1/p" | c++filt)
 while read -r label _ kernel of _; do
   pattern="$kernel[<(]"
@@ -44,7 +44,7 @@ mkdir -p "$stage/pack/"{bin,lib,bench/results} "$(dirname "$archive")"
 for name in "${programs[@]}"; do
   strip -o "$stage/pack/bin/${name##*/}" "$build/$name" || fail "$build/$name can not be stripped"
 done
-# What is everywhere, and what is of CUDA and the driver, stays out.
+# Objects that every machine has, and those of CUDA and the driver, stay out.
 everywhere='^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s'
 everywhere+='|libcublas|libcublasLt|libcudart|libcuda|libcudnn|libnvidia)[-._a-z0-9]*\.so'
 for name in "${programs[@]}"; do ldd "$build/$name"; done >"$stage/ldd"

@@ -307,7 +307,7 @@ def write_table(path, m):
     for row in rows:
         groups.setdefault(row.block, []).append(row)
     for group in groups.values():
-        # Sorted among the lines that they had.
+        # Sorted among the existing lines.
         keyed = sorted(((fill(row, m), row.line, row) for row in group), key=lambda k: k[:2])
         for line, (_, _, row) in zip(sorted(r.line for r in group), keyed):
             lines[line] = row.text()

@@ -8,13 +8,14 @@
 
 namespace levin::bench {
 
-extern const char* const built_commit;  // commit.cpp, made by each build
+extern const char* const built_commit;  // commit.cpp, which each build makes
 
 namespace {
 
 // Note [What a GPU says of itself]
-// The driver's two libraries are opened where they are, and the few functions used here are looked up by name: so no build
-// needs their headers, and a machine without them has benchmarks, too. All of them return 0 when they worked.
+//
+// The program opens the driver's two libraries by path and looks up the few functions that it uses by name. So no build
+// needs their headers, and a machine without them has benchmarks, too. Each function returns 0 on success.
 template <class F>
 F* symbol(void* library, const char* name) {
   return library ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr;

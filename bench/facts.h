@@ -1,4 +1,4 @@
-// What a figure was measured on: device, driver, clocks, commit.
+// The circumstances of a figure: device, driver, clocks, commit.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace levin::bench {
 
-// Names and values for the head of a report, without those that this machine does not tell.
+// Names and values for the head of a report, without those that this machine does not report.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> facts(Device device);
 
-// Of a GPU at this moment; 0 where nobody tells them.
+// State of a GPU at this moment; 0 where the driver does not report it.
 struct Clocks {
   double sm_mhz = 0, memory_mhz = 0, watts = 0;
 };

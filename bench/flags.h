@@ -1,4 +1,4 @@
-// The command line of the programs in bench/: a table of flags, of which an unknown one is refused by name.
+// The command line of the programs in bench/: a table of flags. An unknown flag is refused by name.
 #pragma once
 
 #include <charconv>
@@ -17,11 +17,11 @@
 namespace levin::bench {
 
 struct Flag {
-  std::string name, value, help;  // value: what it is called in the help; empty: a switch
+  std::string name, value, help;  // value: its name in the help; empty: a switch
   std::function<void(const std::string&)> take;
 };
 
-// A number of at least `least`, for a flag that is set by it.
+// A number of at least `least`, for a flag that sets it.
 template <class T>
 Flag number_flag(const std::string& name, const std::string& value, const std::string& help, T least,
                  std::function<void(T)> take) {
@@ -36,8 +36,8 @@ Flag number_flag(const std::string& name, const std::string& value, const std::s
           }};
 }
 
-// Hands each flag its value. Words that begin with `passed` (if that is not empty) come back. Returns the exit status
-// where the program should end: 0 after --help, 2 with words on stderr for what can not be.
+// Passes its value to each flag. Words that begin with `passed` (if not empty) are returned. The exit status is set
+// where the program should end: 0 after --help, 2 with a message on stderr for a bad argument.
 struct Parsed {
   std::optional<int> ended{};
   std::vector<std::string> passed{};

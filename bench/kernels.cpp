@@ -1,15 +1,15 @@
-// Benchmarks of single ops: what an op costs whatever its size, then kernels (rows_*.cpp) over sizes and dtypes, each beside the
-// bound that this machine's own copy bandwidth and product of matrices set. Flags are in bench/main.h. A row is called
-// op/dtype/shape; bench/compare_torch.py runs PyTorch on the same.
+// Benchmarks of single ops: an op's fixed cost, then kernels (rows_*.cpp) over sizes and dtypes, each beside the bound
+// that this machine's own copy bandwidth and matrix product set. Flags are in bench/main.h. A row is called
+// op/dtype/shape; bench/compare_torch.py runs PyTorch on the same rows.
 //
 //   real_time  median of the warm samples; low_us, high_us hold four fifths of them; cold_us: with empty caches
-//   bytes, flops  what the op can not avoid: reads and writes of its operands, multiplications and additions
+//   bytes, flops  the op's minimum: reads and writes of its operands, multiplications and additions
 //   of_bound   max(bytes / copy bandwidth, flops / rate of products) / real_time; launch-bound rows stay far below 1.
 //              The bandwidth is that of the faster copy, by the runtime or by our kernel; the head has both
-//   copies     of a recorded graph that a sample replayed; 0: the op was called. call_us: then what a call takes
-//   sm_mhz_before, sm_mhz_after, watts  of a GPU, where its driver tells them
+//   copies     of a recorded graph that a sample replayed, and call_us: the time of a call; 0: the op was called
+//   sm_mhz_before, sm_mhz_after, watts  of a GPU, where its driver reports them
 //
-// A row that fails says why ("error_message"), the others go on, and the program ends with status 1.
+// A row that fails gives its reason ("error_message"), the others continue, and the program ends with status 1.
 #include <optional>
 
 #include "bench/facts.h"
@@ -65,10 +65,10 @@ std::vector<Kernel> all_kernels() {
   return k;
 }
 
-// ---- Registration: every kernel at every size that the device is for.
+// ---- Registration: every kernel at every size that suits the device
 
-// Bytes of the largest tensor, and the most work of a product. A GPU is for large tensors; on simt, which has no speed, the
-// smallest shapes show that the kernels run.
+// Bytes of the largest tensor, and the largest work of a product. A GPU is for large tensors. On simt, which has no
+// speed, the smallest shapes show that the kernels run.
 struct Limits {
   double bytes, flops, sweep;  // sweep: of a matrix of few or many columns
 };
@@ -110,7 +110,7 @@ std::vector<Shape> shapes_of(const Kernel& kernel, DType dtype) {
   for (const Shape& s : shapes) {
     if (std::find(once.begin(), once.end(), s) == once.end()) once.push_back(s);
   }
-  // f16 is computed as bf16 is: one size shows whether it is as fast.
+  // f16 is computed as bf16: one size shows whether it is as fast.
   if (dtype == DType::f16 && !settings().every_dtype && once.size() > 1)
     once = {*std::max_element(once.begin(), once.end(),
                               [](const Shape& a, const Shape& b) { return a.numel() < b.numel(); })};
@@ -157,7 +157,7 @@ void prepare() {
   static const std::vector<Kernel> kernels = all_kernels();
   for (const Kernel& kernel : kernels) {
     for (const DType dtype : kernel.dtypes) {
-      // f32 is what the CPU is fast in.
+      // The CPU is fast in f32.
       if (d.is_cpu() && dtype != DType::f32 && settings().max_bytes <= 0 && !settings().every_dtype) continue;
       for (const Shape& s : shapes_of(kernel, dtype)) {
         add_row(kernel.op + "/" + text(dtype) + "/" + joined(s),

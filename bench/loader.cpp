@@ -1,5 +1,5 @@
 // How fast batches come: pictures of MNIST's shape in memory, shuffled and normalised; and the hand-over alone.
-// items_per_second is samples (first benchmark) or batches (second).
+// items_per_second counts samples in the first benchmark and batches in the second.
 #include "bench/main.h"
 #include "levin/data.h"
 
@@ -38,7 +38,7 @@ BENCHMARK(shuffled_epoch)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// Samples without content: what is left is the queue.
+// Samples without content: only the queue's work remains.
 class Nothing final : public Dataset {
  public:
   std::int64_t size() const override { return 100000; }

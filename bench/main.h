@@ -1,4 +1,4 @@
-// What every benchmark program does around its benchmarks: its flags (--help lists them), and what machine this is.
+// What every benchmark program does around its benchmarks: flags (--help lists them), and facts of this machine.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -22,7 +22,7 @@ namespace levin::bench {
 
 struct Settings {
   Device device = Device::cpu();
-  double max_bytes = 0;  // of one tensor; 0: what the device's default is
+  double max_bytes = 0;  // of one tensor; 0: the device's default
   double seconds = 0.1;  // of a row
   bool cold = true;      // measure with empty caches as well
   bool every_dtype = false, quick = false;
@@ -45,7 +45,7 @@ inline Device device_named(const std::string& name) {
                     device_count(DeviceType::simt) > 0 ? ", simt" : "");
 }
 
-// A flag that says whether our kernels or a library computes a family of ops.
+// A flag that chooses between our kernels and a library for a family of ops.
 inline Flag engine_flag(const std::string& flag, EngineFamily family, const std::string& ops) {
   return {flag, "own|first|timed", "who computes " + ops + " in a build with CUDA, see levin/engines.h",
           [=](const std::string& name) {
@@ -62,7 +62,7 @@ inline int& failed_rows() {
   static int n = 0;
   return n;
 }
-// A row: f(state). What it throws is the row's error, and the rows behind it run.
+// A row: f(state). An exception of f is the row's error, and later rows run.
 template <class F>
 benchmark::internal::Benchmark* add_row(const std::string& name, F f) {
   return benchmark::RegisterBenchmark(name.c_str(), [name, f = std::move(f)](benchmark::State& state) {
@@ -133,8 +133,8 @@ inline std::vector<Flag> flags_of(Asked& asked) {
   };
 }
 
-// Levin's flags are taken out of the command line, those that begin with --benchmark_ are Google Benchmark's. Then
-// prepare() may measure and register. Returns the exit status: 1 when a row failed, 2 for flags that can not be.
+// Levin's flags are taken from the command line; those that begin with --benchmark_ are Google Benchmark's. Then
+// prepare() may measure and register. Returns the exit status: 1 when a row failed, 2 for bad flags.
 template <class Prepare>
 int run(int argc, char** argv, Prepare&& prepare) {
   Asked asked;

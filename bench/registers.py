@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 SLACK = 8
-STATIC_SHARED = 48 * 1024  # bytes: more must be asked for, which a declaration can not
+STATIC_SHARED = 48 * 1024  # bytes: the limit of a declaration; more must be requested
 COLUMNS = ("file", "kernel", "instances", "registers, mean", "registers, most", "static shared, bytes, most", "stack, bytes, most", "spilled, bytes")
 
 

@@ -1,4 +1,4 @@
-// The rows of bench_kernels: an op, what one call of it is, and at which shapes. rows_*.cpp list them, a family a file.
+// The rows of bench_kernels: an op, one call of it, and its shapes. rows_*.cpp list them, one family per file.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace levin::bench {
 
 struct Work {
   std::function<void()> run;
-  double bytes = 0;  // what it can not avoid to read and write
+  double bytes = 0;  // minimal reads and writes
 };
 
-// flat: vectors of 1 KB to 2 GB; rows: matrices of as many bytes with 1024 columns; columns: these, and matrices of one size
-// with 256 to 262,144 columns; own: those listed.
+// flat: vectors of 1 KB to 2 GB. rows: matrices of as many bytes with 1024 columns. columns: the same, and matrices of
+// one size with 256 to 262,144 columns. own: the listed shapes.
 enum class Sizes : std::uint8_t { flat, rows, columns, own };
 struct Kernel {
   std::string op;
@@ -38,7 +38,7 @@ void product_rows(std::vector<Kernel>& k);
 void graph_rows(std::vector<Kernel>& k);
 void list_rows(std::vector<Kernel>& k);
 
-// ---- What rows are made of
+// ---- Parts of rows
 
 inline Device device() { return settings().device; }
 inline std::vector<DType> floats() { return {DType::f32, DType::bf16, DType::f16}; }
@@ -55,7 +55,7 @@ inline double bytes_of(const Tensor& t) {
   return static_cast<double>(t.numel()) * static_cast<double>(itemsize(t.dtype()));
 }
 
-// The gradient of f alone: f is recorded once, its backward runs again and again. `passes`: tensors of x's size moved.
+// The gradient of f alone: f is recorded once, and its backward runs many times. `passes`: tensors of x's size moved.
 inline Work backward_of(Tensors inputs, const std::function<Tensor(const Tensors&)>& f, double passes) {
   for (Tensor& t : inputs) t.requires_grad_();
   const Tensor y = f(inputs);
@@ -63,7 +63,7 @@ inline Work backward_of(Tensors inputs, const std::function<Tensor(const Tensors
   const double bytes = passes * bytes_of(inputs[0]);
   return {[=] { (void)grad(std::span(&y, 1), inputs, std::span(&seed, 1), {.retain_graph = true}); }, bytes};
 }
-// f and its gradient, as a training step has them.
+// f and its gradient, as a training step computes them.
 inline Work both_of(Tensors inputs, const std::function<Tensor(const Tensors&)>& f, double bytes) {
   for (Tensor& t : inputs) t.requires_grad_();
   const Tensor seed = ones_like(f(inputs).detach());

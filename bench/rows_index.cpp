@@ -5,7 +5,7 @@ namespace levin::bench {
 namespace {
 
 void indexing(std::vector<Kernel>& k) {
-  // [rows looked up, width of a row]; tables of 50304 rows, or as many as are looked up.
+  // [rows looked up, width of a row]; tables of 50304 rows, or of as many rows as are looked up.
   const std::vector<Shape> tokens{{64, 64}, {4096, 256}, {65536, 768}};
   const auto table = [](const Shape& s, DType d) { return random({std::min<std::int64_t>(50304, 4 * s[0]), s[1]}, d); };
   k.push_back({"embedding", Sizes::own, floats(),
@@ -37,7 +37,7 @@ void indexing(std::vector<Kernel>& k) {
                  return Work{[=] { (void)index_add(x, 0, index, src); }, 3 * bytes_of(x) + 8.0 * double(s[0])};
                },
                nodes});
-  // Element by element along the columns, every one with a position of its own.
+  // Element by element along the columns, each with a position of its own.
   const auto positions = [](const Shape& s) { return integers(s[1], s); };
   k.push_back({"gather_elements", Sizes::rows, floats(), [=](const Shape& s, DType d) {
                  const Tensor x = random(s, d), index = positions(s);
@@ -62,7 +62,7 @@ Csr drawn_graph(std::int64_t nodes, std::int64_t degree) {
 void graphs(std::vector<Kernel>& k) {
   const std::vector<Shape> sizes{
       {32, 4, 16}, {2708, 4, 16}, {20000, 25, 128}, {1000000, 25, 128}};  // [nodes, degree, features]
-  // What a gather of rows without any reuse moves, and the positions.
+  // The traffic of a gather of rows without any reuse, and the positions.
   const auto moved = [](const Shape& s, DType d) {
     return double(s[0]) * (double(s[1] + 1) * double(s[2]) * double(itemsize(d)) + 8.0 * double(s[1] + 1));
   };
@@ -105,7 +105,7 @@ void graphs(std::vector<Kernel>& k) {
 void segments(std::vector<Kernel>& k) {
   const std::vector<Shape> shapes{{64, 4, 1}, {2708, 4, 16}, {1000000, 25, 1}};
   const auto offsets_of = [](const Shape& s) { return arange(0, s[0] * s[1] + 1, s[1], device()); };
-  const auto reduced = [](const Shape& s, DType d) {  // the elements once, and one of each segment
+  const auto reduced = [](const Shape& s, DType d) {  // each element once, and one per segment
     return double(s[0] * s[1] * s[2]) * double(itemsize(d)) * (1 + 1.0 / double(s[1])) + 8.0 * double(s[0]);
   };
   k.push_back({"segment_sum", Sizes::own, floats(),

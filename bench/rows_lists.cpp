@@ -1,5 +1,5 @@
-// Rows of bench_kernels: what a training step does to all parameters or gradients at once. Shapes are [tensors, elements
-// each]; 148 tensors of 841,216 are as many numbers as GPT-2 124M has.
+// Rows of bench_kernels: what a training step does to all parameters or gradients at once. Shapes are [tensors,
+// elements of each]; 148 tensors of 841,216 hold as many numbers as GPT-2 124M.
 #include "bench/rows.h"
 
 namespace levin::bench {
@@ -14,7 +14,7 @@ Tensors drawn(const Shape& s, DType d) {
 }
 double bytes_of_list(const Shape& s, double of_each) { return double(s[0] * s[1]) * of_each; }
 
-// Parameters with gradients, at addresses that stay, and what works on them.
+// Parameters with gradients at fixed addresses, and the objects that work on them.
 struct Weights {
   Tensors values;
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -35,7 +35,7 @@ std::shared_ptr<Weights> weights(const Shape& s, DType d) {
   return w;
 }
 
-// `of_each`: bytes of one number's value, gradient and state that are read and written.
+// `of_each`: bytes read and written of one number's value, gradient and state.
 template <class O, class Options>
 Kernel update_of(const char* name, double of_each, Options options) {
   return {name,
@@ -76,7 +76,7 @@ void averages_and_norms(std::vector<Kernel>& k) {
                  return Work{[=] { optim::ema_update_(averages, values, decay); }, bytes_of_list(s, 12)};
                },
                lists()});
-  // The norm reads all gradients, the scaling reads and writes them. The gradients get smaller than max_norm at once.
+  // The norm reads all gradients, the scaling reads and writes them. The gradients fall below max_norm at once.
   k.push_back({"clip_grad_norm", Sizes::own, floats(),
                [](const Shape& s, DType d) {
                  auto w = weights(s, d);
@@ -84,7 +84,7 @@ void averages_and_norms(std::vector<Kernel>& k) {
                              bytes_of_list(s, 3.0 * double(itemsize(d)))};
                },
                lists()});
-  // Unscaling, the norm and whether all is finite, in one pass.
+  // Unscaling, the norm and the check for finite values, in one pass.
   k.push_back({"unscale",
                Sizes::own,
                {DType::f32},

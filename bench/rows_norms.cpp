@@ -58,7 +58,7 @@ void of_rows(std::vector<Kernel>& k) {
                wide});
 }
 
-// Of 16-bit rows under autocast, in `passes` over x: results and their gradients are f32, gradients of rows have 16 bits.
+// 16-bit rows under autocast, in `passes` over x: results and their gradients are f32, gradients of rows have 16 bits.
 void of_rows_under_autocast(std::vector<Kernel>& k) {
   const auto add = [&](const std::string& op, const Shape& large, double passes,
                        const std::function<Work(const Shape&, DType, double)>& make) {

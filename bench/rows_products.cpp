@@ -52,7 +52,7 @@ void matrices(std::vector<Kernel>& k) {
                      2 * (bytes_of(in[0]) + bytes_of(in[1]) + double(s[0] * s[2]) * double(itemsize(d))));
                },
                layers, times(6)});
-  // [rows, width, hidden]: both products of a transformer's block, GELU in tanh form where the first one ends.
+  // [rows, width, hidden]: both products of a transformer's block, with GELU in tanh form at the end of the first.
   const auto mlp_inputs = [](const Shape& s, DType d) {
     return Tensors{random({s[0], s[1]}, d), random({s[2], s[1]}, d), random({s[2]}, d), random({s[1], s[2]}, d),
                    random({s[1]}, d)};

@@ -1,10 +1,10 @@
 // Benchmarks of whole training steps on batches in memory: forward, backward and update, op by op and, on a device that
-// launches kernels, recorded once and replayed (rows that end in _captured). And an optimizer step over many tiny tensors. Flags
-// are in bench/main.h.
+// launches kernels, recorded once and replayed (rows that end in _captured); and an optimizer step over many tiny
+// tensors. Flags are in bench/main.h.
 //
 //   real_time  median over samples of ten steps (or one, of long steps); low_us, high_us hold four fifths of them
-//   of_bound   the time that the step's products take at the measured rate of products / real_time
-//   host_us    what the CPU spends on a step; the device may still be at it
+//   of_bound   the time of the step's products at the measured rate of products / real_time
+//   host_us    the CPU's time for a step; the device may still run
 #include <chrono>
 
 #include "bench/main.h"
@@ -44,8 +44,8 @@ struct LeNet : nn::Module {
   }
 };
 
-// GPT-2's layers (Radford et al., 2019): norm, causal attention, norm, two linear layers with GELU, each half added to its
-// input. `layers`, `width` and `heads` are the model's; 124M has 12, 768, 12 and 50304 (padded) words.
+// GPT-2's layers (Radford et al., 2019): norm, causal attention, norm, two linear layers with GELU, each half added to
+// its input. `layers`, `width` and `heads` are the model's; 124M has 12, 768, 12 and 50304 (padded) words.
 struct GptShape {
   std::int64_t layers, width, heads, words;
 };
@@ -83,7 +83,7 @@ struct Gpt : nn::Module {
   }
 };
 
-// What a step can not avoid: multiplications and additions of its products, of which `dtype` says at what rate.
+// A step's minimum: multiplications and additions of its products; `dtype` selects their measured rate.
 struct Cost {
   double flops = 0;
   DType dtype = DType::f32;
@@ -93,8 +93,8 @@ const Ceilings& ceilings() {
   return c;
 }
 
-// Measures a step: op by op, or as a replay of its record. A sample is ten steps, so that the queue stays filled as in training;
-// or one, where ten take too long.
+// Measures a step: op by op, or as a replay of its record. A sample is ten steps, so that the queue stays filled as in
+// training, or one where ten take too long.
 enum class How : std::uint8_t { eager, captured };
 template <class Step>
 void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int64_t samples, const Cost& cost,
@@ -109,7 +109,7 @@ void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int
     for (int i = 0; i < (no_speed() ? 1 : 3); ++i) step();
     graph.emplace(Stream::current(d), step);
   }
-  double host = 0;  // what the CPU spends on a step
+  double host = 0;  // the CPU's time for a step
   const auto sample = [&](int steps) {
     host = 0;
     const auto begin = Clock::now();
@@ -143,8 +143,8 @@ void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int
   if (d.launches()) state.counters["host_us"] = Stopwatch::spread_of(std::move(hosts)).median * 1e6;
 }
 
-// A layer's weight meets every sample three times: forward, in the weight's gradient and in the input's, which the first layer
-// does not need. `rest` and `first`: multiplications of a sample's forward pass.
+// A layer's weight meets every sample three times: forward, in the weight's gradient and in the input's gradient, which
+// the first layer does not need. `rest` and `first`: multiplications of a sample's forward pass.
 Cost of_training(std::int64_t batch, double first, double rest, DType dtype = DType::f32) {
   return {.flops = double(batch) * (4 * first + 6 * rest), .dtype = dtype};
 }
@@ -177,8 +177,8 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   const std::int64_t batch = state.range(0), length = state.range(1);
   const Tensor tokens = randint(0, shape.words, {batch, length}, gen, device());
   const Tensor next = randint(0, shape.words, {batch * length}, gen, device());
-  // 6 a weight, and 6 length width a layer for the causal half of attention's scores and of what they weigh. The embedding
-  // is looked up once and multiplied once.
+  // 6 per weight, and 6 length width per layer for the causal half of attention's scores and of its weighted values.
+  // The embedding is looked up once and multiplied once.
   double weights = 0;
   for (const auto& parameter : net.parameters()) weights += double(parameter.value->numel());
   const double flops = 6 * (weights + double(shape.layers * length * shape.width));
@@ -195,8 +195,8 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   });
 }
 
-// Two layers of graph convolution straight on spmm, full batch, as Kipf & Welling (2017) have it for Cora: node features to 16
-// to 7 classes. The edges' weights stand for the normalised adjacency.
+// Two layers of graph convolution directly on spmm, full batch, as Kipf & Welling (2017) have them for Cora: node
+// features to 16 to 7 classes. The edges' weights stand for the normalised adjacency.
 struct Gcn : nn::Module {
   Gcn(nn::Options options, std::int64_t features)
       : Module(std::move(options)), fc1(*this, "fc1", {.in = features, .out = 16}) {}
@@ -206,7 +206,7 @@ struct Gcn : nn::Module {
     return spmm(a, weight, fc2(relu(spmm(a, weight, fc1(x)))));
   }
 };
-// Arguments: nodes, edges a node, features.
+// Arguments: nodes, edges per node, features.
 void gcn_step(benchmark::State& state, How how) {
   Generator gen(1);
   const std::int64_t nodes = state.range(0), degree = state.range(1), features = state.range(2);
@@ -245,7 +245,7 @@ void tiny_updates(benchmark::State& state) {
 void prepare() {
   const Device d = device();
   if (!settings().listing) tell(ceilings());
-  // Without speed one step of the smallest says that it runs.
+  // Without speed one step of the smallest shows that it runs.
   const bool small_ones = no_speed();
   const auto add = [&](const std::string& name, std::vector<std::int64_t> args, auto f) {
     for (const How how : {How::eager, How::captured}) {

@@ -1,4 +1,4 @@
-// How long work takes on a device: between events where kernels are launched, by the clock on the CPU.
+// The time of work on a device: between events where kernels are launched, by the clock on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,22 @@ namespace levin::bench {
 
 struct Spread {
   double median = 0, low = 0, high = 0;  // seconds; four fifths of the samples lie between low and high
-  int copies = 0;                        // in the recorded graph that was replayed; 0: the work was called
-  double call = 0;                       // where it was replayed: seconds of a call
+  int copies = 0;                        // in the replayed graph; 0: the work was called
+  double call = 0;                       // where a graph was replayed: seconds of a call
 };
 
 // Note [Measuring]
-// warm(f): f again and again on the same memory, so what fits a cache stays there. A sample is as many calls as take 50 us,
-// because an event resolves half a microsecond. A kernel that is over in 50 us or less may be done before the host has
-// launched the next, so calls would tell the host's time: then a graph of 20 calls is recorded and replayed, where the
-// launches come one behind the other. cold(f): before each sample a tensor larger than any cache is written; the first event
-// stands behind that write, so the launch is hidden and the kernel alone is timed. Where there is no speed (simt, --quick)
-// there is one sample; simt replays a graph of two, which shows that the work can be recorded.
+//
+// warm(f) runs f many times on the same memory, so data that fits a cache stays there. A sample is as many calls as
+// take 50 us, because an event resolves half a microsecond. A kernel of 50 us or less may end before the host has
+// launched the next one, so calls would measure the host. Then a graph of 20 calls is recorded and replayed, whose
+// launches follow each other directly.
+//
+// cold(f) writes a tensor larger than any cache before each sample. The first event follows that write, so the launch
+// is hidden and the kernel alone is timed.
+//
+// Where there is no speed (simt, --quick) there is one sample; simt replays a graph of two, which shows that the work
+// can be recorded.
 class Stopwatch {
  public:
   explicit Stopwatch(Device device, double seconds = settings().seconds) : device_(device), seconds_(seconds) {}
@@ -62,7 +67,7 @@ class Stopwatch {
   static constexpr double kShort = 50e-6;
 
   [[nodiscard]] bool slow() const { return no_speed(device_); }
-  // Work of several launches is longer when it is called, so what is worth a try is decided generously.
+  // Work of several launches takes longer when it is called, so the bound for a trial is generous.
   template <class F>
   std::optional<Graph> recorded(F& f, double once) {
     if (!device_.launches() || (device_.is_cuda() && once > 10 * kShort)) return {};
@@ -70,11 +75,11 @@ class Stopwatch {
       return Graph(Stream::current(device_), [&] {
         for (int i = 0; i < copies_; ++i) f();
       });
-    } catch (const Error&) {  // what can not be recorded is called, and the row says so
+    } catch (const Error&) {  // work that cannot be recorded is called, and the row says so
       return {};
     }
   }
-  // Of work that holds `parts` equal ones and takes `expected` seconds.
+  // The time of work that holds `parts` equal pieces and is expected to take `expected` seconds.
   template <class F>
   Spread several(F&& f, double expected, int parts) {
     if (slow()) {
@@ -120,26 +125,26 @@ class Stopwatch {
   Tensor flush_;
 };
 
-// What this machine reaches, measured before anything else: the yardstick of every other row.
+// This machine's limits, measured before anything else: the yardstick of every other row.
 struct Ceilings {
   double bytes_per_second = 0;         // a large copy, reads and writes counted: the faster of these two
   double memcpy_bytes_per_second = 0;  // by the runtime: cudaMemcpyAsync, on the CPU memcpy
   double own_bytes_per_second = 0;     // by our kernel
   double flops_f32 = 0, flops_16 = 0;  // a large product of matrices; 16: bf16, where it is faster
-  double launch_seconds = 0;           // an op of one element, one after the other: what the host needs
+  double launch_seconds = 0;           // ops of one element in a row: the host's time for each
 
   [[nodiscard]] double least_seconds(double bytes, double flops, DType dtype) const {
     return std::max(bytes / bytes_per_second, flops / (dtype == DType::f32 ? flops_f32 : flops_16));
   }
 };
-// The copies of n f32 numbers. Our kernel's alone would hide from every row what that kernel loses. The numbers are
-// random, because constant memory may be compressed on its way and takes less power.
+// The copies of n f32 numbers. Our kernel's copy alone would hide that kernel's losses from every row. The numbers are
+// random, because constant memory may be compressed in transfer and takes less power.
 inline Ceilings measure_copies(Stopwatch& watch, std::int64_t n, Device device) {
   Ceilings c;
   Generator gen(1);
   const Tensor from = rand({n}, gen, device);
   const double bytes = 8.0 * static_cast<double>(n);
-  // A clone has the memory of the one before, which is gone; the first call of warm() takes it from the system.
+  // A clone reuses the memory of the freed previous one; warm()'s first call takes it from the system.
   c.memcpy_bytes_per_second = bytes / watch.warm([&] { (void)from.clone(); }).median;
   Tensor to = empty({n}, device);
   c.own_bytes_per_second = bytes / watch.warm([&] { copy_(to, from); }).median;
@@ -161,7 +166,7 @@ inline Ceilings measure_ceilings(Device device) {
   Generator gen(1);
   const Tensor one = rand({1}, gen, device);
   const int launches = slow ? 10 : 1000;
-  (void)add(one, one);  // loads the kernel, and takes the memory of those that come
+  (void)add(one, one);  // loads the kernel, and takes the memory of later ones
   synchronize(device);
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < launches; ++i) (void)add(one, one);
@@ -180,7 +185,7 @@ inline void tell(const Ceilings& c) {
   benchmark::AddCustomContext("levin_matmul_16_TFLOP/s", std::to_string(c.flops_16 * 1e-12));
   benchmark::AddCustomContext("levin_launch_us", std::to_string(c.launch_seconds * 1e6));
 }
-// `least`: seconds that the ceilings allow, 0 where nobody counted.
+// `least`: the seconds that the ceilings allow; 0 where the work was not counted.
 inline void tell(benchmark::State& state, const Spread& spread, double least) {
   state.counters["low_us"] = spread.low * 1e6;
   state.counters["high_us"] = spread.high * 1e6;

@@ -5,8 +5,8 @@
 
 namespace levin::bench {
 
-// Without its warning that it was built for debugging: Debian's package is, and the line reads as if Levin were. What is
-// measured here runs in Levin's code and in benchmark.h, which this build compiles.
+// Without its warning about a debug build: Debian's package is one, and the line reads as if Levin were. The measured
+// work runs in Levin's code and in benchmark.h, which this build compiles.
 class Table final : public benchmark::ConsoleReporter {
  public:
   bool ReportContext(const Context& context) override;

@@ -1,14 +1,15 @@
-// What the trainer adds to a step of a hand-written loop over the same loader, model, loss and optimizer. The model is as small as
-// a model can be, so that nothing hides the trainer. Rounds alternate (by hand, trainer, ...); a round's step is the mean over
-// its last --steps batches, and the table shows the difference to the hand-written loop of the same round: median, smallest and
-// largest. Beside it, for such a step: calls of operator new, and bytes that tensors asked the system for.
+// The trainer's cost per step over a hand-written loop with the same loader, model, loss and optimizer. The model is as
+// small as possible, so that nothing hides the trainer. Rounds alternate (by hand, trainer, ...). A round's step is the
+// mean over its last --steps batches, and the table shows the difference to the hand-written loop of the same round:
+// median, smallest and largest. Beside it, per step: calls of operator new, and bytes that tensors took from the
+// system.
 //
-// --help lists the flags; the kinds of --only are
+// --help lists the flags; the kinds of --only are:
 //
-// none:     no callback, no logger; every step is one optimizer step
-// logged:   the same, and training_step logs its loss
-// default:  all that a Trainer does unless told otherwise: progress bar, summary, TensorBoard files, checkpoints, a logged loss
-// all:      default, with clipping, a moving average of the weights, early stopping and the learning rate's monitor
+// - none: no callback, no logger; every step is one optimizer step
+// - logged: the same, and training_step logs its loss
+// - default: a Trainer's defaults: progress bar, summary, TensorBoard files, checkpoints, a logged loss
+// - all: default, with clipping, a moving average of the weights, early stopping and the learning rate's monitor
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -52,13 +53,13 @@ struct Settings {
   [[nodiscard]] std::int64_t batches() const { return warmup + steps; }
 };
 
-// Bytes that tensors have from the system.
+// Bytes that tensors hold from the system.
 std::int64_t held() {
   const MemoryStats stats = memory_stats(Device::cpu());
   return stats.in_use + stats.cached;
 }
 
-// What happened between two batches of a round.
+// The counts between two batches of a round.
 struct Probe {
   std::int64_t first = 0, last = 0, news_before = 0, news_after = 0, bytes_before = 0, bytes_after = 0;
   std::chrono::steady_clock::time_point begin{}, end{};
@@ -132,7 +133,7 @@ Measured trained(const Settings& s, data::DataLoader& loader, TrainerOptions opt
   return measured(line.probe);
 }
 
-// A run that leaves nothing behind, in a folder of its own.
+// A run that leaves nothing: it works in a temporary folder.
 struct Kind {
   const char* name;
   TrainerOptions (*options)(const std::string& folder);
@@ -161,7 +162,7 @@ TrainerOptions everything(const std::string& folder) {
 }
 
 struct Row {
-  std::vector<double> extra;  // us a step over the hand-written loop, round by round
+  std::vector<double> extra;  // us per step over the hand-written loop, round by round
   Measured last;
 };
 double median(std::vector<double> v) {

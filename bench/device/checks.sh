@@ -26,7 +26,7 @@ probe() {
     for name in compute-sanitizer ncu; do
       line_of "$name" "$(tool "$name" || echo "$name")" --version || say "  the stage that uses it can not run"
     done
-  # Without importing it, which takes a minute where the disk is cold.
+  # Without an import, which takes a minute on a cold disk.
     line_of PyTorch python3 -c 'import sys; sys.tracebacklimit = 0
 from importlib.metadata import version; print(version("torch"))' ||
       say "  the stage torch can not run"
@@ -93,7 +93,7 @@ queue_tests() {
     spread 2 <"$work/ops.txt" >"$work/few" && mv "$work/few" "$work/ops.txt"
     size=1
   fi
-  # The tests of all ops are the longest: they begin, cut by op.
+  # The tests of all ops are the longest: they start first, cut by op.
   while read -r name; do
     [ -n "$name" ] || continue
     while read -r part; do
@@ -146,7 +146,7 @@ tests() {
 
 # ---- sanitize
 
-# Ops whose kernels share memory between threads come first where races are looked for; all others follow.
+# racecheck runs the ops whose kernels share memory between threads first, then all others.
 shared_first() {
   local families='attention|matmul|linear|outer|einsum|gelu_mlp|softmax|norm|cross_entropy|nll|sort|topk|cum|sum|prod'
   families+='|var|std|max|min|segment|csr|spmm|sddmm|conv|transpose|permute|embedding|index_add|scatter_add|nonzero'
@@ -157,13 +157,13 @@ queue_checks() {  # TOOL PROGRAM SIZE: parts of SIZE ops
   while read -r part; do
     number=$((number + 1))
     local run=("$tests" --filter 'ops on a device: ')
-    # Libraries try calls that may fail, and have hazards of their own: kernels are Levin's where the mangled name says
+    # Libraries try calls that may fail, and have hazards of their own. A kernel is Levin's where its mangled name says
     # so.
     local only=()
     [ "$1" = racecheck ] && only=(--kernel-name kns=levin)
     [ -n "$2" ] && run=("$2" --tool "$1" --error-exitcode 97 --print-limit 20 --launch-timeout 120
                         --report-api-errors no "${only[@]}" "${run[@]}")
-    # Each tensor in a block of its own: an access behind its end is then one outside of memory.
+    # Each tensor in a block of its own, so an access past its end is outside of memory.
     job "$1 $number $part" env "LEVIN_OPS=$part" LEVIN_NO_MEMORY_CACHING=1 "${run[@]}"
   done < <(if [ "$1" = racecheck ]; then shared_first; else cat "$work/ops.txt"; fi | groups "$3")
 }

@@ -17,7 +17,7 @@ bench() {
   local cudnn=(--attention first --norm first --conv timed)
   filter=$(table_of --filter kernels) || { fault "device_table.py names no rows"; return; }
   if [ -n "$quick" ]; then
-    # Without speed there are the smallest shapes alone: some ops of the targets, at these.
+    # Without speed only the smallest shapes run: some ops of the targets.
     filter="^($(ops_of "$filter" | spread 6 | paste -sd '|'))/"
     figures kernels 60 "$kernels" --warm-only --filter "$filter"
     figures steps 60 "$steps" --filter 'mlp.*_captured'
@@ -28,7 +28,8 @@ bench() {
     figures steps 100 "$steps" --filter "$(table_of --filter steps)"
     figures own_gemm 40 "$kernels" --warm-only --gemm own --filter "$(table_of --filter own_gemm)"
     figures cudnn 60 "$kernels" --warm-only "${cudnn[@]}" --filter "$(table_of --filter cudnn)"
-    # What is no target, while time is left: steps by other engines and op by op, and ten ops of the sweep a program.
+    # Rows without a target, while time is left: steps by other engines and op by op, and ten ops of the sweep per
+    # program.
     figures rest_steps_cudnn 40 "$steps" "${cudnn[@]}" --filter '(gpt2|cnn).*_captured/'
     figures rest_steps 40 "$steps" --filter '_step/|tiny'
     figures rest_own_gemm 30 "$kernels" --warm-only --seconds 0.03 --gemm own --filter '^(matmul|linear|gelu_mlp|bmm)/'
@@ -99,7 +100,7 @@ report_comparison() {
     table_of --short "$work/$name.json" >>"$work/table" 2>&1 || fault "$name has no figures"
   done <"$work/results"
 }
-# Without PyTorch: what is compared is named, is in compare_torch.py, and Levin's half of it runs.
+# Without PyTorch the comparison is listed, compare_torch.py is checked to hold it, and Levin's half runs.
 compare_dry() {
   local op unknown=()
   say "without PyTorch, which python3 here has not: nothing was compared"
@@ -140,7 +141,7 @@ profile() {
   while read -r label row kernel of flags; do
     pattern="$kernel[<(]"
     [ "$of" = - ] || pattern="$kernel<.*$of"
-    # The first launch of the kernel, with all clocks as they are; ncu then ends the program.
+    # The first launch of the kernel, with unchanged clocks; ncu then ends the program.
     job "$label" "$ncu" --clock-control none --kernel-name-base demangled --kernel-name "regex:$pattern" \
       --launch-count 1 --kill yes --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \
       --section LaunchStats --section WarpStateStats \

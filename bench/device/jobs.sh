@@ -1,5 +1,5 @@
-# What bench/device.sh stands on, for `source`: where programs and libraries are, and jobs that run side by side
-# within a limit.
+# The base of bench/device.sh, for `source`: the places of programs and libraries, and jobs that run side by side within
+# a limit.
 
 # ---- Programs: a folder made by bench/device_pack.sh, that archive, or a build folder
 
@@ -35,7 +35,7 @@ tool() {  # NAME: a tool of NVIDIA's, wherever its installer put it
   return 1
 }
 
-# ---- Shared objects: CUDA's of pip's packages or a toolkit, the machine's own, the archive's for what it lacks
+# ---- Shared objects: CUDA's from pip's packages or a toolkit, the machine's own, the archive's for missing ones
 
 library_folders() {  # with cuBLASLt, cuDNN or what cuDNN compiles kernels with; a set from one hand comes first
   local folder
@@ -54,7 +54,7 @@ ldd_of_all() {
   for name in "${all_programs[@]}"; do LD_LIBRARY_PATH=$library_path ldd "$name" 2>&1; done
 }
 
-# Sets library_path, and lacking: what neither the machine nor the archive has.
+# Sets library_path, and lacking: the objects that neither the machine nor the archive has.
 find_libraries() {
   local name round names
   shopt -s extglob
@@ -72,7 +72,7 @@ find_libraries() {
     done
     [ ${#names[@]} -eq ${#lacking[@]} ] && break
   done
-  # Of what the machine has, some may be older than what the programs were linked with.
+  # Some of the machine's objects may be older than those that the programs were linked with.
   if ldd_of_all | grep -q 'version .* not found' && [ -d "$programs/lib" ]; then
     library_path=$programs/lib:$library_path
     mapfile -t -O "${#lacking[@]}" lacking < <(ldd_of_all | grep 'version .* not found' | sort -u)
@@ -90,8 +90,8 @@ job() {  # LABEL COMMAND...: one more; its number is in $jobs
   printf '%s\0%s\0%s\0' "$jobs" "$label" "$(printf '%q ' "$@")" >>"$work/queue"
 }
 
-# A line of results: number, what became of it, exit status, seconds, label. `ended` by itself, `slow`: stopped at its
-# own limit, `cut`: stopped or never begun because the stage's time was over, `absent`: no such program.
+# A line of results: number, outcome, exit status, seconds, label. Outcomes: `ended` by itself; `slow`: stopped at its
+# own limit; `cut`: stopped or never started because the stage's time was over; `absent`: no such program.
 one_job() {  # NUMBER LABEL COMMAND
   local mine=$job_limit rest state=ended begin=$SECONDS rc=0 at_limit=slow
   rest=$((deadline - $(date +%s)))
@@ -109,7 +109,7 @@ one_job() {  # NUMBER LABEL COMMAND
       124 | 137) ((SECONDS - begin + 1 >= mine)) && state=$at_limit ;;
       126 | 127) state=absent ;;
     esac
-    # The first error is what is read; a test that goes on printing must not fill the archive of logs.
+    # Readers look at the first error; a test that prints for ever must not fill the archive of logs.
     if [ "$(stat -c %s "$work/$1.log")" -gt 400000 ]; then
       { head -c 300000 "$work/$1.log" && printf '\n... cut ...\n' && tail -c 90000 "$work/$1.log"; } >"$work/$1.cut"
       mv "$work/$1.cut" "$work/$1.log"
@@ -121,7 +121,7 @@ one_job() {  # NUMBER LABEL COMMAND
 run_jobs() {  # AT_A_TIME SECONDS_EACH: all that are queued
   export work deadline job_limit=$2
   export -f one_job
-  # In the background, so that a signal is heard while jobs run.
+  # In the background, so that a signal arrives while jobs run.
   xargs -0 -n 3 -P "$1" -a "$work/queue" bash -c 'SECONDS=0; one_job "$@"' one_job 2>/dev/null &
   running=$!
   wait $running
@@ -130,7 +130,7 @@ run_jobs() {  # AT_A_TIME SECONDS_EACH: all that are queued
   : >"$work/queue"
 }
 
-# On a signal: no job begins or goes on, all are reported.
+# On a signal no job starts or continues, and all are reported.
 stopped() {
   trap '' INT TERM
   local pid
@@ -153,7 +153,7 @@ fault() {  # what makes the stage fail
   say "FAULT $*"
 }
 
-# Puts everything where it comes back from, prints the table last, and ends.
+# Puts all results into their folder, prints the table last, and ends.
 finish() {
   trap - INT TERM
   mkdir -p "$out"

@@ -16,7 +16,7 @@ bool same_bits(const Tensor& a, const Tensor& b);  // on any device; two undefin
 // The largest allowed difference: ulps * eps * sqrt(sums) of the largest reference value.
 void check_close(const OpCase& c, DType dtype, const Tensors& got, const Tensors& want);
 // For each element ulps * (eps * the larger of its reference and `floor` + the smallest number). A NaN in the reference
-// requires NaN, unless the sample says that NaN means no value.
+// requires NaN, or with NanMeans::anything accepts every value.
 enum class NanMeans { nan, anything };
 void check_each(double ulps, double floor, NanMeans nan, DType dtype, const Tensor& got, const Tensor& want);
 // The derivatives of a sample with `slopes`, from cotangents of 1, in every float dtype.
