@@ -1,4 +1,4 @@
-// Whether a class overrides the hooks that it means to: said when the class is compiled.
+// Checks while a class is compiled that it overrides the hooks that it means to override.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,20 @@
 
 namespace levin::detail {
 
-// A member of D has the hook's name and can not stand for it: another signature, or no function at all. Private members
-// and sets of overloads with the hook's own signature among them are left alone.
+// Whether a class has a function of its own in place of the one that it inherits: the two pointers then differ in type.
+template <class Own, class Inherited>
+[[nodiscard]] constexpr bool overrides(Own /*&Derived::f*/, Inherited /*&Base::f*/) {
+  return !std::is_same_v<Own, Inherited>;
+}
+
+// Fails if a member of D has the hook's name and cannot override it: another signature, or no function at all. Private
+// members pass, and so do overloads if one has the hook's signature.
 #define LEVIN_CHECK_HOOK(name, signature, ...)                                     \
   static_assert(                                                                   \
       !requires { &D::name; } || requires { static_cast<__VA_ARGS__>(&D::name); }, \
       "a member named " #name " hides the hook instead of overriding it; its signature has to be " signature)
 
-// The hooks of modules and callbacks.
+// The hooks of class Hooks.
 template <class D>
 consteval void check_hooks() {
   using Plain = void (D::*)();
@@ -62,13 +68,13 @@ consteval void check_hooks() {
                    void(D::*)(optim::Optimizer&));
 }
 
-// A pointer to a member of B as one of D, which derives from it: the type that an override in D has.
+// The type of a member function of D that overrides this one of its base B.
 template <class D, class R, class B, class... P>
 consteval auto in(R (B::*)(P...)) -> R (D::*)(P...);
 template <class D, class R, class B, class... P>
 consteval auto in(R (B::*)(P...) const) -> R (D::*)(P...) const;
 
-// These, and what TrainModule (M, whose definition uses this) adds to them.
+// The hooks of class Hooks, and those that TrainModule adds. M is TrainModule, which is not complete here.
 #define LEVIN_CHECK_SAME(name)                                                                           \
   static_assert(                                                                                         \
       !requires { &D::name; } || requires { static_cast<decltype(in<D>(&M::name))>(&D::name); },         \
