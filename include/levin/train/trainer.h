@@ -1,4 +1,9 @@
-// Trainer: one loop over epochs and batches, hooks around it, checkpoints that continue the bit-identical run.
+// Trainer: trains a module over epochs and batches, calls hooks around each, and writes checkpoints from which a run
+// resumes with the same bits.
+//
+//   Trainer trainer({.max_epochs = 3, .gradient_clip_val = 1.0});
+//   trainer.fit(net, {.train = train, .val = val});  // net is a TrainModule (levin/train/module.h)
+//   trainer.test(net, test);
 #pragma once
 
 #include <concepts>
@@ -27,57 +32,65 @@ namespace levin {
 
 class DataModule;
 
-// Loaders that outlive the call: none, one, or several; or a data module in their place.
+// Loaders that outlive the call: none, one or several, or a data module in their place.
 class LEVIN_API LoaderRefs {
  public:
   LoaderRefs() = default;
   LoaderRefs(data::DataLoader& one) : all_{&one} {}
   LoaderRefs(DataModule& data_module) : data_module_(&data_module) {}
-  LoaderRefs(data::DataLoader* one);  // null: none
-  LoaderRefs(std::initializer_list<data::DataLoader*> all);
+  LoaderRefs(data::DataLoader* one);                         // null: none
+  LoaderRefs(std::initializer_list<data::DataLoader*> all);  // throws ConfigError for a null pointer
   [[nodiscard]] const std::vector<data::DataLoader*>& all() const { return all_; }
   [[nodiscard]] DataModule* data_module() const { return data_module_; }
-  [[nodiscard]] bool empty() const { return all_.empty(); }
+  [[nodiscard]] bool empty() const { return all_.empty(); }  // no loader; there may be a data module
 
  private:
   std::vector<data::DataLoader*> all_;
   DataModule* data_module_ = nullptr;
 };
 
-// Where train or val is empty a hook is asked: the data module's, else the module's (train_loader). Loaders and a data module
-// together are a ConfigError. The data module outlives the call.
+// ---- Options of a call
+
+// A loader that is not given comes from a hook (train_loader, val_loader): of the data module, else of the module.
+// Loaders and a data module in one call are a ConfigError. The data module outlives the call.
 struct FitOptions {
-  LoaderRefs train{};
-  LoaderRefs val{};
-  DataModule* data_module = nullptr;
-  // A file, "last" (the newest whole one, see ModelCheckpointOptions::dirpath) or "best" (ModelCheckpoint::best_model_path, of this
-  // trainer or of the run that wrote "last").
+  LoaderRefs train{};                 // several are combined (data::combine)
+  LoaderRefs val{};                   // several are validated one after the other
+  DataModule* data_module = nullptr;  // may also stand in `train`
+  // The checkpoint that the run resumes from. Empty: none. A path, or
+  //   "last"  the newest whole file (ModelCheckpointOptions::dirpath says where); if none, a new run and a warning
+  //   "best"  ModelCheckpoint::best_model_path of this trainer, else of the run that wrote "last"; ConfigError if none
   std::string ckpt_path{};
 };
-// Of validate and test. With a ckpt_path the weights in that file are loaded first, by the module's on_load_checkpoint where it
-// changes them, converted where it has another float precision, and nothing else of it: they stay in the module. It may be a checkpoint or hold weights alone; names as in
-// FitOptions.
+// Of validate and test.
 struct EvaluationOptions {
   DataModule* data_module = nullptr;
+  // The file whose weights the module gets before the evaluation, and keeps: a checkpoint, or weights alone; named as
+  // in FitOptions. The module's on_load_checkpoint may change the weights. Another float precision is converted.
+  // Nothing else of the file is read. In a hook it must be empty (StateError).
   std::string ckpt_path{};
-  bool verbose = true;  // print the results as a table, to stderr
+  bool verbose = true;  // print the results as a table on stderr; in a hook none is printed
 };
 struct PredictOptions {
   DataModule* data_module = nullptr;
-  std::string ckpt_path{};
-  bool return_predictions =
-      true;  // false: hooks alone see them, as "prediction" in StepInfo::outputs; the result is empty
+  std::string ckpt_path{};  // as in EvaluationOptions
+  // False: predict returns nothing, which saves memory; hooks see each result as "prediction" in StepInfo::outputs.
+  bool return_predictions = true;
 };
+// Of the fit that is given an optimizer.
 struct StepOptions {
   std::vector<SchedulerConfig> schedulers{};
-  std::string ckpt_path{};
+  std::string ckpt_path{};  // as in FitOptions
 };
 
 enum class WeightsOnly : bool { no, yes };
 enum class SyncGrad : bool { no, yes };
 enum class KeepStop : bool { no, yes };
 
-// Parameters of all other optimizers do not require gradients while it lives; afterwards all flags are what they were. Nothing with one optimizer.
+// ---- Optimizers of a running fit
+
+// While it lives, the parameters of all other optimizers require no gradient; after it all flags are as before. With
+// one optimizer it does nothing.
 class LEVIN_API ToggledModel {
  public:
   ToggledModel(ToggledModel&&) noexcept;
@@ -91,29 +104,28 @@ class LEVIN_API ToggledModel {
   std::unique_ptr<State> state_;
 };
 
-// A group of an optimizer's parameters and its numbers, as they are at the call. OptimizerHandle::optimizer() sets
-// them.
+// A copy of the numbers of one parameter group. OptimizerHandle::optimizer() has the functions that set them.
 struct ParamGroup {
   optim::Parameters parameters;
   double lr = 0;
-  std::optional<double> momentum{}, weight_decay{};  // empty where the optimizer has none
+  std::optional<double> momentum{}, weight_decay{};  // unset: the optimizer has none
 };
 
-// An optimizer of a running fit, with the run's precision: steps go through its loss scale and are counted.
+// An optimizer of a running fit. Steps through it use the run's loss scale and count in Trainer::global_step().
 class LEVIN_API OptimizerHandle {
  public:
-  // The closure (forward, backward), where one is given, and the update. Every call counts in global_step() with manual
-  // optimization. Returns what the closure returned. The loss scale is one for all optimizers and may change after each step: where
-  // one steps between the backward passes of another's window, part of that window was scaled by another number. Step all of them
-  // where a window ends.
+  // Runs the closure (forward and backward) if there is one, then updates the parameters. Returns what the closure
+  // returned. With manual optimization each call adds 1 to global_step().
+  // One loss scale serves all optimizers and may change after each step. If one optimizer steps between two backward
+  // passes of another, the other's gradients sum two scales: step all optimizers where the accumulation ends.
   void step();
   Tensor step(const Function<Tensor()>& closure);
   void zero_grad(optim::SetToNone set_to_none = optim::SetToNone::yes);
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] std::vector<ParamGroup> param_groups() const;
-  // For a step that trains this optimizer's part of the model alone. Parameters that were frozen stay so, those of two
-  // optimizers go with this one. `sync_grad` = no also keeps gradients from being reduced over ranks. Throws StateError while
-  // another one lives.
+  // For a step that trains this optimizer's part of the model alone. Frozen parameters stay frozen; a parameter of
+  // several optimizers counts as this one's. `sync_grad` = no also keeps gradients from being reduced over ranks.
+  // Throws StateError while another optimizer is toggled.
   [[nodiscard]] ToggledModel toggle_model(SyncGrad sync_grad = SyncGrad::yes);
 
  private:
@@ -124,179 +136,217 @@ class LEVIN_API OptimizerHandle {
 };
 
 // Note [Interrupts]
-// While a stage runs, SIGINT, SIGTERM, SIGHUP and SIGUSR1 only set a flag. It is noticed between batches and behind the
-// stage's last hook: a fit that has trained something saves last.safetensors where checkpointing is on
-// (last-v1.safetensors and so on where another run has written that), and the stage throws InterruptedError;
-// stop_signal() then tells the number, with which programs exit (128 + signal). A second signal exits at once. Trainers of several
-// threads share the flag: one signal stops them all, but for those with handle_signals = false. A signal that the
-// process ignores when the stage begins (nohup, a script's background job) stays ignored; SIGHUP and SIGUSR1 are left
-// to a handler that the program has for them. SIGXFSZ is ignored meanwhile where it would end the process, so that a
-// file beyond the limit of its size is a FileError.
+// While a stage runs, SIGINT, SIGTERM, SIGHUP and SIGUSR1 only set a flag. The trainer reads the flag between batches
+// and after the stage's last hook. Then
+//   1. a fit that has trained something and has checkpointing on saves last.safetensors (last-v1.safetensors and so on
+//      if another run wrote a file of that name);
+//   2. the stage throws InterruptedError; stop_signal() returns the number, and programs exit with 128 + number.
+// A second signal exits at once. Trainers of several threads share the flag: one signal stops them all, except those
+// with handle_signals = false. A signal that the process ignores when the stage begins (nohup, a script's background
+// job) stays ignored; a program's own handler of SIGHUP or SIGUSR1 stays. SIGXFSZ is ignored for the stage if it would
+// end the process, so that a file beyond its size limit is a FileError.
 //
 // Note [What a trainer borrows]
-// Modules, optimizers, data modules and loaders are the caller's. A trainer remembers the module, optimizer and data module of its last
-// fit for save_checkpoint, evaluate, validate and test without a module, module() and optimizer(). Where module or optimizer are gone by
-// then, these throw StateError, or give null; a data module and bare tensors that a fit was given must live as long.
+// Modules, optimizers, data modules and loaders are the caller's. After a fit the trainer still refers to its module,
+// optimizer and data module, for save_checkpoint, module(), optimizer(), evaluate, and validate and test without a
+// module. If the module or the optimizer is destroyed by then, these throw StateError or return null. The trainer does
+// not see that a data module or a bare tensor is destroyed, so both must outlive these calls.
 class LEVIN_API Trainer {
  public:
-  // Throws ConfigError for options out of range or in contradiction.
+  // Throws ConfigError for an option out of range, or two that exclude each other.
   explicit Trainer(TrainerOptions options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Trains until max_epochs, max_steps, max_time or a granted stop request. A second fit goes on from the counters (raise
-  // options().max_epochs). Throws ConfigError before any work; FormatError, FileError or ConfigError for a checkpoint
-  // that can not be resumed, and changes nothing then but what `precision` asks of the module; rethrows what the step
-  // throws. A checkpoint of another float precision is converted, with an info line (I-CKPT-CONVERTED), but for the state of an
-  // optimizer whose parameters would be f16 without f32 masters. A file that was written as its run was about to end ends this run
-  // at the same place, with the hooks that were still to come.
+  // ---- Train
+
+  // Trains until max_epochs, max_steps, max_time or a stop request ends the run. A second fit continues at the counters
+  // of the first: raise options().max_epochs before it. The order of hooks is in levin/train/hooks.h.
+  //   ConfigError                         before any work: a missing step, optimizer or loader, options in conflict
+  //   FileError, FormatError, ConfigError ckpt_path cannot be resumed; then only the module's dtype may have changed
+  //   InterruptedError                    a signal (Note [Interrupts])
+  //   StateError                          called in a hook or step of this trainer
+  // and whatever a hook, a step or a loader throws.
+  // A checkpoint of another float precision is converted, with an info line (I-CKPT-CONVERTED). The exception is the
+  // state of an optimizer whose parameters would be f16 without f32 masters: ConfigError. A run that resumes a file
+  // written at the end of its training calls the hooks that were still to come, and ends at the same place.
   void fit(TrainModule& module, const FitOptions& loaders = {});
   void fit(TrainModule& module, DataModule& data_module) { fit(module, {.train = data_module}); }
-  // `step` gives the loss of a batch. The module tree is found through the parameters' owner. Logs the loss as
-  // "train_loss".
+  // The same for an optimizer and a function from a batch to its loss, which is logged as "train_loss". The module is
+  // the tree that the optimizer's parameters belong to; ConfigError if they belong to two.
   void fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
            const StepOptions& options = {});
 
-  // One pass over each loader in eval mode without recording; the metrics that the module logged, loader by loader: of several,
-  // names end in "/dataloader_idx_0" and so on. Without loaders a hook is asked (test_loader), the data module's first. Throws
-  // ConfigError where nobody has a loader; FileError, FormatError or ConfigError for a file that can not be loaded, and changes
-  // nothing then.
+  // ---- Evaluate: one pass over each loader, in eval mode and without recording. After it each submodule has its own
+  // mode again.
+
+  // Return what the module logged, one entry a loader; with several loaders names end in "/dataloader_idx_0" and so on.
+  // Without loaders the hook (val_loader, test_loader) of the data module is asked, else that of the module. Throw
+  // ConfigError if there is no loader or no step; FileError, FormatError or ConfigError for a file that cannot be
+  // loaded, which changes nothing.
   std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {},
                                 const EvaluationOptions& options = {});
   std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
-  // What predict_step gave for each batch, loader by loader.
+  // Returns what predict_step returned for each batch, one entry a loader.
   std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {}, const PredictOptions& options = {});
-  // The same with the module of the last call, which lives still, and where neither loaders nor data module are given with its data
-  // module. Without a ckpt_path the best checkpoint of the last fit is loaded, and a warning says so. Throws StateError when no
-  // module is known, and in a hook.
+  // The same for the module of the last call; without loaders and data module, for its data module too. Without a
+  // ckpt_path the best checkpoint of the last fit is loaded, with a warning. Throw StateError before a call with a
+  // module, after the module was destroyed, and in a hook.
   std::vector<Metrics> validate(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   std::vector<Metrics> test(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   std::vector<Tensors> predict(const LoaderRefs& loaders = {}, const PredictOptions& options = {});
-  // sum_b f(b) size_b / sum_b size_b over the loader's batches, in eval mode without recording; each module's own mode
-  // is restored. size_b is that of the first field's first dimension, as log() weighs, and a TrainModule's transfer hooks are
-  // called, so that validate gives the same. The module is the last fit's (throws StateError before one, and where it is gone) or the
-  // one given.
+  // The mean of f over the loader: sum_b f(b) size_b / sum_b size_b, where size_b is size(0) of the batch's first
+  // field. log() weighs alike and a TrainModule's transfer hooks are called, so validate returns the same number.
+  // Without `module`: that of the last fit. Throw StateError before a fit and after its module was destroyed,
+  // ShapeError if f returns anything but one element, DataError for a loader without batches.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] double evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
 
-  // Counters. During epoch k current_epoch() is k; afterwards it is the number of completed epochs.
-  [[nodiscard]] std::int64_t global_step() const;
+  // ---- Counters. They start at 0 unless noted, keep their values after a fit, and are stored in checkpoints.
+
+  // Completed epochs: k in epoch k, the number of epochs after the last.
   [[nodiscard]] std::int64_t current_epoch() const;
-  [[nodiscard]] std::int64_t batch_idx() const;          // -1 before the first batch of an epoch
-  [[nodiscard]] std::int64_t total_batch_idx() const;    // batches trained in all epochs
-  [[nodiscard]] std::int64_t batches_per_epoch() const;  // 0 until the training loader is there
-  // `step` of the next LogRecord of training: the index of the optimizer step, with manual optimization of the batch.
+  // Completed optimizer steps; with manual optimization every OptimizerHandle::step counts.
+  [[nodiscard]] std::int64_t global_step() const;
+  // Index of the batch in its epoch; -1 before the first batch of an epoch.
+  [[nodiscard]] std::int64_t batch_idx() const;
+  [[nodiscard]] std::int64_t total_batch_idx() const;  // batches trained in all epochs
+  // Batches of an epoch, as limit_train_batches leaves them; 0 until the training loader is known.
+  [[nodiscard]] std::int64_t batches_per_epoch() const;
+  // True in the last batch of an epoch, from its first hook to its last.
+  [[nodiscard]] bool is_last_batch() const;
+  // `step` of the next LogRecord of training: global_step(), or with manual optimization total_batch_idx().
   [[nodiscard]] std::int64_t record_step() const;
-  // In on_train_epoch_end and behind it: max_steps ended the run in the middle of this epoch. A run that goes on, from a file or in a
-  // second fit, trains the rest of it and calls on_train_epoch_end again, so what belongs once to an epoch is left for then: early
-  // stopping makes no check, an average takes its update of the epoch in on_train_end, and what was logged in on_train_epoch_end is
-  // in no checkpoint. A stop that was granted (request_stop, max_time) closes its epoch instead: a run that goes on begins the next.
-  [[nodiscard]] bool epoch_is_cut() const;
-  [[nodiscard]] bool is_last_batch() const;  // in the last batch of the epoch, from its start to its end
-  // Optimizer steps of the whole run, at most 2^63 - 1; no value when unlimited. Throws StateError outside of fit, and while
-  // an accumulation schedule is active.
+  [[nodiscard]] std::int64_t max_epochs() const;  // the limit in force; -1: none
+  // Optimizer steps of the whole run, at most 2^63 - 1; no value if nothing limits them. Asks train_loader if the
+  // loader is not known yet. Throws StateError outside of fit, and while a callback schedules accumulate_grad_batches.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
-  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit
-  // For callbacks at the end of a fit: one more epoch in which training_step is called on each batch without recording, to
-  // re-estimate statistics. Nothing is trained, logged or counted but the epoch (an open one stays open), no hook is called.
-  // Modules keep their modes. Throws StateError outside of fit.
-  void forward_epoch();
-  // What the run is doing: its stage, and whether that is the sanity check or a validation inside fit.
+
+  // ---- What the trainer is doing
+
+  // True in on_train_epoch_end and after it if max_steps ended the run within this epoch. A run that resumes, from a
+  // file or in a second fit, trains the rest of the epoch and calls on_train_epoch_end again. So leave what belongs
+  // once to an epoch for then: early stopping makes no check, an average takes its update of the epoch in on_train_end,
+  // and no checkpoint has what was logged in on_train_epoch_end. A stop request or max_time closes the epoch instead: a
+  // run that resumes begins the next one.
+  [[nodiscard]] bool epoch_is_cut() const;
   [[nodiscard]] bool sanity_checking() const;
-  [[nodiscard]] bool validating() const;  // by fit itself: neither the sanity check nor one that a hook calls
-  [[nodiscard]] std::int64_t evaluation_batches() const;  // that the loader at hand will give to the evaluation
-  [[nodiscard]] bool validation_enabled() const;          // in fit: there are loaders, a step and a limit above 0
-  [[nodiscard]] bool nested_evaluation() const;           // in an evaluation that a hook of another one called
-  // True when the checks of a finished epoch (early stopping, checkpoints) belong to its end, not to the end of a validation:
-  // val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1.
+  // In a validation that fit itself runs: neither the sanity check nor one that a hook calls.
+  [[nodiscard]] bool validating() const;
+  [[nodiscard]] bool nested_evaluation() const;   // in an evaluation that a hook of another evaluation called
+  [[nodiscard]] bool validation_enabled() const;  // in a fit that has a validation loader, a step and a limit above 0
+  // True if val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1. Then checks of a finished epoch
+  // (early stopping, checkpoints) belong to its end, else to the end of a validation.
   [[nodiscard]] bool validates_once_an_epoch() const;
+  // Batches that the evaluation takes from the loader at hand.
+  [[nodiscard]] std::int64_t evaluation_batches() const;
 
-  // Optimizer steps that did nothing because a gradient was not finite, since the scaler was made. Waits for the device.
-  [[nodiscard]] std::int64_t skipped_steps() const;
-  // What became of TrainerOptions::capture in the running or last fit. What prevents it is told in a warning as well, and the
-  // steps run one by one: a hook of the step that is overridden, accumulation, manual optimization, a wait for the device
-  // (item(), printing), a value of the host that is logged in the step, a device that records nothing, no memory for a record; of
-  // more than eight shapes of batch the others run one by one. While steps are replayed, training_step is not called: what it does
-  // beside ops on tensors, and what hooks on gradients do, happens once. A step is recorded again after parameters were frozen or
-  // thawed, a module changed its mode, clipping was changed, or the optimizer got a state, a group or its first momentum.
-  struct CaptureReport {
-    std::int64_t recorded = 0;  // graphs: one a shape of batch
-    std::int64_t replayed = 0;  // steps
-    std::string prevented_by{};
-  };
-  [[nodiscard]] CaptureReport capture_report() const;
+  // ---- End a run
 
-  // Where the time of the last fit went, in words: waiting for data, forward, backward and so on, with shares of the whole, and what
-  // to try first. Printed at the end of a fit with the progress bar.
-  [[nodiscard]] const std::string& step_time_report() const;
-  [[nodiscard]] const StepTimes& step_times() const;
-  // Every host wait of the running or last fit, by place.
-  [[nodiscard]] const SyncLedger& sync_report() const;
-
-  // Copies between host and device that training batches of the running or last fit made, from their transfer to the end of the
-  // optimizer's step; a replayed step's are not among them. More to the device than a batch has tensors is warned of.
-  struct CopyReport {
-    std::int64_t batches = 0;
-    CopyCounts newest{}, all{};  // of the newest batch, of all
-  };
-  [[nodiscard]] const CopyReport& copy_report() const;
-
-  // Ends the run after this batch, once min_epochs and min_steps are met; one validation and the epoch-end hooks still run.
-  // A checkpoint keeps the request, and `why`: a run that goes on from it ends where this one does, unless its max_epochs or max_steps
-  // is larger; then it trains on, and an info line (I-CKPT-STOPPED) tells why its run was stopped. `keep` = no is for callbacks that
-  // ask again by themselves, as Timer, whose limit may be another one by then.
+  // Ends the run after this batch, once min_epochs and min_steps are met; one more validation and the hooks of the
+  // epoch's end still run. `why` names the reason in messages. A checkpoint keeps the request: a run that resumes from
+  // it ends where this one does. If its max_epochs or max_steps is larger it trains on, and an info line
+  // (I-CKPT-STOPPED) reports `why`. `keep` = no is for callbacks that ask again by themselves under a limit that may
+  // change, as Timer does.
   void request_stop(KeepStop keep = KeepStop::yes, std::string_view why = {});
   [[nodiscard]] bool stop_requested() const;
-  [[nodiscard]] int stop_signal() const;  // 0: none
+  // The signal that stopped a stage, which fit sets back to 0.
+  [[nodiscard]] int stop_signal() const;
 
-  // Keeps `value` (one element, detached, as f64) for the step's record and the epoch's mean. It stays on its device and is
-  // read when a record is written: of every log_every_n_steps-th step, of each finished epoch, of each evaluation, and where
-  // on_step asks for it of each batch of one, at the number of the batch since the loader's first. With both, records have
-  // "name_step" and "name_epoch". Steps and hooks of batches may log, hooks of epochs and the starts of stages for the epoch
-  // only, others not. Throws ShapeError for more than one element, StateError in a hook that may not log, ConfigError for one
-  // name with two sets of options in a hook, for on_step = on_epoch = false, for a name that holds "/dataloader_idx_".
+  // ---- Log. A module calls its own log(), which forwards to these.
+
+  // Keeps `value` (one element, detached, as f64) for the step's record and the epoch's mean. The value stays on its
+  // device until a record is written: every log_every_n_steps-th step, each epoch, each evaluation. With on_step an
+  // evaluation writes one record a batch, whose step counts that loader's batches. With on_step and on_epoch the
+  // records have "name_step" and "name_epoch". Steps and hooks of batches may log, but not those of predict. Hooks of
+  // epochs and on_train_start, on_validation_start and on_test_start may log for the epoch only. Throws StateError in
+  // any other hook, ShapeError for more than one element, ConfigError
+  //   for one name with two sets of options in one hook;
+  //   for on_step = false with on_epoch = false, and for on_step = true in a hook of epochs;
+  //   for a name that contains "/dataloader_idx_", unless add_dataloader_idx is false.
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
-  // The newest batch's value for steps, what compute() says for the epoch, after which the metric is reset. By reference: it may
-  // be updated before or after, and may be gone when the run ends. Throws ConfigError for one in training and in evaluation.
+  // Records of steps have the newest batch's value, those of epochs compute(), after which the metric is reset. The
+  // metric is logged by reference: update it before or after. It may be destroyed before the run ends. Throws
+  // ConfigError for one metric in training and in evaluation.
   void log(std::string_view name, const Metric& metric, const LogOptions& options = {});
-  // Warns, and takes the number as a double.
+  // Logs the integer as a double, with a warning (W-LOG-INTEGRAL).
   template <std::integral I>
   void log(std::string_view name, I value, const LogOptions& options = {}) {
     TrainModule::warn_of_integral(name);
     log(name, static_cast<double>(value), options);
   }
-  // Each under its name, with the same options.
+  // Logs each value under its name, all with the same options.
   void log_dict(const NamedTensors& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
-  // A line on stdout, above the progress bar where one is drawn.
+  // Prints a line on stdout, above the progress bar if there is one.
   void print(std::string_view line) const;
-  [[nodiscard]] Metrics callback_metrics();  // the newest of each name; waits for the device
-  [[nodiscard]] Metrics progress_metrics();  // those logged with prog_bar
+  // The newest value of each name; empty before the first log(). Waits for the device.
+  [[nodiscard]] Metrics callback_metrics();
+  [[nodiscard]] Metrics progress_metrics();  // the same of values logged with prog_bar
+  // Every record of this trainer, in order.
   [[nodiscard]] const std::vector<LogRecord>& history() const;
 
-  // The state of the run, or the weights alone, as one safetensors file, written atomically: weights under their own
-  // names, the rest under "levin.". In the middle of a batch the file holds what its forward pass did to buffers, random numbers and
-  // metrics, and the run that goes on from it trains that batch again: a warning (W-CKPT-WINDOW) says so. Removes what saves that were killed left in the folder (NAME.safetensors.tmp-*),
-  // never a file that another process may be writing. In a trial of a search, which is taken back, nothing is written, with a
-  // warning. Throws FileError, StateError before a fit.
-  void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
+  // ---- Reports of the running or last fit; empty before the first
 
-  // What may be changed between two calls, such as max_epochs before a second fit. Those that the constructor reads
-  // (callbacks, logger, fast_dev_run, max_time, overfit_batches, enable_*, barebones, precision, amp_level,
-  // grad_scaler) can not be: the next stage, or the next epoch, throws ConfigError.
+  // Where the time went, in words: the share of waiting for data, forward, backward and so on, and what to try first.
+  // Set when fit ends, and printed on stderr if enable_progress_bar is on.
+  [[nodiscard]] const std::string& step_time_report() const;
+  [[nodiscard]] const StepTimes& step_times() const;  // the numbers behind it
+  // Every wait of the host for a device, by place in the program.
+  [[nodiscard]] const SyncLedger& sync_report() const;
+  // Copies between host and device that training batches made, from their transfer to the end of the optimizer's step,
+  // without those of a replayed step. More copies to the device than the batch has tensors cause a warning.
+  struct CopyReport {
+    std::int64_t batches = 0;
+    CopyCounts newest{}, all{};  // of the newest batch, of all
+  };
+  [[nodiscard]] const CopyReport& copy_report() const;
+  // What became of TrainerOptions::capture, which says what a replay leaves out.
+  struct CaptureReport {
+    std::int64_t recorded = 0;   // graphs, one for each shape of batch
+    std::int64_t replayed = 0;   // steps
+    std::string prevented_by{};  // why steps run op by op, also printed as a warning; empty: nothing prevents it
+  };
+  [[nodiscard]] CaptureReport capture_report() const;
+  // Optimizer steps that the loss scale skipped because a gradient was not finite, over all fits; 0 without a loss
+  // scale. Waits for the device.
+  [[nodiscard]] std::int64_t skipped_steps() const;
+
+  // ---- Checkpoints
+
+  // Writes the state of the run, or the weights alone, atomically as one safetensors file: weights under their own
+  // names, the rest under "levin.". Removes leftovers of killed saves in that folder (NAME.safetensors.tmp-*), never a
+  // file that another process may be writing. Throws FileError; StateError before a fit and after its module or
+  // optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers, random numbers
+  // and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a tuner's trial
+  // nothing is written, with a warning (W-CKPT-TRIAL).
+  void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
+  [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit resumed; empty: none
+
+  // ---- The parts of a run
+
+  // May be changed between two calls, max_epochs before a second fit say. The next stage or epoch throws ConfigError if
+  // one was changed that only the constructor reads: callbacks, logger, fast_dev_run, max_time, overfit_batches,
+  // enable_checkpointing, enable_progress_bar, enable_model_summary, barebones, precision, amp_level, grad_scaler.
   [[nodiscard]] TrainerOptions& options();
-  [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit went on from; empty: none
-  [[nodiscard]] nn::Module* module() const;               // the tree of the running or last fit; null for bare tensors
-  [[nodiscard]] optim::Optimizer* optimizer() const;      // the first one
+  // The module tree of the running or last fit. Null before a fit, for bare tensors, and after it was destroyed.
+  [[nodiscard]] nn::Module* module() const;
+  [[nodiscard]] optim::Optimizer* optimizer() const;      // the first one; null as module()
   [[nodiscard]] std::span<OptimizerHandle> optimizers();  // throws StateError outside of fit
-  [[nodiscard]] std::vector<SchedulerConfig>&
-  schedulers();  // of the running fit; a callback may replace them between steps
-  [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit; null until a hook was asked
+  // Of the running or last fit. A callback may replace them between steps.
+  [[nodiscard]] std::vector<SchedulerConfig>& schedulers();
+  [[nodiscard]] data::DataLoader* train_loader() const;  // of the running fit; null until it is known
   [[nodiscard]] DataModule* data_module() const;         // of the running stage; null: none
+  // The user's callbacks and those that the trainer adds; while a module runs, also the module's.
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
-  [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none in a dev run
+  [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none with fast_dev_run
+
+  // For callbacks at the end of a fit: runs training_step on each batch of one more epoch, without recording, to
+  // re-estimate statistics. The epoch counts in current_epoch(), except while another is open; nothing else is trained,
+  // logged or counted, and no hook is called. Modules keep their modes. Throws StateError outside of fit.
+  void forward_epoch();
 
   struct Run;  // internal (train/run/run.h)
 
