@@ -5,7 +5,7 @@
 //   trainer.fit(opt, train, [&](const Batch& b) { return cross_entropy(net(b[0]), b[1]); });
 //   double acc = trainer.evaluate(test, [&](const Batch& b) { return accuracy(net(b[0]), b[1]); });
 //
-// The other door takes a TrainModule, which says the step, the optimizer and what happens around them itself.
+// fit also takes a TrainModule (levin/train/module.h), which has the step, the optimizers and the hooks itself.
 #pragma once
 
 #include "levin/train/averaging.h"

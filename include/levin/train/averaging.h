@@ -1,8 +1,8 @@
-// Averages of a model's weights over its training, the batch-norm statistics that fit them, and callbacks that keep them.
+// Averages of a model's weights over its training, batch-norm statistics for them, and callbacks that do both in a run.
 //
 //   Trainer trainer({.callbacks = {std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = 0.999})}});
 //
-// or, without a trainer,
+// Without a trainer:
 //
 //   AveragedModel average(net, {.avg_fn = ema_avg(0.999)});
 //   for (const Batch& b : train) {
@@ -36,9 +36,9 @@
 
 namespace levin {
 
-// How an average takes the n + 1st value, n >= 1: swa_avg(), ema_avg(decay), or a function of yours that is given one average
-// and the value, both on the average's device and of its dtype, and returns the new average. The first two update all tensors in
-// one pass, on a device one launch for 400 of them.
+// How an average takes the n + 1st value, n >= 1: swa_avg(), ema_avg(decay), or a function (average, value, n) ->
+// average of one tensor, all on the average's device and of its dtype. The first two update all tensors in one pass, on
+// a device one launch for up to 400 of them.
 class LEVIN_API AvgFn {
  public:
   AvgFn() = default;  // swa_avg()
@@ -53,53 +53,52 @@ class LEVIN_API AvgFn {
   std::optional<double> decay_;
   Function<Tensor(const Tensor& average, const Tensor& value, std::int64_t n)> each_;
 };
-// average + (value - average) / (n + 1): all values weigh the same. Izmailov et al., "Averaging Weights Leads to Wider Optima",
-// 2018.
+// average + (value - average) / (n + 1): all values weigh the same.
+// Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
 [[nodiscard]] LEVIN_API AvgFn swa_avg();
 // decay average + (1 - decay) value: a value's weight falls with its age. Throws ConfigError outside of [0, 1].
 // Polyak & Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
 [[nodiscard]] LEVIN_API AvgFn ema_avg(double decay = 0.999);
 
-// The same for all tensors that are averaged together: writes averages[i], whose memory stays, from values[i].
+// The same for all averaged tensors at once: updates averages[i] in place by values[i].
 using MultiAvgFn = Function<void(const Tensors& averages, const Tensors& values, std::int64_t n)>;
 
 struct AveragedModelOptions {
-  std::optional<Device> device{};  // where the averages lie; default: where the module's first parameter is
-  AvgFn avg_fn{};
-  MultiAvgFn multi_avg_fn{};  // instead of avg_fn
-  bool use_buffers = false;   // floating buffers are averaged, too; otherwise they are copied at each update
-                              // (those of metrics neither: they count what was seen)
+  std::optional<Device> device{};  // of the averages; unset: that of the module's first parameter
+  AvgFn avg_fn{};                  // default: swa_avg()
+  MultiAvgFn multi_avg_fn{};       // in place of avg_fn
+  // True: floating buffers are averaged too; false: each update copies them. Buffers of metrics are left out.
+  bool use_buffers = false;
 };
 
-// The averages of a module's parameters, and its buffers, by their names; they require no gradient. Those of f16 and bf16 values
-// are f32, which does not lose small changes, and are rounded where the module gets them. Integers are copied, never averaged.
-// With the averages where the module is, nothing waits for the device; averages on the CPU of a module on a device wait at
-// each update.
-// All functions throw ConfigError for a module whose names or shapes are not those at construction.
+// Averages of a module's parameters and buffers, by name; they require no gradient. Averages of f16 and bf16 values are
+// f32, so small changes are not lost, and are rounded when the module gets them. Integers are copied, never averaged.
+// An update waits for the device only if the averages are on the CPU and the module on a device. All functions throw
+// ConfigError for a module whose names or shapes differ from those at construction.
 class LEVIN_API AveragedModel {
  public:
-  // Starts with copies of the module's tensors, and with n_averaged() == 0. Throws ConfigError for a module without any.
+  // Copies the module's tensors; n_averaged() is 0. Throws ConfigError for a module without tensors.
   explicit AveragedModel(nn::Module& module, AveragedModelOptions options = {});
   AveragedModel(nn::Module& module, std::shared_ptr<const AveragedModelOptions> options);
   AveragedModel(const AveragedModel&) = delete;
   AveragedModel& operator=(const AveragedModel&) = delete;
 
-  // The first call copies the module's values, later ones follow avg_fn. Throws StateError while the averages are swapped into
-  // a module, CaptureError in a Graph's recording: the count would stand still in its replays; ShapeError or DTypeError when
-  // avg_fn returns another shape or dtype than the average's.
+  // Updates the averages: the first call copies the module's values, later calls apply avg_fn. Throws StateError while
+  // the averages are swapped into a module; CaptureError while a Graph is recorded, because replays do not count;
+  // ShapeError or DTypeError if avg_fn returns another shape or dtype than the average's.
   void update(nn::Module& module);
-  [[nodiscard]] std::int64_t n_averaged() const { return n_; }
+  [[nodiscard]] std::int64_t n_averaged() const { return n_; }  // updates so far
 
-  // Exchanges handles: until the scope ends the module's parameters and buffers are the averages, which record no gradient, and
-  // what it writes to its buffers stays with them. Gradients that are there stay in the parameters. Training goes on afterwards as
-  // if nothing had been. On the same device and with the same dtype nothing is copied. Module and averages outlive the scope; scopes
-  // end in the order opposite to their begin.
+  // Until the scope ends, the module's parameters and buffers are the averages. They record no gradient, and what the
+  // module writes to its buffers stays in the averages. Gradients stay in the parameters, and training continues after
+  // it as if there had been no swap. Handles are exchanged: on one device and with one dtype nothing is copied. Module
+  // and averages outlive the scope. Nested scopes end in reverse order.
   class LEVIN_API Swap {
    public:
     ~Swap();
     Swap(const Swap&) = delete;
     Swap& operator=(const Swap&) = delete;
-    // The module's own tensors, as they stand in its state_dict outside of the scope.
+    // The module's own tensors, by the names of its state_dict.
     [[nodiscard]] NamedTensors own_state() const;
 
    private:
@@ -115,13 +114,14 @@ class LEVIN_API AveragedModel {
   };
   [[nodiscard]] Swap swap_into(nn::Module& module) { return Swap(*this, module); }
 
-  // Writes the averages into the module's own tensors.
+  // Copies the averages into the module's own tensors.
   void copy_to(nn::Module& module) const;
 
-  // "n_averaged" and "module.NAME" for what stands in the module's state_dict, as PyTorch names them. The tensors share the
+  // "n_averaged", and "module.NAME" for each tensor of the module's state_dict, as in PyTorch. The tensors share the
   // averages' memory.
   [[nodiscard]] NamedTensors state() const;
-  // Copies values, from any device, after all is checked. Throws ConfigError for other names, shapes or kinds of dtype.
+  // Copies the values of a state(), from any device. Throws ConfigError for other names, shapes or kinds of dtype,
+  // which changes nothing, and StateError while the averages are swapped into a module.
   void load(const NamedTensors& state);
 
  private:
@@ -144,44 +144,48 @@ class LEVIN_API AveragedModel {
   int swapped_ = 0;
 };
 
-// Gives the module's batch norms that are trained new running statistics: the mean over one pass of the loader, in which
-// `forward` is called on each batch, moved to the module's device, in training mode and without recording. For weights that were
-// not trained but computed, as averages are. Modes and momenta are afterwards as before; statistics as well when something throws.
-// Without batch norms nothing is loaded. Throws DataError when the loader gives no batch.
+// Computes new running statistics for the module's batch norms that are in training mode: the mean over one pass of the
+// loader, in which `forward` is called on each batch, on the module's device and without recording. For weights that
+// were computed and not trained, as averages are. Modes and momenta are then as before; after an exception the
+// statistics too. Loads nothing for a module without batch norms. Throws DataError if the loader gives no batch.
 LEVIN_API void update_bn(data::DataLoader& loader, nn::Module& module, const Function<void(const Batch&)>& forward);
-// The same with module(batch[0]).
+// The same with module(batch[0]) as the forward pass.
 template <std::derived_from<nn::Module> M>
 requires std::invocable<M&, const Tensor&>
 void update_bn(data::DataLoader& loader, M& module) {
   update_bn(loader, module, [&](const Batch& batch) { (void)module(batch[0]); });
 }
 
-// ---- In a run of the trainer
+// ---- Callbacks
 
 struct WeightAveragingOptions {
-  std::optional<Device> device{};  // default: where the parameters are
+  std::optional<Device> device{};  // of the averages; unset: that of the parameters
   bool use_buffers = true;
   AvgFn avg_fn{};
   MultiAvgFn multi_avg_fn{};
 };
-// Averages the weights after optimizer steps. Validations inside of fit judge the average, and so do checkpoints that watch their
-// metrics; at the end of training the module gets it. Until the first update the module is validated, and kept, as it is.
+// Averages the weights after optimizer steps. A fit's validations evaluate the average, so checkpoints compare its
+// metrics, and at the end of training the module gets the average. Before the first update the module is validated and
+// saved as it is. Each fit begins a new average. fit throws ConfigError for bare tensors.
 //
-// Derive from it to say when:
-//   bool should_update(std::optional<std::int64_t> step, std::optional<std::int64_t>) override { return step && *step >= 100; }
+// Derive from it to say when to update:
+//   bool should_update(std::optional<std::int64_t> step, std::optional<std::int64_t>) override {
+//     return step && *step >= 100;
+//   }
 //
-// A checkpoint's weights are the average, to be loaded for inference; the weights of the training stand beside them as
-// "current_model_state.NAME" in the callback's state, where 16-bit weights have their f32 averages, too. A run that goes on from it
-// ends with the bits of one that was not cut. From a checkpoint without them both start at its weights, with a warning. Outside of
-// fit a checkpoint holds the module's own weights. Each fit begins a new average. fit throws ConfigError for bare tensors.
+// A checkpoint's weights are the average, ready for inference. The weights of the training are in the callback's state
+// as "current_model_state.NAME", which for 16-bit weights also has the f32 averages. A run that resumes ends with the
+// same bits as one that was not interrupted. From a checkpoint without an average, average and training start at its
+// weights, with a warning. Outside of fit a checkpoint has the module's own weights.
 class LEVIN_API WeightAveraging : public Callback {
  public:
   explicit WeightAveraging(WeightAveragingOptions options = {});
   ~WeightAveraging() override;
-  // Exactly one argument is set: the index of the optimizer step that was just made, or of the epoch that ends. Both may cause an
-  // update at the same place. Default: after every step.
+  // Asked after each optimizer step, with its index, and at the end of each epoch, with its index; the other argument
+  // is unset. Both may answer true. Default: after every step.
   [[nodiscard]] virtual bool should_update(std::optional<std::int64_t> step_idx, std::optional<std::int64_t> epoch_idx);
-  [[nodiscard]] const AveragedModel* average() const { return average_.get(); }  // of the running or last fit
+  // Of the running or last fit; null before on_fit_start.
+  [[nodiscard]] const AveragedModel* average() const { return average_.get(); }
 
   void setup(Stage stage) override;
   void teardown(Stage stage) override;
@@ -195,7 +199,7 @@ class LEVIN_API WeightAveraging : public Callback {
   void on_exception(const std::exception& error) override;
   void on_save_checkpoint(CheckpointContent& content) override;
   void on_load_checkpoint(CheckpointContent& content) override;
-  // One for all that derive from it: two averages can not be in the module at once.
+  // One key for all derived classes, because two averages cannot be in the module at once.
   [[nodiscard]] std::string state_key() const override { return "WeightAveraging"; }
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;
@@ -212,14 +216,14 @@ class LEVIN_API WeightAveraging : public Callback {
 
 struct EmaWeightAveragingOptions {
   double decay = 0.999;
-  std::int64_t update_every_n_steps = 1;  // after the steps whose index it divides; 0: after none
+  std::int64_t update_every_n_steps = 1;  // updates after steps whose index is a multiple; 0: after no step
   std::optional<std::int64_t> update_starting_at_step{};
-  // More updates, at the end of each epoch from this one on. It does not delay those after steps.
+  // More updates, at the end of each epoch from this index on. It does not delay updates after steps.
   std::optional<std::int64_t> update_starting_at_epoch{};
   std::optional<Device> device{};
   bool use_buffers = true;
 };
-// The exponential average of ema_avg. Throws ConfigError for options out of range.
+// Keeps the exponential average of ema_avg. Throws ConfigError for options out of range.
 class LEVIN_API EmaWeightAveraging : public WeightAveraging {
  public:
   explicit EmaWeightAveraging(EmaWeightAveragingOptions options = {});
@@ -230,21 +234,21 @@ class LEVIN_API EmaWeightAveraging : public WeightAveraging {
 };
 
 struct StochasticWeightAveragingOptions {
-  std::vector<double> swa_lrs{};  // one for all groups of the optimizer, or one a group; above 0
-  // The first epoch whose beginning is averaged, counted from 1; or that fraction of max_epochs.
+  std::vector<double> swa_lrs{};  // above 0: one for all groups of the optimizer, or one for each
+  // The first epoch whose beginning is averaged, counted from 1, or the fraction of max_epochs that comes before.
   Portion swa_epoch_start = 0.8;
-  std::int64_t annealing_epochs = 10;
+  std::int64_t annealing_epochs = 10;  // in which the rate goes to swa_lrs
   optim::Anneal annealing_strategy = optim::Anneal::cosine;
   AvgFn avg_fn{};
-  std::optional<Device> device = Device::cpu();  // nullopt: where the parameters are
+  std::optional<Device> device = Device::cpu();  // of the averages; nullopt: that of the parameters
 };
-// Stochastic weight averaging: from an epoch on the learning rate goes to swa_lrs by an optim::SwaLr in place of the run's schedule,
-// and the weights at the beginning of each epoch are averaged, so what the last epoch learns is not in the average. At the end of
-// training the module gets it, also when the training was stopped early. Where the module has batch norms, one more epoch runs
-// forward alone to give them statistics that fit: nothing is trained, logged or counted but the epoch. Validations see the module
-// as it is trained. Buffers are not averaged.
-// fit throws ConfigError for rates or a start out of range, a fraction of unlimited epochs, several optimizers or schedules, bare
-// tensors, and batch norms with manual optimization. Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
+// Stochastic weight averaging. From swa_epoch_start on an optim::SwaLr replaces the run's schedule, and the weights at
+// the beginning of each epoch are averaged; so the average lacks what the last epoch learns. At the end of training,
+// also of one that was stopped early, the module gets the average. If it has batch norms, one more epoch runs forward
+// alone for their statistics (Trainer::forward_epoch). Validations evaluate the module as it is trained. Buffers are
+// not averaged. fit throws ConfigError for swa_lrs of another length, a fraction of unlimited epochs, several
+// optimizers or schedules, bare tensors, and batch norms with manual optimization. Izmailov et al., "Averaging Weights
+// Leads to Wider Optima", 2018.
 class LEVIN_API StochasticWeightAveraging : public Callback {
  public:
   explicit StochasticWeightAveraging(StochasticWeightAveragingOptions options);  // throws ConfigError

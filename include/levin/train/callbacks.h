@@ -1,4 +1,5 @@
-// Callbacks that come with Levin; early stopping and checkpoints are in early_stopping.h and model_checkpoint.h.
+// Callbacks: Timer, GradientAccumulationScheduler, ProgressBar, DeviceStatsMonitor. Others are in early_stopping.h,
+// model_checkpoint.h, lr_monitor.h, summary.h, averaging.h and tuner.h.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,16 @@
 
 namespace levin {
 
-// Asks the run to stop once it has trained for `duration`: looked at before the first batch and after each batch (or epoch). The
-// time of a run that was resumed counts. TrainerOptions::max_time makes one.
+// Requests a stop when the run has trained for `duration`, checked before the first batch and after each batch or
+// epoch. Checkpoints keep the elapsed time, which a run that resumes adds to. TrainerOptions::max_time adds a Timer.
+// The constructor throws ConfigError for a duration below 0.
 class LEVIN_API Timer : public Callback {
  public:
   enum class Interval : std::uint8_t { step, epoch };
   explicit Timer(Duration duration, Interval interval = Interval::step);
   ~Timer() override;
-  [[nodiscard]] double time_elapsed() const;  // seconds of training
-  [[nodiscard]] double time_remaining() const;
+  [[nodiscard]] double time_elapsed() const;    // seconds of training
+  [[nodiscard]] double time_remaining() const;  // seconds, 0 or more
   void on_fit_start() override;
   void on_train_start() override;
   void on_train_end() override;
@@ -43,10 +45,10 @@ class LEVIN_API Timer : public Callback {
   double before_ = 0;  // elapsed in runs before this one
 };
 
-// accumulate_grad_batches by epoch: {{0, 8}, {4, 4}, {8, 1}} is 8 in epochs 0 to 3, 4 in 4 to 7, then 1. Epochs before the first key
-// have 1. Throws ConfigError for an empty list, an epoch below 0 or given twice, a factor below 1; fit does so with manual optimization, and
-// for a factor above 1 with LBFGS. It keeps no state: a run that goes on asks it for its epoch. TrainerOptions has its 1 back when the
-// fit ends.
+// Sets accumulate_grad_batches by epoch: {{0, 8}, {4, 4}, {8, 1}} is 8 in epochs 0 to 3, 4 in epochs 4 to 7, then 1;
+// before the first key it is 1. It keeps no state, and TrainerOptions has 1 again after the fit. Throws ConfigError for
+// an empty list, an epoch below 0 or given twice, a factor below 1; fit throws it with manual optimization, and for a
+// factor above 1 with LBFGS.
 class LEVIN_API GradientAccumulationScheduler : public Callback {
  public:
   explicit GradientAccumulationScheduler(std::vector<std::pair<std::int64_t, std::int64_t>> scheduling);
@@ -63,28 +65,28 @@ class LEVIN_API GradientAccumulationScheduler : public Callback {
 
 struct ProgressBarOptions {
   std::int64_t refresh_rate = 1;             // batches between two redraws; 0: nothing is drawn
-  std::optional<bool> terminal{};            // unset: whether stderr is one; false: lines, no bar
-  std::optional<std::int64_t> columns{};     // of the terminal; unset: as it says, and no limit where it says nothing
-  Function<void(std::string_view)> write{};  // unset: to stderr
+  std::optional<bool> terminal{};            // false: lines in place of a bar; unset: whether stderr is a terminal
+  std::optional<std::int64_t> columns{};     // width; unset: that of the terminal, without a limit if it has none
+  Function<void(std::string_view)> write{};  // unset: writes to stderr
   ClockNs clock = &steady_ns;
 };
-// On a terminal a bar on stderr:
+// Draws a bar on stderr, if that is a terminal:
 //
 //   Epoch 2: [#########...............] 120/300 [00:12<00:18, 9.9 batches/s, v_num=3, train_loss=0.250]
 //   Validation DataLoader 0: [######..................] 12/50 [00:00<00:02, 15.1 batches/s]
 //
-// with v_num, the first logger's version (of a name its last four characters), and what was logged with prog_bar; numbers have
-// three significant digits, filled up to five characters. It is redrawn every refresh_rate batches, at most ten times a second,
-// and for the last batch; metrics are read from the device for that alone, at most ten times a second. Without a known length
-// there is no total. On a narrow terminal metrics stay longest: the bar's cells go first, then v_num, then the rate,
-// then the times. Warnings and notes are printed above the bar. Where there is no terminal: one line every
-// log_every_n_steps and one an epoch. Added by default with enable_progress_bar. The constructor throws ConfigError for
-// a refresh_rate below 0 and for less than 2 columns.
+// v_num is the first logger's version, of a name the last four characters. Values logged with prog_bar follow, with
+// three significant digits, padded to five characters. A loader of unknown length has no total. The bar is redrawn
+// every refresh_rate batches, at most ten times a second, and for the last batch; only then are metrics read from the
+// device. A narrow terminal drops in this order the bar's cells, v_num, the rate, the times, the metrics. Warnings are
+// printed above the bar. Without a terminal it prints a line every log_every_n_steps steps and one an epoch. Added by
+// default (enable_progress_bar). The constructor throws ConfigError for a refresh_rate below 0 and for less than 2
+// columns.
 class LEVIN_API ProgressBar : public Callback {
  public:
   explicit ProgressBar(ProgressBarOptions options = {});
   ~ProgressBar() override;
-  void print(std::string_view line);  // on stdout, above the bar: Trainer::print
+  void print(std::string_view line);  // prints a line on stdout, above the bar
   void on_sanity_check_start() override;
   void on_train_epoch_start() override;
   void on_train_batch_end(const StepInfo& info) override;
@@ -109,11 +111,11 @@ class LEVIN_API ProgressBar : public Callback {
 };
 
 struct DeviceStatsMonitorOptions {
-  bool cpu = false;  // the host's memory as well, where the module is on another device
+  bool cpu = false;  // for a module on another device: also the host's memory
 };
-// Logs with each record of steps how much memory tensors have on the module's device, before the batch and after it, in bytes:
-// "DeviceStatsMonitor.on_train_batch_end/cuda:0.memory_in_use", and likewise memory_peak and memory_cached (memory_stats).
-// Throws ConfigError at the start of a fit without a logger.
+// Logs with each record of steps the bytes that tensors use on the module's device (memory_stats), before and after the
+// batch: "DeviceStatsMonitor.on_train_batch_end/cuda:0.memory_in_use", and likewise memory_peak and memory_cached. fit
+// throws ConfigError without a logger.
 class LEVIN_API DeviceStatsMonitor : public Callback {
  public:
   explicit DeviceStatsMonitor(DeviceStatsMonitorOptions options = {}) : options_(options) {}

@@ -1,4 +1,4 @@
-// What is in a checkpoint, for programs that look at one without a run; Trainer::save_checkpoint writes them.
+// Reads what a checkpoint contains, without a run. Trainer::save_checkpoint writes checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 namespace levin {
 
 struct CheckpointInfo {
-  // An entry that is not what it was when the file was written.
+  // An entry that has changed since the file was written.
   struct Damage {
     std::string name;  // of the tensor, or "levin.state"
     std::string what;  // "has hash 1f.., expected 3a.."
   };
-  // No state of a run, as in model.safetensors: nothing can be resumed, and there are no hashes to compare.
+  // True: the file has weights and no state of a run. It cannot be resumed, and has no hashes to compare.
   bool weights_only = true;
   std::int64_t epochs_completed = 0, global_step = 0;
-  // What is not a tensor, by dotted name: {"loops.batches_in_epoch", "7"}, {"callbacks.Timer.elapsed", "1.5"}. Numbers and
-  // lists are as JSON has them.
+  // Everything but tensors, by dotted name: {"loops.batches_in_epoch", "7"}, {"callbacks.Timer.elapsed", "1.5"}.
+  // Numbers and lists are written as in JSON.
   Metadata state{};
   NamedTensors weights{};
-  NamedTensors rest{};           // of optimizer, schedules, callbacks: below "levin."
+  NamedTensors rest{};           // tensors of optimizers, schedules and callbacks; names begin with "levin."
   std::vector<Damage> damage{};  // empty: every hash is right
 };
-// Reads the whole file, on cpu. Throws FileError, FormatError for what is no safetensors file or is cut.
+// Reads the whole file; tensors are on the CPU. Throws FileError, and FormatError for a file that is no safetensors
+// file or is cut off.
 [[nodiscard]] LEVIN_API CheckpointInfo read_checkpoint_info(const std::string& path);
 
 }  // namespace levin

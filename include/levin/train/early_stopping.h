@@ -1,4 +1,4 @@
-// EarlyStopping: ends a run once a metric says that going on is of no use.
+// EarlyStopping: ends a run when a metric has stopped improving.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,28 @@ namespace levin {
 
 struct EarlyStoppingOptions {
   std::string monitor{};      // the name of a logged metric; required
-  double min_delta = 0;       // a gain of this size or less is none
-  std::int64_t patience = 3;  // checks without a gain that end the run; 0 is as 1
+  double min_delta = 0;       // a gain of this size or less does not count
+  std::int64_t patience = 3;  // checks in a row without a gain that end the run; 0 is as 1
   Mode mode = Mode::min;
-  bool strict = true;        // a metric that is not known is a ConfigError; false: no check, a warning when verbose
+  bool strict = true;        // an unknown metric is a ConfigError; false: no check, and a warning if verbose
   bool check_finite = true;  // NaN or infinity end the run
-  std::optional<double> stopping_threshold{};    // what is better ends the run
-  std::optional<double> divergence_threshold{};  // what is worse ends the run
-  // Whether the checks are made at the end of training epochs or of validations. Unset: as Trainer::validates_once_an_epoch().
+  std::optional<double> stopping_threshold{};    // a better value ends the run
+  std::optional<double> divergence_threshold{};  // a worse value ends the run
+  // True: a check at the end of each training epoch; false: of each validation. Unset:
+  // Trainer::validates_once_an_epoch().
   std::optional<bool> check_on_train_epoch_end{};
-  bool verbose = false;  // tells of a gain behind checks without one, and of the end
+  bool verbose = false;  // prints an info line for a gain after checks without one, and at the end
 };
 
-// One check looks at `monitor`, in this order: not finite; better than stopping_threshold; worse than divergence_threshold; a
-// gain (min: value + min_delta < best, max: value - min_delta > best), which resets the count; else the count grows, and at `patience`
-// the run ends. It ends by Trainer::request_stop(), so minima are kept. Checks are counted, not epochs. There are none in the
-// sanity check, in a dev run and outside of fit.
-//
-// Counts and best are kept in checkpoints, by monitor and mode: callbacks for several metrics go together.
+// Checks `monitor`. The first rule that fits decides:
+//   1. NaN or infinity with check_finite     ends the run
+//   2. better than stopping_threshold        ends the run
+//   3. worse than divergence_threshold       ends the run
+//   4. a gain (min: value + min_delta < best, max: value - min_delta > best)   becomes the best; the count is 0 again
+//   5. else                                  the count grows; at `patience` the run ends
+// The run ends by Trainer::request_stop(), which min_epochs and min_steps delay. The count is of checks, not of epochs.
+// There is no check in the sanity check, with fast_dev_run and outside of fit.
+// Checkpoints keep count and best by monitor and mode, so a run may have callbacks for several metrics.
 class LEVIN_API EarlyStopping : public Callback {
  public:
   enum class Reason : std::uint8_t {
@@ -53,7 +57,7 @@ class LEVIN_API EarlyStopping : public Callback {
   [[nodiscard]] bool after_module() const override { return true; }
   [[nodiscard]] std::string state_key() const override;
   [[nodiscard]] CallbackState state() const override;
-  // The file's patience counts, with a warning where it is another one.
+  // A patience in the file replaces that of the options, with a warning if it differs.
   void load_state(const CallbackState& state) override;
 
  private:

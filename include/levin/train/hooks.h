@@ -1,4 +1,4 @@
-// The points of a run at which a module or a callback may act.
+// Hooks: the points of a run at which a module or a callback may act, and in which order they come.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,23 @@ namespace levin {
 class Trainer;
 struct HookTable;
 
-// What a run is about: one of the four calls.
+// The call that runs: fit includes its validations.
 enum class Stage : std::uint8_t { fit, validate, test, predict };
 
-// What a hook may read about the batch at hand.
+// The batch at hand, as hooks of batches see it.
 struct StepInfo {
   std::int64_t epoch = 0;           // index of the epoch, from 0
   std::int64_t batch_idx = 0;       // index of the batch in the epoch, from 0
-  std::int64_t dataloader_idx = 0;  // of several loaders of an evaluation
+  std::int64_t dataloader_idx = 0;  // index of the loader in an evaluation
   std::int64_t global_step = 0;     // completed optimizer steps
-  const Batch* batch = nullptr;     // lives during the call
-  // What the step returned, detached: its loss divided by accumulate_grad_batches, and whatever else it gave. Undefined
-  // before the forward pass and in evaluation. A captured step writes the next loss to the same memory (and its batch
-  // to that of the batch): clone() what is kept.
+  const Batch* batch = nullptr;     // on the module's device; valid during the call
+  // What the step returned, detached: the loss divided by accumulate_grad_batches (with exact weighting sum / weight),
+  // and the other outputs. Undefined before the forward pass and in evaluations. A captured step writes the next batch
+  // and loss to the same memory: clone() what you keep.
   Tensor loss;
   NamedTensors outputs;
 };
+// The answer of on_train_batch_start.
 enum class BatchStart : std::uint8_t { proceed, skip_epoch };
 
 // What a callback or a module keeps in a checkpoint.
@@ -44,36 +45,79 @@ struct CallbackState {
   Metadata values;
   NamedTensors tensors;
 };
-// A checkpoint as it is written or was read, for those who want to change it: the weights under their own names, and
-// the state of the one who is asked.
+// A checkpoint that is about to be written, or that was just read: the weights under their own names, and the state of
+// the module or callback whose hook is called.
 struct CheckpointContent {
   NamedTensors weights;
   CallbackState state;
 };
 
-// Callbacks come first, in their order, then the module; only on_train_epoch_end of callbacks that act on a finished
-// epoch (early stopping) follows the module's. Those that write checkpoints come last of all in on_train_batch_end,
-// on_validation_end and on_train_epoch_end, so that a file holds what everybody did there.
-//   fit:   setup, configure_model, [on_load_checkpoint of the module, then of callbacks; weights], configure_optimizers,
-//          [load_state], on_fit_start, [sanity check: on_sanity_check_start, validation, on_sanity_check_end], on_train_start,
-//          epochs, on_train_end, on_fit_end, teardown
-//   epoch: on_train_epoch_start, batches, on_train_epoch_end
-//   batch: on_train_batch_start, training_step, [on_before_zero_grad, gradients cleared], on_before_backward, backward,
-//          on_after_backward, [on_before_optimizer_step, clipping, optimizer step, schedulers], on_train_batch_end,
-//          [validation]
-//   validation, test, predict: [on_validation_model_zero_grad], on_*_model_eval, on_*_start, on_*_epoch_start,
-//          per batch [on_*_batch_start, step, on_*_batch_end], on_*_epoch_end, on_*_end; none of these without a batch
-// In brackets: where it is due. configure_callbacks comes before all, in each of the four calls. With accumulation
-// gradients are cleared in the first batch of a window, and the optimizer steps
-// in the last.
+// The order of a fit. Functions marked (m) belong to the module alone, (d) to data module or module.
 //
-// The four between training_step and the optimizer's step belong to the step itself: one that is overridden keeps the
-// step from being captured (TrainerOptions::capture).
+//   configure_callbacks (m)
+//   prepare_data                           the data module alone
+//   setup
+//   configure_model (m)
+//   on_load_checkpoint                     the run resumes: the module's, then those of callbacks; then weights load
+//   configure_optimizers (m)
+//   load_state                             the run resumes; val_loader and train_loader are asked for here
+//   on_fit_start
+//   val_loader (d)
+//   on_sanity_check_start                  not if the run resumes
+//   |  a validation
+//   on_sanity_check_end
+//   train_loader (d)
+//   on_train_start                         from here on if there is something to train
+//   |  on_train_epoch_start
+//   |  |  on_before_batch_transfer, transfer_batch_to_device, on_after_batch_transfer (d)
+//   |  |  on_train_batch_start
+//   |  |  optimizer_step (m)               last batch of a window: calls all of the next nine
+//   |  |  |  training_step (m)
+//   |  |  |  on_before_zero_grad           first batch of a window
+//   |  |  |  optimizer_zero_grad (m)       first batch of a window
+//   |  |  |  on_before_backward
+//   |  |  |  the backward pass
+//   |  |  |  on_after_backward
+//   |  |  |  on_before_optimizer_step      last batch of a window
+//   |  |  |  configure_gradient_clipping (m)
+//   |  |  |  the update
+//   |  |  schedules of the learning rate move, those of epochs in the epoch's last batch
+//   |  |  on_train_batch_end
+//   |  |  a record, a validation, plateau schedules: each if it is due
+//   |  on_train_epoch_end
+//   on_train_end
+//   on_fit_end
+//   teardown                               also after an exception, after on_exception
+//
+// A window is accumulate_grad_batches batches, or what is left of the epoch. Its other batches run from training_step
+// to on_after_backward alone. With manual optimization training_step runs alone; manual_backward and
+// OptimizerHandle::step call the hooks of backward and step.
+//
+// The order of a validation; test and predict have their own names in it. Without a batch none is called.
+//
+//   on_validation_model_zero_grad (m)      in a fit, if no window is open
+//   on_validation_model_eval (m)
+//   on_validation_start
+//   |  on_validation_epoch_start
+//   |  |  on_validation_batch_start
+//   |  |  validation_step (m)
+//   |  |  on_validation_batch_end
+//   |  on_validation_epoch_end
+//   on_validation_end
+//
+// At each point the data module comes first, then the callbacks in the order of the list, then the module. Exceptions:
+//   on_train_epoch_end of a callback with after_module() comes after the module's;
+//   on_train_batch_end, on_train_epoch_end, and on_validation_end of fit's own validations, of a callback with
+//   writes_checkpoints() come last of all, so that a file has what all others did;
+//   on_exception: callbacks, module, data module.
 class LEVIN_API Hooks {
  public:
   virtual ~Hooks() = default;
+  // ---- A stage
   virtual void setup(Stage) {}
   virtual void teardown(Stage) {}  // also after an exception
+
+  // ---- A fit
   virtual void on_fit_start() {}
   virtual void on_fit_end() {}
   virtual void on_sanity_check_start() {}
@@ -82,9 +126,12 @@ class LEVIN_API Hooks {
   virtual void on_train_end() {}
   virtual void on_train_epoch_start() {}
   virtual void on_train_epoch_end() {}
-  // skip_epoch: this batch is not trained, no later one is loaded, and no validation runs in this epoch.
+  // skip_epoch ends the epoch: this batch is not trained, no later one is loaded, and no further validation of the
+  // epoch runs.
   virtual BatchStart on_train_batch_start(const StepInfo&) { return BatchStart::proceed; }
   virtual void on_train_batch_end(const StepInfo&) {}
+
+  // ---- Evaluations
   virtual void on_validation_start() {}
   virtual void on_validation_end() {}
   virtual void on_validation_epoch_start() {}
@@ -103,32 +150,36 @@ class LEVIN_API Hooks {
   virtual void on_predict_epoch_end() {}
   virtual void on_predict_batch_start(const StepInfo&) {}
   virtual void on_predict_batch_end(const StepInfo&) {}
-  // The weights and this object's state, about to be written; just read, before anything of the run changes and before
-  // optimizers are made, so that a module may change its layers to what the file has; the file may still be refused,
-  // because of what the hooks made of it or by a load_state. What is changed in `content` is what the file, or the run,
-  // gets. A run goes on behind the hook in which the file was written: writers of checkpoints whose turn had not come
-  // are called first (on_train_batch_end without loss and batch); what others behind one that writes before its turn
-  // (Callback::writes_checkpoints) do in the hook of the same name is not done again.
+
+  // ---- Checkpoints. What a hook changes in `content` changes the file, or what the run gets from it.
+
+  // Before the weights and this object's state are written. A run that resumes continues after the hook in which the
+  // file was written. Callbacks with writes_checkpoints() whose turn had not come are called first, in
+  // on_train_batch_end without loss and batch. Others that were still to come in that hook are not called.
   virtual void on_save_checkpoint(CheckpointContent& /*content*/) {}
+  // After the file was read, before anything of the run changes and before optimizers are made, so that a module may
+  // make the layers that the file has. The file may still be refused, for what hooks made of it or by a load_state.
   virtual void on_load_checkpoint(CheckpointContent& /*content*/) {}
-  // What fit, validate, test or predict is about to rethrow; an interrupt too. What it throws itself is lost.
+  // Before a stage rethrows the exception, also an interrupt. What this hook throws becomes a warning.
   virtual void on_exception(const std::exception&) {}
 
  private:
   friend class Trainer;
   friend struct HookTable;
-  // The hooks inside of a step. They can be overridden and not called: a default body that runs says that nobody
-  // overrides it.
+  // ---- Inside a step. An override of one of these four keeps the step from being captured (TrainerOptions::capture).
+  // They are private because only the trainer calls them: a default body that runs reports that there is no override.
   virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
-  // The loss, detached; times the loss scale where there is one, as are the gradients that on_after_backward sees.
+  // `loss` is detached. Loss and gradients are multiplied by the loss scale, if there is one, here and in
+  // on_after_backward.
   virtual void on_before_backward(const Tensor& /*loss*/) { not_provided(); }
   virtual void on_after_backward() { not_provided(); }
-  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }  // true gradients, not clipped yet
+  // Gradients are unscaled and not clipped yet.
+  virtual void on_before_optimizer_step(optim::Optimizer&) { not_provided(); }
   static void not_provided() noexcept;
 };
 
-// What a callback has saved in a run: where ckpt_path "last" and "best" look. The first folder of a run's callbacks is
-// also where an interrupt leaves last.safetensors.
+// The checkpoints that a callback has saved in a run: ckpt_path = "last" and "best" look there. An interrupt writes
+// last.safetensors into the first folder that the run's callbacks name.
 struct CheckpointFiles {
   std::string folder{};               // of its files; empty: it has none
   std::string best{};                 // empty: none yet
@@ -136,46 +187,51 @@ struct CheckpointFiles {
   std::vector<std::string> others{};  // files outside of the folder
 };
 
-// Something that watches or steers a run from outside the module.
+// Watches or steers a run from outside of the module. Add it by TrainerOptions::callbacks or configure_callbacks.
 class LEVIN_API Callback : public Hooks {
  public:
-  // Names the state in a checkpoint; callbacks with state need one of their own. Empty: no state.
+  // ---- State in checkpoints
+
+  // The name of the state in a checkpoint. Empty: the callback has none. ConfigError if two callbacks of a run share
+  // one.
   [[nodiscard]] virtual std::string state_key() const { return {}; }
   [[nodiscard]] virtual CallbackState state() const { return {}; }
-  // Called when module, weights and optimizers are there, and before anything else of the run changes. Throw for a
-  // state that does not fit: fit then rethrows and puts the weights back; callbacks that were given theirs already, and
-  // this one, get back what state() told before.
+  // Called after the weights were loaded and the optimizers made, before anything else of the run changes. Throw for a
+  // state that does not fit: fit then restores the weights and rethrows; this callback, and those called before it, get
+  // back what their state() returned.
   virtual void load_state(const CallbackState&) {}
-  // True: load_state may be given what a file has under `key` where it has nothing under state_key() and no other
-  // callback of the run has that key.
+  // True: if a file has no state under state_key(), load_state gets the state under `key`, unless another callback of
+  // the run has that key.
   [[nodiscard]] virtual bool takes_state_of(std::string_view /*key*/) const { return false; }
+  // ---- What the trainer asks a callback, also outside of runs, when trainer() throws
+
   // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
   [[nodiscard]] virtual bool after_module() const { return false; }
-  // True: it saves checkpoints in hooks, so on_train_batch_end, on_validation_end and on_train_epoch_end run after the
-  // module's and after those of other callbacks, whatever its place in the list.
+  // True: the callback saves checkpoints in hooks, so its on_train_batch_end, on_validation_end and on_train_epoch_end
+  // run last, whatever its place in the list.
   [[nodiscard]] virtual bool writes_checkpoints() const { return false; }
 
-  // What the trainer asks of callbacks of any class, also outside of runs, where trainer() throws. It adds a progress
-  // bar, a summary, a timer (max_time) and checkpoints where no callback is of that kind. A run has one progress bar at
-  // most. With a timer max_epochs has no default. A search runs first, so that the others see the run that it leads to;
-  // the tuner's calls know Levin's own searches alone.
+  // What a callback is, for the trainer's defaults.
+  //   progress_bar, summary, checkpoint   the trainer adds none of its own; two progress bars are a ConfigError
+  //   timer                               max_time adds none, and max_epochs has no default
+  //   search                              runs before the other callbacks; Tuner calls know only Levin's own searches
   enum class Kind : std::uint8_t { other, progress_bar, summary, timer, checkpoint, search };
   [[nodiscard]] virtual Kind kind() const { return Kind::other; }
-  // The files of one that saves checkpoints; a folder that the trainer decides is empty while attached() is false.
-  // "best" asks the first callback of Kind::checkpoint; of an earlier run it is what its state has under
-  // "best_model_path".
+  // The files of a callback that saves checkpoints. A folder that the trainer chooses is empty while attached() is
+  // false. ckpt_path = "best" asks the first callback of Kind::checkpoint; for an earlier run it reads
+  // "best_model_path" in that callback's state.
   [[nodiscard]] virtual std::optional<CheckpointFiles> checkpoint_files() const { return {}; }
-  // accumulate_grad_batches in an epoch, and the largest of all epochs, of a callback that sets TrainerOptions in
-  // on_fit_start and on_train_epoch_start; 0: it does not. Checks before a run and a resume inside of a window ask
-  // both.
+  // For a callback that changes accumulate_grad_batches in on_fit_start and on_train_epoch_start: its value in an
+  // epoch, and the largest of all epochs. 0: the callback does not change it. Read by checks before a run and by a
+  // resume inside a window.
   [[nodiscard]] virtual std::int64_t accumulation_at(std::int64_t /*epoch*/) const { return 0; }
   [[nodiscard]] virtual std::int64_t largest_accumulation() const { return 0; }
-  // True: fit without a logger is a ConfigError, because what the callback logs would be nowhere.
+  // True: fit without a logger is a ConfigError, because nothing would keep what the callback logs.
   [[nodiscard]] virtual bool needs_logger() const { return false; }
-  // Shows a line of Trainer::print; false: this callback has no place for it, and the next one is asked.
+  // Shows a line of Trainer::print and returns true; false: the next callback is asked, at last stdout.
   virtual bool print_line(std::string_view /*line*/) { return false; }
 
-  // The trainer while attached. Throws StateError outside.
+  // The trainer, while a stage of it runs. Throws StateError outside of one.
   [[nodiscard]] Trainer& trainer() const;
   [[nodiscard]] bool attached() const { return trainer_ != nullptr; }
 

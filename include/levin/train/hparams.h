@@ -1,4 +1,4 @@
-// Numbers and words by name that were chosen before a run, and members that a search may set.
+// Hyper-parameters: values by name that were chosen before a run, and members that the tuner may set.
 #pragma once
 
 #include <concepts>
@@ -13,7 +13,7 @@
 
 namespace levin {
 
-// A number, a word or a flag.
+// The value of one hyper-parameter: a number, a word or a flag.
 class LEVIN_API HParam {
  public:
   enum class Kind : std::uint8_t { flag, integer, real, word };
@@ -42,38 +42,38 @@ class LEVIN_API HParam {
 };
 using HParams = std::vector<std::pair<std::string, HParam>>;
 
-// For Logger::log_hparams.
+// As text, for Logger::log_hparams.
 [[nodiscard]] LEVIN_API Metadata to_metadata(const HParams& hparams);
-// Those of a checkpoint. Throws as resuming from it does: FileError, FormatError, ConfigError for weights alone.
+// The hparams of a checkpoint's module. Throws FileError, FormatError, and ConfigError for a file of weights alone.
 [[nodiscard]] LEVIN_API HParams load_hparams(const std::string& path);
 
-// What a TrainModule tells of itself in its constructor:
+// The hyper-parameters of a TrainModule or DataModule, which its constructor declares:
 //
 //   explicit Net(nn::Options o, double lr) : TrainModuleOf(o), lr_(lr) {
-//     save_hparams({{"lr", lr}, {"width", 16}});  // kept in checkpoints, told to loggers
-//     tunable("lr", &lr_);                        // may be set by Tuner::lr_find
+//     save_hparams({{"lr", lr}, {"width", 16}});  // kept in checkpoints, passed to loggers
+//     tunable("lr", &lr_);                        // Tuner::lr_find may set it
 //   }
 //
-// A field is a name that has a member, a number among the hparams, or both. Where it has both, they are set together, and what
-// is read is the hparam.
+// A field is a name with a member, with a number among the hparams, or with both. set_field sets both; field returns
+// the hparam.
 class LEVIN_API HasHParams {
  public:
-  // Adds them; a name that comes again gets the new value.
+  // Adds the values; a known name gets the new value.
   void save_hparams(const HParams& values);
   [[nodiscard]] const HParams& hparams() const { return hparams_; }
-  // Throws ConfigError for a name that is not there, or not a number.
+  // The number of this name. Throws ConfigError if there is none.
   [[nodiscard]] double hparam(std::string_view name) const;
-  // `member` lives as long as this object. Naming it again replaces it.
+  // Declares a member that the tuner may set. It lives as long as this object. A known name gets the new member.
   void tunable(std::string_view name, double* member);
   void tunable(std::string_view name, std::int64_t* member);
   void tunable(std::string_view name, int* member);
 
   [[nodiscard]] bool has_member(std::string_view name) const;
   [[nodiscard]] bool has_field(std::string_view name) const;
-  // Throw ConfigError with the names of all fields for one that is not there.
+  // Throw ConfigError for an unknown name, with the names of all fields.
   [[nodiscard]] double field(std::string_view name) const;
-  void set_field(std::string_view name, double value);  // all that hold it; integers are rounded
-  [[nodiscard]] std::string fields() const;             // for messages: "lr, width"; "none"
+  void set_field(std::string_view name, double value);  // member and hparam; integers are rounded
+  [[nodiscard]] std::string fields() const;             // the names, for messages: "lr, width"; "none"
 
  private:
   struct Member {

@@ -1,4 +1,4 @@
-// Logs what schedules do to the optimizers.
+// LearningRateMonitor: logs the learning rates of a run.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 
 namespace levin {
 
-// step: with each record of steps, the rate that the step of the record uses. epoch: with each epoch's record, the rate at
-// its start. none: as the rate moves, with each epoch for an optimizer whose schedule has Interval::epoch, with each
-// record of steps for Interval::step, with both for an optimizer without a schedule.
+// When rates are logged. step: with each record of steps, the rate of that step. epoch: with each record of epochs, the
+// rate at the epoch's start. none: by the optimizer's schedule, with epochs for Interval::epoch, with steps for
+// Interval::step, with both without a schedule.
 enum class LoggingInterval : std::uint8_t { none, step, epoch };
 
 struct LearningRateMonitorOptions {
   LoggingInterval logging_interval = LoggingInterval::none;
-  bool log_momentum = false;      // SGD's and RMSprop's momentum, Adam's beta1; nothing where there is none
-  bool log_weight_decay = false;  // nothing where there is none
+  bool log_momentum = false;      // also SGD's and RMSprop's momentum, Adam's beta1; other optimizers have none
+  bool log_weight_decay = false;  // also the weight decay of optimizers that have one
 };
 
-// An optimizer and how its rate is called; empty: "lr-" and its type. One that is not shown takes its name all the
-// same.
+// An optimizer and the name of its rate; empty: "lr-" and its type. An optimizer that is not shown takes its name too.
 struct MonitoredOptimizer {
   const optim::Optimizer* optimizer = nullptr;
   std::string name{};
   bool shown = true;
 };
-// "lr-AdamW"; a name that was taken already gets "-1", "-2", ...; an optimizer of several groups gives "/pg1", "/pg2", ... one
-// each. Behind these "-momentum" and "-weight_decay": "lr-SGD/pg2-momentum".
+// The rates by name, "lr-AdamW". A name that is taken gets "-1", "-2", ...; each of several groups gets "/pg1", "/pg2",
+// ... "-momentum" and "-weight_decay" come last: "lr-SGD/pg2-momentum".
 [[nodiscard]] LEVIN_API Metrics learning_rates(std::span<const MonitoredOptimizer> optimizers,
                                                const LearningRateMonitorOptions& options = {});
 
-// Logs the rates of all optimizers of a run under these names; SchedulerConfig::name names that of its optimizer.
+// Logs the rates of all optimizers of a run under the names of learning_rates(); SchedulerConfig::name replaces
+// "lr-..." for its optimizer. fit throws ConfigError without a logger.
 class LEVIN_API LearningRateMonitor : public Callback {
  public:
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});

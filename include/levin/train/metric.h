@@ -1,16 +1,16 @@
-// Metrics that are objects: they sum up what batches show, on the device, and tell one number of all of them.
+// Metrics as objects: each sums over batches, on the device, and computes one number of all of them.
 //
 //   struct Net : TrainModuleOf<Net> {
 //     Accuracy right{*this, "right"};
 //     void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
 //       right.update(fc(b[0]), b[1]);
-//       log("val_accuracy", right);  // the epoch's record has that of all batches, not the mean of their means
+//       log("val_accuracy", right);  // the epoch's record: the share of all samples, not a mean of batches' shares
 //     }
 //   };
 //
-// As part of a module a metric moves with it and stands in the checkpoints of its run, so that one that is cut in an epoch
-// goes on with the same sums; it is in no state_dict. Training and validation need one each. An update launches kernels and
-// waits for nothing.
+// A metric that is a member of the module moves with it and is part of checkpoints, so a run that resumes within an
+// epoch has the same sums. It is in no state_dict. Training and validation need one each. An update launches kernels
+// and does not wait for them.
 #pragma once
 
 #include <cstddef>
@@ -28,26 +28,27 @@ namespace detail {
 struct MetricHandle;
 }
 
-// The base: states, and what they say. Derive from it, make states in the constructor, change them in place in an update that
-// begins with keep_f64 and ends with set_batch_value.
+// The base of metrics. A derived class makes its states in the constructor. Its update begins with keep_f64(), changes
+// the states in place, and ends with set_batch_value().
 class LEVIN_API Metric : public nn::Module {
  public:
   Metric(nn::Module& parent, std::string_view name);
-  explicit Metric(const nn::Options& options);  // on its own; log() warns that no checkpoint keeps it
+  explicit Metric(const nn::Options& options);  // part of no module: log() warns that no checkpoint keeps it
   ~Metric() override;
 
-  // All that was seen is forgotten. A trainer that logs the metric calls it at the end of each epoch and evaluation.
+  // Sets the states to their start. A trainer that logs the metric calls it at the end of each epoch and evaluation.
   void reset();
-  // Of everything since the reset: f64 [].
+  // The value of all updates since the reset: f64 [].
   [[nodiscard]] virtual Tensor compute() const = 0;
-  // Of the newest update alone: f64 [], NaN before the first. What log() writes in records of steps.
+  // The value of the newest update alone: f64 [], NaN before the first. Records of steps have it.
   [[nodiscard]] const Tensor& batch_value() const { return batch_value_; }
 
  protected:
-  // f64, filled with `start`, which reset() writes again. Change it in place: a captured step writes to its memory.
+  // Makes a state: f64, filled with `start`, to which reset() sets it. Change it in place: a captured step writes to
+  // its memory.
   [[nodiscard]] Tensor& add_state(std::string_view name, double start, const Shape& shape = {});
   void set_batch_value(const Tensor& value);  // one element
-  // To be called first in an update: states are f64 again where Module::to(DType) has converted them.
+  // Makes states f64 again that Module::to(DType) has converted. Call it first in an update.
   void keep_f64();
 
  private:
@@ -58,18 +59,18 @@ class LEVIN_API Metric : public nn::Module {
   };
   std::vector<State> states_;
   Tensor& batch_value_;
-  std::shared_ptr<Metric*> self_;  // null when this is gone: whoever logs it may outlive it
+  std::shared_ptr<Metric*> self_;  // set to null by the destructor: the log may outlive the metric
 };
 
-// sum w x / sum w over all elements of all updates; NaN before the first.
+// The mean, sum w x / sum w over all elements of all updates; NaN before the first.
 class LEVIN_API MeanMetric : public Metric {
  public:
   MeanMetric(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
   explicit MeanMetric(const nn::Options& options) : Metric(options) {}
-  // Any shape and dtype. In a step that is captured a number is what it was when the step was recorded; one that changes
-  // is a tensor.
+  // values: any shape and dtype. A replay of a captured step uses the weight at its recording: a weight that changes
+  // must be a tensor.
   void update(const Tensor& values, double weight = 1);
-  // weights: a shape that broadcasts to that of values. Throws ShapeError.
+  // weights: a shape that broadcasts to the shape of values. Throws ShapeError.
   void update(const Tensor& values, const Tensor& weights);
   [[nodiscard]] Tensor compute() const override;
 
@@ -79,12 +80,14 @@ class LEVIN_API MeanMetric : public Metric {
   Tensor& weight_ = add_state("weight", 0);
 };
 
-// The share of samples whose greatest score is that of their class, of all samples alike; NaN before the first.
+// The share of samples whose greatest score is that of their class, over all samples of all updates; NaN before the
+// first.
 class LEVIN_API Accuracy : public Metric {
  public:
   Accuracy(nn::Module& parent, std::string_view name) : Metric(parent, name) {}
   explicit Accuracy(const nn::Options& options) : Metric(options) {}
-  // scores: floating [N, C], or the classes themselves, an integer [N]. classes: an integer [N]. Throws ShapeError, DTypeError.
+  // scores: floating [N, C], or the classes themselves, an integer [N]. classes: an integer [N]. Throws ShapeError,
+  // DTypeError.
   void update(const Tensor& scores, const Tensor& classes);
   [[nodiscard]] Tensor compute() const override;
 
@@ -93,7 +96,7 @@ class LEVIN_API Accuracy : public Metric {
   Tensor& seen_ = add_state("seen", 0);
 };
 
-// The greatest of all elements of all updates; -infinity before the first.
+// The maximum of all elements of all updates; -infinity before the first.
 class LEVIN_API MaxMetric : public Metric {
  public:
   MaxMetric(nn::Module& parent, std::string_view name);
@@ -105,7 +108,7 @@ class LEVIN_API MaxMetric : public Metric {
   Tensor& most_;
 };
 
-// The least; infinity before the first.
+// The minimum of all elements of all updates; infinity before the first.
 class LEVIN_API MinMetric : public Metric {
  public:
   MinMetric(nn::Module& parent, std::string_view name);

@@ -1,4 +1,5 @@
-// ModelCheckpoint: files of a run's state while it trains, the best or the newest of them; OnExceptionCheckpoint: one when it fails.
+// ModelCheckpoint: saves the best or the newest states of a run while it trains. OnExceptionCheckpoint: saves a run
+// that fails.
 #pragma once
 
 #include <cstdint>
@@ -14,48 +15,50 @@
 
 namespace levin {
 
-// last.safetensors: none; a copy of the newest state (where this save has made a file a second name of it, a hard link, if the file
-// system has them); a symbolic link to it. Where a file of this name is there that this run has not written it is
-// last-v1.safetensors, last-v2.safetensors and so on; a run that goes on from a file goes on with the `last` of its callback.
+// What last.safetensors is. off: there is none. on: the newest state; if the same save also wrote a ranked file, a hard
+// link to it where the file system has them. link: a symbolic link to the newest file. If another run wrote a file of
+// that name, it stays and the new one is last-v1.safetensors, last-v2.safetensors and so on. A run that resumes
+// continues with the `last` of its callback.
 enum class SaveLast : std::uint8_t { off, on, link };
 
 struct ModelCheckpointOptions {
-  // Default: the folder "checkpoints" in the first logger's (with default options <default_root_dir>/levin_logs/version_N), without
-  // one in default_root_dir. A run that is started again is a new version there, and ckpt_path = "last" finds the newest file of
-  // all versions of that logger; "best" the best one of the run that wrote that.
+  // The folder. Empty: "checkpoints" in the first logger's folder (by default <default_root_dir>/levin_logs/version_N),
+  // or in default_root_dir without a logger. Each start of a run is a new version there: ckpt_path = "last" finds the
+  // newest file of all versions of that logger, "best" the best file of the run that wrote it.
   std::string dirpath{};
-  // {epoch} (its index), {step} (global_step) or the name of a metric, with a format such as {val_loss:.2f} or {step:06d}:
-  // [0][width][.precision][d|e|f|g]. A metric that is not known is 0. ".safetensors" is added.
+  // {epoch} (its index), {step} (global_step) or {NAME} of a metric, with a format as in {val_loss:.2f} or {step:06d}:
+  // [0][width][.precision][d|e|f|g]. An unknown metric is 0. ".safetensors" is added.
   std::string filename = "epoch={epoch}-step={step}";
-  // The metric to compare, or step or epoch, which need not be logged; empty: the newest is the best. With "step" and
-  // Mode::max the newest save_top_k stay.
+  // The metric to compare, or "step" or "epoch", which need not be logged. Empty: the newest file is the best. "step"
+  // with Mode::max keeps the newest save_top_k files.
   std::string monitor{};
   Mode mode = Mode::min;
-  std::int64_t save_top_k = 1;  // so many of the best are kept; -1 all, 0 none; without monitor -1, 0 or 1
+  std::int64_t save_top_k = 1;  // how many of the best files stay; -1: all, 0: none; without monitor -1, 0 or 1
   SaveLast save_last = SaveLast::off;
-  bool save_weights_only = false;
-  // One trigger at most; none: every epoch. The time is that of training.
+  bool save_weights_only = false;  // true: such a file cannot be resumed
+  // When to save, one trigger at most (ConfigError); without a trigger every epoch. The time is time of training.
   std::int64_t every_n_train_steps = 0;
   std::int64_t every_n_epochs = 0;
   std::optional<Duration> train_time_interval{};
-  // Whether every_n_epochs saves at the end of training epochs or of validations. Unset: of epochs without validation or with
-  // Trainer::validates_once_an_epoch().
+  // every_n_epochs saves at the end of training epochs (true) or of validations (false). Unset: true without validation
+  // or with Trainer::validates_once_an_epoch().
   std::optional<bool> save_on_train_epoch_end{};
-  bool save_on_exception = false;       // once more when the run fails, beside the best
-  bool auto_insert_metric_name = true;  // {epoch} is epoch=3, unless "epoch=" stands before it; false: 3
-  bool enable_version_counter = true;   // a name that is taken gets -v1, -v2, ...; false: its file is replaced
-  bool verbose = false;
+  bool save_on_exception = false;       // saves once more when the run fails; the best files stay
+  bool auto_insert_metric_name = true;  // {epoch} becomes "epoch=3", unless "epoch=" precedes it; false: "3"
+  bool enable_version_counter = true;   // a name that is taken gets -v1, -v2, ...; false: the file is replaced
+  bool verbose = false;                 // prints an info line for each save
 };
 
-// Writes checkpoints and removes those that better ones replace: never the file that the run came from, never one outside of
-// its folder, and of those that an earlier run has written only what is a whole checkpoint of Levin. A metric that is NaN is worse than any other; a new file replaces the worst one only by being strictly better.
-// Nothing is written before the first step, twice at one global_step, in the sanity check, in a dev run and outside of fit.
-//
-// A file that can not be written is a warning each time (W-CKPT-WRITE), and training goes on to the next save; the third in a row is a
-// FileError. At the end of a run a warning tells how many of its last saves failed (W-CKPT-UNSAVED).
-//
-// A save by steps or time whose monitor is not known yet waits for the end of the next validation. A monitor that is not known after a
-// validation is a ConfigError, before the first one a warning. Added by default with enable_checkpointing.
+// Writes checkpoints and removes those that better ones replace. Added by default (enable_checkpointing).
+//   A metric of NaN is worse than any other value. A new file replaces the worst one only if it is strictly better.
+//   It never removes the file that the run resumed, nor a file outside of its folder; of an earlier run's files it
+//   removes only whole checkpoints of Levin.
+//   It saves nothing before the first step, twice at one global_step, in the sanity check, with fast_dev_run, and
+//   outside of fit.
+//   A file that cannot be written is a warning (W-CKPT-WRITE), and training continues; the third in a row is a
+//   FileError. At the end of a run a warning reports how many of the last saves failed (W-CKPT-UNSAVED).
+//   A save by steps or time before the monitor is known waits for the end of the next validation. An unknown monitor is
+//   a warning before the first validation and a ConfigError after it.
 class LEVIN_API ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(ModelCheckpointOptions options = {});  // throws ConfigError
@@ -70,21 +73,21 @@ class LEVIN_API ModelCheckpoint : public Callback {
   [[nodiscard]] bool writes_checkpoints() const override { return true; }
   [[nodiscard]] Kind kind() const override { return Kind::checkpoint; }
   [[nodiscard]] std::optional<CheckpointFiles> checkpoint_files() const override;
-  // Monitor, mode, trigger and dirpath. What a file has is restored for another trigger or folder as well: the files of another folder
-  // take part in the ranking, and are not removed. A dirpath that is another one than before is warned of.
+  // Has monitor, mode, trigger and dirpath. A state of another trigger or folder is taken too: files of the other
+  // folder are ranked and not removed. Another dirpath is a warning.
   [[nodiscard]] std::string state_key() const override;
   [[nodiscard]] bool takes_state_of(std::string_view key) const override;
   [[nodiscard]] CallbackState state() const override;
   void load_state(const CallbackState& state) override;
 
-  // The file with the best score, without monitor the newest one, that was written whole. Empty before the first, with
-  // save_top_k = 0, and when the file resumed from names one that is not there any more.
+  // The whole file with the best score, without monitor the newest. Empty before the first save, with save_top_k = 0,
+  // and if the file resumed names one that does not exist.
   [[nodiscard]] const std::string& best_model_path() const { return best_path_; }
-  [[nodiscard]] std::optional<double> best_model_score() const { return best_score_; }  // none without monitor
-  // <dirpath>/last.safetensors, or its version, once this callback has written it; empty without save_last. The file that an
-  // interrupt saves has the same name and is the trainer's own.
+  [[nodiscard]] std::optional<double> best_model_score() const { return best_score_; }  // unset without monitor
+  // <dirpath>/last.safetensors, or its version. Empty before this callback has written it. The file that an interrupt
+  // saves has the same name and is not this callback's.
   [[nodiscard]] const std::string& last_model_path() const { return last_path_; }
-  // The files that are kept and their scores, in the order they were written; empty without monitor.
+  // The files that it keeps and their scores, in the order of saving; empty without monitor.
   [[nodiscard]] const std::vector<std::pair<std::string, double>>& best_k_models() const { return kept_; }
   [[nodiscard]] std::string directory() const;  // throws StateError while not attached and dirpath is empty
   [[nodiscard]] const ModelCheckpointOptions& options() const { return options_; }
@@ -108,10 +111,10 @@ class LEVIN_API ModelCheckpoint : public Callback {
   std::string best_path_, last_path_;
   std::optional<double> best_score_;
   std::vector<std::pair<std::string, double>> kept_;
-  bool waits_ = false;                                        // a save, for the end of a validation
-  std::optional<std::int64_t> loaded_step_, loaded_trigger_;  // the two below, in the state that a run goes on from
+  bool waits_ = false;                                        // a save waits for the end of a validation
+  std::optional<std::int64_t> loaded_step_, loaded_trigger_;  // the two below, in the state that a run resumes
 
-  // Of the run under way
+  // Of the running fit
   std::string came_from_;                               // resolved
   std::int64_t saved_step_ = -1, triggered_step_ = -1;  // global_step of the last save, of the last trigger by steps
   double last_time_ = 0;                                // of a trigger by time
@@ -120,8 +123,9 @@ class LEVIN_API ModelCheckpoint : public Callback {
   bool training_ = false, validated_ = false;
 };
 
-// <dirpath>/on_exception.safetensors when the run fails or is interrupted after its first step; ckpt_path = "last" finds it. A run that
-// goes on from it repeats the batch that failed; random numbers that had been drawn for it are not drawn again.
+// Writes <dirpath>/on_exception.safetensors when the run fails or is interrupted after its first step; ckpt_path =
+// "last" finds it. A run that resumes from it repeats the batch that failed, with the random numbers that follow those
+// already drawn.
 class LEVIN_API OnExceptionCheckpoint : public Callback {
  public:
   explicit OnExceptionCheckpoint(std::string dirpath);  // throws ConfigError for an empty one

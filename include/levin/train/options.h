@@ -1,4 +1,7 @@
-// What a Trainer is told: limits, intervals, precision, clipping.
+// TrainerOptions: how long a Trainer trains, when it validates, how it computes, and what it writes.
+//
+//   Trainer trainer({.max_epochs = 10, .precision = "bf16-mixed"});
+//   Trainer trainer(TrainerOptions::from_env({.max_epochs = 10}));  // LEVIN_TRAINER_PRECISION=bf16-mixed
 #pragma once
 
 #include <concepts>
@@ -20,7 +23,7 @@
 
 namespace levin {
 
-// A count of batches or a fraction of them: Portion(1) is one batch, Portion(1.0) all of them.
+// A count of batches or a fraction of them: 1 is one batch, 1.0 is all batches.
 class LEVIN_API Portion {
  public:
   template <std::integral I>
@@ -29,8 +32,8 @@ class LEVIN_API Portion {
   [[nodiscard]] bool is_fraction() const { return is_fraction_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] double fraction() const { return fraction_; }
-  // How many of n batches: min(count, n) or floor(n fraction). Throws ConfigError naming `option` when it is out of range or a
-  // fraction above 0 gives none.
+  // How many of n batches: min(count, n) or floor(n fraction). Throws ConfigError, which names `option`, for a count
+  // below 0, a fraction outside of [0, 1], and a fraction above 0 that gives no batch.
   [[nodiscard]] std::int64_t of(std::int64_t n, std::string_view option) const;
   [[nodiscard]] bool is_zero() const { return is_fraction_ ? fraction_ == 0 : count_ == 0; }
   friend bool operator==(const Portion&, const Portion&) = default;  // 1 and 1.0 differ
@@ -41,7 +44,8 @@ class LEVIN_API Portion {
   bool is_fraction_ = false;
 };
 
-// A length of time: of std::chrono, as "DD:HH:MM:SS" (two digits in the last three, as "00:12:00:00"), or by its parts.
+// A length of time: std::chrono::minutes(5), "00:12:00:00" (DD:HH:MM:SS, the last three of two digits), or a sum of
+// parts, Duration::Parts{.hours = 1, .minutes = 30}.
 class LEVIN_API Duration {
  public:
   struct Parts {
@@ -65,7 +69,7 @@ class LEVIN_API Duration {
   double seconds_ = 0;
 };
 
-// When validation is due: after so many batches, a fraction of the epoch's, or so much time.
+// When a validation is due: after a count of batches (100), a fraction of the epoch's batches (0.25), or a Duration.
 class LEVIN_API ValidationInterval {
  public:
   template <std::integral I>
@@ -82,7 +86,7 @@ class LEVIN_API ValidationInterval {
   std::optional<Duration> time_;
 };
 
-// Where records go: true, and unset, is a TensorBoardLogger in default_root_dir, false none.
+// Where records go: one logger or several; true and unset are a TensorBoardLogger in default_root_dir, false is none.
 class LEVIN_API LoggerChoice {
  public:
   LoggerChoice() = default;
@@ -100,21 +104,28 @@ class LEVIN_API LoggerChoice {
   bool by_default_ = true, chosen_ = false;
 };
 
+// How f32 matrix products compute on a GPU: highest in f32; high may round inputs to TF32, which is faster.
 enum class MatmulPrecision : std::uint8_t { highest, high };
+// norm: all gradients are multiplied by one factor so that their common norm has the limit. value: each element is cut
+// to [-limit, limit].
 enum class ClipAlgorithm : std::uint8_t { norm, value };
-// What a batch counts in a window of accumulation. per_batch: its loss is divided by accumulate_grad_batches, also in a short last
-// window and whatever the batch's size. exact: training_step gives a sum and its weight (StepOutput::sum), and the gradients of the
-// window are divided once by the sum of its weights, so that ragged windows equal one large batch. Gradients are then sums
-// until the window closes, which the hooks around backward see, and f16 has to hold; with a loss scale the division is part of
-// unscaling. Not captured.
+// How the batches of an accumulation window add up.
+// per_batch: the loss of each is divided by accumulate_grad_batches, whatever its size, also in a last window of fewer
+// batches.
+// exact: training_step returns a sum and its weight (StepOutput::sum). The window's gradients are divided once, by the
+// sum of its weights, so windows of batches of different sizes equal one large batch. Until the window closes the
+// gradients are sums: hooks around backward see sums, and f16 must be able to hold them. A loss scale is divided out in
+// the same pass. ConfigError with manual optimization and for a step without a weight; such steps are not captured.
 enum class AccumulateWeighting : std::uint8_t { per_batch, exact };
-// What step-interval schedules do for a step that the loss scale skipped. hold reads the verdict from the device: a wait a step.
+// Whether schedules with Interval::step also move for a step that the loss scale skipped. hold reads from the device at
+// each step, which waits for it.
 enum class OnSkippedStep : std::uint8_t { advance, hold };
-// step: the whole step (forward, backward, clipping, optimizer) is recorded once for every shape of batch and replayed.
+// What is recorded as a Graph and replayed. step: the whole step (forward, backward, clipping, optimizer), once for
+// each shape of batch.
 enum class Capture : std::uint8_t { off, step };
 
-// The callbacks of a run, a vector of them. One whose class has a public member with the name of a hook and another
-// signature, which would hide the hook instead of overriding it, does not compile where it is added under its own type.
+// The callbacks of a run. A class with a public member that has a hook's name and another signature, which hides the
+// hook instead of overriding it, does not compile if it is added under its own type.
 class LEVIN_API Callbacks : public std::vector<std::shared_ptr<Callback>> {
  public:
   Callbacks() = default;
@@ -128,87 +139,141 @@ class LEVIN_API Callbacks : public std::vector<std::shared_ptr<Callback>> {
   }
 };
 
-// Whether an op may have another result the second time. None does: all of Levin's kernels give the same bits for the same input, and
-// of cuDNN's engines only those are taken that do so, too. The three values mean the same.
+// Known from PyTorch; the three values mean the same. Every op gives the same bits for the same input: Levin's kernels
+// do, and of cuDNN's engines only those are used that do.
 enum class Deterministic : std::uint8_t { off, on, warn };
 
+// The constructor of Trainer throws ConfigError for a value out of range and for options that exclude each other.
 struct TrainerOptions {
-  // Where the module is trained: auto (also when empty) leaves it where it is; cpu, cuda or its alias gpu, simt in
-  // builds that have it. A stage moves a module that is elsewhere to that device, behind setup and configure_model, and
-  // it stays there. An optimizer that exists already (the short door) keeps its parameters where they are: ConfigError
-  // where that is elsewhere. tpu, ipu and hpu are known names of devices that this library has no code for.
+  // ---- Device, loggers, callbacks
+
+  // Where the module is trained: "auto" (also empty) leaves it where it is; "cpu"; "cuda", also called "gpu"; "simt" in
+  // builds that have it. A stage moves the module there after setup and configure_model, and it stays there.
+  // ConfigError for a device that is not there (tpu, ipu and hpu never are), and if a fit is given an optimizer, whose
+  // parameters cannot move, that lies elsewhere.
   std::string accelerator{};
+  // Where records go. Unset: a TensorBoardLogger that writes to <default_root_dir>/levin_logs/version_N.
   LoggerChoice logger{};
   Callbacks callbacks{};
 
-  // ---- Limits. -1: none. What ends a run first counts; a minimum holds back stop requests, never a maximum.
-  int fast_dev_run = 0;                      // N batches of everything, once; no files are written; true is 1
-  std::optional<std::int64_t> max_epochs{};  // unset: 1000, or no limit when max_steps or max_time is set
-  std::optional<std::int64_t> min_epochs{};
-  std::int64_t max_steps = -1;  // completed optimizer steps
-  std::optional<std::int64_t> min_steps{};
-  std::optional<Duration> max_time{};  // of training
-  // Unset: all. 0 switches the loop off.
+  // ---- Length of a run. The first limit that is reached ends it; -1 is no limit. A minimum delays a stop request, of
+  // early stopping or max_time, never a limit. ConfigError for a minimum above its maximum.
+
+  // N batches of training, validation, test and prediction each, one epoch, without loggers, checkpoints, sanity check
+  // and stops: to see that a program runs. Replaces the limits below and the intervals of validation. 0: off.
+  int fast_dev_run = 0;
+  std::optional<std::int64_t> max_epochs{};  // unset: 1000, or no limit if max_steps, max_time or a Timer is there
+  std::optional<std::int64_t> min_epochs{};  // unset: 0, or 1 if min_steps is above 0
+  std::int64_t max_steps = -1;               // optimizer steps
+  std::optional<std::int64_t> min_steps{};   // optimizer steps
+  std::optional<Duration> max_time{};        // time of training; ignored, with an info line, if callbacks has a Timer
+  // Batches an epoch, or the fraction of them. Unset: all. 0: the loop is off.
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
-  std::optional<Portion>
-      overfit_batches{};  // sets the limits of training and validation; loaders that shuffle are read in sequence
+  // Trains and validates on the same few batches, to see that a model can learn them: sets limit_train_batches and
+  // limit_val_batches. Loaders that shuffle are read in sequence, with a warning. Unset or 0: off.
+  std::optional<Portion> overfit_batches{};
 
-  // ---- Validation
-  std::optional<ValidationInterval> val_check_interval{};  // unset: 1.0, at the end of each epoch
-  std::optional<std::int64_t> check_val_every_n_epoch{1};  // nullopt: batches are counted over all epochs
-  std::optional<std::int64_t> num_sanity_val_steps{};      // batches before training starts: unset 2, -1 all, 0 off
+  // ---- Validation in a fit
 
-  std::int64_t log_every_n_steps = 50;       // 0: never
-  std::int64_t accumulate_grad_batches = 1;  // batches an optimizer step; the loss of each is divided by it
+  // Unset: 1.0, at the end of each epoch. ConfigError for a count above the batches of an epoch, and for a fraction
+  // with check_val_every_n_epoch = nullopt.
+  std::optional<ValidationInterval> val_check_interval{};
+  // Epochs between two that validate. nullopt: val_check_interval counts batches over all epochs.
+  std::optional<std::int64_t> check_val_every_n_epoch{1};
+  // Batches of each validation loader that run before training, to find errors of the validation early; they leave no
+  // trace in the run. Unset: 2. -1: all. 0: off. A run that resumes has no such check.
+  std::optional<std::int64_t> num_sanity_val_steps{};
+
+  // ---- Records, gradients, output
+
+  std::int64_t log_every_n_steps = 50;  // optimizer steps, with manual optimization batches; 0: no records of steps
+  // Batches of one optimizer step, for an effective batch that does not fit into memory. ConfigError above 1 with
+  // manual optimization and with LBFGS, and beside a GradientAccumulationScheduler. Such steps are not captured.
+  std::int64_t accumulate_grad_batches = 1;
   AccumulateWeighting accumulate_weighting = AccumulateWeighting::per_batch;
-  std::optional<double> gradient_clip_val{};                                                  // unset, 0 or less: off
-  std::optional<ClipAlgorithm> gradient_clip_algorithm{};                                     // default: norm
-  std::optional<bool> enable_checkpointing{}, enable_progress_bar{}, enable_model_summary{};  // default: true
-  // Nothing but training: no checkpoints, logger, progress bar, summary, sanity check, dev run, anomaly mode or profiler, and log() keeps
-  // nothing. One of them switched on beside it is a ConfigError.
+  // The largest norm, or absolute value, of gradients before an optimizer step. Unset, 0 and less: off. ConfigError
+  // with manual optimization, where the module calls clip_gradients.
+  std::optional<double> gradient_clip_val{};
+  std::optional<ClipAlgorithm> gradient_clip_algorithm{};  // unset: norm
+  // Add a ModelCheckpoint, ProgressBar, ModelSummary with its defaults if callbacks has none. Unset: true. ConfigError
+  // for enable_checkpointing or enable_progress_bar = false with such a callback.
+  std::optional<bool> enable_checkpointing{}, enable_progress_bar{}, enable_model_summary{};
+  // Training alone, for measurements: no checkpoints, loggers, progress bar, summary, sanity check, dev run, anomaly
+  // mode or profiler, and log() keeps nothing. ConfigError if one of these is switched on too.
   bool barebones = false;
-  Deterministic deterministic = Deterministic::on;
-  // Where the vendor's library computes an op in a build with CUDA: true takes the fastest of its first engines, timed at the
-  // first call of a shape, so that two processes may differ in the last bits; false the one that its heuristic names first.
-  // Unset: as the process has it, which is the first.
-  std::optional<bool> benchmark{};
-  // Of f32 products on a GPU: highest computes in f32, high may round to TF32 (levin/engines.h) for the length of a fit. Unset:
-  // as the process has it, which is highest.
-  std::optional<MatmulPrecision> float32_matmul_precision{};
-  bool inference_mode = true;  // of evaluations; false: NoGrad, which can be left inside
-  // Loaders that hooks make are made anew before an epoch when the last ones are so many epochs old; 0: once a fit.
-  std::int64_t reload_dataloaders_every_n_epochs = 0;
-  // 32-true (also when empty), 64-true, 16-mixed, bf16-mixed, 16-true, bf16-true, 16-o2. "mixed" keeps f32 parameters and runs
-  // the steps under autocast; "true" converts the module and floating inputs; 16-o2 does so but for batch norms, and the
-  // optimizer works on f32 copies. Read by the constructor.
-  std::string precision{};
-  std::string amp_level{};  // the same by Apex' names: O0, O1, O2, O3 (its scale_loss: TrainModule::manual_backward)
-  std::optional<optim::GradScalerOptions> grad_scaler{};  // of 16-mixed and 16-o2
-  OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
-  // Told of every hook, step and transfer; a SimpleProfiler or a TraceProfiler, one's own, or none.
-  std::shared_ptr<Profiler> profiler{};
-  Capture capture = Capture::off;
-  // Host waits for a device (item(), copies to the host, ...) that a training batch may make; the next one is a StateError. Unset:
-  // they are counted, see Trainer::sync_report. The trainer's own, for records, the progress bar, checkpoints and validation,
-  // are counted and not charged. The environment's LEVIN_SYNC_CHECK (off, count, warn, forbid) speaks where this is unset.
-  std::optional<std::int64_t> sync_budget{};
-  bool detect_anomaly = false;
-  std::string default_root_dir{};      // default: the current directory
-  bool enable_autolog_hparams = true;  // the module's hparams go to the loggers when a fit starts
-  // Bytes that tensors may have in use on the module's device while a stage runs (set_memory_limit): beyond it allocations
-  // throw OutOfMemoryError. Unset: what the device has.
-  std::optional<std::int64_t> memory_limit{};
-  bool handle_signals = true;
 
-  // `options` with what the environment says for those that have their default: LEVIN_TRAINER_MAX_EPOCHS=3,
-  // LEVIN_TRAINER_LIMIT_VAL_BATCHES=0.25, LEVIN_TRAINER_PROFILER=simple. Names are those above in capitals; lists of objects have no
-  // text. Throws ConfigError for a value that the option does not have and for an option that can not be told so; a
-  // LEVIN_TRAINER_ name that is none is warned of (W-TRAIN-ENV).
+  // ---- How ops compute. benchmark and float32_matmul_precision hold for the length of a fit.
+
+  Deterministic deterministic = Deterministic::on;
+  // For ops that the vendor's library computes, in a build with CUDA. true: the fastest of the library's first engines,
+  // timed at the first call of a shape, so two processes may differ in the last bits. false: the engine that the
+  // library's heuristic names first; products always have that one. Unset: the setting of the process
+  // (levin/engines.h), which starts as false.
+  std::optional<bool> benchmark{};
+  // Unset: the setting of the process (levin/engines.h), which starts as highest.
+  std::optional<MatmulPrecision> float32_matmul_precision{};
+
+  // ---- Evaluations and loaders
+
+  // Evaluations run in InferenceMode, in which recording cannot be switched on again (StateError). false: under NoGrad,
+  // in which it can.
+  bool inference_mode = true;
+  // Epochs after which train_loader and val_loader are asked for a new loader, for data that changes. 0: once a fit.
+  std::int64_t reload_dataloaders_every_n_epochs = 0;
+
+  // ---- Precision
+
+  // 32-true, also when empty   f32 throughout 64-true                    the module and floating inputs are converted
+  // to f64 16-mixed, bf16-mixed       f32 parameters; steps run under autocast; f16 has a loss scale, and becomes bf16
+  // on the CPU 16-true, bf16-true         the module and floating inputs are converted 16-o2                      as
+  // 16-true, but batch norms stay f32, and the optimizer trains f32 masters with a loss scale
+  std::string precision{};
+  // The same by Apex' names: O0 32-true, O1 16-mixed, O2 16-o2, O3 16-true. ConfigError if `precision` says another.
+  std::string amp_level{};
+  std::optional<optim::GradScalerOptions> grad_scaler{};  // the loss scale; ConfigError for a precision without one
+  OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
+
+  // ---- Speed and debugging
+
+  // Measures every hook, step and transfer: a SimpleProfiler, a TraceProfiler or one's own. Null: none.
+  std::shared_ptr<Profiler> profiler{};
+  // Replays steps on a device that launches kernels, without the host's cost of each op. Steps run op by op, with a
+  // warning, if
+  //   a hook of the step is overridden, gradients accumulate, or the module optimizes manually;
+  //   the step waits for the device (item(), printing) or logs a number of the host;
+  //   the device records nothing, or has no memory for the record;
+  //   the batch's shape is none of the first eight.
+  // A replay calls neither training_step nor hooks on gradients: what they do apart from ops on tensors happens when
+  // the step is recorded. It is recorded again after parameters were frozen or thawed, a module changed its mode,
+  // clipping changed, or the optimizer got a state, a group or its first momentum.
+  Capture capture = Capture::off;
+  // Waits of the host for a device (item(), copies to the host, ...) that a training batch may make; the next one is a
+  // StateError. Unset: waits are only counted, see Trainer::sync_report; the environment's LEVIN_SYNC_CHECK (off,
+  // count, warn, forbid) can say otherwise. The trainer's own waits, for records, the progress bar, checkpoints and
+  // validations, are counted and not charged.
+  std::optional<std::int64_t> sync_budget{};
+  bool detect_anomaly = false;  // checks every result, to find the op that makes the first NaN; slow
+
+  // ---- Surroundings
+
+  std::string default_root_dir{};      // where loggers, checkpoints and the tuner write; empty: the current directory
+  bool enable_autolog_hparams = true;  // a fit passes the hparams of module and data module to the loggers
+  // Bytes that tensors may use on the module's device while a stage runs (set_memory_limit); beyond, allocations throw
+  // OutOfMemoryError. Unset: what the device has.
+  std::optional<std::int64_t> memory_limit{};
+  bool handle_signals = true;  // signals end a stage in order, see Note [Interrupts]; false: as the program has them
+
+  // ---- Options as text
+
+  // Returns `options` with values from the environment for options that have their default: LEVIN_TRAINER_ and the
+  // option's name in capitals, LEVIN_TRAINER_MAX_EPOCHS=3, LEVIN_TRAINER_LIMIT_VAL_BATCHES=0.25,
+  // LEVIN_TRAINER_PROFILER=simple. Throws ConfigError for a value that the option does not have, and for callbacks and
+  // grad_scaler, which have no text. Warns of an unknown name (W-TRAIN-ENV).
   [[nodiscard]] static TrainerOptions from_env(TrainerOptions options);
-  // From a trainer's flags as text, older spellings among them, each of which is told as deprecated (W-TRAIN-LEGACY-NAME):
-  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins, and accelerator = "ddp". Throws ConfigError for
-  // a name that is none, a value that the option does not have, and for what this library has not (devices, num_nodes,
-  // strategy of more than one process), saying so.
+  // Reads a trainer's flags as text, older spellings among them, each with a deprecation warning (W-TRAIN-LEGACY-NAME):
+  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins, and accelerator = "ddp". Throws
+  // ConfigError for an unknown name, for a value that the option does not have, and for what Levin does not have
+  // (devices, num_nodes, strategy of more than one process).
   [[nodiscard]] static TrainerOptions from_legacy(const Metadata& flags);
 };
 

@@ -10,9 +10,10 @@
 
 namespace levin {
 
+// A line of the chart.
 struct Series {
   std::string name;
-  std::vector<double> x, y;  // equally many; points that are not finite interrupt the line
+  std::vector<double> x, y;  // of one length; points that are not finite interrupt the line
 };
 enum class Axis : std::uint8_t { linear, log };
 // A red dot.
@@ -25,7 +26,7 @@ struct PlotOptions {
   Axis x_axis = Axis::linear;  // log: x of 0 or less counts as not finite
   std::vector<PlotMark> marks{};
 };
-// A line chart as SVG text; `write_svg_plot` writes it to a file. Throws ConfigError when x and y differ in length.
+// Draws a line chart: as SVG text, or into a file. Throw ConfigError if x and y differ in length, FileError.
 [[nodiscard]] LEVIN_API std::string svg_plot(std::span<const Series> series, const PlotOptions& options = {});
 LEVIN_API void write_svg_plot(const std::string& path, std::span<const Series> series, const PlotOptions& options = {});
 

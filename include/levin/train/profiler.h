@@ -1,5 +1,5 @@
-// Where the time of a run goes: profilers, which are told of every action by name, and the step-time report, which is cheap
-// enough to be always on.
+// Where the time of a run goes: profilers, which measure every action by name, and the step-time report, which is so
+// cheap that it is always on.
 #pragma once
 
 #include <array>
@@ -16,29 +16,29 @@
 
 namespace levin {
 
-// Nanoseconds since some start; never goes back.
+// Nanoseconds of a clock that never goes back.
 [[nodiscard]] LEVIN_API std::int64_t steady_ns() noexcept;
 using ClockNs = std::int64_t (*)() noexcept;
 
-// Told when an action begins and ends; actions may nest and overlap. One thread at a time. Times are the host's: on a device
-// that launches kernels an action lasts until its work is enqueued.
+// Gets the begin and the end of each action: hooks, steps, transfers. Actions may nest and overlap. Called by one
+// thread at a time. Times are the host's: on a device that launches kernels an action lasts until its work is enqueued.
 class LEVIN_API Profiler {
  public:
   Profiler() = default;
   virtual ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
-  // Throws StateError for an action that runs already.
+  // Throws StateError for an action that is running.
   virtual void start(std::string_view action) = 0;
-  // Throws StateError for an action that does not run.
+  // Throws StateError for an action that is not running.
   virtual void stop(std::string_view action) = 0;
   virtual void finish();  // the end of a run: prints or writes what was measured
 };
 
-// An action as long as it lives; does nothing for a null profiler.
+// An action from construction to destruction. A null profiler is allowed.
 class LEVIN_API ProfilerScope {
  public:
-  // Inlined also where code is made small: a step has a dozen.
+  // Inlined also in files that are built for size: a step has a dozen.
   template <std::convertible_to<std::string_view> Action>
   [[gnu::always_inline]] ProfilerScope(Profiler* profiler, const Action& action) : profiler_(profiler) {
     if (profiler_) start(action);
@@ -61,8 +61,9 @@ struct SimpleProfilerOptions {
   std::string path{};  // of the report; empty: stderr
   ClockNs clock = &steady_ns;
 };
-// A line an action: how often, how long on average and in all, its share of the time since the first one began, and how often
-// the host waited for a device in it; the longest first. Shares of actions that nest add up to more than the whole.
+// Reports one line for each action, the longest first: calls, mean and total time, its share of the time since the
+// first action began, and how often the host waited for a device in it. Shares of nested actions add up to more than
+// the whole.
 class LEVIN_API SimpleProfiler : public Profiler {
  public:
   explicit SimpleProfiler(SimpleProfilerOptions options = {});
@@ -79,10 +80,10 @@ class LEVIN_API SimpleProfiler : public Profiler {
 
 struct TraceProfilerOptions {
   std::string path{};                    // "trace.json"
-  std::int64_t max_actions = 1'000'000;  // kept; of more the first ones, and a warning (W-PROFILER-FULL)
+  std::int64_t max_actions = 1'000'000;  // kept; later ones are dropped, with a warning (W-PROFILER-FULL)
   ClockNs clock = &steady_ns;
 };
-// Writes a trace in Chrome's format (chrome://tracing, ui.perfetto.dev), whole or not at all, when the run ends. Throws
+// Writes a trace in Chrome's format (chrome://tracing, ui.perfetto.dev) when the run ends, whole or not at all. Throws
 // ConfigError for an empty path or max_actions below 1.
 class LEVIN_API TraceProfiler : public Profiler {
  public:
@@ -90,19 +91,19 @@ class LEVIN_API TraceProfiler : public Profiler {
   ~TraceProfiler() override;
   void start(std::string_view action) override;
   void stop(std::string_view action) override;
-  void finish() override;  // throws FileError; actions that still run are written as if they ended now
+  void finish() override;  // throws FileError; actions that are running end here in the file
 
  private:
   struct Actions;
   std::unique_ptr<Actions> actions_;
 };
 
-// Ranges for Nsight Systems (NVTX), one an action: nsys profile --trace=cuda,nvtx ./program. Throws ConfigError in a build
-// without CUDA (-Dcuda=enabled) or without the toolkit's NVTX headers.
+// Makes an NVTX range of each action, for Nsight Systems: nsys profile --trace=cuda,nvtx ./program. Throws ConfigError
+// in a build without CUDA (-Dcuda=enabled) or without the toolkit's NVTX headers.
 class LEVIN_API NvtxProfiler : public Profiler {
  public:
   NvtxProfiler();
-  ~NvtxProfiler() override;  // ends what runs
+  ~NvtxProfiler() override;  // ends running ranges
   void start(std::string_view action) override;
   void stop(std::string_view action) override;
 
@@ -112,11 +113,11 @@ class LEVIN_API NvtxProfiler : public Profiler {
 };
 
 // ---- The step-time report
-// What the loop is doing. On a device that launches kernels forward, backward and optimizer are the time to enqueue them, and
-// the device's own time shows as host_wait.
+// What the loop is doing. On a device that launches kernels, forward, backward and optimizer are the time to enqueue
+// them; the device's own time appears as host_wait.
 enum class Phase : std::uint8_t {
-  unexplained,  // nobody said
-  data,         // waiting for the next batch, and bringing it to the device
+  unexplained,  // no phase was entered
+  data,         // waiting for the next batch, and moving it to the device
   forward,
   backward,
   optimizer,
@@ -129,8 +130,8 @@ enum class Phase : std::uint8_t {
 };
 inline constexpr std::size_t kPhases = 11;
 
-// A clock that is always in one phase. A change is one reading of the clock and one addition; nothing is allocated. So the
-// phases add up to the whole, and what nobody claims is `unexplained`.
+// A clock that is always in one phase, so the phases add up to the whole. A change of phase reads the clock once and
+// adds once; it allocates nothing.
 //
 //   times.start();
 //   times.enter(Phase::forward);
@@ -140,21 +141,21 @@ inline constexpr std::size_t kPhases = 11;
 class LEVIN_API StepTimes {
  public:
   explicit StepTimes(ClockNs clock = &steady_ns) : clock_(clock) {}
-  // Begins a run, or goes on with one that was stopped; the phase is unexplained.
+  // Starts or resumes the clock, in phase unexplained.
   void start() noexcept;
-  void stop() noexcept;  // time does not count until the next start
-  // Returns the phase before. Without effect on times while stopped.
+  void stop() noexcept;  // time until the next start does not count
+  // Enters a phase and returns the phase before. While stopped, times do not change.
   Phase enter(Phase phase) noexcept;
-  void count_step() noexcept { ++steps_; }  // an optimizer step is done
-  void reset() noexcept;                    // as newly made
+  void count_step() noexcept { ++steps_; }  // counts an optimizer step
+  void reset() noexcept;                    // sets everything to 0
 
   [[nodiscard]] std::int64_t nanoseconds(Phase phase) const noexcept;
   [[nodiscard]] std::int64_t total_nanoseconds() const noexcept;  // between starts and stops
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   [[nodiscard]] Phase phase() const noexcept { return phase_; }
 
-  // Shares of the whole in words, the largest first, and what to try first for the largest; empty when no time passed. Call
-  // it while stopped. The words depend on whether the device launches kernels.
+  // The phases' shares in words, the largest first, and what to try first for the largest; empty if no time passed. The
+  // words depend on whether the device launches kernels. Call it while stopped.
   [[nodiscard]] std::string report(Device device) const;
 
  private:
@@ -167,7 +168,7 @@ class LEVIN_API StepTimes {
   bool running_ = false;
 };
 
-// A phase as long as it lives; then the one before.
+// Enters a phase, and at its end the phase before.
 class PhaseScope {
  public:
   PhaseScope(StepTimes& times, Phase phase) noexcept : times_(times), before_(times.enter(phase)) {}

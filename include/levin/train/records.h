@@ -1,4 +1,4 @@
-// What a run logs: numbers by name, and records of them.
+// Metrics: numbers by name, and the records that loggers get of them.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@
 namespace levin {
 
 using Metrics = std::vector<std::pair<std::string, double>>;
-// Which of two values of a metric is the better one.
+// Which of two values of a metric is better: the smaller or the larger one.
 enum class Mode : std::uint8_t { min, max };
 struct LogRecord {
-  std::int64_t step = 0;  // index of the optimizer step, from 0
+  // Of training: index of the optimizer step, from 0; with manual optimization of the batch. Of a single batch of an
+  // evaluation: how many batches of that loader were evaluated before.
+  std::int64_t step = 0;
   std::int64_t epoch = 0;
   Metrics values;
 };
-// One line a record, one sorted column a name: "step,epoch,name,...". Throws FileError.
+// Writes one line for each record and one column for each name, sorted: "step,epoch,name,...". Throws FileError.
 LEVIN_API void write_metrics_csv(const std::string& path, std::span<const LogRecord> records);
 
 }  // namespace levin

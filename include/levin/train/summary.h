@@ -1,4 +1,4 @@
-// What a model consists of, as a table.
+// The modules of a model as a table: types, parameters, sizes, FLOPs.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace levin {
 
 class TrainModule;
 
-// A count in at most four characters and a unit: "123", "1.2 K", "123 K", "2.0 M"; K, M, B and T are powers of 1000, what
-// does not fit is cut off, not rounded.
+// A count in at most four characters and a unit: "123", "1.2 K", "123 K", "2.0 M". K, M, B and T are powers of 1000.
+// Further digits are cut off, not rounded.
 [[nodiscard]] LEVIN_API std::string readable_count(std::int64_t n);
 
 struct SummaryOptions {
-  int max_depth = 1;  // of the modules that have a line: 1 are the root's own, -1 all, 0 none (the totals alone)
+  int max_depth = 1;  // levels of modules with a line: 1 the root's children, -1 all, 0 none (only the totals)
 };
-// One line a module, parents before children: index, name, type, elements of its parameters and those below it, train or
-// eval. Parameters of the root itself are a line "(own)". Then elements that are trained and that are not, all, and
-// their bytes. Throws ConfigError for max_depth below -1.
+// One line for each module, parents before children: index, name, type, elements of all parameters in it, train or
+// eval. Parameters of the root itself have the line "(own)". The totals follow. Throws ConfigError for max_depth below
+// -1.
 //
 //     | Name | Type    | Params | Mode
 //   ------------------------------------
@@ -35,7 +35,7 @@ struct SummaryOptions {
 //   4 modules in train mode, 0 in eval mode
 [[nodiscard]] LEVIN_API std::string summarize(const nn::Module& module, const SummaryOptions& options = {});
 
-// The same with what `forward` makes of an example:
+// The same table with sizes and FLOPs of the forward pass of an example:
 //
 //     | Name | Type    | Params | Mode  | In sizes | Out sizes | FLOPs
 //   --------------------------------------------------------------------
@@ -46,29 +46,30 @@ struct SummaryOptions {
 //   ...
 //   384 FLOPs in a forward pass of the example
 //
-// Sizes are those of a module's first call; several tensors stand in brackets: [[4, 8], [4, 2]]. A module tells them by nn::Call
-// (levin/nn/call.h), as all of levin/nn do and nn::Sequential does for what is in it; "?" is one that was not called or does not
-// tell. FLOPs are those of all calls, of the module and those below it, counted as FlopCounter (levin/flops.h) does: products
-// alone, two for each multiply-add, no backward pass. What a module that does not tell multiplies itself stands with the
-// one around it, at last with the root: "(own)".
+// Sizes are those of a module's first call; several tensors are in brackets: [[4, 8], [4, 2]]. They come from nn::Call
+// (levin/nn/call.h), which all layers of levin/nn use, and nn::Sequential for its children. "?" is a module that was
+// not called or does not use it. FLOPs are those of all calls, of the module and its children, counted by FlopCounter
+// (levin/flops.h): matrix products and convolutions, two for each multiply-add, without a backward pass. Products of a
+// module without nn::Call count for the module around it, at last for the root: "(own)".
 //
-// `forward` is called once, with parameters and buffers on meta, so on shapes alone: nothing is computed. Its inputs lie
-// there, too: [&] { net(empty({4, 2}, Device::meta())); }. It runs in eval mode without recording. Then values, gradients,
-// generators of the tree, and modes are as they were, also after an exception, which is passed on; UnsupportedError where
-// it reads values.
+// `forward` is called once, in eval mode and without recording, with parameters and buffers on meta: on shapes alone,
+// so it computes nothing. Its inputs are on meta too: [&] { net(empty({4, 2}, Device::meta())); }. Then values,
+// gradients, the tree's generators and modes are as before, also after an exception, which is rethrown. Throws
+// UnsupportedError if `forward` reads values.
 [[nodiscard]] LEVIN_API std::string summarize(nn::Module& module, const SummaryOptions& options,
                                               const Function<void()>& forward);
-// With the module's own example_input and example_forward; without fields in it, the first table.
+// The same with the module's example_input and example_forward; without fields in example_input the first table.
 [[nodiscard]] LEVIN_API std::string summarize(TrainModule& module, const SummaryOptions& options = {});
 
-// Prints that on stderr when a fit starts; nothing for bare tensors. An example goes the way of the run's batches: through the
-// transfer hooks, and under the run's precision. One that throws is a warning, W-TRAIN-SUMMARY, and the table comes without sizes.
+// Prints the table on stderr when a fit starts; nothing for bare tensors. The example passes the transfer hooks and
+// runs under the run's precision, as batches do. If it throws, the table has no sizes, with a warning
+// (W-TRAIN-SUMMARY). Added by default (enable_model_summary).
 class LEVIN_API ModelSummary : public Callback {
  public:
   explicit ModelSummary(SummaryOptions options = {});  // throws ConfigError
   void on_fit_start() override;
   [[nodiscard]] Kind kind() const override { return Kind::summary; }
-  // What was printed last.
+  // The table that was printed last.
   [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
