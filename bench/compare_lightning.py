@@ -4,18 +4,19 @@
     python3 bench/compare_lightning.py --levin build/release --data MNIST_DIR [--rounds 5] [--epochs 2] [--threads 2]
                                        [--out FILE]
 
-Needs torch, lightning, tensorboard and numpy; Levin's side needs bench/bench_trainer and examples/mnist, built. Rounds alternate
-(Levin, Lightning, Levin, ...), so that a machine that slows down slows both.
+Needs torch, lightning, tensorboard and numpy; Levin's side needs bench/bench_trainer and examples/mnist, built. Rounds
+alternate (Levin, Lightning, Levin, ...), so that a machine that slows down slows both.
 
-Overhead: what a trainer adds to a step of the hand-written loop over the same model (8 numbers to 1), loader and optimizer, in
-microseconds; the steps between a warm-up and the epoch's last one are timed inside of training_step. "none": no callback, no
-logger. "default": what each Trainer does unless told otherwise, with a logged loss.
+Overhead: what a trainer adds to a step of the hand-written loop over the same model (8 numbers to 1), loader and
+optimizer, in microseconds. The steps between a warm-up and the epoch's last one are timed inside of training_step.
+"none": no callback, no logger. "default": the defaults of each Trainer, with a logged loss.
 
-Training: MNIST, one row a model, precision and techniques; seconds of fit() an epoch, with its validation, and training samples a
-second. Lightning is given its best: images normalised beforehand as one tensor in memory, a batch taken by one index operation,
-PyTorch's fused AdamW wherever Lightning takes it.
+Training: MNIST, one row per model, precision and techniques; seconds of fit() per epoch, with its validation, and
+training samples per second. Lightning runs at its best: images normalised beforehand as one tensor in memory, a batch
+from one index operation, PyTorch's fused AdamW wherever Lightning accepts it.
 """
-import argparse, datetime, gzip, json, os, platform, statistics, struct, subprocess, sys, tempfile, time, warnings, logging
+import argparse, datetime, gzip, json, logging, os, platform, statistics, struct, subprocess, sys, tempfile, time
+import warnings
 
 import numpy
 import torch
@@ -44,7 +45,8 @@ class Slices(torch.utils.data.Dataset):
 def loader(fields, batch, shuffle):
     data = Slices(*fields)
     order = torch.utils.data.RandomSampler(data) if shuffle else torch.utils.data.SequentialSampler(data)
-    return torch.utils.data.DataLoader(data, sampler=torch.utils.data.BatchSampler(order, batch, False), batch_size=None)
+    return torch.utils.data.DataLoader(data, sampler=torch.utils.data.BatchSampler(order, batch, False),
+                                       batch_size=None)
 
 
 # ---- Overhead
@@ -129,7 +131,8 @@ def network(model):
     n = torch.nn
     if model == "mlp":
         return n.Sequential(n.Flatten(), n.Linear(784, 512), n.ReLU(), n.Linear(512, 512), n.ReLU(), n.Linear(512, 10))
-    return n.Sequential(n.Conv2d(1, 32, 5, padding=2), n.ReLU(), n.MaxPool2d(2), n.Conv2d(32, 64, 5, padding=2), n.ReLU(),
+    return n.Sequential(n.Conv2d(1, 32, 5, padding=2), n.ReLU(), n.MaxPool2d(2),
+                        n.Conv2d(32, 64, 5, padding=2), n.ReLU(),
                         n.MaxPool2d(2), n.Flatten(), n.Linear(64 * 49, 256), n.ReLU(), n.Linear(256, 10))
 
 
@@ -166,7 +169,8 @@ ROWS = [
     Row("MLP 784-512-512-10, f32", "mlp", [], False, {}, lambda: []),
     Row("CNN, f32", "cnn", [], False, {}, lambda: []),
     Row("CNN, bf16-mixed, EMA, accumulate 2, clip 1, early stopping", "cnn",
-        ["--precision", "bf16-mixed", "--ema", "0.999", "--accumulate", "2", "--clip", "1.0", "--early-stop", "val_loss"],
+        ["--precision", "bf16-mixed", "--ema", "0.999", "--accumulate", "2", "--clip", "1.0", "--early-stop",
+         "val_loss"],
         True, {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 1.0},
         lambda: [EMAWeightAveraging(decay=0.999), EarlyStopping("val_loss")]),
 ]
@@ -191,8 +195,9 @@ def lightning_training(row, data, epochs, folder):
 
 def levin_training(row, build, data, epochs, threads, folder):
     out = os.path.join(folder, "mnist.json")
-    subprocess.run([os.path.join(build, "examples/mnist"), "--data", data, "--model", row.model, "--epochs", str(epochs),
-                    "--threads", str(threads), "--device", "cpu", "--out", os.path.join(folder, "levin"), "--json", out] + row.flags,
+    subprocess.run([os.path.join(build, "examples/mnist"), "--data", data, "--model", row.model, "--epochs",
+                    str(epochs), "--threads", str(threads), "--device", "cpu", "--out", os.path.join(folder, "levin"),
+                    "--json", out] + row.flags,
                    check=True, capture_output=True)
     found = json.load(open(out))
     return found["train_seconds"] / found["epochs"], found["samples_per_second"]
@@ -228,26 +233,32 @@ def main():
                     overhead[who][kind].append(us)
                 overhead[who]["hand"] += hand
             for row in ROWS if data else []:
-                trained[row.name]["levin"].append(levin_training(row, args.levin, args.data, args.epochs, args.threads, folder))
+                trained[row.name]["levin"].append(levin_training(row, args.levin, args.data, args.epochs, args.threads,
+                                                                 folder))
                 trained[row.name]["lightning"].append(lightning_training(row, data, args.epochs, folder))
 
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    lines = [f"# Levin's trainer and PyTorch Lightning {L.__version__} (PyTorch {torch.__version__}) on {args.threads} CPU threads", "",
-             f"Device: {cpu}, {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {datetime.date.today()}; commit {commit}.",
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+               platform.machine())
+    lines = [f"# Levin's trainer and PyTorch Lightning {L.__version__} (PyTorch {torch.__version__}) "
+             f"on {args.threads} CPU threads", "",
+             f"Device: {cpu}, {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {datetime.date.today()}; "
+             f"commit {commit}.",
              f"Made by `python3 bench/compare_lightning.py {' '.join(sys.argv[1:])}`.", "",
              f"Median (smallest to largest) of {args.rounds} alternating rounds. Ratio = Lightning's / Levin's.", "",
              "## Overhead over the hand-written loop, us a step", "",
              "| | Levin | Lightning | ratio |", "|---|---:|---:|---:|"]
     us = lambda x: f"{x:.2f}"
-    for kind, words in (("hand", "hand-written loop itself"), ("none", "trainer, no callbacks"), ("default", "trainer, default callbacks, loss logged")):
+    for kind, words in (("hand", "hand-written loop itself"), ("none", "trainer, no callbacks"),
+                        ("default", "trainer, default callbacks, loss logged")):
         a, b = overhead["levin"][kind], overhead["lightning"][kind]
         ratio = statistics.median(b) / statistics.median(a)
         lines.append(f"| {words} | {spread(a, us)} | {spread(b, us)} | {ratio:.1f} |" if statistics.median(a) > 0
                      else f"| {words} | {spread(a, us)} | {spread(b, us)} | |")
     if data:
         lines += ["", f"## MNIST, {args.epochs} epochs, batches of 128", "",
-                  "| training | Levin s an epoch | Lightning s an epoch | Levin samples/s | Lightning samples/s | ratio of time |",
+                  "| training | Levin s an epoch | Lightning s an epoch | Levin samples/s | Lightning samples/s "
+                  "| ratio of time |",
                   "|---|---:|---:|---:|---:|---|"]
         for name, sides in trained.items():
             pairs = [b[0] / a[0] for a, b in zip(sides["levin"], sides["lightning"])]

@@ -4,13 +4,15 @@
     python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--filter REGEX]
                                    [--threads 2] [--out FILE]
 
-Levin's programs name their rows (op/dtype/shape); whatever PyTorch has as well is run beside it. Rounds alternate (Levin, PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the
-rounds of PyTorch's time / Levin's, with the smallest and the largest ratio of a round beside it: a ratio above 1 means that
-Levin is faster. PyTorch is given its best: gradients cleared to None, foreach or fused optimizers, inference without a tape
-where there is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is
-taken between events, as Levin's is, and kernels below 50 us as replays of a CUDA graph of 20 calls where PyTorch can record
-them. --compile runs each row through torch.compile as well, gradients and training steps too. The head of the table says which
-TF32 switches, backends of attention and mode of torch.compile were in force.
+Levin's programs name their rows (op/dtype/shape); PyTorch runs the rows that it has as well. Rounds alternate (Levin,
+PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the rounds of PyTorch's
+time / Levin's, with the smallest and the largest ratio of a round: a ratio above 1 means that Levin is faster.
+
+PyTorch runs at its best: gradients cleared to None, foreach or fused optimizers, inference without a tape where there
+is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is taken
+between events, as Levin's is; kernels below 50 us run as replays of a CUDA graph of 20 calls where PyTorch can record
+them. --compile runs each row through torch.compile as well, gradients and training steps too. The head of the table
+names the TF32 switches, the backends of attention and the mode of torch.compile.
 """
 import argparse, datetime, json, os, platform, re, statistics, subprocess, sys, tempfile, time
 
@@ -137,7 +139,8 @@ def mlp(hidden):
 
 def lenet():
     n = torch.nn
-    return n.Sequential(n.Conv2d(1, 32, 5, padding=2), n.ReLU(), n.MaxPool2d(2), n.Conv2d(32, 64, 5, padding=2), n.ReLU(),
+    return n.Sequential(n.Conv2d(1, 32, 5, padding=2), n.ReLU(), n.MaxPool2d(2),
+                        n.Conv2d(32, 64, 5, padding=2), n.ReLU(),
                         n.MaxPool2d(2), n.Flatten(), n.Linear(64 * 49, 256), n.ReLU(), n.Linear(256, 10))
 
 
@@ -156,7 +159,7 @@ def best_adam(net):
 
 
 def training(net, opt, loss_of):
-    """A step; compiled, torch.compile gets the loss, and its gradient with it. The update is a fused kernel as it is."""
+    """A step; compiled, torch.compile gets the loss and its gradient. The update already is a fused kernel."""
     def step(loss_of):
         def call():
             loss = loss_of()
@@ -223,7 +226,8 @@ def one(shape, make):
 
 
 def norm_inputs(shape, make):
-    return [make(shape), torch.ones(shape[1], device=make.device, dtype=make.dtype), torch.zeros(shape[1], device=make.device, dtype=make.dtype)]
+    return [make(shape), torch.ones(shape[1], device=make.device, dtype=make.dtype),
+            torch.zeros(shape[1], device=make.device, dtype=make.dtype)]
 
 
 def layer_norm(x, w, b):
@@ -344,7 +348,8 @@ def clip(shape, make):
 
 
 def unscale(shape, make):
-    grads, found, scale = listed(shape, make), torch.zeros((), device=make.device), torch.full((), 1 / 65536.0, device=make.device)
+    grads, found = listed(shape, make), torch.zeros((), device=make.device)
+    scale = torch.full((), 1 / 65536.0, device=make.device)
 
     def call():  # the work of GradScaler, and the norm with it
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
@@ -395,7 +400,8 @@ def index_rows(shape, make):
 
 
 def scatter_add_rows(shape, make):
-    x, src, i = torch.zeros(shape, device=make.device, dtype=make.dtype), make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
+    x, src = torch.zeros(shape, device=make.device, dtype=make.dtype), make(shape)
+    i = torch.randint(0, shape[0], (shape[0],), device=make.device)
     return lambda: x.index_add(0, i, src)
 
 
@@ -482,7 +488,8 @@ OPS = {
     "rms_norm_backward": backward(lambda s, m: norm_inputs(s, m)[:2], rms_norm),
     "batch_norm": lambda s, m: (lambda a=norm_inputs(s, m): batch_norm(*a)),
     "batch_norm_backward": backward(norm_inputs, batch_norm),
-    "group_norm": lambda s, m: (lambda a=norm_inputs(s, m): group_norm(*a)), "group_norm_backward": backward(norm_inputs, group_norm),
+    "group_norm": lambda s, m: (lambda a=norm_inputs(s, m): group_norm(*a)),
+    "group_norm_backward": backward(norm_inputs, group_norm),
     "max_pool": unary(lambda x: F.max_pool2d(x, 2)), "max_pool_backward": backward(one, lambda x: F.max_pool2d(x, 2)),
     "max_pool_3_2": unary(max_pool_3_2), "max_pool_3_2_backward": backward(one, max_pool_3_2),
     "avg_pool": unary(lambda x: F.avg_pool2d(x, 2)), "avg_pool_backward": backward(one, lambda x: F.avg_pool2d(x, 2)),
@@ -494,19 +501,23 @@ OPS = {
     "ema": ema, "clip_grad_norm": clip, "unscale": unscale, "flatten": flatten, "unflatten": unflatten,
     "embedding": embedding, "embedding_backward": embedding_backward,
     "gather_rows": index_rows, "scatter_add_rows": scatter_add_rows,
-    "matmul": two(lambda s: s[:2], lambda s: s[1:]), "bmm": two(lambda s: (s[0], s[1], s[3]), lambda s: (s[0], s[3], s[2])),
+    "matmul": two(lambda s: s[:2], lambda s: s[1:]),
+    "bmm": two(lambda s: (s[0], s[1], s[3]), lambda s: (s[0], s[3], s[2])),
     "linear": linear, "linear_both": both(linear_inputs, F.linear),
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
     "spmm": spmm, "segment_sum": segment_sum,
-    "adamw": update((adamw(foreach=True), adamw(fused=True))), "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
+    "adamw": update((adamw(foreach=True), adamw(fused=True))),
+    "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }
 # Rows with a target: PyTorch's time / Levin's on the cpu
 TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backward_chain/mul_1000": 5,
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
-           **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh") for rows in (512, 4096)},
-           "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20, "sgd_100_tiny": 20}
+           **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh")
+              for rows in (512, 4096)},
+           "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20,
+           "sgd_100_tiny": 20}
 # The same on cuda: a small step that replays one graph, beside PyTorch's eager step
 CUDA_TARGETS = {"mnist_mlp_128_step_captured/64": 5, "mnist_mlp_512_step_captured/64": 5}
 
@@ -522,7 +533,8 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         b, n, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        heads = self.qkv(self.norm1(x)).view(b, n, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
         y = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, n, width))
         return y + self.down(F.gelu(self.up(self.norm2(y)), approximate="tanh"))
 
@@ -540,7 +552,8 @@ class Gpt(torch.nn.Module):
 
 def gpt_case(shape, batch, length, device):
     net = Gpt(*shape).to(device)
-    tokens, target = torch.randint(0, shape[3], (batch, length), device=device), torch.randint(0, shape[3], (batch * length,), device=device)
+    tokens = torch.randint(0, shape[3], (batch, length), device=device)
+    target = torch.randint(0, shape[3], (batch * length,), device=device)
     opt = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
 
     def loss():
@@ -555,16 +568,20 @@ def torch_case(name, device):
     fixed = {"add_1": lambda: in_loop(lambda a=ones(device), b=ones(device): torch.add(a, b)),
              "add_1_recorded": lambda: in_loop(lambda a=ones(device).requires_grad_(), b=ones(device): torch.add(a, b)),
              "view_1": lambda: in_loop(lambda v=torch.ones(1, 1, device=device): v.transpose(0, 1)),
-             "backward_chain/add_1000": lambda: chain(False, device), "backward_chain/mul_1000": lambda: chain(True, device),
+             "backward_chain/add_1000": lambda: chain(False, device),
+             "backward_chain/mul_1000": lambda: chain(True, device),
              "mnist_mlp_128_step/64": lambda: step_case(mlp([128]), 64, device),
              "mnist_mlp_512_step/64": lambda: step_case(mlp([512, 512]), 64, device),
-             "mnist_cnn_step/64": lambda: faster_of(step_case(lenet(), 64, device), step_case(lenet(), 64, device, True)),
+             "mnist_cnn_step/64": lambda: faster_of(step_case(lenet(), 64, device),
+                                                    step_case(lenet(), 64, device, True)),
              "gpt_small_step/4/128": lambda: gpt_case((2, 128, 4, 1024), 4, 128, device),
              "gcn_step/2708/4/1433": lambda: gcn_case(2708, 4, 1433, device),
              "gpt2_124m_step/16/1024": lambda: gpt_case((12, 768, 12, 50304), 16, 1024, device),
-             "adamw_100_tiny": lambda: update((adamw(foreach=True), adamw(fused=True)))((100, 4), maker(torch.float32, device)),
+             "adamw_100_tiny": lambda: update((adamw(foreach=True), adamw(fused=True)))(
+                 (100, 4), maker(torch.float32, device)),
              "sgd_100_tiny": lambda: update((lambda p: torch.optim.SGD(p, lr=1e-4, foreach=True),
-                                             lambda p: torch.optim.SGD(p, lr=1e-4, fused=True)))((100, 4), maker(torch.float32, device))}
+                                             lambda p: torch.optim.SGD(p, lr=1e-4, fused=True)))(
+                 (100, 4), maker(torch.float32, device))}
     if name in fixed:
         case = fixed[name]()
         case.steps = True
@@ -589,11 +606,15 @@ def maker(dtype, device):
 
 
 def levin_rows(args, program):
-    """Runs one of Levin's benchmark programs: {name: seconds}, and what it says of the machine. Rows that failed are told and left out."""
+    """Runs one of Levin's benchmark programs: {name: seconds}, and its facts of the machine. Rows that failed are
+    reported and left out."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads", str(args.threads),
-                                "--device", args.device, "--warm-only", "--filter", args.filter, "--seconds", str(args.min_time),
-                                f"--benchmark_min_time={args.min_time}", *(["--tf32"] if args.tf32 else []), *args.levin_flags.split()], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads",
+                                str(args.threads), "--device", args.device, "--warm-only", "--filter", args.filter,
+                                "--seconds", str(args.min_time), f"--benchmark_min_time={args.min_time}",
+                                *(["--tf32"] if args.tf32 else []), *args.levin_flags.split()],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                text=True)
         text = open(out.name).read()
         if ended.returncode not in (0, 1) or (ended.returncode == 1 and not text):
             sys.exit(f"bench_{program} ended with {ended.returncode}: {ended.stderr[-2000:]}")
@@ -618,7 +639,8 @@ def torch_time(case, min_seconds):
 
 
 def torch_seconds(name, args):
-    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row, no memory for it or can not compile it."""
+    """Eager, and with --compile compiled: seconds, or None where PyTorch has no such row, no memory for it or cannot
+    compile it."""
     try:
         case = torch_case(name, args.device)
         if case is None:
@@ -634,7 +656,8 @@ def torch_seconds(name, args):
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as e:
-            print(f"{name}: not compiled: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", file=sys.stderr)
+            print(f"{name}: not compiled: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
+                  file=sys.stderr)
             return eager, None
     except torch.cuda.OutOfMemoryError:
         return None
@@ -666,11 +689,13 @@ def told_torch(args):
     said = [f"compiled: torch.compile(mode={args.compile_mode!r})"] if args.compile else ["torch.compile: not run"]
     if args.device == "cuda":
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-        backends = [n for n, on in (("flash", cuda.flash_sdp_enabled()), ("memory-efficient", cuda.mem_efficient_sdp_enabled()),
+        backends = [n for n, on in (("flash", cuda.flash_sdp_enabled()),
+                                    ("memory-efficient", cuda.mem_efficient_sdp_enabled()),
                                     ("math", cuda.math_sdp_enabled()),
                                     ("cuDNN", getattr(cuda, "cudnn_sdp_enabled", lambda: False)())) if on]
         said += [f"cudnn.benchmark {'on' if cudnn.benchmark else 'off'}, cuDNN {cudnn.version()}",
-                 f"TF32: products {'on' if cuda.matmul.allow_tf32 else 'off'}, convolutions {'on' if cudnn.allow_tf32 else 'off'}",
+                 f"TF32: products {'on' if cuda.matmul.allow_tf32 else 'off'}, "
+                 f"convolutions {'on' if cudnn.allow_tf32 else 'off'}",
                  f"SDPA: {args.sdpa}, of {' '.join(backends)}; causal bf16 heads go to {sdpa_used()}"]
     return "; ".join(said)
 
@@ -687,7 +712,8 @@ def set_up(args):
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.tf32
     if args.sdpa != "auto":
-        for name, switch in (("flash", "enable_flash_sdp"), ("efficient", "enable_mem_efficient_sdp"), ("math", "enable_math_sdp"),
+        for name, switch in (("flash", "enable_flash_sdp"), ("efficient", "enable_mem_efficient_sdp"),
+                             ("math", "enable_math_sdp"),
                              ("cudnn", "enable_cudnn_sdp")):
             if hasattr(torch.backends.cuda, switch):
                 getattr(torch.backends.cuda, switch)(name in (args.sdpa, "math"))
@@ -695,11 +721,14 @@ def set_up(args):
 
 def machine(args, context):
     if args.device == "cuda":
-        clocks = subprocess.run(["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem,power.limit", "--format=csv,noheader"],
+        clocks = subprocess.run(["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem,power.limit",
+                                 "--format=csv,noheader"],
                                 capture_output=True, text=True).stdout.strip()
-        name = f"{clocks}; CUDA {torch.version.cuda}, driver {context.get('levin_driver')}, {context.get('levin_device_name')}"
+        driver, device_name = context.get("levin_driver"), context.get("levin_device_name")
+        name = f"{clocks}; CUDA {torch.version.cuda}, driver {driver}, {device_name}"
     else:
-        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), platform.machine())
+        cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")),
+                   platform.machine())
         name = f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}"
     ceilings = ", ".join(f"{k[6:].replace('_', ' ')} {float(v):.4g}" for k, v in context.items()
                          if k.startswith("levin_") and k.split("_")[1] in ("copy", "memcpy", "own", "matmul", "launch"))
@@ -716,7 +745,9 @@ def write_json(args, context, seconds):
 
 
 def readable(s):
-    return "" if s is None else f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
+    if s is None:
+        return ""
+    return f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
 
 
 def main():
@@ -729,9 +760,11 @@ def main():
     p.add_argument("--filter", default=".", help="regular expression over row names")
     p.add_argument("--compile", action="store_true", help="torch.compile as well: ops, gradients and training steps")
     p.add_argument("--tf32", action="store_true", help="f32 products and convolutions of both may round to TF32 (cuda)")
-    p.add_argument("--levin-flags", default="", help="further flags of Levin's programs: --attention first --norm first")
+    p.add_argument("--levin-flags", default="",
+                   help="further flags of Levin's programs: --attention first --norm first")
     p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
-    p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"), help="attention's backend in PyTorch (cuda)")
+    p.add_argument("--sdpa", default="auto", choices=("auto", "flash", "efficient", "cudnn"),
+                   help="attention's backend in PyTorch (cuda)")
     p.add_argument("--out", help="write the table as Markdown there")
     p.add_argument("--json", help="write the seconds of each round there, again after every row: "
                                   "what is stopped loses nothing")
@@ -751,16 +784,21 @@ def main():
     lines = [f"# Levin and PyTorch {torch.__version__} on {args.device}", "",
              f"{machine(args, context)} {args.threads} threads; {datetime.date.today()}; commit {commit}.",
              f"PyTorch: {torch_settings(args)}.",
-             f"Made by `python3 bench/compare_torch.py {' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
-             "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.", "",
-             "| work | Levin | PyTorch | ratio | spread | compiled | target | met |", "|---|---:|---:|---:|---|---:|---:|---|"]
+             "Made by `python3 bench/compare_torch.py "
+             f"{' '.join('DIR' if a == args.levin else a for a in sys.argv[1:])}`.",
+             "", "Ratio = PyTorch's time / Levin's, the median of the rounds (smallest to largest). Rounds alternate.",
+             "",
+             "| work | Levin | PyTorch | ratio | spread | compiled | target | met |",
+             "|---|---:|---:|---:|---|---:|---:|---|"]
     for name, rounds in seconds.items():
         ratios = [r[1] / r[0] for r in rounds]
         ratio, target = statistics.median(ratios), (TARGETS if args.device == "cpu" else CUDA_TARGETS).get(name)
         compiled = [r[2] / r[0] for r in rounds if r[2] is not None]
         met = "" if target is None else "yes" if ratio >= target else "no"
-        lines.append(f"| {name} | {readable(statistics.median(r[0] for r in rounds))} | {readable(statistics.median(r[1] for r in rounds))} "
-                     f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} | {f'{statistics.median(compiled):.2f}' if compiled else ''} "
+        ours, eager = (readable(statistics.median(r[i] for r in rounds)) for i in (0, 1))
+        lines.append(f"| {name} | {ours} | {eager} "
+                     f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} "
+                     f"| {f'{statistics.median(compiled):.2f}' if compiled else ''} "
                      f"| {'' if target is None else target} | {met} |")
     text = "\n".join(lines) + "\n"
     print(text)

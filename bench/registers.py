@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What kernels take of a multiprocessor, from what ptxas said when a CUDA build compiled them: a table, and a check against it.
+"""What kernels take of a multiprocessor, from ptxas' report of a CUDA build: a table, and a check against it.
 
     bench/registers.py build/cuda > bench/results/registers_sm90.md
     bench/registers.py build/cuda --check bench/results/registers_sm90.md
 
 kernels/nvcc.sh keeps ptxas' lines beside the objects. A line of the table is a kernel template of a file with all its
-instances, so that a template's new argument changes no line. The check fails, by name, for a kernel that is not in the table or
-no longer in the build, that spills, that declares more than 48 KiB of shared memory, or whose instances take over SLACK more
-registers than the table's, in the mean or the one with the most: a multiprocessor hands them out in steps of 8 a thread. Registers are compared for the nvcc that made the table alone. tests/cuda/registers_test.cpp runs it.
+instances, so that a template's new argument changes no line. The check fails, by name, for a kernel that is missing in
+the table or in the build, that spills, that declares more than 48 KiB of shared memory, or whose instances take over
+SLACK more registers than the table's, in the mean or in the largest: a multiprocessor allocates registers in steps of 8
+per thread. The check compares registers only for the nvcc that made the table. tests/cuda/registers_test.cpp runs it.
 """
 import argparse
 import pathlib
@@ -17,7 +18,8 @@ import sys
 
 SLACK = 8
 STATIC_SHARED = 48 * 1024  # bytes: the limit of a declaration; more must be requested
-COLUMNS = ("file", "kernel", "instances", "registers, mean", "registers, most", "static shared, bytes, most", "stack, bytes, most", "spilled, bytes")
+COLUMNS = ("file", "kernel", "instances", "registers, mean", "registers, most", "static shared, bytes, most",
+           "stack, bytes, most", "spilled, bytes")
 
 
 def entries(text):
@@ -36,8 +38,10 @@ def entries(text):
 
 def plain_names(mangled):
     """Of each, the function's own name: no namespaces, no arguments."""
-    said = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout.splitlines()
-    return [re.split(r"[<(]", name.replace("(anonymous namespace)::", "").removeprefix("void "))[0].split("::")[-1] for name in said]
+    said = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True,
+                          check=True).stdout.splitlines()
+    return [re.split(r"[<(]", name.replace("(anonymous namespace)::", "").removeprefix("void "))[0].split("::")[-1]
+            for name in said]
 
 
 def source_of(file):
@@ -49,7 +53,7 @@ def source_of(file):
 
 
 def measured(build):
-    """{(file, kernel): [instances, mean of registers, most, shared, stack, spilled]} of the files that the build still makes."""
+    """{(file, kernel): [instances, mean of registers, most, shared, stack, spilled]} of the files of the build."""
     files = sorted(build.glob("*_cu.o.ptxas"))
     ninja = build / "build.ninja"
     if ninja.exists():
@@ -93,7 +97,8 @@ def complaints(built, table, same_compiler):
         if (file, kernel) not in table:
             yield f"{where} is not in the table"
         elif same_compiler:
-            for what, now, before in (("at most", most, table[file, kernel][2]), ("in the mean", mean, table[file, kernel][1])):
+            for what, now, before in (("at most", most, table[file, kernel][2]),
+                                      ("in the mean", mean, table[file, kernel][1])):
                 if now > before + SLACK:
                     yield f"{where} takes {what} {now} registers; the table has {before}, and {SLACK} more are let pass"
     for file, kernel in sorted(table.keys() - built.keys()):
@@ -106,11 +111,12 @@ def version_of(nvcc):
 
 
 def print_table(built, nvcc):
-    commit = subprocess.run(["git", "log", "-1", "--format=%h of %cs"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(["git", "log", "-1", "--format=%h of %cs"], capture_output=True, text=True,
+                            check=True).stdout.strip()
     print(f"# Registers of the kernels on sm_90\n\nnvcc {nvcc}, commit {commit}, by `bench/registers.py build/cuda > "
           "bench/results/registers_sm90.md`;\nthe suite of a CUDA build compares itself with it. 65,536 registers a "
-          "multiprocessor: 32 a thread fill it with 2048 threads, 64 with 1024, 128 with 512.\nShared memory is what kernels "
-          "declare; what a launch adds is not in it.\n")
+          "multiprocessor:\n32 a thread fill it with 2048 threads, 64 with 1024, 128 with 512.\nShared memory is what "
+          "kernels declare; what a launch adds is not in it.\n")
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     for (file, kernel), numbers in sorted(built.items()):
         print(f"| {file} | `{kernel}` | " + " | ".join(map(str, numbers)) + " |")
@@ -119,7 +125,8 @@ def print_table(built, nvcc):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("build", type=pathlib.Path, help="folder of a finished build with CUDA")
-    p.add_argument("--check", type=pathlib.Path, metavar="TABLE", help="compare with this table instead of printing one")
+    p.add_argument("--check", type=pathlib.Path, metavar="TABLE",
+                   help="compare with this table instead of printing one")
     p.add_argument("--nvcc", default="nvcc", help="the compiler of the build")
     p.add_argument("--nvcc-version", help="instead of asking it")
     args = p.parse_args()

@@ -57,8 +57,9 @@ void make_up_programs(const TemporaryFolder& dir) {
   make_program(dir / "pack/bin/levin_tests", R"(case "$*" in
   --list-ops) printf '%s\n' add mul softmax; exit ;;
   *'--file tests/ops/device_test'*--list) printf '%s\n' '[doctest] names' ==== 'ops on a device: all'; exit ;;
-  *--list) printf '%s\n' '[doctest] names' ==== 'ops on a device: all' 'on a device "good", it passes' 'a device that fails' \
-    'a device that is skipped' 'a device that dies' 'a device that hangs' 'a device behind it'; exit ;;
+  *--list) printf '%s\n' '[doctest] names' ==== 'ops on a device: all' 'on a device "good", it passes' \
+    'a device that fails' 'a device that is skipped' 'a device that dies' 'a device that hangs' \
+    'a device behind it'; exit ;;
   *fails) echo words; echo 'x.cpp:3: ERROR: CHECK( a == b ) is NOT correct!'; echo '  values: CHECK( 1 == 2 )'
     echo '0 passed, 1 failed, 0 skipped'; exit 1 ;;
   *skipped) echo '1 skipped: no data'; echo '0 passed, 0 failed, 1 skipped' ;;
@@ -279,7 +280,9 @@ TEST_CASE("device.sh makes a table of what ncu measured, and names a kernel of w
 done
 if [ -n "$from" ]; then
   echo '==PROF== words'
-  echo '"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","launch__registers_per_thread","smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio","smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"'
+  echo '"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed",'\
+'"launch__registers_per_thread","smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",'\
+'"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"'
   echo '"","","ns","%","register/thread","inst","inst"'
   echo '"0","k<1, 2>","1,500.0","91.5","40","0.5","7.25"'
 elif [[ $to != */adamw ]]; then

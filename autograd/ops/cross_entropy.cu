@@ -29,7 +29,7 @@ struct Classes {
   Reduction reduction;
 };
 
-// d loss / d logits [rows, cols] = g (s softmax(x) - q), with the share q of each class in a row's target and s its sum.
+// d loss / d logits [rows, cols] = g (s softmax(x) - q): q is the share of each class in a row's target, s the sum of q.
 struct CrossEntropyBackward {
   static constexpr OpInfo info{.name = "cross_entropy_backward"};
   Classes c;

@@ -71,7 +71,7 @@ struct WindowBackward {
       copy_(window, gy);
       return out;
     }
-    // Adds the windows of unfold (dimension `from` of the result) one at a time: a single window does not overlap itself.
+    // Adds the windows of unfold one at a time (dimension `from` of the result): one window does not overlap itself.
     const int last = geometry->shape.rank() - 1;
     const int d = geometry->from[static_cast<std::size_t>(last)];
     for (std::int64_t i = 0; i < window.size(d); ++i) {

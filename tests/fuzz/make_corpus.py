@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seeds of tests/fuzz/corpus: tests/fuzz/make_corpus.py. Files that a fuzzer found stand beside them and stay,
-and so does checkpoint_file/run, which a Trainer wrote (a hash of XXH3 is not in Python's library)."""
+"""Writes the seeds of tests/fuzz/corpus: tests/fuzz/make_corpus.py. Keeps the files that a fuzzer found, and
+checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3)."""
 import gzip
 import json
 import pathlib
@@ -41,7 +41,8 @@ def safetensors(tensors, metadata=None):
 write("safetensors", "dtypes", safetensors([(d, d, [2]) for d in WIDTHS]))
 write("safetensors", "metadata", safetensors([("w", "F32", [2, 3])], {"format": "pt", "\u00e9": "\u20ac \U0001f600"}))
 write("safetensors", "none", safetensors([]))
-write("safetensors", "ranks", safetensors([("0", "F32", []), ("8", "U8", [1, 2, 1, 2, 1, 2, 1, 2]), ("e", "I64", [0, 7])]))
+write("safetensors", "ranks",
+      safetensors([("0", "F32", []), ("8", "U8", [1, 2, 1, 2, 1, 2, 1, 2]), ("e", "I64", [0, 7])]))
 write("safetensors", "huge", safetensors([("x", "F32", [0, 1 << 40, 1 << 40])]))
 write("safetensors", "overflow", struct.pack("<Q", 80) + json.dumps(
     {"x": {"dtype": "F64", "shape": [1 << 62, 8], "data_offsets": [0, 0]}}).encode().ljust(80) + b"\0" * 8)
@@ -99,7 +100,8 @@ def png(width, height, depth, color, interlace=0, before=b"", rows=None):
     if rows is None:
         rows = (b"\1" + bytes((7 * i) % 256 for i in range((width * depth * CHANNELS[color] + 7) // 8))) * height * 2
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlace)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + before +\
+        chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 PALETTE = chunk(b"PLTE", bytes(range(12)))
@@ -111,21 +113,25 @@ write("png", "grey_key", png(4, 2, 8, 0, before=chunk(b"tRNS", b"\0\7")))
 write("png", "interlaced", png(9, 9, 8, 2, interlace=1))
 write("png", "gamma", png(4, 2, 8, 2, before=chunk(b"gAMA", struct.pack(">I", 45455)) + chunk(b"sBIT", b"\5\6\5")))
 write("png", "srgb_16", png(2, 2, 16, 2, before=chunk(b"sRGB", b"\0") + chunk(b"tIME", b"\7\xe5\1\1\1\1\1")))
-write("png", "text", png(1, 1, 8, 0, before=chunk(b"tEXt", b"Title\0x") + chunk(b"zTXt", b"a\0\0" + zlib.compress(b"y" * 99))))
+write("png", "text",
+      png(1, 1, 8, 0, before=chunk(b"tEXt", b"Title\0x") + chunk(b"zTXt", b"a\0\0" + zlib.compress(b"y" * 99))))
 write("png", "huge", png(0x7FFFFFFF, 0x7FFFFFFF, 16, 6, rows=b""))
 write("png", "short", png(64, 64, 8, 2, rows=b"\0"))
 
 # ---- Checkpoints
 STATE = {
     "version": 4, "epoch": 1, "global_step": 7,
-    "loops": {"epochs_completed": 1, "batches_in_epoch": 3, "batches_ahead": [], "batches_per_epoch": 4, "batch_size": 8,
+    "loops": {"epochs_completed": 1, "batches_in_epoch": 3, "batches_ahead": [], "batches_per_epoch": 4,
+              "batch_size": 8,
               "total_batches": 7, "train_loaded_at": -1, "val_loaded_at": -1, "records": 2, "accumulate": 1,
-              "validated_at": 4, "batches_validated": [2], "stop": False, "due": "nothing", "writers_to_come": ["ModelCheckpoint"]},
+              "validated_at": 4, "batches_validated": [2], "stop": False, "due": "nothing",
+              "writers_to_come": ["ModelCheckpoint"]},
     "optimizers": ["AdamW"], "lr_schedulers": 1,
     "callbacks": {"EarlyStopping": {"best_score": "0x1.8p-1", "wait_count": "1"}, "levin.data": {}},
     "hparams": [["lr", 0.001], ["layers", 2], ["bias", True], ["name", "mlp"], ["beta", None]],
     "generators": {"net": [1, 18446744073709551615]},
-    "log": [{"name": "train_loss", "on_step": True, "on_epoch": True, "prog_bar": False, "logger": True, "reduce": "sum",
+    "log": [{"name": "train_loss", "on_step": True, "on_epoch": True, "prog_bar": False, "logger": True,
+             "reduce": "sum",
              "sum": 1.5, "weight": 8.0, "last": None, "fresh": True, "hook": "training_step", "metric": ""}],
     "metrics": [["val_loss", 0.5], ["val_nan", None]],
 }
@@ -152,7 +158,8 @@ state("generator", generators__net=[-1, 0.5])
 state("no_log", log=[], metrics=[], callbacks={}, generators={})
 write("checkpoint_state", "least", '{"version":3}')
 write("checkpoint_state", "deep", "[" * 40 + "]" * 40)
-write("checkpoint_state", "numbers", '{"version":3,"global_step":-9223372036854775809,"loops":{"records":18446744073709551616}}')
+write("checkpoint_state", "numbers",
+      '{"version":3,"global_step":-9223372036854775809,"loops":{"records":18446744073709551616}}')
 write("checkpoint_state", "repeated", '{"version":2,"version":3,"loops":{},"loops":[]}')
 write("checkpoint_file", "weights", safetensors([("w", "F32", [2])]))
 write("checkpoint_file", "wrong_hash", safetensors(
@@ -161,20 +168,26 @@ write("checkpoint_file", "no_state", safetensors([("levin.optimizer.0.m", "F32",
 write("checkpoint_file", "list_of_hashes", safetensors([], {"levin.state": "{}", "levin.hashes": "[[1],2]"}))
 
 # ---- Texts
-write("options", "new", "max_epochs=3\nlimit_val_batches=0.25\nmax_time=00:01:00:00\nprofiler=simple\nval_check_interval=1.0\n"
+write("options", "new",
+      "max_epochs=3\nlimit_val_batches=0.25\nmax_time=00:01:00:00\nprofiler=simple\nval_check_interval=1.0\n"
       "precision=bf16-mixed\ndeterministic=warn\ngradient_clip_val=1e-3\nfast_dev_run=true\ncapture=step\n")
 write("options", "old", "gpus=0\nuse_amp=true\namp_level=O2\nmax_epochs=1\n")
 write("options", "lists", "gpus=[0, 1],\ndevices=2\nstrategy=ddp\nplugins=pipe\n")
 write("options", "none", "max_epochs=none\nmax_time=None\nlogger=false\nmemory_limit=1000\nsync_budget=0\n")
 write("options", "accelerators", "accelerator=auto\n")
 write("options", "not_built", "accelerator=tpu\ntpu_cores=8\nnb_gpu_nodes=2\ndistributed_backend=horovod\n")
-write("options", "edges", "max_steps=-9223372036854775809\nlimit_train_batches=1e400\nval_check_interval=-0\nmax_time=99999999999:99:99:99\n")
+write("options", "edges",
+      "max_steps=-9223372036854775809\nlimit_train_batches=1e400\nval_check_interval=-0\n"
+      "max_time=99999999999:99:99:99\n")
 write("options", "unknown", "max_epoch=1\n=\nx\n")
 for number, content in enumerate(["d00:01:30:00", "d99:23:59:59", "d1", "d-1:00:00:00",
-                                  "eij,jk->ik", "e...ij,...jk->...ik", "eii", "eij,jk,aib->", "e->", "eij->jii", "e...", "eij,ji",
-                                  "f{epoch}-{step}", "f{val_loss:.2f}", "f{a/b:012.3e}x.safetensors", "f{step:d}{", "f{x:040.30f}",
+                                  "eij,jk->ik", "e...ij,...jk->...ik", "eii", "eij,jk,aib->", "e->", "eij->jii", "e...",
+                                  "eij,ji",
+                                  "f{epoch}-{step}", "f{val_loss:.2f}", "f{a/b:012.3e}x.safetensors", "f{step:d}{",
+                                  "f{x:040.30f}",
                                   "n0.5", "n100", "n1e3", "ncuda:0", "ncpu", "n-0x1p3", "n99999999999999999999",
-                                  "cstep,epoch,loss\n1,0,0.5\n2,0,\n", 'cstep,epoch,"a,""b"\n1,0,nan\nx,1,2\n3', "cstep"]):
+                                  "cstep,epoch,loss\n1,0,0.5\n2,0,\n", 'cstep,epoch,"a,""b"\n1,0,nan\nx,1,2\n3',
+                                  "cstep"]):
     write("text", "seed%02d" % number, content)
 
 # ---- Calls of ops: any bytes are a program

@@ -404,7 +404,8 @@ constexpr Form kForms[] = {
     {"scatter_add",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any(), index = p.index();
-       return Tensors{LEVIN_CALL(scatter_add, x, c.integer(), index, c.one_in(4) ? p.any() : p.of(index.shape(), x.dtype()))};
+       return Tensors{LEVIN_CALL(scatter_add, x, c.integer(), index,
+                               c.one_in(4) ? p.any() : p.of(index.shape(), x.dtype()))};
      }},
     {"index_add",
      [](Chooser& c, Pool& p) {
@@ -471,8 +472,8 @@ constexpr Form kForms[] = {
      }},
     {"einsum",
      [](Chooser& c, Pool& p) {
-       static constexpr std::array<const char*, 8> kEquations{"ij,jk->ik", "...ij,...jk->...ik", "ii", "ij->",
-                                                              "i,j->ij",   "bij,bjk",            "ij,ij->j", "ab,ab,a->b"};
+       static constexpr std::array<const char*, 8> kEquations{
+           "ij,jk->ik", "...ij,...jk->...ik", "ii", "ij->", "i,j->ij", "bij,bjk", "ij,ij->j", "ab,ab,a->b"};
        const std::string_view equation = c.of(kEquations);
        const Tensor a = p.any(), b = p.matching(a);
        if (c.one_in(4)) return Tensors{einsum(equation, {a})};
@@ -502,15 +503,25 @@ constexpr Form kForms[] = {
        return Tensors{conv_transpose2d(in[0], in[1], in[2], o)};
      }},
     {"max_pool2d",
-     [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(max_pool2d, image_and_kernel(c, p, false)[0], pool_options(c))}; }},
+     [](Chooser& c, Pool& p) {
+       return Tensors{LEVIN_CALL(max_pool2d, image_and_kernel(c, p, false)[0], pool_options(c))};
+     }},
     {"avg_pool2d",
-     [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(avg_pool2d, image_and_kernel(c, p, false)[0], pool_options(c))}; }},
+     [](Chooser& c, Pool& p) {
+       return Tensors{LEVIN_CALL(avg_pool2d, image_and_kernel(c, p, false)[0], pool_options(c))};
+     }},
     {"adaptive_avg_pool2d",
-     [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(adaptive_avg_pool2d, image_and_kernel(c, p, false)[0], c.pair())}; }},
+     [](Chooser& c, Pool& p) {
+       return Tensors{LEVIN_CALL(adaptive_avg_pool2d, image_and_kernel(c, p, false)[0], c.pair())};
+     }},
     {"adaptive_max_pool2d",
-     [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(adaptive_max_pool2d, image_and_kernel(c, p, false)[0], c.pair())}; }},
+     [](Chooser& c, Pool& p) {
+       return Tensors{LEVIN_CALL(adaptive_max_pool2d, image_and_kernel(c, p, false)[0], c.pair())};
+     }},
     {"im2col",
-     [](Chooser& c, Pool& p) { return Tensors{LEVIN_CALL(im2col, image_and_kernel(c, p, false)[0], window_options(c))}; }},
+     [](Chooser& c, Pool& p) {
+       return Tensors{LEVIN_CALL(im2col, image_and_kernel(c, p, false)[0], window_options(c))};
+     }},
     {"col2im of im2col",
      [](Chooser& c, Pool& p) {
        const Tensor x = image_and_kernel(c, p, false)[0];
@@ -523,7 +534,8 @@ constexpr Form kForms[] = {
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any();
        const Tensor w = c.one_in(2) ? p.of({x.size(-1)}, x.dtype()) : p.optional();
-       return Tensors{LEVIN_CALL(layer_norm, x, w, c.one_in(2) ? p.matching(w) : Tensor(), c.one_in(4) ? c.real() : 1e-5)};
+       return Tensors{LEVIN_CALL(layer_norm, x, w, c.one_in(2) ? p.matching(w) : Tensor(),
+                               c.one_in(4) ? c.real() : 1e-5)};
      }},
     {"rms_norm",
      [](Chooser& c, Pool& p) {
