@@ -1,7 +1,7 @@
 // Checks of dtypes under autocast: dtypes that autocast will make equal may differ.
 #pragma once
 
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 
 namespace levin {

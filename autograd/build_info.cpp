@@ -1,6 +1,6 @@
 #include "levin/build_info.h"
 
-#include "kernels/cpu.h"
+#include "kernels/executor/cpu.h"
 #include "kernels/lib/versions.h"
 
 namespace levin {

@@ -1,6 +1,6 @@
 #include "levin/engines.h"
 
-#include "kernels/computed_by.h"
+#include "kernels/lib/computed_by.h"
 #include "levin/error.h"
 
 namespace levin {

@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-#include "kernels/computed_by.h"
+#include "kernels/lib/computed_by.h"
 #include "levin/error.h"
 #include "levin/ops.h"
 #include "tests/device.h"

@@ -12,7 +12,7 @@
 #include "bench/facts.h"
 #include "bench/flags.h"
 #include "bench/table.h"
-#include "kernels/cpu.h"
+#include "kernels/executor/cpu.h"
 #include "levin/device.h"
 #include "levin/engines.h"
 #include "levin/error.h"

@@ -4,11 +4,12 @@
     bench/registers.py build/cuda > bench/results/registers_sm90.md
     bench/registers.py build/cuda --check bench/results/registers_sm90.md
 
-kernels/nvcc.sh keeps ptxas' lines beside the objects. A line of the table is a kernel template of a file with all its
-instances, so that a template's new argument changes no line. The check fails, by name, for a kernel that is missing in
-the table or in the build, that spills, that declares more than 48 KiB of shared memory, or whose instances take over
-SLACK more registers than the table's, in the mean or in the largest: a multiprocessor allocates registers in steps of 8
-per thread. The check compares registers only for the nvcc that made the table. tests/cuda/registers_test.cpp runs it.
+kernels/device/nvcc.sh keeps ptxas' lines beside the objects. A line of the table is a kernel template of a file with
+all its instances, so that a template's new argument changes no line. The check fails, by name, for a kernel that is
+missing in the table or in the build, that spills, that declares more than 48 KiB of shared memory, or whose instances
+take over SLACK more registers than the table's, in the mean or in the largest: a multiprocessor allocates registers in
+steps of 8 per thread. The check compares registers only for the nvcc that made the table. tests/cuda/registers_test.cpp
+runs it.
 """
 import argparse
 import pathlib
@@ -46,7 +47,7 @@ def plain_names(mangled):
 
 def source_of(file):
     source = re.sub(r"_cu\.o\.ptxas$", ".cu", file.name)
-    for layer in ("autograd_ops_", "kernels_comm_", "kernels_", "tensor_"):
+    for layer in ("autograd_ops_", "kernels_comm_", "kernels_update_", "kernels_", "tensor_"):
         if source.startswith(layer):
             return layer.replace("_", "/") + source[len(layer):]
     return source

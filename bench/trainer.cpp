@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "bench/flags.h"
-#include "kernels/cpu.h"
+#include "kernels/executor/cpu.h"
 #include "levin/levin.h"
 
 // ---- Every allocation of the program, counted

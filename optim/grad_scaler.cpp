@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "kernels/loss_scale.h"
+#include "kernels/update/loss_scale.h"
 #include "levin/stream.h"
 #include "levin/warning.h"
 #include "optim/masters.h"

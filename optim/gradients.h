@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/update_device.h"
+#include "kernels/update/update_device.h"
 #include "levin/optim.h"
 #include "optim/updates.h"
 

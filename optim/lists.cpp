@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bucket_device.h"
+#include "kernels/update/bucket_device.h"
 #include "levin/stream.h"
 #include "optim/updates.h"
 

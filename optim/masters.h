@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/loss_scale.h"
+#include "kernels/update/loss_scale.h"
 #include "levin/optim/optimizer.h"
 
 namespace levin::optim {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/update.cuh"
-#include "kernels/update_device.h"
+#include "kernels/update/update.cuh"
+#include "kernels/update/update_device.h"
 #include "levin/optim.h"
 #include "tensor/in_stream.h"
 
@@ -95,7 +95,7 @@ struct Updates {
   }
 
  private:
-  // Lists by dtype. On the cpu a parameter of 16 bits is one of `single`, which says so; see kernels/update.cuh.
+  // Lists by dtype. On the cpu a parameter of 16 bits is one of `single`, which says so; see kernels/update/update.cuh.
   struct Slots {
     std::vector<kernels::Slot<float>> single;
     std::vector<kernels::Slot<double>> wide;

@@ -29,7 +29,7 @@ namespace levin::detail {
 // nothing with it and fills the device's slot, in memory that host and device share; the first fault wins. At its next
 // wait for the device the host reads the slot and throws what the CPU would throw, with the op and the value. The
 // context stays whole, so the process can continue. A new kind of fault is an enumerator, its text in report_faults,
-// and a call of report_value (kernels/gpu.h) in the kernel.
+// and a call of report_value (kernels/executor/gpu.h) in the kernel.
 enum class Fault : unsigned {
   index_outside,      // index, bound
   zero_divisor,       // an integer divisor; no value

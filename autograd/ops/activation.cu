@@ -4,8 +4,8 @@
 
 #include "autograd/ops/backward_parts.h"
 #include "autograd/ops/pointwise.h"
-#include "kernels/gelu.h"
-#include "kernels/math.h"
+#include "kernels/math/gelu.h"
+#include "kernels/math/math.h"
 
 namespace levin {
 namespace pointwise {
@@ -65,7 +65,7 @@ struct Sigmoid {
   Tensor slope(const Tensor& y) const { return y * (1 - y); }
 };
 
-// Values and slopes come from kernels/gelu.h, which products use too.
+// Values and slopes come from kernels/math/gelu.h, which products use too.
 struct Gelu {
   LEVIN_ACTIVATION(Gelu, "gelu", keep, Saves::input)
   static constexpr double kRootHalf = 0.70710678118654752440;       // sqrt(1/2)

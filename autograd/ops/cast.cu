@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "autograd/ops/pointwise.h"
-#include "kernels/transpose_device.cuh"
+#include "kernels/pointwise/transpose_device.cuh"
 #include "tensor/counted.h"
 #include "tensor/runtime.h"
 

@@ -1,15 +1,15 @@
 // Convolution. Its input gradient and its weight gradient are ops too. The three are each other's derivatives, so they
 // give derivatives of any order:
 //   y  = conv(x, w)          gx = input_gradient(gy, w)       gw = weight_gradient(x, gy)
-#include "kernels/conv.cuh"
+#include "kernels/conv/conv.cuh"
 
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/gemm_parts.h"
 #include "autograd/ops/image_parts.h"
-#include "kernels/conv_device.cuh"
-#include "kernels/conv_library.h"
-#include "kernels/dispatch.h"
+#include "kernels/conv/conv_device.cuh"
+#include "kernels/conv/conv_library.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/flops.h"
 #include "levin/ops.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/transpose_device.cuh"
+#include "kernels/pointwise/transpose_device.cuh"
 #include "levin/ops.h"
 #include "tests/device.h"
 #include "tests/skip.h"

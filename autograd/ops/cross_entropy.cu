@@ -1,8 +1,8 @@
 // Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
-#include "kernels/cross_entropy.cuh"
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/softmax/cross_entropy.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/dispatch.h"
-#include "kernels/index.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/index.cuh"
 #include "levin/ops.h"
 
 namespace levin {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "autograd/autocast.h"
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {

@@ -5,7 +5,7 @@
 
 #include "autograd/ops/pointwise.h"
 #include "kernels/device/draw.cuh"
-#include "kernels/generate.cuh"
+#include "kernels/pointwise/generate.cuh"
 
 namespace levin {
 namespace {

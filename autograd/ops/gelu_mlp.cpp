@@ -6,7 +6,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/backward_parts.h"
 #include "autograd/ops/layer_products.h"
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/flops.h"
 #include "levin/ops.h"

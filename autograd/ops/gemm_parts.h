@@ -2,10 +2,10 @@
 // and calls to cuBLASLt.
 #pragma once
 
-#include "kernels/computed_by.h"
-#include "kernels/dispatch.h"
-#include "kernels/gemm_device.cuh"
-#include "kernels/gemm_library.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/gemm/gemm_device.cuh"
+#include "kernels/gemm/gemm_library.h"
+#include "kernels/lib/computed_by.h"
 #include "levin/ops.h"
 
 namespace levin {

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/csr_transpose.cuh"
-#include "kernels/dispatch.h"
-#include "kernels/segment.cuh"
-#include "kernels/spmm.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/sparse/csr_transpose.cuh"
+#include "kernels/sparse/segment.cuh"
+#include "kernels/sparse/spmm.cuh"
 
 // Nothing below is a hot loop: an op on a graph takes longer than its checks and its record. Built for size.
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/executor/cpu.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "levin/sparse.h"

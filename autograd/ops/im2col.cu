@@ -1,9 +1,9 @@
 // Windows of images as columns, and their sums back into images: linear ops, each the other's derivative.
-#include "kernels/im2col.cuh"
+#include "kernels/conv/im2col.cuh"
 
 #include "autograd/op_table.h"
 #include "autograd/ops/image_parts.h"
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/ops.h"
 
 namespace levin {

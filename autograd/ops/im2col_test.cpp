@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "kernels/im2col.cuh"
-#include "kernels/rows_test.h"
+#include "kernels/conv/im2col.cuh"
+#include "kernels/executor/rows_test.h"
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/image_layout.h"
+#include "kernels/lib/image_layout.h"
 #include "levin/ops.h"
 
 namespace levin {

@@ -8,9 +8,9 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "autograd/ops/sorted.h"
-#include "kernels/dispatch.h"
-#include "kernels/index.cuh"
-#include "kernels/nonzero.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/index.cuh"
+#include "kernels/index/nonzero.cuh"
 #include "levin/ops.h"
 #include "tensor/runtime.h"
 

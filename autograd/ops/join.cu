@@ -7,9 +7,9 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
 #include "autograd/ops/pointwise.h"
-#include "kernels/box.cuh"
-#include "kernels/dispatch.h"
-#include "kernels/generate.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/pointwise/box.cuh"
+#include "kernels/pointwise/generate.cuh"
 #include "levin/ops.h"
 
 namespace levin {

@@ -9,9 +9,9 @@
 #include "autograd/ops/layer_products.h"
 
 #include "autograd/ops/gemm_parts.h"
-#include "kernels/dispatch.h"
-#include "kernels/gelu.h"
-#include "kernels/gemm_gelu_device.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/gemm/gemm_gelu_device.cuh"
+#include "kernels/math/gelu.h"
 
 #if LEVIN_LAUNCHES
 namespace levin {

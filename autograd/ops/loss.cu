@@ -4,7 +4,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/ops/pointwise.h"
-#include "kernels/math.h"
+#include "kernels/math/math.h"
 
 namespace levin {
 namespace pointwise {

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "autograd/op_table.h"
-#include "kernels/dispatch.h"
-#include "kernels/pointwise.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/pointwise/pointwise.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

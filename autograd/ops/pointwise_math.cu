@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "autograd/ops/pointwise.h"
-#include "kernels/far_sine.h"
-#include "kernels/math.h"
+#include "kernels/math/far_sine.h"
+#include "kernels/math/math.h"
 
 namespace levin {
 namespace pointwise {

@@ -1,9 +1,9 @@
 // Pooling. Once the positions of the maxima are known all of it is linear, so backward and its backward are ops on the
 // same windows and give derivatives of any order.
-#include "kernels/pool.cuh"
+#include "kernels/conv/pool.cuh"
 
 #include "autograd/op_table.h"
-#include "kernels/dispatch.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

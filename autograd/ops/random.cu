@@ -4,7 +4,7 @@
 
 #include "autograd/ops/pointwise.h"
 #include "autograd/random_tape.h"
-#include "kernels/random.cuh"
+#include "kernels/random/random.cuh"
 
 namespace levin {
 namespace {

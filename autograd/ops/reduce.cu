@@ -9,9 +9,9 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
-#include "kernels/dispatch.h"
-#include "kernels/reduce.cuh"
-#include "kernels/reduce_device.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/reduce/reduce.cuh"
+#include "kernels/reduce/reduce_device.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

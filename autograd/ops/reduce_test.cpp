@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu.h"
-#include "kernels/reduce.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/reduce/reduce.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

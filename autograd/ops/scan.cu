@@ -3,8 +3,8 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
-#include "kernels/dispatch.h"
-#include "kernels/scan.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/reduce/scan.cuh"
 #include "levin/ops.h"
 
 namespace levin {

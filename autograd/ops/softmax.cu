@@ -4,8 +4,8 @@
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
-#include "kernels/dispatch.h"
-#include "kernels/softmax.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/softmax/softmax.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 

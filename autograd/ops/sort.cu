@@ -3,8 +3,8 @@
 
 #include "autograd/op_table.h"
 #include "autograd/ops/dims.h"
-#include "kernels/dispatch.h"
-#include "kernels/sort.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/sort.cuh"
 #include "levin/ops.h"
 
 namespace levin {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "kernels/dispatch.h"
-#include "kernels/group.cuh"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/group.cuh"
 #include "levin/ops.h"
 
 namespace levin {

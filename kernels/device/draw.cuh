@@ -5,14 +5,14 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/hd.h"
+#include "kernels/executor/hd.h"
 
 namespace levin::kernels {
 
 // Note [One rounding]
 // a * b + c rounds twice, or once where the compiler fuses it: x86-64-v3 and CUDA would then differ from x86-64. Rn
 // is a number whose operations are never fused: on a device through intrinsics that say so; on the host the including
-// code must be compiled with fp-contract=off (kernels/random.cuh does it for its own functions).
+// code must be compiled with fp-contract=off (kernels/random/random.cuh does it for its own functions).
 template <class F>
 struct Rn {
   F v;

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/hd.h"
+#include "kernels/executor/hd.h"
 
 namespace levin::kernels {
 

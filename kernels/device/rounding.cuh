@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "kernels/device/philox.cuh"
-#include "kernels/hd.h"
+#include "kernels/executor/hd.h"
 #include "levin/dtype.h"
 
 namespace levin::kernels {

@@ -13,8 +13,8 @@
 
 #include "kernels/device/block.cuh"
 #include "kernels/device/vec.cuh"
-#include "kernels/gpu.h"
-#include "kernels/hd.h"
+#include "kernels/executor/gpu.h"
+#include "kernels/executor/hd.h"
 
 namespace levin::kernels::gpu {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/computed_by.h"
-#include "kernels/cudnn_plans.h"
+#include "kernels/lib/computed_by.h"
+#include "kernels/lib/cudnn_plans.h"
 #include "levin/dtype.h"
 #include "levin/stream.h"
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/gpu.h"
+#include "kernels/executor/gpu.h"
 #include "levin/error.h"
 #include "tensor/launching.h"
 

@@ -15,7 +15,7 @@
 #include <tbb/info.h>
 #include <tbb/task_arena.h>
 
-#include "kernels/cpu.h"
+#include "kernels/executor/cpu.h"
 
 namespace levin::kernels {
 namespace {

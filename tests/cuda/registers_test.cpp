@@ -1,5 +1,5 @@
-// A kernel whose registers do not fit is an error of a build with CUDA (kernels/nvcc.sh). Besides, the share of a
-// multiprocessor that each kernel takes is compared with bench/results/registers_sm90.md (bench/registers.py).
+// A kernel whose registers do not fit is an error of a build with CUDA (kernels/device/nvcc.sh). Besides, the share of
+// a multiprocessor that each kernel takes is compared with bench/results/registers_sm90.md (bench/registers.py).
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -36,8 +36,8 @@ Compiled compile(int threads) {
   const levin::test::TemporaryFolder folder;
   const std::string source = folder / "many.cu", object = folder / "many.o", said = folder / "said";
   std::ofstream(source) << kernel(threads);
-  const std::string line = std::string("'" + levin::test::source_dir() + "/kernels/nvcc.sh' ") + object + " " + object +
-                           ".d " + LEVIN_NVCC + " -c " + source + " 2>" + said;
+  const std::string line = std::string("'" + levin::test::source_dir() + "/kernels/device/nvcc.sh' ") + object + " " +
+                           object + ".d " + LEVIN_NVCC + " -c " + source + " 2>" + said;
   const bool ended_well = std::system(line.c_str()) == 0;
   std::ifstream file(said);
   return {ended_well && std::filesystem::exists(object), {std::istreambuf_iterator<char>(file), {}}};

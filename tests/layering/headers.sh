@@ -4,4 +4,4 @@
 cd "$(dirname "$0")/../.." || exit 1
 for folder in include tensor kernels autograd nn optim data train tests bench examples; do
   find "$folder" -name embed -prune -o \( -name '*.h' -o -name '*.cuh' \) -print
-done | grep -v '^kernels/each_level.h$' | LC_ALL=C sort
+done | grep -v '^kernels/executor/each_level.h$' | LC_ALL=C sort

@@ -90,27 +90,37 @@ TEST_CASE("headers do not include each other in a circle") {
             {{"nn/a.h", "#include \"nn/b.h\"\n#include \"nn/c.h\"\n"}, {"nn/b.h", "#include \"nn/c.h\"\n"}}) == "");
 }
 
+TEST_CASE("no two files of kernels/ share a name: errors name a kernel's line by its file alone") {
+  std::set<std::string> names;
+  std::string twice;
+  for (const std::string& path : source_files(levin::test::source_dir()))
+    if (path.starts_with("kernels/") && !names.insert(std::filesystem::path(path).filename().string()).second)
+      twice += path + "\n";
+  CHECK(names.size() > 1);
+  CHECK(twice == "");
+}
+
 TEST_CASE("planted arrows against the table of layers are found") {
   const char* up = "points up or across the layers";
   const char* place = "does not belong here";
   const Plant plants[] = {
-      {"tensor/storage.cpp", "#include \"kernels/cpu.h\"\n", up},
+      {"tensor/storage.cpp", "#include \"kernels/executor/cpu.h\"\n", up},
       {"tensor/storage.cpp", "#include \"levin/ops.h\"\n", up},
       {"tensor/storage.cpp", "#include \"levin/tensor.h\"\n", ""},
-      {"kernels/norm.cuh", "#include \"autograd/node.h\"\n", up},
-      {"kernels/norm.cuh", "#include \"levin/dtype.h\"\n#include <cmath>\n", ""},
+      {"kernels/norm/norm.cuh", "#include \"autograd/node.h\"\n", up},
+      {"kernels/norm/norm.cuh", "#include \"levin/dtype.h\"\n#include <cmath>\n", ""},
       {"autograd/engine.cpp", "#include \"nn/module.h\"\n", up},
-      {"autograd/ops/norm.cu", "#include \"kernels/norm.cuh\"\n", ""},
-      {"nn/conv.cpp", "#include \"kernels/conv.cuh\"\n", up},
+      {"autograd/ops/norm.cu", "#include \"kernels/norm/norm.cuh\"\n", ""},
+      {"nn/conv.cpp", "#include \"kernels/conv/conv.cuh\"\n", up},
       {"nn/conv.cpp", "#include \"levin/optim.h\"\n", up},
       {"nn/norm.cpp", "#include \"levin/comm.h\"\n", ""},
       {"nn/norm.cpp", "#include \"kernels/comm/process_group.h\"\n", up},
       {"optim/adam.cpp", "#include \"levin/nn.h\"\n", up},
       {"optim/adam.cpp", "#include \"levin/autograd.h\"\n", up},
-      {"optim/adam.cpp", "#include \"kernels/update.cuh\"\n", ""},
+      {"optim/adam.cpp", "#include \"kernels/update/update.cuh\"\n", ""},
       {"data/mnist.cpp", "#include \"levin/ops.h\"\n", up},
-      {"data/mnist.cpp", "#include \"kernels/cpu.h\"\n", up},
-      {"train/run/trainer.cpp", "#include \"kernels/cpu.h\"\n", up},
+      {"data/mnist.cpp", "#include \"kernels/executor/cpu.h\"\n", up},
+      {"train/run/trainer.cpp", "#include \"kernels/executor/cpu.h\"\n", up},
       {"train/run/trainer.cpp", "#include \"nn/init.h\"\n", up},
       {"train/run/trainer.cpp", "#include \"nn/module.h\"\n#include \"kernels/comm/process_group.h\"\n", ""},
       {"train/run/trainer.cpp", "#include \"tests/skip.h\"\n", up},
@@ -137,18 +147,21 @@ TEST_CASE("planted arrows against the table of layers are found") {
       {"tensor/safetensors.cpp", "#include <nlohmann/json.hpp>\n", ""},
       {"train/run/trainer.cpp", "#include <nlohmann/json.hpp>\n", place},
       {"examples/levin.cpp", "#include <nlohmann/json.hpp>\n#include \"levin/levin.h\"\n", ""},
-      {"kernels/norm.cuh", "#include <tbb/parallel_for.h>\n", place},
+      {"kernels/norm/norm.cuh", "#include <tbb/parallel_for.h>\n", place},
       {"kernels/lib/tbb_rows.cpp", "#include <oneapi/tbb/parallel_for.h>\n", ""},
+      {"kernels/gemm/cublas.cpp", "#include <cublasLt.h>\n", ""},
+      {"kernels/gemm/gemm_library.h", "#include <cublasLt.h>\n", place},
+      {"kernels/conv/cudnn_conv.cpp", "#include <cudnn_graph.h>\n", place},
       {"kernels/lib/gemm.cpp", "#include <Eigen/Core>\n", place},
-      {"kernels/gemm_test.cpp", "#include <Eigen/Core>\n", ""},
-      {"kernels/gemm.cuh", "#include <Eigen/Core>\n", place},
-      {"kernels/norm.cuh", "#include \"kernels/device/block.cuh\"\n", ""},
+      {"kernels/gemm/gemm_test.cpp", "#include <Eigen/Core>\n", ""},
+      {"kernels/gemm/gemm.cuh", "#include <Eigen/Core>\n", place},
+      {"kernels/norm/norm.cuh", "#include \"kernels/device/block.cuh\"\n", ""},
       {"kernels/device/block.cuh", "#include \"autograd/node.h\"\n", up},
       {"kernels/device/language.h", "#include \"kernels/simt/simt.h\"\n", ""},
       {"kernels/simt/run.cpp", "#include \"levin/error.h\"\n#include <sys/mman.h>\n", ""},
       {"kernels/simt/run.cpp", "#include \"levin/ops.h\"\n", up},
       {"kernels/simt/types.h", "#include <vector_types.h>\n", ""},
-      {"kernels/norm.cuh", "#include <vector_types.h>\n", place},
+      {"kernels/norm/norm.cuh", "#include <vector_types.h>\n", place},
       {"nn/conv.cpp", "#include \"kernels/simt/run.h\"\n", up},
       {"data/loader.cpp", "#include <tbb/parallel_pipeline.h>\n", ""},
       {"data/mnist.cpp", "#include <zlib.h>\n", ""},
@@ -199,13 +212,13 @@ TEST_CASE(
       {"tensor/runtime_cuda.cpp", "void f() { check(cudaStreamSynchronize(s)); }\n", ""},
       {"include/levin/nn.h", "std::function<void()> f;\n", "std::function"},
       {"nn/conv.cpp", "std::function<void()> f;\n", ""},
-      {"kernels/norm.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", "PTX"},
+      {"kernels/norm/norm.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", "PTX"},
       {"kernels/device/mma.cuh", "__device__ void f() { asm(\"bar.sync 0;\"); }\n", ""},
-      {"kernels/norm.cuh", "__global__ void f() { __shared__ float x[32]; }\n", "LEVIN_SHARED"},
-      {"kernels/norm.cuh", "__global__ void f() { LEVIN_SHARED(float, x, 32); }  // not __shared__\n", ""},
+      {"kernels/norm/norm.cuh", "__global__ void f() { __shared__ float x[32]; }\n", "LEVIN_SHARED"},
+      {"kernels/norm/norm.cuh", "__global__ void f() { LEVIN_SHARED(float, x, 32); }  // not __shared__\n", ""},
       {"autograd/ops/norm.cu", "void f() { kernel<<<1, 32>>>(); }\n", "gpu.h"},
-      {"kernels/norm.cuh", "__device__ int f() { return __popc(__activemask()); }\n", "__activemask"},
-      {"kernels/norm.cuh", "#include \"kernels/simt/simt.h\"\n", "language.h"},
+      {"kernels/norm/norm.cuh", "__device__ int f() { return __popc(__activemask()); }\n", "__activemask"},
+      {"kernels/norm/norm.cuh", "#include \"kernels/simt/simt.h\"\n", "language.h"},
       {"autograd/ops/norm.cu", "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\n", "op Norm"},
       {"autograd/ops/norm.cu",
        "struct Norm {\n  static constexpr OpInfo info{.name = \"norm\"};\n};\nLEVIN_OP_TABLE(NormBackward, 1);\n",

@@ -137,7 +137,7 @@ struct Vendor {
 const std::vector<Vendor>& vendors() {
   static const std::vector<Vendor> table = {
       {"Eigen/", {}},  // {}: only in tests
-      {"cublas", {"kernels/lib/"}},
+      {"cublas", {"kernels/lib/", "kernels/gemm/cublas.cpp"}},
       {"cudnn", {"kernels/lib/"}},
       {"nccl", {"kernels/comm/"}},
       {"gloo/", {"kernels/comm/"}},
@@ -380,9 +380,9 @@ std::vector<string> include_violations(const string& path, string_view text) {
     if (is_stop(path, include)) continue;
     if (include.name.empty()) {
       // The one computed include: a kernel file compiled once for each x86 level.
-      if (path != "kernels/each_level.h") {
+      if (path != "kernels/executor/each_level.h") {
         out.push_back(path + ":" + std::to_string(include.line) +
-                      ": computed #include; only kernels/each_level.h has one");
+                      ": computed #include; only kernels/executor/each_level.h has one");
       }
     } else if (include.angled && !starts(include.name, "levin/")) {
       check_outside(path, include, out);
@@ -438,7 +438,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
     // Code that nvcc accepts and the shim cannot run.
     if (path != "kernels/device/mma.cuh") forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh alone");
     forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
-    forbid(R"(<<<)", "launch through kernels/gpu.h");
+    forbid(R"(<<<)", "launch through kernels/executor/gpu.h");
     forbid(R"(\b__activemask\b)", "__activemask depends on timing: name the lanes");
     for (const Include& include : includes_of(text)) {
       if (starts(include.name, "kernels/simt/"))

@@ -1,0 +1,220 @@
+#include "kernels/executor/cpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#ifdef __linux__
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+#include "kernels/executor/rows_test.h"
+#include "kernels/lib/scratch.h"
+#include "levin/device.h"
+#include "levin/error.h"
+#include "tests/memory.h"
+
+using namespace levin::kernels;
+using levin::kernels::test::Threads;
+
+TEST_CASE("parallel_for visits every index once, in chunks that depend on n and grain alone") {
+  for (const int threads : {1, 2, 5}) {
+    const Threads guard(threads);
+    CHECK(num_threads() == threads);
+    for (const int64_t n : {0, 1, 2, 7, 64, 1000})
+      for (const int64_t grain : {1, 3, 64, 999, 5000}) {
+        std::mutex mutex;
+        std::set<std::pair<int64_t, int64_t>> chunks;
+        Cpu{}.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+          const std::lock_guard lock(mutex);
+          CHECK(chunks.emplace(begin, end).second);
+        });
+        std::set<std::pair<int64_t, int64_t>> want;
+        for (int64_t i = 0; i < n; i += grain) want.emplace(i, std::min(n, i + grain));
+        CHECK(chunks == want);
+      }
+  }
+}
+
+TEST_CASE("parallel_for uses the threads it may use") {
+  const Threads guard(2);
+  std::atomic<int> inside{0};
+  std::atomic<bool> met{false};
+  // Each of two chunks waits for the other; on one thread they would not meet before the deadline.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  Cpu{}.parallel_for(2, 1, [&](int64_t, int64_t) {
+    if (++inside == 2) met = true;
+    while (!met && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  CHECK(met);
+}
+
+TEST_CASE("an exception of the body reaches the caller, and the threads stay usable") {
+  for (const int threads : {1, 2}) {
+    const Threads guard(threads);
+    for (int repeat = 0; repeat < 20; ++repeat)
+      CHECK_THROWS_WITH_AS(Cpu{}.parallel_for(100, 1,
+                                              [](int64_t begin, int64_t) {
+                                                if (begin == 57) throw std::runtime_error("chunk 57");
+                                              }),
+                           "chunk 57", std::runtime_error);
+    std::atomic<int64_t> sum{0};
+    Cpu{}.parallel_for(100, 7, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    CHECK(sum == 100);
+  }
+}
+
+TEST_CASE("parallel_for nests, and several threads of the program may call it at once") {
+  const Threads guard(2);
+  std::atomic<int64_t> sum{0};
+  const auto nested = [&] {
+    Cpu{}.parallel_for(20, 1, [&](int64_t begin, int64_t) {
+      Cpu{}.parallel_for(50, 10, [&](int64_t b, int64_t e) { sum += (e - b) * (begin + 1); });
+    });
+  };
+  std::vector<std::jthread> callers;
+  for (int i = 0; i < 4; ++i) callers.emplace_back(nested);
+  callers.clear();
+  CHECK(sum == 4 * 50 * 210);
+}
+
+TEST_CASE("the number of threads may change while loops run") {
+  const Threads guard(2);
+  std::atomic<bool> stop{false};
+  std::atomic<int64_t> wrong{0};
+  std::jthread caller([&] {
+    while (!stop) {
+      std::atomic<int64_t> sum{0};
+      Cpu{}.parallel_for(1000, 10, [&](int64_t b, int64_t e) { sum += e - b; });
+      wrong += sum != 1000;
+    }
+  });
+  for (int i = 0; i < 30; ++i) set_num_threads(1 + i % 4);
+  stop = true;
+  caller.join();
+  CHECK(wrong == 0);
+  set_num_threads(0);
+  CHECK(num_threads() >= 1);
+}
+
+TEST_CASE("loops that follow at once or after a pause, from several callers, lose and repeat no chunk") {
+  for (const int threads : {2, 4}) {
+    const Threads guard(threads);
+    std::atomic<int> wrong{0};
+    const auto caller = [&](int seed) {
+      std::vector<int> seen(97);
+      for (int repeat = 0; repeat < 300; ++repeat) {
+        std::fill(seen.begin(), seen.end(), 0);
+        Cpu{}.parallel_for(97, 1 + (repeat + seed) % 40, [&](int64_t b, int64_t e) {
+          for (int64_t i = b; i < e; ++i) ++seen[static_cast<size_t>(i)];
+        });
+        wrong += std::count(seen.begin(), seen.end(), 1) != 97;
+        // Longer than a worker waits, about as long, and not at all.
+        if (repeat % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20 * (repeat + seed) % 400));
+      }
+    };
+    {
+      std::vector<std::jthread> callers;
+      for (int i = 0; i < 3; ++i) callers.emplace_back(caller, i);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("more threads than shares, and more than chunks, still run every chunk once") {
+  const Threads guard(40);
+  for (const int64_t n : {2, 39, 41, 1000}) {
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+    Cpu{}.parallel_for(n, 1, [&](int64_t b, int64_t) { ++seen[static_cast<size_t>(b)]; });
+    CHECK(std::all_of(seen.begin(), seen.end(), [](const std::atomic<int>& s) { return s == 1; }));
+  }
+}
+
+#ifdef __linux__
+TEST_CASE("the child of a fork has no workers and runs its loops alone") {
+  const Threads guard(2);
+  const auto total = [] {
+    std::atomic<int64_t> sum{0};
+    Cpu{}.parallel_for(1000, 10, [&](int64_t b, int64_t e) { sum += e - b; });
+    return sum.load();
+  };
+  CHECK(total() == 1000);  // a worker waits for the next loop
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(total() == 1000 && total() == 1000 ? 0 : 1);
+  }
+  REQUIRE(child > 0);
+  int status = -1;
+  CHECK(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a loop that can not send for its workers is run by its caller") {
+  // In a child without memory the message to a worker can not be made.
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(60);
+    set_num_threads(100);
+    levin::test::use_up_memory();
+    bool right = true;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      std::atomic<int64_t> sum{0};
+      try {
+        Cpu{}.parallel_for(1000, 1, [&](int64_t b, int64_t e) { sum += e - b; });
+      } catch (...) { right = false; }
+      right = right && sum == 1000;
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
+
+TEST_CASE("a level has a name, and the CPU's level is one this machine runs") {
+  CHECK(std::strcmp(name(CpuLevel::base), "base") == 0);
+  CHECK(std::strcmp(name(CpuLevel::v4), "x86-64-v4") == 0);
+  CHECK(Cpu{}.level == cpu_level());
+}
+
+TEST_CASE("scratch memory is aligned, is given out once at a time, and comes back") {
+  lib::trim_scratch();
+  void* first = nullptr;
+  {
+    const lib::Scratch a(100000), b(100000), none(0);
+    first = a.as<void>();
+    CHECK(first != b.as<void>());
+    CHECK(none.as<void>() == nullptr);
+    CHECK(reinterpret_cast<uintptr_t>(first) % 64 == 0);
+    std::memset(first, 1, 100000);
+    std::memset(b.as<void>(), 1, 100000);
+  }
+  {
+    const lib::Scratch a(99000), b(99000);  // both blocks are used again
+    CHECK((a.as<void>() == first || b.as<void>() == first));
+  }
+  CHECK_THROWS_AS(lib::Scratch(size_t{1} << 62), levin::OutOfMemoryError);
+  lib::trim_scratch();
+}
+
+TEST_CASE("a number of threads that no machine has is refused, and the one before stays") {
+  const int before = num_threads();
+  for (const int absurd : {4097, 1000000000}) CHECK_THROWS_AS(levin::set_num_threads(absurd), levin::ConfigError);
+  CHECK(num_threads() == before);
+}

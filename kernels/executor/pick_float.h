@@ -1,0 +1,23 @@
+// LEVIN_PICK_FLOAT(f) is LEVIN_PICK for kernels that wait for memory: f32 has v3 code, which v4 machines run too; f64,
+// which is for checks, has base code alone. It keeps the library small. Include it after each_level.h.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/executor/cpu.h"
+
+#if defined(LEVIN_X86_LEVELS) && LEVIN_X86_LEVELS
+#define LEVIN_PICK_FLOAT(f)                                                  \
+  template <class T, class... Args>                                          \
+  void f(const Cpu& on, const Args&... args) {                               \
+    if constexpr (std::is_same_v<T, float>)                                  \
+      if (on.level != CpuLevel::base) return v3::template f<T>(on, args...); \
+    base::template f<T>(on, args...);                                        \
+  }
+#else
+#define LEVIN_PICK_FLOAT(f)                    \
+  template <class T, class... Args>            \
+  void f(const Cpu& on, const Args&... args) { \
+    base::template f<T>(on, args...);          \
+  }
+#endif

@@ -1,0 +1,236 @@
+// Matrix products by cuBLASLt.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <source_location>
+#include <utility>
+
+#include "kernels/gemm/gemm_library.h"
+#include "kernels/lib/computed_by.h"
+#include "levin/error.h"
+#include "tensor/runtime.h"
+
+namespace levin::kernels::lib {
+namespace {
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  fail<CudaError>("cublas: ", call, " failed: ", cublasLtGetStatusString(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::f64) return CUDA_R_64F;
+  if (dtype == DType::f16) return CUDA_R_16F;
+  if (dtype == DType::bf16) return CUDA_R_16BF;
+  return CUDA_R_32F;
+}
+
+// One shape's descriptors and algorithm.
+struct Plan {
+  cublasLtMatmulDesc_t form = nullptr;
+  cublasLtMatrixLayout_t x = nullptr, y = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool found = false;
+};
+
+cublasLtEpilogue_t epilogue_of(const LibraryProduct& p) {
+  switch (p.epilogue) {
+    case LibraryProduct::Epilogue::bias: return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case LibraryProduct::Epilogue::gelu:
+      if (p.aux) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case LibraryProduct::Epilogue::gelu_slope: return p.sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    case LibraryProduct::Epilogue::y_sums: return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+template <class V>
+void set(cublasLtMatmulDesc_t form, cublasLtMatmulDescAttributes_t what, const V& value) {
+  check(cublasLtMatmulDescSetAttribute(form, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+
+// What an epilogue adds, or the sums that it makes, go by one name in the library.
+void set_pointers(cublasLtMatmulDesc_t form, const LibraryProduct& p) {
+  if (p.bias || p.sums) set(form, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.sums ? p.sums : p.bias);
+  if (p.aux) set(form, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
+}
+
+cublasLtMatrixLayout_t layout(const LibraryProduct& p, int64_t rows, int64_t cols, int64_t ld, int64_t apart) {
+  cublasLtMatrixLayout_t l = nullptr;
+  check(cublasLtMatrixLayoutCreate(&l, type_of(p.dtype), uint64_t(rows), uint64_t(cols), ld),
+        "cublasLtMatrixLayoutCreate");
+  const auto batches = int32_t(p.batches);
+  check(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches),
+        "cublasLtMatrixLayoutSetAttribute");
+  check(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart, sizeof apart),
+        "cublasLtMatrixLayoutSetAttribute");
+  return l;
+}
+
+// Sums are f32. f32 numbers are multiplied as they are unless the process allowed TF32: what PyTorch does by default.
+cublasComputeType_t compute_type(const LibraryProduct& p) {
+  if (p.dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+  const bool rounded = p.dtype == DType::f32 && tf32_allowed(LibraryFamily::product);
+  return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+// Note [Sums of a cut product]
+// The library cuts a product with few tiles and a long depth, such as a weight's gradient, along its depth and adds the
+// parts. It knows three ways: in d itself, and from the workspace in the type of the sums or in that of d. In d and in
+// d's type the sums of 16-bit numbers would be rounded to 16 bits once a part, and leave f16's range where the product
+// does not. Levin promises sums of 16-bit numbers in f32, so the parts lie in the workspace in the type of the sums,
+// and a step of its own adds them in one order: results repeat. A product of f32 or f64 loses nothing, because there
+// both types are one; it is asked for the same, since the library does not say in which order it adds in d.
+constexpr std::uint32_t kSumsOfParts = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+// What the heuristic may choose from.
+class Wishes {
+ public:
+  Wishes() {
+    check(cublasLtMatmulPreferenceCreate(&raw_), "cublasLtMatmulPreferenceCreate");
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kCublasWorkspace));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kSumsOfParts);
+    // A plan serves other tensors of its shape as well, so it counts on no more than what all of them have.
+    for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(what, uint32_t(kLibraryAlignment));
+  }
+  Wishes(const Wishes&) = delete;
+  Wishes& operator=(const Wishes&) = delete;
+  ~Wishes() { (void)cublasLtMatmulPreferenceDestroy(raw_); }
+  [[nodiscard]] cublasLtMatmulPreference_t raw() const { return raw_; }
+
+ private:
+  template <class V>
+  void set(cublasLtMatmulPreferenceAttributes_t what, V value) {
+    check(cublasLtMatmulPreferenceSetAttribute(raw_, what, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+  cublasLtMatmulPreference_t raw_ = nullptr;
+};
+
+Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeType_t type) {
+  Plan plan;
+  check(cublasLtMatmulDescCreate(&plan.form, type, p.dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  set(plan.form, CUBLASLT_MATMUL_DESC_TRANSA, p.x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.form, CUBLASLT_MATMUL_DESC_TRANSB, p.y.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+  if (p.aux) set(plan.form, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
+  set_pointers(plan.form, p);
+  plan.x = layout(p, p.x.rows, p.x.cols, p.x.ld, p.x.apart);
+  plan.y = layout(p, p.y.rows, p.y.cols, p.y.ld, p.y.apart);
+  plan.d = layout(p, p.rows, p.cols, p.ld, p.apart);
+
+  const Wishes wishes;
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes.raw(), 1, &best, &count);
+  // An epilogue that it does not have for a dtype may also be called an invalid value.
+  const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                       (status == CUBLAS_STATUS_INVALID_VALUE && p.epilogue != LibraryProduct::Epilogue::bias);
+  if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic");
+  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
+  plan.algorithm = best.algo;
+  return plan;
+}
+
+// Made on first use and kept until the process ends: the CUDA runtime may be gone before static objects are.
+struct Cache {
+  std::mutex mutex;
+  std::map<int, cublasLtHandle_t> handles;
+  std::map<std::array<int64_t, 21>, Plan> plans;
+
+  // The device is current, the mutex held.
+  std::pair<cublasLtHandle_t, const Plan&> plan_of(const LibraryProduct& p, Device device) {
+    cublasLtHandle_t& handle = handles[device.index()];
+    if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
+    const cublasComputeType_t type = compute_type(p);
+    const std::array<int64_t, 21> key{
+        device.index(), int64_t(p.dtype), type,           p.rows,   p.cols,   p.depth,        p.ld,
+        p.apart,        p.batches,        epilogue_of(p), p.aux_ld, p.x.rows, p.x.cols,       p.x.ld,
+        p.x.transposed, p.x.apart,        p.y.rows,       p.y.cols, p.y.ld,   p.y.transposed, p.y.apart};
+    auto at = plans.find(key);
+    if (at == plans.end()) at = plans.emplace(key, make_plan(handle, p, type)).first;
+    return {handle, at->second};
+  }
+};
+Cache& cache() {
+  static Cache* const c = new Cache;
+  return *c;
+}
+
+// While it lives, the device is the CUDA runtime's current one.
+class OnDevice {
+ public:
+  explicit OnDevice(Device device) : now_(device.index()) {
+    (void)cudaGetDevice(&before_);
+    if (before_ != now_) (void)cudaSetDevice(now_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  ~OnDevice() {
+    if (before_ != now_) (void)cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0, now_;
+};
+
+}  // namespace
+
+bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
+  const OnDevice on(stream.device());
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);  // also of the plan's pointers
+  const auto [handle, plan] = c.plan_of(p, stream.device());
+  if (!plan.found) return false;
+  set_pointers(plan.form, p);
+  const float one = 1, zero = 0;
+  const double wide_one = 1, wide_zero = 0;
+  const bool wide = p.dtype == DType::f64;
+  const cublasStatus_t status =
+      cublasLtMatmul(handle, plan.form, wide ? static_cast<const void*>(&wide_one) : &one, p.x.data, plan.x, p.y.data,
+                     plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d, plan.d,
+                     &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle()));
+  if (status != CUBLAS_STATUS_SUCCESS && is_capturing(stream.device()))
+    fail<CaptureError>("cublas: cublasLtMatmul failed in a recording: ", cublasLtGetStatusString(status));
+  check(status, "cublasLtMatmul");
+  levin::detail::launched(stream, std::source_location::current());
+  return true;
+}
+
+std::uint32_t cublas_sums_of_parts() {
+  const Wishes wishes;
+  std::uint32_t mask = 0;
+  size_t written = 0;
+  check(cublasLtMatmulPreferenceGetAttribute(wishes.raw(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask,
+                                             sizeof mask, &written),
+        "cublasLtMatmulPreferenceGetAttribute");
+  return mask;
+}
+
+std::optional<CublasParts> cublas_parts(const LibraryProduct& p, Device device) {
+  const OnDevice on(device);
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  const Plan& plan = c.plan_of(p, device).second;
+  if (!plan.found) return {};
+  CublasParts parts{};
+  const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t what, auto& value) {
+    size_t written = 0;
+    check(cublasLtMatmulAlgoConfigGetAttribute(&plan.algorithm, what, &value, sizeof value, &written),
+          "cublasLtMatmulAlgoConfigGetAttribute");
+  };
+  get(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, parts.count);
+  get(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, parts.sums);
+  return parts;
+}
+
+}  // namespace levin::kernels::lib

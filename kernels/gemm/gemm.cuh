@@ -1,0 +1,515 @@
+// Matrix products: C = alpha * A * B + beta * C + bias.
+//
+//   cpu::gemm(on, GemmSize{m, n, k}, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc, GemmOptions<T> options = {})
+//   cpu::gemm_batched(on, std::span<const BatchDim> batch, GemmSize, Matrix<T> a, Matrix<T> b, C* c, ldc, options = {})
+//
+// a: [m, k], b: [k, n], each read through any two strides (a transpose or a slice is a change of strides, not a copy).
+// c: [m, n], rows contiguous, ldc >= n apart, overlapping neither a nor b. Any m, n, k >= 0; with k = 0 the product is 0.
+// T: float, double, f16, bf16. C: T, or float for the 16-bit types; they are summed in float and rounded once.
+// beta = 0 does not read c. Everything else is computed as written: 0 * NaN is NaN, also where alpha is 0.
+// Biases: col_bias [n] is added to every row (nn.Linear), row_bias [m] to every column (convolution); null for none.
+//
+// gemm_batched runs one product for each index of the batch dimensions (outermost first); every dimension moves a, b
+// and c by its own strides, 0 to use the same matrix again. No dimension: one product. Two products may not share c.
+//
+// Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any number
+// of threads, and for a batch and its products one by one. Levels differ in the last bits.
+// Throws OutOfMemoryError when there is no memory for packed panels.
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_GEMM_CUH
+#define LEVIN_KERNELS_GEMM_CUH
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "kernels/executor/cpu.h"
+#include "kernels/gemm/gemm_tile.cuh"
+#include "kernels/lib/scratch.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels {
+
+struct GemmSize {
+  int64_t m, n, k;
+};
+
+template <class T>
+struct GemmOptions {
+  double alpha = 1;
+  double beta = 0;
+  const T* col_bias = nullptr;  // [n]
+  const T* row_bias = nullptr;  // [m]
+};
+
+// One batch dimension: its extent, and how far apart neighbours are in a, b and c, in elements.
+struct BatchDim {
+  int64_t size;
+  int64_t a, b, c;
+};
+
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/gemm/gemm.cuh"
+#include "kernels/executor/each_level.h"
+
+namespace levin::kernels::cpu {
+LEVIN_PICK_EVERY(gemm)
+LEVIN_PICK_EVERY(gemm_batched)
+}  // namespace levin::kernels::cpu
+#endif
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// ---- Matrix times vector
+
+// Less work than this in a chunk is not worth a second thread; about 10 us.
+inline constexpr int64_t kChunkFlops = int64_t{1} << 20;
+
+// `rows` dot products of k numbers: out(r, sum of M[r, kk] * x[kk]). M.col is 1 unless the strip is copied.
+template <class T, class F, int R>
+inline void dot_rows(Matrix<T> m, int64_t k, const F* x, F* out) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  constexpr int64_t kStrip = 512;
+  constexpr bool kPlain = std::is_same_v<T, F>;
+  F copied[R][kStrip];
+  Vec sum[R][2] = {};
+  F tail[R] = {};
+  for (int64_t k0 = 0; k0 < k; k0 += kStrip) {
+    const int64_t count = std::min(kStrip, k - k0);
+    const F* p[R];
+    for (int r = 0; r < R; ++r) {
+      const T* from = m.data + r * m.row + k0 * m.col;
+      if constexpr (kPlain) {
+        if (m.col == 1) {
+          p[r] = from;
+          continue;
+        }
+      }
+      copy_run(from, m.col, copied[r], count);
+      p[r] = copied[r];
+    }
+    int64_t kk = 0;
+    for (; kk + 2 * L <= count; kk += 2 * L) {
+      Vec x0, x1;
+      __builtin_memcpy(&x0, x + k0 + kk, sizeof(Vec));
+      __builtin_memcpy(&x1, x + k0 + kk + L, sizeof(Vec));
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        Vec m0, m1;
+        __builtin_memcpy(&m0, p[r] + kk, sizeof(Vec));
+        __builtin_memcpy(&m1, p[r] + kk + L, sizeof(Vec));
+        sum[r][0] += m0 * x0;
+        sum[r][1] += m1 * x1;
+      }
+    }
+    for (; kk < count; ++kk)
+      for (int r = 0; r < R; ++r) tail[r] += p[r][kk] * x[k0 + kk];
+  }
+  for (int r = 0; r < R; ++r) {
+    const Vec both = sum[r][0] + sum[r][1];
+    F s = tail[r];
+    for (int l = 0; l < L; ++l) s += both[l];
+    out[r] = s;
+  }
+}
+
+// Columns [0, cols) of a row vector times a matrix whose rows are contiguous: out[j] = sum of x[kk] * M[kk * ld + j].
+template <class T, class F>
+inline void row_times_matrix(const T* m, int64_t ld, int64_t k, int64_t cols, const F* x, F* out) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  constexpr int W = 8;
+  int64_t j = 0;
+  F copied[size_t(W * L)];
+  for (; j < cols; j += W * L) {
+    const int64_t width = std::min<int64_t>(W * L, cols - j);
+    if (std::is_same_v<T, F> && width < W * L) break;
+    Vec sum[W] = {};
+    for (int64_t kk = 0; kk < k; ++kk) {
+      const F* p = copied;
+      if constexpr (std::is_same_v<T, F>) {
+        p = m + kk * ld + j;
+      } else {
+        copy_run(m + kk * ld + j, 1, copied, width);
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < W; ++v) {
+        Vec b;
+        __builtin_memcpy(&b, p + v * L, sizeof(Vec));
+        sum[v] += b * x[kk];
+      }
+    }
+    std::memcpy(copied, sum, sizeof sum);
+    std::memcpy(out + j, copied, size_t(width) * sizeof(F));
+  }
+  if constexpr (std::is_same_v<T, F>) {
+    for (; j + L <= cols; j += L) {
+      Vec sum[2] = {};
+      for (int64_t kk = 0; kk < k; ++kk) {
+        Vec b;
+        __builtin_memcpy(&b, m + kk * ld + j, sizeof(Vec));
+        sum[0] += b * x[kk];
+      }
+      __builtin_memcpy(out + j, &sum[0], sizeof(Vec));
+    }
+    if (j < cols) {
+      const int64_t rest = cols - j;
+      for (int64_t i = 0; i < rest; ++i) copied[i] = 0;
+      for (int64_t kk = 0; kk < k; ++kk)
+        for (int64_t i = 0; i < rest; ++i) copied[i] += m[kk * ld + j + i] * x[kk];
+      for (int64_t i = 0; i < rest; ++i) out[j + i] = copied[i];
+    }
+  }
+}
+
+// y[i * y_stride] = alpha * (M x)[i] + beta * y[i * y_stride] + bias[i * bias_stride]; M: [rows, k].
+template <class T, class C>
+void gemv(const Cpu& on, bool spread, int64_t rows, int64_t k, Matrix<T> m, const T* x, int64_t x_stride, double alpha,
+          double beta, const T* bias, int64_t bias_stride, const T* one_bias, C* y, int64_t y_stride) {
+  using F = Accumulator<T>;
+  const F* dense = nullptr;
+  const bool copy_x = x_stride != 1 || !std::is_same_v<T, F>;
+  lib::Scratch memory(copy_x ? size_t(k) * sizeof(F) : 0);
+  if (copy_x) {
+    copy_run(x, x_stride, memory.as<F>(), k);
+    dense = memory.as<F>();
+  } else if constexpr (std::is_same_v<T, F>) {
+    dense = x;
+  }
+  constexpr int64_t kBlock = 256;  // sums waiting for the epilogue
+  const int64_t step = k >= 4096 ? kBlock / 2 : kBlock;
+  const int64_t grain = std::max<int64_t>(1, kChunkFlops / 8 / std::max<int64_t>(1, k) / step) * step;
+  on.parallel_for(rows, spread ? grain : rows, [&](int64_t from, int64_t to) {
+    F sums[kBlock];
+    for (int64_t r0 = from; r0 < to; r0 += step) {
+      const int64_t count = std::min(step, to - r0);
+      if (m.row == 1 && m.col != 1) {
+        row_times_matrix<T, F>(m.data + r0, m.col, k, count, dense, sums);
+      } else {
+        int64_t r = 0;
+        for (; r + 4 <= count; r += 4) dot_rows<T, F, 4>({m.data + (r0 + r) * m.row, m.row, m.col}, k, dense, sums + r);
+        for (; r < count; ++r) dot_rows<T, F, 1>({m.data + (r0 + r) * m.row, m.row, m.col}, k, dense, sums + r);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        C& out = y[(r0 + i) * y_stride];
+        F s = F(alpha) * sums[i];
+        if (beta != 0) s += F(beta) * F(out);
+        if (bias) s += F(bias[(r0 + i) * bias_stride]);
+        if (one_bias) s += F(*one_bias);
+        out = C(s);
+      }
+    }
+  });
+}
+
+// ---- Few rows times a matrix whose columns are contiguous (a small batch through nn.Linear)
+
+// More rows pay for packing B.
+inline constexpr int64_t kDotRows = 16;
+
+// sums[r * Q + q] = dot product of row r of A and column q of B, both contiguous.
+template <class F, int R, int Q>
+void dot_tile(int64_t k, const F* a, int64_t a_row, const F* b, int64_t b_col, F* sums) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  Vec sum[R][Q] = {};
+  int64_t kk = 0;
+  for (; kk + L <= k; kk += L) {
+    Vec x[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) __builtin_memcpy(&x[r], a + r * a_row + kk, sizeof(Vec));
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; ++q) {
+      Vec y;
+      __builtin_memcpy(&y, b + q * b_col + kk, sizeof(Vec));
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r][q] += x[r] * y;
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int q = 0; q < Q; ++q) {
+      F lanes[L];
+      std::memcpy(lanes, &sum[r][q], sizeof lanes);
+#pragma GCC unroll 4
+      for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+      F s = lanes[0];
+      for (int64_t i = kk; i < k; ++i) s += a[r * a_row + i] * b[q * b_col + i];
+      sums[r * Q + q] = s;
+    }
+}
+
+template <class F>
+void gemm_by_dots(const Cpu& on, bool spread, GemmSize size, Matrix<F> a, Matrix<F> b, F* c, int64_t ldc,
+                  const GemmOptions<F>& options) {
+  // Sums fill half of the registers: 16 of 32, or 8 of 16.
+  constexpr int R = 4, Q = LEVIN_VECTOR_BYTES == 64 ? 4 : 2;
+  const auto [m, n, k] = size;
+  const int64_t grain = std::max<int64_t>(1, kChunkFlops / (2 * m * std::max<int64_t>(1, k)) / Q) * Q;
+  on.parallel_for(n, spread ? grain : n, [&](int64_t from, int64_t to) {
+    F sums[size_t(R * Q)];
+    for (int64_t j = from; j < to;) {
+      const int q = to - j >= Q ? Q : 1;
+      for (int64_t i = 0; i < m;) {
+        const int r = m - i >= R ? R : 1;
+        const F *at = a.data + i * a.row, *bt = b.data + j * b.col;
+        if (r == R) {
+          q == Q ? dot_tile<F, R, Q>(k, at, a.row, bt, b.col, sums) : dot_tile<F, R, 1>(k, at, a.row, bt, b.col, sums);
+        } else {
+          q == Q ? dot_tile<F, 1, Q>(k, at, a.row, bt, b.col, sums) : dot_tile<F, 1, 1>(k, at, a.row, bt, b.col, sums);
+        }
+        put_sums(sums, q, r, q, F(options.alpha), F(options.beta), options.col_bias ? options.col_bias + j : nullptr,
+                 options.row_bias ? options.row_bias + i : nullptr, c + i * ldc + j, ldc);
+        i += r;
+      }
+      j += q;
+    }
+  });
+}
+
+// ---- Matrix times matrix
+
+// Blocks of k: long enough that reading and writing C costs little, short enough that the panels of B of one task stay
+// in L2 (4 panels of 128 columns in f32: 384 KiB).
+template <class F>
+inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
+
+template <class T, class C>
+void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+              const GemmOptions<T>& options) {
+  using F = Accumulator<T>;
+  constexpr int L = kLanes<F>;
+  constexpr int64_t N = kTileCols<F>;
+  constexpr bool kPlain = std::is_same_v<T, F>;
+  const auto [m, n, k] = size;
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0) {  // a and b may be null
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        const F zero = 0;
+        put_sums(&zero, 1, 1, 1, F(1), F(options.beta), options.col_bias ? options.col_bias + j : nullptr,
+                 options.row_bias ? options.row_bias + i : nullptr, c + i * ldc + j, ldc);
+      }
+    return;
+  }
+  if (m == 1)
+    return gemv(on, spread, n, k, Matrix<T>{b.data, b.col, b.row}, a.data, a.col, options.alpha, options.beta,
+                options.col_bias, 1, options.row_bias, c, 1);
+  if (n == 1)
+    return gemv(on, spread, m, k, a, b.data, b.row, options.alpha, options.beta, options.row_bias, 1, options.col_bias,
+                c, ldc);
+
+  if constexpr (kPlain && std::is_same_v<C, F>) {
+    if (m <= kDotRows && a.col == 1 && b.row == 1 && b.col != 1 && k >= 4 * L)
+      return gemm_by_dots(on, spread, size, a, b, c, ldc, options);
+  }
+
+  const RowTiles tiles(m);
+  const int64_t panels = (n + N - 1) / N;
+  const int64_t last_cols = n - (panels - 1) * N;
+  const int64_t last_width = last_cols <= L ? L : N;
+  const int64_t k_blocks = std::max<int64_t>(1, (k + kBlockK<F> - 1) / kBlockK<F>);
+  const int64_t k_most = (k + k_blocks - 1) / k_blocks;
+
+  // Where A lies is good enough unless its rows fall into the same few sets of the L1 cache, or every step down k would
+  // touch another page again for each panel.
+  bool pack_a = !kPlain;
+  if (kPlain && a.col == 1) pack_a = panels > 2 && a.row * int64_t(sizeof(T)) % 1024 == 0;
+  if (kPlain && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
+  const bool a_by_columns = a.row == 1 && a.col != 1;
+  const bool pack_b = !kPlain || b.col != 1 || tiles.count > 3;
+  const bool pack_last = pack_b || last_cols < last_width;
+
+  // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
+  const int64_t a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
+  const int64_t a_numbers = !pack_a ? 0 : a_by_columns ? (m * k_most + L - 1) / L * L : m * a_pitch;
+  // Few rows: whoever packs a panel uses it at once, for all rows, in memory of its own. Packed panels that wander from
+  // core to core would cost as much as the products. Many rows: panels are packed first, once for all tasks.
+  const bool use_at_once = pack_b && tiles.count <= 16 && (!spread || panels >= 2 * num_threads());
+  const int64_t b_numbers = use_at_once ? 0
+                            : pack_b    ? (panels - 1) * N * k_most + last_width * k_most
+                            : pack_last ? last_width * k_most
+                                        : 0;
+  // 16-bit results of several blocks of k wait in float.
+  const bool sums_wait = !std::is_same_v<C, F> && k_blocks > 1;
+  lib::Scratch memory(size_t(a_numbers + b_numbers + (sums_wait ? m * n : 0)) * sizeof(F));
+  F* const a_packed = memory.as<F>();
+  F* const b_packed = a_packed + a_numbers;
+  F* const waiting = b_packed + b_numbers;
+
+  const int64_t at_once = tiles.count * panels >= 64 ? 4 : tiles.count * panels >= 16 ? 2 : 1;  // panels of a task
+  const int64_t groups = (panels + at_once - 1) / at_once;
+  const double flops = 2.0 * double(m) * double(n) * double(std::max<int64_t>(k, 1));
+  if (flops < 2.0 * double(kChunkFlops)) spread = false;
+
+  for (int64_t block = 0; block < k_blocks; ++block) {
+    const int64_t k0 = block * k / k_blocks;
+    const int64_t kc = (block + 1) * k / k_blocks - k0;
+    const Matrix<T> ak{a.data + k0 * a.col, a.row, a.col};
+    const Matrix<T> bk{b.data + k0 * b.row, b.row, b.col};
+    const int64_t first_panel = pack_b ? 0 : panels - 1;
+
+    const int64_t a_pieces = pack_a ? tiles.count : 0;
+    const int64_t b_pieces = pack_last && !use_at_once ? panels - first_panel : 0;
+    const auto pack = [&](int64_t j, F* to) {
+      const bool last = j == panels - 1;
+      const int64_t width = last ? last_width : N;
+      pack_panel<T, F>({bk.data + j * N * bk.col, bk.row, bk.col}, kc, last ? last_cols : N, to, width, width);
+    };
+    const int64_t piece_grain = std::max<int64_t>(1, kChunkFlops / 16 / (std::max<int64_t>(kc, 1) * N));
+    on.parallel_for(a_pieces + b_pieces, spread ? piece_grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
+      for (int64_t piece = from; piece < to; ++piece) {
+        if (piece < a_pieces) {
+          const int64_t i0 = tiles.begin(piece), h = tiles.begin(piece + 1) - i0;
+          if (a_by_columns) {
+            F* dst = a_packed + i0 * kc;
+            if (h == kTileRows) {
+              for (int64_t kk = 0; kk < kc; ++kk) copy_run(ak.data + i0 + kk * ak.col, 1, dst + kk * h, kTileRows);
+            } else {
+              for (int64_t kk = 0; kk < kc; ++kk) copy_run(ak.data + i0 + kk * ak.col, 1, dst + kk * h, h);
+            }
+          } else {
+            for (int64_t i = i0; i < i0 + h; ++i) copy_run(ak.data + i * ak.row, ak.col, a_packed + i * a_pitch, kc);
+          }
+        } else {
+          const int64_t j = first_panel + piece - a_pieces;
+          pack(j, b_packed + (pack_b ? j * N * kc : 0));
+        }
+      }
+    });
+
+    // Row tile i times panel j, which lies at bt.
+    const auto multiply = [&](int64_t i, int64_t j, const F* bt, int64_t b_row) {
+      const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0, j0 = j * N;
+      const int64_t cols = j == panels - 1 ? last_cols : N, width = j == panels - 1 ? last_width : N;
+      const F* at = nullptr;
+      int64_t a_row = a.row, a_col = a.col;
+      if (!pack_a) {
+        if constexpr (kPlain) at = ak.data + i0 * a.row;
+      } else if (a_by_columns) {
+        at = a_packed + i0 * kc, a_row = 1, a_col = h;
+      } else {
+        at = a_packed + i0 * a_pitch, a_row = a_pitch, a_col = 1;
+      }
+      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+      const T* col_bias = options.col_bias ? options.col_bias + j0 : nullptr;
+      const T* row_bias = options.row_bias ? options.row_bias + i0 : nullptr;
+      C* const to = c + i0 * ldc + j0;
+      if constexpr (std::is_same_v<C, F>) {
+        const F beta = block == 0 ? F(options.beta) : F(1);
+        if (block > 0) col_bias = row_bias = nullptr;
+        if constexpr (kPlain) {
+          if (cols == width)
+            return run(kc, at, a_row, a_col, bt, b_row, {to, ldc, F(options.alpha), beta, col_bias, row_bias});
+        }
+        F sums[size_t(kTileRows * N)];
+        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        put_sums(sums, N, h, cols, F(options.alpha), beta, col_bias, row_bias, to, ldc);
+      } else {
+        F sums[size_t(kTileRows * N)];
+        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        if (!sums_wait)
+          return put_sums(sums, N, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
+        F* const kept = waiting + i0 * n + j0;
+        put_sums<F, F, F>(sums, N, h, cols, F(1), F(block > 0), nullptr, nullptr, kept, n);
+        if (block == k_blocks - 1)
+          put_sums(kept, n, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
+      }
+    };
+
+    if (use_at_once) {
+      const double panel_flops = 2.0 * double(m) * double(N) * double(kc + 8);
+      const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / panel_flops));
+      on.parallel_for(panels, spread ? grain : panels, [&](int64_t from, int64_t to) {
+        const lib::Scratch panel(size_t(kc * N) * sizeof(F));
+        for (int64_t j = from; j < to; ++j) {
+          pack(j, panel.as<F>());
+          for (int64_t i = 0; i < tiles.count; ++i) multiply(i, j, panel.as<F>(), j == panels - 1 ? last_width : N);
+        }
+      });
+      continue;
+    }
+    const double task_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
+    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
+    // Neighbouring tasks share their panels of B, unless all of B stays in a core's cache anyway: they then walk along the
+    // rows of C, and a thread writes rows of C as one piece. What reads or updates C next is cut the same way, and
+    // memory that another core wrote last costs several times as much.
+    const bool by_rows = n * kc * int64_t(sizeof(F)) <= 512 * 1024;
+    on.parallel_for(tiles.count * groups, spread ? grain : tiles.count * groups, [&](int64_t from, int64_t to) {
+      for (int64_t task = from; task < to; ++task) {
+        const int64_t i = by_rows ? task / groups : task % tiles.count;
+        const int64_t group = by_rows ? task % groups : task / tiles.count;
+        const int64_t j_end = std::min(panels, (group + 1) * at_once);
+        for (int64_t j = group * at_once; j < j_end; ++j) {
+          const bool last = j == panels - 1;
+          if (pack_b) {
+            multiply(i, j, b_packed + j * N * kc, last ? last_width : N);
+          } else if (last && pack_last) {
+            multiply(i, j, b_packed, last_width);
+          } else {
+            if constexpr (kPlain) multiply(i, j, bk.data + j * N, b.row);
+          }
+        }
+      }
+    });
+  }
+}
+
+template <class T, class C>
+void gemm(const Cpu& on, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+          const GemmOptions<T>& options = {}) {
+  gemm_one(on, true, size, a, b, c, ldc, options);
+}
+
+template <class T, class C>
+void gemm_batched(const Cpu& on, std::span<const BatchDim> batch, GemmSize size, Matrix<T> a, Matrix<T> b, C* c,
+                  int64_t ldc, const GemmOptions<T>& options = {}) {
+  int64_t count = 1;
+  for (const BatchDim& dim : batch) count *= dim.size;
+  const auto product = [&](int64_t index, bool spread) {
+    Matrix<T> ai = a, bi = b;
+    C* ci = c;
+    for (size_t d = batch.size(); d-- > 0;) {
+      const int64_t at = index % batch[d].size;
+      index /= batch[d].size;
+      ai.data += at * batch[d].a;
+      bi.data += at * batch[d].b;
+      ci += at * batch[d].c;
+    }
+    gemm_one(on, spread, size, ai, bi, ci, ldc, options);
+  };
+  const double flops = 2.0 * double(size.m) * double(size.n) * double(std::max<int64_t>(size.k, 1)) + 1000;
+  // Few large products use the threads inside each, one after the other; else each runs on one thread.
+  if (count < 8 && flops > 16.0 * double(kChunkFlops)) {
+    for (int64_t i = 0; i < count; ++i) product(i, true);
+    return;
+  }
+  on.parallel_for(count, std::max<int64_t>(1, int64_t(double(kChunkFlops) / flops)), [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) product(i, false);
+  });
+}
+
+// Compiled once, in gemm.cpp.
+#ifdef LEVIN_COMPILE_GEMM
+#define LEVIN_GEMM_IS template
+#else
+#define LEVIN_GEMM_IS extern template
+#endif
+#define LEVIN_GEMM(T, C)                                                                                              \
+  LEVIN_GEMM_IS void gemm(const Cpu&, GemmSize, Matrix<T>, Matrix<T>, C*, int64_t, const GemmOptions<T>&);            \
+  LEVIN_GEMM_IS void gemm_batched(const Cpu&, std::span<const BatchDim>, GemmSize, Matrix<T>, Matrix<T>, C*, int64_t, \
+                                  const GemmOptions<T>&);
+LEVIN_GEMM(float, float)
+LEVIN_GEMM(double, double)
+LEVIN_GEMM(f16, f16)
+LEVIN_GEMM(bf16, bf16)
+LEVIN_GEMM(f16, float)
+LEVIN_GEMM(bf16, float)
+#undef LEVIN_GEMM
+#undef LEVIN_GEMM_IS
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

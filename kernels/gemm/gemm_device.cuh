@@ -1,0 +1,491 @@
+// Matrix products on devices that launch kernels: C[i, j] = sum over kk of A[i, kk] B[kk, j], plus a bias.
+//
+//   plan_gemm<T>({m, n, k}, batches)                how the work is cut; from sizes alone, so the bits are too
+//   launch_gemm(on, plan, a, b, batch, target)      one product for each batch; T: float, double, f16, bf16
+//
+// A and B are operands: matrices of lines along k, the rows of A and the columns of B. An operand is a struct with
+//   using Element = T;             its elements
+//   static constexpr bool kAlongK  whether kVec<T> elements that lie together follow k or follow the lines
+//   const T* p                     moved by the batch's offset before use
+//   get(line, k)                   those elements from (line, k) on, zeros outside of the matrix
+//   put(shared, line, k)           the same into 16 aligned bytes of shared memory, perhaps asynchronously
+// so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh). A target
+// says where the sums go, and its epilogue what becomes of them on the way: Plain, or as in gemm_gelu_device.cuh.
+//
+// Note [Two products]
+// f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep,
+// four of them in flight by cp.async; rows of a tile are 16 bytes longer than its data, which keeps ldmatrix free of
+// bank conflicts; sums in f32. float and double run on plain fma: 256 threads of 8 x 8 or 4 x 4 sums, tiles 16 deep in
+// two stages, the next one waiting in registers. Large tiles are taken where they fill the device.
+//
+// Note [Long sums are split]
+// Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, each writes
+// its sums to workspace [splits, batches, m, n] in Accum<T>, and a second kernel adds the parts in order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/device/mma.cuh"
+#include "kernels/device/strided.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/executor/gpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/gemm/gemm.cuh"
+
+namespace levin::kernels {
+
+struct GemmPlan {
+  int64_t m = 0, n = 0, k = 0, batches = 1;
+  int tile = 64;       // rows and columns of C a block
+  int64_t splits = 1;  // parts of k
+  int64_t part = 0;    // the length of a part, a multiple of the depth of a tile
+  int64_t row_tiles = 0, col_tiles = 0;
+  // How many Accum<T> launch_gemm needs in Target::partial.
+  [[nodiscard]] int64_t workspace() const { return splits > 1 ? splits * batches * m * n : 0; }
+};
+
+template <class T>
+inline constexpr bool kOnTensorCores = sizeof(T) == 2;
+template <class T>
+inline constexpr int kTileDepth = kOnTensorCores<T> ? 32 : 16;
+
+// The plan with tiles of a given size and at most `splits` parts.
+template <class T>
+[[nodiscard]] GemmPlan plan_gemm_as(GemmSize size, int64_t batches, int tile, int64_t splits) {
+  const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  GemmPlan plan{.m = size.m, .n = size.n, .k = size.k, .batches = batches, .tile = tile};
+  plan.row_tiles = up(size.m, tile);
+  plan.col_tiles = up(size.n, tile);
+  plan.part = std::max<int64_t>(1, up(up(size.k, splits), kTileDepth<T>)) * kTileDepth<T>;
+  plan.splits = std::max<int64_t>(1, up(size.k, plan.part));
+  return plan;
+}
+template <class T>
+[[nodiscard]] GemmPlan plan_gemm(GemmSize size, int64_t batches) {
+  constexpr int64_t kProcessors = 132;  // of an H200; a constant, since the bits of a result depend on it
+  constexpr int64_t kShortest = 256;    // a shorter part of k does not repay its second pass
+  const auto tiles = [&](int64_t tile) { return (size.m + tile - 1) / tile * ((size.n + tile - 1) / tile) * batches; };
+  const int tile = !std::is_same_v<T, double> && tiles(128) >= kProcessors ? 128 : 64;
+  const int64_t count = std::max<int64_t>(1, tiles(tile));
+  const int64_t wanted = count >= kProcessors ? 1 : 2 * kProcessors / count;
+  return plan_gemm_as<T>(size, batches, tile, std::clamp<int64_t>(size.k / kShortest, 1, wanted));
+}
+
+}  // namespace levin::kernels
+
+namespace levin::kernels::gpu {
+
+template <class T>
+using Chunk = Vec<T, kVec<T>>;
+template <class T>
+__device__ __forceinline__ Chunk<T> no_elements() {
+  Chunk<T> zeros;
+#pragma unroll
+  for (int e = 0; e < kVec<T>; ++e) zeros[e] = T(0.0f);
+  return zeros;
+}
+
+// A matrix in memory: element (line, k) is p[line * line_step + k * k_step].
+template <class T, bool kAlongK_>
+struct Lines {
+  using Element = T;
+  static constexpr bool kAlongK = kAlongK_;
+  const T* p;
+  int64_t line_step, k_step;
+  int64_t lines, depth;
+  bool vectors;  // chunks are 16 aligned bytes, in every batch
+
+  __device__ __forceinline__ int64_t room(int64_t line, int64_t k) const {
+    if (line >= lines || k >= depth) return 0;
+    return kAlongK ? depth - k : lines - line;
+  }
+  __device__ __forceinline__ Chunk<T> get(int64_t line, int64_t k) const {
+    const int64_t left = room(line, k);
+    const T* const from = p + line * line_step + k * k_step;
+    if (vectors && left >= kVec<T>) return load<kVec<T>>(from);
+    Chunk<T> to = no_elements<T>();
+    const int64_t step = kAlongK ? k_step : line_step;
+#pragma unroll
+    for (int e = 0; e < kVec<T>; ++e) {
+      if (e < left) to[e] = from[e * step];
+    }
+    return to;
+  }
+  __device__ __forceinline__ void put(T* shared, int64_t line, int64_t k) const {
+    const int64_t left = room(line, k);
+    if (vectors && (left >= kVec<T> || left == 0)) {
+      cp_async_16(shared, left == 0 ? p : p + line * line_step + k * k_step, left != 0);
+    } else {
+      store(shared, get(line, k));
+    }
+  }
+};
+
+// What an element is made of its sum with biases, for the place it goes to.
+struct Plain {
+  template <class F>
+  __device__ __forceinline__ F operator()(F sum, int64_t) const {
+    return sum;
+  }
+};
+
+// Where sums go. Element (i, j) of batch b is y[b's offset + i * row_step + j], or, for a convolution, column j is
+// pixel j % width of image j / width and the images lie image_step apart.
+template <class T, class Epilogue = Plain>
+struct Target {
+  T* y;
+  int64_t row_step;
+  const T* col_bias = nullptr;  // [n] or null
+  const T* row_bias = nullptr;  // [batches, m] or null
+  bool images = false;
+  Divider width{};
+  int64_t image_step = 0;
+  Accum<T>* partial = nullptr;  // GemmPlan::workspace() numbers, unless that is 0
+  Epilogue epilogue{};
+
+  __device__ __forceinline__ int64_t place(int64_t i, int64_t j) const {
+    if (!images) return i * row_step + j;
+    const int64_t image = width.quotient(j);
+    return i * row_step + image * image_step + (j - image * static_cast<int64_t>(width.divisor));
+  }
+  __device__ __forceinline__ void finish(const GemmPlan& plan, int64_t b, int64_t offset, int64_t i, int64_t j,
+                                         Accum<T> sum) const {
+    if (col_bias) sum += Accum<T>(col_bias[j]);
+    if (row_bias) sum += Accum<T>(row_bias[b * plan.m + i]);
+    const int64_t at = offset + place(i, j);
+    y[at] = T(epilogue(sum, at));
+  }
+  // The sum of one part of k.
+  __device__ __forceinline__ void put(const GemmPlan& plan, int64_t split, int64_t b, int64_t offset, int64_t i,
+                                      int64_t j, Accum<T> sum) const {
+    if (i >= plan.m || j >= plan.n) return;
+    if (plan.splits > 1)
+      partial[((split * plan.batches + b) * plan.m + i) * plan.n + j] = sum;
+    else
+      finish(plan, b, offset, i, j, sum);
+  }
+};
+
+// The tile of a block. Blocks that follow each other share columns of B for eight row tiles, which L2 then holds.
+struct TileOf {
+  int64_t batch, split, row, col, k0, k1;
+  bool any;
+  __device__ explicit TileOf(const GemmPlan& plan) {
+    const int64_t tiles = plan.row_tiles * plan.col_tiles;
+    int64_t at = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+    batch = at / tiles;
+    any = batch < plan.batches;
+    at -= batch * tiles;
+    const int64_t band = 8 * plan.col_tiles, first = at / band * 8;
+    const int64_t rows = plan.row_tiles - first < 8 ? plan.row_tiles - first : 8;
+    at %= band;
+    row = (first + at % rows) * plan.tile;
+    col = at / rows * plan.tile;
+    split = blockIdx.z;
+    k0 = split * plan.part;
+    k1 = k0 + plan.part < plan.k ? k0 + plan.part : plan.k;
+  }
+};
+
+// ---- float and double
+
+// Chunk c of thread t of a tile [kTile lines, kDepth]: where it begins.
+template <bool kAlongK, int kTile, int kDepth, int kSize>
+struct ChunkAt {
+  int line, k;
+  __device__ __forceinline__ explicit ChunkAt(int id) {
+    constexpr int kRow = (kAlongK ? kDepth : kTile) / kSize;
+    const int inner = id % kRow * kSize, outer = id / kRow;
+    line = kAlongK ? outer : inner;
+    k = kAlongK ? inner : outer;
+  }
+};
+
+// A thread's chunks into a stage [kDepth][kTile + kVec<T>].
+template <bool kAlongK, class T, int kTile, int kChunks>
+__device__ __forceinline__ void keep_chunks(T* stage, const Chunk<T> (&chunks)[kChunks]) {
+  constexpr int kPitch = kTile + kVec<T>;
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const ChunkAt<kAlongK, kTile, kTileDepth<T>, kVec<T>> in(int(threadIdx.x) + c * 256);
+    if constexpr (kAlongK) {
+#pragma unroll
+      for (int e = 0; e < kVec<T>; ++e) stage[(in.k + e) * kPitch + in.line] = chunks[c][e];
+    } else {
+      store(stage + in.k * kPitch + in.line, chunks[c]);
+    }
+  }
+}
+
+// Blocks of 256 threads, grid: tiles in x and y, splits in z.
+template <class T, int kTile, class A, class B, class E>
+__global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
+  constexpr int kDepth = kTileDepth<T>, kSize = kVec<T>, kPitch = kTile + kSize, kEach = kTile / 16;
+  constexpr int kChunks = kTile * kDepth / kSize / 256, kStage = kDepth * kPitch;
+  LEVIN_SHARED(T, tiles, 4 * kStage);  // [2 stages][A, B][kDepth][kPitch]
+  const TileOf tile(plan);
+  if (!tile.any) return;
+  int64_t offset[3];
+  batch.offsets(tile.batch, offset);
+  a.p += offset[0];
+  b.p += offset[1];
+  const int thread = int(threadIdx.x), tx = thread % 16, ty = thread / 16;
+
+  Chunk<T> next_a[kChunks], next_b[kChunks];
+  const auto fetch = [&](int64_t k) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const ChunkAt<A::kAlongK, kTile, kDepth, kSize> in_a(thread + c * 256);
+      const ChunkAt<B::kAlongK, kTile, kDepth, kSize> in_b(thread + c * 256);
+      next_a[c] = a.get(tile.row + in_a.line, k + in_a.k);
+      next_b[c] = b.get(tile.col + in_b.line, k + in_b.k);
+    }
+  };
+  // A thread's rows: kSize neighbours of every 16 * kSize.
+  const auto line_of = [](int r, int t) { return r / kSize * (16 * kSize) + t * kSize + r % kSize; };
+
+  T sums[kEach][kEach] = {};
+  if (tile.k0 < tile.k1) fetch(tile.k0);
+  int turn = 0;
+  for (int64_t k = tile.k0; k < tile.k1; k += kDepth, turn ^= 1) {
+    T* const stage_a = tiles + turn * 2 * kStage;
+    T* const stage_b = stage_a + kStage;
+    keep_chunks<A::kAlongK, T, kTile>(stage_a, next_a);
+    keep_chunks<B::kAlongK, T, kTile>(stage_b, next_b);
+    // The stage before was read by all when they came here, so the next turn may write it.
+    __syncthreads();
+    if (k + kDepth < tile.k1) fetch(k + kDepth);
+#pragma unroll
+    for (int kk = 0; kk < kDepth; ++kk) {
+      T va[kEach], vb[kEach];
+#pragma unroll
+      for (int r = 0; r < kEach; r += kSize) {
+        const Chunk<T> ca = load<kSize>(stage_a + kk * kPitch + line_of(r, ty));
+        const Chunk<T> cb = load<kSize>(stage_b + kk * kPitch + line_of(r, tx));
+#pragma unroll
+        for (int e = 0; e < kSize; ++e) {
+          va[r + e] = ca[e];
+          vb[r + e] = cb[e];
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) {
+#pragma unroll
+        for (int c = 0; c < kEach; ++c) sums[r][c] += va[r] * vb[c];
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) {
+      to.put(plan, tile.split, tile.batch, offset[2], tile.row + line_of(r, ty), tile.col + line_of(c, tx), sums[r][c]);
+    }
+  }
+}
+
+// ---- f16 and bf16
+
+inline constexpr int kMmaStages = 4;
+template <bool kAlongK, int kTile>
+inline constexpr int kMmaPitch = (kAlongK ? kTileDepth<f16> : kTile) + 8;
+template <bool kAlongK, int kTile>
+inline constexpr int kMmaNumbers = (kAlongK ? kTile : kTileDepth<f16>)*kMmaPitch<kAlongK, kTile>;
+template <class A, class B, int kTile>
+inline constexpr unsigned kMmaBytes = kMmaStages * 2 *
+                                      (kMmaNumbers<A::kAlongK, kTile> + kMmaNumbers<B::kAlongK, kTile>);
+template <int kTile>
+inline constexpr int kMmaThreads = kTile == 128 ? 256 : 128;
+
+// Fragments of 16 lines each, from `line` on, and of 16 of k, from where this lane's address begins.
+template <bool kAlongK, int kPitch, class T, int kCount>
+__device__ __forceinline__ void load_fragments(uint32_t (&to)[kCount][4], const T* tile, int line, int k) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kAlongK)
+      ldmatrix_x4(to[i], tile + (line + i * 16) * kPitch + k);
+    else
+      ldmatrix_x4_trans(to[i], tile + k * kPitch + line + i * 16);
+  }
+}
+
+// The same grid; kMmaThreads<kTile> threads, kMmaBytes of dynamic shared memory.
+template <class T, int kTile, class A, class B, class E>
+__global__ void __launch_bounds__(kMmaThreads<kTile>)
+    gemm_by_warps(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
+  constexpr int kDepth = kTileDepth<T>, kThreads = kMmaThreads<kTile>, kWarpCols = kTile == 128 ? 4 : 2;
+  constexpr int kRows = kTile == 128 ? 64 : 32, kCols = 32;  // of a warp
+  constexpr int kPitchA = kMmaPitch<A::kAlongK, kTile>, kPitchB = kMmaPitch<B::kAlongK, kTile>;
+  constexpr int kNumbersA = kMmaNumbers<A::kAlongK, kTile>, kStage = kNumbersA + kMmaNumbers<B::kAlongK, kTile>;
+  LEVIN_SHARED_DYNAMIC(T, tiles);
+  const TileOf tile(plan);
+  if (!tile.any) return;
+  int64_t offset[3];
+  batch.offsets(tile.batch, offset);
+  a.p += offset[0];
+  b.p += offset[1];
+  const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int row0 = warp / kWarpCols * kRows, col0 = warp % kWarpCols * kCols;
+
+  const auto fetch = [&](int stage, int64_t k) {
+    T* const to_a = tiles + stage * kStage;
+    T* const to_b = to_a + kNumbersA;
+#pragma unroll
+    for (int c = 0; c < kTile * kDepth / 8 / kThreads; ++c) {
+      const ChunkAt<A::kAlongK, kTile, kDepth, 8> in_a(thread + c * kThreads);
+      const ChunkAt<B::kAlongK, kTile, kDepth, 8> in_b(thread + c * kThreads);
+      a.put(to_a + (A::kAlongK ? in_a.line * kPitchA + in_a.k : in_a.k * kPitchA + in_a.line), tile.row + in_a.line,
+            k + in_a.k);
+      b.put(to_b + (B::kAlongK ? in_b.line * kPitchB + in_b.k : in_b.k * kPitchB + in_b.line), tile.col + in_b.line,
+            k + in_b.k);
+    }
+  };
+  // Element (line, k) of the 8 x 8 matrix that ldmatrix reads by this lane, within 16 lines and 16 of k: for A its
+  // order is (0, 0), (8, 0), (0, 8), (8, 8); for two neighbours of B (0, 0), (0, 8), (8, 0), (8, 8).
+  const int in = lane % 8, matrix = lane / 8, low = matrix % 2 * 8, high = matrix / 2 * 8;
+  const int place_a = A::kAlongK ? (low + in) * kPitchA + high : (high + in) * kPitchA + low;
+  const int place_b = B::kAlongK ? (high + in) * kPitchB + low : (low + in) * kPitchB + high;
+
+  float sums[kRows / 16][kCols / 8][4] = {};
+  const int steps = int((tile.k1 - tile.k0 + kDepth - 1) / kDepth);
+#pragma unroll
+  for (int s = 0; s < kMmaStages - 1; ++s) {
+    if (s < steps) fetch(s, tile.k0 + s * kDepth);
+    cp_async_commit();
+  }
+  for (int s = 0; s < steps; ++s) {
+    cp_async_wait<kMmaStages - 2>();
+    // All have read the stage before this one, which is filled again now.
+    __syncthreads();
+    if (s + kMmaStages - 1 < steps)
+      fetch((s + kMmaStages - 1) % kMmaStages, tile.k0 + int64_t{s + kMmaStages - 1} * kDepth);
+    cp_async_commit();
+    const T* const tile_a = tiles + s % kMmaStages * kStage;
+    const T* const tile_b = tile_a + kNumbersA;
+#pragma unroll
+    for (int kk = 0; kk < kDepth; kk += 16) {
+      uint32_t fa[kRows / 16][4], fb[kCols / 16][4];
+      load_fragments<A::kAlongK, kPitchA>(fa, tile_a + place_a, row0, kk);
+      load_fragments<B::kAlongK, kPitchB>(fb, tile_b + place_b, col0, kk);
+#pragma unroll
+      for (int r = 0; r < kRows / 16; ++r) {
+#pragma unroll
+        for (int c = 0; c < kCols / 8; ++c) {
+          const uint32_t half[2] = {fb[c / 2][c % 2 * 2], fb[c / 2][c % 2 * 2 + 1]};
+          mma_m16n8k16<T>(sums[r][c], fa[r], half, sums[r][c]);
+        }
+      }
+    }
+  }
+  cp_async_wait<0>();
+#pragma unroll
+  for (int r = 0; r < kRows / 16; ++r) {
+#pragma unroll
+    for (int c = 0; c < kCols / 8; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        to.put(plan, tile.split, tile.batch, offset[2], tile.row + row0 + r * 16 + lane / 4 + e / 2 * 8,
+               tile.col + col0 + c * 8 + lane % 4 * 2 + e % 2, sums[r][c][e]);
+      }
+    }
+  }
+}
+
+// ---- Parts of k
+
+// C from its parts, added in order; one element a thread in a grid-stride loop.
+template <class T, class E>
+__global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T, E> to, Divider rows, Divider cols) {
+  const int64_t numbers = plan.batches * plan.m * plan.n;
+  for (int64_t u = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; u < numbers; u += int64_t{blockDim.x} * gridDim.x) {
+    const int64_t line = cols.quotient(u), b = rows.quotient(line);
+    Accum<T> sum = 0;
+    for (int64_t s = 0; s < plan.splits; ++s) sum += to.partial[s * numbers + u];
+    int64_t offset[3];
+    batch.offsets(b, offset);
+    to.finish(plan, b, offset[2], line - b * plan.m, u - line * plan.n, sum);
+  }
+}
+
+// ---- Launch
+
+template <int kTile, class T, class A, class B, class E>
+void launch_tiles(const Gpu& on, const Grid& blocks, const GemmPlan& plan, const A& a, const B& b,
+                  const Strided<3>& batch, const Target<T, E>& to) {
+  Grid grid = blocks;
+  if constexpr (kOnTensorCores<T>) {
+    grid.threads = kMmaThreads<kTile>;
+    grid.shared = kMmaBytes<A, B, kTile>;
+    on.launch(gemm_by_warps<T, kTile, A, B, E>, grid, plan, a, b, batch, to);
+  } else {
+    grid.threads = 256;
+    on.launch(gemm_by_threads<T, kTile, A, B, E>, grid, plan, a, b, batch, to);
+  }
+}
+
+template <class T, class A, class B, class E>
+void launch_gemm(const Gpu& on, const GemmPlan& plan, const A& a, const B& b, const Strided<3>& batch,
+                 const Target<T, E>& to) {
+  const int64_t tiles = plan.row_tiles * plan.col_tiles * plan.batches;
+  if (tiles == 0) return;
+  constexpr int64_t kAcross = int64_t{1} << 30;
+  const Grid grid{.blocks = dim3(static_cast<unsigned>(std::min(tiles, kAcross)), blocks_for(tiles, kAcross),
+                                 static_cast<unsigned>(plan.splits))};
+  if constexpr (std::is_same_v<T, double>) {
+    launch_tiles<64>(on, grid, plan, a, b, batch, to);
+  } else if (plan.tile == 128) {
+    launch_tiles<128>(on, grid, plan, a, b, batch, to);
+  } else {
+    launch_tiles<64>(on, grid, plan, a, b, batch, to);
+  }
+  if (plan.splits == 1) return;
+  const int64_t numbers = plan.batches * plan.m * plan.n;
+  on.launch(add_parts<T, E>,
+            Grid{.blocks = static_cast<unsigned>(std::min<int64_t>((numbers + 255) / 256, 132 * 8)), .threads = 256},
+            plan, batch, to, Divider(plan.m), Divider(plan.n));
+}
+
+// A matrix as an operand. `line` is the stride of its lines, `k` the one along them; `steps` are the offsets of its
+// batches.
+template <bool kAlongK, class T>
+[[nodiscard]] Lines<T, kAlongK> lines_of(const T* p, int64_t line, int64_t k, int64_t lines, int64_t depth,
+                                         std::span<const int64_t> steps = {}) {
+  const int64_t inner = kAlongK ? k : line, outer = kAlongK ? line : k;
+  bool vectors = inner == 1 && outer % kVec<T> == 0 && aligned16(p);
+  for (const int64_t step : steps) vectors = vectors && step % kVec<T> == 0;
+  return {p, line, k, lines, depth, vectors};
+}
+// Calls f with it, its chunks along whichever of its two strides is 1.
+template <class T, class F>
+void with_lines(const T* p, int64_t line, int64_t k, int64_t lines, int64_t depth, std::span<const int64_t> steps,
+                F&& f) {
+  if (k == 1 || (line != 1 && depth >= lines))
+    f(lines_of<true>(p, line, k, lines, depth, steps));
+  else
+    f(lines_of<false>(p, line, k, lines, depth, steps));
+}
+
+// The contract of cpu::gemm_batched without alpha and beta; `to` has y, its row step and biases. `partial` is set by
+// the caller where the plan has a workspace.
+template <class T>
+void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim> dims, Matrix<T> a, Matrix<T> b,
+                  const Target<T>& to) {
+  if (plan.m * plan.n * plan.batches == 0) return;
+  Strided<3> batch;
+  batch.rank = std::max(1, int(dims.size()));
+  int64_t a_steps[kMaxRank] = {}, b_steps[kMaxRank] = {};
+  for (size_t d = 0; d < dims.size(); ++d) {
+    batch.sizes[d] = Divider(dims[d].size);
+    batch.steps[0][d] = a_steps[d] = dims[d].a;
+    batch.steps[1][d] = b_steps[d] = dims[d].b;
+    batch.steps[2][d] = dims[d].c;
+  }
+  with_lines(a.data, a.row, a.col, plan.m, plan.k, {a_steps, dims.size()}, [&](const auto& left) {
+    with_lines(b.data, b.col, b.row, plan.n, plan.k, {b_steps, dims.size()},
+               [&](const auto& right) { launch_gemm(on, plan, left, right, batch, to); });
+  });
+}
+
+}  // namespace levin::kernels::gpu

@@ -1,0 +1,216 @@
+#include "kernels/gemm/gemm.cuh"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "kernels/executor/rows_test.h"
+
+using namespace levin;
+using namespace levin::kernels;
+using namespace levin::kernels::test;
+
+namespace {
+
+// A matrix in a layout: 0 rows contiguous, 1 columns contiguous, 2 rows with room between them, 3 every second number.
+template <class T>
+struct Stored {
+  std::vector<T> data;
+  Matrix<T> view;
+  Stored(int64_t rows, int64_t cols, int layout, uint32_t seed) {
+    int64_t row = cols, col = 1, size = rows * cols;
+    if (layout == 1) row = 1, col = rows;
+    if (layout == 2) row = cols + 5, size = rows * row;
+    if (layout == 3) row = 2 * cols + 1, col = 2, size = rows * row;
+    data = numbers<T>(size + 1, 1, seed);
+    view = {data.data(), row, col};
+  }
+  double at(int64_t i, int64_t j) const { return double(float_or_double(view.data[i * view.row + j * view.col])); }
+  static double float_or_double(T x) { return double(x); }
+};
+
+struct Case {
+  GemmSize size;
+  int a_layout = 0, b_layout = 0;
+  double alpha = 1, beta = 0;
+  bool col_bias = false, row_bias = false;
+};
+
+template <class T, class C = T>
+void check(const Case& t, CpuLevel level) {
+  CAPTURE(t.size.m);
+  CAPTURE(t.size.n);
+  CAPTURE(t.size.k);
+  CAPTURE(t.a_layout);
+  CAPTURE(t.b_layout);
+  CAPTURE(name(level));
+  const auto [m, n, k] = t.size;
+  const Stored<T> a(m, k, t.a_layout, 1), b(k, n, t.b_layout, 2);
+  const int64_t ldc = n + 3;
+  const std::vector<C> before = numbers<C>(m * ldc, 1, 3);
+  const std::vector<T> col_bias = numbers<T>(n, 1, 4), row_bias = numbers<T>(m, 1, 5);
+  std::vector<C> c = before;
+  if (t.beta == 0)
+    for (C& x : c) x = C(std::numeric_limits<float>::quiet_NaN());  // must not be read
+  cpu::gemm(Cpu{level}, t.size, a.view, b.view, c.data(), ldc,
+            GemmOptions<T>{.alpha = t.alpha,
+                           .beta = t.beta,
+                           .col_bias = t.col_bias ? col_bias.data() : nullptr,
+                           .row_bias = t.row_bias ? row_bias.data() : nullptr});
+  double worst = 0;
+  bool outside_kept = true;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0, sum_of_abs = 0;
+      for (int64_t kk = 0; kk < k; ++kk) {
+        const double x = a.at(i, kk) * b.at(kk, j);
+        sum += x, sum_of_abs += std::abs(x);
+      }
+      double want = t.alpha * sum, scale = std::abs(t.alpha) * sum_of_abs;
+      if (t.beta != 0) want += t.beta * double(before[size_t(i * ldc + j)]), scale += std::abs(t.beta);
+      if (t.col_bias) want += double(col_bias[size_t(j)]), scale += 1;
+      if (t.row_bias) want += double(row_bias[size_t(i)]), scale += 1;
+      // |error| <= (k + 4) * eps / 2 * (sum of |a b| and the rest), and one rounding to C.
+      using F = Accumulator<T>;
+      const double bound = double(k + 4) * kEps<F> * scale + kEps<C> * std::abs(want) + 1e-300;
+      const double got = double(c[size_t(i * ldc + j)]);
+      worst = std::max(worst, std::isfinite(got) ? std::abs(got - want) / (bound + 0x1p-25 * (sizeof(C) == 2)) : 1e30);
+    }
+    for (int64_t j = n; j < ldc; ++j) {
+      const C& x = c[size_t(i * ldc + j)];
+      const C& was = before[size_t(i * ldc + j)];
+      outside_kept = outside_kept && (t.beta == 0 ? std::isnan(double(x)) : std::memcmp(&x, &was, sizeof(C)) == 0);
+    }
+  }
+  CHECK(worst <= 1);
+  CHECK(outside_kept);
+}
+
+const int64_t kSizes[] = {0, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 65, 129, 257};
+
+}  // namespace
+
+TEST_CASE("gemm is the sum over k for every mix of sizes at every level") {
+  std::mt19937 gen(7);
+  for (const CpuLevel level : levels())
+    for (const int64_t m : kSizes)
+      for (const int64_t n : kSizes) {
+        const int64_t k = kSizes[gen() % std::size(kSizes)];
+        check<float>({.size = {m, n, k}, .a_layout = int(gen() % 4), .b_layout = int(gen() % 4)}, level);
+        const int64_t k64 = kSizes[gen() % std::size(kSizes)];
+        check<double>({.size = {m, n, k64}, .a_layout = int(gen() % 4), .b_layout = int(gen() % 4)}, level);
+      }
+}
+
+TEST_CASE("gemm reads every layout, scales, accumulates and adds biases, in every dtype") {
+  const GemmSize sizes[] = {{1, 70, 33}, {70, 1, 33}, {1, 300, 17},  {33, 65, 31},   {16, 10, 65},
+                            {5, 129, 0}, {64, 17, 7}, {3, 200, 600}, {57, 40, 1100}, {14, 31, 95}};
+  const double scales[][2] = {{1, 0}, {1, 1}, {-0.5, 2}, {2, 0}};
+  int count = 0;
+  for (const CpuLevel level : levels())
+    for (const GemmSize& size : sizes)
+      for (int a_layout = 0; a_layout < 4; ++a_layout)
+        for (int b_layout = 0; b_layout < 4; ++b_layout) {
+          const auto& [alpha, beta] = scales[count % 4];
+          const Case t{size, a_layout, b_layout, alpha, beta, (count / 4) % 2 == 1, (count / 8) % 2 == 1};
+          ++count;
+          check<float>(t, level);
+          check<double>(t, level);
+          check<f16>(t, level);
+          check<bf16>(t, level);
+          check<bf16, float>(t, level);
+          check<f16, float>(t, level);
+        }
+}
+
+TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
+  for (const CpuLevel level : levels()) {
+    const std::vector<float> row{1, 2, 3, 4, 5}, b = numbers<float>(5 * 40, 1, 1);
+    std::vector<float> c(20 * 40);
+    cpu::gemm(Cpu{level}, GemmSize{20, 40, 5}, Matrix<float>{row.data(), 0, 1}, Matrix<float>{b.data(), 40, 1},
+              c.data(), 40);
+    for (int64_t i = 1; i < 20; ++i) CHECK(std::memcmp(&c[size_t(i * 40)], c.data(), 40 * sizeof(float)) == 0);
+    std::vector<float> backwards(20 * 40), turned(5 * 40);
+    for (size_t i = 0; i < 5; ++i)
+      for (size_t j = 0; j < 40; ++j) turned[(4 - i) * 40 + j] = b[i * 40 + j];
+    cpu::gemm(Cpu{level}, GemmSize{20, 40, 5}, Matrix<float>{row.data(), 0, 1},
+              Matrix<float>{turned.data() + 4 * 40, -40, 1}, backwards.data(), 40);
+    CHECK(backwards == c);
+  }
+}
+
+TEST_CASE("gemm has the same bits on one, two and three threads") {
+  const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700},
+                            {3000, 1, 700},   {130, 4000, 9}, {8, 3000, 700}};
+  for (const CpuLevel level : levels())
+    for (const GemmSize& size : sizes)
+      for (int layout = 0; layout < 2; ++layout) {
+        const Stored<float> a(size.m, size.k, layout, 1), b(size.k, size.n, 1 - layout, 2);
+        std::vector<float> c[3];
+        for (int threads = 1; threads <= 3; ++threads) {
+          const Threads guard(threads);
+          c[threads - 1].resize(size_t(size.m * size.n));
+          cpu::gemm(Cpu{level}, size, a.view, b.view, c[threads - 1].data(), size.n);
+        }
+        CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(float)) == 0);
+        CHECK(std::memcmp(c[0].data(), c[2].data(), c[0].size() * sizeof(float)) == 0);
+      }
+}
+
+TEST_CASE("gemm carries NaN and infinity into every result they touch, and no further") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const CpuLevel level : levels())
+    for (const GemmSize& size : {GemmSize{20, 37, 19}, GemmSize{1, 37, 19}, GemmSize{20, 1, 19}}) {
+      const auto [m, n, k] = size;
+      std::vector<float> a(size_t(m * k), 1.0f), b(size_t(k * n), 0.0f), c(size_t(m * n));
+      a[size_t((m - 1) * k + 3)] = nan;  // times 0 in b
+      cpu::gemm(Cpu{level}, size, Matrix<float>{a.data(), k, 1}, Matrix<float>{b.data(), n, 1}, c.data(), n);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) CHECK(std::isnan(c[size_t(i * n + j)]) == (i == m - 1));
+      a[size_t((m - 1) * k + 3)] = 1;
+      b[size_t(18 * n + n - 1)] = inf;
+      cpu::gemm(Cpu{level}, size, Matrix<float>{a.data(), k, 1}, Matrix<float>{b.data(), n, 1}, c.data(), n);
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) CHECK(c[size_t(i * n + j)] == (j == n - 1 ? inf : 0));
+    }
+}
+
+TEST_CASE("gemm with k = 0 scales C and adds the biases") {
+  for (const CpuLevel level : levels()) {
+    std::vector<float> c(6 * 40, 3.0f), bias(40, 0.5f);
+    cpu::gemm(Cpu{level}, GemmSize{6, 40, 0}, Matrix<float>{nullptr, 0, 1}, Matrix<float>{nullptr, 40, 1}, c.data(), 40,
+              GemmOptions<float>{.beta = 2, .col_bias = bias.data()});
+    for (const float x : c) CHECK(x == 6.5f);
+  }
+}
+
+TEST_CASE("gemm_batched equals its products one by one, bit for bit, with any strides of the batch") {
+  for (const CpuLevel level : levels())
+    for (const GemmSize& size :
+         {GemmSize{5, 7, 9}, GemmSize{33, 20, 40}, GemmSize{1, 50, 8}, GemmSize{200, 210, 220}}) {
+      const auto [m, n, k] = size;
+      const int64_t heads = 2, rows = 3;
+      const std::vector<float> a = numbers<float>(rows * heads * m * k, 1, 1);
+      const std::vector<float> b = numbers<float>(rows * k * n, 1, 2);
+      std::vector<float> c(size_t(rows * heads * m * n)), want(c.size());
+      // b is the same for every head; c lies head by head.
+      const BatchDim batch[] = {{rows, heads * m * k, k * n, m * n}, {heads, m * k, 0, rows * m * n}};
+      cpu::gemm_batched(Cpu{level}, std::span<const BatchDim>(batch), size, Matrix<float>{a.data(), k, 1},
+                        Matrix<float>{b.data(), n, 1}, c.data(), n);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t h = 0; h < heads; ++h)
+          cpu::gemm(Cpu{level}, size, Matrix<float>{a.data() + (r * heads + h) * m * k, k, 1},
+                    Matrix<float>{b.data() + r * k * n, n, 1}, want.data() + (h * rows + r) * m * n, n);
+      CHECK(std::memcmp(c.data(), want.data(), c.size() * sizeof(float)) == 0);
+      float untouched = 1;
+      const BatchDim none[] = {{0, 1, 1, 1}};
+      cpu::gemm_batched(Cpu{level}, std::span<const BatchDim>(none), size, Matrix<float>{a.data(), k, 1},
+                        Matrix<float>{b.data(), n, 1}, &untouched, n);
+      CHECK(untouched == 1);
+    }
+}

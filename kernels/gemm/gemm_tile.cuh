@@ -1,0 +1,317 @@
+// The parts of a matrix product on the CPU: a register tile that multiplies a few rows of A by two vectors of columns
+// of B, and the copies that bring A and B into shape for it. gemm.cuh and conv.cuh drive them.
+//
+// Note [Register tile]
+// A tile holds H rows by V <= 2 vectors of C in registers and runs down k once: per step it loads V vectors of B and
+// one number of each row of A. It reads A through two strides, so A is mostly used where it lies; it reads B as rows of
+// V vectors, each `b_row` apart, so B is used where it lies too when its columns are contiguous and few tiles read it,
+// and is packed into panels [k, V * lanes] otherwise. H is 14 with AVX-512 (28 of 32 registers hold sums), 6 with AVX2,
+// 4 with SSE2; each height 1..H has its own code, and m is cut into heights that differ by at most one, so no row is
+// wasted. Every element of C is one chain of fused (base: rounded) multiply-adds in ascending k, whatever tile it falls
+// into: its bits depend on no blocking but that of k, and not on threads.
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_GEMM_TILE_CUH
+#define LEVIN_KERNELS_GEMM_TILE_CUH
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/executor/cpu.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels {
+
+// Element (i, j) is data[i * row + j * col]; any strides, zero and negative ones too.
+template <class T>
+struct Matrix {
+  const T* data;
+  int64_t row, col;
+};
+
+// Sums are kept in this type.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/gemm/gemm_tile.cuh"
+#include "kernels/executor/each_level.h"
+#endif
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+template <class F>
+struct VectorOf {
+  typedef F type __attribute__((vector_size(LEVIN_VECTOR_BYTES)));
+};
+template <class F>
+using Vector = typename VectorOf<F>::type;
+template <class F>
+inline constexpr int kLanes = LEVIN_VECTOR_BYTES / int(sizeof(F));
+
+inline constexpr int kTileRows = LEVIN_VECTOR_BYTES == 64 ? 14 : LEVIN_VECTOR_BYTES == 32 ? 6 : 4;
+template <class F>
+inline constexpr int kTileCols = 2 * kLanes<F>;
+
+// Where a tile puts its sums: c = alpha * sum + beta * c + col_bias + row_bias; c is not read when beta is 0.
+template <class F>
+struct TileOut {
+  F* c;
+  int64_t ldc;
+  F alpha, beta;
+  const F* col_bias;  // one a column, or null
+  const F* row_bias;  // one a row, or null
+};
+
+template <class F, int H, int V>
+void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
+  constexpr int G = (H + 2) / 3;
+  Vec sum[H][V] = {};
+  const F* p[G];
+#pragma GCC unroll 16
+  for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
+  for (int64_t kk = 0; kk < k; ++kk) {
+    Vec bv[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof(Vec));
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i) {
+      const F s = p[i / 3][(i % 3) * a_row];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] += bv[v] * s;
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < G; ++g) p[g] += a_col;
+    b += b_row;
+  }
+  if (out.alpha != F(1)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] *= out.alpha;
+  }
+  if (out.beta != F(0)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        Vec c;
+        __builtin_memcpy(&c, out.c + i * out.ldc + v * L, sizeof(Vec));
+        sum[i][v] += c * out.beta;
+      }
+  }
+  if (out.col_bias) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      Vec bias;
+      __builtin_memcpy(&bias, out.col_bias + v * L, sizeof(Vec));
+#pragma GCC unroll 16
+      for (int i = 0; i < H; ++i) sum[i][v] += bias;
+    }
+  }
+  if (out.row_bias) {
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] += out.row_bias[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < H; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) __builtin_memcpy(out.c + i * out.ldc + v * L, &sum[i][v], sizeof(Vec));
+}
+
+template <class F>
+using TileFn = void (*)(int64_t, const F*, int64_t, int64_t, const F*, int64_t, TileOut<F>);
+
+template <class F, int V, int... H>
+constexpr std::array<TileFn<F>, sizeof...(H)> tiles_of_heights(std::integer_sequence<int, H...>) {
+  return {tile<F, H + 1, V>...};
+}
+
+// tile<F, h, v> for 1 <= h <= kTileRows, v = 1 or 2. Compiled once, in gemm.cpp.
+template <class F>
+TileFn<F> tile_of(int h, int v) {
+  static constexpr auto one = tiles_of_heights<F, 1>(std::make_integer_sequence<int, kTileRows>());
+  static constexpr auto two = tiles_of_heights<F, 2>(std::make_integer_sequence<int, kTileRows>());
+  return (v == 1 ? one : two)[size_t(h - 1)];
+}
+#ifdef LEVIN_COMPILE_GEMM
+template TileFn<float> tile_of<float>(int h, int v);
+template TileFn<double> tile_of<double>(int h, int v);
+#else
+extern template TileFn<float> tile_of<float>(int h, int v);
+extern template TileFn<double> tile_of<double>(int h, int v);
+#endif
+
+// dst[i] = src[i * stride]
+template <class T, class F>
+inline void copy_run(const T* src, int64_t stride, F* __restrict dst, int64_t count) {
+  if (stride == 1) {
+    if constexpr (std::is_same_v<T, F>) {
+      if (count > 0) std::memcpy(dst, src, size_t(count) * sizeof(F));
+    } else {
+      for (int64_t i = 0; i < count; ++i) dst[i] = F(src[i]);
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) dst[i] = F(src[i * stride]);
+  }
+}
+
+// Of a and b by turns the lower halves, or the upper ones: a[0], b[0], a[1], ...
+template <class F, int kFirst, int... I>
+[[gnu::always_inline]] inline Vector<F> interleaved(Vector<F> a, Vector<F> b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, (kFirst + I / 2 + (I % 2) * int(sizeof...(I)))...);
+#else  // nvcc's front end does not know clang's builtin
+  using Index = Vector<std::conditional_t<sizeof(F) == 8, int64_t, int32_t>>;
+  return __builtin_shuffle(a, b, Index{(kFirst + I / 2 + (I % 2) * int(sizeof...(I)))...});
+#endif
+}
+
+// dst[i * ld_dst + j] = src[j * ld_src + i] for a square of one vector a side: log2(lanes) rounds of interleaving, each
+// of which halves the distance between the vectors that belong together.
+template <class F>
+inline void transpose_square(const F* src, int64_t ld_src, F* dst, int64_t ld_dst) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  constexpr auto kLane = std::make_integer_sequence<int, L>();
+  Vec x[L], y[L];
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) __builtin_memcpy(&x[i], src + i * ld_src, sizeof(Vec));
+#pragma GCC unroll 4
+  for (int round = 1; round < L; round *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < L / 2; ++i) {
+      y[2 * i] = interleaved<F, 0>(x[i], x[i + L / 2], kLane);
+      y[2 * i + 1] = interleaved<F, L / 2>(x[i], x[i + L / 2], kLane);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) x[i] = y[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) __builtin_memcpy(dst + i * ld_dst, &x[i], sizeof(Vec));
+}
+
+// Packs `cols` columns of B, k rows from b.data on, into dst[k, width] whose rows are ld_dst apart; width is 1 or 2
+// vectors, the columns beyond `cols` are zero.
+template <class T, class F>
+void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t width, int64_t ld_dst) {
+  constexpr int L = kLanes<F>;
+  if (b.col == 1) {
+    if (cols == kTileCols<F>) {  // a constant count: straight vector moves
+      for (int64_t kk = 0; kk < k; ++kk) copy_run(b.data + kk * b.row, 1, dst + kk * ld_dst, kTileCols<F>);
+      return;
+    }
+    for (int64_t kk = 0; kk < k; ++kk) {
+      copy_run(b.data + kk * b.row, 1, dst + kk * ld_dst, cols);
+      for (int64_t j = cols; j < width; ++j) dst[kk * ld_dst + j] = F(0);
+    }
+    return;
+  }
+  constexpr int64_t kStrip = 64;  // the strip and what it becomes stay in L1
+  F strip[size_t(kTileCols<F> * kStrip)];
+  for (int64_t k0 = 0; k0 < k; k0 += kStrip) {
+    const int64_t count = k - k0 < kStrip ? k - k0 : kStrip;
+    for (int64_t j0 = 0; j0 < width; j0 += L) {
+      const T* from = b.data + j0 * b.col + k0 * b.row;
+      const F* src = strip;
+      int64_t ld = kStrip;
+      bool in_place = false;
+      if constexpr (std::is_same_v<T, F>) in_place = b.row == 1 && cols - j0 >= L;
+      if (in_place) {
+        if constexpr (std::is_same_v<T, F>) src = from;
+        ld = b.col;
+      } else {
+        for (int64_t j = 0; j < L; ++j) {
+          if (j0 + j < cols) {
+            copy_run(from + j * b.col, b.row, strip + j * kStrip, count);
+          } else {
+            for (int64_t i = 0; i < count; ++i) strip[j * kStrip + i] = F(0);
+          }
+        }
+      }
+      F* to = dst + k0 * ld_dst + j0;
+      int64_t kk = 0;
+      for (; kk + L <= count; kk += L) transpose_square(src + kk, ld, to + kk * ld_dst, ld_dst);
+      for (; kk < count; ++kk)
+        for (int64_t j = 0; j < L; ++j) to[kk * ld_dst + j] = src[j * ld + kk];
+    }
+  }
+}
+
+// Writes rows x cols sums of a tile (pitch `ld`) to C of any type and width, as TileOut says.
+template <class F, class T, class C>
+inline void put_sums(const F* sums, int64_t ld, int64_t rows, int64_t cols, F alpha, F beta, const T* col_bias,
+                     const T* row_bias, C* c, int64_t ldc) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const F* s = sums + i * ld;
+    C* to = c + i * ldc;
+    const F shift = row_bias ? F(row_bias[i]) : F(0);
+    if (beta == F(0) && !col_bias) {
+      for (int64_t j = 0; j < cols; ++j) to[j] = C(alpha * s[j] + shift);
+      continue;
+    }
+    for (int64_t j = 0; j < cols; ++j) {
+      F x = alpha * s[j];
+      if (beta != F(0)) x += beta * F(to[j]);
+      if (col_bias) x += F(col_bias[j]);
+      if (row_bias) x += shift;
+      to[j] = C(x);
+    }
+  }
+}
+
+// Cuts m rows into the fewest tiles; heights differ by at most one.
+struct RowTiles {
+  int64_t m, count;
+  explicit RowTiles(int64_t rows) : m(rows), count((rows + kTileRows - 1) / kTileRows) {}
+  int64_t begin(int64_t i) const { return i * m / count; }
+};
+
+// A for multiply_block: element (i, k) at data[i * row + k * col], or, with `by_tile`, each row tile of RowTiles on its own
+// as [k, rows of the tile].
+template <class F>
+struct TileRows {
+  const F* data;
+  int64_t row, col;
+  bool by_tile = false;
+};
+
+// out.c[m, n] = alpha * A * B + ... on one thread, with B [k, n] whose rows are b_row apart and may be read up to the next
+// whole vector; `writable` columns of C may be overwritten.
+template <class F>
+void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, int64_t b_row, TileOut<F> out,
+                    int64_t writable) {
+  constexpr int L = kLanes<F>;
+  constexpr int64_t N = kTileCols<F>;
+  const RowTiles tiles(m);
+  for (int64_t i = 0; i < tiles.count; ++i) {
+    const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0;
+    const F* at = a.data + i0 * (a.by_tile ? k : a.row);
+    const int64_t a_row = a.by_tile ? 1 : a.row, a_col = a.by_tile ? h : a.col;
+    for (int64_t j0 = 0; j0 < n; j0 += N) {
+      const int64_t cols = n - j0 < N ? n - j0 : N, width = cols <= L ? L : N;
+      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+      const F* col_bias = out.col_bias ? out.col_bias + j0 : nullptr;
+      const F* row_bias = out.row_bias ? out.row_bias + i0 : nullptr;
+      F* c = out.c + i0 * out.ldc + j0;
+      if (cols == width || (j0 + width <= writable && !col_bias)) {
+        run(k, at, a_row, a_col, b + j0, b_row, {c, out.ldc, out.alpha, out.beta, col_bias, row_bias});
+      } else {
+        F sums[size_t(kTileRows * N)];
+        run(k, at, a_row, a_col, b + j0, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+        put_sums(sums, N, h, cols, out.alpha, out.beta, col_bias, row_bias, c, out.ldc);
+      }
+    }
+  }
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

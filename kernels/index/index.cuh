@@ -1,0 +1,378 @@
+#ifndef LEVIN_KERNELS_INDEX_CUH
+#define LEVIN_KERNELS_INDEX_CUH
+// Moving elements by index. What only moves works on bits: U is the unsigned integer as wide as the element. On the CPU
+// the op checks indices (first_outside) before any of these runs; on a device the kernels do: they report an index
+// outside and skip the access, see Note [Errors that kernels find]. Sizes may be zero.
+//
+//   first_outside(on, const int64_t* index, n, bound)      the first position whose index is not in [0, bound), or -1
+//   index_select(on, const U* x, index, U* y, outer, dim, m, inner)
+//     y[o, i, :] = x[o, index[i], :];  x: [outer, dim, inner], y: [outer, m, inner], contiguous
+//   index_add(on, const T* x, index, const T* src, T* y, outer, dim, m, inner, int64_t skip)
+//     y[o, r, :] = x[o, r, :] + sum over i in order with index[i] == r of src[o, i, :];  16-bit sums in f32, rounded
+//     once. x may be null (zeros). An index equal to `skip` adds nothing (-1: all add).
+//   gather(on, const IndexWalk&, const U* x, index, U* y)             y[w.c] = x[w.b + index * w.step]
+//   scatter(on, const IndexWalk&, U* y, index, const U* src)          y[w.b + index * w.step] = src[w.c], the last wins
+//   scatter_add(on, const IndexWalk&, T* y, index, const T* src)      the same with +=, in index order
+//   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
+//   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
+// On devices gather and scatter take IndexSteps for the walk, and sums by index stand in kernels/index/group.cuh.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/device/bits.cuh"
+#include "kernels/device/strided.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/index/group.cuh"
+#include "levin/dtype.h"
+#include "levin/shape.h"
+
+namespace levin::kernels {
+
+// The elements of an index tensor, and where each has its partners: b in the tensor that is indexed (without the
+// indexed dimension), c in the one of the index's shape. Loops: `tasks` over the other dimensions, k over the indexed
+// one, l over the last one when that is another. Tasks and l never meet in one element of b, so they may run in
+// parallel; k runs in order.
+struct IndexWalk {
+  int rank = 0;  // of the tasks
+  std::array<int64_t, kMaxRank> size{}, b{}, c{};
+  int64_t tasks = 1;
+  int64_t k_size = 1, k_step = 0, k_c = 0;  // k_step: of the index, which is contiguous; so is its order of tasks
+  int64_t l_size = 1, l_b = 0, l_c = 0, l_step = 0;
+  int64_t step = 0;  // along the indexed dimension of b
+  std::array<int64_t, kMaxRank> i{};
+
+  IndexWalk(const Shape& index, int dim, const Strides& b_steps, const Strides& c_steps) {
+    if (index.rank() == 0) return;
+    const Strides own = contiguous_strides(index);
+    k_size = index[dim];
+    k_step = own[dim];
+    k_c = c_steps[dim];
+    step = b_steps[dim];
+    const int last = index.rank() - 1;
+    if (last != dim) {
+      l_size = index[last];
+      l_step = 1;
+      l_b = b_steps[last];
+      l_c = c_steps[last];
+    }
+    for (int d = 0; d < index.rank(); ++d) {
+      if (d == dim || d == last) continue;
+      const auto at = static_cast<size_t>(rank++);
+      size[at] = index[d];
+      i[at] = own[d];
+      b[at] = b_steps[d];
+      c[at] = c_steps[d];
+      tasks *= index[d];
+    }
+  }
+
+  struct Place {
+    int64_t i = 0, b = 0, c = 0;
+  };
+  [[nodiscard]] Place task(int64_t t) const {
+    Place p;
+    for (int d = rank - 1; d >= 0; --d) {
+      const auto at = static_cast<size_t>(d);
+      const int64_t x = t % size[at];
+      t /= size[at];
+      p.i += x * i[at];
+      p.b += x * b[at];
+      p.c += x * c[at];
+    }
+    return p;
+  }
+};
+
+namespace cpu {
+
+inline constexpr int64_t kIndexTask = 32 * 1024;  // elements moved by one thread at a time
+
+inline int64_t first_outside(const Cpu&, const int64_t* index, int64_t n, int64_t bound) {
+  const auto limit = static_cast<uint64_t>(bound);
+  bool is_bad = false;
+  for (int64_t i = 0; i < n; ++i) is_bad |= static_cast<uint64_t>(index[i]) >= limit;
+  if (!is_bad) return -1;
+  return std::find_if(index, index + n, [&](int64_t v) { return static_cast<uint64_t>(v) >= limit; }) - index;
+}
+
+template <class U>
+void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t outer, int64_t dim, int64_t m,
+                  int64_t inner) {
+  on.parallel_for(outer * m, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, inner)),
+                  [&](int64_t begin, int64_t end) {
+                    int64_t o = begin / m, i = begin % m;
+                    for (int64_t t = begin; t < end; ++t) {
+                      const U* from = x + (o * dim + index[i]) * inner;
+                      U* to = y + t * inner;
+                      if (inner == 1) {
+                        *to = *from;
+                      } else {
+                        std::memcpy(to, from, static_cast<size_t>(inner) * sizeof(U));
+                      }
+                      if (++i == m) i = 0, ++o;
+                    }
+                  });
+}
+
+template <class T>
+void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T* y, int64_t outer, int64_t dim,
+               int64_t m, int64_t inner, int64_t skip) {
+  // Positions grouped by destination, in order within each: every row of y is then one thread's.
+  std::vector<int64_t> begin_of(static_cast<size_t>(dim + 1)), order(static_cast<size_t>(m));
+  for (int64_t i = 0; i < m; ++i) ++begin_of[static_cast<size_t>(index[i])];
+  int64_t sum = 0;
+  for (int64_t& b : begin_of) {
+    sum += b;
+    b = sum;
+  }
+  for (int64_t i = m - 1; i >= 0; --i) order[static_cast<size_t>(--begin_of[static_cast<size_t>(index[i])])] = i;
+  const int64_t work = std::max<int64_t>(1, inner * (1 + m / std::max<int64_t>(1, dim)));
+  on.parallel_for(outer * dim, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
+    using A = IndexSum<T>;
+    constexpr int64_t kTile = 512;
+    A tile[kTile];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t o = t / dim, r = t % dim;
+      const int64_t *first = order.data() + begin_of[static_cast<size_t>(r)],
+                    *last = order.data() + begin_of[static_cast<size_t>(r + 1)];
+      if (r == skip) last = first;
+      const T* from = x ? x + t * inner : nullptr;
+      T* to = y + t * inner;
+      for (int64_t c = 0; c < inner; c += kTile) {
+        const int64_t n = std::min(kTile, inner - c);
+        if (from) {
+          for (int64_t j = 0; j < n; ++j) tile[j] = A(from[c + j]);
+        } else {
+          std::fill_n(tile, n, A(0));
+        }
+        for (const int64_t* i = first; i < last; ++i) {
+          const T* add = src + (o * m + *i) * inner + c;
+          for (int64_t j = 0; j < n; ++j) tile[j] = wrapping_sum(tile[j], A(add[j]));
+        }
+        for (int64_t j = 0; j < n; ++j) to[c + j] = T(tile[j]);
+      }
+    }
+  });
+}
+
+template <class U>
+void gather(const Cpu& on, const IndexWalk& w, const U* x, const int64_t* index, U* y) {
+  on.parallel_for(w.tasks * w.k_size, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, w.l_size)),
+                  [&](int64_t begin, int64_t end) {
+                    int64_t k = begin % w.k_size, t = begin / w.k_size;
+                    IndexWalk::Place p = w.task(t);
+                    for (int64_t at = begin; at < end; ++at) {
+                      const int64_t* i = index + p.i + k * w.k_step;
+                      for (int64_t l = 0; l < w.l_size; ++l) {
+                        y[p.c + k * w.k_c + l * w.l_c] = x[p.b + i[l * w.l_step] * w.step + l * w.l_b];
+                      }
+                      if (++k == w.k_size && at + 1 < end) k = 0, p = w.task(++t);
+                    }
+                  });
+}
+
+// body(position in b, position in c) for every index: in order along k, tasks and pieces of l in parallel.
+template <class F>
+void each_index(const Cpu& on, const IndexWalk& w, const int64_t* index, const F& body) {
+  if (w.tasks * w.k_size * w.l_size == 0) return;
+  constexpr int64_t kPiece = 256;
+  const int64_t pieces = (w.l_size + kPiece - 1) / kPiece, work = w.k_size * std::min(w.l_size, kPiece);
+  on.parallel_for(w.tasks * pieces, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      const IndexWalk::Place p = w.task(at / pieces);
+      const int64_t first = at % pieces * kPiece, last = std::min(w.l_size, first + kPiece);
+      for (int64_t k = 0; k < w.k_size; ++k) {
+        const int64_t* i = index + p.i + k * w.k_step;
+        for (int64_t l = first; l < last; ++l) {
+          body(p.b + i[l * w.l_step] * w.step + l * w.l_b, p.c + k * w.k_c + l * w.l_c);
+        }
+      }
+    }
+  });
+}
+
+template <class U>
+void scatter(const Cpu& on, const IndexWalk& w, U* y, const int64_t* index, const U* src) {
+  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = src[c]; });
+}
+
+template <class T, class S>
+void scatter_add(const Cpu& on, const IndexWalk& w, T* y, const int64_t* index, const S* src) {
+  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = wrapping_sum(y[b], T(src[c])); });
+}
+
+inline void one_hot(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t classes) {
+  for (int64_t i = 0; i < n; ++i) y[i * classes + index[i]] = 1;
+}
+
+inline void bincount(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t) {
+  for (int64_t i = 0; i < n; ++i) ++y[index[i]];
+}
+
+}  // namespace cpu
+
+namespace gpu {
+
+// An item is W bytes of a row. What no index names is 0.
+template <int W>
+__global__ void select_items(IndexRange range, const std::uint8_t* x, const std::int64_t* index, std::uint8_t* y,
+                             std::int64_t items, Divider inner, Divider m) {
+  Bytes<W> v[kItems];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const std::int64_t u = first_item() + k * kMoveThreads;
+    if (u >= items) continue;
+    const std::int64_t t = inner.quotient(u), o = m.quotient(t), row = index[t - o * std::int64_t(m.divisor)];
+    v[k] = Bytes<W>{};
+    if (range.holds(row)) { v[k] = load_bytes<W>(x, (o * range.bound + row - t) * std::int64_t(inner.divisor) + u); }
+  }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (first_item() + k * kMoveThreads < items) store_bytes<W>(y, first_item() + k * kMoveThreads, v[k]);
+  }
+}
+
+template <class U>
+void index_select(const Gpu& on, const char* op, const U* x, const std::int64_t* index, U* y, std::int64_t outer,
+                  std::int64_t dim, std::int64_t m, std::int64_t inner) {
+  if (outer * m * inner == 0) return;
+  const std::int64_t bytes = inner * std::int64_t{sizeof(U)};
+  for_width(common_width({address_of(x), address_of(y), bytes}), [&]<int W>(std::integral_constant<int, W>) {
+    const std::int64_t items = outer * m * (bytes / W);
+    on.launch(select_items<W>, move_grid(items), IndexRange(on, op, dim), reinterpret_cast<const std::uint8_t*>(x),
+              index, reinterpret_cast<std::uint8_t*>(y), items, Divider(bytes / W), Divider(m));
+  });
+}
+
+// The elements of an index tensor, which is contiguous: offset 0 of an element is that of its partner in the tensor that
+// is indexed, without the indexed dimension; offset 1 that of its partner in the tensor of the index's shape.
+struct IndexSteps {
+  Strided<2> at;
+  std::int64_t step = 0;  // along the indexed dimension
+  std::int64_t items = 1;
+
+  IndexSteps(const Shape& index, int dim, const Strides& b, const Strides& c) : items(index.numel()) {
+    if (items == 0) return;
+    at.rank = 0;
+    if (index.rank() > 0) step = b[dim];
+    for (int d = 0; d < index.rank(); ++d) {
+      const std::int64_t own = d == dim ? 0 : b[d];
+      if (index[d] == 1) continue;
+      const int last = at.rank - 1;
+      if (last >= 0 && at.steps[0][last] == own * index[d] && at.steps[1][last] == c[d] * index[d]) {
+        at.sizes[last] = Divider(std::int64_t(at.sizes[last].divisor) * index[d]);
+        at.steps[0][last] = own;
+        at.steps[1][last] = c[d];
+        continue;
+      }
+      at.sizes[at.rank] = Divider(index[d]);
+      at.steps[0][at.rank] = own;
+      at.steps[1][at.rank++] = c[d];
+    }
+    if (at.rank == 0) at.rank = 1;
+  }
+};
+
+template <class U>
+__global__ void gather_items(IndexRange range, IndexSteps s, const U* x, const std::int64_t* index, U* y) {
+  U v[kItems];
+  std::int64_t to[kItems];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const std::int64_t u = first_item() + k * kMoveThreads;
+    if (u >= s.items) continue;
+    const std::int64_t i = index[u];
+    std::int64_t offset[2];
+    s.at.offsets(u, offset);
+    v[k] = range.holds(i) ? x[offset[0] + i * s.step] : U(0);
+    to[k] = offset[1];
+  }
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (first_item() + k * kMoveThreads < s.items) y[to[k]] = v[k];
+  }
+}
+template <class U>
+void gather(const Gpu& on, const IndexRange& range, const IndexSteps& s, const U* x, const std::int64_t* index, U* y) {
+  on.launch(gather_items<U>, move_grid(s.items), range, s, x, index, y);
+}
+
+// The element with the highest position wins: it is found first, then it alone is written.
+template <class = void>
+__global__ void find_last(IndexRange range, IndexSteps s, const std::int64_t* index, unsigned long long* last) {
+  const std::int64_t u = own_item();
+  if (u >= s.items) return;
+  std::int64_t offset[2];
+  s.at.offsets(u, offset);
+  const std::int64_t i = index[u];
+  if (range.holds(i)) atomicMax(last + (offset[0] + i * s.step), static_cast<unsigned long long>(u + 1));
+}
+template <class U>
+__global__ void write_last(IndexRange range, IndexSteps s, const std::int64_t* index, const unsigned long long* last,
+                           const U* src, U* y) {
+  const std::int64_t u = own_item();
+  if (u >= s.items) return;
+  std::int64_t offset[2];
+  s.at.offsets(u, offset);
+  const std::int64_t i = index[u];
+  if (!range.holds(i)) return;
+  const std::int64_t to = offset[0] + i * s.step;
+  if (last[to] == static_cast<unsigned long long>(u + 1)) y[to] = src[offset[1]];
+}
+// last: as y, zeros.
+template <class U>
+void scatter(const Gpu& on, const IndexRange& range, const IndexSteps& s, U* y, const std::int64_t* index, const U* src,
+             unsigned long long* last) {
+  on.launch(find_last<>, item_grid(s.items), range, s, index, last);
+  on.launch(write_last<U>, item_grid(s.items), range, s, index, last, src, y);
+}
+
+// Keys of sort_by_key: the row that an index names, and the element of y, contiguous, that an index's element goes to.
+struct RowKey {
+  IndexRange range;
+  const std::int64_t* index;
+  __device__ std::int64_t operator()(std::int64_t i) const { return range.holds(index[i]) ? index[i] : range.bound; }
+};
+struct ElementKey {
+  IndexRange range;
+  IndexSteps s;
+  const std::int64_t* index;
+  std::int64_t none;  // the key of an index outside: y's size
+  __device__ std::int64_t operator()(std::int64_t u) const {
+    if (!range.holds(index[u])) return none;
+    std::int64_t offset[2];
+    s.at.offsets(u, offset);
+    return offset[0] + index[u] * s.step;
+  }
+};
+
+template <class = void>
+__global__ void one_hot_items(IndexRange range, const std::int64_t* index, std::int64_t* y, std::int64_t n) {
+  const std::int64_t i = own_item();
+  if (i < n && range.holds(index[i])) y[i * range.bound + index[i]] = 1;
+}
+inline void one_hot(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
+                    std::int64_t classes) {
+  on.launch(one_hot_items<>, item_grid(n), IndexRange(on, op, classes), index, y, n);
+}
+
+// Integers: any order of the additions gives the same.
+template <class = void>
+__global__ void bincount_items(IndexRange range, const std::int64_t* index, unsigned long long* y, std::int64_t n) {
+  const std::int64_t i = own_item();
+  if (i < n && range.holds(index[i])) atomicAdd(y + index[i], 1ull);
+}
+inline void bincount(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
+                     std::int64_t bins) {
+  on.launch(bincount_items<>, item_grid(n), IndexRange(on, op, bins), index, reinterpret_cast<unsigned long long*>(y),
+            n);
+}
+
+}  // namespace gpu
+}  // namespace levin::kernels
+#endif

@@ -1,0 +1,447 @@
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_NORM_CUH
+#define LEVIN_KERNELS_NORM_CUH
+// Layer and RMS norm. T: type of x, y and their gradients (float, double, f16, bf16); W: type of the
+// parameters and running statistics, T or float; A = Accum<T>: sums and saved statistics. All tensors contiguous. Every
+// sum has a fixed order, whatever the number of threads. w and b may be null (1 and 0); gx, gw, gb may be null (not
+// wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers. On devices x and gx
+// may have 16 bits where y and gy are float: the bits are those of a float kernel between conversions.
+//
+// Over the last dimension, x, y, gy, gx: [rows, cols]; w, b, gw, gb: [cols]; mean, rstd: [rows]:
+//   layer_norm(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, rows, cols, double eps)
+//     y = (x - mean) * rstd * w + b,  rstd = 1 / sqrt(variance + eps), biased variance
+//   layer_norm_backward(on, const T* gy, const T* x, const W* w, const A* mean, const A* rstd, T* gx, W* gw, W* gb,
+//                       rows, cols)
+//   rms_norm(on, const T* x, const W* w, T* y, A* rstd, rows, cols, double eps)     y = x / sqrt(mean(x^2) + eps) * w
+//   rms_norm_backward(on, const T* gy, const T* x, const W* w, const A* rstd, T* gx, W* gw, rows, cols)
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "kernels/device/row.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/math/math.h"
+#include "kernels/reduce/row_sums.cuh"
+
+#define LEVIN_LEVEL_FILE "kernels/norm/norm.cuh"
+#include "kernels/executor/each_level.h"
+
+namespace levin::kernels::gpu {
+
+// y = (x - mean) * rstd * w + b for [rows, cols]; RMS norm has no mean. The row is read once where it fits on the chip,
+// and the variance is taken around the mean.
+template <bool kCentered, class T, class S, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const S* x, const Accum<T>* w, const Accum<T>* b,
+                                                                    T* y, Accum<T>* mean, Accum<T>* rstd,
+                                                                    std::int64_t rows, std::int64_t cols, Accum<T> eps,
+                                                                    RowPlan plan) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  constexpr int V = kVec<T>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
+    A own = 0, mu = 0;
+    each_first(row, [&](std::int64_t, const Vec<T>& v) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
+    });
+    if constexpr (kCentered) {
+      mu = Of::reduce(own, Plus{}) / A(cols);
+      own = 0;
+      each_chunk<kThreads>(plan, [&](std::int64_t c) {
+        const Vec<T> v = row.again(c);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const A d = c * V + j < cols ? A(v[j]) - mu : A(0);
+          own += d * d;
+        }
+      });
+    }
+    const A scale = math::rsqrt(Of::reduce(own, Plus{}) / A(cols) + eps);
+    if (Of::rank() == 0) {
+      if constexpr (kCentered) mean[r] = mu;
+      rstd[r] = scale;
+    }
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Parameters<V, A> weight(w, c * V, cols, plan.vectors, A(1)), bias(b, c * V, cols, plan.vectors, A(0));
+      Vec<T> v = row.again(c);
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = T((A(v[j]) - mu) * scale * weight.v[j] + bias.v[j]);
+      write_chunk(y + r * cols, c * V, cols, plan.vectors, v);
+    });
+  }
+}
+
+template <class A>
+struct Pair {
+  A a, b;
+};
+template <class A>
+__device__ __forceinline__ Pair<A> from_lane_xor(Pair<A> x, int lanes) {
+  return {from_lane_xor(x.a, lanes), from_lane_xor(x.b, lanes)};
+}
+struct PlusPair {
+  template <class A>
+  __device__ __forceinline__ Pair<A> operator()(Pair<A> x, Pair<A> y) const {
+    return {x.a + y.a, x.b + y.b};
+  }
+};
+
+// Note [Column sums beside row sums]
+// The backward of a row norm reduces along rows for gx and along columns for gw and gb, from the same inputs. A fixed
+// number of blocks goes over the rows; each keeps its column sums in shared memory, where a column belongs to one thread
+// (of a warp, which has sums of its own), so nothing waits; in the end each block leaves one row of sums in `parts`, and
+// norm_columns adds these in their order. Only columns too many for shared memory are summed in `parts` itself.
+//
+// A row of sums is [2, V / N, chunks, N] for gw and gb, N numbers being 16 bytes: a warp's accesses then lie together.
+template <class T>
+struct ColumnSums {
+  using A = Accum<T>;
+  static constexpr int V = kVec<T>, N = kVec<A>, kPieces = V / N;
+  static __host__ __device__ std::int64_t size(std::int64_t chunks) { return 2 * V * chunks; }
+  static __device__ std::int64_t place(std::int64_t chunks, int which, std::int64_t column) {
+    const std::int64_t chunk = column / V;
+    const int j = static_cast<int>(column - chunk * V);
+    return ((which * kPieces + j / N) * chunks + chunk) * N + j % N;
+  }
+  static __device__ __forceinline__ void add(A* sums, std::int64_t chunks, std::int64_t chunk, int which,
+                                             const A (&x)[V]) {
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      A* const p = sums + ((which * kPieces + k) * chunks + chunk) * N;
+      Vec<A> s = load<N>(p);
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] += x[k * N + j];
+      store(p, s);
+    }
+  }
+};
+struct BackwardPlan {
+  RowPlan rows;
+  bool sums = false;         // gw or gb is wanted
+  bool sums_inside = false;  // in shared memory
+  unsigned blocks = 0, shared = 16;
+};
+inline constexpr std::int64_t kMultiprocessors = 132;  // of an H200; elsewhere the work is dealt out less evenly
+template <class T, int kThreads>
+[[nodiscard]] BackwardPlan plan_backward(std::int64_t rows, std::int64_t cols, bool sums,
+                                         std::initializer_list<const void*> pointers) {
+  using Of = Team<kThreads>;
+  BackwardPlan plan{.rows = plan_rows<T, kThreads>(cols, 2, pointers), .sums = sums};
+  const std::int64_t kept = plan.rows.chunks * 16 * 2 * Of::kRows,
+                     parts = ColumnSums<T>::size(plan.rows.chunks) * std::int64_t{sizeof(Accum<T>)} * Of::kRows;
+  plan.sums_inside = sums && parts <= kMostKeptBytes;
+  if (plan.sums_inside) plan.rows.keeps = kept + parts <= kMostKeptBytes;
+  const std::int64_t shared = (plan.rows.keeps ? kept : 0) + (plan.sums_inside ? parts : 0);
+  plan.shared = static_cast<unsigned>(std::max<std::int64_t>(shared, 16));
+  const std::int64_t at_once = std::clamp<std::int64_t>(kMostKeptBytes / plan.shared, 1, 1024 / Of::kBlock);
+  plan.blocks = static_cast<unsigned>(std::min((rows + Of::kRows - 1) / Of::kRows, kMultiprocessors * at_once));
+  return plan;
+}
+
+// With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
+template <bool kCentered, class T, class S, int kThreads>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(const T* gy, const S* x, const Accum<T>* w,
+                                                                             const Accum<T>* mean, const Accum<T>* rstd,
+                                                                             S* gx, Accum<T>* parts, std::int64_t rows,
+                                                                             std::int64_t cols, BackwardPlan plan) {
+  using A = Accum<T>;
+  using Of = Team<kThreads>;
+  using Columns = ColumnSums<T>;
+  constexpr int V = kVec<T>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  const std::int64_t chunks = plan.rows.chunks, size = Columns::size(chunks);
+  A* const inside = reinterpret_cast<A*>(shared + (plan.rows.keeps ? 2 * Of::kRows * chunks : 0));
+  A* const outside = parts + blockIdx.x * size;
+  A* const own = plan.sums_inside ? inside + Of::row() * size : outside;
+  if (plan.sums) {
+    A zero[V] = {};
+    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+      for (int which = 0; which < 2; ++which)
+#pragma unroll
+        for (int k = 0; k < Columns::kPieces; ++k) {
+          Vec<A> none;
+          for (int j = 0; j < Columns::N; ++j) none[j] = zero[j];
+          store(own + ((which * Columns::kPieces + k) * chunks + c) * Columns::N, none);
+        }
+    });
+  }
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    Vec<T>* const kept = shared + 2 * Of::row() * chunks;
+    const RowPart<T, kThreads> g(gy + r * cols, cols, plan.rows, kept);
+    const RowPart<T, kThreads, S> in(x + r * cols, cols, plan.rows, kept + chunks);
+    const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
+    Pair<A> sum{0, 0};
+    each_first(g, in, [&](std::int64_t c, const Vec<T>& a, const Vec<T>& b) {
+      const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const A u = A(a[j]) * weight.v[j];
+        sum.a += u;
+        sum.b += u * (A(b[j]) - mu);
+      }
+    });
+    sum = Of::reduce(sum, PlusPair{});
+    const A shift = kCentered ? sum.a / A(cols) : A(0), slope = sum.b * scale * scale / A(cols);
+    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+      const Vec<T> a = g.again(c), b = in.again(c);
+      if (plan.sums) {
+        A of_w[V], of_b[V];
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          of_b[j] = A(a[j]);
+          of_w[j] = A(a[j]) * ((A(b[j]) - mu) * scale);
+        }
+        Columns::add(own, chunks, c, 0, of_w);
+        Columns::add(own, chunks, c, 1, of_b);
+      }
+      if (gx == nullptr) return;
+      const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
+      Vec<T> v;
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[j] = T((A(a[j]) * weight.v[j] - shift - (A(b[j]) - mu) * slope) * scale);
+      write_chunk(gx + r * cols, c * V, cols, plan.rows.vectors, v);
+    });
+  }
+  if (!plan.sums_inside) return;
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i < size; i += Of::kBlock) {
+    A all = inside[i];
+    for (int team = 1; team < Of::kRows; ++team) all += inside[team * size + i];
+    outside[i] = all;
+  }
+}
+
+// gw or gb (blockIdx.y) from one row of sums a block. 32 columns a block; warp k adds the parts k, k + 32, ...
+inline constexpr int kFinishThreads = 1024;
+template <class T>
+__global__ __launch_bounds__(kFinishThreads) void norm_columns(const Accum<T>* parts, std::int64_t count,
+                                                               std::int64_t cols, Accum<T>* gw, Accum<T>* gb) {
+  using A = Accum<T>;
+  LEVIN_SHARED(A, scratch, kFinishThreads);
+  const int which = static_cast<int>(blockIdx.y);
+  A* const out = which == 0 ? gw : gb;
+  if (out == nullptr) return;
+  const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32, chunks = (cols + kVec<T> - 1) / kVec<T>,
+                     size = ColumnSums<T>::size(chunks);
+  A own = 0;
+  if (column < cols) {
+    const A* const p = parts + ColumnSums<T>::place(chunks, which, column);
+#pragma unroll 4
+    for (std::int64_t k = threadIdx.x / 32; k < count; k += kFinishThreads / 32) own += p[k * size];
+  }
+  scratch[threadIdx.x] = own;
+  __syncthreads();
+  if (threadIdx.x >= 32 || column >= cols) return;
+  A all = scratch[threadIdx.x];
+  for (int k = 1; k < kFinishThreads / 32; ++k) all += scratch[k * 32 + threadIdx.x];
+  out[column] = all;
+}
+
+template <bool kCentered, class T, class S>
+void launch_norm_rows(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
+                      Accum<T>* rstd, std::int64_t rows, std::int64_t cols, double eps) {
+  with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, y, w, b});
+    on.launch(norm_rows<kCentered, T, S, kThreads>, row_grid<kThreads>(plan, rows, 1), x, w, b, y, mean, rstd, rows,
+              cols, static_cast<Accum<T>>(eps), plan);
+  });
+}
+// Elements of the type of the sums that norm_rows_backward needs for gw and gb.
+template <class T>
+[[nodiscard]] std::int64_t norm_rows_scratch(std::int64_t rows, std::int64_t cols) {
+  std::int64_t n = 0;
+  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, true, {});
+    n = plan.blocks * ColumnSums<T>::size(plan.rows.chunks);
+  });
+  return n;
+}
+template <bool kCentered, class T, class S>
+void launch_norm_rows_backward(const Gpu& on, const T* gy, const S* x, const Accum<T>* w, const Accum<T>* mean,
+                               const Accum<T>* rstd, S* gx, Accum<T>* gw, Accum<T>* gb, std::int64_t rows,
+                               std::int64_t cols, Accum<T>* scratch) {
+  with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const bool sums = gw != nullptr || gb != nullptr;
+    const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
+    on.launch(norm_rows_backward<kCentered, T, S, kThreads>,
+              Grid{.blocks = plan.blocks, .threads = Team<kThreads>::kBlock, .shared = plan.shared}, gy, x, w, mean,
+              rstd, gx, scratch, rows, cols, plan);
+    if (!sums) return;
+    on.launch(norm_columns<T>, Grid{.blocks = {blocks_for(cols, 32), 2, 1}, .threads = kFinishThreads}, scratch,
+              std::int64_t{plan.blocks}, cols, gw, gb);
+  });
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels::cpu {
+LEVIN_PICK(layer_norm)
+LEVIN_PICK(layer_norm_backward)
+LEVIN_PICK(rms_norm)
+LEVIN_PICK(rms_norm_backward)
+}  // namespace levin::kernels::cpu
+#endif
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// Parameters in the type of the sums; `missing` where there are none, so that the loops need no second form.
+template <class A, class W>
+std::vector<A> widened(const W* w, int64_t n, A missing) {
+  std::vector<A> out(size_t(n), missing);
+  if (w != nullptr)
+    for (int64_t i = 0; i < n; ++i) out[size_t(i)] = A(w[i]);
+  return out;
+}
+
+template <class W, class A>
+void store(W* to, const A* from, int64_t n) {
+  if (to != nullptr)
+    for (int64_t i = 0; i < n; ++i) to[i] = W(from[i]);
+}
+
+// Adds `width` numbers of each part in the order of the parts.
+template <class A>
+void combine(const std::vector<A>& parts, int64_t width, A* total) {
+  std::fill(total, total + width, A(0));
+  for (size_t p = 0; p < parts.size(); p += size_t(width))
+    for (int64_t i = 0; i < width; ++i) total[i] += parts[p + size_t(i)];
+}
+
+// Rows of a partial column sum: at most 64 parts, so that their memory stays small; depends on the shape alone.
+inline int64_t rows_of_part(int64_t rows, int64_t cols) { return std::max(rows_at_once(cols), (rows + 63) / 64); }
+
+template <class A>
+LEVIN_HD A reciprocal_root(A variance, double eps) {
+  return 1 / std::sqrt(variance + A(eps));
+}
+
+// Mean of a row and the sum of squares of what is left without it.
+template <class A>
+struct Moments {
+  A mean, square;
+};
+
+// One pass over the row, from a first guess of the mean: sum((x - mean)^2) = sum((x - guess)^2) - n (mean - guess)^2. A
+// guess that is off by more than the spread of the row would lose digits in that difference, and costs a second pass.
+template <class A>
+Moments<A> moments(const A* x, int64_t n) {
+  const int64_t some = std::min<int64_t>(n, RowVector<A>::lanes);
+  const A guess = row_sum(x, some) / A(some);
+  const Sums<A, 2> s = sum_terms<2, A>(
+      n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+        const V d = load<V>(x + i) - guess;
+        return Sums<V, 2>{{d, d * d}};
+      });
+  const A shift = s.s[0] / A(n), mean = guess + shift, lost = s.s[0] * shift;
+  if (lost <= s.s[1] / 2) return {mean, s.s[1] - lost};
+  return {mean, sum_terms<1, A>(
+                    n,
+                    [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+                      const V d = load<V>(x + i) - mean;
+                      return Sums<V, 1>{{d * d}};
+                    })
+                    .s[0]};
+}
+
+// ---- Over the last dimension. RMS norm is layer norm with a mean of zero: kCentered says which.
+
+template <bool kCentered, class T, class W>
+void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd, int64_t rows,
+               int64_t cols, double eps) {
+  using A = Accum<T>;
+  const std::vector<A> weight = widened(w, cols, A(1)), bias = widened(b, cols, A(0));
+  const A *const wide_w = weight.data(), *const wide_b = bias.data();
+  const bool plain = w == nullptr && b == nullptr;
+  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
+    WideRow<T> row(cols);
+    for (int64_t r = first; r < last; ++r) {
+      const A* const in = row.read(x + r * cols, cols);
+      const auto [mu, square] = kCentered ? moments(in, cols) : Moments<A>{A(0), row_dot(in, in, cols)};
+      const A scale = reciprocal_root(square / A(cols), eps);
+      T* const out = y + r * cols;
+      if (plain)
+#pragma GCC ivdep
+        for (int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale);
+      else
+#pragma GCC ivdep
+        for (int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale * wide_w[i] + wide_b[i]);
+      if constexpr (kCentered) mean[r] = mu;
+      rstd[r] = scale;
+    }
+  });
+}
+
+// With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
+template <bool kCentered, class T, class W>
+void norm_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
+                        T* gx, W* gw, W* gb, int64_t rows, int64_t cols) {
+  using A = Accum<T>;
+  const std::vector<A> weight = widened(w, cols, A(1));
+  const A* const wide_w = weight.data();
+  const bool sums = gw != nullptr || gb != nullptr;
+  const int64_t grain = rows_of_part(rows, cols);
+  std::vector<A> parts(sums ? size_t((rows + grain - 1) / grain * 2 * cols) : 0);
+  on.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+    WideRow<T> wide_g(cols), wide_x(cols);
+    A* const part_w = sums ? parts.data() + first / grain * 2 * cols : nullptr;
+    A* const part_b = part_w + (sums ? cols : 0);
+    for (int64_t r = first; r < last; ++r) {
+      const A* const g = wide_g.read(gy + r * cols, cols);
+      const A* const in = wide_x.read(x + r * cols, cols);
+      const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
+      if (sums) {
+#pragma GCC ivdep
+        for (int64_t i = 0; i < cols; ++i) {
+          part_w[i] += g[i] * ((in[i] - mu) * scale);
+          part_b[i] += g[i];
+        }
+      }
+      if (gx == nullptr) continue;
+      const Sums<A, 2> s = sum_terms<2, A>(
+          cols, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+            const V u = load<V>(g + i) * load<V>(wide_w + i);
+            return Sums<V, 2>{{u, u * (load<V>(in + i) - mu)}};
+          });
+      const A shift = kCentered ? s.s[0] / A(cols) : A(0), slope = s.s[1] * scale * scale / A(cols);
+      T* const out = gx + r * cols;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < cols; ++i) out[i] = T((g[i] * wide_w[i] - shift - (in[i] - mu) * slope) * scale);
+    }
+  });
+  if (!sums) return;
+  std::vector<A> total(size_t(2 * cols));
+  combine(parts, 2 * cols, total.data());
+  store(gw, total.data(), cols);
+  store(gb, total.data() + cols, cols);
+}
+
+template <class T, class W>
+void layer_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd, int64_t rows,
+                int64_t cols, double eps) {
+  norm_rows<true>(on, x, w, b, y, mean, rstd, rows, cols, eps);
+}
+template <class T, class W>
+void layer_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
+                         T* gx, W* gw, W* gb, int64_t rows, int64_t cols) {
+  norm_rows_backward<true>(on, gy, x, w, mean, rstd, gx, gw, gb, rows, cols);
+}
+template <class T, class W>
+void rms_norm(const Cpu& on, const T* x, const W* w, T* y, Accum<T>* rstd, int64_t rows, int64_t cols, double eps) {
+  norm_rows<false>(on, x, w, static_cast<const W*>(nullptr), y, static_cast<Accum<T>*>(nullptr), rstd, rows, cols, eps);
+}
+template <class T, class W>
+void rms_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* rstd, T* gx, W* gw,
+                       int64_t rows, int64_t cols) {
+  norm_rows_backward<false>(on, gy, x, w, static_cast<const Accum<T>*>(nullptr), rstd, gx, gw, static_cast<W*>(nullptr),
+                            rows, cols);
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

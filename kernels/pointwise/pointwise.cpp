@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/pointwise/pointwise.cuh"
+
+namespace levin::kernels {
+namespace {
+
+using Half = PointwisePlan::Half;
+
+constexpr std::int64_t kBlock = 256;  // 16-bit elements widened at a time: a few KiB, well inside L1
+
+void widen(Half half, const char* from, std::int64_t step, float* to, std::int64_t n) {
+  const auto run = [&]<class T>(T) {
+    if (step == sizeof(T)) {
+      const T* x = reinterpret_cast<const T*>(from);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = float(x[i]);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) to[i] = float(*reinterpret_cast<const T*>(from + i * step));
+    }
+  };
+  if (half == Half::f16) run(f16{});
+  if (half == Half::bf16) run(bf16{});
+}
+
+void narrow(Half half, const float* from, char* to, std::int64_t step, std::int64_t n) {
+  const auto run = [&]<class T>(T) {
+    for (std::int64_t i = 0; i < n; ++i) *reinterpret_cast<T*>(to + i * step) = T(from[i]);
+  };
+  if (half == Half::f16) run(f16{});
+  if (half == Half::bf16) run(bf16{});
+}
+
+// Copies of one element, so that a loop finds a dense row.
+void spread(const char* from, int width, char* to, std::int64_t n) {
+  const auto run = [&]<class T>(T value) {
+    std::memcpy(&value, from, sizeof(T));
+    std::fill_n(reinterpret_cast<T*>(to), n, value);
+  };
+  if (width == 8) run(std::uint64_t{});
+  if (width == 4) run(std::uint32_t{});
+  if (width == 1) run(std::uint8_t{});
+}
+
+// Whether rows with these inner steps go by way of blocks.
+bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
+  for (int k = 0; k < plan.operands; ++k) {
+    if (plan.half[static_cast<std::size_t>(k)] != Half::no || (plan.spread && k > 0 && step[k] == 0)) return true;
+  }
+  return false;
+}
+
+// One row of n elements through the loop.
+void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool blocks, char* const* p,
+             const std::int64_t* step, std::int64_t n) {
+  if (!blocks) return loop(functor, p, step, n);
+  alignas(64) double block[kMaxOperands][kBlock];
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - begin);
+    char* q[kMaxOperands];
+    std::int64_t s[kMaxOperands];
+    for (int k = 0; k < plan.operands; ++k) {
+      const auto i = static_cast<std::size_t>(k);
+      char* from = p[k] + begin * step[k];
+      const bool repeat = k > 0 && step[k] == 0;
+      float* wide = reinterpret_cast<float*>(block[k]);
+      q[k] = from;
+      s[k] = step[k];
+      if (plan.half[i] != Half::no) {
+        q[k] = reinterpret_cast<char*>(wide);
+        s[k] = repeat && !plan.spread ? 0 : static_cast<std::int64_t>(sizeof(float));
+        if (k > 0) widen(plan.half[i], from, step[k], wide, repeat ? 1 : count);
+        if (repeat && plan.spread) std::fill_n(wide, count, wide[0]);
+      } else if (repeat && plan.spread) {
+        q[k] = reinterpret_cast<char*>(block[k]);
+        s[k] = plan.width[i];
+        spread(from, plan.width[i], q[k], count);
+      }
+    }
+    loop(functor, q, s, count);
+    if (plan.half[0] != Half::no) {
+      narrow(plan.half[0], reinterpret_cast<float*>(block[0]), p[0] + begin * step[0], step[0], count);
+    }
+  }
+}
+
+}  // namespace
+
+void PointwisePlan::add(void* p, const Shape& common, const Shape& shape, const Strides& strides, DType dtype) {
+  const auto k = static_cast<std::size_t>(operands++);
+  rank = common.rank();
+  numel = common.numel();
+  const auto size = static_cast<std::int64_t>(itemsize(dtype));
+  data[k] = static_cast<char*>(p);
+  width[k] = static_cast<std::uint8_t>(size);
+  half[k] = dtype == DType::f16 ? Half::f16 : dtype == DType::bf16 ? Half::bf16 : Half::no;
+  const int lead = common.rank() - shape.rank();
+  for (int d = 0; d < common.rank(); ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    sizes[i] = common[d];
+    steps[k][i] = d < lead || shape[d - lead] == 1 ? 0 : strides[d - lead] * size;
+  }
+}
+
+void PointwisePlan::collapse() {
+  if (numel == 0) return;  // strides of what is empty may be anything
+  int kept = 0;
+  for (int d = 0; d < rank; ++d) {
+    const auto from = static_cast<std::size_t>(d);
+    if (sizes[from] == 1) continue;
+    bool merges = kept > 0;
+    for (std::size_t k = 0; merges && k < static_cast<std::size_t>(operands); ++k) {
+      merges = steps[k][static_cast<std::size_t>(kept - 1)] == steps[k][from] * sizes[from];
+    }
+    const auto to = static_cast<std::size_t>(merges ? kept - 1 : kept++);
+    sizes[to] = merges ? sizes[to] * sizes[from] : sizes[from];
+    for (std::size_t k = 0; k < static_cast<std::size_t>(operands); ++k) steps[k][to] = steps[k][from];
+  }
+  rank = kept;
+}
+
+void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                       std::int64_t grain) {
+  std::int64_t step[kMaxOperands];
+  for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
+  const bool blocks = by_blocks(plan, step);
+  if (plan.numel <= grain) return run_row(loop, functor, plan, blocks, plan.data.data(), step, plan.numel);
+  on.parallel_for(plan.numel, grain, [&](std::int64_t begin, std::int64_t end) {
+    char* p[kMaxOperands];
+    for (int k = 0; k < plan.operands; ++k) p[k] = plan.data[static_cast<std::size_t>(k)] + begin * step[k];
+    run_row(loop, functor, plan, blocks, p, step, end - begin);
+  });
+}
+
+void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
+                   std::int64_t grain) {
+  if (plan.numel == 0) return;
+  if (plan.rank <= 1) {
+    PointwisePlan row = plan;
+    if (plan.rank == 0) row.steps = {};
+    return run_pointwise_row(on, loop, functor, row, grain);
+  }
+  const auto last = static_cast<std::size_t>(plan.rank - 1);
+  const std::int64_t inner = plan.sizes[last], rows = plan.numel / inner;
+  std::int64_t step[kMaxOperands];
+  for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][last];
+  const bool blocks = by_blocks(plan, step);
+  on.parallel_for(rows, std::max<std::int64_t>(1, grain / inner), [&](std::int64_t begin, std::int64_t end) {
+    std::array<std::int64_t, kMaxRank> index{};
+    std::int64_t rest = begin;
+    for (std::size_t d = last; d-- > 0;) {
+      index[d] = rest % plan.sizes[d];
+      rest /= plan.sizes[d];
+    }
+    char* p[kMaxOperands];
+    for (int k = 0; k < plan.operands; ++k) {
+      const auto& steps = plan.steps[static_cast<std::size_t>(k)];
+      p[k] = plan.data[static_cast<std::size_t>(k)];
+      for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
+    }
+    for (std::int64_t row = begin; row < end; ++row) {
+      run_row(loop, functor, plan, blocks, p, step, inner);
+      for (std::size_t d = last; d-- > 0;) {
+        const bool carry = ++index[d] == plan.sizes[d];
+        for (int k = 0; k < plan.operands; ++k) {
+          const std::int64_t s = plan.steps[static_cast<std::size_t>(k)][d];
+          p[k] += carry ? s * (1 - plan.sizes[d]) : s;
+        }
+        if (!carry) break;
+        index[d] = 0;
+      }
+    }
+  });
+}
+
+}  // namespace levin::kernels

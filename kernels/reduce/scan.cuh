@@ -1,0 +1,321 @@
+#ifndef LEVIN_KERNELS_SCAN_CUH
+#define LEVIN_KERNELS_SCAN_CUH
+// Walks along one dimension. x: [outer, n, inner], contiguous.
+//
+//   arg_extreme<Largest>(on, const T* x, T* values, int64_t* indices, outer, n, inner)
+//     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
+//   cumsum(on, const T* x, S* y, outer, n, inner)
+//     y[k] = x[0] + ... + x[k], summed in double (int64_t for integers and bool, wrapping around). S: T, or int64_t for
+//     those.
+// The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
+// once.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/device/block.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/gpu.h"
+#include "kernels/executor/hd.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels::cpu {
+
+namespace scan_detail {
+inline constexpr int64_t kTile = 256;  // columns walked together
+inline constexpr int64_t kTaskElements = 32 * 1024;
+
+template <bool kLargest, class A>
+LEVIN_HD bool is_better(A a, A b) {
+  return (kLargest ? a > b : a < b) | ((a != a) & (b == b));
+}
+
+// body(outer index, first column, columns) over tiles of the columns.
+template <class F>
+void each_tile(const Cpu& on, int64_t outer, int64_t n, int64_t inner, const F& body) {
+  const int64_t tiles = (inner + kTile - 1) / kTile;
+  const int64_t work = std::max<int64_t>(1, n * std::min(inner, kTile));
+  on.parallel_for(outer * tiles, std::max<int64_t>(1, kTaskElements / work), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t first = t % tiles * kTile;
+      body(t / tiles, first, std::min(kTile, inner - first));
+    }
+  });
+}
+}  // namespace scan_detail
+
+template <bool kLargest, class T>
+void arg_extreme(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner) {
+  using A = std::conditional_t<std::is_integral_v<T>, T, Accum<T>>;
+  scan_detail::each_tile(on, outer, n, inner, [&](int64_t o, int64_t first, int64_t width) {
+    A best[scan_detail::kTile];
+    int64_t at[scan_detail::kTile];
+    const T* from = x + o * n * inner + first;
+    if (width == 1) {
+      A top = A(from[0]);
+      int64_t where = 0;
+      for (int64_t k = 1; k < n; ++k) {
+        const A v = A(from[k * inner]);
+        if (scan_detail::is_better<kLargest>(v, top)) top = v, where = k;
+      }
+      at[0] = where;
+    } else {
+      for (int64_t j = 0; j < width; ++j) best[j] = A(from[j]), at[j] = 0;
+      for (int64_t k = 1; k < n; ++k) {
+        const T* row = from + k * inner;
+        for (int64_t j = 0; j < width; ++j) {
+          const A v = A(row[j]);
+          const bool better = scan_detail::is_better<kLargest>(v, best[j]);
+          best[j] = better ? v : best[j];
+          at[j] = better ? k : at[j];
+        }
+      }
+    }
+    for (int64_t j = 0; j < width; ++j) {
+      indices[o * inner + first + j] = at[j];
+      if (values) values[o * inner + first + j] = from[at[j] * inner + j];
+    }
+  });
+}
+
+template <class T, class S>
+void cumsum(const Cpu& on, const T* x, S* y, int64_t outer, int64_t n, int64_t inner) {
+  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap around
+  scan_detail::each_tile(on, outer, n, inner, [&](int64_t o, int64_t first, int64_t width) {
+    const int64_t start = o * n * inner + first;
+    if (width == 1) {
+      A total = 0;
+      for (int64_t k = 0; k < n; ++k) {
+        total += A(x[start + k * inner]);
+        y[start + k * inner] = S(total);
+      }
+      return;
+    }
+    A sum[scan_detail::kTile];
+    std::fill_n(sum, width, A(0));
+    for (int64_t k = 0; k < n; ++k) {
+      const T* from = x + start + k * inner;
+      S* to = y + start + k * inner;
+      for (int64_t j = 0; j < width; ++j) {
+        sum[j] += A(from[j]);
+        to[j] = S(sum[j]);
+      }
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu
+
+namespace levin::kernels::gpu {
+
+// A block of kWalkThreads threads walks `across` neighbouring lines (outputs of the walk) with `down` threads along n
+// each. Threads that are neighbours read neighbours: along n when inner is 1, else along inner. Few and long lines are
+// cut into chunks, by the shape alone.
+inline constexpr int kWalkThreads = 256;
+struct Walk {
+  std::int64_t lines, n, inner;
+  std::int64_t chunks = 1, per_chunk = 0;
+  int across = 1, down = kWalkThreads;
+
+  Walk(std::int64_t outer, std::int64_t n_, std::int64_t inner_, std::int64_t per_thread)
+      : lines(outer * inner_), n(n_), inner(inner_) {
+    constexpr std::int64_t kBlocks = 132 * 8;  // that run together on an H200
+    if (inner > 1) {
+      across = 32;
+      while (across < kWalkThreads && lines >= kBlocks * across) across *= 2;
+    } else {
+      while (across < kWalkThreads && (kWalkThreads / across) * per_thread >= 2 * n) across *= 2;
+    }
+    down = kWalkThreads / across;
+    const std::int64_t blocks = (lines + across - 1) / across, least = down * per_thread * 4;
+    if (blocks > 0 && blocks < kBlocks / 2) {
+      chunks = std::min(kBlocks / blocks, std::max<std::int64_t>(1, n / least));
+    }
+    per_chunk = (n + chunks - 1) / chunks;
+    chunks = per_chunk > 0 ? (n + per_chunk - 1) / per_chunk : 1;
+  }
+  [[nodiscard]] Grid grid() const {
+    const std::int64_t blocks = (lines + across - 1) / across * chunks;
+    return {.blocks = static_cast<unsigned>(std::min(blocks, std::int64_t{1} << 30)), .threads = kWalkThreads};
+  }
+
+  // The place of the calling thread in block t of the walk.
+  struct Place {
+    std::int64_t line, chunk, start;  // start: of the line's first element
+    int row, column;
+    bool inside;
+  };
+  // Values of one thread each: those of a line stand side by side where its threads do.
+  template <class V>
+  struct Shared {
+    V* first;
+    int step;
+    __device__ V& operator[](int row) const { return first[row * step]; }
+  };
+  template <class V>
+  __device__ Shared<V> shared(V* scratch, const Place& at) const {
+    return inner == 1 ? Shared<V>{scratch + at.column * down, 1} : Shared<V>{scratch + at.column, across};
+  }
+  __device__ Place place(std::int64_t t) const {
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row = inner == 1 ? thread % down : thread / across;
+    const int column = inner == 1 ? thread / down : thread % across;
+    const std::int64_t chunk = t % chunks, line = t / chunks * across + column;
+    const std::int64_t o = inner == 1 ? line : line / inner;
+    return {line, chunk, o * n * inner + (line - o * inner), row, column, line < lines};
+  }
+  __device__ std::int64_t blocks() const { return (lines + across - 1) / across * chunks; }
+};
+
+template <class T>
+using Compared =
+    std::conditional_t<std::is_integral_v<T>, std::conditional_t<sizeof(T) == 8, long long, int>, Accum<T>>;
+
+// The best of a chunk of each line. `from`: [lines, n] places in x's lines (of full_n elements) to choose among, or
+// null for all. parts: [lines, chunks] places; where it is null, values (may be null) and indices are written.
+template <bool kLargest, class T>
+__global__ void __launch_bounds__(kWalkThreads)
+    walk_extreme(const T* x, Walk walk, std::int64_t full_n, const std::int64_t* from, std::int64_t* parts, T* values,
+                 std::int64_t* indices) {
+  using A = Compared<T>;
+  using Best = Indexed<A>;
+  LEVIN_SHARED(Best, scratch, kWalkThreads);
+  const Earlier<std::conditional_t<kLargest, Larger, Smaller>> better;
+  using Limits = std::numeric_limits<A>;
+  constexpr A kLowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  constexpr A kHighest = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  for (std::int64_t t = blockIdx.x; t < walk.blocks(); t += gridDim.x) {
+    const Walk::Place at = walk.place(t);
+    // Loses against every element: its index is the highest.
+    Best best{kLargest ? kLowest : kHighest, std::numeric_limits<long long>::max()};
+    const std::int64_t o = at.line / walk.inner, start = o * full_n * walk.inner + (at.line - o * walk.inner);
+    if (at.inside) {
+      const auto candidate = [&](std::int64_t k) {
+        if (from) k = from[at.line * walk.n + k];
+        return Best{static_cast<A>(x[start + k * walk.inner]), k};
+      };
+      const std::int64_t last = (at.chunk + 1) * walk.per_chunk, end = last < walk.n ? last : walk.n;
+      std::int64_t k = at.chunk * walk.per_chunk + at.row;
+      for (; k + 3 * walk.down < end; k += 4 * walk.down) {
+        const Best a = candidate(k), b = candidate(k + walk.down), c = candidate(k + 2 * walk.down),
+                   d = candidate(k + 3 * walk.down);
+        best = better(best, better(better(a, b), better(c, d)));
+      }
+      for (; k < end; k += walk.down) best = better(best, candidate(k));
+    }
+    const auto mine = walk.shared(scratch, at);
+    mine[at.row] = best;
+    __syncthreads();
+    for (int half = walk.down / 2; half > 0; half /= 2) {
+      if (at.row < half) mine[at.row] = better(mine[at.row], mine[at.row + half]);
+      __syncthreads();
+    }
+    if (at.row == 0 && at.inside) {
+      const std::int64_t k = mine[0].index;
+      if (parts) {
+        parts[at.line * walk.chunks + at.chunk] = k;
+      } else {
+        indices[at.line] = k;
+        if (values) values[at.line] = x[start + k * walk.inner];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <bool kLargest, class T, class F>
+void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+                 std::int64_t inner, F&& scratch_of) {
+  const Walk walk(outer, n, inner, 4);
+  const std::int64_t* all = nullptr;
+  std::int64_t* parts =
+      walk.chunks > 1 ? scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks) : nullptr;
+  on.launch(walk_extreme<kLargest, T>, walk.grid(), x, walk, n, all, parts, values, indices);
+  if (!parts) return;
+  Walk join(outer, walk.chunks, inner, 4);
+  join.chunks = 1;
+  join.per_chunk = join.n;
+  std::int64_t* none = nullptr;
+  on.launch(walk_extreme<kLargest, T>, join.grid(), x, join, n, parts, none, values, indices);
+}
+
+// The running sum of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line
+// add up what stands before them, and the last one's total goes on to the next tile. kTotals: only sums[line, chunk] is
+// written; else sums (null for one chunk) are those of all chunks, and what stands before this one is added first.
+inline constexpr int kRun = 4;
+template <bool kTotals, class T, class S, class A>
+__global__ void __launch_bounds__(kWalkThreads) walk_sums(const T* x, Walk walk, A* sums, S* y) {
+  LEVIN_SHARED(A, scratch, kWalkThreads);
+  for (std::int64_t t = blockIdx.x; t < walk.blocks(); t += gridDim.x) {
+    const Walk::Place at = walk.place(t);
+    const auto mine = walk.shared(scratch, at);
+    // The sum of one value a thread of the line, in pairs.
+    const auto total_of = [&](A v) {
+      mine[at.row] = v;
+      __syncthreads();
+      for (int half = walk.down / 2; half > 0; half /= 2) {
+        if (at.row < half) mine[at.row] += mine[at.row + half];
+        __syncthreads();
+      }
+      v = mine[0];
+      __syncthreads();
+      return v;
+    };
+    const std::int64_t begin = at.chunk * walk.per_chunk, last = begin + walk.per_chunk;
+    const std::int64_t end = last < walk.n ? last : walk.n;
+    A before = A(0);
+    if (kTotals || sums) {
+      if constexpr (kTotals) {
+        if (at.inside)
+          for (std::int64_t k = begin + at.row; k < end; k += walk.down) before += A(x[at.start + k * walk.inner]);
+      } else if (at.inside) {
+        for (std::int64_t c = at.row; c < at.chunk; c += walk.down) before += sums[at.line * walk.chunks + c];
+      }
+      before = total_of(before);
+    }
+    if constexpr (kTotals) {
+      if (at.inside && at.row == 0) sums[at.line * walk.chunks + at.chunk] = before;
+    } else {
+      for (std::int64_t first = begin; first < end; first += std::int64_t{kRun} * walk.down) {
+        const std::int64_t k = first + std::int64_t{kRun} * at.row;
+        A run[kRun], sum = A(0);
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) run[j] = at.inside && k + j < end ? A(x[at.start + (k + j) * walk.inner]) : A(0);
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) run[j] = sum = sum + run[j];
+        // mine[row] becomes the sum of the runs 0 to row.
+        mine[at.row] = sum;
+        __syncthreads();
+        for (int apart = 1; apart < walk.down; apart *= 2) {
+          const A left = at.row >= apart ? mine[at.row - apart] : A(0);
+          __syncthreads();
+          if (at.row >= apart) mine[at.row] = left + mine[at.row];
+          __syncthreads();
+        }
+        const A base = at.row > 0 ? before + mine[at.row - 1] : before;
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) {
+          if (at.inside && k + j < end) y[at.start + (k + j) * walk.inner] = S(base + run[j]);
+        }
+        before = before + mine[walk.down - 1];
+        __syncthreads();
+      }
+    }
+  }
+}
+
+template <class T, class S, class F>
+void cumsum(const Gpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n, std::int64_t inner, F&& scratch_of) {
+  using A = std::conditional_t<std::is_integral_v<T>, unsigned long long, double>;
+  const Walk walk(outer, n, inner, kRun);
+  A* sums = nullptr;
+  if (walk.chunks > 1) {
+    sums = reinterpret_cast<A*>(scratch_of.template operator()<std::int64_t>(walk.lines * walk.chunks));
+    on.launch(walk_sums<true, T, S, A>, walk.grid(), x, walk, sums, y);
+  }
+  on.launch(walk_sums<false, T, S, A>, walk.grid(), x, walk, sums, y);
+}
+
+}  // namespace levin::kernels::gpu
+#endif

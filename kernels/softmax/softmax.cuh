@@ -1,0 +1,449 @@
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_SOFTMAX_CUH
+#define LEVIN_KERNELS_SOFTMAX_CUH
+// Softmax and log-softmax. T: float, double, f16, bf16; sums in Accum<T>. Sizes may be zero. Rows
+// and columns run in parallel, and no sum depends on the number of threads.
+//
+// [outer, dim, inner], all tensors contiguous, x and y may be the same memory, so may gy and gx:
+//   softmax(on, const T* x, T* y, outer, dim, inner)                    y = exp(x - max) / sum(exp(x - max)) over dim
+//   log_softmax(on, const T* x, T* y, outer, dim, inner)                y = x - max - log(sum(exp(x - max)))
+//   softmax_backward(on, const T* gy, const T* y, T* gx, outer, dim, inner)       gx = y * (gy - sum(gy * y))
+//   log_softmax_backward(on, const T* gy, const T* y, T* gx, outer, dim, inner)   gx = gy - exp(y) * sum(gy)
+// A row whose maximum is -inf or NaN gives NaN, as in PyTorch. On devices x and gx may have 16 bits where y and gy are
+// float: the bits are those of a float kernel between conversions.
+// [rows, cols] with x_stride and y_stride elements between the starts of rows:
+//   softmax_rows(on, const T* x, x_stride, T* y, y_stride, rows, cols)
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/device/row.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/math/math.h"
+#include "kernels/reduce/row_sums.cuh"
+
+#define LEVIN_LEVEL_FILE "kernels/softmax/softmax.cuh"
+#include "kernels/executor/each_level.h"
+
+namespace levin::kernels::gpu {
+
+// exp(x) as exactly as T needs it: for 16-bit numbers the exponential unit's own base.
+template <class T>
+__device__ __forceinline__ Accum<T> exp_of(Accum<T> x) {
+  if constexpr (std::is_same_v<T, double>)
+    return ::exp(x);
+  else if constexpr (std::is_same_v<T, float>)
+    return ::expf(x);
+  else
+    return ::exp2f(x * 1.44269504f);
+}
+template <class A>
+__device__ __forceinline__ A lowest() {
+  return -std::numeric_limits<A>::infinity();
+}
+
+// The largest of the numbers seen so far and the sum of exp(x - largest), in one pass. -inf adds nothing, NaN and +inf
+// make the sum NaN. Milakov, Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <class T>
+struct ExpSum {
+  using A = Accum<T>;
+  A top = lowest<A>(), sum = 0;
+
+  template <int V>
+  __device__ __forceinline__ void add(const Vec<T, V>& v) {
+    A most = top;
+#pragma unroll
+    for (int j = 0; j < V; ++j) most = Larger{}(most, A(v[j]));
+    const A from = most == lowest<A>() ? A(0) : most;
+    if (most != top) sum *= exp_of<T>(top - from);
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum += exp_of<T>(A(v[j]) - from);
+    top = most;
+  }
+  // This part of the sum, below another maximum.
+  __device__ __forceinline__ A below(A most) const { return sum * exp_of<T>(top - most); }
+  template <class Of>
+  __device__ __forceinline__ ExpSum over() const {
+    ExpSum all;
+    all.top = Of::reduce(top, Larger{});
+    all.sum = Of::reduce(below(all.top), Plus{});
+    return all;
+  }
+};
+
+// What becomes of x, and of (gy, y), when the sums are known.
+template <class T, bool kLog>
+struct SoftmaxOf {
+  using A = Accum<T>;
+  A top, last;
+  __device__ explicit SoftmaxOf(const ExpSum<T>& s) : top(s.top), last(kLog ? A(::log(s.sum)) : A(1) / s.sum) {}
+  __device__ __forceinline__ T operator()(T x) const {
+    return kLog ? T((A(x) - top) - last) : T(exp_of<T>(A(x) - top) * last);
+  }
+};
+template <class T, bool kLog>
+__device__ __forceinline__ Accum<T> slope_term(T gy, T y) {
+  return kLog ? Accum<T>(gy) : Accum<T>(gy) * Accum<T>(y);
+}
+template <class T, bool kLog>
+__device__ __forceinline__ T slope_of(T gy, T y, Accum<T> sum) {
+  using A = Accum<T>;
+  return kLog ? T(A(gy) - exp_of<T>(A(y)) * sum) : T((A(gy) - sum) * A(y));
+}
+
+// [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
+template <class T, class S, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* x, T* y, std::int64_t rows,
+                                                                       std::int64_t cols, RowPlan plan) {
+  using Of = Team<kThreads>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
+    ExpSum<T> own;
+    each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
+    const SoftmaxOf<T, kLog> f(own.template over<Of>());
+    each_chunk<kThreads, kChunksAhead<T>>(plan, [&](std::int64_t c) {
+      Vec<T> v = row.again(c);
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) v[j] = f(v[j]);
+      write_chunk(y + r * cols, c * kVec<T>, cols, plan.vectors, v);
+    });
+  }
+}
+template <class T, class S, int kThreads, bool kLog>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(const T* gy, const T* y, S* gx,
+                                                                                std::int64_t rows, std::int64_t cols,
+                                                                                RowPlan plan) {
+  using Of = Team<kThreads>;
+  LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
+  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
+       r += std::int64_t{gridDim.x} * Of::kRows) {
+    Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
+    const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
+    Accum<T> own = 0;
+    each_first(g, out, [&](std::int64_t, const Vec<T>& a, const Vec<T>& b) {
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
+    });
+    const Accum<T> sum = Of::reduce(own, Plus{});
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Vec<T> a = g.again(c), b = out.again(c);
+      Vec<T> v;
+#pragma unroll
+      for (int j = 0; j < kVec<T>; ++j) v[j] = slope_of<T, kLog>(a[j], b[j], sum);
+      write_chunk(gx + r * cols, c * kVec<T>, cols, plan.vectors, v);
+    });
+  }
+}
+
+// [outer, dim, inner]: a block has 32 neighbouring columns, and each of its 8 warps an eighth of their elements. The
+// second pass finds a short column in the caches.
+inline constexpr int kTileColumns = 32, kTileParts = 8, kTileThreads = kTileColumns * kTileParts;
+struct ColumnTiles {
+  std::int64_t dim, inner, in_row, count;  // in_row: tiles side by side; count: in all
+  ColumnTiles(std::int64_t outer, std::int64_t d, std::int64_t i)
+      : dim(d), inner(i), in_row((i + kTileColumns - 1) / kTileColumns), count(outer * in_row) {}
+  [[nodiscard]] Grid grid() const {
+    return {.blocks = static_cast<unsigned>(std::min(count, kRowBlocks)), .threads = kTileThreads};
+  }
+  // f(offset of element 0 of this thread's column, whether there is such a column, its part)
+  template <class F>
+  __device__ void each(F&& f) const {
+    const int column = static_cast<int>(threadIdx.x) % kTileColumns,
+              part = static_cast<int>(threadIdx.x) / kTileColumns;
+    for (std::int64_t t = blockIdx.x; t < count; t += gridDim.x) {
+      const std::int64_t o = t / in_row, j = (t - o * in_row) * kTileColumns + column;
+      f(o * dim * inner + j, j < inner, part);
+    }
+  }
+};
+// The sum (or what f makes of two) of the parts of each column; `scratch` is the block's, [kTileThreads].
+template <class A, class F>
+__device__ __forceinline__ A combine_parts(A x, A* scratch, F f) {
+  scratch[threadIdx.x] = x;
+  __syncthreads();
+  const int column = static_cast<int>(threadIdx.x) % kTileColumns;
+  A all = scratch[column];
+#pragma unroll
+  for (int p = 1; p < kTileParts; ++p) all = f(all, scratch[p * kTileColumns + column]);
+  __syncthreads();
+  return all;
+}
+template <class T, class S, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns(const S* x, T* y, ColumnTiles tiles) {
+  LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
+  tiles.each([&](std::int64_t at, bool inside, int part) {
+    ExpSum<T> own;
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+      Vec<T, 1> v;
+      v[0] = T(x[at + d * tiles.inner]);
+      own.add(v);
+    }
+    ExpSum<T> all;
+    all.top = combine_parts(own.top, scratch, Larger{});
+    all.sum = combine_parts(own.below(all.top), scratch, Plus{});
+    const SoftmaxOf<T, kLog> f(all);
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+      y[at + d * tiles.inner] = f(T(x[at + d * tiles.inner]));
+  });
+}
+template <class T, class S, bool kLog>
+__global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T* gy, const T* y, S* gx,
+                                                                         ColumnTiles tiles) {
+  LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
+  tiles.each([&](std::int64_t at, bool inside, int part) {
+    Accum<T> own = 0;
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+      own += slope_term<T, kLog>(gy[at + d * tiles.inner], y[at + d * tiles.inner]);
+    const Accum<T> sum = combine_parts(own, scratch, Plus{});
+    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+      const std::int64_t i = at + d * tiles.inner;
+      gx[i] = S(slope_of<T, kLog>(gy[i], y[i], sum));
+    }
+  });
+}
+
+template <bool kLog, class T, class S>
+void launch_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  if (inner != 1) {
+    const ColumnTiles tiles(outer, dim, inner);
+    return on.launch(softmax_columns<T, S, kLog>, tiles.grid(), x, y, tiles);
+  }
+  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(dim, 1, {x, y});
+    on.launch(softmax_rows<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 1), x, y, outer, dim, plan);
+  });
+}
+template <bool kLog, class T, class S>
+void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
+                             std::int64_t inner) {
+  if (inner != 1) {
+    const ColumnTiles tiles(outer, dim, inner);
+    return on.launch(softmax_columns_backward<T, S, kLog>, tiles.grid(), gy, y, gx, tiles);
+  }
+  with_team<T>(dim, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
+    const RowPlan plan = plan_rows<T, kThreads>(dim, 2, {gy, y, gx});
+    on.launch(softmax_rows_backward<T, S, kThreads, kLog>, row_grid<kThreads>(plan, outer, 2), gy, y, gx, outer, dim,
+              plan);
+  });
+}
+
+template <class T, class S>
+void softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  launch_softmax<false>(on, x, y, outer, dim, inner);
+}
+template <class T, class S>
+void log_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+  launch_softmax<true>(on, x, y, outer, dim, inner);
+}
+template <class T, class S>
+void softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
+                      std::int64_t inner) {
+  launch_softmax_backward<false>(on, gy, y, gx, outer, dim, inner);
+}
+template <class T, class S>
+void log_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
+                          std::int64_t inner) {
+  launch_softmax_backward<true>(on, gy, y, gx, outer, dim, inner);
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels::cpu {
+LEVIN_PICK(softmax)
+LEVIN_PICK(softmax_rows)
+LEVIN_PICK(log_softmax)
+LEVIN_PICK(softmax_backward)
+LEVIN_PICK(log_softmax_backward)
+}  // namespace levin::kernels::cpu
+#endif
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// ---- Rows: every pass but the first finds the row in the first-level cache.
+
+template <class A>
+void softmax_row(const A* x, A* y, int64_t n) {
+  const A top = row_max(x, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = math::exp_nonpositive(x[i] - top);
+  const A scale = 1 / row_sum(y, n);
+  for (int64_t i = 0; i < n; ++i) y[i] *= scale;
+}
+
+// sum(exp(x - top)): the terms pass through a small buffer, so that the sum may use the level's vectors.
+template <class A>
+A sum_of_exp(const A* x, A top, int64_t n) {
+  constexpr int64_t tile = 512;
+  alignas(64) A e[tile];
+  A sum = 0;
+  for (int64_t b = 0; b < n; b += tile) {
+    const int64_t count = std::min(tile, n - b);
+    for (int64_t i = 0; i < count; ++i) e[i] = math::exp_nonpositive(x[b + i] - top);
+    sum += row_sum(e, count);
+  }
+  return sum;
+}
+
+template <class A>
+void log_softmax_row(const A* x, A* y, int64_t n) {
+  const A top = row_max(x, n);
+  const A log = math::log(sum_of_exp(x, top, n));
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log;
+}
+
+template <class A>
+void softmax_backward_row(const A* gy, const A* y, A* gx, int64_t n) {
+  const A dot = row_dot(gy, y, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) gx[i] = (gy[i] - dot) * y[i];
+}
+
+template <class A>
+void log_softmax_backward_row(const A* gy, const A* y, A* gx, int64_t n) {
+  const A sum = row_sum(gy, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) gx[i] = gy[i] - math::exp_nonpositive(y[i]) * sum;
+}
+
+template <class T, class Row>
+void map_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols,
+              const Row& row) {
+  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
+    WideRow<T> in(cols), out(cols);
+    for (int64_t r = first; r < last; ++r) {
+      T* const to = y + r * y_stride;
+      row(in.read(x + r * x_stride, cols), out.begin(to), cols);
+      out.finish(to, cols);
+    }
+  });
+}
+
+template <class T, class Row>
+void map_rows(const Cpu& on, const T* gy, const T* y, T* gx, int64_t rows, int64_t cols, const Row& row) {
+  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
+    WideRow<T> a(cols), b(cols), out(cols);
+    for (int64_t r = first; r < last; ++r) {
+      T* const to = gx + r * cols;
+      row(a.read(gy + r * cols, cols), b.read(y + r * cols, cols), out.begin(to), cols);
+      out.finish(to, cols);
+    }
+  });
+}
+
+// ---- An inner dimension: columns of a tile side by side, each walked along dim.
+
+inline constexpr int64_t kColumns = 128;
+
+// body(offset of the tile's first element, columns): its element [d, j] is at offset + d * inner + j.
+template <class Body>
+void each_column_tile(const Cpu& on, int64_t outer, int64_t dim, int64_t inner, const Body& body) {
+  const int64_t tiles = (inner + kColumns - 1) / kColumns;
+  on.parallel_for(outer * tiles, rows_at_once(dim * std::min(inner, kColumns)), [=](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      const int64_t j = t % tiles * kColumns;
+      body(t / tiles * dim * inner + j, std::min(kColumns, inner - j));
+    }
+  });
+}
+
+// top = max and sum = sum(exp(x - top)) of each column.
+template <class T>
+void column_sums(const T* x, int64_t dim, int64_t inner, int64_t columns, Accum<T>* top, Accum<T>* sum) {
+  using A = Accum<T>;
+  for (int64_t j = 0; j < columns; ++j) top[j] = -std::numeric_limits<A>::infinity(), sum[j] = 0;
+  for (int64_t d = 0; d < dim; ++d)
+    for (int64_t j = 0; j < columns; ++j) {
+      const A v = A(x[d * inner + j]);
+      top[j] = v > top[j] ? v : top[j];
+    }
+  for (int64_t d = 0; d < dim; ++d)
+    for (int64_t j = 0; j < columns; ++j) sum[j] += math::exp_nonpositive(A(x[d * inner + j]) - top[j]);
+}
+
+template <class T>
+void softmax_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
+  using A = Accum<T>;
+  map_rows(on, x, x_stride, y, y_stride, rows, cols, [](const A* a, A* b, int64_t n) { softmax_row(a, b, n); });
+}
+
+template <class T>
+void softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
+  using A = Accum<T>;
+  if (inner == 1) return softmax_rows(on, x, dim, y, dim, outer, dim);
+  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
+    A top[kColumns], scale[kColumns];
+    const T* const in = x + at;
+    T* const out = y + at;
+    column_sums(in, dim, inner, columns, top, scale);
+    for (int64_t j = 0; j < columns; ++j) scale[j] = 1 / scale[j];
+    for (int64_t d = 0; d < dim; ++d)
+#pragma GCC ivdep
+      for (int64_t j = 0; j < columns; ++j)
+        out[d * inner + j] = T(math::exp_nonpositive(A(in[d * inner + j]) - top[j]) * scale[j]);
+  });
+}
+
+template <class T>
+void log_softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
+  using A = Accum<T>;
+  if (inner == 1)
+    return map_rows(on, x, dim, y, dim, outer, dim, [](const A* a, A* b, int64_t n) { log_softmax_row(a, b, n); });
+  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
+    A top[kColumns], log[kColumns];
+    const T* const in = x + at;
+    T* const out = y + at;
+    column_sums(in, dim, inner, columns, top, log);
+    for (int64_t j = 0; j < columns; ++j) log[j] = math::log(log[j]);
+    for (int64_t d = 0; d < dim; ++d)
+#pragma GCC ivdep
+      for (int64_t j = 0; j < columns; ++j) out[d * inner + j] = T((A(in[d * inner + j]) - top[j]) - log[j]);
+  });
+}
+
+template <class T>
+void softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
+  using A = Accum<T>;
+  if (inner == 1)
+    return map_rows(on, gy, y, gx, outer, dim,
+                    [](const A* g, const A* a, A* b, int64_t n) { softmax_backward_row(g, a, b, n); });
+  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
+    A dot[kColumns];
+    for (int64_t j = 0; j < columns; ++j) dot[j] = 0;
+    const T *const g = gy + at, *const p = y + at;
+    T* const out = gx + at;
+    for (int64_t d = 0; d < dim; ++d)
+      for (int64_t j = 0; j < columns; ++j) dot[j] += A(g[d * inner + j]) * A(p[d * inner + j]);
+    for (int64_t d = 0; d < dim; ++d)
+#pragma GCC ivdep
+      for (int64_t j = 0; j < columns; ++j)
+        out[d * inner + j] = T((A(g[d * inner + j]) - dot[j]) * A(p[d * inner + j]));
+  });
+}
+
+template <class T>
+void log_softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
+  using A = Accum<T>;
+  if (inner == 1)
+    return map_rows(on, gy, y, gx, outer, dim,
+                    [](const A* g, const A* a, A* b, int64_t n) { log_softmax_backward_row(g, a, b, n); });
+  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
+    A sum[kColumns];
+    for (int64_t j = 0; j < columns; ++j) sum[j] = 0;
+    const T *const g = gy + at, *const p = y + at;
+    T* const out = gx + at;
+    for (int64_t d = 0; d < dim; ++d)
+      for (int64_t j = 0; j < columns; ++j) sum[j] += A(g[d * inner + j]);
+    for (int64_t d = 0; d < dim; ++d)
+#pragma GCC ivdep
+      for (int64_t j = 0; j < columns; ++j)
+        out[d * inner + j] = T(A(g[d * inner + j]) - math::exp_nonpositive(A(p[d * inner + j])) * sum[j]);
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

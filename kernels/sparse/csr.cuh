@@ -1,0 +1,304 @@
+// Compressed rows: entries k in [crow[i], crow[i + 1]) belong to row i. How kernels walk them, on CPU and on devices.
+//
+// Note [The path through compressed rows]
+// Rows are cut neither by their number nor by entries alone: a hub would be one thread's, and so would a million empty
+// rows. A path steps over all entries of a row and then over the row's end, so it has entries + rows steps; row i begins
+// at step crow[i] + i. Work is cut into equal pieces of the path (Merrill, Garland, "Merge-based parallel sparse
+// matrix-vector multiplication", 2016). On a device a row that crosses a cut leaves a partial result in every piece and a
+// second kernel combines them in order; where cuts lie follows from rows, entries and width alone, hence so do the bits.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "kernels/device/bits.cuh"
+#include "kernels/device/strided.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+
+namespace levin::kernels {
+
+// A sparse pattern as kernels take it. col null: entry k stands in column k. edge null: its value is value[k, :].
+struct CsrView {
+  const std::int64_t *crow, *col, *edge;
+  std::int64_t rows, cols, entries;
+};
+
+namespace cpu {
+
+// body(first row, last row) over all rows, in parallel, about kPathTask elements at a time; `width`: of a row of the
+// tensors. A row is one thread's.
+template <class F>
+void each_row_block(const Cpu& on, const CsrView& a, std::int64_t width, const F& body) {
+  constexpr std::int64_t kPathTask = 32 * 1024;
+  const auto row_from = [&](std::int64_t step) {
+    std::int64_t low = 0, high = a.rows;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (a.crow[middle] + middle < step)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  };
+  on.parallel_for(a.entries + a.rows, std::max<std::int64_t>(1, kPathTask / std::max<std::int64_t>(1, width)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    const std::int64_t first = row_from(begin), last = row_from(end);
+                    if (first < last) body(first, last);
+                  });
+}
+
+}  // namespace cpu
+
+namespace gpu {
+
+// The last row that begins at or before `entry`, of those in [low, high].
+__device__ __forceinline__ std::int64_t row_of(const std::int64_t* crow, std::int64_t entry, std::int64_t low,
+                                               std::int64_t high) {
+  while (low < high) {
+    const std::int64_t middle = (low + high + 1) / 2;
+    if (crow[middle] <= entry)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+// crow as a kernel may trust it: positions stay in [0, entries] whatever it holds, and what it holds is checked once.
+struct CsrRows {
+  const std::int64_t* crow;
+  std::int64_t rows, entries;
+  __device__ std::int64_t start(std::int64_t row) const { return crow[row] + row; }
+  __device__ std::int64_t clamped(std::int64_t entry, std::int64_t low) const {
+    return entry < low ? low : entry > entries ? entries : entry;
+  }
+};
+
+template <class = void>
+__global__ void check_rows(CsrRows a, IndexRange range) {
+  const std::int64_t r = own_item();
+  if (r > a.rows) return;
+  const std::int64_t at = a.crow[r], from = r == 0 ? 0 : a.crow[r - 1];
+  if (at < from || (r == 0 && at != 0) || (r == a.rows && at != a.entries))
+    report_index(range.slot, range.op, at, range.bound);
+}
+// Reports offsets that do not rise from 0 to the number of entries, as an index of `what`.
+inline void check_rows(const Gpu& on, const char* what, const CsrView& a) {
+  on.launch(check_rows<>, item_grid(a.rows + 1), CsrRows{a.crow, a.rows, a.entries},
+            IndexRange(on, what, a.entries + 1));
+}
+
+// ---- Reductions of rows
+
+inline constexpr std::int64_t kLongRow = 64;  // pieces of one row that a thread still combines alone
+inline constexpr int kLongGroup = 32;         // cuts that a block looks at for longer ones
+inline constexpr std::int64_t kWantedPieces = 8192;
+
+// Pieces of the path. Narrow rows take small ones, so that the memory of a warp's pieces stays in the cache.
+struct PathPieces {
+  std::int64_t length, count, steps;
+  PathPieces(std::int64_t rows, std::int64_t entries, std::int64_t width) : steps(rows + entries) {
+    const std::int64_t longest = width >= 32 ? 512 : width >= 8 ? 128 : 32;
+    length = std::int64_t{1} << (std::bit_width(static_cast<std::uint64_t>(steps / kWantedPieces + 1)) - 1);
+    length = std::clamp<std::int64_t>(length, 16, longest);
+    count = (steps + length - 1) / length;
+  }
+};
+
+// cut[c]: the row of step c * length.
+template <class = void>
+__global__ void find_cuts(CsrRows a, PathPieces pieces, std::int64_t* cut) {
+  const std::int64_t c = own_item();
+  if (c > pieces.count) return;
+  const std::int64_t step = c == pieces.count ? pieces.steps : c * pieces.length;
+  std::int64_t low = 0, high = a.rows;
+  while (low < high) {
+    const std::int64_t middle = (low + high + 1) / 2;
+    if (a.start(middle) <= step)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  cut[c] = low;
+}
+
+// A Rule says what a reduction of V columns is: enter(first column), State start(), add(state, first entry, last entry),
+// merge(state, of later entries), finish(row, state, entries of the row).
+// part [count, 2, columns]: what a piece has of the row it begins within, and of the row it ends within.
+template <class Rule>
+__global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* cut, Rule rule,
+                              typename Rule::State* part, std::int64_t items, Divider columns) {
+  const std::int64_t u = own_item();
+  if (u >= items) return;
+  const std::int64_t c = columns.quotient(u), width = std::int64_t(columns.divisor), column = u - c * width,
+                     step = c * pieces.length;
+  rule.enter(column * Rule::kSize);
+  std::int64_t row = cut[c];
+  const std::int64_t last = cut[c + 1];
+  bool is_inside = step > a.start(row);
+  std::int64_t e = a.clamped(step - row, 0);
+  const std::int64_t until = a.clamped(min(step + pieces.length, pieces.steps) - last, e);
+  auto state = rule.start();
+  for (; row < last; ++row) {
+    const std::int64_t stop = a.clamped(a.crow[row + 1], e);
+    rule.add(state, e, stop);
+    if (is_inside)
+      part[2 * c * width + column] = state;
+    else
+      rule.finish(row, state, stop - a.crow[row]);
+    is_inside = false;
+    state = rule.start();
+    e = stop;
+  }
+  if (e == until && !is_inside) return;
+  rule.add(state, e, until);
+  part[(2 * c + (is_inside ? 0 : 1)) * width + column] = state;
+}
+
+// The row that crosses cut c and ends in the piece behind it: its pieces are [first, c].
+struct CutRow {
+  std::int64_t row = -1, first = 0, count = 0;
+  __device__ CutRow(const CsrRows& a, const PathPieces& pieces, const std::int64_t* cut, std::int64_t c) {
+    const std::int64_t r = cut[c];
+    if (c == 0 || r >= a.rows || a.start(r) >= c * pieces.length) return;
+    const std::int64_t end = a.crow[r + 1] + r;  // the step over the row's end
+    if (end < c * pieces.length || end >= (c + 1) * pieces.length) return;
+    row = r;
+    first = a.start(r) < 0 ? 0 : a.start(r) / pieces.length;
+    count = a.crow[r + 1] - a.crow[r];
+  }
+  // Which part of the row its piece p is.
+  __device__ std::int64_t part(std::int64_t p) const { return 2 * p + (p == first ? 1 : 0); }
+};
+
+template <class Rule>
+__global__ void combine_rows(CsrRows a, PathPieces pieces, const std::int64_t* cut, Rule rule,
+                             const typename Rule::State* part, std::int64_t items, Divider columns) {
+  const std::int64_t u = own_item();
+  if (u >= items) return;
+  const std::int64_t c = columns.quotient(u), width = std::int64_t(columns.divisor), column = u - c * width;
+  const CutRow of(a, pieces, cut, c);
+  if (of.row < 0 || c - of.first > kLongRow) return;
+  rule.enter(column * Rule::kSize);
+  auto state = part[of.part(of.first) * width + column];
+#pragma unroll 4
+  for (std::int64_t p = of.first + 1; p <= c; ++p) rule.merge(state, part[of.part(p) * width + column]);
+  rule.finish(of.row, state, of.count);
+}
+
+// Rows of more pieces: a block for one, its threads [parts, lanes], each with every `parts`-th piece of its column.
+template <class Rule>
+__global__ __launch_bounds__(kMoveThreads) void combine_long_rows(CsrRows a, PathPieces pieces, const std::int64_t* cut,
+                                                                  Rule rule, const typename Rule::State* part,
+                                                                  std::int64_t width, int lanes) {
+  using State = typename Rule::State;
+  LEVIN_SHARED(State, shared, kMoveThreads);
+  const int lane = int(threadIdx.x) % lanes, own = int(threadIdx.x) / lanes, parts = kMoveThreads / lanes;
+  for (int k = 0; k < kLongGroup; ++k) {
+    const std::int64_t c = std::int64_t{blockIdx.x} * kLongGroup + k;
+    if (c >= pieces.count) return;
+    const CutRow of(a, pieces, cut, c);
+    if (of.row < 0 || c - of.first <= kLongRow) continue;
+    for (std::int64_t first = 0; first < width; first += lanes) {
+      const std::int64_t column = first + lane;
+      if (column < width && of.first + own <= c) {
+        rule.enter(column * Rule::kSize);
+        auto state = part[of.part(of.first + own) * width + column];
+#pragma unroll 4
+        for (std::int64_t p = of.first + own + parts; p <= c; p += parts)
+          rule.merge(state, part[of.part(p) * width + column]);
+        shared[threadIdx.x] = state;
+      }
+      __syncthreads();
+      if (column < width && own == 0) {
+        auto state = shared[lane];
+        for (int p = 1; p < parts && of.first + p <= c; ++p) rule.merge(state, shared[p * lanes + lane]);
+        rule.finish(of.row, state, of.count);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// Reduces the rows of a. width: columns in all, a multiple of Rule::kSize. room(bytes) gives device memory.
+template <class Rule, class Room>
+void reduce_rows(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
+  using State = typename Rule::State;
+  const std::int64_t columns = width / Rule::kSize;
+  if (view.rows == 0 || columns == 0) return;
+  const CsrRows a{view.crow, view.rows, view.entries};
+  const PathPieces pieces(a.rows, a.entries, width);
+  auto* const cut = static_cast<std::int64_t*>(room((pieces.count + 1) * 8));
+  auto* const part = static_cast<State*>(room(pieces.count * 2 * columns * std::int64_t{sizeof(State)}));
+  on.launch(find_cuts<>, item_grid(pieces.count + 1), a, pieces, cut);
+  const std::int64_t items = pieces.count * columns;
+  on.launch(reduce_pieces<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
+  if (pieces.count == 1) return;
+  on.launch(combine_rows<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
+  if (pieces.count <= kLongRow) return;
+  const int lanes = static_cast<int>(std::min<std::uint64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(columns))));
+  on.launch(combine_long_rows<Rule>, Grid{.blocks = blocks_for(pieces.count, kLongGroup), .threads = kMoveThreads}, a,
+            pieces, cut, rule, part, columns, lanes);
+}
+
+// ---- Entries with their rows
+
+inline constexpr int kEntryGroup = 16;  // neighbours that one item takes
+
+// row[g]: of entry g * kEntryGroup.
+template <class = void>
+__global__ void find_group_rows(CsrRows a, std::int64_t* row, std::int64_t groups) {
+  const std::int64_t g = own_item();
+  if (g >= groups) return;
+  const std::int64_t e = g * kEntryGroup;
+  row[g] = row_of(a.crow, e < a.entries ? e : a.entries - 1, 0, a.rows - 1);
+}
+
+// rule.enter(first column); rule(entry, row) for every entry and V columns.
+template <class Rule>
+__global__ void map_groups(CsrRows a, const std::int64_t* group_row, Rule rule, std::int64_t items, Divider columns) {
+  const std::int64_t u = own_item();
+  if (u >= items) return;
+  const std::int64_t g = columns.quotient(u), first = g * kEntryGroup;
+  rule.enter((u - g * std::int64_t(columns.divisor)) * Rule::kSize);
+  std::int64_t row = group_row[g];
+#pragma unroll 4
+  for (int k = 0; k < kEntryGroup; ++k) {
+    if (first + k >= a.entries) return;
+    if (a.crow[row + 1] <= first + k) row = row_of(a.crow, first + k, row, group_row[g + 1]);
+    rule(first + k, row);
+  }
+}
+// The rows of groups of entries; entries and rows are not 0.
+template <class Room>
+[[nodiscard]] const std::int64_t* group_rows(const Gpu& on, const CsrView& view, const Room& room) {
+  const std::int64_t groups = (view.entries + kEntryGroup - 1) / kEntryGroup + 1;
+  auto* const row = static_cast<std::int64_t*>(room(groups * 8));
+  on.launch(find_group_rows<>, item_grid(groups), CsrRows{view.crow, view.rows, view.entries}, row, groups);
+  return row;
+}
+template <class Rule, class Room>
+void map_entries(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
+  const std::int64_t columns = width / Rule::kSize, groups = (view.entries + kEntryGroup - 1) / kEntryGroup;
+  if (view.rows == 0 || groups * columns == 0) return;
+  on.launch(map_groups<Rule>, item_grid(groups * columns), CsrRows{view.crow, view.rows, view.entries},
+            group_rows(on, view, room), rule, groups * columns, Divider(columns));
+}
+
+// f(V as a constant): 16 bytes where the width, or the piece of it that stays together, and the addresses allow it.
+template <class T, class F>
+void with_vectors(std::int64_t width, std::initializer_list<const void*> pointers, F&& f) {
+  bool vectors = width % kVec<T> == 0;
+  for (const void* p : pointers) vectors = vectors && aligned16(p);
+  if (vectors)
+    f(std::integral_constant<int, kVec<T>>{});
+  else
+    f(std::integral_constant<int, 1>{});
+}
+
+}  // namespace gpu
+}  // namespace levin::kernels

@@ -1,0 +1,309 @@
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_SEGMENT_CUH
+#define LEVIN_KERNELS_SEGMENT_CUH
+// Segments: entries k in [crow[i], crow[i + 1]) of x: [entries, width], contiguous. Only crow, rows and entries of the
+// CsrView are read. Their sums and extremes are spmm without columns and values. T: float, double, f16, bf16 (on the
+// CPU float and double: the op widens); sums in Accum<T>. Sizes may be zero.
+//
+//   segment_softmax(on, CsrView, const T* x, T* y, width)
+//     y[k] = exp(x[k] - top) / sum of those of the segment, top: its maximum, per column; all -inf: 0, a NaN: NaN
+//   segment_softmax_backward(on, CsrView, const T* gy, const T* y, T* gx, width)
+//     gx[k] = y[k] (gy[k] - sum of y gy over the segment)
+//   gather_csr(on, CsrView, const U* x, U* y, width)                 y[k] = x[i];  x: [rows, width], U: as wide as T
+// The gpu functions take what to call offsets in errors, and room(bytes) for memory.
+#include <cstring>
+#include <limits>
+
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/math/math.h"
+#include "kernels/softmax/softmax.cuh"
+#include "kernels/sparse/csr.cuh"
+
+#define LEVIN_LEVEL_FILE "kernels/sparse/segment.cuh"
+#include "kernels/executor/each_level.h"
+#include "kernels/executor/pick_float.h"
+
+namespace levin::kernels::gpu {
+
+// f(entry, V values of each of the tensors) for the entries of a row, four on their way at a time.
+template <int V, class T, class F, class... P>
+__device__ __forceinline__ void each_entry(std::int64_t first, std::int64_t last, std::int64_t width, F&& f, const T* x,
+                                           P... more) {
+  std::int64_t e = first;
+#pragma unroll 4
+  for (; e < last; ++e) f(load<V>(x + e * width), load<V>(more + e * width)...);
+}
+
+// top and 1 / sum of each segment and column, as floats or doubles.
+template <int V, class T>
+struct ExpSumOfRow {
+  static constexpr int kSize = V;
+  using A = Accum<T>;
+  struct State {
+    A top[V], sum[V];
+  };
+  const T* x;
+  A *top, *scale;
+  std::int64_t width, column = 0;
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ State start() const {
+    State s;
+    for (int j = 0; j < V; ++j) s.top[j] = lowest<A>(), s.sum[j] = 0;
+    return s;
+  }
+  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+    each_entry<V, T>(
+        first, last, width,
+        [&](const Vec<T, V>& v) {
+#pragma unroll
+          for (int j = 0; j < V; ++j) {
+            const A value = A(v[j]), most = Larger{}(s.top[j], value), from = most == lowest<A>() ? A(0) : most;
+            if (most != s.top[j]) s.sum[j] *= exp_of<T>(s.top[j] - from);
+            s.sum[j] += exp_of<T>(value - from);
+            s.top[j] = most;
+          }
+        },
+        x + column);
+  }
+  __device__ void merge(State& s, const State& later) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const A most = Larger{}(s.top[j], later.top[j]), from = most == lowest<A>() ? A(0) : most;
+      s.sum[j] = s.sum[j] * exp_of<T>(s.top[j] - from) + later.sum[j] * exp_of<T>(later.top[j] - from);
+      s.top[j] = most;
+    }
+  }
+  __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
+    for (int j = 0; j < V; ++j) {
+      top[row * width + column + j] = s.top[j] == lowest<A>() ? A(0) : s.top[j];
+      scale[row * width + column + j] = s.sum[j] == 0 ? A(0) : 1 / s.sum[j];
+    }
+  }
+};
+// The sum of y gy of each segment and column.
+template <int V, class T>
+struct DotOfRow {
+  static constexpr int kSize = V;
+  using A = Accum<T>;
+  struct State {
+    A sum[V];
+  };
+  const T *gy, *y;
+  A* dot;
+  std::int64_t width, column = 0;
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ State start() const { return State{}; }
+  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+    each_entry<V, T>(
+        first, last, width,
+        [&](const Vec<T, V>& g, const Vec<T, V>& v) {
+#pragma unroll
+          for (int j = 0; j < V; ++j) s.sum[j] += A(g[j]) * A(v[j]);
+        },
+        gy + column, y + column);
+  }
+  __device__ void merge(State& s, const State& later) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) s.sum[j] += later.sum[j];
+  }
+  __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
+    for (int j = 0; j < V; ++j) dot[row * width + column + j] = s.sum[j];
+  }
+};
+
+template <int V, class T>
+struct ExpOfEntry {
+  static constexpr int kSize = V;
+  const T* x;
+  const Accum<T>*top, *scale;
+  T* y;
+  std::int64_t width, column = 0;
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+    Vec<T, V> v = load<V>(x + e * width + column);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const std::int64_t at = row * width + column + j;
+      v[j] = T(exp_of<T>(Accum<T>(v[j]) - top[at]) * scale[at]);
+    }
+    store(y + e * width + column, v);
+  }
+};
+template <int V, class T>
+struct SlopeOfEntry {
+  static constexpr int kSize = V;
+  const T *gy, *y;
+  const Accum<T>* dot;
+  T* gx;
+  std::int64_t width, column = 0;
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+    const Vec<T, V> g = load<V>(gy + e * width + column), v = load<V>(y + e * width + column);
+    Vec<T, V> out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out[j] = slope_of<T, false>(g[j], v[j], dot[row * width + column + j]);
+    store(gx + e * width + column, out);
+  }
+};
+template <int V, class U>
+struct CopyOfRow {
+  static constexpr int kSize = V;
+  const U* x;
+  U* y;
+  std::int64_t width, column = 0;
+  __device__ void enter(std::int64_t c) { column = c; }
+  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+    store(y + e * width + column, load<V>(x + row * width + column));
+  }
+};
+
+template <class T, class Room>
+void segment_softmax(const Gpu& on, const char* offsets, const CsrView& a, const T* x, T* y, std::int64_t width,
+                     const Room& room) {
+  using A = Accum<T>;
+  check_rows(on, offsets, a);
+  if (a.rows * width == 0) return;
+  A* const top = static_cast<A*>(room(2 * a.rows * width * std::int64_t{sizeof(A)}));
+  with_vectors<T>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {
+    reduce_rows(on, a, ExpSumOfRow<V, T>{x, top, top + a.rows * width, width}, width, room);
+    map_entries(on, a, ExpOfEntry<V, T>{x, top, top + a.rows * width, y, width}, width, room);
+  });
+}
+template <class T, class Room>
+void segment_softmax_backward(const Gpu& on, const char* offsets, const CsrView& a, const T* gy, const T* y, T* gx,
+                              std::int64_t width, const Room& room) {
+  using A = Accum<T>;
+  check_rows(on, offsets, a);
+  if (a.rows * width == 0) return;
+  A* const dot = static_cast<A*>(room(a.rows * width * std::int64_t{sizeof(A)}));
+  with_vectors<T>(width, {gy, y, gx}, [&]<int V>(std::integral_constant<int, V>) {
+    reduce_rows(on, a, DotOfRow<V, T>{gy, y, dot, width}, width, room);
+    map_entries(on, a, SlopeOfEntry<V, T>{gy, y, dot, gx, width}, width, room);
+  });
+}
+template <class U, class Room>
+void gather_csr(const Gpu& on, const char* offsets, const CsrView& a, const U* x, U* y, std::int64_t width,
+                const Room& room) {
+  check_rows(on, offsets, a);
+  with_vectors<U>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {
+    map_entries(on, a, CopyOfRow<V, U>{x, y, width}, width, room);
+  });
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels::cpu {
+LEVIN_PICK_FLOAT(segment_softmax)
+LEVIN_PICK_FLOAT(segment_softmax_backward)
+
+template <class U>
+void gather_csr(const Cpu& on, const CsrView& a, const U* x, U* y, int64_t width) {
+  each_row_block(on, a, width, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
+        std::memcpy(y + k * width, x + i * width, static_cast<size_t>(width) * sizeof(U));
+  });
+}
+}  // namespace levin::kernels::cpu
+#endif
+
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+// Columns of a segment that are worked on together, and as many of its rows beside each other as fit: loops then run over
+// `span` neighbouring elements however narrow the segment is.
+template <class A>
+struct SegmentTile {
+  static constexpr int64_t kSpan = 256;
+  int64_t columns, rows;
+  A a[kSpan], b[kSpan];
+
+  explicit SegmentTile(int64_t width) : columns(width < kSpan ? width : kSpan), rows(kSpan / columns) {
+    if (columns != width) rows = 1;
+  }
+  // f(first element, span) for the columns from c on of entries [first, last).
+  template <class F>
+  void each(int64_t first, int64_t last, int64_t width, int64_t c, const F& f) const {
+    const int64_t n = width - c < columns ? width - c : columns;
+    for (int64_t k = first; k < last; k += rows) f(k * width + c, n * (last - k < rows ? last - k : rows));
+  }
+  // values[column] = op of the tile's rows in order, for all of them.
+  template <class F>
+  void fold(A* values, const F& op) const {
+    for (int64_t j = 0; j < columns; ++j) {
+      A all = values[j];
+      for (int64_t r = 1; r < rows; ++r) all = op(all, values[r * columns + j]);
+      for (int64_t r = 0; r < rows; ++r) values[r * columns + j] = all;
+    }
+  }
+};
+
+template <class T>
+void segment_softmax(const Cpu& on, const CsrView& s, const T* x, T* y, int64_t width) {
+  using A = Accum<T>;
+  if (width == 0) return;
+  each_row_block(on, s, width, [=](int64_t begin, int64_t end) {
+    constexpr A kLowest = -std::numeric_limits<A>::infinity();
+    SegmentTile<A> t(width);
+    A *const top = t.a, *const sum = t.b;
+    const int64_t whole = t.columns * t.rows;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = s.crow[i], last = s.crow[i + 1];
+      if (first == last) continue;
+      for (int64_t c = 0; c < width; c += t.columns) {
+        for (int64_t j = 0; j < whole; ++j) top[j] = kLowest, sum[j] = 0;
+        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
+          for (int64_t j = 0; j < n; ++j) {
+            const A v = A(x[at + j]);
+            top[j] = v > top[j] ? v : top[j];
+          }
+        });
+        t.fold(top, [](A p, A q) { return p > q ? p : q; });
+        for (int64_t j = 0; j < whole; ++j) top[j] = top[j] == kLowest ? A(0) : top[j];
+        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
+#pragma GCC ivdep
+          for (int64_t j = 0; j < n; ++j) {
+            const A e = math::exp_nonpositive(x[at + j] - top[j]);
+            y[at + j] = e;
+            sum[j] += e;
+          }
+        });
+        t.fold(sum, [](A p, A q) { return p + q; });
+        for (int64_t j = 0; j < whole; ++j) sum[j] = sum[j] == 0 ? A(0) : 1 / sum[j];
+        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
+#pragma GCC ivdep
+          for (int64_t j = 0; j < n; ++j) y[at + j] *= sum[j];
+        });
+      }
+    }
+  });
+}
+
+template <class T>
+void segment_softmax_backward(const Cpu& on, const CsrView& s, const T* gy, const T* y, T* gx, int64_t width) {
+  using A = Accum<T>;
+  if (width == 0) return;
+  each_row_block(on, s, width, [=](int64_t begin, int64_t end) {
+    SegmentTile<A> t(width);
+    A* const dot = t.a;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = s.crow[i], last = s.crow[i + 1];
+      if (first == last) continue;
+      for (int64_t c = 0; c < width; c += t.columns) {
+        for (int64_t j = 0; j < t.columns * t.rows; ++j) dot[j] = 0;
+        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
+          for (int64_t j = 0; j < n; ++j) dot[j] += A(gy[at + j]) * A(y[at + j]);
+        });
+        t.fold(dot, [](A p, A q) { return p + q; });
+        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
+#pragma GCC ivdep
+          for (int64_t j = 0; j < n; ++j) gx[at + j] = T((A(gy[at + j]) - dot[j]) * A(y[at + j]));
+        });
+      }
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

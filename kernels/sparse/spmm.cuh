@@ -1,0 +1,337 @@
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_SPMM_CUH
+#define LEVIN_KERNELS_SPMM_CUH
+// Products of a sparse matrix in compressed rows (csr.cuh) with dense ones. x: [cols, heads, inner], y: [rows,
+// heads, inner], value: [any, heads], contiguous. Entry k of row i stands in column j = col[k] (k itself where col is
+// null) and has the values v = value[edge[k], :] (value[k, :] where edge is null, 1 where value is). T: float, double,
+// f16, bf16 (on the CPU float and double: the op widens); sums in Accum<T>, in the order of entries. Sizes may be zero.
+//
+//   spmm(on, CsrView, const T* value, const T* x, T* y, Heads, bool mean)     y[i] = sum over k of v x[j], or / entries
+//   spmm_extreme(on, CsrView, const T* value, const T* x, T* y, int64_t* arg, Heads, bool largest)
+//     y[i] = the largest (smallest) v x[j], arg[i] the first entry that has it; NaN wins. A row without entries: 0, -1.
+//   sddmm(on, CsrView, const T* x, const T* z, T* y, Heads)                   y[edge[k], h] = sum of x[i, h] z[j, h]
+//     x: [rows, heads, inner], z: [cols, heads, inner], y: [entries, heads]
+// On the CPU the op checks crow, col and edge before. On a device the kernels do: what lies outside is reported and
+// counts as zero. The gpu functions take the op's name, what to call offsets in errors, and room(bytes) for memory.
+#include "kernels/device/block.cuh"
+#include "kernels/device/row.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/sparse/csr.cuh"
+
+namespace levin::kernels {
+struct Heads {
+  std::int64_t heads, inner;
+  [[nodiscard]] std::int64_t width() const { return heads * inner; }
+};
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/sparse/spmm.cuh"
+#include "kernels/executor/each_level.h"
+#include "kernels/executor/pick_float.h"
+
+namespace levin::kernels::gpu {
+
+// Terms v x[j] of one row, four on their way at a time; V columns of one head.
+template <int V, class T>
+struct Terms {
+  static constexpr int kSize = V;
+  CsrView a;
+  const T *value, *x;
+  std::int64_t width;
+  Divider inner;
+  std::int64_t heads;
+  IndexRange cols, entries;
+  std::int64_t column = 0, head = 0;
+
+  Terms(const Gpu& on, const char* op, const CsrView& a_, const T* value_, const T* x_, const Heads& h)
+      : a(a_),
+        value(value_),
+        x(x_),
+        width(h.width()),
+        inner(h.inner),
+        heads(h.heads),
+        cols(on, op, a_.cols),
+        entries(on, op, a_.entries) {}
+  __device__ void enter(std::int64_t c) {
+    column = c;
+    head = value ? inner.quotient(c) : 0;
+  }
+  // f(entry, weight, values) for each entry in order.
+  template <class F>
+  __device__ __forceinline__ void each(std::int64_t first, std::int64_t last, F&& f) const {
+    for (std::int64_t e = first; e < last; e += 4) {
+      Vec<T, V> v[4];
+      T w[4];
+      bool is_there[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        v[k] = Vec<T, V>{};
+        w[k] = T(1.0f);
+        is_there[k] = e + k < last;
+        if (!is_there[k]) continue;
+        const std::int64_t j = a.col ? a.col[e + k] : e + k;
+        is_there[k] = cols.holds(j);
+        if (is_there[k]) v[k] = load<V>(x + j * width + column);
+        if (!value) continue;
+        const std::int64_t at = a.edge ? a.edge[e + k] : e + k;
+        if (a.edge && !entries.holds(at))
+          is_there[k] = false;
+        else
+          w[k] = value[at * heads + head];
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        if (is_there[k]) f(e + k, Accum<T>(w[k]), v[k]);
+    }
+  }
+};
+
+template <int V, class T>
+struct SumOfRow : Terms<V, T> {
+  struct State {
+    Accum<T> sum[V];
+  };
+  T* y;
+  bool mean;
+  SumOfRow(const Terms<V, T>& terms, T* y_, bool mean_) : Terms<V, T>(terms), y(y_), mean(mean_) {}
+  __device__ State start() const { return State{}; }
+  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+    this->each(first, last, [&](std::int64_t, Accum<T> w, const Vec<T, V>& v) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) s.sum[j] += w * Accum<T>(v[j]);
+    });
+  }
+  __device__ void merge(State& s, const State& later) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) s.sum[j] += later.sum[j];
+  }
+  __device__ void finish(std::int64_t row, const State& s, std::int64_t count) const {
+    Vec<T, V> out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out[j] = T(mean && count > 0 ? s.sum[j] / Accum<T>(count) : s.sum[j]);
+    store(y + row * this->width + this->column, out);
+  }
+};
+
+template <int V, class T>
+struct ExtremeOfRow : Terms<V, T> {
+  struct State {
+    Accum<T> best[V];  // of the terms, or of their negatives for the smallest
+    long long at[V];
+  };
+  T* y;
+  std::int64_t* arg;
+  Accum<T> sign;
+  ExtremeOfRow(const Terms<V, T>& terms, T* y_, std::int64_t* arg_, bool largest)
+      : Terms<V, T>(terms), y(y_), arg(arg_), sign(largest ? Accum<T>(1) : Accum<T>(-1)) {}
+  __device__ State start() const {
+    State s;
+    for (int j = 0; j < V; ++j) s.best[j] = 0, s.at[j] = -1;
+    return s;
+  }
+  // Entries come in order, but parts of long rows do not.
+  static __device__ __forceinline__ void take(State& s, int j, Accum<T> x, long long at) {
+    const bool better = x > s.best[j] || (x != x && s.best[j] == s.best[j]),
+               tie = x == s.best[j] || (x != x && s.best[j] != s.best[j]);
+    if (at < 0 || (s.at[j] >= 0 && !better && !(tie && at < s.at[j]))) return;
+    s.best[j] = x;
+    s.at[j] = at;
+  }
+  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+    this->each(first, last, [&](std::int64_t e, Accum<T> w, const Vec<T, V>& v) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) take(s, j, sign * (w * Accum<T>(v[j])), e);
+    });
+  }
+  __device__ void merge(State& s, const State& later) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) take(s, j, later.best[j], later.at[j]);
+  }
+  __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
+    for (int j = 0; j < V; ++j) {
+      y[row * this->width + this->column + j] = T(s.at[j] < 0 ? s.best[j] : sign * s.best[j]);
+      arg[row * this->width + this->column + j] = s.at[j];
+    }
+  }
+};
+
+// f(terms) with 16-byte loads where a head has whole ones.
+template <class T, class F>
+void with_terms(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x,
+                const T* y, const Heads& h, F&& f) {
+  if (a.rows > 0) check_rows(on, offsets, a);
+  if (h.width() == 0) return;
+  with_vectors<T>(value ? h.inner : h.width(), {x, y},
+                  [&]<int V>(std::integral_constant<int, V>) { f(Terms<V, T>(on, op, a, value, x, h)); });
+}
+template <class T, class Room>
+void spmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x, T* y,
+          const Heads& h, bool mean, const Room& room) {
+  with_terms(on, op, offsets, a, value, x, y, h, [&]<int V>(const Terms<V, T>& terms) {
+    reduce_rows(on, a, SumOfRow<V, T>(terms, y, mean), h.width(), room);
+  });
+}
+template <class T, class Room>
+void spmm_extreme(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x,
+                  T* y, std::int64_t* arg, const Heads& h, bool largest, const Room& room) {
+  with_terms(on, op, offsets, a, value, x, y, h, [&]<int V>(const Terms<V, T>& terms) {
+    reduce_rows(on, a, ExtremeOfRow<V, T>(terms, y, arg, largest), h.width(), room);
+  });
+}
+
+// A team of `lanes` lanes has a group of entries of one head, four entries at a time.
+template <class T>
+__global__ __launch_bounds__(kMoveThreads) void dot_groups(CsrView a, const std::int64_t* group_row, IndexRange cols,
+                                                           IndexRange entries, const T* x, const T* b, T* y, Heads h,
+                                                           int lanes, std::int64_t items, Divider heads, bool vectors) {
+  const std::int64_t u = own_item() / lanes;
+  const int lane = int(threadIdx.x) % lanes;
+  const std::int64_t g = u < items ? heads.quotient(u) : 0, head = u - g * h.heads, first = g * kEntryGroup;
+  std::int64_t row = u < items ? group_row[g] : 0;
+  for (int k = 0; k < kEntryGroup; k += 4) {
+    const T *of_a[4], *of_b[4];
+    std::int64_t to[4];
+    Accum<T> sum[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::int64_t e = first + k + i;
+      to[i] = -1;
+      if (u >= items || e >= a.entries) continue;
+      if (a.crow[row + 1] <= e) row = row_of(a.crow, e, row, group_row[g + 1]);
+      const std::int64_t j = a.col ? a.col[e] : e, at = a.edge ? a.edge[e] : e;
+      if (!cols.holds(j) || (a.edge && !entries.holds(at))) continue;
+      of_a[i] = x + (row * h.heads + head) * h.inner;
+      of_b[i] = b + (j * h.heads + head) * h.inner;
+      to[i] = at;
+    }
+    for (std::int64_t c = lane * kVec<T>; c < h.inner; c += lanes * kVec<T>) {
+      Vec<T> v[4], w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (to[i] < 0) continue;
+        v[i] = read_chunk(of_a[i], c, h.inner, vectors, T(0.0f));
+        w[i] = read_chunk(of_b[i], c, h.inner, vectors, T(0.0f));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (to[i] < 0) continue;
+#pragma unroll
+        for (int j = 0; j < kVec<T>; ++j) sum[i] += Accum<T>(v[i][j]) * Accum<T>(w[i][j]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      for (int m = lanes / 2; m > 0; m /= 2) sum[i] += from_lane_xor(sum[i], m);
+      if (lane == 0 && to[i] >= 0) y[to[i] * h.heads + head] = T(sum[i]);
+    }
+  }
+}
+template <class T, class Room>
+void sddmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* x, const T* z, T* y,
+           const Heads& h, const Room& room) {
+  if (a.rows > 0) check_rows(on, offsets, a);
+  const std::int64_t items = (a.entries + kEntryGroup - 1) / kEntryGroup * h.heads;
+  if (items == 0 || a.rows == 0) return;
+  const auto chunks = static_cast<std::uint64_t>((h.inner + kVec<T> - 1) / kVec<T>);
+  const int lanes = static_cast<int>(std::bit_ceil(std::clamp<std::uint64_t>(chunks, 1, 32)));
+  const bool vectors = h.inner % kVec<T> == 0 && aligned16(x) && aligned16(z);
+  on.launch(dot_groups<T>, item_grid(items * lanes), a, group_rows(on, a, room), IndexRange(on, op, a.cols),
+            IndexRange(on, op, a.entries), x, z, y, h, lanes, items, Divider(h.heads), vectors);
+}
+
+}  // namespace levin::kernels::gpu
+
+namespace levin::kernels::cpu {
+LEVIN_PICK_FLOAT(spmm)
+LEVIN_PICK_FLOAT(sddmm)
+
+// No level: base code, because it waits for memory.
+template <class T>
+void spmm_extreme(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, std::int64_t* arg, const Heads& h,
+                  bool largest) {
+  using A = Accum<T>;
+  const A sign = largest ? A(1) : A(-1);
+  each_row_block(on, a, h.width(), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t c = 0; c < h.width(); ++c) {
+        A best = 0;
+        std::int64_t at = -1;
+        for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k) {
+          A v = sign * A(x[(a.col ? a.col[k] : k) * h.width() + c]);
+          if (value) v *= A(value[(a.edge ? a.edge[k] : k) * h.heads + c / h.inner]);
+          if (at < 0 || v > best || (v != v && best == best)) best = v, at = k;
+        }
+        y[i * h.width() + c] = T(at < 0 ? best : sign * best);
+        arg[i * h.width() + c] = at;
+      }
+  });
+}
+}  // namespace levin::kernels::cpu
+#endif
+
+#else
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+template <class T>
+void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, const Heads& of, bool mean) {
+  using A = Accum<T>;
+  constexpr int64_t kTile = 256;
+  // Without values heads do not matter.
+  const Heads h = value ? of : Heads{1, of.width()};
+  const int64_t width = h.width();
+  each_row_block(on, a, width, [=](int64_t begin, int64_t end) {
+    A tile[kTile];
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = a.crow[i], last = a.crow[i + 1];
+      const A count = mean && last > first ? A(last - first) : A(1);
+      for (int64_t head = 0; head < h.heads; ++head)
+        for (int64_t c = 0; c < h.inner; c += kTile) {
+          const int64_t n = h.inner - c < kTile ? h.inner - c : kTile, at = head * h.inner + c;
+          const auto weight = [&](int64_t k) {
+            return value ? A(value[(a.edge ? a.edge[k] : k) * h.heads + head]) : A(1);
+          };
+          const auto from = [&](int64_t k) { return x + (a.col ? a.col[k] : k) * width + at; };
+          for (int64_t j = 0; j < n; ++j) tile[j] = 0;
+          int64_t k = first;
+          for (; k + 4 <= last; k += 4) {
+            const A w0 = weight(k), w1 = weight(k + 1), w2 = weight(k + 2), w3 = weight(k + 3);
+            const T *x0 = from(k), *x1 = from(k + 1), *x2 = from(k + 2), *x3 = from(k + 3);
+            for (int64_t j = 0; j < n; ++j)
+              tile[j] = (((tile[j] + w0 * A(x0[j])) + w1 * A(x1[j])) + w2 * A(x2[j])) + w3 * A(x3[j]);
+          }
+          for (; k < last; ++k) {
+            const A w = weight(k);
+            const T* one = from(k);
+            for (int64_t j = 0; j < n; ++j) tile[j] += w * A(one[j]);
+          }
+          T* const to = y + i * width + at;
+          for (int64_t j = 0; j < n; ++j) to[j] = T(tile[j] / count);
+        }
+    }
+  });
+}
+
+template <class T>
+void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* z, T* y, const Heads& h) {
+  using A = Accum<T>;
+  constexpr int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / int64_t{sizeof(A)};  // sums side by side, in registers
+  each_row_block(on, a, h.width(), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
+        for (int64_t head = 0; head < h.heads; ++head) {
+          const T* const p = x + (i * h.heads + head) * h.inner;
+          const T* const q = z + ((a.col ? a.col[k] : k) * h.heads + head) * h.inner;
+          A lanes[kLanes] = {}, sum = 0;
+          int64_t j = 0;
+          for (; j + kLanes <= h.inner; j += kLanes)
+            for (int64_t l = 0; l < kLanes; ++l) lanes[l] += A(p[j + l]) * A(q[j + l]);
+          for (; j < h.inner; ++j) sum += A(p[j]) * A(q[j]);
+          for (int64_t l = 0; l < kLanes; ++l) sum += lanes[l];
+          y[(a.edge ? a.edge[k] : k) * h.heads + head] = T(sum);
+        }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

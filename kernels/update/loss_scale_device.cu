@@ -1,0 +1,54 @@
+#include "kernels/update/loss_scale_device.cuh"
+
+#if LEVIN_LAUNCHES
+namespace levin::kernels {
+namespace {
+
+template <class S>
+std::int64_t blocks_of(std::span<const S> slots) {
+  std::int64_t blocks = 0;
+  for (const S& s : slots) blocks += blocks_for(s.n, kUpdateBlock);
+  return blocks;
+}
+std::int64_t blocks_of(const GradientMoves& g) {
+  return blocks_of(g.single) + blocks_of(g.wide) + blocks_of(g.half) + blocks_of(g.brain);
+}
+
+}  // namespace
+
+std::int64_t unscale_workspace(const GradientMoves& gradients) { return 2 * blocks_of(gradients); }
+
+void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
+                       float* found_inf, double* norm) {
+  const std::int64_t all = blocks_of(gradients);
+  double *squares = workspace, *bad = workspace + all;
+  const auto pass = [&]<class From, class To>(const SlotTable<Move<From, To>>& table, std::int64_t blocks) {
+    on.launch(gpu::unscale<From, To>, update_grid(blocks), table, scale, squares, bad);
+    squares += blocks;
+    bad += blocks;
+  };
+  each_table(gradients.single, pass);
+  each_table(gradients.wide, pass);
+  each_table(gradients.half, pass);
+  each_table(gradients.brain, pass);
+  on.launch(gpu::judge<double>, update_grid(1), workspace, workspace + all, all, found_inf, norm);
+}
+
+template <class From, class To>
+void convert_on_device(const Gpu& on, std::span<const Move<From, To>> moves, const float* found_inf) {
+  each_table(moves, [&](const SlotTable<Move<From, To>>& table, std::int64_t blocks) {
+    on.launch(gpu::convert<From, To>, update_grid(blocks), table, found_inf);
+  });
+}
+template void convert_on_device(const Gpu&, std::span<const Move<f16, float>>, const float*);
+template void convert_on_device(const Gpu&, std::span<const Move<bf16, float>>, const float*);
+template void convert_on_device(const Gpu&, std::span<const Move<float, f16>>, const float*);
+template void convert_on_device(const Gpu&, std::span<const Move<float, bf16>>, const float*);
+
+void update_scale_on_device(const Gpu& on, const Verdicts& verdicts, const LossScaleRule& rule,
+                            const LossScale& state) {
+  on.launch(gpu::update_scale<float>, Grid{}, verdicts, rule, state.scale, state.tracker, state.skipped);
+}
+
+}  // namespace levin::kernels
+#endif

@@ -1,0 +1,111 @@
+// Loss scaling on devices; the contract is in loss_scale.h. Nothing here waits for the host or tells it anything:
+// the scale is read, judged and moved in the device's memory, so that a recorded step can be replayed.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/update/loss_scale.h"
+#include "kernels/update/update_device.cuh"
+
+namespace levin::kernels::gpu {
+
+template <class T>
+__device__ __forceinline__ bool is_finite(T x) {
+  return x - x == T(0);
+}
+
+// Multiplies V elements at a time; returns the sum of their squares, and in `finite` whether all are.
+template <int V, class From, class To>
+__device__ double unscale_elements(const Piece<Move<From, To>>& piece, To factor, bool& finite) {
+  double sum = 0;
+  for (std::int64_t i = piece.begin + threadIdx.x * V; i < piece.end; i += std::int64_t{kUpdateThreads} * V) {
+    const Vec<From, V> from = load<V>(piece.slot.from + i);
+    Vec<To, V> to;
+    for (int j = 0; j < V; ++j) {
+      to[j] = static_cast<To>(from[j]) * factor;
+      finite = finite && is_finite(to[j]);
+      sum += static_cast<double>(to[j]) * static_cast<double>(to[j]);
+    }
+    store(piece.slot.to + i, to);
+  }
+  return sum;
+}
+// Whether V elements can be moved at a time, 16 bytes of the wider type.
+template <int V, class From, class To>
+__device__ bool takes_vectors(const Piece<Move<From, To>>& piece) {
+  return (piece.end - piece.begin) % V == 0 && aligned16(piece.slot.from) && aligned16(piece.slot.to);
+}
+template <class From, class To>
+inline constexpr int kMoved = kVec<From> < kVec<To> ? kVec<From> : kVec<To>;
+
+// squares[block] and bad[block] are the block's part of the result.
+template <class From, class To>
+__global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table, const float* scale, double* squares,
+                        double* bad) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const Piece<Move<From, To>> piece = piece_of(table, blockIdx.x);
+  const To factor = To(1.0 / static_cast<double>(*scale));
+  constexpr int V = kMoved<From, To>;
+  bool finite = true;
+  double sum =
+      takes_vectors<V>(piece) ? unscale_elements<V>(piece, factor, finite) : unscale_elements<1>(piece, factor, finite);
+  const int any = __syncthreads_or(!finite);
+  sum = block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) {
+    squares[blockIdx.x] = sum;
+    bad[blockIdx.x] = any ? 1 : 0;
+  }
+}
+
+template <int V, class From, class To>
+__device__ void convert_elements(const Piece<Move<From, To>>& piece) {
+  for (std::int64_t i = piece.begin + threadIdx.x * V; i < piece.end; i += std::int64_t{kUpdateThreads} * V) {
+    const Vec<From, V> from = load<V>(piece.slot.from + i);
+    Vec<To, V> to;
+    for (int j = 0; j < V; ++j) to[j] = static_cast<To>(from[j]);
+    store(piece.slot.to + i, to);
+  }
+}
+template <class From, class To>
+__global__ void convert(const __grid_constant__ SlotTable<Move<From, To>> table, const float* found_inf) {
+  if (skipped(found_inf)) return;
+  const Piece<Move<From, To>> piece = piece_of(table, blockIdx.x);
+  constexpr int V = kMoved<From, To>;
+  if (takes_vectors<V>(piece))
+    convert_elements<V>(piece);
+  else
+    convert_elements<1>(piece);
+}
+
+// One block: the verdict and the norm from the blocks' parts.
+template <class T>  // T of the norm: double
+__global__ void judge(const double* squares, const double* bad, std::int64_t n, float* found_inf, T* norm) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  double sum = 0;
+  bool found = false;
+  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads) {
+    sum += squares[i];
+    found = found || bad[i] != 0;
+  }
+  const int any = __syncthreads_or(found);
+  sum = block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) {
+    *found_inf = any ? 1.0f : 0.0f;
+    *norm = ::sqrt(sum);
+  }
+}
+
+// One thread.
+template <class T>  // T of the scale: float
+__global__ void update_scale(const __grid_constant__ Verdicts verdicts, LossScaleRule rule, T* scale,
+                             std::int64_t* tracker, std::int64_t* skipped_steps) {
+  bool any = false;
+  for (int k = 0; k < verdicts.count; ++k) {
+    if (*verdicts.found[k] == 0) continue;
+    any = true;
+    if (verdicts.stepped[k]) ++*skipped_steps;
+  }
+  next_scale(rule, any, *scale, *tracker);
+}
+
+}  // namespace levin::kernels::gpu

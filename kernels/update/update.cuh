@@ -1,0 +1,337 @@
+// Optimizer updates: one call updates every parameter of a group and dtype ("multi-tensor"), so that a hundred small
+// tensors cost one pass over a list.
+//
+// A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is float or
+// double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is rounded once, at
+// the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and blocks of them are
+// converted around the same loops. Numbers that change from step to step are read through pointers: `lr` of the group,
+// `step` of the slot (already counted up). Elements are independent, so results do not depend on the number of threads.
+#ifndef LEVIN_LEVEL
+#ifndef LEVIN_KERNELS_UPDATE_CUH
+#define LEVIN_KERNELS_UPDATE_CUH
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "kernels/device/rounding.cuh"
+#include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
+#include "levin/dtype.h"
+
+namespace levin::kernels {
+
+enum class Half : std::uint8_t { none, f16, bf16 };
+
+template <class T>
+struct Slot {
+  T* p = nullptr;
+  const T* g = nullptr;
+  Accum<T>* a = nullptr;
+  Accum<T>* b = nullptr;
+  Accum<T>* c = nullptr;
+  std::int64_t n = 0;
+  std::int64_t* step = nullptr;  // 1 at the first update
+  std::uint32_t parameter = 0;   // its place among the optimizer's
+  Half half = Half::none;        // see above
+  bool stochastic = false;       // how a 16-bit p is rounded: kernels/device/rounding.cuh
+};
+
+struct SgdRule {  // a: momentum buffer
+  const double* lr;
+  double momentum, dampening, weight_decay;
+  bool nesterov, maximize;
+};
+struct AdamRule {  // a: mean, b: mean of squares, c: its maximum (amsgrad)
+  const double* lr;
+  double beta1, beta2, eps, weight_decay;
+  bool decoupled, amsgrad, maximize;  // decoupled: AdamW
+};
+struct RmspropRule {  // a: mean of squares, b: momentum buffer, c: mean (centered)
+  const double* lr;
+  double alpha, eps, weight_decay, momentum;
+  bool centered, maximize;
+};
+struct AdagradRule {  // a: sum of squares
+  const double* lr;
+  double lr_decay, eps, weight_decay;
+  bool maximize;
+};
+
+inline constexpr std::int64_t kUpdateChunk = 16384;  // elements a task
+
+}  // namespace levin::kernels
+
+#define LEVIN_LEVEL_FILE "kernels/update/update.cuh"
+#include "kernels/executor/each_level.h"
+
+namespace levin::kernels::cpu {
+LEVIN_PICK(update)       // update(on, rule, span of slots)
+LEVIN_PICK(squared_sum)  // sum of x^2 in double: squared_sum(on, x, n)
+LEVIN_PICK(power_sum)    // sum of |x|^p in double, p = inf: the maximum; NaN stays NaN
+LEVIN_PICK(scale)        // x *= factor
+LEVIN_PICK(clamp_all)    // x = min(max(x, -limit), limit)
+LEVIN_PICK(dot)          // sum of x y in double
+LEVIN_PICK(axpy)         // y += alpha x
+}  // namespace levin::kernels::cpu
+
+#endif  // LEVIN_KERNELS_UPDATE_CUH
+#else
+
+namespace levin::kernels::cpu::LEVIN_LEVEL {
+
+template <class T>
+void update_slot(const SgdRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T lr = T(*r.lr), wd = T(r.weight_decay), mu = T(r.momentum), sign = r.maximize ? T(-1) : T(1);
+  T* p = s.p;
+  const T* g = s.g;
+  T* a = s.a;
+  if (!a) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) p[i] -= lr * (sign * g[i] + wd * p[i]);
+    return;
+  }
+  // The first buffer is the gradient itself, undamped.
+  const T keep = *s.step == 1 ? T(0) : mu, take = *s.step == 1 ? T(1) : T(1 - r.dampening);
+  const T of_grad = r.nesterov ? T(1) : T(0), of_buffer = r.nesterov ? mu : T(1);
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * g[i] + wd * p[i];
+    const T m = keep * a[i] + take * d;
+    a[i] = m;
+    p[i] -= lr * (of_grad * d + of_buffer * m);
+  }
+}
+
+template <class T>
+void update_slot(const AdamRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const double t = static_cast<double>(*s.step);
+  const T b1 = T(r.beta1), b2 = T(r.beta2), c1 = T(1 - r.beta1), c2 = T(1 - r.beta2), eps = T(r.eps),
+          sign = r.maximize ? T(-1) : T(1);
+  const T step_size = T(*r.lr / (1 - std::pow(r.beta1, t)));
+  const T root = T(std::sqrt(1 - std::pow(r.beta2, t)));
+  const T shrink = r.decoupled ? T(1 - *r.lr * r.weight_decay) : T(1), wd = r.decoupled ? T(0) : T(r.weight_decay);
+  T* p = s.p;
+  const T* g = s.g;
+  T* m = s.a;
+  T* v = s.b;
+  T* high = s.c;
+  if (!high) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T d = sign * g[i] + wd * p[i];
+      const T mean = b1 * m[i] + c1 * d;
+      const T square = b2 * v[i] + c2 * d * d;
+      m[i] = mean;
+      v[i] = square;
+      p[i] = p[i] * shrink - step_size * mean / (std::sqrt(square) / root + eps);
+    }
+    return;
+  }
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * g[i] + wd * p[i];
+    const T mean = b1 * m[i] + c1 * d;
+    const T square = b2 * v[i] + c2 * d * d;
+    const T most = square > high[i] ? square : high[i];
+    m[i] = mean;
+    v[i] = square;
+    high[i] = most;
+    p[i] = p[i] * shrink - step_size * mean / (std::sqrt(most) / root + eps);
+  }
+}
+
+template <class T>
+void update_slot(const RmspropRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T lr = T(*r.lr), wd = T(r.weight_decay), alpha = T(r.alpha), rest = T(1 - r.alpha), eps = T(r.eps),
+          mu = T(r.momentum), sign = r.maximize ? T(-1) : T(1);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    const T square = alpha * s.a[i] + rest * d * d;
+    s.a[i] = square;
+    T spread = square;
+    if (s.c) {
+      s.c[i] += rest * (d - s.c[i]);
+      spread = square - s.c[i] * s.c[i];
+    }
+    T change = d / (std::sqrt(spread) + eps);
+    if (s.b) s.b[i] = change = mu * s.b[i] + change;
+    s.p[i] -= lr * change;
+  }
+}
+
+template <class T>
+void update_slot(const AdagradRule& r, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  const T lr = T(*r.lr / (1 + static_cast<double>(*s.step - 1) * r.lr_decay)), wd = T(r.weight_decay), eps = T(r.eps),
+          sign = r.maximize ? T(-1) : T(1);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T d = sign * s.g[i] + wd * s.p[i];
+    s.a[i] += d * d;
+    s.p[i] -= lr * d / (std::sqrt(s.a[i]) + eps);
+  }
+}
+
+// x = h, n elements of 16 bits. Not inlined: one copy a level serves all rules.
+[[gnu::noinline]] inline void widen(Half type, const std::uint16_t* h, float* x, std::int64_t n) {
+  if (type == Half::f16) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<f16>(h[i]));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(kernels::bit_cast<bf16>(h[i]));
+  }
+}
+template <class H>
+[[gnu::noinline]] void narrow_as(const Slot<float>& s, const float* x, std::int64_t begin, std::int64_t n) {
+  std::uint16_t* h = reinterpret_cast<std::uint16_t*>(s.p) + begin;
+  if (!s.stochastic) {
+    for (std::int64_t i = 0; i < n; ++i) h[i] = H(x[i]).bits;
+    return;
+  }
+  std::uint32_t four[4] = {};
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t element = begin + i;
+    if (i == 0 || element % 4 == 0) {
+      const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, element);
+      four[0] = words.x0, four[1] = words.x1, four[2] = words.x2, four[3] = words.x3;
+    }
+    h[i] = round_stochastically<H>(x[i], four[element % 4]).bits;
+  }
+}
+// p and g of 16 bits: blocks of them as floats around the loops above.
+template <class R>
+void update_half(const R& rule, const Slot<float>& s, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kBlock = 1024;
+  alignas(64) float p[kBlock], g[kBlock];
+  const auto at = [](float* state, std::int64_t i) { return state ? state + i : nullptr; };
+  const auto* from_p = reinterpret_cast<const std::uint16_t*>(s.p);
+  const auto* from_g = reinterpret_cast<const std::uint16_t*>(s.g);
+  for (std::int64_t i = begin; i < end; i += kBlock) {
+    const std::int64_t n = std::min(kBlock, end - i);
+    widen(s.half, from_p + i, p, n);
+    widen(s.half, from_g + i, g, n);
+    update_slot(rule, Slot<float>{p, g, at(s.a, i), at(s.b, i), at(s.c, i), n, s.step}, 0, n);
+    if (s.half == Half::f16)
+      narrow_as<f16>(s, p, i, n);
+    else
+      narrow_as<bf16>(s, p, i, n);
+  }
+}
+template <class R, class T>
+void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (s.half != Half::none) return update_half(rule, s, begin, end);
+  }
+  update_slot(rule, s, begin, end);
+}
+
+template <class R, class T>
+void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
+  std::int64_t total = 0;
+  for (const Slot<T>& s : slots) total += s.n;
+  if (total <= kUpdateChunk) {
+    for (const Slot<T>& s : slots) update_elements(rule, s, 0, s.n);
+    return;
+  }
+  // Elements are independent, so how they are laid end to end is free: the first eighth of every slot, then the second,
+  // and so on. A thread, which gets a stretch of that, then updates the part of a matrix that its rows of the gradient's
+  // product also wrote: memory that another core wrote last costs several times as much.
+  constexpr std::int64_t kParts = 8;
+  on.parallel_for(total, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t at = 0;
+    for (std::int64_t part = 0; part < kParts && at < end; ++part)
+      for (const Slot<T>& s : slots) {
+        const std::int64_t first = s.n * part / kParts, count = s.n * (part + 1) / kParts - first;
+        const std::int64_t from = std::max(begin - at, std::int64_t{0}), to = std::min(end - at, count);
+        if (from < to) update_elements(rule, s, first + from, first + to);
+        at += count;
+        if (at >= end) break;
+      }
+  });
+}
+
+// Sums in double, by fixed chunks whose partial sums are added in order.
+template <class F>
+double chunked_sum(const Cpu& on, std::int64_t n, F&& part) {
+  const std::int64_t chunks = (n + kUpdateChunk - 1) / kUpdateChunk;
+  if (chunks <= 1) return n > 0 ? part(std::int64_t{0}, n) : 0.0;
+  const lib::Scratch memory(static_cast<std::size_t>(chunks) * sizeof(double));
+  double* const partial = memory.as<double>();
+  on.parallel_for(n, kUpdateChunk,
+                  [&](std::int64_t begin, std::int64_t end) { partial[begin / kUpdateChunk] = part(begin, end); });
+  double total = 0;
+  for (std::int64_t i = 0; i < chunks; ++i) total += partial[i];
+  return total;
+}
+
+// Eight running sums: enough for the widest registers, and a fixed order.
+template <class T, class F>
+double eight_sums(const T* x, std::int64_t begin, std::int64_t end, F&& term) {
+  double lanes[8] = {};
+  std::int64_t i = begin;
+  for (; i + 8 <= end; i += 8) {
+    for (int k = 0; k < 8; ++k) lanes[k] += term(x, i + k);
+  }
+  for (; i < end; ++i) lanes[0] += term(x, i);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+template <class T>
+double squared_sum(const Cpu& on, const T* x, std::int64_t n) {
+  return chunked_sum(on, n, [x](std::int64_t begin, std::int64_t end) {
+    return eight_sums(x, begin, end, [](const T* v, std::int64_t i) { return double(v[i]) * double(v[i]); });
+  });
+}
+
+template <class T>
+double power_sum(const Cpu& on, const T* x, std::int64_t n, double p) {
+  if (p == 2) return squared_sum(on, x, n);
+  if (std::isinf(p)) {
+    double high = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double v = std::abs(double(x[i]));
+      if (v > high || v != v) high = v;
+      if (high != high) break;
+    }
+    return high;
+  }
+  return chunked_sum(on, n, [x, p](std::int64_t begin, std::int64_t end) {
+    return eight_sums(x, begin, end, [p](const T* v, std::int64_t i) { return std::pow(std::abs(double(v[i])), p); });
+  });
+}
+
+template <class T>
+double dot(const Cpu& on, const T* x, const T* y, std::int64_t n) {
+  return chunked_sum(on, n, [x, y](std::int64_t begin, std::int64_t end) {
+    return eight_sums(x, begin, end, [y](const T* v, std::int64_t i) { return double(v[i]) * double(y[i]); });
+  });
+}
+
+template <class T>
+void axpy(const Cpu& on, double alpha, const T* x, T* y, std::int64_t n) {
+  on.parallel_for(n, kUpdateChunk, [&, a = T(alpha)](std::int64_t begin, std::int64_t end) {
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) y[i] += a * x[i];
+  });
+}
+
+template <class T>
+void scale(const Cpu& on, T* x, std::int64_t n, double factor) {
+  on.parallel_for(n, kUpdateChunk, [&, f = T(factor)](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) x[i] *= f;
+  });
+}
+
+template <class T>
+void clamp_all(const Cpu& on, T* x, std::int64_t n, double limit) {
+  on.parallel_for(n, kUpdateChunk, [&, high = T(limit)](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T v = x[i];
+      x[i] = v > high ? high : v < -high ? -high : v;
+    }
+  });
+}
+
+}  // namespace levin::kernels::cpu::LEVIN_LEVEL
+#endif

@@ -1,0 +1,77 @@
+#include "kernels/update/update_device.cuh"
+
+#include "levin/tensor.h"
+#include "tensor/in_stream.h"
+
+#if LEVIN_LAUNCHES
+namespace levin::kernels {
+namespace {
+
+template <class F>
+void each_gradient_table(const GradientSlots& gradients, F&& f) {
+  each_table(gradients.single, f);
+  each_table(gradients.wide, f);
+  each_table(gradients.half, f);
+  each_table(gradients.brain, f);
+}
+
+}  // namespace
+
+template <class R, class T>
+void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
+                      const float* found_inf) {
+  each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::advance_steps<T>, update_grid(blocks_for(table.count, kUpdateThreads)), table, found_inf);
+    on.launch(gpu::update<R, T>, update_grid(blocks), table, rule, numbers, found_inf);
+  });
+}
+#define LEVIN_UPDATE_OF(R, T) \
+  template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*);
+#define LEVIN_UPDATE(R) \
+  LEVIN_UPDATE_OF(R, float) LEVIN_UPDATE_OF(R, double) LEVIN_UPDATE_OF(R, f16) LEVIN_UPDATE_OF(R, bf16)
+LEVIN_UPDATE(SgdRule)
+LEVIN_UPDATE(AdamRule)
+LEVIN_UPDATE(RmspropRule)
+LEVIN_UPDATE(AdagradRule)
+#undef LEVIN_UPDATE
+#undef LEVIN_UPDATE_OF
+
+void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm) {
+  std::int64_t blocks = 0;
+  each_gradient_table(gradients, [&](const auto&, std::int64_t n) { blocks += n; });
+  const Tensor partial = empty({blocks}, on.stream.device(), DType::f64);
+  double* const sums = reinterpret_cast<double*>(levin::detail::address_in_stream(partial));
+  double* at = sums;
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
+    on.launch(gpu::power_sums<T>, update_grid(n), table, p, at);
+    at += n;
+  });
+  on.launch(gpu::norm_of_sums<double>, update_grid(1), sums, blocks, p, norm);
+}
+
+void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::scale_to_norm<T>, update_grid(blocks), table, max_norm, norm);
+  });
+}
+
+void divide_gradients(const Gpu& on, const GradientSlots& gradients, const double* by) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::divide_all<T>, update_grid(blocks), table, by);
+  });
+}
+
+void fill_gradients(const Gpu& on, const GradientSlots& gradients, double value) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::fill_all<T>, update_grid(blocks), table, value);
+  });
+}
+
+void clamp_gradients(const Gpu& on, const GradientSlots& gradients, double limit) {
+  each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t blocks) {
+    on.launch(gpu::clamp_all<T>, update_grid(blocks), table, limit);
+  });
+}
+
+}  // namespace levin::kernels
+#endif

@@ -1,0 +1,309 @@
+// Optimizer updates and gradient norms on devices: the contract of update.cuh, for all slots of a group in one launch.
+//
+// What changes from step to step is read from the device's memory, so that a recorded step goes on learning: `numbers` holds
+// {lr, momentum or beta1} in double, a slot's `step` is the device's. A SlotTable travels as an argument of the kernel.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "kernels/device/block.cuh"
+#include "kernels/device/rounding.cuh"
+#include "kernels/device/vec.cuh"
+#include "kernels/executor/gpu.h"
+#include "kernels/update/update_device.h"
+
+namespace levin::kernels {
+
+// The slots of one launch. S has `n`, its elements.
+template <class S>
+struct SlotTable {
+  // 32 KB of Slot: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
+  static constexpr int kMost = 400;
+  int count = 0;
+  S slots[kMost];
+  std::int64_t first_block[kMost + 1] = {};  // slot k is worked on by blocks [first_block[k], first_block[k + 1])
+};
+
+inline constexpr int kUpdateThreads = 256;
+inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
+
+[[nodiscard]] inline Grid update_grid(std::int64_t blocks) {
+  return {.blocks = static_cast<unsigned>(blocks), .threads = kUpdateThreads};
+}
+
+// Calls f(table, blocks) for tables of the slots in order, each laid out in blocks.
+template <class S, class F>
+void each_table(std::span<const S> slots, F&& f) {
+  constexpr std::size_t kMost = SlotTable<S>::kMost;
+  const auto table = std::make_unique<SlotTable<S>>();
+  for (std::size_t begin = 0; begin < slots.size(); begin += kMost) {
+    table->count = static_cast<int>(std::min(kMost, slots.size() - begin));
+    std::int64_t blocks = 0;
+    for (int k = 0; k < table->count; ++k) {
+      table->slots[k] = slots[begin + static_cast<std::size_t>(k)];
+      table->first_block[k] = blocks;
+      blocks += (table->slots[k].n + kUpdateBlock - 1) / kUpdateBlock;
+    }
+    table->first_block[table->count] = blocks;
+    f(*table, blocks);
+  }
+}
+
+namespace gpu {
+
+// What a block works on: a slot's elements [begin, end).
+template <class S>
+struct Piece {
+  const S& slot;
+  std::int64_t begin, end;
+};
+template <class S>
+__device__ Piece<S> piece_of(const SlotTable<S>& table, std::int64_t block) {
+  int low = 0, high = table.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (table.first_block[middle] <= block ? low : high) = middle;
+  }
+  const S& slot = table.slots[low];
+  const std::int64_t begin = (block - table.first_block[low]) * kUpdateBlock;
+  return {slot, begin, begin + kUpdateBlock < slot.n ? begin + kUpdateBlock : slot.n};
+}
+
+// Whether an overflow was found where gradients were checked: nothing may change then. Null: nobody checked.
+__device__ inline bool skipped(const float* found_inf) { return found_inf && *found_inf != 0; }
+
+// One element's update: p, its gradient and the slot's arrays a, b, c. Those a slot has not are dummies.
+template <class T>
+struct SgdStep {
+  T lr, wd, sign, keep, take, of_grad, of_buffer;
+  __device__ SgdStep(const SgdRule& r, const double* numbers, std::int64_t step)
+      : lr(T(numbers[0])), wd(T(r.weight_decay)), sign(r.maximize ? T(-1) : T(1)) {
+    const T mu = T(numbers[1]);
+    keep = step == 1 ? T(0) : mu;
+    take = step == 1 ? T(1) : T(1 - r.dampening);
+    of_grad = r.nesterov ? T(1) : T(0);
+    of_buffer = r.nesterov ? mu : T(1);
+  }
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g + wd * p;
+    if (!s.a) {
+      p -= lr * d;
+      return;
+    }
+    a = keep * a + take * d;
+    p -= lr * (of_grad * d + of_buffer * a);
+  }
+};
+
+template <class T>
+struct AdamStep {
+  T b1, b2, c1, c2, eps, sign, step_size, root, shrink, wd;
+  __device__ AdamStep(const AdamRule& r, const double* numbers, std::int64_t step) {
+    const double lr = numbers[0], beta1 = numbers[1], t = static_cast<double>(step);
+    b1 = T(beta1), b2 = T(r.beta2), c1 = T(1 - beta1), c2 = T(1 - r.beta2), eps = T(r.eps);
+    sign = r.maximize ? T(-1) : T(1);
+    step_size = T(lr / (1 - ::pow(beta1, t)));
+    root = T(::sqrt(1 - ::pow(r.beta2, t)));
+    shrink = r.decoupled ? T(1 - lr * r.weight_decay) : T(1);
+    wd = r.decoupled ? T(0) : T(r.weight_decay);
+  }
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T& b, T& c) const {
+    const T d = sign * g + wd * p;
+    a = b1 * a + c1 * d;
+    b = b2 * b + c2 * d * d;
+    T most = b;
+    if (s.c) most = c = b > c ? b : c;
+    p = p * shrink - step_size * a / (::sqrt(most) / root + eps);
+  }
+};
+
+template <class T>
+struct RmspropStep {
+  T lr, wd, alpha, rest, eps, mu, sign;
+  __device__ RmspropStep(const RmspropRule& r, const double* numbers, std::int64_t)
+      : lr(T(numbers[0])),
+        wd(T(r.weight_decay)),
+        alpha(T(r.alpha)),
+        rest(T(1 - r.alpha)),
+        eps(T(r.eps)),
+        mu(T(numbers[1])),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>& s, T& p, T g, T& a, T& b, T& c) const {
+    const T d = sign * g + wd * p;
+    a = alpha * a + rest * d * d;
+    T spread = a;
+    if (s.c) {
+      c += rest * (d - c);
+      spread = a - c * c;
+    }
+    T change = d / (::sqrt(spread) + eps);
+    if (s.b) b = change = mu * b + change;
+    p -= lr * change;
+  }
+};
+
+template <class T>
+struct AdagradStep {
+  T lr, wd, eps, sign;
+  __device__ AdagradStep(const AdagradRule& r, const double* numbers, std::int64_t step)
+      : lr(T(numbers[0] / (1 + static_cast<double>(step - 1) * r.lr_decay))),
+        wd(T(r.weight_decay)),
+        eps(T(r.eps)),
+        sign(r.maximize ? T(-1) : T(1)) {}
+  template <class P>
+  __device__ void operator()(const Slot<P>&, T& p, T g, T& a, T&, T&) const {
+    const T d = sign * g + wd * p;
+    a += d * d;
+    p -= lr * d / (::sqrt(a) + eps);
+  }
+};
+
+template <class R, class T>
+struct StepOf;
+template <class T>
+struct StepOf<SgdRule, T> : std::type_identity<SgdStep<T>> {};
+template <class T>
+struct StepOf<AdamRule, T> : std::type_identity<AdamStep<T>> {};
+template <class T>
+struct StepOf<RmspropRule, T> : std::type_identity<RmspropStep<T>> {};
+template <class T>
+struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
+
+// p = value, rounded once; the four words of a stochastic rounding serve elements i - i % 4 and on.
+template <int V, class T>
+__device__ void round_parameters(const Slot<T>& s, std::int64_t i, const Accum<T> (&value)[V], Vec<T, V>& p) {
+  if constexpr (sizeof(T) == 2) {
+    if (s.stochastic) {
+      const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, i);
+      for (int j = 0; j < V; ++j) {
+        const int k = V == 1 ? static_cast<int>(i % 4) : j;
+        p[j] = round_stochastically<T>(value[j], k == 0 ? words.x0 : k == 1 ? words.x1 : k == 2 ? words.x2 : words.x3);
+      }
+      return;
+    }
+  }
+  for (int j = 0; j < V; ++j) p[j] = T(value[j]);
+}
+
+template <int V, class F, class T>
+__device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+  using S = Accum<T>;
+  for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
+    Vec<T, V> p = load<V>(s.p + i);
+    Vec<S, V> a{}, b{}, c{};
+    const Vec<T, V> g = load<V>(s.g + i);
+    if (s.a) a = load<V>(s.a + i);
+    if (s.b) b = load<V>(s.b + i);
+    if (s.c) c = load<V>(s.c + i);
+    S value[V];
+    for (int j = 0; j < V; ++j) {
+      value[j] = static_cast<S>(p[j]);
+      f(s, value[j], static_cast<S>(g[j]), a[j], b[j], c[j]);
+    }
+    round_parameters<V>(s, i, value, p);
+    store(s.p + i, p);
+    if (s.a) store(s.a + i, a);
+    if (s.b) store(s.b + i, b);
+    if (s.c) store(s.c + i, c);
+  }
+}
+
+// One thread a slot, before the update: its count of steps.
+template <class T>
+__global__ void advance_steps(const __grid_constant__ SlotTable<Slot<T>> table, const float* found_inf) {
+  const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (k < table.count && !skipped(found_inf)) ++*table.slots[k].step;
+}
+
+template <class R, class T>
+__global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule, const double* numbers,
+                       const float* found_inf) {
+  using Step = typename StepOf<R, Accum<T>>::type;
+  if (skipped(found_inf)) return;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  // Powers in double are worth computing once a block.
+  LEVIN_SHARED(Step, shared, 1);
+  if (threadIdx.x == 0) *shared = Step(rule, numbers, *s.step);
+  __syncthreads();
+  const Step f = *shared;
+  constexpr int V = kVec<Accum<T>>;
+  const bool vectors =
+      (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
+  if (vectors)
+    update_elements<V>(f, s, begin, end);
+  else
+    update_elements<1>(f, s, begin, end);
+}
+
+// ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through it.
+
+// partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays NaN.
+template <class T>
+__global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  const bool largest = power > 1e300;
+  double sum = 0;
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    const double v = ::fabs(static_cast<double>(static_cast<Accum<T>>(s.g[i])));
+    sum = largest ? Larger{}(v, sum) : sum + (power == 2 ? v * v : ::pow(v, power));
+  }
+  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+// One block: norm = (sum of the partials)^(1 / power).
+template <class T>  // T of the norm: double
+__global__ void norm_of_sums(const double* partial, std::int64_t n, double power, T* norm) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const bool largest = power > 1e300;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads)
+    sum = largest ? Larger{}(partial[i], sum) : sum + partial[i];
+  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+}
+// g *= min(1, max_norm / (norm + 1e-6)), norm read from the device; a NaN norm spreads.
+template <class T>
+__global__ void scale_to_norm(const __grid_constant__ SlotTable<Slot<T>> table, double max_norm, const double* norm) {
+  const double factor = max_norm / (*norm + 1e-6);
+  if (factor >= 1) return;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
+    s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
+}
+// g /= *by, read from the device
+template <class T>
+__global__ void divide_all(const __grid_constant__ SlotTable<Slot<T>> table, const double* by) {
+  const double factor = 1 / *by;
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads)
+    s.p[i] = T(static_cast<Accum<T>>(s.p[i]) * Accum<T>(factor));
+}
+// g = value
+template <class T>
+__global__ void fill_all(const __grid_constant__ SlotTable<Slot<T>> table, double value) {
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) s.p[i] = T(static_cast<Accum<T>>(value));
+}
+// g = clamp(g, -limit, limit)
+template <class T>
+__global__ void clamp_all(const __grid_constant__ SlotTable<Slot<T>> table, double limit) {
+  const auto [s, begin, end] = piece_of(table, blockIdx.x);
+  using A = Accum<T>;
+  const A high = static_cast<A>(T(limit));
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kUpdateThreads) {
+    const A v = static_cast<A>(s.p[i]);
+    s.p[i] = T(v > high ? high : v < -high ? -high : v);
+  }
+}
+
+}  // namespace gpu
+}  // namespace levin::kernels

@@ -1,3 +1,0 @@
-// The code of winograd.cuh: its users see declarations, so that they compile fast.
-#define LEVIN_COMPILE_WINOGRAD
-#include "kernels/winograd.cuh"
