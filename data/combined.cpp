@@ -6,10 +6,10 @@
 #include "data/loader_pass.h"
 
 // Note [Combined loaders]
-// Where each part stands follows from the epoch and the number of the batch alone, so that the state of a combination is that of
-// any loader and a run can go on at any batch. With max_size_cycle a part of n batches begins anew every n: pass c of epoch e is its
-// epoch e * cycles + c, where cycles is how often it begins in an epoch, so each pass has an order of its own. This needs parts that
-// give their batches in order.
+// The position of each part is a function of the epoch and the number of the batch, so a combination has the state of a
+// plain loader and a run can resume at any batch. With max_size_cycle a part of n batches starts again after n batches:
+// pass c of epoch e is the part's epoch e * cycles + c, cycles being the number of its passes in an epoch, so each pass
+// has a new order. This needs parts that give their batches in order.
 namespace levin::data {
 
 namespace {
@@ -155,7 +155,7 @@ DataLoader combine(const std::vector<NamedLoader>& parts, CombineMode mode) {
       add(p.name, *p.loader);
       continue;
     }
-    // A tree of loaders is combined by its leaves, in one way.
+    // A tree of combinations becomes its leaves, combined by one mode.
     if (p.loader->combined_by() != mode)
       fail<ConfigError>("combine: \"", p.name, "\" is combined by ",
                         kModes[static_cast<std::size_t>(p.loader->combined_by())], " and the whole by ",

@@ -25,7 +25,7 @@ DataLoader counting(std::int64_t n, std::int64_t first = 0, bool shuffle = false
                     {.shuffle = shuffle, .num_workers = workers, .generator = Generator(3)});
 }
 
-// Each batch as "a:1 b:11", a part that has ended as "b:-".
+// Each batch as "a:1 b:11", an ended part as "b:-".
 Places places(DataLoader& loader) {
   Places out;
   for (const Batch& b : loader) {
@@ -50,7 +50,7 @@ TEST_CASE(
              most = combined(CombineMode::max_size), turns = combined(CombineMode::sequential);
   CHECK(cycle.size() == 5);
   CHECK(places(cycle) == Places{"a:0 b:10", "a:1 b:11", "a:2 b:10", "a:3 b:11", "a:4 b:10"});
-  CHECK(places(cycle).size() == 5);  // the next epoch begins both anew
+  CHECK(places(cycle).size() == 5);  // the next epoch starts both again
   CHECK(least.size() == 2);
   CHECK(places(least) == Places{"a:0 b:10", "a:1 b:11"});
   CHECK(most.size() == 5);

@@ -26,7 +26,7 @@ Tensor dense_on_host(const Tensor& x, const char* what) {
   return x.detach().contiguous();
 }
 
-// Shuffled rows lie anywhere: asking for one while the two before it are copied hides most of the way to memory.
+// Shuffled rows lie anywhere: a prefetch two rows ahead hides most of the memory latency.
 constexpr std::size_t kRowsAhead = 2, kCacheLine = 64, kMaxAhead = 4096;
 void prefetch(const Tensor& x, std::span<const std::int64_t> indices, std::size_t at) {
   if (at + kRowsAhead >= indices.size()) return;

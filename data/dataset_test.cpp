@@ -167,7 +167,7 @@ TEST_CASE("collate stacks fields and names the field and sample that differ") {
 }
 
 TEST_CASE("the shuffle is the Fisher-Yates of the written rule") {
-  // Done again here from the words, so that the order of epochs can not change unnoticed.
+  // Repeated here from the words, so that the order of epochs cannot change unnoticed.
   const std::uint64_t seed = 0x123456789abcdefu;
   std::vector<std::int64_t> expected(1001);
   std::iota(expected.begin(), expected.end(), 0);
@@ -238,7 +238,7 @@ TEST_CASE("concatenated parts stand one behind the other, and each sample has ra
   CHECK(values<float>(batch[0]) == std::vector<float>{4, 0, 3, 2, 1});
   const std::vector<std::int64_t> drawn = values<std::int64_t>(batch[1]);
   CHECK(std::set<std::int64_t>(drawn.begin(), drawn.end()).size() == 5);
-  // The numbers are those of the index in the whole, as for one dataset of five.
+  // The random numbers are those of the index in the whole, as for one dataset of five.
   const DatasetRef one = transform(tensor_dataset({of<float>({0, 1, 2, 3, 4}, {5})}), draw);
   CHECK(values<std::int64_t>(gathered(one, {4, 0, 3, 2, 1})[1]) == drawn);
   DataLoader loader(all, {.batch_size = 2, .shuffle = true, .num_workers = 1});

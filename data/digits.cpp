@@ -7,8 +7,8 @@
 #include "data/random.h"
 #include "levin/data.h"
 
-// Digits as a pen would write them: strokes of points in the unit square (y down), bent a little point by point, put
-// through a random affine map, drawn with a pen of random width, and sprinkled with noise.
+// Digits as strokes: points in the unit square (y down), each moved a little, put through a random affine map, drawn
+// with a pen of random width, with noise added.
 namespace levin::data {
 namespace {
 
@@ -92,7 +92,7 @@ class Draw {
   std::uint64_t next_ = 0;
 };
 
-// How far pixel p lies from the segment a b.
+// The distance of pixel p from the segment a b.
 float distance(Point p, Point a, Point b) {
   const float dx = b.x - a.x, dy = b.y - a.y;
   const float length = dx * dx + dy * dy;

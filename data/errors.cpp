@@ -9,7 +9,7 @@
 namespace levin::data {
 
 void rethrow_with(const std::string& note) {
-// The module's path stays where it was: it is not that of the thread that throws anew.
+// Keeps the module's path: that of the thread that rethrows is another one.
 #define LEVIN_RETHROW(Type)                                                                 \
   catch (const Type& e) {                                                                   \
     const levin::detail::InModule in(levin::detail::path_id(std::string(e.module_path()))); \

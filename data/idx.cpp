@@ -19,7 +19,7 @@ using detail::FileType;
 using detail::Source;
 
 constexpr int kMaxIdxRank = 4;
-// Deflate can not shrink more than this: a larger claim is known to be false before anything is unpacked.
+// Deflate cannot shrink more than this: a header that claims more is refused before anything is unpacked.
 constexpr std::uint64_t kMaxRatio = 1032;
 
 struct KnownType {
@@ -64,7 +64,7 @@ class Gunzip {
     }
     return got;
   }
-  // The stream must end here, with its check sum, and the file with it.
+  // The stream must end here with its check sum, and the file must end with the stream.
   void finish(std::uint64_t unpacked) {
     std::byte more{};
     if (read(&more, 1) != 0)
@@ -98,7 +98,7 @@ struct Header {
   std::vector<std::int64_t> dims;
 };
 
-// `read(out, n)` returns how many bytes there were.
+// `read(out, n)` returns the number of bytes read.
 template <class Read>
 Header read_header(const std::string& file, const Read& read) {
   std::array<unsigned char, 4> magic{};

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxFile = std::size_t{1} << 30;
 constexpr std::uint64_t kMaxRatio = 1032;  // what deflate can do, as for IDX files
 
-// libpng's state; freed also when something throws.
+// libpng's state, freed also by an exception.
 struct Image {
   png_image png{};
   Image() { png.version = PNG_IMAGE_VERSION; }
@@ -22,7 +22,7 @@ struct Image {
   ~Image() { png_image_free(&png); }
 };
 
-// Chunks lie in the file: libpng takes memory for what some of them claim before it reads that.
+// Checks chunk sizes against the file: libpng allocates what some chunks claim before it reads them.
 void check_chunks(const std::string& path, std::string_view content) {
   constexpr std::size_t kMagic = 8, kHead = 8, kSum = 4;  // a chunk is its length and type, content, check sum
   for (std::size_t at = kMagic; at + kHead <= content.size();) {
@@ -87,7 +87,7 @@ Tensor load_png(const std::string& path) {
                       " pixels, the file has ", content.size());
   }
   Tensor image = empty(color ? Shape{height, width, 3} : Shape{height, width}, Device::cpu(), DType::u8);
-  constexpr png_color kBlack{0, 0, 0};  // behind what is transparent
+  constexpr png_color kBlack{0, 0, 0};  // the background of transparent pixels
   if (!png_image_finish_read(&in.png, &kBlack, bytes_of(image), 0, nullptr)) {
     fail<FormatError>(path, ": is damaged: ", in.png.message);
   }

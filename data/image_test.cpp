@@ -64,7 +64,7 @@ TEST_CASE("a PNG file that is cut or damaged is a FormatError that names it") {
       ++wrong;
     }
   };
-  // The last 12 bytes are the closing chunk, without which all pixels are there.
+  // The last 12 bytes are the closing chunk: without it all pixels are present.
   for (std::size_t n = 0; n < good.size() - 12; ++n) attempt(good.substr(0, n));
   CHECK(refused >= good.size() - 12 - 8);
   for (std::size_t bit = 0; bit < 33 * 8; ++bit) {  // signature and header

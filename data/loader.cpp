@@ -11,9 +11,9 @@
 namespace levin::data {
 namespace {
 
-// Slots for workers in an arena. TBB starts no more threads than cores unless it is told to, and workers that wait for
-// files need more: it is told once, for good, since of several such limits the least holds. Somebody else's lower limit
-// is kept; asking for more would make TBB print warnings.
+// Slots for workers in an arena. TBB starts no more threads than cores by default, and workers that wait for files need
+// more: the limit is raised once and for the whole process, because the least of several limits holds. A lower limit of
+// the program stays: asking for more would make TBB print warnings.
 int worker_slots(int num_workers) {
   constexpr int kMoreThanCores = 128;
   using Limit = tbb::global_control;

@@ -1,4 +1,4 @@
-// What the loader keeps to itself, and its tests look at.
+// Internals of the loader that its tests use.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,10 @@
 
 namespace levin::data {
 
-// Seconds after which a loop that waits for a worker says so, and again each time they have passed. Tests lower it.
+// Seconds between the notices of a loop that waits for a worker. Tests lower them.
 extern std::atomic<double> wait_notice_seconds;
 
-// Throws ConfigError for options out of range or in contradiction, and warns of what is allowed and of no use.
+// Throws ConfigError for options out of range or in contradiction, and warns of useless ones.
 void check_options(const DatasetRef& dataset, const DataLoaderOptions& options);
 [[nodiscard]] bool can_pin();  // whether there is a device that page-locked memory serves
 

@@ -1,4 +1,4 @@
-// What the loader's tests share: a dataset of numbers, the values of epochs, messages of errors.
+// Shared by the loader's tests: a dataset of numbers, the values of epochs, messages of errors.
 #pragma once
 
 #include <doctest/doctest.h>

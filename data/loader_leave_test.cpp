@@ -1,4 +1,4 @@
-// Leaving a loop whose dataset blocks, and errors of loading that keep their type.
+// The end of a loop whose dataset blocks, and errors of loading, which keep their type.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -20,8 +20,8 @@ using levin::test::Warnings;
 
 namespace {
 
-// One sample blocks, the first time that it is asked for, until open(). Bounded: after 30 seconds it gives up, and a
-// test that looks at gave_up() fails instead of hanging.
+// One sample blocks at its first load until open(), for at most 30 seconds: then a test that checks gave_up() fails
+// instead of hanging.
 class Blocked final : public Numbers {
  public:
   struct Gate {
@@ -85,7 +85,7 @@ TEST_CASE(
     CHECK(contains(text, "did not come within 1.5 seconds"));
     CHECK(!gate->is(gate->gave_up));
     CHECK(warnings.count("W-DATA-LEFT") == (which == 0 ? 1 : 2));
-    // While it hangs the loader serves another loop, from the beginning of the next epoch.
+    // While the sample hangs the loader serves another loop, from the beginning of the next epoch.
     CHECK(positions(*loader) == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
     CHECK(!gate->is(gate->by_caller));  // which might have blocked as well
     CHECK(!gate->is(gate->done));

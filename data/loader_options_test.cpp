@@ -1,4 +1,4 @@
-// Order of batches, notices and the threads that load: what the options of a loader change.
+// Effects of a loader's options: order of batches, notices, and the threads that load.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -40,8 +40,8 @@ TEST_CASE("a state counts batches in any order") {
 
 namespace {
 
-// The first sample that a worker takes is not there until open(); the loop's own thread does not run ahead of that.
-// Bounded: without a worker everything goes on after 20 seconds, and late() stays -1.
+// The first sample that a worker takes waits until open(), and the loop's own thread waits for the worker. Bounded:
+// without a worker all resumes after 20 seconds, and late() stays -1.
 class Late final : public Numbers {
  public:
   using Numbers::Numbers;
@@ -104,7 +104,7 @@ TEST_CASE("without in_order a late batch holds up no other, and each holds what 
       const LoaderState state = loader.state();
       CHECK(state.batch <= dataset->late() / 2);
       CHECK(state.handed_out() == 3);
-      // Another loader goes on from here, in order, with the batches that are missing.
+      // Another loader resumes here, in order, with the missing batches.
       DataLoader rest(std::make_shared<Numbers>(12), {.batch_size = 2, .generator = Generator(7)});
       rest.load_state(state);
       Content both = got;
@@ -223,8 +223,8 @@ TEST_CASE("worker_init runs on every thread before it loads, as one of the worke
     if (persistent) CHECK(std::set(workers.begin(), workers.end()).size() == workers.size());
     t_round = t_worker = -1;
   }
-  // What it throws is the error of the batch that its thread was about to load, and the next loop tries again. The
-  // thread that loops may be quicker than the worker and load the first batch itself.
+  // Its error is that of the batch that the thread was about to load, and the next loop tries again. The looping thread
+  // may be quicker than the worker and load the first batch itself.
   std::atomic<int> tries = 0;
   DataLoader failing(std::make_shared<Numbers>(4), {.num_workers = 1, .worker_init = [&](int) {
                                                       if (++tries == 1) throw std::runtime_error("no handle left");

@@ -14,17 +14,16 @@
 
 // Note [Loading ahead]
 // A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an
-// arena of the loader's own. Each takes the next batch number, loads it and puts it into its place of a ring, until the
-// ring is full; it ends then, so that no thread of TBB's pool ever sleeps in our hands, and the consumer starts tasks
-// again when half of the ring is free. The consumer takes the places in order. If no worker has begun the batch it
-// wants, it loads that one itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck.
-// Without in_order finished batches stand in a queue instead, and the consumer takes whichever came first; what a batch
-// holds is the same, since it follows from its position alone.
+// arena of the loader. Each takes the next batch number, loads the batch and puts it into its place of a ring. When the
+// ring is full the task ends, so that no thread of TBB's pool sleeps here, and the consumer starts tasks again when
+// half of the ring is free. The consumer takes the places in order. If no worker has begun the batch that it wants, it
+// loads that batch itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck. Without
+// in_order finished batches stand in a queue, and the consumer takes the first; the content of a batch is the same,
+// because it follows from the batch's position.
 //
-// With a timeout the consumer runs no user code, which might block: a batch that nobody has begun is loaded by a thread
-// made for it, and by the consumer after all where no thread can be made. Who leaves the loop waits kPatience for user
-// code that runs. What is left behind then holds the pass's shared part, and with it the loader's; the last of such
-// threads lets go of them.
+// With a timeout the consumer runs no user code, which might block: one more thread loads a batch that no worker has
+// begun, or the consumer itself where no thread can be made. The end of a loop waits kPatience for running user code.
+// Threads that are left behind hold the pass's shared part, and with it the loader's; the last of them releases both.
 namespace levin::data {
 
 std::atomic<double> wait_notice_seconds{10};
@@ -35,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kPatience{1};           // with samples under way, of one who leaves the loop
 constexpr std::chrono::milliseconds kAskForStop{100};  // how often a wait asks whether it should end
 
-// That no thread could be made is not worth an error while there is one that loads.
+// A thread that could not be made is no error while another one loads.
 void tell_of_threads(const std::string& why) {
   warn("W-DATA-THREADS", WarningCategory::runtime,
        "loader: a thread could not be started (" + why + "); loading goes on with fewer");
@@ -108,12 +107,12 @@ struct LoadingPass::Shared {
   std::vector<Slot> ring;               // batch todo[k] has place k % size; empty without workers
   std::vector<Slot> finished;           // instead of the ring's places without in_order
   std::vector<std::int64_t> under_way;  // places in todo being loaded
-  std::int64_t next_load = 0;           // how many of todo somebody has begun
+  std::int64_t next_load = 0;           // the first of todo that no thread has begun
   std::int64_t next_out = 0;            // how many were handed out
   int queued = 0, running = 0;          // tasks; threads made for one batch count as running
-  std::string no_thread{};              // why one could not be started, until the consumer has told it
+  std::string no_thread{};              // why no thread could be started, until the consumer has reported it
   bool stop = false;
-  bool left = false;  // nobody waits for those that run
+  bool left = false;  // no loop waits for running tasks
   const bool in_order;
 
   Shared(std::shared_ptr<Impl> i, Plan p)
@@ -126,14 +125,14 @@ struct LoadingPass::Shared {
     for (std::int64_t k = state.batch; k < plan.size(); ++k) {
       if (!std::binary_search(state.ahead.begin(), state.ahead.end(), k)) todo.push_back(k);
     }
-    // More places than batches would never be used.
+    // More places than batches are never used.
     const DataLoaderOptions& o = impl->options;
     const std::size_t slots =
         std::min(static_cast<std::size_t>(o.num_workers) * static_cast<std::size_t>(o.prefetch_factor.value_or(2)),
                  static_cast<std::size_t>(std::max<std::int64_t>(1, plan.size())));
     try {
       ring.resize(slots);
-      // So that nothing has to grow in a task: batches under way and finished are no more than places, and one.
+      // So that no container grows in a task: batches under way and finished are at most one more than places.
       finished.reserve(slots + 1);
       under_way.reserve(slots + 1);
     } catch (const std::exception&) {  // bad_alloc or length_error
@@ -154,8 +153,8 @@ struct LoadingPass::Shared {
     return impl->load(indices(k), random, worker);
   }
 
-  // With the lock held. A task whose enqueueing failed may be in the queue all the same, so it goes on counting: this
-  // pass then has fewer workers, down to none.
+  // With the lock held. A task whose enqueueing failed may be in the queue all the same, so it stays counted: this pass
+  // then has fewer workers, down to none.
   static void start_one(const std::shared_ptr<Shared>& s) {
     ++s->queued;
     try {
@@ -163,18 +162,18 @@ struct LoadingPass::Shared {
     } catch (const std::exception& e) {
       try {
         s->no_thread = e.what();
-      } catch (const std::bad_alloc&) {  // then nobody is told
+      } catch (const std::bad_alloc&) {  // without a report
       }
     }
   }
 
-  // With the lock held: the next batch is somebody's.
+  // With the lock held: takes the next batch.
   [[nodiscard]] std::int64_t begin_next() {
     under_way.push_back(next_load);
     return next_load++;
   }
 
-  // Loads batch todo[k] and puts it where the consumer finds it. With the lock held before and after.
+  // Loads batch todo[k] and puts it into its place. With the lock held before and after.
   void load_ahead(std::unique_lock<std::mutex>& lock, std::int64_t k, int worker) {
     lock.unlock();
     Slot done;
@@ -192,12 +191,12 @@ struct LoadingPass::Shared {
     if (!in_order || k == next_out) changed.notify_all();
   }
 
-  // The end of a thread's work, which holds the lock and lets go of it.
+  // The end of a thread's work: releases the lock that it holds.
   void end_work(std::unique_lock<std::mutex>& lock) {
     --running;
     if (!stop) return;
     changed.notify_all();
-    std::shared_ptr<Impl> last;  // goes behind the lock, user's code with it
+    std::shared_ptr<Impl> last;  // destroyed after the lock is released, with the user's objects
     if (left && running == 0) last = std::move(impl);
     lock.unlock();
   }
@@ -224,7 +223,8 @@ LoadingPass::LoadingPass(std::shared_ptr<Impl> impl, Plan plan)
 LoadingPass::~LoadingPass() {
   leave();
   Shared& s = *shared_;
-  std::shared_ptr<Impl> last;  // goes behind the lock, user's code with it; a late task must not keep the dataset
+  // Destroyed after the lock is released, with the user's objects; a late task must not keep the dataset.
+  std::shared_ptr<Impl> last;
   std::unique_lock lock(s.mutex);
   s.stop = true;
   if (s.changed.wait_for(lock, kPatience, [&] { return s.running == 0; })) {
@@ -239,7 +239,7 @@ LoadingPass::~LoadingPass() {
         " is still being loaded; its thread is left behind, and holds the dataset until it is done";
     lock.unlock();
     warn("W-DATA-LEFT", WarningCategory::runtime, words, Repeat::yes);
-  } catch (...) {  // a handler of warnings that throws: nobody can be told from a destructor
+  } catch (...) {  // a handler of warnings throws: a destructor cannot report it
   }
 }
 
@@ -288,8 +288,8 @@ bool LoadingPass::next(Batch& out) {
 void LoadingPass::leave() {
   if (std::exchange(looping_, false)) shared_->impl->looping = false;
 }
-// With the lock held. Waking a thread costs microseconds, so it is done when most of the ring has been emptied, and
-// for one worker, which wakes the next.
+// With the lock held. Waking a thread costs microseconds, so workers start when most of the ring is empty, and one
+// worker wakes the next.
 void LoadingPass::start_workers() {
   Shared& s = *shared_;
   const auto size = static_cast<std::int64_t>(s.ring.size());
@@ -298,11 +298,11 @@ void LoadingPass::start_workers() {
   if (ahead <= (size >= 8 ? size / 4 : size / 2)) Shared::start_one(shared_);
 }
 
-// The batch to hand out now, with the lock held at the end. One that nobody has begun is loaded here.
+// The batch to hand out next, with the lock held at the end. Loads it here if no worker has begun it.
 LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   Shared& s = *shared_;
   const std::int64_t k = s.next_out;
-  // Without in_order any batch will do: one from a worker, or our own while a worker has not come to work.
+  // Without in_order any batch serves: one from a worker, or one loaded here while no worker has begun.
   const bool helpful = s.running < s.impl->options.num_workers || s.ring.empty();
   const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
   if (help && !(s.impl->times_out() && start_lone(lock))) {
@@ -324,7 +324,7 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   return first;
 }
 
-// A thread for the next batch that nobody has begun, with the lock held; false where none can be made.
+// Starts a thread for the next batch that no worker has begun, with the lock held; false where none can be made.
 bool LoadingPass::start_lone(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Shared> s = shared_;
   const std::int64_t k = s->begin_next();
@@ -347,7 +347,7 @@ bool LoadingPass::start_lone(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// What the consumer waits for, for messages: without in_order, and where the loop ends, the oldest batch under way.
+// The batch that the consumer waits for, for messages; without in_order, and where the loop ends, the oldest under way.
 std::string LoadingPass::awaited() const {
   const Shared& s = *shared_;
   const bool next = (s.in_order && !s.stop) || s.under_way.empty();
@@ -356,7 +356,7 @@ std::string LoadingPass::awaited() const {
          text(s.indices(k).front()) + " on)";
 }
 
-// False at the end of the time.
+// False when the time is over.
 template <class Ready>
 bool LoadingPass::wait_until(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point end,
                              const Ready& ready) {

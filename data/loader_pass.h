@@ -1,5 +1,5 @@
-// What the loader's two files share: loader.cpp has options, order and state, loader_pass.cpp loads one epoch ahead of
-// its consumer.
+// Shared by loader.cpp, which has options, order and state, and loader_pass.cpp, which loads one epoch ahead of its
+// consumer.
 #pragma once
 
 #include <tbb/task_arena.h>
@@ -49,14 +49,14 @@ struct DataLoader::Impl {
 
   void forget_workers();      // before a loop
   void forget_lone_thread();  // at the end of a thread that loaded one batch: another may get its id
-  // Whether a loop waits for a limited time: then it runs no user code itself.
+  // Whether a loop waits for a limited time: then its thread runs no user code.
   [[nodiscard]] bool times_out() const { return options.timeout > 0 && options.num_workers > 0; }
   [[nodiscard]] Plan plan(const LoaderState& of) const;
   [[nodiscard]] std::int64_t batches() const;
   [[nodiscard]] std::int64_t combined_batches() const;
   // Where part k stands before batch `batch` of epoch `epoch`; nothing when it has no part in it.
   [[nodiscard]] std::optional<LoaderState> place(std::size_t k, std::int64_t epoch, std::int64_t batch) const;
-  // One batch, on whatever thread. `worker` is num_workers for the calling thread.
+  // One batch, on any thread. `worker` is num_workers for the calling thread.
   [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
   [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
 
@@ -74,7 +74,7 @@ struct DataLoader::Pass {
   virtual bool next(Batch& out) = 0;
 };
 
-// What combined.cpp does beyond the public face.
+// Access of combined.cpp to private parts.
 struct DataLoader::Combination {
   [[nodiscard]] static std::unique_ptr<Pass> pass(std::shared_ptr<Impl> impl);
   [[nodiscard]] static std::unique_ptr<Pass> pass_of(DataLoader& part) { return part.pass(); }
@@ -89,7 +89,7 @@ struct DataLoader::Combination {
 struct LoadingPass final : DataLoader::Pass {
   using Impl = DataLoader::Impl;
   LoadingPass(std::shared_ptr<Impl> impl, Plan plan);  // throws OutOfMemoryError
-  // Waits for the tasks that run user code, a second at most; those TBB has not started will see `stop` and do nothing.
+  // Waits for the tasks that run user code, a second at most; tasks that TBB has not started see `stop` and do nothing.
   ~LoadingPass() override;
   bool next(Batch& out) override;
 

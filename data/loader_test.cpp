@@ -130,7 +130,7 @@ TEST_CASE("an error of the dataset reaches the loop at its batch, typed, with sa
         CHECK(contains(text, "sample " + std::to_string(bad) + " of epoch 0"));
         CHECK((contains(text, "in worker ") || contains(text, "in the calling thread")));
         CHECK(batches == bad / 10);
-        // The loader itself is whole: the next epoch fails at the same place.
+        // The loader still works: the next epoch fails at the same place.
         batches = 0;
         CHECK_THROWS_AS(loop(), Error);
         CHECK(batches == bad / 10);
@@ -182,7 +182,7 @@ TEST_CASE("leaving a loop early and destroying the loader waits for what runs an
       }
       CHECK(inside == 0);  // the iterator is gone, and with it every task that runs the dataset
     }
-    // Handed out, one ring of 6, and what 3 workers had begun.
+    // Handed out, one ring of 6, and the batches that 3 workers had begun.
     CHECK(loaded <= 4 * (round + 1 + 6 + 3));
   }
   { const DataLoader never_iterated(std::make_shared<Slow>(inside, loaded), {.num_workers = 2}); }
@@ -348,7 +348,7 @@ TEST_CASE("options that contradict each other are refused before any work") {
   CHECK_NOTHROW(make({.batch_sampler = none, .num_workers = 2}));
 }
 
-// Notes under which modes samples are loaded, by workers and by the calling thread. The latter begins no sample before a
+// Notes the modes under which workers and the calling thread load samples. The calling thread begins no sample before a
 // worker has loaded one, so both are seen.
 struct ModeSpy : Numbers {
   explicit ModeSpy(std::int64_t n) : Numbers(n) {}

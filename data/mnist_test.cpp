@@ -57,7 +57,7 @@ std::string gzip(const std::string& content) {
   return out;
 }
 
-// Where the real files may be: $LEVIN_DATA/mnist, or beside the source tree.
+// Places of the real files: $LEVIN_DATA/mnist, or beside the source tree.
 std::string real_mnist() {
   const char* data = std::getenv("LEVIN_DATA");
   const std::string places[] = {data ? std::string(data) + "/mnist" : std::string(),
@@ -118,8 +118,8 @@ TEST_CASE("a gzipped IDX file cut at any byte, or with any bit flipped, is refus
   for (int i = 0; i < 600; ++i) data += static_cast<char>(i * i >> 3);
   const std::string good = gzip(idx(8, {20, 30}, data));
   check_truncations(good, reads);
-  // Only what nobody reads may change unseen: gzip's time, level and system, its text flag, and the bits that fill up
-  // the last byte of the deflate stream. The check sum guards the rest.
+  // Only unused bits may change unseen: gzip's time, level, system and text flag, and the bits that fill the last byte
+  // of the deflate stream. The check sum guards the rest.
   CHECK(check_bit_flips(good, 0, good.size(), reads) <= 8 * 6 + 1 + 7);
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("gzip that holds more, less or other than its IDX header says is refus
   const std::int64_t before = memory_stats(Device::cpu()).peak;
   CHECK(contains(refusal(gzip(idx(8, {4000, 4000, 200}, "tiny")), reads), "hold at most"));
   CHECK(memory_stats(Device::cpu()).peak == before);
-  // A bomb: far more behind the header than it implies. Only what was implied is unpacked.
+  // A bomb: far more data than the header implies. Only the implied size is unpacked.
   CHECK(contains(refusal(gzip(idx(8, {10}, std::string(50'000'000, '\0'))), reads), "more than the 10 bytes"));
   CHECK(contains(refusal(gzip(idx(8, {3000}, std::string(2000, 'x'))), reads),
                  "unpacks to 2000 bytes of data, expected 3000"));
@@ -261,7 +261,7 @@ TEST_CASE("drawn digits of one kind look alike: the nearest class mean names mos
     }
     right += best == truth.data<std::uint8_t>()[i];
   }
-  // On the real digits this method is right for 82 %: ours are to be no puzzle and no gift.
+  // On the real digits this method is right for 82 %: the drawn ones should be neither harder nor easier.
   CHECK(right > 300);
   CHECK(right < 490);
 }

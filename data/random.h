@@ -12,7 +12,7 @@ using Counter = levin::detail::PhiloxCounter;
 using levin::detail::bounded;
 using levin::detail::philox;
 
-// What a stream of words is for: the last word of its counters, so that no two uses share numbers.
+// The use of a stream of words: the last word of its counters, so that no two uses share numbers.
 enum class Purpose : std::uint32_t {
   shuffle = 0x53485546u,
   sample = 0x53414d50u,

@@ -68,8 +68,8 @@ class Weighted final : public Sampler {
       // 53 bits, so that classes of very small weight are not lost.
       const std::uint64_t bits = (static_cast<std::uint64_t>(words(2 * i)) << 21) | (words(2 * i + 1) >> 11);
       const double u = static_cast<double>(bits) * 0x1p-53 * sums_.back();
-      // The first sum above u: an index of weight 0 has no sum of its own and is never the first. u * back may round to
-      // back, which the last weight that is not 0 takes.
+      // The first sum above u: an index of weight 0 adds nothing to the sums and is never the first. u * back may round
+      // to back: then the last weight that is not 0 is taken.
       auto at = std::upper_bound(sums_.begin(), sums_.end(), u);
       if (at == sums_.end()) at = std::lower_bound(sums_.begin(), sums_.end(), sums_.back());
       drawn[i] = at - sums_.begin();

@@ -36,7 +36,7 @@ Tensor additive(const Tensor& mask, DType dtype) {
   return masked_fill(zeros(mask.shape(), mask.device(), dtype), mask, -kInfinity);
 }
 
-// Both masks as the op takes them: bool with true for what takes part, or added to the scores.
+// Both masks as the op takes them: bool, true for positions that take part, or added to the scores.
 Tensor op_mask(const AttentionMasks& masks, std::int64_t n, std::int64_t heads, std::int64_t l, std::int64_t s,
                DType dtype) {
   Tensor padding = masks.key_padding, attention = masks.attention;
@@ -102,7 +102,7 @@ Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, co
     fail<ShapeError>("MultiheadAttention: query ", query.shape(), ", key ", key.shape(), " and value ", value.shape(),
                      "; expected one N, and one S of key and value");
   }
-  // One product where one tensor is all three, else one each.
+  // One product where query, key and value are one tensor, else three.
   std::array<Tensor, 3> qkv;
   if (query.impl() == key.impl() && key.impl() == value.impl()) {
     const Tensors parts = chunk(linear(query, in_proj_weight, in_proj_bias), 3, -1);

@@ -18,7 +18,7 @@ const nn::Options kCalled{.gen = Generator(1), .device = Device::cpu()};
 
 std::string path_now() { return detail::path_text(detail::module_path_id()); }
 
-// Writes down what it is told.
+// Writes down the reports.
 struct Noted final : nn::CallWatch {
   std::string text;
   void list(std::span<const Tensor* const> tensors) {
@@ -49,7 +49,7 @@ struct CalledPlain : nn::Module {  // does not report
   Tensor operator()(const Tensor& x) const { return x + x; }
 };
 
-// Every layer that is called with one tensor, under a name of its own, and the shapes of both sides.
+// Every layer that is called with one tensor, its name, and the shapes of input and output.
 template <class T, class... O>
 std::string told(const Tensor& x, const O&... options) {
   nn::Module root(kCalled);
@@ -194,7 +194,7 @@ int count_of(std::string_view text, std::string_view part) {
   return n;
 }
 
-// Its backward refuses whatever it is given.
+// Its backward throws for every input.
 constexpr int kBadLine = __LINE__ + 4;
 struct BadBackward {
   static constexpr OpInfo info{.name = "bad"};
@@ -232,7 +232,7 @@ TEST_CASE("an error in a nested module begins with the module's path, and keeps 
   CHECK(e.module_path() == "encoder.0.fc");
   CHECK(e.op() == "linear");
   CHECK(e.where().line() == outside.where().line());
-  // A call that has ended, by an exception too, is named no more.
+  // Errors do not name a call that has ended, by an exception too.
   CHECK(thrown_by<ShapeError>([&] { (void)linear(wrong, block.fc.weight); }).module_path().empty());
 }
 
@@ -266,7 +266,7 @@ TEST_CASE("an error in the backward of a nested module begins with the path, als
   CHECK(std::string(e.what()) ==
         "in encoder.0: bad: in its backward, with gradients [3]: inside: no gradient is right");
   CHECK(e.where().line() == kBadLine);
-  // Of an op outside of modules, no path.
+  // An op outside of modules has no path.
   const auto plain = thrown_by<ShapeError>([&] { backward(apply(BadBackward{}, x), seed); });
   CHECK(plain.module_path().empty());
   CHECK(std::string(plain.what()).starts_with("bad: in its backward"));

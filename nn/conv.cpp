@@ -51,7 +51,7 @@ const ConvTranspose2dOptions& checked(const ConvTranspose2dOptions& o) {
 Shape weight_shape(std::int64_t a, std::int64_t b, std::int64_t groups, const Size2& kernel) {
   return {a, b / groups, kernel.array()[0], kernel.array()[1]};
 }
-// Values that one unit of a weight of this shape reads.
+// The number of elements of weight[0].
 std::int64_t fan_in(const Shape& weight) { return weight.numel() / weight[0]; }
 
 template <class O>

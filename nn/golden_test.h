@@ -1,4 +1,4 @@
-// Parameters and inputs by formula, so that PyTorch can be given the same ones:
+// Parameters and inputs by formula, so that PyTorch gets the same ones:
 //
 //   def wave(shape, phase):
 //       n = math.prod(shape)

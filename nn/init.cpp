@@ -54,7 +54,7 @@ void trunc_normal_(Tensor& x, Generator& gen, double mean, double std, double lo
   const auto draw = [&] { return randn(x.shape(), gen, x.device(), drawn_as(x)) * std + mean; };
   Tensor value = draw();
   if (x.device().is_meta()) return;
-  // What falls outside is drawn again: each round leaves a (1 - share)-th part of it.
+  // Elements outside are drawn again: each round leaves the share (1 - share) of them.
   for (;;) {
     const Tensor outside = logical_or(lt(value, low), gt(value, high));
     if (!any(outside).item<bool>()) break;

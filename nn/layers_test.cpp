@@ -175,7 +175,7 @@ TEST_CASE("modules of ops are the ops") {
 }  // namespace
 }  // namespace levin
 
-// Names of options mean one thing each, also for a program that opens both namespaces.
+// Names of options are unambiguous, also for a program that opens both namespaces.
 namespace opened {
 using namespace levin;
 using namespace levin::nn;

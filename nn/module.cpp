@@ -16,7 +16,7 @@ namespace {
 
 std::string join(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
 
-// How a module is called in messages.
+// A module's name in messages.
 std::string quoted_path(const Module& m) {
   const std::string path = m.path();
   return path.empty() ? "the root module" : "module \"" + path + "\"";
@@ -103,7 +103,7 @@ std::weak_ptr<const void> Module::alive() const {
   return alive_;
 }
 Module::~Module() {
-  // Members of a derived struct are gone by now and have signed off; what remains outlives this module.
+  // Members of a derived struct are destroyed and unregistered here; the remaining ones outlive this module.
   owned_parameters_.clear();
   owned_buffers_.clear();
   for (const Slot& s : parameters_) static_cast<Parameter*>(s.value)->owner_ = nullptr;
@@ -159,7 +159,7 @@ Generator Module::fork(std::string_view name) const { return context().gen.fork(
 Device Module::device() const { return context().device; }
 DType Module::dtype() const { return context().dtype; }
 
-// ---- What it holds
+// ---- Parts
 
 std::vector<ParamRef> Module::parameters() {
   std::vector<ParamRef> out;
@@ -224,7 +224,7 @@ void Module::requires_grad_(bool on) {
   });
 }
 
-// First all new tensors, which may throw, then all assignments, which can not.
+// First makes all new tensors, which may throw, then assigns them, which cannot.
 template <class Convert>
 void Module::convert_all(Convert convert) {
   std::vector<std::pair<Tensor*, Tensor>> ready;

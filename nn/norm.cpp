@@ -46,7 +46,7 @@ const LayerNormOptions& checked(const LayerNormOptions& o) {
   return o;
 }
 
-// The ops can not see it where a layer has no parameters.
+// The ops cannot check this for a layer without parameters.
 void check_channels(const char* layer, const Tensor& x, std::int64_t features) {
   if (x.rank() < 2 || x.size(1) != features) {
     fail<ShapeError>(layer, ": x has shape ", x.shape(), ", expected ", features, " channels in dimension 1");
@@ -96,7 +96,7 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
         mul_(running, 1 - *momentum);
         add_(running, statistic, *momentum);
       } else {
-        // The count stays on the device: no wait, and a captured step keeps counting.
+        // The count stays on the device: no wait, and a captured step counts, too.
         copy_(running, running + (statistic - running) / num_batches_tracked.to(running.dtype()));
       }
     };
@@ -131,7 +131,7 @@ LayerNorm::LayerNorm(Module& parent, std::string_view name, Options given)
                                           : Parameter()) {}
 Tensor LayerNorm::operator()(const Tensor& x) const {
   const Call call(*this, x);
-  Tensor scale = weight;  // its shape tells the op which dimensions are normalised over
+  Tensor scale = weight;  // the op normalises over the dimensions of its shape
   if (!scale.defined()) scale = ones(Shape(options.shape.span()), device(), dtype());
   return call.gives(layer_norm(x, scale, bias, options.eps));
 }

@@ -40,7 +40,7 @@ void scale_to(const char* op, const Parameters& parameters, double max_norm, con
   }
 #endif
   const double factor = max_norm / (norm.item() + 1e-6);
-  // Not `factor < 1`: a NaN norm spreads into the gradients, as in PyTorch, instead of hiding.
+  // Not `factor < 1`: a NaN norm spreads into the gradients, as in PyTorch.
   if (factor >= 1) return;
   Gradients(op, parameters, op).each([&](auto* g, std::int64_t n) {
     kernels::cpu::scale(kernels::Cpu{}, g, n, factor);

@@ -1,4 +1,4 @@
-// Optimizers and clipping on the device that launches kernels, beside the same on the cpu.
+// Optimizers and clipping on the device that launches kernels, compared with the cpu.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ TEST_CASE("every optimizer makes the steps on a device that it makes on the cpu,
           net->optimizer->step();
         }
       }
-      // A few roundings a step; f32's division and root differ by one at most.
+      // A few roundings in each step; f32's division and root differ by one at most.
       check_close(there.all(), here.all(), 32 * epsilon(dtype));
     }
   }

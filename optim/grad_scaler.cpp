@@ -36,7 +36,7 @@ template <class T>
 Tensor scalar(T value, Device device) {
   return from_data(std::span<const T>(&value, 1), Shape{}, device);
 }
-// Into the tensor that is there: a recorded step reads its address.
+// Into the existing tensor: a recorded step reads its address.
 template <class T>
 void write(Tensor& t, T value) {
   if (is_capturing(t.device()))
@@ -52,7 +52,7 @@ void write(Tensor& t, T value) {
 
 struct GradScaler::State {
   enum class Stage : std::uint8_t { ready, unscaled, stepped };
-  // What is known of an optimizer. Tensors stay where they are: a recorded step writes to them.
+  // One optimizer's record. Its tensors stay where they are: a recorded step writes to them.
   struct Record {
     Stage stage = Stage::ready;
     bool seen = false;  // gradients, since the last update
@@ -168,7 +168,7 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
     kernels::cpu::scale(on, g, n, 1.0 / static_cast<double>(*scale));
     const double part = kernels::cpu::squared_sum(on, g, n);
     squares += part;
-    // In double no finite f32 overflows; a f64 gradient may, and then its largest element tells.
+    // The square of a finite f32 is finite in double; that of a f64 gradient may overflow: its largest element decides.
     if (!std::isfinite(part))
       finite = finite && std::is_same_v<T, double> &&
                std::isfinite(kernels::cpu::power_sum(on, g, n, std::numeric_limits<double>::infinity()));

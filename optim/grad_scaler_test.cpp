@@ -16,8 +16,8 @@ namespace {
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// What backward leaves: the gradients of step t times the scale, in the tensors that are there from the first step on;
-// with an overflow one element is infinite.
+// As a backward: the gradients of step t times the scale, in the tensors of the first step; with an overflow one
+// element is infinite.
 void scaled_gradients(Net& net, GradScaler& scaler, int t, bool overflow) {
   for (std::size_t k = 0; k < net.values.size(); ++k) {
     Tensor& p = net.values[k];
@@ -143,7 +143,7 @@ TEST_CASE("every optimizer skips the overflowing step alone, and makes the other
     for (const auto& [name, kind] : all_kinds()) {
       CAPTURE(text(device));
       CAPTURE(name);
-      // A power of two comes out of a gradient as it went in.
+      // Scaling by a power of two and back changes no bit.
       Net plain(kind, device, DType::f32), scaled(kind, device, DType::f32);
       GradScaler scaler, off({.enabled = false});
       for (int t = 0; t < 5; ++t) {
@@ -229,7 +229,7 @@ TEST_CASE("optimizers share a scaler: each skips by its own gradients, the scale
     CHECK(b.p.to_vector<float>() == std::vector<float>{0, 0});
     CHECK(scaler.get_scale() == scale / 2);
     CHECK(scaler.skipped_steps() == 1);
-    // Looked at and not stepped: the scale moves, no step was skipped.
+    // Unscaled and not stepped: the scale moves, no step was skipped.
     b.gradient(kInf, 0);
     scaler.unscale_(*b.optimizer);
     scaler.update();

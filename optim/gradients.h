@@ -11,15 +11,15 @@ namespace levin::optim {
 
 class Gradients {
  public:
-  // Those that are there, dense. With a `writer`, the name under which a stale saved tensor finds who wrote, they may be
-  // written: one that is not dense is replaced by its copy. Throws DeviceError for a second device; nothing has changed
-  // then.
+  // The defined gradients, dense. With a `writer`, the op's name in the error of a stale saved tensor, they may be
+  // written: a gradient that is not dense is replaced by its copy. Throws DeviceError for a second device, and changes
+  // nothing then.
   Gradients(const char* op, const Parameters& parameters, const char* writer = nullptr);
   [[nodiscard]] bool empty() const { return tensors_.empty(); }
   [[nodiscard]] Device device() const { return empty() ? Device::cpu() : tensors_.front().device(); }
   [[nodiscard]] kernels::GradientSlots slots() const { return {single_, wide_, half_, brain_}; }
-  // On the cpu: calls f(T* gradient, elements) on each, T float or double. One of 16 bits comes as a float copy, which is
-  // rounded into it afterwards where it may be written.
+  // On the cpu: calls f(T* gradient, elements) for each, T float or double. A 16-bit gradient is passed as a float
+  // copy, which is rounded back if gradients may be written.
   template <class F>
   void each(F&& f) const {
     for (const auto& s : single_) f(s.p, s.n);

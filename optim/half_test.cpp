@@ -99,7 +99,7 @@ TEST_CASE("changes below half a step add up with random rounding, and are lost w
       random->step();
     }
     CHECK(same_bits(lost.detach().to(DType::f64), ones({n}, cpu, DType::f64)));
-    // Each element makes 64 draws with 1/16: 4 steps on average, with a variance of 3.75 steps^2. Six deviations.
+    // Each element draws 64 times with 1/16: 4 steps on average, with a variance of 3.75 steps^2. Six deviations.
     const double got = mean(kept.detach().to(DType::f64)).item();
     CHECK(std::abs(got - (1 - 4 * step)) <= 6 * std::sqrt(3.75 / n) * step);
   }
@@ -107,7 +107,7 @@ TEST_CASE("changes below half a step add up with random rounding, and are lost w
 
 namespace {
 
-// Two parameters of the same values, of a size that no vector divides.
+// Two parameters with the same values, of a size that no vector width divides.
 struct Twins {
   Tensor a, b;
   std::unique_ptr<Optimizer> optimizer;
@@ -141,7 +141,7 @@ TEST_CASE(
     CHECK_FALSE(same_bits(first.a.detach().to(DType::f64), first.b.detach().to(DType::f64)));
     const int threads = num_threads();
     set_num_threads(3);
-    // A learning rate of 1/2 leaves one rounding a step, on every device.
+    // A learning rate of 1/2 leaves one rounding in each step, on every device.
     for (const Device device : devices()) {
       CAPTURE(text(device));
       Twins again(device, dtype), resumed(device, dtype);

@@ -1,4 +1,4 @@
-// What the tests of optimizers share: one of each kind, and parameters with gradients to update.
+// Shared by the tests of optimizers: one of each kind, and parameters with gradients to update.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -102,7 +102,7 @@ inline void check_close(const std::vector<double>& got, const std::vector<double
   }
 }
 
-// The cpu, and the device that launches kernels where there is one.
+// The cpu, and the build's device that launches kernels, if any.
 inline std::vector<Device> devices() {
   std::vector<Device> all{Device::cpu()};
   if (const auto found = test::launching_device()) all.push_back(*found);

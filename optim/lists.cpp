@@ -42,7 +42,7 @@ void check_average(const Tensor& average, const Tensor& value, const Tensor& dec
 template <class T>
 void average_on_cpu(T* to, const T* from, std::int64_t n, double decay) {
   const kernels::Cpu on;
-  // Piece by piece, so that the second pass finds the first one's in the cache.
+  // Piece by piece, so that the second pass finds the values of the first in the cache.
   on.parallel_for(n, kernels::kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
     kernels::cpu::scale(on, to + begin, end - begin, decay);
     kernels::cpu::axpy(on, 1 - decay, from + begin, to + begin, end - begin);

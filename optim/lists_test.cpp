@@ -53,7 +53,7 @@ TEST_CASE("averages follow their definition in every dtype, whole numbers are co
                  old = start[k].to(DType::f64).to_vector<double>(),
                  add = now[k].contiguous().to(DType::f64).to_vector<double>();
       for (std::size_t i = 0; i < got.size(); ++i) {
-        // Three roundings of arithmetic, one of them into the dtype, and the two factors'.
+        // Three roundings of arithmetic, one of them to the dtype, and those of the two factors.
         if (is_float(dtype))
           REQUIRE(std::abs(got[i] - (0.9 * old[i] + (1 - 0.9) * add[i])) <=
                   3 * epsilon(dtype) * (std::abs(old[i]) + std::abs(add[i])) + (dtype == DType::f16 ? 0x1p-24 : 0));
@@ -91,7 +91,7 @@ TEST_CASE("a flat buffer holds the tensors at multiples of 16 bytes with zeros b
         list.push_back(values(n, 3, device, dtype));
         back.push_back(zeros_like(list.back()));
       }
-      // A view that is not contiguous, and one whose memory begins at no multiple of 16.
+      // A view that is not contiguous, and one whose memory does not begin at a multiple of 16.
       const Tensor base = values(64, 4, device, dtype);
       list.push_back(as_strided(base, {9}, {3}, 1));
       list.push_back(as_strided(base, {33}, {1}, 3));

@@ -1,4 +1,4 @@
-// f32 master weights of 16-bit parameters, and the two ways between them and the model.
+// f32 master weights of 16-bit parameters, and the copies between masters and model.
 #pragma once
 
 #include <vector>
@@ -9,23 +9,23 @@
 namespace levin::optim {
 
 struct Masters {
-  // Where backward left a gradient, and where the update reads it: the same tensor, but for masters.
+  // Where backward wrote a gradient, and where the update reads it: one tensor, except for masters.
   struct Gradient {
     Tensor from, to;
   };
   enum class Which : bool { masters, all };
-  // Those that are there, dense, in the order of the parameters. A master whose parameter has none loses its own. The
-  // values of `to` are the caller's to write; `writer` names him.
+  // The defined gradients, dense, in the order of the parameters. A master whose parameter has no gradient loses its
+  // own. The caller writes the values of `to`, under the name `writer`.
   static std::vector<Gradient> gradients(Optimizer& optimizer, Which which, const char* writer);
   // Makes the group's masters, values included.
   static void make(Optimizer::Group& group);
   // Throws StateError when a parameter was converted since its master was made.
   static void check(const Optimizer& optimizer);
-  // The model's parameters become their masters, rounded; not where *found_inf on the device is not 0.
+  // Rounds masters into the model's parameters, unless *found_inf on the device is not 0.
   static void round(Optimizer& optimizer, const float* found_inf);
 };
 
-// Gradients as kernels of devices move them.
+// Gradients as the kernels of devices take them.
 class GradientLists {
  public:
   explicit GradientLists(const std::vector<Masters::Gradient>& gradients);

@@ -13,8 +13,7 @@ namespace {
 const Device cpu = Device::cpu();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// The model's gradients: those of step t in its dtype, times the scale; in the tensors that are there from the first
-// step.
+// The model's gradients of step t in its dtype, times the scale, in the tensors of the first step.
 void model_gradients(Net& net, const Tensor& scale, int t, bool overflow) {
   for (std::size_t k = 0; k < net.values.size(); ++k) {
     Tensor& p = net.values[k];
@@ -27,7 +26,7 @@ void model_gradients(Net& net, const Tensor& scale, int t, bool overflow) {
   }
 }
 
-// As the model's parameters are f16, one of them stays f32: what batch norms do.
+// The model's parameters are f16, and one stays f32, as a batch norm's do.
 Net mixed(const Make& kind, Device device, DType dtype) {
   Net net(kind, device, dtype);
   net.values[3] = net.values[3].detach().to(DType::f32);
@@ -96,7 +95,7 @@ TEST_CASE("a scaler unscales 16-bit gradients into those of the masters, and an 
           for (const double g : p.value->grad().to(DType::f64).to_vector<double>()) square += g * g;
         }
         CHECK(std::abs(scaler.grad_norm(*net.optimizer).item() - std::sqrt(square)) <= 1e-12 * std::sqrt(square));
-        // The scale is a power of two: what comes out is the f16 gradient.
+        // The scale is a power of two: unscaling gives the f16 gradient.
         const Tensor want = gradient({3}, 0, cpu, DType::f16).to(DType::f64);
         CHECK(same_bits(masters[0].value->grad().to(DType::f64), want));
       }

@@ -34,7 +34,7 @@ Tensor Updates::filled(const Tensor& like, double value) {
   if (t.numel() == 0) return t;
 #if LEVIN_LAUNCHES
   if (const Device device = t.device(); device.launches()) {
-    if (is_capturing(device))  // each replay would begin anew
+    if (is_capturing(device))  // each replay would reset the state
       fail<CaptureError>(
           "optimizer: a parameter's first update makes its state; make a step with all gradients before one is "
           "recorded");

@@ -329,7 +329,7 @@ TEST_CASE("without a gradient a parameter stays where it is, with one of zeros m
     CHECK(moved(SetToNone::yes, 0) == 0);
     CHECK(moved(SetToNone::yes, 0.5) == 0);
     CHECK(moved(SetToNone::no, 0) == doctest::Approx(-0.5 * 0.9).epsilon(1e-14));
-    // p is 0.25 then and the momentum 1.5.
+    // After it p is 0.25 and the momentum 1.5.
     CHECK(moved(SetToNone::no, 0.5) == doctest::Approx(-0.5 * (0.9 * 1.5 + 0.5 * 0.25)).epsilon(1e-14));
   }
 }

@@ -116,7 +116,7 @@ double CosineAnnealingWarmRestarts::lr_at(int group, std::int64_t t) const {
   } else {
     while (t >= length) {
       t -= length;
-      // A period that no count of steps reaches the end of.
+      // A period whose end no count of steps reaches.
       if (__builtin_mul_overflow(length, t_mult_, &length)) length = std::numeric_limits<std::int64_t>::max();
     }
   }
@@ -178,7 +178,7 @@ double OneCycleLR::between(double start, double peak, double end, std::int64_t t
                last = static_cast<double>(options_.total_steps) - 1;
   const double at = static_cast<double>(t);
   const bool rising = at <= top;
-  // The call behind the last step asks for one value more: it stays at the end.
+  // The step() after the last one asks for a further value: the last one.
   const double share = rising ? (top > 0 ? at / top : 1) : (last > top ? std::min(1.0, (at - top) / (last - top)) : 1);
   const double from = rising ? start : peak, to = rising ? peak : end;
   return options_.anneal == Anneal::cosine ? cosine(from, to, share) : from + (to - from) * share;
@@ -304,7 +304,7 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Sch
     if (!s) fail<ConfigError>("sequential_lr: a schedule is null");
     if (&s->optimizer() != &optimizer) fail<ConfigError>("sequential_lr: a schedule belongs to another optimizer");
     if (s->needs_metric()) fail<ConfigError>("sequential_lr: a plateau schedule can not be part of a sequence");
-    // A sequence asks its parts for lr alone: the momentum would stand still where the cycle began.
+    // A sequence sets lr only: the momentum would stay at the value where the cycle began.
     const auto* cycle = dynamic_cast<const OneCycleLR*>(s.get());
     if (cycle && cycle->cycles_momentum()) {
       fail<ConfigError>(

@@ -91,7 +91,7 @@ TEST_CASE("the rate for averaged weights goes from where it is to its goal in th
   check(linear, {0.1, 0.095, 0.09, 0.085, 0.08});
   SwaLr at_once(f[2].optimizer, 0.05, 0);
   check(at_once, {0.1, 0.05, 0.05});
-  // It begins at the rate of the moment, not at that of an earlier schedule's beginning; a later one begins at its goal.
+  // It starts from the current lr, not from the base of an earlier schedule; a later schedule starts from swa_lr.
   ExponentialLR before(f[3].optimizer, 0.5);
   before.step();
   SwaLr after(f[3].optimizer, 0.2, 2, Anneal::linear);
@@ -102,7 +102,7 @@ TEST_CASE("the rate for averaged weights goes from where it is to its goal in th
 }
 
 TEST_CASE("the rate for averaged weights goes on from what others set between its steps") {
-  // As torch 2.13's SWALR: each step undoes the last one's factor and applies the next one's.
+  // As torch 2.13's SWALR: each step undoes the factor of the last one and applies the next.
   Fixture f;
   f.optimizer.set_lr(0, 0.1);
   SwaLr swa(f.optimizer, 0.05, 4, Anneal::linear);

@@ -13,8 +13,8 @@ namespace levin::optim {
 
 struct Updates {
   // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
-  // `writer` is the name under which a stale saved tensor finds who wrote. On a device that launches kernels nothing
-  // changes where *found_inf, in its memory, is not 0; the cpu's caller has looked.
+  // `writer` is the op's name in the error of a stale saved tensor. On a device that launches kernels nothing changes
+  // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked.
   template <class Rule>
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
                   [[maybe_unused]] const float* found_inf) {
@@ -71,13 +71,13 @@ struct Updates {
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
   // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
   static void round_into(const Tensor& to, const Tensor& from);
-  // A new state, made where `like` lies. Throws CaptureError while its device records.
+  // A new state on the device of `like`. Throws CaptureError while the device records.
   [[nodiscard]] static Tensor filled(const Tensor& like, double value);
-  static void zero_gradients(const Parameters& parameters);  // in place, but for one that is not dense
+  static void zero_gradients(const Parameters& parameters);  // in place, except for one that is not dense
   // The step counts and numbers of a group in its device's memory. Numbers are written when a schedule changed them.
   static void prepare(Optimizer::Group& g, Device device, double momentum);
-  // A parameter is a reference, and its owner may have converted it since it was given: the kernels would read its
-  // memory, or that of its state, as what it was.
+  // Throws StateError when the owner has converted a parameter since it was given: the kernels would read its memory,
+  // or that of its state, with the old dtype or device.
   static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();
@@ -95,7 +95,7 @@ struct Updates {
   }
 
  private:
-  // Lists by dtype. On the cpu a parameter of 16 bits is one of `single`, which says so; see kernels/update/update.cuh.
+  // Lists by dtype. On the cpu a 16-bit parameter is in `single` and marked there; see kernels/update/update.cuh.
   struct Slots {
     std::vector<kernels::Slot<float>> single;
     std::vector<kernels::Slot<double>> wide;

@@ -14,8 +14,8 @@
 
 namespace levin {
 
-// Guards of this thread's mode. Every thread has its own, on at first. A data loader loads all batches of a loop under
-// the modes of the thread that began the loop, on whatever thread.
+// Switches the recording of ops on or off for this thread while the guard lives. Each thread has its own mode, on at
+// first. A data loader's threads load the batches of a loop under the modes of the thread that began the loop.
 class LEVIN_API GradMode {
  public:
   explicit GradMode(bool on);  // throws StateError when switching on under InferenceMode
@@ -26,11 +26,12 @@ class LEVIN_API GradMode {
  private:
   bool before_;
 };
+// GradMode(false): torch.no_grad.
 class NoGrad : GradMode {
  public:
   NoGrad() : GradMode(false) {}
 };
-// No recording, and switching it on again inside is an error.
+// No recording, and switching it on inside throws: torch.inference_mode, without special tensors.
 class LEVIN_API InferenceMode {
  public:
   InferenceMode();
@@ -41,21 +42,23 @@ class LEVIN_API InferenceMode {
  private:
   bool grad_before_, inference_before_;
 };
+// Whether this thread records ops.
 [[nodiscard]] LEVIN_API bool grad_mode();
 
-// While it lives, ops of this thread take their floating inputs as their policy says (OpInfo::autocast): products of matrices,
-// convolutions, attention and recurrent cells in `dtype` (f16 or bf16; DTypeError otherwise), functions that lose digits in
-// 16 bits (exp, log, pow, sums, softmax, norms, losses) in f32, ops of several tensors in the widest dtype among them, the rest
-// as they are. f64 and integers are never changed. Casts are ops: f32 parameters get f32 gradients. The cast of a parameter is
-// made once until the outermost guard ends, or the parameter is written. Backward runs each op in the dtype of its forward, so
-// it belongs after the guard. Works on every device. Source: Micikevicius et al., "Mixed Precision Training", 2018.
+// While the guard lives, ops of this thread take their floating inputs by their policy (OpInfo::autocast):
+// - products of matrices, convolutions, attention and recurrent cells in `dtype` (f16 or bf16; DTypeError otherwise);
+// - functions that lose digits in 16 bits (exp, log, pow, sums, softmax, norms, losses) in f32;
+// - ops of several tensors in the widest dtype among them, the rest as they are.
+// f64 and integers never change. Casts are ops: f32 parameters get f32 gradients. A parameter is cast once until the
+// outermost guard ends or the parameter is written. Backward runs each op in the dtype of its forward, so call it after
+// the guard. Works on every device. Micikevicius et al., "Mixed Precision Training", 2018.
 //
 //   Tensor loss = [&] { const Autocast on(DType::bf16); return cross_entropy(net(x), y); }();
 //   backward(loss);
 class LEVIN_API Autocast {
  public:
   explicit Autocast(DType dtype);
-  [[nodiscard]] static Autocast off() { return Autocast(); }  // switches it off for a scope inside
+  [[nodiscard]] static Autocast off() { return Autocast(); }  // switches autocast off for an inner scope
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -69,8 +72,8 @@ class LEVIN_API Autocast {
 // The dtype of the innermost guard; f32 where autocast is off.
 [[nodiscard]] LEVIN_API DType autocast_dtype();
 
-// While it lives, the first op whose result holds a NaN, forward or backward, throws AutogradError with its name and
-// the shapes of its inputs. Slow: every result is read.
+// While the guard lives, the first op of this thread whose result holds a NaN, forward or backward, throws
+// AutogradError with the op's name and the shapes of its inputs. Slow: every result is read.
 class LEVIN_API AnomalyMode {
  public:
   AnomalyMode();
@@ -83,7 +86,7 @@ class LEVIN_API AnomalyMode {
 };
 
 struct BackwardOptions {
-  bool retain_graph = false;  // keep what the graph saved, for another backward
+  bool retain_graph = false;  // keep the saved tensors, for another backward
   bool create_graph = false;  // record the backward itself; implies retain_graph
 };
 
@@ -93,7 +96,7 @@ LEVIN_API void backward(const Tensor& loss, BackwardOptions options = {});
 LEVIN_API void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options = {});
 
 struct GradOptions {
-  bool retain_graph = false;
+  bool retain_graph = false;  // as in BackwardOptions
   bool create_graph = false;
   bool allow_unused = false;  // an input that outputs do not depend on gives an undefined tensor instead of an error
 };
@@ -146,7 +149,7 @@ Grads<N> vjp(F&& fn, const std::array<Tensor, std::size_t(N)>& inputs, const std
   return result;
 }
 
-// Takes a hook off again by remove(). The leaf owns the hook: the handle may be dropped, and may outlive the leaf.
+// remove() takes the hook off its leaf. The leaf owns the hook: the handle may be dropped, and may outlive the leaf.
 class LEVIN_API HookHandle {
  public:
   HookHandle() = default;
@@ -156,14 +159,13 @@ class LEVIN_API HookHandle {
  private:
   std::weak_ptr<void> hook_;
 };
-// Calls `hook` each time this leaf's gradient is complete in a backward, with the tensor that grad() holds: after the
-// last contribution was added. Writing to it in place changes the slot. Throws AutogradError on a non-leaf.
+// Calls `hook` each time this leaf's gradient is complete in a backward, after the last contribution was added, with
+// the tensor that grad() holds: the hook may write to it in place. Throws AutogradError on a non-leaf.
 LEVIN_API HookHandle on_gradient_complete(const Tensor& leaf, Function<void(const Tensor& gradient)> hook);
 
-// Runs fn(inputs) keeping nothing but the inputs; backward runs fn again, with the same random numbers, to get what it
-// needs. Differentiable to any order; parameters that fn captures get their gradients as usual. fn must be a pure
-// function of its inputs, its captures and its generators.
-// Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+// Runs fn(inputs) and keeps nothing but the inputs; backward runs fn again, with the same random numbers, for the rest.
+// Differentiable to any order; parameters that fn captures get their gradients as usual. fn must be a pure function of
+// its inputs, its captures and its generators. Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
 [[nodiscard]] LEVIN_API Tensors checkpoint(Function<Tensors(std::span<const Tensor>)> fn,
                                            std::span<const Tensor> inputs);
 template <class F>
@@ -174,6 +176,7 @@ template <class F>
   return std::move(out[0]);
 }
 
+// Values agree when |numeric - analytic| <= atol + rtol |numeric|.
 struct GradcheckOptions {
   double eps = 1e-6;  // step of the central difference
   double atol = 1e-5;
@@ -189,7 +192,7 @@ using GradcheckFn = Function<Tensors(std::span<const Tensor>)>;
 // are f64: finite differences mean nothing in less.
 [[nodiscard]] LEVIN_API GradcheckResult gradcheck(const GradcheckFn& fn, std::span<const Tensor> inputs,
                                                   GradcheckOptions options = {});
-// The same for the gradient of fn itself, in inputs and in random cotangents.
+// The same for the derivatives of fn's gradient, with respect to the inputs and to random cotangents of `generator`.
 [[nodiscard]] LEVIN_API GradcheckResult gradgradcheck(const GradcheckFn& fn, std::span<const Tensor> inputs,
                                                       Generator& generator, GradcheckOptions options = {});
 

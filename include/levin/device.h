@@ -12,8 +12,8 @@ namespace levin {
 enum class DeviceType : std::uint8_t { cpu, cuda, simt, meta };
 
 // A value. `meta` tensors have shape and dtype but no data: ops check and allocate in the ledger, and run no kernel.
-// `simt` runs the CUDA kernels on the host, thread by thread, and watches them (builds with -Dsimt=true). A tensor cannot
-// be made on a device that the build or the machine has not: UnsupportedError, DeviceError.
+// `simt` runs the CUDA kernels on the host, thread by thread, and watches them (builds with -Dsimt=true). A tensor on a
+// device that the build lacks throws UnsupportedError, on one that the machine lacks DeviceError.
 class Device {
  public:
   static constexpr Device cpu(int index = 0) { return Device(DeviceType::cpu, index); }
@@ -30,7 +30,7 @@ class Device {
   friend constexpr bool operator==(Device, Device) = default;
 
  private:
-  // An index that no machine has stays one: it must not wrap into the range.
+  // An index out of range becomes -1: it must not wrap to an index that exists.
   constexpr Device(DeviceType type, int index)
       : type_(type), index_(static_cast<std::int16_t>(index < 0 || index > 0x7fff ? -1 : index)) {}
   DeviceType type_;
@@ -38,19 +38,19 @@ class Device {
 };
 [[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cuda:1", "simt", "meta"
 
-// How many devices of a type this process can use: 1 for cpu and meta; for cuda what the driver shows, 0 without a driver
-// or in a build without CUDA; for simt 1 or 0. Never throws.
+// How many devices of a type this process can use: 1 for cpu and meta; for cuda what the driver shows, 0 without a
+// driver or in a build without CUDA; for simt 1 or 0. Never throws.
 [[nodiscard]] LEVIN_API int device_count(DeviceType type);
 
-// The number of threads CPU kernels may use (default: the cores this process may run on). Never changes a result.
+// The number of threads that CPU kernels may use (default: the cores this process may run on). Never changes a result.
 // Throws ConfigError outside of 1 to 4096.
 LEVIN_API void set_num_threads(int n);
 [[nodiscard]] LEVIN_API int num_threads();
 
 // What Levin's own allocator holds on a device: bytes in live tensors, the highest such sum since start or
-// reset_peak_memory, and bytes kept for reuse. On cpu tensors of at most 512 bytes are not counted, they are the
-// system's, and neither is page-locked memory. These three throw DeviceError or UnsupportedError for a device that is
-// not there.
+// reset_peak_memory, and bytes kept for reuse. Page-locked memory and, on cpu, tensors of at most 512 bytes are not
+// counted: the latter are the system's. These three functions throw DeviceError or UnsupportedError for a device that
+// is not there.
 struct MemoryStats {
   std::int64_t in_use = 0;
   std::int64_t peak = 0;
@@ -58,7 +58,7 @@ struct MemoryStats {
 };
 [[nodiscard]] LEVIN_API MemoryStats memory_stats(Device d);
 LEVIN_API void reset_peak_memory(Device d);
-// Gives cached blocks back to the system, on cpu page-locked ones too; while a Graph is recorded, pageable ones alone.
+// Returns cached blocks to the system, on cpu page-locked ones too; while a Graph is recorded, pageable ones alone.
 LEVIN_API void release_cached_memory(Device d);
 
 }  // namespace levin

@@ -111,6 +111,7 @@ struct bf16 {
   friend constexpr bool operator==(bf16 a, bf16 b) { return static_cast<float>(a) == static_cast<float>(b); }
 };
 
+// f32, f64, f16, bf16; i32, i64, u8; bytes an element.
 [[nodiscard]] constexpr bool is_float(DType t) { return t <= DType::bf16; }
 [[nodiscard]] constexpr bool is_integer(DType t) { return t == DType::i32 || t == DType::i64 || t == DType::u8; }
 [[nodiscard]] constexpr std::size_t itemsize(DType t) {
@@ -160,6 +161,7 @@ struct DTypeOf<bool> {
 };
 }  // namespace detail
 
+// The C++ types of elements, and the DType of one.
 template <class T>
 concept Element = requires {
   detail::DTypeOf<T>::value;
@@ -181,8 +183,8 @@ constexpr I saturated(double x) {
 }
 }  // namespace detail
 
-// A C++ number that takes the dtype of the tensor it meets. A fraction meeting an integer tensor throws DTypeError, and so
-// does an integer outside of the dtype's range where the result can not hold it.
+// A C++ number, which takes the dtype of the tensor it meets. A fraction beside an integer tensor throws DTypeError,
+// and so does an integer outside of the dtype's range where the result cannot hold it.
 class Scalar {
  public:
   template <std::integral I>

@@ -1,5 +1,5 @@
-// Every error Levin throws: typed, thrown before anything changes, worded `op: what is wrong, actual and expected; what
-// to do`. Thrown while a module is called, or in the backward of an op that ran in its call, it begins with the module's
+// The errors that Levin throws: typed, thrown before anything changes, worded `op: what is wrong, actual and expected;
+// what to do`. While a module is called, and in the backward of an op of its call, the text begins with the module's
 // path: `in encoder.3.linear1: linear: ...` (levin/nn/call.h).
 #pragma once
 
@@ -18,14 +18,14 @@ namespace detail {
 struct NamedBatch;
 }
 
-// The base of all errors. what() is message() with "in <module_path()>: " in front where there is a path, and before that
-// the batch, as in "epoch 3, batch 17: ", where a trainer's step threw it.
+// The base of all errors. what() is message() after "in <module_path()>: " where there is a path, and after the batch,
+// as in "epoch 3, batch 17: ", where a trainer's step threw it.
 class LEVIN_API Error : public std::runtime_error {
  public:
-  // Takes the path of the module whose call is under way in this thread.
+  // module_path() becomes that of the module that this thread is calling.
   Error(const std::string& message, std::source_location at);
   [[nodiscard]] std::string_view message() const noexcept;
-  [[nodiscard]] std::string_view op() const noexcept;           // of the message, what stands before its first colon
+  [[nodiscard]] std::string_view op() const noexcept;           // the message up to its first colon
   [[nodiscard]] std::string_view module_path() const noexcept;  // "encoder.3.linear1"; empty outside of modules
   [[nodiscard]] const std::source_location& where() const noexcept { return at_; }
 
@@ -47,16 +47,16 @@ LEVIN_ERROR_TYPE(DTypeError);        // dtypes that differ, or that the argument
 LEVIN_ERROR_TYPE(DeviceError);       // tensors on different devices, or data asked for on the wrong one
 LEVIN_ERROR_TYPE(IndexError);        // an index, dimension or class outside its range
 LEVIN_ERROR_TYPE(AutogradError);     // misuse of recording: stale saved tensors, in-place writes, freed graphs
-LEVIN_ERROR_TYPE(CaptureError);      // something that can not be captured into a step graph
+LEVIN_ERROR_TYPE(CaptureError);      // something that a graph cannot record
 LEVIN_ERROR_TYPE(UnsupportedError);  // a combination of op, dtype and device without a kernel
-LEVIN_ERROR_TYPE(OutOfMemoryError);  // an allocation that could not be had, with bytes wanted and in use
+LEVIN_ERROR_TYPE(OutOfMemoryError);  // a failed allocation, with bytes wanted and in use
 LEVIN_ERROR_TYPE(CudaError);         // an error code of the CUDA runtime or its libraries
 LEVIN_ERROR_TYPE(CommError);         // a collective that failed or timed out
-LEVIN_ERROR_TYPE(FormatError);       // a file that is not what it should be
-LEVIN_ERROR_TYPE(FileError);         // a file that can not be opened, read or written
+LEVIN_ERROR_TYPE(FormatError);       // a file whose content is not as expected
+LEVIN_ERROR_TYPE(FileError);         // a file that cannot be opened, read or written
 LEVIN_ERROR_TYPE(ConfigError);       // options that are wrong or contradict each other, found before any work
 LEVIN_ERROR_TYPE(StateError);        // a call in the wrong phase
-LEVIN_ERROR_TYPE(DataError);         // a dataset or loader that can not deliver
+LEVIN_ERROR_TYPE(DataError);         // a dataset or loader that cannot deliver
 LEVIN_ERROR_TYPE(InterruptedError);  // stopped by a signal after saving
 LEVIN_ERROR_TYPE(InternalError);     // a bug in Levin
 #undef LEVIN_ERROR_TYPE

@@ -7,8 +7,8 @@
 #define LEVIN_API
 #endif
 
-// An older compiler fails in the middle of the standard library. After the #error it is stopped by a file that is not
-// there: nothing else makes g++ or clang end here, and one line says more than what would follow.
+// An older compiler fails in the middle of the standard library. After the #error a file that does not exist stops it:
+// nothing else makes g++ or clang end here, and one line says more than the errors that would follow.
 #if defined(__clang__)
 #if __clang_major__ < 15
 #define LEVIN_OLD_COMPILER

@@ -8,9 +8,10 @@
 //   };
 //   Tensor square(const Tensor& x) { return apply(Square{}, x); }
 //
-// `backward` calls public ops, so that it is differentiable itself, to any order. It gets one gradient an output (zeros
-// where nothing flowed) and returns one an input, undefined where not needed. apply() hangs the record on what `forward`
-// returns, so an input that it returns unchanged comes back as a detach(): another handle on the same data.
+// `backward` calls public ops, so that it is differentiable itself, to any order. It gets one gradient for each output
+// (zeros where nothing flowed) and returns one for each input, undefined where not needed. apply() hangs the record on
+// the result of `forward`, so an input that `forward` returns unchanged comes back as a detach(): another handle on the
+// same data.
 #pragma once
 
 #include <array>
@@ -27,6 +28,7 @@
 
 namespace levin {
 
+// One gradient for each of N inputs.
 template <int N>
 using Grads = std::array<Tensor, static_cast<std::size_t>(N)>;
 
@@ -57,22 +59,23 @@ struct Edge {  // which output of which producer
   ~Edge();
 };
 
-// One recorded op: edges to the producers of its inputs, and what backward needs. A tensor's `meta` is its producer;
-// a leaf's is a sink that receives the gradient.
+// One recorded op: edges to the producers of its inputs, and what backward needs. A tensor's `meta` is its producer; a
+// leaf's `meta` is a sink that receives the gradient.
 class LEVIN_API Node : public detail::RefCounted {
  public:
   enum class Kind : std::uint8_t { op, leaf };
   [[nodiscard]] virtual const OpInfo& info() const = 0;
-  // grads: one an output, undefined where nothing flowed. Fills out (one an edge) where needed.
+  // grads: one for each output, undefined where nothing flowed. Fills `out`, one for each edge, where needed.
   virtual void run(std::span<const Tensor> grads, NeedMask need, std::span<Tensor> out) = 0;
-  virtual void free_saved() noexcept = 0;  // destroys the op struct, and with it what it saved
+  virtual void free_saved() noexcept = 0;  // destroys the op struct and what it saved
   [[nodiscard]] std::span<Edge> edges() { return {edges_, edge_count_}; }
   [[nodiscard]] std::uint64_t seq() const { return seq_; }  // order of creation
   [[nodiscard]] std::uint32_t outputs() const { return outputs_; }
   [[nodiscard]] Kind kind() const { return kind_; }
-  // Of the module whose call recorded it, for errors of its backward (detail::ModuleCall); 0 outside of calls.
+  // The path of the module whose call recorded the op, for errors of its backward (detail::ModuleCall); 0 outside
+  // calls.
   [[nodiscard]] std::uint32_t module_path() const { return module_path_; }
-  [[nodiscard]] bool wants_grad() const { return wants_grad_; }  // false for a leaf that is switched off
+  [[nodiscard]] bool wants_grad() const { return wants_grad_; }  // false for a leaf with requires_grad_(false)
 
  protected:
   explicit Node(Kind kind);
@@ -104,6 +107,7 @@ inline Edge::~Edge() = default;
   if (!node || !node->wants_grad()) return {};
   return {detail::Ref<Node>::share(node), t.get().meta_slot};
 }
+// Whether ops on t are recorded while grad mode is on; false for an undefined tensor.
 [[nodiscard]] inline bool records(const Tensor& t) {
   const detail::TensorImpl* p = t.impl();
   return p && p->meta && static_cast<const Node*>(p->meta.get())->wants_grad();
@@ -117,9 +121,9 @@ struct Mode {
   bool grad = true;               // record ops
   bool inference = false;         // switching `grad` on is refused
   bool anomaly = false;           // check every result for NaN
-  RandomTape* tape = nullptr;     // checkpoint(): ranges of random numbers written down or played back
+  RandomTape* tape = nullptr;     // checkpoint(): ranges of random numbers recorded or replayed
   CastCache* autocast = nullptr;  // on: where casts of parameters are kept
-  bool detour = true;             // apply() asks a Detour what is to be done first; cleared where that is nothing
+  bool detour = true;             // apply() takes a Detour; the Detour clears it where there is nothing to do
   DType autocast_dtype = DType::f32;
 };
 LEVIN_API Mode& mode() noexcept;
@@ -131,16 +135,16 @@ inline constexpr std::size_t kMostOutputs = 65535;  // of one recorded op: a ten
 [[noreturn]] LEVIN_API void fail_outputs(const OpInfo& info, std::size_t outputs);
 LEVIN_API void check_anomaly(const OpInfo& info, const char* phase, std::span<const Tensor> values,
                              std::span<const Tensor> inputs);
-// Rethrows what is in flight; an undefined tensor that nobody expected is told with the op's name.
+// Rethrows the error in flight; the StateError of an undefined tensor gets the op's name.
 [[noreturn]] LEVIN_API void rethrow_in_forward(const OpInfo& info);
-// Rethrows what is in flight with the op's name in front, its type and place kept; a stale saved tensor, and an output that
-// is not listed, become an AutogradError.
+// Rethrows the error in flight with the op's name in front, its type and place kept; a stale saved tensor and an output
+// that is not listed become an AutogradError.
 [[noreturn]] LEVIN_API void rethrow_in_backward(const OpInfo& info, std::span<const void* const> inputs,
                                                 std::span<const Tensor> grads);
 LEVIN_API Tensor zeros_for(const Shape& shape, DType dtype, Device device);
 }  // namespace detail
 
-// An input that backward reads: keeps its history, and get() throws AutogradError when its storage was written since.
+// An input that backward reads, with its history. get() throws AutogradError when the storage was written since.
 class SavedInput {
  public:
   SavedInput() = default;
@@ -162,9 +166,9 @@ class SavedInput {
   std::uint32_t version_ = 0;
 };
 
-// The op's own output: holds the data but only a plain pointer to the node, so that no cycle keeps the graph alive. The op
-// lists it in saved_outputs(): `auto saved_outputs() { return std::tie(y); }`, all of them in the order of the outputs. One
-// that is not listed would have no history, and second derivatives would miss a term: get() throws AutogradError.
+// The op's own output: the data, and a plain pointer to the node, so that no cycle keeps the graph alive. The op lists
+// all of them, in the order of its outputs: `auto saved_outputs() { return std::tie(y); }`. An output that is not
+// listed would have no history, and second derivatives would miss a term: get() throws AutogradError.
 class SavedOutput {
  public:
   SavedOutput() = default;
@@ -215,8 +219,8 @@ class AutocastOff {
   CastCache* before_;
 };
 
-// What apply() does around an op when the mode asks for more than to run it: `out` are the inputs as the op's policy wants
-// them under autocast, which is off while this lives (see Autocast), and blocking launches learn what runs.
+// What apply() does around an op when the mode asks for more than running it: `out` becomes the inputs as the op's
+// policy wants them under autocast, autocast is off while this lives, and blocking launches learn which op runs.
 class LEVIN_API Detour {
  public:
   Detour(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out);
@@ -363,7 +367,7 @@ class OpNode final : public Node {
   std::conditional_t<kSingle, std::tuple<>, std::unique_ptr<OutputMeta[]>> shapes_;
 };
 
-// A tensor that is not the op's own (an input passed through, or one with a history) must not lose its record to this op's.
+// Detaches results that are not the op's own (an input passed through, one with a history): their record must stay.
 template <class Out>
 void make_own(Out& out, std::span<const Tensor* const> inputs) {
   for (Tensor& t : Outputs<Out>::list(out)) {
@@ -412,9 +416,9 @@ template <class O, class... T>
 }
 }  // namespace detail
 
-// Runs op.forward(in...) without recording inside, and records op when grad mode is on and an input requires grad.
-// forward returns a Tensor, a std::array of them, or Tensors. An op without `backward` has no derivative (comparisons,
-// indices): its result never requires grad.
+// Runs op.forward(in...) without recording inside, and records `op` when grad mode is on and an input requires grad.
+// forward returns a Tensor, a std::array of tensors, or Tensors. An op without `backward` has no derivative
+// (comparisons, indices): its result never requires grad.
 template <class O, class... T>
 requires(std::is_same_v<T, Tensor>&&...) auto apply(O op, const T&... in) -> decltype(op.forward(in...)) {
   detail::Mode& mode = detail::mode();

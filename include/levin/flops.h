@@ -14,12 +14,12 @@ struct OpFlops {
   std::int64_t flops = 0;
 };
 
-// Counts what this thread multiplies while it lives, as torch.utils.flop_counter does: two for each product that is added up,
-// in matmul, linear, convolutions, attention, sddmm, spmm with values, and in what is made of them (gelu_mlp, einsum,
-// recurrent layers). Everything else is 0: pointwise ops, sums, norms, softmax, biases. A backward pass counts as well, by
-// the products that it makes. Zeros count as other numbers do: those of a convolution's padding, and what a causal mask
-// leaves out. Shapes decide, so on meta it counts without computing; a replayed graph runs no ops and counts nothing.
-// One counter in another's scope: both count.
+// Counts this thread's multiplications while the counter lives, as torch.utils.flop_counter does: 2 for each product
+// that is added up, in matmul, linear, convolutions, attention, sddmm, spmm with values, and in ops made of them
+// (gelu_mlp, einsum, recurrent layers). Other ops count 0: pointwise ops, sums, norms, softmax, biases. A backward
+// counts the products that it makes. Zeros count as other numbers do: those of a convolution's padding, and those that
+// a causal mask leaves out. Shapes decide, so on meta ops are counted without computing; a replayed graph runs no ops
+// and counts nothing. Counters may be nested: all of them count.
 //
 //   FlopCounter flops;
 //   matmul(a, b);    // [2, 4] [4, 3]
@@ -32,8 +32,8 @@ class LEVIN_API FlopCounter {
   FlopCounter& operator=(const FlopCounter&) = delete;
   [[nodiscard]] std::int64_t total() const { return total_; }
   [[nodiscard]] const std::vector<OpFlops>& by_op() const { return by_op_; }  // in the order of their first product
-  // For the forward of an op of your own (levin/extend.h): tells the counters of this thread the product of these numbers, or
-  // the most that can be told; count("mine", {2, m, n, k}). `op` stays, as a literal does.
+  // For the forward of your own op (levin/extend.h): adds the product of these numbers, or INT64_MAX where it is
+  // larger, to this thread's counters: count("mine", {2, m, n, k}). `op` must live as long as a literal.
   static void count(const char* op, std::initializer_list<std::int64_t> factors) {
     if (FlopCounter* const counter = newest()) [[unlikely]]
       counter->add(op, factors);

@@ -1,5 +1,5 @@
-// A small std::function that also holds what can only be moved: the real one costs 0.3 s to parse in every file that
-// includes a public header.
+// A small std::function that also holds callables that can only be moved: the real one costs 0.3 s to parse in each
+// file that includes a public header.
 #pragma once
 
 #include <concepts>
@@ -66,7 +66,7 @@ class Function<R(A...)> {
 
  private:
   static constexpr std::size_t kPlace = 8 * sizeof(void*);
-  // Whether nobody can tell a copy of it from itself: no call changes it, so that one in each Function is as good as a
+  // Whether a copy behaves as the original does: no call changes it, so that a copy in each Function is as good as a
   // shared one.
   template <class F>
   static constexpr bool lies_inside = sizeof(F) <= kPlace && alignof(F) <= alignof(std::max_align_t) &&

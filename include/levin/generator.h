@@ -27,29 +27,29 @@ class GraphRandom;
 // A stream of random numbers (Philox4x32-10; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 // State is {seed, offset}; the same state gives the same bits on every device, thread count and CPU level.
 //
-// While a thread records a Graph, what its function does with generators that existed before is not done but recorded:
-// when the recording ends they are as before, and each replay draws from where they are then and moves them on. So a
-// recording and N replays give the numbers, and leave the generators in the states, of N calls of the function. Copies
-// made inside follow, generators and forks made inside draw the same at each replay, and so does one that set_state was
-// called on inside: a state is a value, as it was in the recording.
+// While a thread records a Graph, draws from generators that existed before are recorded, not made: when the recording
+// ends the generators are as before, and each replay draws from their state then and moves them on. So a recording and
+// N replays give the numbers, and leave the generators in the states, of N calls of the recorded function. Copies made
+// in the recording follow their original. Generators and forks made in the recording, and a generator whose set_state
+// was called in it, draw the same numbers at each replay.
 class LEVIN_API Generator {
  public:
   explicit Generator(std::uint64_t seed);
-  Generator(const Generator& other);  // a copy draws the same numbers; neither moves the other on
+  Generator(const Generator& other);  // a copy draws the same numbers; neither moves the other
   Generator(Generator&& other) noexcept;
-  Generator& operator=(const Generator& other);  // graphs that draw from this generator go on doing so
+  Generator& operator=(const Generator& other);  // graphs that draw from this generator still do
   ~Generator();
 
   // An independent stream, a pure function of this generator's seed and the name (not of its offset).
   [[nodiscard]] Generator fork(std::string_view name) const;
 
-  // Takes the counters for n numbers of a tensor on `device`; the next call gets the ones behind. n >= 0.
+  // Takes the counters for n >= 0 numbers of a tensor on `device`; the next call gets the counters after them.
   RandomRange reserve(std::int64_t n, Device device = Device::cpu());
 
-  // Numbers for the host, where a tensor would be too much: in a dataset, a transform, a search. Each call moves on by
-  // at least one counter, so that these and tensors drawn from one generator never share numbers. The same state gives
-  // the same bits on every machine. All throw ConfigError for a range that is empty or not finite, and CaptureError
-  // while the thread records a Graph, whose replays would all use the number of the recording.
+  // Numbers for the host, where a tensor would be too much: in a dataset, a transform, a search. Each call takes at
+  // least one counter, so that these and tensors drawn from one generator never share numbers. The same state gives the
+  // same bits on every machine. All throw ConfigError for a range that is empty or not finite, and CaptureError while
+  // the thread records a Graph: all replays would use the number of the recording.
   double uniform(double low = 0, double high = 1);            // low <= x < high, in steps of (high - low) / 2^53
   double normal(double mean = 0, double std = 1);             // std >= 0
   std::int64_t integer(std::int64_t low, std::int64_t high);  // low <= x < high, each as likely to 2^-64

@@ -1,4 +1,4 @@
-// What the tape keeps: how many recorded ops are alive, and which of those of a while.
+// Which recorded ops are alive.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace levin {
 
-// Recorded ops of the process, leaves among them, that somebody still holds: a tensor with history, or what was made from it.
+// The number of recorded ops of the process, leaves included, that tensors with history still hold.
 [[nodiscard]] LEVIN_API std::int64_t live_graph_nodes() noexcept;
 
-// Notes the ops that are recorded while it lives, by any thread. One at a time: a second one notes nothing.
+// Notes the ops that any thread records while the watch lives. One at a time: a second watch notes nothing.
 class LEVIN_API GraphWatch {
  public:
   GraphWatch() noexcept;
   ~GraphWatch();
   GraphWatch(const GraphWatch&) = delete;
   GraphWatch& operator=(const GraphWatch&) = delete;
-  // The name of the newest of them that is alive; null: none is.
+  // The name of the newest noted op that is alive; null without any.
   [[nodiscard]] const char* newest_alive() const;
 
  private:

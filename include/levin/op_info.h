@@ -8,10 +8,10 @@ namespace levin {
 
 class Tensor;
 
-// What autocast does to an op's floating inputs: `lower` to the 16-bit dtype, `full` to f32, `widest` to the widest
-// among them, `keep` leaves them alone. `full_result` leaves them alone, too, and the result is f32: the op reads 16 bits
-// and computes as for f32, so the tape holds no copy in f32, nor does a device's memory. The op's function asks for the
-// dtype of the result before apply() (full_result() in autograd/autocast.h), and the op keeps it.
+// What autocast does to an op's floating inputs: `lower` casts to the 16-bit dtype, `full` to f32, `widest` to the
+// widest among them, `keep` casts nothing. `full_result` casts nothing either, and the result is f32: the op reads 16
+// bits and computes as for f32, so neither the tape nor a device's memory holds a copy in f32. The op's function asks
+// for the dtype of the result before apply() (full_result() in autograd/autocast.h), and the op keeps it.
 enum class AutocastPolicy : std::uint8_t { keep, lower, full, widest, full_result };
 
 struct OpInfo {
@@ -28,8 +28,8 @@ struct Launching {
   std::size_t count = 0;
 };
 
-// The call of a module that a thread is in, for the messages of errors and the records of SyncGuard. What is below nn
-// knows no modules: a path is a number (tensor/launching.h), which outlives the module. 0 is no path.
+// The call of a module that a thread is in, for the messages of errors and the records of SyncGuard. Layers below nn
+// know no modules: a path is a number (tensor/launching.h), which outlives the module. 0 is no path.
 struct ModuleCall {
   std::uint32_t path = 0;
   const ModuleCall* outer = nullptr;

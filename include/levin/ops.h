@@ -1,9 +1,21 @@
-// The ops: free functions over tensors, differentiable to any order unless their line says otherwise. Names and
-// semantics are PyTorch's where it has the op. Operands of different dtypes throw DTypeError, of different devices
-// DeviceError, shapes that do not fit ShapeError, dimensions and indices out of range IndexError, other options out of
-// range (a probability, a low above its high) ConfigError; a dtype without a kernel, and the values of a meta tensor
-// where they are needed, throw UnsupportedError; an undefined tensor throws StateError unless the line says that it may
-// be left out. Dimensions may be negative.
+// The ops: free functions over tensors, with PyTorch's names and meanings; a comment says where an op differs.
+//
+// Unless its comment says otherwise, an op
+// - returns a new tensor on the device and with the dtype of its operands, and has derivatives of every order;
+// - counts dimensions from 0, negative ones from the end. A tensor of rank 0 has no dimension: dim 0 is out of range;
+// - takes f32, f64, f16 and bf16, called floats below. "Numbers" are floats, i32, i64 and u8; "every dtype" is numbers
+//   and bool. Kernels compute 16-bit floats in f32 and round once; integers wrap around. Autocast (levin/autograd.h)
+//   changes the dtype that an op runs in.
+//
+// Errors are thrown before anything is computed:
+//   DTypeError        operands of different dtypes, or a C++ number that the tensor's dtype does not hold
+//   UnsupportedError  a dtype that the op does not take, or the values of a meta tensor where they are needed
+//   DeviceError       operands on different devices
+//   ShapeError        shapes that do not fit; sizes, counts, strides and pads out of range
+//   IndexError        dimensions and indices out of range. On a device the kernel finds such an index and skips the
+//                     access, and the next wait throws
+//   ConfigError       other options out of range: a probability, a low above its high
+//   StateError        an undefined tensor, unless the comment says that it may be left out
 #pragma once
 
 #include <array>
@@ -21,32 +33,50 @@ namespace levin {
 
 enum class KeepDim : bool { no, yes };
 
-// ---- Factories. Random ones take a generator; randn fills N(0, 1), rand U[0, 1), randint integers in [low, high).
+// ---- Factories
+
+// Every element is 0, 1 or `value`; every dtype. Any integer but 0 is true as bool.
 [[nodiscard]] LEVIN_API Tensor zeros(const Shape& shape, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor ones(const Shape& shape, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor full(const Shape& shape, Scalar value, Device device, DType dtype = DType::f32);
+
+// The same with x's shape, dtype and device; contiguous, also where x is not.
 [[nodiscard]] LEVIN_API Tensor zeros_like(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor ones_like(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor full_like(const Tensor& x, Scalar value);
-// begin, begin + step, ... below (above, for a negative step) end. Throws ShapeError when step is 0 or leads away.
+
+// begin (0 without it), begin + step, ... below end, or above end for a negative step: ceil((end - begin) / step)
+// numbers. Throws ShapeError when step is 0 or leads away from end, DTypeError when an integer dtype does not hold
+// them.
 [[nodiscard]] LEVIN_API Tensor arange(Scalar begin, Scalar end, Scalar step, Device device, DType dtype = DType::i64);
 [[nodiscard]] LEVIN_API Tensor arange(Scalar end, Device device, DType dtype = DType::i64);
-// n values from begin to end, both included.
+
+// n floats at equal distances from begin to end, both included; one is begin.
 [[nodiscard]] LEVIN_API Tensor linspace(Scalar begin, Scalar end, std::int64_t n, Device device,
                                         DType dtype = DType::f32);
+
+// [rows, cols] or [n, n] with 1 on the main diagonal, else 0; every dtype.
 [[nodiscard]] LEVIN_API Tensor eye(std::int64_t rows, std::int64_t cols, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor eye(std::int64_t n, Device device, DType dtype = DType::f32);
+
+// Random numbers of `generator` (levin/generator.h), which moves on; on meta it stays. rand fills U[0, 1), randn
+// N(0, 1), both floats. randint fills integers low <= x < high, each equally likely, in every dtype that holds all of
+// them exactly; ConfigError otherwise.
 [[nodiscard]] LEVIN_API Tensor rand(const Shape& shape, Generator& generator, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor randn(const Shape& shape, Generator& generator, Device device, DType dtype = DType::f32);
 [[nodiscard]] LEVIN_API Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator,
                                        Device device, DType dtype = DType::i64);
-// An i64 permutation of 0 .. n-1.
+
+// A random permutation of 0 .. n-1, i64 [n].
 [[nodiscard]] LEVIN_API Tensor randperm(std::int64_t n, Generator& generator, Device device);
-// 1 with probability p, else 0; no gradient. Throws ConfigError for a p outside [0, 1] or NaN; on a device the kernel finds
-// it, the result there is 0, and the next wait throws.
+
+// 1 with probability p, else 0, element by element; no gradient. Throws ConfigError for a p outside [0, 1] or NaN; on a
+// device the kernel finds it, the result there is 0, and the next wait throws.
 [[nodiscard]] LEVIN_API Tensor bernoulli(const Tensor& p, Generator& generator);
 
-// ---- Pointwise arithmetic, with broadcasting. A C++ number takes the tensor's dtype. `/` needs floats.
+// ---- Pointwise arithmetic. Operands broadcast by NumPy's rules, and a C++ number takes the tensor's dtype.
+
+// a + b, a - b, a * b of numbers; a / b of floats (PyTorch converts integers).
 [[nodiscard]] LEVIN_API Tensor add(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor sub(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor mul(const Tensor& a, const Tensor& b);
@@ -69,53 +99,100 @@ enum class KeepDim : bool { no, yes };
 [[nodiscard]] inline Tensor operator-(Scalar a, const Tensor& b) { return sub(a, b); }
 [[nodiscard]] inline Tensor operator*(Scalar a, const Tensor& b) { return mul(b, a); }
 [[nodiscard]] inline Tensor operator/(Scalar a, const Tensor& b) { return div(a, b); }
+
+// -x; numbers.
 [[nodiscard]] LEVIN_API Tensor neg(const Tensor& x);
 [[nodiscard]] inline Tensor operator-(const Tensor& x) { return neg(x); }
-[[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, const Tensor& y);  // x^y; floats
-[[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
-[[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);  // NaN wins; ties share the gradient equally
-[[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
-// a % b with the sign of b, as Python's; an integer % 0 throws IndexError (on a device the next wait does).
-[[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
-[[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);  // derivative 0 at (0, 0)
 
-// ---- Pointwise functions. Floats only unless said.
-[[nodiscard]] LEVIN_API Tensor abs(const Tensor& x);     // integers too; derivative sign(x), 0 at 0
-[[nodiscard]] LEVIN_API Tensor sign(const Tensor& x);    // integers too; derivative 0
-[[nodiscard]] LEVIN_API Tensor square(const Tensor& x);  // integers too
+// x^y; floats (PyTorch also takes integers). The derivative in x is 0 where y is 0; the one in y is 0 where x is 0 and
+// y >= 0.
+[[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, const Tensor& y);
+[[nodiscard]] LEVIN_API Tensor pow(const Tensor& x, Scalar y);
+
+// The larger, or smaller, of a and b; numbers. NaN wins; equal operands share the gradient equally.
+[[nodiscard]] LEVIN_API Tensor maximum(const Tensor& a, const Tensor& b);
+[[nodiscard]] LEVIN_API Tensor minimum(const Tensor& a, const Tensor& b);
+
+// a % b with the sign of b, as Python's; numbers. An integer % 0 throws IndexError (on a device the next wait does); a
+// float % 0 is NaN.
+[[nodiscard]] LEVIN_API Tensor remainder(const Tensor& a, const Tensor& b);
+
+// The angle of the point (x, y), in [-pi, pi]. Its derivatives are 0 at (0, 0).
+[[nodiscard]] LEVIN_API Tensor atan2(const Tensor& y, const Tensor& x);
+
+// ---- Pointwise functions
+
+// |x|, with derivative 0 at 0; -1, 0 or 1 by the sign of x, with derivative 0 and NaN for NaN; x^2. All three of
+// numbers.
+[[nodiscard]] LEVIN_API Tensor abs(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor sign(const Tensor& x);
+[[nodiscard]] LEVIN_API Tensor square(const Tensor& x);
+
+// Square root, 1 / sqrt(x), 1 / x. Roots are NaN below 0.
 [[nodiscard]] LEVIN_API Tensor sqrt(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor rsqrt(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor reciprocal(const Tensor& x);
+
+// e^x, and e^x - 1 without loss of digits near 0.
 [[nodiscard]] LEVIN_API Tensor exp(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor expm1(const Tensor& x);
+
+// Logarithms: natural, of 1 + x without loss of digits near 0, to base 2, to base 10. -inf for an argument of 0, NaN
+// below.
 [[nodiscard]] LEVIN_API Tensor log(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor log1p(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor log2(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor log10(const Tensor& x);
+
+// Sine, cosine and tangent of radians, the hyperbolic tangent, and erf(x) = 2 / sqrt(pi) times the integral of
+// exp(-t^2) from 0 to x.
 [[nodiscard]] LEVIN_API Tensor sin(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor cos(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor tan(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor tanh(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor erf(const Tensor& x);
-[[nodiscard]] LEVIN_API Tensor floor(const Tensor& x);  // derivative 0, as ceil, round (ties to even), trunc
+
+// The integer below or at x, above or at x, nearest to x (ties to even), nearest toward 0; derivative 0.
+[[nodiscard]] LEVIN_API Tensor floor(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor ceil(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor round(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor trunc(const Tensor& x);
-// min(max(x, low), high), either bound may be absent; integers too. The derivative is 1 at the bounds.
+
+// min(max(x, low), high); numbers. NaN stays. The derivative is 1 for low <= x <= high, else 0. One bound may be
+// absent; ConfigError without both.
 [[nodiscard]] LEVIN_API Tensor clamp(const Tensor& x, std::optional<Scalar> low, std::optional<Scalar> high);
 
-// ---- Activations.
+// ---- Activations
+
+// erf: x Phi(x), with the distribution Phi of N(0, 1); tanh: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 enum class GeluForm : std::uint8_t { erf, tanh };
-[[nodiscard]] LEVIN_API Tensor relu(const Tensor& x);  // derivative 0 at 0
+
+// max(x, 0), with derivative 0 at 0. NaN stays.
+[[nodiscard]] LEVIN_API Tensor relu(const Tensor& x);
+
+// Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016.
 [[nodiscard]] LEVIN_API Tensor gelu(const Tensor& x, GeluForm form = GeluForm::erf);
+
+// x sigmoid(x). Elfwing et al., 2017.
 [[nodiscard]] LEVIN_API Tensor silu(const Tensor& x);
+
+// 1 / (1 + e^-x), and its logarithm without overflow.
 [[nodiscard]] LEVIN_API Tensor sigmoid(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor logsigmoid(const Tensor& x);
+
+// x above 0, else negative_slope x; the derivative at 0 is negative_slope.
 [[nodiscard]] LEVIN_API Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
+
+// x above 0, else alpha (e^x - 1); the derivative at 0 is alpha. Clevert et al., 2015.
 [[nodiscard]] LEVIN_API Tensor elu(const Tensor& x, double alpha = 1.0);
+
+// log(1 + e^(beta x)) / beta, and x where beta x > threshold. Throws ConfigError unless beta is above 0.
 [[nodiscard]] LEVIN_API Tensor softplus(const Tensor& x, double beta = 1.0, double threshold = 20.0);
 
 // ---- Comparison and logic: results are bool and carry no gradient.
+
+// a == b, !=, <, <=, >, >=, broadcast; every dtype. NaN is unequal to everything. An integer that a's dtype does not
+// hold is below or above every element; a fraction beside integers throws DTypeError.
 [[nodiscard]] LEVIN_API Tensor eq(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor ne(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor lt(const Tensor& a, const Tensor& b);
@@ -128,94 +205,180 @@ enum class GeluForm : std::uint8_t { erf, tanh };
 [[nodiscard]] LEVIN_API Tensor le(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor gt(const Tensor& a, Scalar b);
 [[nodiscard]] LEVIN_API Tensor ge(const Tensor& a, Scalar b);
+
+// Whether an element is NaN, is infinite, is neither; floats (PyTorch also takes integers).
 [[nodiscard]] LEVIN_API Tensor isnan(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor isinf(const Tensor& x);
 [[nodiscard]] LEVIN_API Tensor isfinite(const Tensor& x);
+
+// Not, and, or, exclusive or of bool operands, broadcast (PyTorch also takes numbers).
 [[nodiscard]] LEVIN_API Tensor logical_not(const Tensor& x);
-[[nodiscard]] LEVIN_API Tensor logical_and(const Tensor& a, const Tensor& b);  // bool operands
+[[nodiscard]] LEVIN_API Tensor logical_and(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor logical_or(const Tensor& a, const Tensor& b);
 [[nodiscard]] LEVIN_API Tensor logical_xor(const Tensor& a, const Tensor& b);
-[[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // condition is bool
+
+// a where the bool condition is true, else b; all three broadcast. Every dtype; differentiable in a and b.
+[[nodiscard]] LEVIN_API Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+
+// `value` where the bool mask is true, else x; both broadcast. Every dtype; differentiable in x.
 [[nodiscard]] LEVIN_API Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
+
 // True when shapes and dtypes agree and all elements are equal (NaN is not). Waits for the device.
 [[nodiscard]] LEVIN_API bool equal(const Tensor& a, const Tensor& b);
+
+// True when shapes agree and |a - b| <= atol + rtol |b| for all elements, in f64. Equal infinities are close, NaN is
+// not. Waits for the device.
 [[nodiscard]] LEVIN_API bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8);
 
-// ---- In place: for optimizers and statistics. Throws AutogradError when x requires grad and grad mode is on.
-LEVIN_API void copy_(Tensor& x, const Tensor& from);  // broadcast, converted to x's dtype; from another device too
+// ---- In place, for optimizers and statistics: no derivative. They throw AutogradError when x requires grad and grad
+// mode is on, ShapeError when an element of x stands for several (expand) or y does not broadcast to x's shape.
+
+// x = from, converted as by cast; every dtype, and from another device too.
+LEVIN_API void copy_(Tensor& x, const Tensor& from);
+
+// x = value everywhere; every dtype.
 LEVIN_API void fill_(Tensor& x, Scalar value);
-LEVIN_API void add_(Tensor& x, const Tensor& y, Scalar alpha = 1);  // x += alpha * y
+
+// x += alpha * y; numbers.
+LEVIN_API void add_(Tensor& x, const Tensor& y, Scalar alpha = 1);
+
+// x *= y; numbers.
 LEVIN_API void mul_(Tensor& x, const Tensor& y);
 LEVIN_API void mul_(Tensor& x, Scalar y);
 
-// ---- Conversion.
-[[nodiscard]] LEVIN_API Tensor cast(const Tensor& x, DType dtype);  // = x.to(dtype); a float NaN has no integer: 0
+// ---- Conversion
 
-// ---- Views: share x's storage.
+// x.to(dtype): x itself where it has the dtype. Floats become integers toward 0 and the nearest that fits, NaN becomes
+// 0; what is not 0 becomes true.
+[[nodiscard]] LEVIN_API Tensor cast(const Tensor& x, DType dtype);
+
+// ---- Views share x's storage; every dtype.
+
 // Elements begin, begin + step, ... below end, as Python's x[begin:end:step]: negative ends count from the back, what
-// lies outside is cut off. step >= 1.
+// lies outside is cut off. step >= 1; IndexError otherwise.
 [[nodiscard]] LEVIN_API Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t end,
                                      std::int64_t step = 1);
+
+// Elements begin to begin + length - 1; a negative begin counts from the back. IndexError where there are fewer.
 [[nodiscard]] LEVIN_API Tensor narrow(const Tensor& x, std::int64_t dim, std::int64_t begin, std::int64_t length);
-[[nodiscard]] LEVIN_API Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);  // drops the dimension
+
+// Element `index` along dim, which goes; a negative index counts from the back.
+[[nodiscard]] LEVIN_API Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+
+// The two dimensions change places; t does so to the two of a matrix (PyTorch's t also takes ranks 0 and 1).
 [[nodiscard]] LEVIN_API Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
-[[nodiscard]] LEVIN_API Tensor t(const Tensor& x);  // rank 2
+[[nodiscard]] LEVIN_API Tensor t(const Tensor& x);
+
+// Dimension i of the result is dimension order[i] of x.
 [[nodiscard]] LEVIN_API Tensor permute(const Tensor& x, Dims order);
+
+// Dimensions of size 1 grow to `shape`, which may have more in front. All sizes are given (PyTorch takes -1 for "as
+// x").
 [[nodiscard]] LEVIN_API Tensor expand(const Tensor& x, const Shape& shape);
-// One size may be -1 and is worked out. Throws ShapeError when a copy would be needed.
+
+// The same elements in row-major order under another shape; one size may be -1 and is worked out. view throws
+// ShapeError when a copy would be needed, reshape makes it.
 [[nodiscard]] LEVIN_API Tensor view(const Tensor& x, Dims shape);
-[[nodiscard]] LEVIN_API Tensor reshape(const Tensor& x, Dims shape);  // a view where possible, else a copy
+[[nodiscard]] LEVIN_API Tensor reshape(const Tensor& x, Dims shape);
+
+// Dimensions begin to end, both included, become one, by reshape; rank 0 becomes [1].
 [[nodiscard]] LEVIN_API Tensor flatten(const Tensor& x, std::int64_t begin = 0, std::int64_t end = -1);
-[[nodiscard]] LEVIN_API Tensor squeeze(const Tensor& x, Dims dims = {});  // dims of size 1 among these; empty means all
+
+// Without those of `dims` that have size 1; no dims mean all.
+[[nodiscard]] LEVIN_API Tensor squeeze(const Tensor& x, Dims dims = {});
+
+// With a dimension of size 1 inserted as dimension `dim` of the result.
 [[nodiscard]] LEVIN_API Tensor unsqueeze(const Tensor& x, std::int64_t dim);
-// Windows of `size` elements along dim, `step` apart: dim counts windows, a new last dimension their elements.
+
+// Windows of `size` elements along dim, `step` apart: dim counts the (n - size) / step + 1 windows, a new last
+// dimension their elements. (PyTorch's F.unfold is im2col below.)
 [[nodiscard]] LEVIN_API Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step);
+
+// The elements whose index along dim1 is `offset` more than along dim0; both go, and a new last dimension counts the
+// elements.
 [[nodiscard]] LEVIN_API Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim0 = 0,
                                         std::int64_t dim1 = 1);
+
+// Parts of `size` elements along dim, the last maybe shorter, at least one part; or parts of these sizes, whose sum
+// must be dim's.
 [[nodiscard]] LEVIN_API Tensors split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 [[nodiscard]] LEVIN_API Tensors split(const Tensor& x, std::span<const std::int64_t> sizes, std::int64_t dim = 0);
+
 // Parts of ceil(size / chunks) elements, the last maybe shorter: at most `chunks` of them. An empty dim gives `chunks`
 // empty parts.
 [[nodiscard]] LEVIN_API Tensors chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
+
+// select(x, dim, i) for every i.
 [[nodiscard]] LEVIN_API Tensors unbind(const Tensor& x, std::int64_t dim = 0);
 
-// ---- Reductions over dimensions; no dims mean all. Sums of integers and bool are i64, of 16 bits under Autocast f32.
+// ---- Reductions over dimensions, which go, or have size 1 with KeepDim::yes; no dims mean all.
+
+// Sum, mean (floats alone) and product. Sums and products of integers and bool are i64; of 16 bits they are f32 under
+// Autocast. Of nothing they are 0, NaN and 1.
 [[nodiscard]] LEVIN_API Tensor sum(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor mean(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor prod(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-// Ties share the gradient. Throws ShapeError where there is nothing to choose from.
+
+// The largest, or smallest, element; every dtype. NaN wins; equal elements share the gradient equally. Throws
+// ShapeError where there is nothing to choose from.
 [[nodiscard]] LEVIN_API Tensor amax(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor amin(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-// sum (x - mean)^2 / (n - correction)
+
+// sum (x - mean)^2 / max(0, n - correction), and its root. std's derivative is 0 where std is 0 (PyTorch's is NaN).
 [[nodiscard]] LEVIN_API Tensor var(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor std(const Tensor& x, Dims dims = {}, double correction = 1, KeepDim keep = KeepDim::no);
-// (sum |x|^p)^(1/p), p in (0, inf].
+
+// (sum |x|^p)^(1/p) for p in (0, inf], ConfigError otherwise; inf: the largest |x|. The derivative is 0 where the norm
+// is 0.
 [[nodiscard]] LEVIN_API Tensor norm(const Tensor& x, double p = 2, Dims dims = {}, KeepDim keep = KeepDim::no);
+
+// log(sum(exp(x))) without overflow; -inf of nothing.
 [[nodiscard]] LEVIN_API Tensor logsumexp(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-// bool; what is not 0 counts as true.
+
+// bool: whether an element is, or all are, not 0; every dtype. NaN is not 0. Of nothing, any is false and all is true.
 [[nodiscard]] LEVIN_API Tensor any(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor all(const Tensor& x, Dims dims = {}, KeepDim keep = KeepDim::no);
-// i64, the first of equal ones; without dim the position in x flattened.
+
+// i64: where the largest, or smallest, element stands along dim, without dim in x flattened; the first of equal ones.
+// Every dtype; NaN wins. Throws ShapeError where there is nothing to choose from.
 [[nodiscard]] LEVIN_API Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = {},
                                       KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = {},
                                       KeepDim keep = KeepDim::no);
+
+// Elements, and their i64 positions along the dimension.
 struct ValuesIndices {
-  Tensor values, indices;  // indices are i64 along the dimension
+  Tensor values, indices;
 };
+
+// amax and argmax, or amin and argmin, along one dimension; the gradient goes to the element at the index alone.
 [[nodiscard]] LEVIN_API ValuesIndices max(const Tensor& x, std::int64_t dim, KeepDim keep = KeepDim::no);
 [[nodiscard]] LEVIN_API ValuesIndices min(const Tensor& x, std::int64_t dim, KeepDim keep = KeepDim::no);
-[[nodiscard]] LEVIN_API Tensor cumsum(const Tensor& x, std::int64_t dim);
-[[nodiscard]] LEVIN_API Tensor sum_to(const Tensor& x, const Shape& shape);  // undoes a broadcast
 
-// ---- Sorting. Stable; NaN counts as largest.
+// y[k] = x[0] + ... + x[k] along dim, summed in f64; every dtype, i64 for integers and bool.
+[[nodiscard]] LEVIN_API Tensor cumsum(const Tensor& x, std::int64_t dim);
+
+// The sum over the dimensions along which `shape` broadcasts to x's: the gradient of expand. DTypeError unless x is of
+// floats.
+[[nodiscard]] LEVIN_API Tensor sum_to(const Tensor& x, const Shape& shape);
+
+// ---- Sorting, of every dtype. Stable; NaN counts as largest, -0 as equal to 0. UnsupportedError for 2^32 or more
+// elements along dim.
+
 enum class Order : std::uint8_t { ascending, descending };
+
+// x sorted along dim, and where each element stood; argsort gives the latter alone. Shapes are x's.
 [[nodiscard]] LEVIN_API ValuesIndices sort(const Tensor& x, std::int64_t dim = -1, Order order = Order::ascending);
 [[nodiscard]] LEVIN_API Tensor argsort(const Tensor& x, std::int64_t dim = -1, Order order = Order::ascending);
+
+// The first k of sort: the largest, or with Order::ascending the smallest. IndexError unless 0 <= k <= x.size(dim).
 [[nodiscard]] LEVIN_API ValuesIndices topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1,
                                            Order order = Order::descending);
 
-// ---- Joining, indexing. Indices are i64; one outside its range throws IndexError with the value and the bound.
+// ---- Joining, indexing. Indices are i64 and not negative.
+
+// The tensors end to end along dim, or beside each other along a new one; every dtype. At least one, of one shape but
+// for cat's dim (PyTorch's cat also takes empty tensors of shape [0]).
 [[nodiscard]] LEVIN_API Tensor cat(std::span<const Tensor> xs, std::int64_t dim = 0);
 [[nodiscard]] LEVIN_API Tensor stack(std::span<const Tensor> xs, std::int64_t dim = 0);
 [[nodiscard]] inline Tensor cat(std::initializer_list<Tensor> xs, std::int64_t dim = 0) {
@@ -224,52 +387,99 @@ enum class Order : std::uint8_t { ascending, descending };
 [[nodiscard]] inline Tensor stack(std::initializer_list<Tensor> xs, std::int64_t dim = 0) {
   return stack(std::span(xs.begin(), xs.size()), dim);
 }
-[[nodiscard]] LEVIN_API Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);  // index: rank 1
+
+// y[.., i, ..] = x[.., index[i], ..]; index of rank 1, every dtype.
+[[nodiscard]] LEVIN_API Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+
+// y[i, j, k] = x[i, index[i, j, k], k] for dim 1; every dtype. index has x's rank and y's shape, and is not larger than
+// x along the other dimensions.
 [[nodiscard]] LEVIN_API Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
-// Repeated indices: the last wins.
+
+// A copy of x with y[i, index[i, j, k], k] = src[i, j, k] for dim 1, every dtype; scatter_add, of numbers, adds src
+// instead. index is as gather's and not larger than src. Where indices repeat, the last one in row-major order wins
+// (PyTorch leaves open which), and sums have a fixed order.
 [[nodiscard]] LEVIN_API Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
 [[nodiscard]] LEVIN_API Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+
+// A copy of x with y[.., index[i], ..] += src[.., i, ..]; numbers, index of rank 1. src is as x with index.numel()
+// elements along dim.
 [[nodiscard]] LEVIN_API Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src);
+
+// Rows of weight [rows, columns] at index [...]: [..., columns]. The row padding_idx, which may be negative, gets no
+// gradient.
 [[nodiscard]] LEVIN_API Tensor embedding(const Tensor& weight, const Tensor& index,
                                          std::optional<std::int64_t> padding_idx = {});
-// Of rank 1; its size depends on values.
+
+// The size of the result depends on values, here and for bincount: these ops wait for the device, and throw
+// UnsupportedError on meta and CaptureError while a Graph is recorded. masked_select: the elements where the bool mask
+// is true, [count], every dtype, both broadcast. nonzero: the positions of elements that are not 0, i64 [count, rank]
+// in row-major order, every dtype.
 [[nodiscard]] LEVIN_API Tensor masked_select(const Tensor& x, const Tensor& mask);
-[[nodiscard]] LEVIN_API Tensor nonzero(const Tensor& x);                            // i64 [count, rank]
-[[nodiscard]] LEVIN_API Tensor one_hot(const Tensor& index, std::int64_t classes);  // i64 [..., classes]
+[[nodiscard]] LEVIN_API Tensor nonzero(const Tensor& x);
+
+// 1 at the index, else 0: i64 [..., classes]; classes >= 1 is given (PyTorch can work it out from the values).
+[[nodiscard]] LEVIN_API Tensor one_hot(const Tensor& index, std::int64_t classes);
+
+// How often 0, 1, 2, ... stand in index [n]: i64 [max(minlength, largest index + 1)].
 [[nodiscard]] LEVIN_API Tensor bincount(const Tensor& index, std::int64_t minlength = 0);
+
+// What stands in the padding: a number; the elements mirrored at the edge, which is not repeated; the edge.
 enum class PadMode : std::uint8_t { constant, reflect, replicate };
-// pads: {last_before, last_after, previous_before, ...}, as PyTorch's F.pad; negative ones crop (constant mode).
+
+// pads: {last_before, last_after, previous_before, ...}, as PyTorch's F.pad; every dtype. With a number negative pads
+// crop. With a mode pads are not negative, and for reflect smaller than the dimension; PadMode::constant pads with 0.
 [[nodiscard]] LEVIN_API Tensor pad(const Tensor& x, Dims pads, Scalar value = 0);
 [[nodiscard]] LEVIN_API Tensor pad(const Tensor& x, Dims pads, PadMode mode);
+
+// x reversed along dims, a copy; every dtype. No dims mean none.
 [[nodiscard]] LEVIN_API Tensor flip(const Tensor& x, Dims dims);
+
+// y[(i + shift) mod n] = x[i] along dim; every dtype.
 [[nodiscard]] LEVIN_API Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim);
+
+// Each element of dim `repeats` times, beside each other; every dtype.
 [[nodiscard]] LEVIN_API Tensor repeat_interleave(const Tensor& x, std::int64_t repeats, std::int64_t dim);
+
+// x [..., rows, cols] with 0 above, or below, the diagonal col - row = `diagonal`; every dtype.
 [[nodiscard]] LEVIN_API Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 [[nodiscard]] LEVIN_API Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 
-// ---- Products of matrices.
-// Ranks 1 and 2 as PyTorch's matmul; higher ranks are batches, broadcast. f32, f64, f16, bf16; 16-bit sums in f32.
+// ---- Products of matrices. 16-bit floats are summed in f32.
+
+// [..., m, k] [..., k, n] -> [..., m, n]; leading dimensions broadcast. A vector is a row on the left and a column on
+// the right, and that dimension goes again.
 [[nodiscard]] LEVIN_API Tensor matmul(const Tensor& a, const Tensor& b);
-// x [..., in] W^T [out, in] + b [out]; bias may be undefined.
+
+// x W^T + b: x [..., in], weight [out, in], bias [out] -> [..., out]; bias may be undefined.
 [[nodiscard]] LEVIN_API Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
 // linear(gelu(linear(x, w1, b1), form), w2, b2): the feed-forward block of a transformer as one op. x [..., in],
 // w1 [hidden, in], w2 [out, hidden]; b1 [hidden] and b2 [out] may be undefined. On devices GELU is computed where the
 // first product ends, and its derivative where the gradient of the hidden values is: they take no pass of their own.
 [[nodiscard]] LEVIN_API Tensor gelu_mlp(const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
                                         const Tensor& b2, GeluForm form = GeluForm::erf);
+
+// y[i, j] = a[i] b[j]: [n], [m] -> [n, m]; numbers.
 [[nodiscard]] LEVIN_API Tensor outer(const Tensor& a, const Tensor& b);
-// "bij,bjk->bik": letters and one "..."; each pair of operands is contracted by a matmul, left to right.
+
+// "bij,bjk->bik": letters and one "..." for each operand; each pair of operands is contracted by a matmul, left to
+// right. Sizes of a letter are equal or 1; a letter twice in one operand is its diagonal. Without "->" the result has
+// the dimensions of "..." and the letters that stand once, in alphabetical order.
 [[nodiscard]] LEVIN_API Tensor einsum(std::string_view equation, std::span<const Tensor> operands);
 [[nodiscard]] inline Tensor einsum(std::string_view equation, std::initializer_list<Tensor> operands) {
   return einsum(equation, std::span(operands.begin(), operands.size()));
 }
 
-// ---- Convolution and pooling over [N, C, H, W] (2d) and [N, C, L] (1d).
+// ---- Convolution and pooling over [N, C, H, W] (2d) and [N, C, L] (1d); PyTorch also takes them without N.
+
 struct ConvOptions {
-  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
-  std::int64_t groups = 1;
+  std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};  // along height and width
+  std::int64_t groups = 1;  // divides the channels: out / groups outputs see in / groups inputs each
 };
-// weight [out, in / groups, kH, kW], bias [out] or undefined.
+
+// y[n, o, p, q] = bias[o] + sum over c, i, j of weight[o, c, i, j] x[n, c, p sH - padH + i dH, q sW - padW + j dW], x
+// being 0 in the padding: x [N, in, H, W] -> [N, out, H', W'], H' = (H + 2 padH - dH (kH - 1) - 1) / sH + 1, W'
+// likewise. weight [out, in / groups, kH, kW], bias [out] or undefined. At least one window must fit (ShapeError).
 //
 // On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32 with 16
 // channels or more on both sides, come from Winograd's algorithm where the image is large enough for it to pay. For
@@ -280,119 +490,183 @@ struct ConvOptions {
 // term.
 [[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions& options = {});
+
 struct ConvOptions1d {
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
 };
+
+// conv2d of images of height 1: x [N, in, L], weight [out, in / groups, k], bias [out] or undefined -> [N, out, L'].
 [[nodiscard]] LEVIN_API Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions1d& options = {});
+
 struct ConvTransposeOptions {
+  // output_padding: rows and columns more at the end, fewer than the stride or the dilation.
   std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, output_padding{0, 0}, dilation{1, 1};
   std::int64_t groups = 1;
 };
-// weight [in, out / groups, kH, kW].
+
+// The transpose of conv2d as a linear map, plus bias: x [N, in, H, W] -> [N, out, H', W'],
+// H' = (H - 1) sH - 2 padH + dH (kH - 1) + output_paddingH + 1, W' likewise. weight [in, out / groups, kH, kW], bias
+// [out] or undefined.
 [[nodiscard]] LEVIN_API Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                                 const ConvTransposeOptions& options = {});
+
 struct PoolOptions {
   std::array<std::int64_t, 2> kernel{2, 2};
   std::optional<std::array<std::int64_t, 2>> stride = {};  // default: the kernel
-  std::array<std::int64_t, 2> padding{0, 0};
-  bool ceil_mode = false;
-  bool count_include_pad = true;  // average pooling
+  std::array<std::int64_t, 2> padding{0, 0};               // at most half the kernel
+  bool ceil_mode = false;                                  // a last window that reaches over the end counts too
+  bool count_include_pad = true;                           // average pooling: padding counts as zeros
 };
+
+// The largest element of each window, the first of equal ones, NaN winning and padding never; or the mean. x [N, C, H,
+// W] -> [N, C, H', W'], H' = (H + 2 padding - kernel) / stride + 1, rounded up with ceil_mode. A kernel alone: that
+// size and stride. ShapeError for an empty H or W, and for more than 2^30 pixels.
 [[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 [[nodiscard]] LEVIN_API Tensor max_pool2d(const Tensor& x, std::int64_t kernel);
 [[nodiscard]] LEVIN_API Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 [[nodiscard]] LEVIN_API Tensor avg_pool2d(const Tensor& x, std::int64_t kernel);
+
+// The same to [N, C, output]: along H, output i is that of pixels floor(i H / H') to ceil((i + 1) H / H') - 1, along W
+// likewise.
 [[nodiscard]] LEVIN_API Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 [[nodiscard]] LEVIN_API Tensor adaptive_max_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 
 // ---- Windows of images as columns: PyTorch's F.unfold and F.fold. Along each axis there are
 // (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1 windows; L is their number, pH * pW. Limits are
 // conv2d's: options up to 2^31, padded images up to 2^31 along an axis and 2^40 pixels; at least one window must fit.
+
 struct WindowOptions {
   std::array<std::int64_t, 2> kernel{0, 0};  // must be given
   std::array<std::int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};
 };
+
 // x [N, C, H, W] -> [N, C * kH * kW, L], or [C, H, W] -> [C * kH * kW, L]; every dtype. Zero outside of the image:
 //   y[n, (c * kH + i) * kW + j, p * pW + q] = x[n, c, p * sH - padH + i * dH, q * sW - padW + j * dW]
 // So matmul(view(weight, {out, -1}), im2col(x, windows)) is conv2d with its pixels in one dimension.
 [[nodiscard]] LEVIN_API Tensor im2col(const Tensor& x, const WindowOptions& options);
-// Its adjoint: columns [N, C * kH * kW, L] -> [N, C, H, W], or [C * kH * kW, L] -> [C, H, W], for size = {H, W}. A pixel
-// is the sum of what all windows have for it, 0 where there is none; what lies in the padding is dropped. Floats; 16-bit
-// types are summed in f32 and rounded once. Throws ShapeError when C or L is not what size and options make.
+
+// The adjoint of im2col: columns [N, C * kH * kW, L] -> [N, C, H, W], or [C * kH * kW, L] -> [C, H, W], for size =
+// {H, W}. A pixel is the sum of what all windows have for it, 0 where there is none; what lies in the padding is
+// dropped. Throws ShapeError when C or L is not what size and options make.
 [[nodiscard]] LEVIN_API Tensor col2im(const Tensor& columns, std::array<std::int64_t, 2> size,
                                       const WindowOptions& options);
 
-// ---- Normalisation. Statistics are f32 for 16-bit tensors; weight and bias have x's dtype or f32, and may be
-// undefined: 1 and 0. y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions, those of weight (the
-// last one without it).
+// ---- Normalisation. Statistics are f32 for 16-bit floats. weight and bias have x's dtype or f32, both the same, and
+// may be undefined: 1 and 0. Throws ConfigError unless eps >= 0.
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions: those of weight, or of bias; the last one
+// without both. var divides by n. Ba et al., 2016.
 [[nodiscard]] LEVIN_API Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. Zhang & Sennrich, 2019.
+
+// y = x / sqrt(mean(x^2) + eps) * weight over the last dimensions: those of weight, or the last one. Zhang & Sennrich,
+// 2019.
 [[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
-// x [N, C, ...], weight and bias [C]; statistics per sample and group.
+
+// The formula of layer_norm with mean and var of each sample and group of C / groups neighbouring channels; x
+// [N, C, ...], weight and bias [C]. Wu & He, 2018.
 [[nodiscard]] LEVIN_API Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight,
                                           const Tensor& bias, double eps = 1e-5);
+
 struct BatchNormResult {
   Tensor y;
   Tensor mean, var;  // of this batch [C], f32 or f64: var with n - 1; for running statistics, no gradient
 };
-// Training form: statistics of this batch, per channel of x [N, C, ...]. Throws ShapeError on one value a channel.
+
+// The formula of layer_norm with mean and var of each channel over the batch; x [N, C, ...], weight and bias [C].
+// Throws ShapeError for fewer than two values a channel. Ioffe & Szegedy, 2015.
 [[nodiscard]] LEVIN_API BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                          double eps = 1e-5);
-// Evaluation form: the given statistics.
+
+// The same with the given statistics [C], which get no gradient. Their dtype is that of weight and bias.
 [[nodiscard]] LEVIN_API Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
 
-// ---- Softmax and losses (of 16 bits f32 under Autocast), attention. A loss between two tensors wants equal shapes.
+// ---- Softmax and losses: of 16 bits f32 under Autocast.
+
+// exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow. -inf alone along dim gives NaN. Rank 0 has dim
+// 0.
 [[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
 [[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
+
+// What becomes of a loss for each element: it stays, or the mean or the sum is taken.
 enum class Reduction : std::uint8_t { none, mean, sum };
+
 struct CrossEntropyOptions {
-  Tensor weight{};  // [classes] or undefined
-  std::int64_t ignore_index = -100;
-  double label_smoothing = 0;
+  Tensor weight{};                   // [C] in the logits' dtype, no gradient; undefined: 1
+  std::int64_t ignore_index = -100;  // targets of this value count for nothing
+  double label_smoothing = 0;        // this share of each target spreads evenly over all classes; 0 to 1
   Reduction reduction = Reduction::mean;
 };
-// logits [N, C] or [N, C, d...], target i64 [N] or [N, d...]. Mean divides by the sum of the targets' weights.
+
+// -weight[t] log_softmax(logits)[t] for each target t: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...]
+// (PyTorch also takes probabilities). Smoothing e makes it (1 - e) of that, and e / C of its sum over all classes. The
+// mean divides by the sum of the weights of targets that count: NaN without any. Throws IndexError for a target that is
+// no class.
 [[nodiscard]] LEVIN_API Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                              const CrossEntropyOptions& options = {});
+
+// As in CrossEntropyOptions.
 struct NllOptions {
   Tensor weight{};
   std::int64_t ignore_index = -100;
   Reduction reduction = Reduction::mean;
 };
+
+// -weight[t] log_probs[t]: cross_entropy of log_softmax's result, with the same shapes.
 [[nodiscard]] LEVIN_API Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options = {});
+
+// (x - target)^2, and |x - target| with derivative 0 at 0. Shapes are equal (PyTorch broadcasts).
 [[nodiscard]] LEVIN_API Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
 [[nodiscard]] LEVIN_API Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
+
+// d^2 / 2 for d = |x - target| <= delta, delta (d - delta / 2) beyond; delta > 0, shapes are equal. Huber, 1964.
+// smooth_l1 is it with delta = beta, divided by beta; l1_loss for beta 0. Girshick, "Fast R-CNN", 2015.
 [[nodiscard]] LEVIN_API Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1.0,
                                           Reduction reduction = Reduction::mean);
 [[nodiscard]] LEVIN_API Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1.0,
                                               Reduction reduction = Reduction::mean);
-// weight scales each element, pos_weight the positive class; both may be undefined and broadcast.
+
+// -weight (pos_weight target log(sigmoid(x)) + (1 - target) log(1 - sigmoid(x))), without overflow; target has x's
+// shape and dtype. weight and pos_weight broadcast to it and may be undefined: 1. The mean divides by the number of
+// elements.
 [[nodiscard]] LEVIN_API Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
                                                                 const Tensor& weight = {},
                                                                 const Tensor& pos_weight = {},
                                                                 Reduction reduction = Reduction::mean);
+
+// batchmean: the sum divided by x.size(0). LogTarget::yes: target holds logarithms.
 enum class KlReduction : std::uint8_t { none, mean, sum, batchmean };
 enum class LogTarget : bool { no, yes };
-// target * (log target - x), x in log space.
+
+// target (log(target) - x) for x in log space, 0 where target is 0; shapes are equal.
 [[nodiscard]] LEVIN_API Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction = KlReduction::mean,
                                       LogTarget log_target = LogTarget::no);
-// The share of argmax(logits, 1) == target, a f32 scalar; no gradient.
+
+// The share of argmax(logits, 1) == target, a f32 scalar; no gradient. Shapes are cross_entropy's.
 [[nodiscard]] LEVIN_API Tensor accuracy(const Tensor& logits, const Tensor& target);
-// In training: elements become 0 with probability p, the others are scaled by 1 / (1 - p). 0 <= p <= 1.
+
+// ---- Dropout, attention
+
+// For training: elements become 0 with probability p, the others are divided by 1 - p. 0 <= p <= 1; x itself for p = 0.
+// Srivastava et al., 2014.
 [[nodiscard]] LEVIN_API Tensor dropout(const Tensor& x, double p, Generator& generator);
+
+// yes: row i of L sees columns 0 to i of S.
 enum class Causal : bool { no, yes };
+
 struct AttentionOptions {
-  Tensor mask{};  // bool (true takes part) or floating (added), broadcast to [..., L, S]; or undefined
+  Tensor mask{};  // bool (true takes part) or q's dtype (added), broadcast to [..., L, S]; or undefined
   Causal causal = Causal::no;
   std::optional<double> scale = {};  // default 1 / sqrt(E)
-  double dropout_p = 0;
-  Generator* generator = nullptr;  // needed when dropout_p > 0
+  double dropout_p = 0;              // of the softmax's elements
+  Generator* generator = nullptr;    // needed when dropout_p > 0
 };
-// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev]. A row that may look at
-// nothing gives 0.
+
+// softmax(q k^T * scale + mask) v; q [..., L, E], k [..., S, E], v [..., S, Ev] -> [..., L, Ev]; leading dimensions
+// broadcast. A row that may look at nothing gives 0. Vaswani et al., 2017. Without mask and dropout, on devices of 16
+// bits and E and Ev up to 128, the L x S weights are never in memory as a whole (Dao et al., 2022).
 [[nodiscard]] LEVIN_API Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                                             const AttentionOptions& options = {});
 

@@ -1,9 +1,9 @@
 // Tensors in files: NumPy's .npy and safetensors, readable by Python's packages; files written whole or not at all.
 //
 // Readers check everything against the file's size before they allocate: a file costs at most twenty times its own size
-// (a safetensors header of nothing but names; where there is data, 4 times, as int8 becomes i32). A file that is not
-// what it should be throws FormatError with file, tensor, value got and expected; one that can not be opened, read or
-// written throws FileError.
+// (a safetensors header of names alone; with data 4 times, as int8 becomes i32). A file with other content than
+// expected throws FormatError with file, tensor, actual and expected value; one that cannot be opened, read or written
+// throws FileError.
 #pragma once
 
 #include <cstddef>
@@ -35,23 +35,24 @@ struct SafetensorsLimits {
   std::size_t header_bytes = std::size_t{16} << 20;  // at most 100 MB; ConfigError beyond
 };
 // All tensors on cpu. Narrow integers are widened as by load_npy. Throws FormatError unless names are unique, valid
-// UTF-8 of at most 512 bytes, and the tensors' bytes lie behind each other without gap or overlap up to the end of the
-// file.
+// UTF-8 of at most 512 bytes, and the tensors' bytes lie end to end, without gap or overlap, up to the end of the file.
 [[nodiscard]] LEVIN_API TensorFile load_safetensors(const std::string& path, SafetensorsLimits limits = {});
 // Written by write_file_atomically; tensors ordered as the reference implementation does (dtype, then name).
 // Throws ConfigError for a name or key that is given twice, too long or not UTF-8; UnsupportedError for meta tensors.
 LEVIN_API void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 
-// XXH3 (128 bits, as 32 hex digits): of a text; of a tensor's name, dtype, shape and values.
+// XXH3 (128 bits, as 32 hex digits) of a text, or of a tensor's name, dtype, shape and values.
 [[nodiscard]] LEVIN_API std::string content_hash(std::string_view content);
 [[nodiscard]] LEVIN_API std::string content_hash(std::string_view name, const Tensor& x);
 
-// ---- Files. After a crash, a kill or a full disk `path` holds the old content or the new, never a part: the bytes go
-// to `path`.tmp-<pid>-<n>, are synced, read back and compared, renamed, and the directory is synced. A symbolic link
-// stays: what it leads to is written, and the temporary file is beside that. A file that exists keeps its mode and,
-// where the process may set it, its owner; hard links to it keep the old content. What is not a regular file (a pipe,
-// /dev/stdout) is written directly. Throws FileError with the bytes needed and free; nothing is left then. A killed
-// process leaves the temporary file; its writer's lock (flock) is gone with it.
+// ---- Files
+
+// After a crash, a kill or a full disk `path` holds the old content or the new, never a part: the bytes go to
+// `path`.tmp-<pid>-<n>, are synced, read back and compared, renamed, and the directory is synced. A symbolic link
+// stays: its target is written, with the temporary file beside the target. A file that exists keeps its mode and, where
+// the process may set it, its owner; hard links to it keep the old content. A file that is not regular (a pipe,
+// /dev/stdout) is written directly. Throws FileError with the bytes needed and free, and leaves nothing then. A killed
+// process leaves the temporary file, without its writer's lock (flock).
 LEVIN_API void write_file_atomically(const std::string& path, std::string_view content);
 LEVIN_API void write_file_atomically(const std::string& path, std::span<const std::span<const std::byte>> parts);
 // The whole file. Throws FormatError when it is larger than max_bytes.

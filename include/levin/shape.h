@@ -18,8 +18,8 @@ inline constexpr std::int64_t kMaxDim = std::int64_t{1} << 40;  // one dimension
 // The product of max(dim, 1): no later product can overflow.
 inline constexpr std::int64_t kMaxNumel = std::int64_t{1} << 48;
 
-// The sizes of a tensor's dimensions; rank 0 is a single element. Every Shape that exists is within the limits above:
-// the constructors throw ShapeError otherwise.
+// The sizes of a tensor's dimensions; rank 0 is a single element. Constructors throw ShapeError for a negative size and
+// beyond the limits above.
 class LEVIN_API Shape {
  public:
   constexpr Shape() = default;
@@ -71,7 +71,7 @@ static_assert(std::is_trivially_copyable_v<Strides>);
 // A set of dimensions as a bit mask, negative ones wrapped; an empty list means all. Throws IndexError on a repeat.
 [[nodiscard]] LEVIN_API std::uint32_t wrap_dims(std::string_view op, std::span<const std::int64_t> dims, int rank);
 
-// A list of dimensions written as {0, 2}, or as a single number.
+// A list of at most 8 dimensions, written as {0, 2} or as a single number.
 class Dims {
  public:
   Dims() = default;

@@ -26,7 +26,7 @@ class LEVIN_API Stream {
   [[nodiscard]] static Stream current(Device device);
 
   [[nodiscard]] Device device() const { return device_; }
-  // Work enqueued here from now on starts after all that is now in `other`. Waits on the device, not on the host.
+  // Work enqueued here after this call starts after all work that is in `other` at the call. The host does not wait.
   void wait(Stream other) const;
   // Waits on the host until all work is done, then reports errors that kernels found (IndexError naming op, index and
   // bound; ConfigError naming op and value; CudaError). Throws CaptureError while the stream is captured.
@@ -61,7 +61,7 @@ class LEVIN_API StreamGuard {
   Stream before_;
 };
 
-// Whether an event takes the time: one that only orders work is cheaper to record and to wait for.
+// Whether an event takes the time: an event that only orders work is cheaper to record and to wait for.
 enum class EnableTiming : bool { no, yes };
 
 // A point in a stream. Movable.
@@ -104,10 +104,11 @@ class Pool;
 // reads must be alive then, at the address it had; a backward of what was recorded, run outside, needs the graph alive.
 // Each replay draws new random numbers: N replays draw what N calls of `work` would (levin/generator.h). Inside `work`
 // the host may not wait for the device: item(), printing and synchronize throw CaptureError, and a thread records one
-// graph at a time. What other threads enqueue meanwhile, also on this stream, is theirs and runs. A stream that waits
-// for an event of the recording is recorded with it until the end. Recording first gives cached memory back, because
-// the graph has memory of its own. Throws UnsupportedError on cpu and meta, CaptureError when foreign code breaks the
-// recording. An exception of `work` ends the recording and reaches the caller; generators are then as before.
+// graph at a time. Work that other threads enqueue meanwhile, also on this stream, runs and is not recorded. A stream
+// that waits for an event of the recording is recorded with it until the end. Recording first releases cached memory,
+// because the graph has memory of its own. Throws UnsupportedError on cpu and meta, CaptureError when foreign code
+// breaks the recording. An exception of `work` ends the recording and reaches the caller; generators are then as
+// before.
 class LEVIN_API Graph {
  public:
   template <class F>

@@ -10,7 +10,7 @@
 
 namespace levin {
 
-// What is done about a wait beyond the budget: nothing; it is noted; a warning for each place; a StateError, before the wait.
+// What a wait beyond the budget causes: nothing, a record, a warning for each place, a StateError before the wait.
 enum class SyncCheck : std::uint8_t { off, count, warn, forbid };
 
 struct SyncRecord {
@@ -37,10 +37,10 @@ struct CopyCounts {
   }
   friend bool operator==(const CopyCounts&, const CopyCounts&) = default;
 };
-[[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // that this thread has enqueued so far
-[[nodiscard]] LEVIN_API std::int64_t host_waits() noexcept;  // of this thread so far, whatever guards there were
+[[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // of copies that this thread has enqueued so far
+[[nodiscard]] LEVIN_API std::int64_t host_waits() noexcept;  // of this thread so far, with and without guards
 
-// By place and module, in the order of their first wait. Used by one thread at a time.
+// Waits by place and module, in the order of the first wait of each. For one thread at a time.
 class LEVIN_API SyncLedger {
  public:
   [[nodiscard]] const std::vector<SyncRecord>& records() const { return records_; }
@@ -53,21 +53,22 @@ class LEVIN_API SyncLedger {
   std::vector<SyncRecord> records_;
 };
 
-// While it lives, waits of this thread (item(), to_vector, printing, copies to the host, synchronize) go into `ledger`; the
-// innermost guard counts. Those on the cpu device are none: nothing is waited for.
+// While the guard lives, waits of this thread (item(), to_vector, printing, copies to the host, synchronize) go into
+// `ledger`; the innermost guard counts. Calls on the cpu device do not wait and are not counted.
 //
 //   SyncLedger ledger;
 //   const SyncGuard guard(ledger, SyncCheck::forbid);
-//   loss.item();  // StateError: item (train.cpp:42): waits for the device, ...; inside a module "item (...) in layers.0: ..."
+//   loss.item();  // StateError: item (train.cpp:42): waits for the device, ...
+//                 // inside of a module: in layers.0: item (...): ...
 class LEVIN_API SyncGuard {
  public:
-  // Waits up to `budget` are fine under any check; with `count` or `off` it has no meaning.
+  // The first `budget` waits pass under every check; `count` and `off` ignore it.
   explicit SyncGuard(SyncLedger& ledger, SyncCheck check = SyncCheck::count, std::int64_t budget = 0);
   ~SyncGuard();
   SyncGuard(const SyncGuard&) = delete;
   SyncGuard& operator=(const SyncGuard&) = delete;
 
-  // Internal: the host is about to wait at this place (StateError when it must not), and has waited.
+  // For the layers: the host is about to wait at this place (StateError when it must not), and has waited.
   static void about_to_wait(const char* call, const char* file, std::int64_t line);
   static void has_waited(double seconds) noexcept;
   [[nodiscard]] static bool watching() noexcept;
@@ -77,7 +78,7 @@ class LEVIN_API SyncGuard {
   SyncLedger* ledger_;
   SyncCheck check_;
   std::int64_t budget_;
-  std::size_t at_ = 0;  // the record of the wait that goes on
+  std::size_t at_ = 0;  // the record of the present wait
 };
 
 }  // namespace levin

@@ -35,7 +35,7 @@ class LEVIN_API RefCounted {
   void retain() const noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
   // True when this was the last reference; the caller must then destroy the object.
   [[nodiscard]] bool drop() const noexcept {
-    // A sole owner needs no atomic subtraction: nobody else can raise the count.
+    // A sole owner needs no atomic subtraction: no other thread can raise the count.
     return refs_.load(std::memory_order_acquire) == 1 || refs_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
   void release() const noexcept {
@@ -92,8 +92,8 @@ class Ref {
 };
 
 // Note [Storage]
-// Owns memory and knows no shape. The version counts writes and lives here, so every view shares it by construction;
-// a carved child has a counter of its own (flat buffers of parameters). `writer` names the op that wrote last.
+// Owns memory and knows no shape. The version counts writes and lives here, so all views share it; a carved child has a
+// counter of its own (flat buffers of parameters). `writer` names the op that wrote last.
 class LEVIN_API Storage {
  public:
   std::byte* data = nullptr;
@@ -102,16 +102,16 @@ class LEVIN_API Storage {
   std::atomic<std::uint32_t> version{0};
   std::atomic<const char*> writer{nullptr};
 
-  // Uninitialised memory, 64-byte aligned. Throws OutOfMemoryError. On meta: no memory, counted in the ledger.
+  // Uninitialised memory, 64-byte aligned. Throws OutOfMemoryError. On meta: no memory, counted in the ledger. On a
+  // device that launches kernels the memory belongs to the current stream and comes back to it.
   static Ref<Storage> allocate(std::size_t bytes, Device device);
-  // The same on a device that launches kernels, where memory belongs to the stream that is current now and comes back to
-  // it: work of another stream that uses it must be told. Nothing to do on cpu and meta.
+  // Call it before work of another stream uses the memory. Does nothing on cpu and meta.
   void used_on(const Stream& stream);
-  // Memory of somebody else, kept alive by `owner`; `source` names it in messages ("numpy array", a file).
+  // Foreign memory, kept alive by `owner`; `source` names it in messages ("numpy array", a file).
   static Ref<Storage> wrap(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner,
                            std::string source);
-  // Page-locked memory of the host. Work of a stream that reads or writes it must be told (used_on); the block is kept
-  // until then. Throws UnsupportedError in a build without a device that launches kernels.
+  // Page-locked memory of the host. Call used_on before work of a stream reads or writes it; the block is kept until
+  // that work is done. Throws UnsupportedError in a build without a device that launches kernels.
   static Ref<Storage> allocate_pinned(std::size_t bytes);
   [[nodiscard]] bool is_pinned() const;
   // Bytes [offset, offset + bytes) of `parent` with a version counter of their own. Throws ShapeError when outside.
@@ -176,13 +176,14 @@ class LEVIN_API WaitsHere {
 
 class Tensor;
 namespace detail {
-// to = of.detach(); where nobody else has the handle `to`, without an allocation.
+// to = of.detach(), without an allocation where `to` is the only handle of its tensor.
 LEVIN_API void detach_into(Tensor& to, const Tensor& of);
 }  // namespace detail
 using Tensors = std::vector<Tensor>;
 
 enum class NonBlocking : bool { no, yes };
 
+// A tensor: shape, strides, dtype, device and a reference to its memory. Copies of the handle are the same tensor.
 class LEVIN_API Tensor {
  public:
   Tensor() = default;  // undefined: holds nothing; defined() and copying apart, using it throws StateError
@@ -217,19 +218,21 @@ class LEVIN_API Tensor {
     return reinterpret_cast<T*>(impl_->storage->data) + impl_->offset;
   }
 
-  // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is so already,
-  // `to` when nothing changes. to(Device) throws UnsupportedError where there is nothing to copy from or to.
+  // Conversions. Differentiable: to, clone, contiguous. `contiguous` returns this tensor when it is contiguous already,
+  // `to` when nothing changes. to(Device) throws UnsupportedError from meta and for a device that the build
+  // lacks, DeviceError for one that the machine lacks.
   //
-  // When to(Device) returns, this tensor may be written and the result read. With NonBlocking::yes the host does not wait:
-  // a pinned tensor that goes to a device must not be written, and a result on cpu, which is then in page-locked memory,
-  // not be read, before the device's current stream has passed (Stream::synchronize, Event). Either may be released.
+  // When to(Device) returns, this tensor may be written and the result read. With NonBlocking::yes the host does not
+  // wait. Until the device's current stream has passed (Stream::synchronize, Event), a pinned tensor that goes to a
+  // device must then not be written, and a result on cpu, which lies in page-locked memory, not be read. Both may be
+  // released at any time.
   [[nodiscard]] Tensor to(Device device, NonBlocking non_blocking = NonBlocking::no,
                           std::source_location where = std::source_location::current()) const;
   [[nodiscard]] Tensor to(DType dtype) const;
   [[nodiscard]] Tensor clone() const;
   [[nodiscard]] Tensor contiguous() const;
   [[nodiscard]] Tensor detach() const;  // same storage, no history
-  // A copy in page-locked memory, which devices read without staging; this tensor, detached, when it is there already.
+  // A copy in page-locked memory, which devices read without staging; this tensor, detached, when it is pinned already.
   // Throws DeviceError unless on cpu, UnsupportedError in a build without devices that launch kernels.
   [[nodiscard]] Tensor pin_memory() const;
   [[nodiscard]] bool is_pinned() const { return get().storage->is_pinned(); }
@@ -261,7 +264,7 @@ class LEVIN_API Tensor {
     return out;
   }
 
-  // Autograd (levin/autograd.h). A leaf records operations on it once requires_grad_(true) was called.
+  // Autograd (levin/autograd.h). Ops on a leaf are recorded after requires_grad_(true).
   [[nodiscard]] bool requires_grad() const;
   Tensor& requires_grad_(bool on = true);  // throws AutogradError on a non-leaf, DTypeError unless floating
   [[nodiscard]] bool is_leaf() const;
@@ -322,7 +325,7 @@ template <Element T>
                    device, where);
 }
 
-// How a person reads it: values in rows, long ones shortened, then shape, dtype and device. Waits for the device.
+// For people: values in rows, long ones shortened, then shape, dtype and device. Waits for the device.
 [[nodiscard]] LEVIN_API std::string to_string(const Tensor& x);
 LEVIN_API std::ostream& operator<<(std::ostream& out, const Tensor& x);
 // One line for messages: "f32 [2, 3] on cpu".

@@ -10,24 +10,27 @@
 
 namespace levin::nn {
 
+// Throws ConfigError unless num_heads divides embed_dim.
 struct MultiheadAttentionOptions {
   std::int64_t embed_dim = 0, num_heads = 0;  // heads of embed_dim / num_heads each
   double dropout = 0;                         // of the attention weights, in training
   bool bias = true;
 };
-// What may not be attended to, as PyTorch's module says it: in a bool mask true is left out (the op's mask is the other
-// way round); a floating mask is added to the scores.
+// Positions to leave out, as PyTorch's module takes them: true in a bool mask leaves out (the op's mask means the
+// opposite); a mask of the query's dtype is added to the scores.
 struct AttentionMasks {
   Tensor key_padding{};  // [N, S]
   Tensor attention{};    // [L, S] or [N * num_heads, L, S]
   Causal causal = Causal::no;
 };
-// Parameters: in_proj_weight [3 E, E] (rows of q, k, v), in_proj_bias [3 E], out_proj.weight [E, E], out_proj.bias [E].
+// out_proj of the heads' softmax(q k^T / sqrt(E / num_heads) + mask) v, with q, k, v = in_proj of query, key, value.
+// in_proj_weight [3 E, E] (rows of q, k, v) starts with xavier_uniform, in_proj_bias [3 E] and out_proj.bias [E] with
+// 0, out_proj.weight [E, E] as Linear's. Dropout draws from the module's own stream, "generator" below its path.
 class LEVIN_API MultiheadAttention : public Module {
  public:
   using Options = MultiheadAttentionOptions;
   MultiheadAttention(Module& parent, std::string_view name, Options options);
-  // query [N, L, E], key and value [N, S, E] -> [N, L, E]. Throws ShapeError.
+  // query [N, L, E], key and value [N, S, E] -> [N, L, E].
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                     const AttentionMasks& masks = {}) const;
   Tensor operator()(const Tensor& x, const AttentionMasks& masks = {}) const { return (*this)(x, x, x, masks); }
@@ -42,15 +45,15 @@ class LEVIN_API MultiheadAttention : public Module {
 
 enum class Activation : std::uint8_t { relu, gelu };
 struct TransformerEncoderLayerOptions {
-  std::int64_t d_model = 0, nhead = 0, dim_feedforward = 2048;
-  double dropout = 0.1;
+  std::int64_t d_model = 0, nhead = 0, dim_feedforward = 2048;  // E, heads, and the perceptron's hidden features
+  double dropout = 0.1;  // of attention weights, hidden features and both parts' results
   Activation activation = Activation::relu;
   double layer_norm_eps = 1e-5;
   bool norm_first = false;  // normalise before each part (pre-norm) instead of after its residual sum
-  bool bias = true;
+  bool bias = true;         // of all linear layers and norms
 };
-// Self-attention and a two-layer perceptron, each with dropout, a residual sum and a layer norm:
-// [N, L, E] -> [N, L, E].
+// Self-attention and a perceptron of two layers, each with dropout, a residual sum and a layer norm: x [N, L, E] ->
+// [N, L, E]. y = norm1(x + attn(x)), norm2(y + mlp(y)); norm_first: y = x + attn(norm1(x)), y + mlp(norm2(y)).
 class LEVIN_API TransformerEncoderLayer : public Module {
  public:
   using Options = TransformerEncoderLayerOptions;

@@ -1,5 +1,5 @@
-// Calls of modules, for those who want to know what goes in and what comes out: modules have no virtual forward, so they
-// report. All modules of levin/nn do.
+// Calls of modules report their inputs and outputs, because modules have no virtual forward to override. All modules of
+// levin/nn report.
 #pragma once
 
 #include <initializer_list>
@@ -12,8 +12,9 @@ namespace levin::nn {
 
 class Module;
 
-// Is told of the calls that this thread's modules report while it lives; where several live, the newest first. A module that
-// is called inside of another's call comes between the two tellings of that. What it throws, the call throws.
+// Receives the calls that this thread's modules report while it lives; of several watches the newest comes first. A
+// call inside of another one is reported between called() and returned() of that one. The call throws what a watch
+// throws.
 class LEVIN_API CallWatch {
  public:
   CallWatch() noexcept;
@@ -22,17 +23,17 @@ class LEVIN_API CallWatch {
   CallWatch& operator=(const CallWatch&) = delete;
   virtual void called(const Module& module, std::span<const Tensor* const> inputs) = 0;
   virtual void returned(const Module& module, std::span<const Tensor* const> outputs) = 0;
-  virtual void left(const Module&) noexcept {}  // behind it, and where the call ended by an exception
+  virtual void left(const Module&) noexcept {}  // after returned(), and when an exception ended the call
 
  private:
   friend class Call;
   CallWatch* outer_;
 };
 
-// Reports a call of a module. Costs a few stores where nobody listens. A module in an nn::Sequential is reported by that.
+// Reports a call of a module. Costs a few stores without a watch. nn::Sequential reports its children.
 //
-// Put it first in the call operator of your own modules: while it lives, every levin::Error begins with the path of the
-// innermost module, "in encoder.3.linear1: linear: ...", and so does one that the backward of an op throws which ran in it
+// Put it first in the call operator of your own modules. While it lives, each levin::Error begins with the path of the
+// innermost module, "in encoder.3.linear1: linear: ...", and so do errors of the backward of ops that ran in the call
 // (Error::module_path()). SyncGuard records the path, too.
 //
 //   Tensor operator()(const Tensor& x) const {
@@ -41,7 +42,7 @@ class LEVIN_API CallWatch {
 //   }
 class LEVIN_API Call {
  public:
-  // The tensors that go in; undefined ones are absent.
+  // The inputs; undefined tensors are absent ones.
   template <class... T>
   explicit Call(const Module& module, const T&... inputs) : module_(module), watch_(enter()) {
     if (watch_) [[unlikely]]
@@ -50,7 +51,7 @@ class LEVIN_API Call {
   ~Call() { leave(); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
-  // What comes out: one tensor on its way, or several.
+  // The outputs: returns the only one, or reports several.
   [[nodiscard]] Tensor gives(Tensor y) const {
     if (watch_) [[unlikely]]
       tell({&y});
@@ -69,7 +70,7 @@ class LEVIN_API Call {
   void leave() const noexcept;
   const Module& module_;
   detail::ModuleCall here_;
-  CallWatch* watch_;  // the newest when the call began: it and those behind it see the end
+  CallWatch* watch_;  // the newest when the call began: this one and older ones see the end
 };
 
 }  // namespace levin::nn

@@ -1,6 +1,6 @@
 // Layers: parameters and buffers under PyTorch's names, with its default initialisation, over the ops of levin/ops.h.
-// Constructors throw ConfigError for options outside their range; calls throw what the op behind them throws, and
-// ShapeError for an x that is not as said here.
+// Constructors throw ConfigError for options out of range; calls throw what their op throws, and ShapeError for an x of
+// another shape than stated.
 #pragma once
 
 #include <array>
@@ -25,10 +25,11 @@ class Size2 {
   std::array<std::int64_t, 2> hw_;
 };
 
-// ---- Linear and convolution. Weights start as U(-b, b) with b = 1 / sqrt(fan in) (kaiming_uniform, a = sqrt(5)),
-// biases with the same b.
+// ---- Linear and convolution. Weights and biases start as U(-b, b) with b = 1 / sqrt(fan), fan being the number of
+// elements of weight[0] (kaiming_uniform with a = sqrt(5)).
+
 struct LinearOptions {
-  std::int64_t in = 0, out = 0;
+  std::int64_t in = 0, out = 0;  // features
   bool bias = true;
 };
 // y = x W^T + b: [..., in] -> [..., out]. weight [out, in], bias [out].
@@ -42,12 +43,15 @@ class LEVIN_API Linear : public Module {
   Parameter weight, bias;
 };
 
+// Sizes of all convolutions: channels in and out, both divisible by groups, and windows as in ConvOptions
+// (levin/ops.h).
 struct Conv1dOptions {
   std::int64_t in = 0, out = 0, kernel = 0;
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
   bool bias = true;
 };
-// [N, in, L] -> [N, out, L']. weight [out, in / groups, kernel], bias [out].
+// conv1d: [N, in, L] -> [N, out, L'], L' = (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1. weight
+// [out, in / groups, kernel], bias [out].
 class LEVIN_API Conv1d : public Module {
  public:
   using Options = Conv1dOptions;
@@ -65,7 +69,7 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
   bool bias = true;
 };
-// [N, in, H, W] -> [N, out, H', W']. weight [out, in / groups, kH, kW], bias [out].
+// conv2d: [N, in, H, W] -> [N, out, H', W'], H' and W' as L' of Conv1d. weight [out, in / groups, kH, kW], bias [out].
 class LEVIN_API Conv2d : public Module {
  public:
   using Options = Conv2dOptions;
@@ -83,7 +87,8 @@ struct ConvTranspose2dOptions {
   std::int64_t groups = 1;
   bool bias = true;
 };
-// [N, in, H, W] -> [N, out, H', W'], the transpose of the convolution. weight [in, out / groups, kH, kW], bias [out].
+// conv_transpose2d: [N, in, H, W] -> [N, out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) +
+// output_padding + 1. weight [in, out / groups, kH, kW], bias [out].
 class LEVIN_API ConvTranspose2d : public Module {
  public:
   using Options = ConvTranspose2dOptions;
@@ -95,25 +100,26 @@ class LEVIN_API ConvTranspose2d : public Module {
 };
 
 // ---- Normalisation
+
 struct BatchNormOptions {
-  std::int64_t features = 0;
-  double eps = 1e-5;
-  std::optional<double> momentum = 0.1;  // empty: the running statistics are averages over all batches
+  std::int64_t features = 0;             // channels
+  double eps = 1e-5;                     // added to the variance
+  std::optional<double> momentum = 0.1;  // 0 to 1; empty: the running statistics are averages over all batches
   bool affine = true;                    // weight and bias [features], ones and zeros at first
   bool track_running_stats = true;       // buffers running_mean, running_var [features], num_batches_tracked []
 };
-// Normalises each channel of x [N, C, ...]. In training with the batch's statistics, which also move the running ones:
-// r <- (1 - momentum) r + momentum s, with the unbiased variance, without history. In evaluation with the running ones,
-// or the batch's when they are not tracked. Ioffe & Szegedy, 2015.
+// y = (x - mean) / sqrt(var + eps) * weight + bias for each channel of x [N, C, ...]. In training mean and var are the
+// batch's, and the running ones move without history: r <- (1 - momentum) r + momentum s, with the unbiased variance.
+// In evaluation they are the running ones, or the batch's when not tracked. Ioffe & Szegedy, 2015.
 class LEVIN_API BatchNorm : public Module {
  public:
   using Options = BatchNormOptions;
 
-  // Means 0, variances 1, no batch seen. Nothing where they are not tracked.
+  // Sets means to 0, variances to 1 and num_batches_tracked to 0, if tracked.
   void reset_running_stats();
 
   const Options options;
-  std::optional<double> momentum;  // options.momentum at first; a step that was captured keeps the one it had then
+  std::optional<double> momentum;  // options.momentum at first; a captured step keeps the value of its recording
   Parameter weight, bias;
   mutable Buffer running_mean, running_var, num_batches_tracked;
 
@@ -121,12 +127,14 @@ class LEVIN_API BatchNorm : public Module {
   BatchNorm(Module& parent, std::string_view name, Options options);
   [[nodiscard]] Tensor normalise(const Tensor& x) const;
 };
-class LEVIN_API BatchNorm1d : public BatchNorm {  // [N, C] or [N, C, L]
+// x [N, C] or [N, C, L].
+class LEVIN_API BatchNorm1d : public BatchNorm {
  public:
   BatchNorm1d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
 };
-class LEVIN_API BatchNorm2d : public BatchNorm {  // [N, C, H, W]
+// x [N, C, H, W].
+class LEVIN_API BatchNorm2d : public BatchNorm {
  public:
   BatchNorm2d(Module& parent, std::string_view name, Options options) : BatchNorm(parent, name, options) {}
   Tensor operator()(const Tensor& x) const;
@@ -136,9 +144,9 @@ struct LayerNormOptions {
   Dims shape;  // the last dimensions of x, or one number
   double eps = 1e-5;
   bool affine = true;  // weight and bias of `shape`, ones and zeros at first
-  bool bias = true;
+  bool bias = true;    // false: weight alone
 };
-// y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions. Ba et al., 2016.
+// layer_norm: y = (x - mean) / sqrt(var + eps) * weight + bias over the last dimensions. Ba et al., 2016.
 class LEVIN_API LayerNorm : public Module {
  public:
   using Options = LayerNormOptions;
@@ -153,7 +161,8 @@ struct RMSNormOptions {
   std::int64_t features = 0;  // the last dimension of x
   double eps = 1e-6;
 };
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. weight [features].
+// rms_norm: y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. weight [features], ones at first. Zhang &
+// Sennrich, 2019.
 class LEVIN_API RMSNorm : public Module {
  public:
   using Options = RMSNormOptions;
@@ -165,11 +174,12 @@ class LEVIN_API RMSNorm : public Module {
 };
 
 struct GroupNormOptions {
-  std::int64_t groups = 0, features = 0;
+  std::int64_t groups = 0, features = 0;  // groups divides the channels
   double eps = 1e-5;
-  bool affine = true;
+  bool affine = true;  // weight and bias [features], ones and zeros at first
 };
-// Statistics per sample and group of channels of x [N, C, ...]. weight, bias [features]. Wu & He, 2018.
+// group_norm: layer norm's formula with the statistics of each sample and group of neighbouring channels; x [N, C,
+// ...]. Wu & He, 2018.
 class LEVIN_API GroupNorm : public Module {
  public:
   using Options = GroupNormOptions;
@@ -183,9 +193,9 @@ class LEVIN_API GroupNorm : public Module {
 struct InstanceNorm2dOptions {
   std::int64_t features = 0;
   double eps = 1e-5;
-  bool affine = false;
+  bool affine = false;  // weight and bias [features], ones and zeros at first
 };
-// Statistics per sample and channel of x [N, C, H, W]. Ulyanov et al., 2016.
+// GroupNorm with one channel a group; x [N, C, H, W]. No running statistics. Ulyanov et al., 2016.
 class LEVIN_API InstanceNorm2d : public Module {
  public:
   using Options = InstanceNorm2dOptions;
@@ -197,11 +207,12 @@ class LEVIN_API InstanceNorm2d : public Module {
 };
 
 // ---- Dropout, embedding
+
 struct DropoutOptions {
   double p = 0.5;
 };
-// In training each element becomes 0 with probability p and the rest is scaled by 1 / (1 - p); in evaluation nothing
-// happens. Draws from its own stream, "generator" below its path.
+// In training each element becomes 0 with probability p and the rest is divided by 1 - p; in evaluation x itself. Draws
+// from the module's own stream, "generator" below its path.
 class LEVIN_API Dropout : public Module {
  public:
   using Options = DropoutOptions;
@@ -218,7 +229,7 @@ struct EmbeddingOptions {
   std::int64_t count = 0, dim = 0;            // rows of the table, and their length
   std::optional<std::int64_t> padding_idx{};  // this row is 0 at first and gets no gradient; may be negative
 };
-// Rows of weight [count, dim], N(0, 1) at first: i64 [...] -> [..., dim].
+// Rows of weight [count, dim], N(0, 1) at first: index i64 [...] -> [..., dim].
 class LEVIN_API Embedding : public Module {
  public:
   using Options = EmbeddingOptions;
@@ -229,7 +240,9 @@ class LEVIN_API Embedding : public Module {
   Parameter weight;
 };
 
-// ---- Ops as modules, for Sequential
+// ---- Ops as modules, for Sequential: the formulas, shapes and errors are those of the ops in levin/ops.h.
+
+// The op of that name in lower case; Identity returns x.
 #define LEVIN_OP_MODULE(Name, op)                                                    \
   class LEVIN_API Name : public Module {                                             \
    public:                                                                           \
@@ -243,7 +256,7 @@ LEVIN_OP_MODULE(Sigmoid, sigmoid);
 LEVIN_OP_MODULE(Identity, );
 #undef LEVIN_OP_MODULE
 
-// An op with options: Op(x, options). check_options(options) stands beside each type of options.
+// An op with options. Each type of options has a check_options(options) beside it, which throws ConfigError.
 template <class O>
 class OpModule : public Module {
  public:
@@ -253,6 +266,7 @@ class OpModule : public Module {
   }
   const O options;
 };
+// gelu, leaky_relu, elu, softplus, softmax and flatten, with the options of the op.
 struct GELUOptions {
   GeluForm form = GeluForm::erf;
 };
@@ -312,12 +326,13 @@ class Flatten : public OpModule<FlattenOptions> {
 struct Pool2dOptions {
   Size2 kernel = 2;
   std::optional<Size2> stride{};  // default: the kernel
-  Size2 padding = 0;
-  bool ceil_mode = false;
+  Size2 padding = 0;              // at most half the kernel
+  bool ceil_mode = false;         // as in PoolOptions
   bool count_include_pad = true;  // average pooling
 };
 LEVIN_API void check_options(const Pool2dOptions& options);                      // throws ConfigError
 [[nodiscard]] LEVIN_API PoolOptions pool_options(const Pool2dOptions& options);  // as the ops take them
+// max_pool2d and avg_pool2d: [N, C, H, W] -> [N, C, H', W'].
 class MaxPool2d : public OpModule<Pool2dOptions> {
  public:
   using OpModule::OpModule;
@@ -332,6 +347,7 @@ struct AdaptivePool2dOptions {
   Size2 output = 1;
 };
 LEVIN_API void check_options(const AdaptivePool2dOptions& options);  // throws ConfigError
+// adaptive_avg_pool2d: [N, C, H, W] -> [N, C, output].
 class AdaptiveAvgPool2d : public OpModule<AdaptivePool2dOptions> {
  public:
   using OpModule::OpModule;
@@ -351,7 +367,7 @@ class LEVIN_API Unfold : public OpModule<UnfoldOptions> {
   Tensor operator()(const Tensor& x) const;
 };
 struct FoldOptions {
-  Size2 output = 0, kernel = 0;
+  Size2 output = 0, kernel = 0;  // {H, W} of the images; the windows' size
   Size2 stride = 1, padding = 0, dilation = 1;
 };
 LEVIN_API void check_options(const FoldOptions& options);  // throws ConfigError

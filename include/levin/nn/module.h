@@ -21,25 +21,25 @@ namespace levin::nn {
 
 class Module;
 
-// What a root is given and its children inherit. Only the seed of `gen` is read, and the generator given does not move:
-// two roots made of one start equal; give each a fork, {.gen = gen.fork("critic"), ...}, when they should not.
+// A root's options, which its children inherit. Only the seed of `gen` is read, and the generator does not move: two
+// roots with one generator start equal; give each a fork, {.gen = gen.fork("critic"), ...}, when they should not.
 struct Options {
   Generator gen;
   Device device;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of parameters; floating
 };
 
 // Fills a parameter with its first values.
 using Initializer = Function<void(Tensor& value, Generator& generator)>;
 
-// A leaf that is trained: a Tensor that is a member of a module. Throws ConfigError when the name is empty, holds '.',
-// or is taken in the module.
+// A trained leaf: a Tensor that is a member of a module and requires grad. Throws ConfigError when the name is empty,
+// holds '.', or is taken in the module.
 class LEVIN_API Parameter : public Tensor {
  public:
   Parameter() = default;  // absent (a layer without bias): undefined and not registered
   // The generator is a fork of the root's by the full name ("conv1.weight"): values depend on names, never on order.
   Parameter(Module& owner, std::string_view name, const Shape& shape, const Initializer& initializer);
-  // Takes over `value`, converted to the module's device and dtype.
+  // `value` detached and converted to the module's device and dtype.
   Parameter(Module& owner, std::string_view name, const Tensor& value);
   ~Parameter();
   Parameter(const Parameter&) = delete;
@@ -52,11 +52,11 @@ class LEVIN_API Parameter : public Tensor {
 
 enum class Persistent : bool { no, yes };
 
-// A tensor that moves with its module and is not trained. Only persistent ones stand in state_dict.
+// A tensor that moves with its module and is not trained. state_dict has the persistent ones.
 class LEVIN_API Buffer : public Tensor {
  public:
   Buffer() = default;  // absent
-  // Takes over `value` on the module's device; its dtype stays.
+  // `value` detached, on the module's device; its dtype stays.
   Buffer(Module& owner, std::string_view name, const Tensor& value, Persistent persistent = Persistent::yes);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -67,7 +67,7 @@ class LEVIN_API Buffer : public Tensor {
   Module* owner_ = nullptr;
 };
 
-// The stream of a module that draws in its forward: a fork of the root's generator by the full name.
+// The random stream of a module whose call draws: a fork of the root's generator by the full name.
 class LEVIN_API ModuleGenerator : public Generator {
  public:
   ModuleGenerator(Module& owner, std::string_view name);
@@ -80,6 +80,7 @@ class LEVIN_API ModuleGenerator : public Generator {
   Module* owner_ = nullptr;
 };
 
+// A buffer in a list, as ParamRef is a parameter.
 struct BufferRef {
   Tensor* value = nullptr;
   std::string name;
@@ -101,8 +102,8 @@ struct LoadReport {
   [[nodiscard]] bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
 };
 
-// A module is whatever callable its struct is: there is no virtual forward. It is neither copied nor moved, so
-// addresses are stable. Names below are relative to the module asked, joined by '.'.
+// A named part of a model. There is no virtual forward: a module is called as its struct declares. Modules are neither
+// copied nor moved, so addresses are stable. Names below are relative to this module, joined by '.'.
 class LEVIN_API Module {
  public:
   // A root. Throws DTypeError unless the dtype is floating.
@@ -117,7 +118,7 @@ class LEVIN_API Module {
   [[nodiscard]] const std::string& name() const { return name_; }  // empty for a root
   [[nodiscard]] std::string path() const;                          // from the root: "encoder.0.linear1"
   [[nodiscard]] std::string type_name() const;                     // of the struct, without namespaces: "Linear"
-  // Expires when this is destroyed: for those who remember a module that is not theirs.
+  // Expires with this module: for code that remembers a module without owning it.
   [[nodiscard]] std::weak_ptr<const void> alive() const;
   [[nodiscard]] Module* parent() { return parent_; }
   [[nodiscard]] Module& root();
@@ -133,7 +134,7 @@ class LEVIN_API Module {
     walk(*this, std::string(), fn);
   }
 
-  // ---- What it holds, this module's own first, then its children's in the order of their declaration
+  // ---- Parts: this module's own first, then its children's, in the order of their declaration
   [[nodiscard]] std::vector<ParamRef> parameters();
   [[nodiscard]] std::vector<std::pair<std::string, Tensor>> named_parameters() const;
   [[nodiscard]] std::vector<BufferRef> buffers();
@@ -149,12 +150,12 @@ class LEVIN_API Module {
   // ---- Parameters as a whole
   void zero_grad();                     // gradients become undefined
   void requires_grad_(bool on = true);  // false freezes: no gradient is recorded or written
-  // Values, gradients (of frozen parameters as well) and buffers move, or nothing when one can not; `to(dtype)` leaves
-  // integer buffers alone. Handles to parameters (ParamRef) see the new values, and hooks on their gradients go with
-  // them; tensors copied from them, and graphs recorded before, stay with the old.
+  // Moves or converts values, gradients (of frozen parameters, too) and buffers, all of them or none; `to(dtype)`
+  // leaves integer buffers alone. A ParamRef sees the new values, and hooks on gradients move with the parameters;
+  // tensors copied from parameters, and graphs recorded before, keep the old values.
   void to(Device device);
-  // Modules for which keep(module) is true stay as they are, those below them are asked themselves. Throws DTypeError unless
-  // floating.
+  // Modules for which keep(module) is true stay as they are; keep decides for each module below them by itself. Throws
+  // DTypeError unless dtype is floating.
   void to(DType dtype, const Function<bool(const Module&)>& keep = {});
   [[nodiscard]] Device device() const;
   [[nodiscard]] DType dtype() const;
@@ -162,12 +163,11 @@ class LEVIN_API Module {
   // ---- State: names as PyTorch gives them, parameters before buffers within a module. The tensors share the module's
   // memory; clone() what must not change with it.
   [[nodiscard]] NamedTensors state_dict() const;
-  // Copies values into the module, whatever device they are on. All is checked before anything changes: with
-  // Strict::yes any difference of names, shapes or dtypes is a ConfigError that lists them; with Strict::no what fits
-  // is copied.
+  // Copies values from any device into the module. Everything is checked before anything changes: Strict::yes throws
+  // ConfigError with a list of all differences of names, shapes and dtypes; Strict::no copies what fits.
   LoadReport load_state_dict(const NamedTensors& state, Strict strict = Strict::yes);
 
-  // ---- For modules whose parts are known at run time only; the references stay valid with the module
+  // ---- For modules whose parts are known only at run time; the references live as long as the module
   Parameter& register_parameter(std::string_view name, const Shape& shape, const Initializer& initializer);
   Buffer& register_buffer(std::string_view name, const Tensor& value, Persistent persistent = Persistent::yes);
   // The root's generator for `name` below this module's path.
@@ -206,8 +206,8 @@ class LEVIN_API Module {
   Module* parent_ = nullptr;
   std::optional<Context> context_;
   bool training_ = true;
-  mutable std::shared_ptr<const void> alive_;      // made when it is asked for
-  mutable std::atomic<std::uint32_t> path_id_{0};  // 0 until it is asked for
+  mutable std::shared_ptr<const void> alive_;      // made by alive()
+  mutable std::atomic<std::uint32_t> path_id_{0};  // 0 until path_id() is called
   std::vector<Module*> children_;
   std::vector<Slot> parameters_, buffers_;
   std::vector<std::pair<std::string, ModuleGenerator*>> generators_;

@@ -12,7 +12,7 @@
 namespace levin::nn {
 
 struct CellOptions {
-  std::int64_t in = 0, hidden = 0;
+  std::int64_t in = 0, hidden = 0;  // features of x and of the state
   bool bias = true;
 };
 struct LSTMState {
@@ -24,7 +24,7 @@ class LEVIN_API LSTMCell : public Module {
  public:
   using Options = CellOptions;
   LSTMCell(Module& parent, std::string_view name, Options options);
-  // x [N, in]; h, c [N, hidden], zeros when undefined. Throws ShapeError.
+  // x [N, in]; h, c [N, hidden], zeros when undefined -> the next h and c. Throws ShapeError.
   LSTMState operator()(const Tensor& x, const LSTMState& state = {}) const;
 
   const Options options;
@@ -32,12 +32,13 @@ class LEVIN_API LSTMCell : public Module {
 };
 
 // One step. Gates r, z, n: n' = tanh(W_n x + b_n + sigmoid(r) (U_n h + c_n)), h' = (1 - sigmoid(z)) n' + sigmoid(z) h.
-// Cho et al., 2014. Parameters as LSTMCell's with 3 hidden rows.
+// Cho et al., 2014. Parameters as LSTMCell's, with 3 hidden rows instead of 4 hidden.
 class LEVIN_API GRUCell : public Module {
  public:
   using Options = CellOptions;
   GRUCell(Module& parent, std::string_view name, Options options);
-  Tensor operator()(const Tensor& x, const Tensor& h = {}) const;  // x [N, in], h [N, hidden] -> [N, hidden]
+  // x [N, in], h [N, hidden], zeros when undefined -> [N, hidden]. Throws ShapeError.
+  Tensor operator()(const Tensor& x, const Tensor& h = {}) const;
 
   const Options options;
   Parameter weight_ih, weight_hh, bias_ih, bias_hh;
@@ -47,11 +48,11 @@ struct RecurrentOptions {
   std::int64_t in = 0, hidden = 0, num_layers = 1;
   bool bias = true;
   bool batch_first = false;    // x and y are [N, L, ...] instead of [L, N, ...]
-  double dropout = 0;          // of each layer's output but the last's, in training
+  double dropout = 0;          // of each layer's output but the last's, in training; 0 for one layer
   bool bidirectional = false;  // a second pass from the end; outputs are joined, forward first
 };
-// What LSTM and GRU share. Parameters of layer k: weight_ih_l<k>, weight_hh_l<k>, bias_ih_l<k>, bias_hh_l<k>, and the
-// same with "_reverse" for the pass from the end.
+// What LSTM and GRU share. Parameters of layer k: weight_ih_l<k>, weight_hh_l<k>, bias_ih_l<k>, bias_hh_l<k>, shaped as
+// the cell's, and the same with "_reverse" for the pass from the end. `in` of later layers is directions * hidden.
 class LEVIN_API Recurrent : public Module {
  public:
   using Options = RecurrentOptions;
@@ -61,8 +62,8 @@ class LEVIN_API Recurrent : public Module {
   struct Weights {
     const Tensor *ih, *hh, *bias_ih, *bias_hh;
   };
-  // Runs one pass over gates_x = x W_ih^T + b_ih, one [N, gates * hidden] a step in the pass's order, and returns the
-  // hidden state after each; `states` holds what enters and, on return, what leaves.
+  // Runs one pass over gates_x = x W_ih^T + b_ih, one [N, gates * hidden] for each step in the pass's order, and
+  // returns the hidden state after each step; `states` holds the initial states and, on return, the final ones.
   using Pass = Tensors (*)(const Tensors& gates_x, const Weights& weights, std::vector<Tensor>& states);
 
   Recurrent(Module& parent, std::string_view name, std::int64_t gates, Options options);
@@ -77,6 +78,7 @@ class LEVIN_API Recurrent : public Module {
 struct LSTMOutput {
   Tensor y, h, c;
 };
+// LSTMCell over a sequence, num_layers times.
 class LEVIN_API LSTM : public Recurrent {
  public:
   LSTM(Module& parent, std::string_view name, Options options);
@@ -88,9 +90,11 @@ class LEVIN_API LSTM : public Recurrent {
 struct GRUOutput {
   Tensor y, h;
 };
+// GRUCell over a sequence, num_layers times.
 class LEVIN_API GRU : public Recurrent {
  public:
   GRU(Module& parent, std::string_view name, Options options);
+  // As LSTM, without c.
   GRUOutput operator()(const Tensor& x, const Tensor& h = {}) const;
 };
 

@@ -15,6 +15,7 @@
 namespace levin::nn {
 
 // Modules called one after another, each Tensor -> Tensor:
+//
 //   nn::Sequential net({.gen = gen, .device = device});
 //   net.add<nn::Linear>({.in = 784, .out = 256});
 //   net.add<nn::ReLU>();
@@ -22,7 +23,7 @@ class LEVIN_API Sequential : public Module {
  public:
   using Module::Module;
 
-  // Constructs T(*this, "<size>", options) or T(*this, "<size>", args...) at the end.
+  // Constructs T(*this, "<size>", options) or T(*this, "<size>", args...) at the end and returns it.
   template <class T>
   T& add(const typename T::Options& options) {
     return append(std::make_unique<T>(*this, next_name(), options));
@@ -33,7 +34,7 @@ class LEVIN_API Sequential : public Module {
   }
 
   Tensor operator()(const Tensor& x) const { return run(x, 0, size()); }
-  // Children begin to end - 1 alone: a stage of a pipeline. Throws IndexError unless begin <= end <= size().
+  // Children begin to end - 1 only: a stage of a pipeline. Throws IndexError unless 0 <= begin <= end <= size().
   [[nodiscard]] Tensor run(const Tensor& x, std::int64_t begin, std::int64_t end) const;
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
   [[nodiscard]] Module& operator[](std::int64_t i);  // throws IndexError
@@ -53,7 +54,8 @@ class LEVIN_API Sequential : public Module {
   std::vector<Entry> entries_;
 };
 
-// Modules of one type, to be called by their owner:
+// Modules of one type, which their owner calls:
+//
 //   nn::ModuleList<Block> blocks{*this, "blocks"};
 //   for (const Block& block : blocks) x = block(x);
 template <class T>

@@ -11,19 +11,20 @@
 
 namespace levin::optim {
 
-// Each sets every group's lr from the lr the group had when the schedule was made ("base"), as a
-// function of t, the number of step() calls so far (0 at construction). Formulas are PyTorch's closed forms.
-// Constructors throw ConfigError for numbers out of range.
+// Sets each group's lr as a function of t, the number of step() calls so far, from "base": the lr that the group had
+// when its first schedule was made. Formulas are PyTorch's closed forms. Constructors throw ConfigError for
+// numbers out of range; all but SwaLr's and ReduceLROnPlateau's set the lr for t = 0. The optimizer must outlive its
+// schedules.
 class LEVIN_API Scheduler {
  public:
   virtual ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
   virtual void step();               // t += 1, then the groups' lr
-  virtual void step(double metric);  // plateau schedules look at the metric; the others ignore it
+  virtual void step(double metric);  // for plateau schedules; the others ignore the metric
   [[nodiscard]] virtual bool needs_metric() const { return false; }
   [[nodiscard]] std::int64_t steps() const { return t_; }
-  [[nodiscard]] double last_lr(int group = 0) const;  // throws IndexError for a group that the optimizer has not
+  [[nodiscard]] double last_lr(int group = 0) const;  // of the optimizer; throws IndexError for an unknown group
   [[nodiscard]] Optimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] virtual NamedTensors state_dict() const;
   virtual void load_state_dict(const NamedTensors& state);  // throws ConfigError on another set of names
@@ -34,7 +35,7 @@ class LEVIN_API Scheduler {
   explicit Scheduler(Optimizer& optimizer);
   void apply();                                  // sets the groups' lr for t
   [[nodiscard]] double base(int group) const;    // throws IndexError
-  void set_base_of_later(int group, double lr);  // of schedules that are made from now on
+  void set_base_of_later(int group, double lr);  // of schedules made after this call
   Optimizer* optimizer_;
   std::vector<double> base_;
   std::int64_t t_ = 0;
@@ -79,7 +80,7 @@ class LEVIN_API CosineAnnealingLR final : public Scheduler {
   std::int64_t t_max_;
   double eta_min_;
 };
-// The same, started again after t_0 steps, then t_0 t_mult, t_0 t_mult^2, ...
+// CosineAnnealingLR with t_max = t_0, started again after t_0 steps, then after t_0 t_mult, t_0 t_mult^2, ...
 class LEVIN_API CosineAnnealingWarmRestarts final : public Scheduler {
  public:
   CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult = 1, double eta_min = 0);
@@ -122,14 +123,15 @@ enum class Anneal : std::uint8_t { cosine, linear };
 struct OneCycleOptions {
   double max_lr;
   std::int64_t total_steps;
-  double pct_start = 0.3;
+  double pct_start = 0.3;  // the share of the steps that rise, 0 to 1
   Anneal anneal = Anneal::cosine;
-  bool cycle_momentum = true;
+  bool cycle_momentum = true;  // ConfigError for an optimizer without momentum
   double base_momentum = 0.85, max_momentum = 0.95;
   double div_factor = 25, final_div_factor = 1e4;
 };
-// Up from max_lr / div_factor to max_lr, then down to that start / final_div_factor; momentum the other way round.
-// Smith & Topin, "Super-Convergence", 2018. Throws StateError past total_steps.
+// From start = max_lr / div_factor up to max_lr, then down to start / final_div_factor; the momentum from max_momentum
+// down to base_momentum and up again. Smith & Topin, "Super-Convergence", 2018. step() throws StateError past
+// total_steps.
 class LEVIN_API OneCycleLR final : public Scheduler {
  public:
   OneCycleLR(Optimizer& optimizer, OneCycleOptions options);
@@ -144,12 +146,11 @@ class LEVIN_API OneCycleLR final : public Scheduler {
   void apply_momentum();
   OneCycleOptions options_;
 };
-// From the lr that a group has at construction ("lr0", whatever schedules made it) to swa_lr in anneal_epochs steps, and constant
-// from there: lr = swa_lr a + lr0 (1 - a) with a = (1 - cos(pi s)) / 2, or s when linear, and s = min(1, t / anneal_epochs);
-// with 0 epochs it is swa_lr from the first step on. Where somebody else set a group's lr since the last step, lr0 becomes the
-// one that would have led there. swa_lr is one number or one a group, 0 or more; from the first step on it is what later schedules
-// start from.
-// The last part of a training whose weights are averaged: Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
+// lr = swa_lr a + lr0 (1 - a) with a = (1 - cos(pi s)) / 2, or a = s when linear, and s = min(1, t / anneal_epochs):
+// from lr0, the group's lr at construction, to swa_lr, and constant from there; swa_lr from the first step on for 0
+// epochs. When a group's lr was set since the last step, lr0 becomes the value that leads to it. swa_lr is one number,
+// or one for each group, 0 or more; schedules made after the first step have it as base. For the last part of a
+// training, whose weights are averaged. Izmailov et al., "Averaging Weights Leads to Wider Optima", 2018.
 class LEVIN_API SwaLr final : public Scheduler {
  public:
   SwaLr(Optimizer& optimizer, double swa_lr, std::int64_t anneal_epochs = 10, Anneal anneal = Anneal::cosine);
@@ -168,16 +169,16 @@ class LEVIN_API SwaLr final : public Scheduler {
 enum class PlateauMode : std::uint8_t { min, max };
 enum class ThresholdMode : std::uint8_t { rel, abs };
 struct PlateauOptions {
-  PlateauMode mode = PlateauMode::min;
-  double factor = 0.1;
-  int patience = 10;
-  double threshold = 1e-4;
+  PlateauMode mode = PlateauMode::min;  // whether a smaller or a larger metric is better
+  double factor = 0.1;                  // between 0 and 1
+  int patience = 10;                    // calls without improvement that change nothing
+  double threshold = 1e-4;              // the least improvement: of best (1 -+ threshold), or best -+ it
   ThresholdMode threshold_mode = ThresholdMode::rel;
-  int cooldown = 0;
-  double min_lr = 0, eps = 1e-8;
+  int cooldown = 0;               // calls after a change that do not count
+  double min_lr = 0, eps = 1e-8;  // changes of eps or less are not made
 };
-// lr *= factor after more than `patience` calls of step(metric) without improvement. step() without a metric
-// throws StateError.
+// lr = max(lr factor, min_lr) after more than `patience` calls of step(metric) without improvement. step() without a
+// metric throws StateError.
 class LEVIN_API ReduceLROnPlateau final : public Scheduler {
  public:
   explicit ReduceLROnPlateau(Optimizer& optimizer, PlateauOptions options = {});
@@ -193,8 +194,9 @@ class LEVIN_API ReduceLROnPlateau final : public Scheduler {
   double best_;
   std::int64_t bad_ = 0, cooling_ = 0;
 };
-// The k-th schedule from step milestones[k - 1] on, each counting its own t from there. All must belong to the
-// optimizer; one that needs a metric or moves the momentum is a ConfigError.
+// Schedule k from step milestones[k - 1] on, with its own t counted from there. Milestones ascend, one fewer than
+// schedules. Throws ConfigError for a schedule of another optimizer, and for one that needs a metric or moves the
+// momentum.
 class LEVIN_API SequentialLR final : public Scheduler {
  public:
   SequentialLR(Optimizer& optimizer, std::vector<std::unique_ptr<Scheduler>> schedules,
