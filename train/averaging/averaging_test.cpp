@@ -50,7 +50,7 @@ double value(const NamedTensors& state, const std::string& name) {
   FAIL("the state has no " << name);
   return 0;
 }
-// Three factors and products in f32 of numbers up to 6.
+// The error of three factors and products in f32 of numbers up to 6.
 constexpr double kTolerance = 3 * 0x1p-23 * 6;
 
 // The averages of the weight after each of the values.
@@ -179,7 +179,7 @@ TEST_CASE("in the scope of a swap the module is the average, and afterwards what
         CHECK(value(net.weight) == 2);
         CHECK(net.weight.device() == device);
         CHECK(!net.weight.requires_grad());
-        CHECK(value(net.weight.grad()) == 7);  // an open window's, for a checkpoint
+        CHECK(value(net.weight.grad()) == 7);  // of an open window, for a checkpoint
         fill_(net.mean, 50);                   // as statistics estimated for the average
         CHECK_THROWS_WITH_AS(average.update(net), doctest::Contains("swapped"), StateError);
         CHECK_THROWS_AS(average.load(average.state()), StateError);
@@ -283,7 +283,7 @@ TEST_CASE("statistics of batch norms become the mean over one pass, and modes an
     CAPTURE(text(device));
     WithNorms net(device);
     data::DataLoader loader = test::loader(12, 4);
-    (void)net(randn({4, 2}, *std::make_unique<Generator>(7), cpu).to(device));  // statistics to be forgotten
+    (void)net(randn({4, 2}, *std::make_unique<Generator>(7), cpu).to(device));  // statistics that the pass must replace
     net.eval();
     net.fc.set_training_flag(true);
     Tensor mean_sum = zeros({4}, cpu, DType::f64), var_sum = mean_sum.clone();
@@ -337,7 +337,7 @@ TEST_CASE("statistics stay when the pass fails or gives no batch, or nobody trai
   data::DataLoader none(test::points(2), {.batch_size = 4, .drop_last = true});
   CHECK_THROWS_WITH_AS(update_bn(none, net), doctest::Contains("no batch"), DataError);
   CHECK(unchanged());
-  // A part that stays in evaluation whatever is asked: its statistics are not trained.
+  // A part that always stays in eval mode: its statistics are not trained.
   struct Frozen : WithNorms {
     using WithNorms::WithNorms;
     void train(bool on) override {

@@ -36,7 +36,7 @@ std::int64_t GradientAccumulationScheduler::largest_accumulation() const {
 void GradientAccumulationScheduler::apply() {
   trainer().options().accumulate_grad_batches = accumulation_at(trainer().current_epoch());
 }
-// Already here: a run that goes on inside of a window may be saved, or cut, before its epoch starts.
+// Before the first epoch starts: a run that resumes inside a window may be saved or cut before that.
 void GradientAccumulationScheduler::on_fit_start() { apply(); }
 void GradientAccumulationScheduler::on_train_epoch_start() { apply(); }
 void GradientAccumulationScheduler::teardown(Stage stage) {

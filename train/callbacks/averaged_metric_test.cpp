@@ -12,7 +12,7 @@ using namespace levin::test;
 
 namespace {
 
-// Two classes of points, told apart by one layer.
+// Two classes of points, which one layer separates.
 data::DataLoader classes(std::int64_t n, std::uint64_t seed) {
   Generator gen(seed);
   const Tensor x = randn({n, 2}, gen, Device::cpu());

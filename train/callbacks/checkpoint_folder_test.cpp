@@ -42,7 +42,7 @@ std::string version(const test::TemporaryFolder& dir, int n) {
   return dir / ("levin_logs/version_" + std::to_string(n) + "/checkpoints");
 }
 
-// Somebody's own checkpoints: epoch N is FOLDER/N.safetensors, and the first is the best.
+// A user's own checkpoints: epoch N is FOLDER/N.safetensors, and the first is the best.
 struct OwnCheckpoints final : Callback {
   std::string folder, best;
   explicit OwnCheckpoints(std::string to) : folder(std::move(to)) { fs::create_directories(folder); }
@@ -55,7 +55,7 @@ struct OwnCheckpoints final : Callback {
   bool writes_checkpoints() const override { return true; }
   Kind kind() const override { return Kind::checkpoint; }
   std::optional<CheckpointFiles> checkpoint_files() const override {
-    // The trainer asks outside of runs, too.
+    // The trainer also asks outside of runs.
     return CheckpointFiles{.folder = attached() ? trainer().options().default_root_dir + "/own" : "", .best = best};
   }
   std::string state_key() const override { return "OwnCheckpoints"; }
@@ -100,7 +100,7 @@ TEST_CASE("checkpoints lie in the first logger's folder, in the root without one
   CHECK(fs::exists(dir / "mine/epoch=0-step=2.safetensors"));
   CHECK_FALSE(fs::exists(version(dir, 1)));
 
-  // The first of several; one that writes straight into its folder has no version.
+  // The first of several loggers; a logger that writes into its folder itself has no version.
   TrainerOptions two = logged(dir.path(), 1);
   two.logger = std::vector<std::shared_ptr<Logger>>{
       std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = dir / "flat", .name = "", .version = ""}),
@@ -124,13 +124,13 @@ TEST_CASE("ckpt_path last of a run that is started again is the newest file of a
   again.fit("last");
   CHECK(fs::equivalent(again.trainer.resumed_from(), version(dir, 0) + "/epoch=1-step=4.safetensors"));
   CHECK(fs::exists(version(dir, 1) + "/epoch=2-step=6.safetensors"));
-  CHECK(fs::exists(version(dir, 0) + "/epoch=1-step=4.safetensors"));  // what a run came from stays
+  CHECK(fs::exists(version(dir, 0) + "/epoch=1-step=4.safetensors"));  // the file that a run resumed stays
   Process third(logged(dir.path(), 4));
   third.fit("last");
   CHECK(fs::equivalent(third.trainer.resumed_from(), version(dir, 1) + "/epoch=2-step=6.safetensors"));
   CHECK(test::weights_of(third.module) == test::weights_of(whole.module));
 
-  // A folder of its own holds a run apart.
+  // With its own folder a run is separate.
   Process apart(logged(dir.path(), 1), {.dirpath = dir / "mine"});
   apart.fit("last");
   CHECK(apart.trainer.resumed_from().empty());
@@ -150,7 +150,7 @@ TEST_CASE("ckpt_path best of a run that is started again is the best file of the
   again.fit("best");
   CHECK(fs::equivalent(again.trainer.resumed_from(), path));
   CHECK(again.trainer.global_step() == 8);
-  // Another monitor's best is none.
+  // The best file of another monitor does not count.
   Process other(logged(dir.path(), 4), {.monitor = "accuracy", .mode = Mode::max});
   CHECK_THROWS_AS(other.fit("best"), ConfigError);
 }

@@ -11,8 +11,8 @@ namespace levin::train {
 
 enum class InsertNames : bool { no, yes };
 
-// `form` (ModelCheckpointOptions::filename) with its fields filled in. Metrics that are not known are 0; '/' in their names becomes
-// '_'. Throws ConfigError for a form that can not be read or has a '/'.
+// Fills in the fields of `form` (ModelCheckpointOptions::filename). Unknown metrics are 0; '/' in their names becomes
+// '_'. Throws ConfigError for a form with a '/' or with an unreadable field.
 [[nodiscard]] std::string checkpoint_name(std::string_view form, InsertNames insert, std::int64_t epoch,
                                           std::int64_t step, const Metrics& metrics);
 

@@ -49,7 +49,7 @@ Reason EarlyStopping::judge(double value) {
   if (o.mode == Mode::min ? value + o.min_delta < best_ : value - o.min_delta > best_) {
     best_ = value;
     const std::int64_t waited = std::exchange(wait_, 0);
-    if (o.verbose && waited > 0)  // each of a row of gains is no news
+    if (o.verbose && waited > 0)  // a gain right after a gain is no news
       warn("I-STOP-GAIN", WarningCategory::info,
            "EarlyStopping: " + o.monitor + " is at its best again, " + text(value) + ", after " + text(waited) +
                (waited == 1 ? " check" : " checks") + " without a gain",

@@ -14,7 +14,7 @@ namespace {
 using Values = std::vector<double>;
 using Reason = EarlyStopping::Reason;
 
-// Logs a value an epoch, as "score", where it is told to: at the end of training epochs, or in validation.
+// Logs one value an epoch, as "score": at the end of training epochs, or in validation.
 struct Scored : TrainModuleOf<Scored> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
@@ -185,7 +185,7 @@ TEST_CASE("early stopping checks where validation runs: patience counts checks, 
   Outcome out = train(Values(10, 5.0), score(3), options, /*in_validation=*/true);
   CHECK(out.epochs == 40);
   CHECK(out.validations == 4);
-  // Twice an epoch: the stop is seen in the middle of the second epoch, which is closed.
+  // Two validations an epoch: the stop comes in the middle of the second epoch, which is closed.
   options = epochs(100);
   options.val_check_interval = 0.5;
   out = train({3, 2, 4}, score(1), options, true);
@@ -193,7 +193,7 @@ TEST_CASE("early stopping checks where validation runs: patience counts checks, 
   CHECK(out.epochs == 2);
   CHECK(out.stopping->stopped_epoch() == 1);
   CHECK(out.validations == 3);
-  // Told to look at the end of epochs, it does; the last validation's value stands.
+  // Checks at the end of epochs read the value of the last validation.
   EarlyStoppingOptions at_end = score(1);
   at_end.check_on_train_epoch_end = true;
   out = train({3, 2, 4, 1, 0, 5}, at_end, options, true);
@@ -240,7 +240,7 @@ TEST_CASE("early stopping goes on with its counts after a resume; two metrics ha
   CHECK(out.stopping->stopped_epoch() == 4);
   CHECK(out.stopping->best_score() == 5);
   CHECK(static_cast<const EarlyStopping&>(*more.callbacks[0]).best_score() == 6);
-  // Another patience than the file's is told; the file's counts.
+  // A patience other than that of the file is a warning; that of the file counts.
   {
     const Warnings warnings;
     out = train(values, score(30), more, false, path);
@@ -248,7 +248,7 @@ TEST_CASE("early stopping goes on with its counts after a resume; two metrics ha
     CHECK(out.stopping->patience() == 3);
     CHECK(warnings.ids() == std::vector<std::string>{"W-STOP-PATIENCE"});
   }
-  // Another monitor begins afresh.
+  // Another monitor begins anew.
   const Warnings warnings;
   EarlyStoppingOptions other = score(3);
   other.monitor = "another";

@@ -1,4 +1,4 @@
-// Saves that fail, and saves where there is no state between two steps.
+// Saves that fail, and saves in the middle of a batch.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ using namespace levin::test;
 
 namespace {
 
-// A folder that can not be made: a file has its name.
+// A folder that cannot be made, because a file has its name.
 TrainerOptions into(const std::string& folder, std::int64_t steps) {
   TrainerOptions options = epochs(1);
   options.max_steps = steps;

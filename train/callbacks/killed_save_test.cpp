@@ -1,4 +1,4 @@
-// A run that is killed at each system call of its saves goes on from what is on disk.
+// A run that is killed at each system call of its saves resumes from the files on disk.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -19,16 +19,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr long kMark = SYS_getsid;  // nobody else makes this call
+constexpr long kMark = SYS_getsid;  // no other code makes this call
 
-// Calls for memory change no file, and how many there are is up to the allocator: a sanitizer's makes another number in each process.
+// Calls for memory change no file. Their number depends on the allocator: a sanitizer's makes another number in each
+// process.
 bool asks_for_memory(std::uint64_t call) {
   for (const long known : {SYS_brk, SYS_mmap, SYS_munmap, SYS_mremap, SYS_mprotect, SYS_madvise})
     if (call == static_cast<std::uint64_t>(known)) return true;
   return false;
 }
 
-// Tells the tracer where the saves begin and end that it is to disturb: those of steps 2 and 3.
+// Marks for the tracer the begin and the end of the saves of steps 2 and 3, which it disturbs.
 struct Marks : Callback {
   BatchStart on_train_batch_start(const StepInfo& info) override {
     if (info.global_step == 1 || info.global_step == 3) (void)::syscall(kMark, 0);
@@ -59,7 +60,7 @@ struct Run {
 
 enum class End : std::uint8_t { killed, finished, not_traced, failed };
 
-// Runs in a child, and kills it when it is about to make the n-th call between the marks, those for memory apart.
+// Runs in a child, and kills it before the n-th call between the marks, not counting calls for memory.
 End run_and_kill(const std::string& root, SaveLast last, int n) {
   const pid_t child = fork();
   if (child == 0) {
@@ -108,7 +109,7 @@ void check_kills(SaveLast last) {
   Run whole(whole_dir.path(), last);
   whole.fit();
   int kills = 0;
-  std::vector<std::int64_t> steps;  // that were gone on from
+  std::vector<std::int64_t> steps;  // from which a run resumed
   for (int n = 1;; ++n) {
     CAPTURE(n);
     const TemporaryFolder dir;
@@ -130,12 +131,12 @@ void check_kills(SaveLast last) {
     trainer.fit(resumed.opt, resumed.data, [&](const Batch& b) { return squared_error(resumed.net(b[0]), b[1]); },
                 {.ckpt_path = "last"});
     steps.push_back(first->step);
-    CHECK(warnings.ids().empty());  // no file was damaged, none was missing
+    CHECK(warnings.ids().empty());  // no file was damaged or missing
     CHECK(trainer.global_step() == 4);
     CHECK(weights_of(resumed.net) == weights_of(whole.net));
     for (const auto& entry : fs::directory_iterator(dir / "checkpoints")) {
       const std::string name = entry.path().filename().string();
-      CHECK((name.ends_with(".safetensors") && fs::exists(entry.path())));  // nothing half done, no link to nothing
+      CHECK((name.ends_with(".safetensors") && fs::exists(entry.path())));  // no unfinished file, no dangling link
     }
   }
   CHECK(kills > 20);

@@ -28,7 +28,7 @@ Metrics learning_rates(std::span<const MonitoredOptimizer> optimizers, const Lea
 
 LearningRateMonitor::LearningRateMonitor(LearningRateMonitorOptions options) : options_(options) {}
 
-// Of those optimizers whose rate moves `at`: after steps, or with epochs.
+// Logs the rates that move `at`: after steps, or with epochs.
 void LearningRateMonitor::log_rates(LoggingInterval at) {
   using Interval = SchedulerConfig::Interval;
   const bool steps = at == LoggingInterval::step;
@@ -51,7 +51,7 @@ void LearningRateMonitor::log_rates(LoggingInterval at) {
 }
 
 void LearningRateMonitor::on_train_epoch_start() {
-  if (trainer().batch_idx() < 0) log_rates(LoggingInterval::epoch);  // else it is logged already
+  if (trainer().batch_idx() < 0) log_rates(LoggingInterval::epoch);  // else an earlier run logged it
 }
 
 BatchStart LearningRateMonitor::on_train_batch_start(const StepInfo&) {

@@ -26,7 +26,7 @@ using Values = std::vector<double>;
 using Names = std::vector<std::string>;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Logs a value an epoch, or a validation, as "score"; two batches an epoch.
+// Logs one value an epoch, or a validation, as "score"; two batches an epoch.
 struct Scored : TrainModuleOf<Scored> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
@@ -93,7 +93,7 @@ Names files_in(const std::string& folder) {
   return names;
 }
 std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
-// What was warned of checkpoints.
+// The warnings about checkpoints.
 std::string told(const Warnings& warnings) {
   std::string ids;
   for (const std::string& id : warnings.ids()) {
@@ -135,7 +135,7 @@ TEST_CASE("checkpoints are kept by their score: NaN is worst, a tie replaces not
   CHECK(kept(best_of(2), {3, 1, 2, kNan}) == Names{file(1, 4), file(2, 6), best(1)});
   CHECK(kept(best_of(2), {kNan, 3, kNan, 1, 2}) == Names{file(3, 8), file(4, 10), best(3)});
   CHECK(kept(best_of(1), {2, 2, 2}) == Names{file(0, 2), best(0)});
-  CHECK(kept(best_of(2), {2, 3, 3, 2}) == Names{file(0, 2), file(3, 8), best(0)});  // the newest of the worst went
+  CHECK(kept(best_of(2), {2, 3, 3, 2}) == Names{file(0, 2), file(3, 8), best(0)});  // the newest of the worst is gone
   CHECK(kept(best_of(1, Mode::max), {1, 5, 3}) == Names{file(1, 4), best(1)});
   CHECK(kept(best_of(-1), {3, 1, 2}) == Names{file(0, 2), file(1, 4), file(2, 6), best(1)});
   CHECK(kept(best_of(0), {3, 1, 2}) == Names{"best "});
@@ -190,7 +190,7 @@ TEST_CASE("a name that is taken gets a version, one's own older file is replaced
   Run(o, in_folder(dir.path(), 3)).fit();
   CHECK(files_in(dir / "checkpoints") == Names{"fixed-v1.safetensors", "fixed-v2.safetensors", "fixed.safetensors"});
   CHECK(told(warnings) == "");
-  o.save_top_k = 1;  // the new run's own file is v3, and stays it
+  o.save_top_k = 1;  // the new run's own file is v3, and keeps that name
   Run(o, in_folder(dir.path(), 3)).fit();
   CHECK(files_in(dir / "checkpoints").size() == 4);
   CHECK(told(warnings) == "W-CKPT-FOLDER");
@@ -227,7 +227,7 @@ TEST_CASE("options of a checkpoint callback that contradict each other are refus
   CHECK_THROWS_WITH_AS(make({with({.monitor = "a"}), with({.monitor = "a"})}), doctest::Contains("state key"),
                        ConfigError);
   CHECK_THROWS_AS(make({std::make_shared<OnExceptionCheckpoint>("x")}, false), ConfigError);
-  CHECK(make({std::make_shared<OnExceptionCheckpoint>("x")}) == 2);  // the default one comes as well
+  CHECK(make({std::make_shared<OnExceptionCheckpoint>("x")}) == 2);  // the default one is added too
 }
 
 TEST_CASE("a checkpoint that monitors the step keeps the newest few, without a metric of that name") {
@@ -250,12 +250,12 @@ TEST_CASE("checkpoints are written when their trigger says so, never twice at on
   };
   CHECK(written({.every_n_epochs = 2}) == Names{file(1, 4), file(3, 8)});
   CHECK(written({.every_n_train_steps = 3}) == Names{file(1, 3), file(2, 6)});
-  // Windows of two batches: 4 steps; the first batch of the next window is at the same one.
+  // Windows of two batches: 4 steps. The first batch of the next window has the same global_step.
   const auto accumulate = [](TrainerOptions& t) { t.accumulate_grad_batches = 2; };
   CHECK(written({.every_n_train_steps = 1}, accumulate) == Names{file(0, 1), file(1, 2), file(2, 3), file(3, 4)});
   CHECK(written({.train_time_interval = std::chrono::nanoseconds(1)}).size() == 8);
   CHECK(written({.train_time_interval = std::chrono::hours(1)}).empty());
-  // After validations, where these are not one an epoch.
+  // After validations, if there is not one an epoch.
   const auto twice = [](TrainerOptions& t) {
     t.val_check_interval = 0.5;
     t.max_epochs = 2;
@@ -282,7 +282,7 @@ TEST_CASE("a save by steps waits for the validation that tells its metric; a met
   const Warnings warnings;
   Run run(o, options, {5, 4});
   run.fit({}, true);
-  // Step 1 waited for the end of the epoch; afterwards the last value counts.
+  // The save of step 1 waits for the end of the epoch; later saves use the last value.
   CHECK(files_in(dir / "checkpoints") == Names{file(0, 2), file(1, 3), file(1, 4)});
   CHECK(run.checkpoint->best_k_models()[0].second == 5);
   CHECK(run.checkpoint->best_k_models()[1].second == 5);
@@ -297,7 +297,7 @@ TEST_CASE("a save by steps waits for the validation that tells its metric; a met
   refused({});
   refused({.every_n_train_steps = 1});
   CHECK(told(warnings) == "");
-  // No validation: a warning, and last is written all the same.
+  // No validation: a warning, and `last` is written.
   o = {.monitor = "val_acc", .save_last = SaveLast::on};
   Run off(o, in_folder(empty.path(), 2));
   off.fit();
@@ -315,7 +315,7 @@ TEST_CASE("last is a link to the newest file, or a file of its own where this st
   CHECK(fs::is_symlink(last));
   CHECK(fs::read_symlink(last) == file(0, 2));
   const std::string bytes = read_file(first, 1 << 20);
-  // A worse epoch: last is the newer state, the best file is as it was.
+  // A worse epoch: `last` is the newer state, the best file is unchanged.
   options.max_epochs = 2;
   Run second(o, options, {1, 2});
   second.fit("last");
@@ -324,7 +324,7 @@ TEST_CASE("last is a link to the newest file, or a file of its own where this st
   CHECK(read_file(first, 1 << 20) == bytes);
   CHECK(second.checkpoint->best_model_path() == first);
   CHECK(second.checkpoint->last_model_path() == last);
-  // A better one: the best file went, had the run not come from it by way of last.
+  // A better epoch replaces the best file, unless the run resumed that file through the link `last`.
   options.max_epochs = 3;
   Run third(o, options, {1, 2, 0});
   third.fit("last");
@@ -334,7 +334,7 @@ TEST_CASE("last is a link to the newest file, or a file of its own where this st
   Run fourth(o, options, {1, 2, 0, -1});
   fourth.fit("last");
   CHECK(fs::read_symlink(last) == file(3, 8));
-  CHECK(files_in(dir / "checkpoints") == Names{file(2, 6), file(3, 8), "last.safetensors"});  // it came from step 6
+  CHECK(files_in(dir / "checkpoints") == Names{file(2, 6), file(3, 8), "last.safetensors"});  // it resumed step 6
 }
 
 TEST_CASE("a resumed run goes on with the best of before, and in another folder ranks with it and leaves its files") {
@@ -349,14 +349,14 @@ TEST_CASE("a resumed run goes on with the best of before, and in another folder 
   };
   const Warnings warnings;
   auto run = better(dir.path(), {1, 3, 2, 1.5, 0});
-  // The file of 2 was replaced and is there: the run came from it.
+  // The file of score 2 was replaced and is still there, because the run resumed it.
   CHECK(files_in(dir / "checkpoints") == Names{file(0, 2), file(2, 6), file(4, 10)});
   CHECK(run->checkpoint->best_k_models() ==
         std::vector<std::pair<std::string, double>>{{dir / ("checkpoints/" + file(0, 2)), 1},
                                                     {dir / ("checkpoints/" + file(4, 10)), 0}});
   CHECK(run->checkpoint->best_model_score() == 0);
   CHECK(told(warnings) == "");
-  // A file that was removed since is not named.
+  // A file that does not exist is not named.
   fs::remove(dir / ("checkpoints/" + file(0, 2)));
   run = better(dir.path(), {1, 3, 2, 9, 8});
   CHECK(run->checkpoint->best_k_models().size() == 2);
@@ -368,11 +368,11 @@ TEST_CASE("a resumed run goes on with the best of before, and in another folder 
   std::ofstream(other / "checkpoints/foreign") << "x";
   run = better(other.path(), {1, 3, 2, 9, 8});
   CHECK(told(warnings) == "W-CKPT-FOLDER");
-  CHECK(run->checkpoint->best_model_score() == 2);  // of `from`; 9 had a place beside it until 8 came
+  CHECK(run->checkpoint->best_model_score() == 2);  // of `from`; 9 was kept beside it until 8 came
   CHECK(run->checkpoint->best_model_path() == from);
   CHECK(files_in(other / "checkpoints") == Names{file(4, 10), "foreign"});
   CHECK(fs::exists(from));
-  // Better ones take both places, and the file of before stays where it is.
+  // Better files take both places, and the file of the run before stays.
   const TemporaryFolder better_dir;
   run = better(better_dir.path(), {1, 3, 2, 0.5, 0.25});
   CHECK(run->checkpoint->best_model_score() == 0.25);
@@ -380,7 +380,7 @@ TEST_CASE("a resumed run goes on with the best of before, and in another folder 
   CHECK(fs::exists(from));
   CHECK(told(warnings) == "W-CKPT-FOLDER");
 
-  // Another dirpath: the state is found for its monitor, and the user is told.
+  // Another dirpath: the monitor finds the state, and a warning reports it.
   ModelCheckpointOptions moved = best_of(2);
   moved.dirpath = other / "moved";
   Run third(moved, in_folder(dir.path(), 3));
@@ -456,7 +456,7 @@ TEST_CASE("ckpt_path best is the best file of the checkpoint callback, or says w
 }
 
 TEST_CASE("a disk that is full costs checkpoints and not the run: the warning names needed and free bytes") {
-  // On a small file system that only a child of its own sees.
+  // On a small file system that only a child process sees.
   const TemporaryFolder dir;
   constexpr int kNoMount = 77;
   const pid_t child = fork();

@@ -26,7 +26,7 @@ std::string printed(const char* format, A... values) {
   return std::string(buffer.data(), std::min(static_cast<std::size_t>(n), buffer.size() - 1));
 }
 
-// Three significant digits, filled up to five characters: "0.250", "12.00", "123.0"; "1.2e-5".
+// Three significant digits, padded to five characters: "0.250", "12.00", "123.0"; "1.2e-5".
 std::string number(double x) {
   std::string out = detail::general(x, 3);
   for (const char* exponent : {"e+0", "e-0"}) {
@@ -44,7 +44,7 @@ std::string minutes(double seconds) {
                    : printed("%02lld:%02lld", s / 60, s % 60);
 }
 
-// What a bar tells in brackets; on a narrow terminal the first ones here go first.
+// What a bar shows in brackets; a narrow terminal drops the first ones here first.
 struct Told {
   std::string version{}, rate{}, times{}, metrics{};
   [[nodiscard]] std::string text() const {
@@ -62,16 +62,16 @@ std::string shown(const Metrics& metrics) {
   return out;
 }
 
-// Batches of unknown number have none.
+// A loader of unknown length has no total.
 std::optional<std::int64_t> known(std::int64_t batches) {
   return batches < 0 || batches == std::numeric_limits<std::int64_t>::max() ? std::nullopt : std::optional(batches);
 }
 
-// One bar: how far it is and since when.
+// One bar: batches done, and since when.
 struct Bar {
   std::string title;
   std::int64_t started = 0, last_draw = -kRedrawNs;
-  std::int64_t first = 0, done = 0;  // first: of a run that goes on in an epoch
+  std::int64_t first = 0, done = 0;  // first: where a run resumes in an epoch
   std::optional<std::int64_t> total;
 
   [[nodiscard]] double seconds(std::int64_t now) const { return static_cast<double>(now - started) / 1e9; }
@@ -82,7 +82,7 @@ struct Bar {
     if (total && done == *total) return true;
     return done % every == 0 && now - last_draw >= kRedrawNs;
   }
-  // At most `width` characters; a line that the terminal would break could not be overwritten.
+  // At most `width` characters, because a line that the terminal breaks cannot be overwritten.
   [[nodiscard]] std::string line(std::int64_t now, Told told, std::size_t width) const {
     constexpr std::size_t kCells = 24, kFewest = 4, kBrackets = 3;
     const double per_second = rate(now);
@@ -111,13 +111,13 @@ struct Bar {
 struct ProgressBar::Drawing final : detail::BottomLine {
   ProgressBarOptions options;
   bool terminal = false;
-  std::optional<Bar> main, below;  // training; an evaluation, below it where both are
-  Metrics metrics;                 // as they were last read
+  std::optional<Bar> main, below;  // of training; of an evaluation, below it
+  Metrics metrics;                 // when they were last read
   std::int64_t fetched = -kRedrawNs;
   std::int64_t evaluated_at = 0;      // the end of the last batch of an evaluation, or its start
-  std::string main_line, below_line;  // as they stand on the screen
-  bool main_open = false;             // it does, without a line end
-  bool below_open = false;            // likewise
+  std::string main_line, below_line;  // on the screen
+  bool main_open = false;             // main_line is on the screen, without a line end
+  bool below_open = false;            // likewise below_line
 
   void write(std::string_view text) const {
     if (options.write) return options.write(text);
@@ -136,7 +136,7 @@ struct ProgressBar::Drawing final : detail::BottomLine {
     if (options.write || ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return kNoLimit;
     return size.ws_col - 1U;
   }
-  // Both lines go, and the cursor stands where the first one began.
+  // Removes both lines; the cursor is then where the first one began.
   void lift() override {
     if (below_open) write(main_open ? "\r\033[K\033[A" : "");
     if (main_open || below_open) write("\r\033[K");
@@ -164,7 +164,7 @@ struct ProgressBar::Drawing final : detail::BottomLine {
     below_open = true;
     shown();
   }
-  // The cursor stands behind the main line again.
+  // The cursor is after the main line again.
   void clear_below() {
     const detail::ScreenLock lock;
     if (below_open) write(main_open ? "\r\033[K\033[A\r\033[" + std::to_string(main_line.size()) + "C" : "\r\033[K");
@@ -221,7 +221,7 @@ void ProgressBar::on_train_epoch_start() {
   const TrainerOptions& o = trainer().options();
   const std::int64_t first = t.batch_idx() + 1;
   std::optional<std::int64_t> total = known(t.batches_per_epoch());
-  if (t.max_epochs() < 0 && o.max_steps > 0) {  // what is left of the run may be less than an epoch
+  if (t.max_epochs() < 0 && o.max_steps > 0) {  // the rest of the run may be less than an epoch
     const std::int64_t left = first + (o.max_steps - t.global_step()) * o.accumulate_grad_batches;
     total = total ? std::min(*total, left) : left;
   }
@@ -280,7 +280,7 @@ void ProgressBar::on_test_batch_end(const StepInfo& info) {
 void ProgressBar::on_predict_batch_end(const StepInfo& info) {
   drawing_->evaluated("Predicting", info, trainer().evaluation_batches());
 }
-// In a fit it was below the training's bar; alone it stays on the screen.
+// In a fit the bar was below that of the training; alone it stays on the screen.
 void ProgressBar::on_validation_end() {
   if (drawing_->main_open || trainer().sanity_checking())
     drawing_->clear_below();

@@ -161,7 +161,7 @@ TEST_CASE("a warning is printed above the bars, which are drawn again behind it"
   const std::string below = "Validation DataLoader 0: " + cells(12) + " 1/2 [00:00<00:00, 5.0 batches/s]";
   CHECK(contains(drawn.text, ("\n\033[K" + below + "\r\033[K\033[A\r\033[K" + last + "\n\033[K" + below).c_str()));
   CHECK(printed([] { warn("I-BEHIND", WarningCategory::info, "x", Repeat::yes); }) == "note: x [I-BEHIND]\n");
-  CHECK(drawn.text.ends_with("\n"));  // nobody draws behind the run
+  CHECK(drawn.text.ends_with("\n"));  // nothing is drawn after the run
 }
 
 TEST_CASE("on a narrow terminal the bar keeps its metrics longest, and never is a line longer than the terminal") {

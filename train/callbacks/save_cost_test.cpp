@@ -1,4 +1,5 @@
-// What a save costs: memory of the device, copies, and what a checkpoint callback makes of one that can not be.
+// What a save costs: memory of the device and copies; and what a checkpoint callback does if memory is too small for
+// it.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -54,7 +55,7 @@ TrainerOptions saving(const std::string& dir, std::shared_ptr<Callback> also, Sa
 TEST_CASE("a run that fits into a device's memory saves in it: a limit that trains is enough for checkpoints") {
   for (const Device device : {Device::cpu(), launching_device().value_or(Device::cpu())}) {
     CAPTURE(text(device));
-    // The greatest need of the same run without checkpoints.
+    // The peak of the same run without checkpoints.
     std::int64_t need = 0;
     for (const bool saves : {false, true}) {
       const TemporaryFolder dir;
@@ -95,7 +96,7 @@ TEST_CASE("on a device a save copies parameters and both moments to the host onc
 }
 
 TEST_CASE("a checkpoint that memory is too small for is a warning, and training goes on") {
-  // The state's text and hashes need memory of the host: a limit set while the save runs is met there.
+  // The state's text and hashes need memory of the host: a limit that is set during the save is reached there.
   struct Tight : Callback {
     void on_save_checkpoint(CheckpointContent&) override { fail<OutOfMemoryError>("allocate: planted"); }
   };
@@ -131,7 +132,7 @@ TEST_CASE("save_last = on: the newest file and last are one content, and a run t
     return std::string();
   };
   CHECK(named(newest) == last);
-  // The older file goes, and last stays what its name says.
+  // The older file is removed, and `last` stays the newest state.
   trainer.options().max_epochs = 2;
   trainer.fit(net, {.train = data});
   CHECK_FALSE(fs::exists(newest));

@@ -27,7 +27,7 @@ inline void append_below(NamedTensors& to, const std::string& prefix, const Name
 }
 
 [[nodiscard]] inline Tensor count_tensor(std::int64_t n) { return tensor({n}, Device::cpu()); }
-// Throws ConfigError when it is not there or not one i64.
+// Throws ConfigError unless it is one i64.
 [[nodiscard]] inline std::int64_t count_in(const char* callback, const NamedTensors& tensors, const std::string& name) {
   const Tensor* t = find(tensors, name);
   if (!t || t->dtype() != DType::i64 || t->numel() != 1)

@@ -64,7 +64,7 @@ void StochasticWeightAveraging::setup(Stage stage) {
 }
 void StochasticWeightAveraging::on_fit_start() { check_run(); }
 
-// Once module and optimizers are there; also before a file's state is looked at.
+// After module and optimizers were made, and before the state of a file is read.
 void StochasticWeightAveraging::check_run() const {
   nn::Module& module = *trainer().module();
   const std::size_t optimizers = trainer().optimizers().size(), schedulers = trainer().schedulers().size();
@@ -108,23 +108,23 @@ void StochasticWeightAveraging::on_train_epoch_start() {
                ", without a state of its own");
     take_over();
   }
-  if (epoch <= latest_update_epoch_) return;  // a run that goes on in the middle of the epoch
+  if (epoch <= latest_update_epoch_) return;  // a run that resumes in the middle of the epoch
   nn::Module& module = *trainer().module();
   if (!average_) average_ = std::make_unique<AveragedModel>(module, averaging_);
   average_->update(module);
   latest_update_epoch_ = epoch;
-  finished_ = false;  // of the run whose end the file tells
+  finished_ = false;  // true from a file that was written at the end of a run
 }
 
 void StochasticWeightAveraging::on_train_end() { finish(); }
-// Without a training before it: the run that went on was at its end.
+// Without a training before it if the run that resumed was at its end.
 void StochasticWeightAveraging::on_fit_end() { finish(); }
 
 void StochasticWeightAveraging::finish() {
   if (finished_ || n_averaged() == 0) return;
   nn::Module& module = *trainer().module();
   if (train::has_statistics(module)) {
-    // The statistics go to the average's buffers: an interrupt saves the training as it was, and leaves it so.
+    // The statistics are written to the average's buffers, so an interrupt saves the training as it was.
     swapped_.reset(new AveragedModel::Swap(average_->swap_into(module)));
     try {
       train::estimate_statistics(module, [&] { trainer().forward_epoch(); });
@@ -147,7 +147,7 @@ CallbackState StochasticWeightAveraging::state() const {
   return out;
 }
 
-// Before the run looks at the states of its schedules: once the schedule was replaced, the file holds that of ours.
+// Called before schedules get their states: after a replacement the file has the state of the SwaLr.
 void StochasticWeightAveraging::load_state(const CallbackState& state) {
   if (fitting_) check_run();
   const std::int64_t latest = train::count_in(kName, state.tensors, kLatest);

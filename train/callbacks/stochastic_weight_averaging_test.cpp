@@ -94,7 +94,8 @@ struct AtBatchEnd : Callback {
   void on_train_batch_end(const StepInfo&) override { act(); }
 };
 
-// Whether `got` is the mean of the weights at the beginning of epochs `from` and later; f32 sums of up to 8 numbers below 4.
+// Whether `got` is the mean of the weights at the beginning of epochs `from` and later: f32 sums of up to 8 numbers
+// below 4.
 template <class M>
 void check_mean(const M& model, const std::vector<float>& got, std::size_t from) {
   const std::size_t n = model.starts.size() - from;
@@ -116,7 +117,7 @@ TEST_CASE(
     std::vector<float> last;
     data::DataLoader data = loader(20, 4), val = loader(4, 4);
     Trainer trainer(options_with({averaging, std::make_shared<AtBatchEnd>([&] { last = model.trained(); })}, 5));
-    // Validations see the training's own weights.
+    // Validations use the training's own weights.
     model.in_validation = [&] { CHECK(model.trained() == last); };
     trainer.fit(model, {.train = &data, .val = &val});
     CHECK(averaging->n_averaged() == 4);

@@ -67,7 +67,7 @@ struct Nested : nn::Module {
   }
 };
 
-// Everything that a look at the shapes could disturb.
+// Everything that a run on shapes could change.
 struct Disturbed : TrainModuleOf<Disturbed> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc1{*this, "fc1", {.in = 2, .out = 300}};
@@ -99,7 +99,7 @@ struct Disturbed : TrainModuleOf<Disturbed> {
   }
 };
 
-// What belongs to a module: addresses and values.
+// The addresses and values of a module.
 struct StateOf {
   std::vector<const void*> handles;
   std::vector<float> values, gradients;
@@ -255,7 +255,7 @@ TEST_CASE("a forward pass of an example fills in sizes and FLOPs") {
           (void)net(shape_of({4, 2}));
         }) == expected.substr(expected.find("65 trainable")));
   CHECK_THROWS_AS((void)summarize(net, {.max_depth = -2}, [] {}), ConfigError);
-  // What the root does behind its last module is its own.
+  // FLOPs of the root after its last module are its own.
   const std::string more = summarize(net, {}, [&] {
     (void)net(shape_of({4, 2}));
     (void)matmul(shape_of({2, 4}), shape_of({4, 3}));

@@ -6,11 +6,11 @@
 
 namespace levin {
 
-// Runs between on_train_start and on_train_end.
+// Counts between on_train_start and on_train_end.
 struct Timer::Clock {
   using Steady = std::chrono::steady_clock;
   std::optional<Steady::time_point> start;
-  bool asked = false;  // the stop of this run
+  bool asked = false;  // a stop, in this run
 
   [[nodiscard]] double seconds() const {
     return start ? std::chrono::duration<double>(Steady::now() - *start).count() : 0;

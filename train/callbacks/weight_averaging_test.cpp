@@ -46,7 +46,7 @@ struct Model : TrainModuleOf<Model> {
   [[nodiscard]] std::vector<float> weights() { return values_of(state_dict()); }
 };
 
-// Notes which questions were answered with yes.
+// Notes the calls of should_update that returned true.
 struct Noting : EmaWeightAveraging {
   using EmaWeightAveraging::EmaWeightAveraging;
   std::vector<std::int64_t> steps, epochs;
@@ -150,7 +150,7 @@ TEST_CASE(
                                              live = model.weights();
                                            })},
                                           3);
-    options.val_check_interval = 4;  // in the middle of epochs as well
+    options.val_check_interval = 4;  // also in the middle of epochs
     int validations = 0;
     model.in_validation = [&] {
       ++validations;
@@ -176,12 +176,12 @@ TEST_CASE(
     CHECK((model.weights() == live) == !averages);
     CHECK(model.fc1.weight.requires_grad());
 
-    // The training itself knows nothing of it.
+    // The average does not change the training.
     Model alone;
     data::DataLoader again = loader(32, 4);
     Trainer(options_with({}, 3)).fit(alone, {.train = &again});
     CHECK(alone.weights() == live);
-    // Outside of fit the module is what it holds.
+    // Outside of fit an evaluation uses the module's own weights.
     model.in_validation = [&] { seen = model.weights(); };
     const std::vector<float> held = model.weights();
     trainer.validate(model, val);
@@ -213,19 +213,19 @@ TEST_CASE("a checkpoint's weights are the average, and those of the training sta
   for (const auto& [name, t] : load_safetensors(path).tensors) {
     if (!name.starts_with("levin.")) weights.emplace_back(name, t);
     if (name.starts_with(prefix)) kept.emplace_back(name.substr(prefix.size()), t);
-    CHECK(!name.starts_with("levin.callback.WeightAveraging.averaging_state.module."));  // no weight stands twice
+    CHECK(!name.starts_with("levin.callback.WeightAveraging.averaging_state.module."));  // no weight is stored twice
   }
   loaded.load_state_dict(kept);
   CHECK(loaded.weights() == live);
   loaded.load_state_dict(weights);
   CHECK(loaded.weights() != live);
-  // Nothing of it but the average is in a file of weights alone.
+  // A file of weights alone has only the average.
   loaded.load_state_dict(load_safetensors(only).tensors);
   Model other;
   other.load_state_dict(weights);
   CHECK(loaded.weights() == other.weights());
 
-  // After the fit the module is the average, and nothing stands beside it.
+  // After the fit the module is the average, and a file has nothing else.
   Warnings warnings;
   trainer.save_checkpoint(end);
   CHECK(warnings.ids() == std::vector<std::string>{"I-TRAIN-AVERAGE-SAVED"});
@@ -248,7 +248,8 @@ TEST_CASE(
   };
   for (const std::string precision : {"32-true", "bf16-true"}) {
     CAPTURE(precision);
-    // Steps at which a checkpoint is written: in a window, at its end, at an epoch's end; 5 batches, 3 windows an epoch.
+    // Steps at which a checkpoint is written: in a window, at its end, at an epoch's end. An epoch has 5 batches in 3
+    // windows.
     const auto run = [&](const std::string& resume, const std::string& folder) {
       Model model;
       auto averaging =
@@ -435,7 +436,7 @@ TEST_CASE("a validation inside of a validation finds the average in place, and t
     seen.push_back(model.weights());
   };
   trainer.fit(model, {.train = &data, .val = val});
-  REQUIRE(seen.size() == 12);  // 2 epochs of 2 batches: before, inside of and behind the inner one
+  REQUIRE(seen.size() == 12);  // 2 epochs of 2 batches: before, inside and after the inner one
   for (std::size_t i = 0; i < 12; ++i) CHECK(seen[i] == seen[i / 6 * 6]);
   CHECK(seen[0] != live);
 }

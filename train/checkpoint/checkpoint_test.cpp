@@ -92,7 +92,7 @@ TEST_CASE("a run that is cut and resumed ends with the bits of the run that was 
       CHECK(second.trainer.current_epoch() == 3);
       CHECK(second.trainer.total_batch_idx() == 30);
       CHECK(weights_of(second.net) == weights_of(whole.net));
-      // The epoch that was cut, too: its sums travel in the file.
+      // Also of the interrupted epoch, whose sums are in the file.
       for (std::int64_t epoch = cut / 10; epoch < 3; ++epoch)
         CHECK(second.epoch_loss(epoch) == whole.epoch_loss(epoch));
       CHECK(whole.epoch_loss(0) > 0);
@@ -152,7 +152,7 @@ TEST_CASE("ckpt_path last takes the newest whole checkpoint and says which it sk
   set_warning_handler(std::move(before));
   CHECK(second.trainer.resumed_from() == good);
   CHECK(ids == std::vector<std::string>{"W-CKPT-SKIPPED"});
-  CHECK(std::filesystem::exists(good));  // the file that the run came from stays
+  CHECK(std::filesystem::exists(good));  // the file that the run resumed stays
   Setup whole(Rule::sgd, three_epochs());
   whole.fit();
   CHECK(weights_of(second.net) == weights_of(whole.net));
@@ -370,11 +370,11 @@ TEST_CASE("a callback whose state is tensors alone keeps it across a resume") {
 
 namespace {
 
-// A state in one value and one tensor, written in place; refuses what it is told to.
+// A state of one value and one tensor, written in place; refuses the value `refused`.
 struct Picky : Callback {
   std::string key, value;
   Tensor tensor = zeros({2}, Device::cpu());
-  std::string refused;  // this value
+  std::string refused;  // the value that load_state refuses
   std::int64_t step_seen = -1;
   Picky(std::string k, std::string v, double x, std::string no = {})
       : key(std::move(k)), value(std::move(v)), refused(std::move(no)) {
@@ -387,7 +387,7 @@ struct Picky : Callback {
     value = s.values.at(0).second;
     const NoGrad off;
     copy_(tensor, s.tensors.at(0).second);
-    if (value == refused) throw std::runtime_error("a state of another kind");  // too late for a guarantee of its own
+    if (value == refused) throw std::runtime_error("a state of another kind");  // after it has changed
   }
 };
 
@@ -464,7 +464,7 @@ TEST_CASE("a callback that refuses its state leaves run, schedules and other cal
 }
 
 TEST_CASE("a schedule that refuses its state leaves the run as it was") {
-  struct Fresh : optim::Scheduler {  // takes no state but that of the start
+  struct Fresh : optim::Scheduler {  // refuses every state but that of the start
     explicit Fresh(optim::Optimizer& o) : Scheduler(o) {}
     double lr_at(int group, std::int64_t) const override { return base(group); }
     void load_state_dict(const NamedTensors& state) override {
@@ -499,7 +499,7 @@ TEST_CASE("the paths of a checkpoint callback name files that are there, also wh
   const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const std::string checkpoints = dir / "checkpoints";
-  // At step 2 `last` can not be written, at 3 nothing can.
+  // At step 2 `last` cannot be written, at step 3 no file can.
   struct Obstacle : Callback {
     std::string folder;
     void put(std::int64_t step) const {
@@ -562,7 +562,7 @@ TEST_CASE("the paths of a checkpoint callback name files that are there, also wh
   std::sort(files.begin(), files.end());
   CHECK(files == std::vector<std::string>{"epoch=0-step=5.safetensors", "last.safetensors"});
 
-  // A file that is gone is not named after a resume.
+  // A file that does not exist is not named after a resume.
   std::filesystem::copy(checkpoints + "/epoch=0-step=5.safetensors", dir / "copy.safetensors");
   std::filesystem::remove(checkpoints + "/epoch=0-step=5.safetensors");
   const auto resumed =
@@ -596,7 +596,7 @@ TEST_CASE("the paths of a checkpoint callback stay empty when nothing can be wri
 
 namespace {
 
-// Points whose first sample that a worker takes is not there before open() (or 20 seconds).
+// Points; the first sample that a worker takes waits for open(), 20 seconds at most.
 class LatePoint final : public data::Dataset {
  public:
   explicit LatePoint(std::int64_t n) : points_(points(n)) {}
@@ -656,7 +656,7 @@ TEST_CASE("a run over batches as they finish, cut and resumed, trains on every b
   for (std::int64_t k = 0; k < 5 && late < 0; ++k) {
     if (sorted[static_cast<std::size_t>(k)] != k) late = k;
   }
-  CHECK(late >= 0);  // a batch was left out: the file has to say which
+  CHECK(late >= 0);  // a batch is missing: the file must say which
   options.max_steps = -1;
   Setup second(Rule::sgd, options);
   second.data = data::DataLoader(points(16), {.batch_size = 2});
@@ -670,7 +670,7 @@ TEST_CASE("a run over batches as they finish, cut and resumed, trains on every b
   CHECK(positions == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(second.trainer.global_step() == 8);
 
-  // Data of another size are refused before anything changes.
+  // Data of another size is refused before anything changes.
   Setup third(Rule::sgd, options);
   third.data = data::DataLoader(points(8), {.batch_size = 2});
   const std::vector<float> weights = weights_of(third.net);

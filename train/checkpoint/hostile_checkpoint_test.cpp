@@ -1,4 +1,4 @@
-// Files that somebody made to do harm, and memory that is not there.
+// Files that were made to do harm, and memory that runs out.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One epoch of two steps; the checkpoint stands in `folder`.
+// One epoch of two steps; the checkpoint is in `folder`.
 TrainerOptions options_in(const std::string& folder, std::int64_t epochs) {
   TrainerOptions options = silent();
   options.enable_checkpointing = true;
@@ -40,7 +40,7 @@ std::string run(const std::string& folder, std::int64_t epochs, const std::strin
   return newest;
 }
 
-// The file with another state text, and hashes that fit it.
+// The file with another state text and its hashes.
 void rewrite(const std::string& from, const std::string& to, const Function<std::string(std::string)>& change,
              const std::string& more_hashes = {}) {
   const TensorFile file = load_safetensors(from);
@@ -84,10 +84,10 @@ TEST_CASE("a checkpoint that names other files as its own makes no run delete th
       s = replaced(s, "dirpath=" + (dir / "good"), "dirpath=" + (dir / "ck"));
       s = replaced(s, "\"kept_path_0\":\"" + good + "\"", "\"kept_path_0\":\"" + (dir / ("ck/" + name)) + "\"");
       const std::size_t at = s.find("\"kept_score_0\":\""), end = s.find('"', at + 16);
-      return s.replace(at + 16, end - at - 16, "1e9");  // anything is better
+      return s.replace(at + 16, end - at - 16, "1e9");  // every score is better
     });
     (void)run(dir / "ck", 2, evil);
-    CHECK(fs::exists(dir / ("ck/" + name)) == name.starts_with("precious"));  // a checkpoint goes, as it should
+    CHECK(fs::exists(dir / ("ck/" + name)) == name.starts_with("precious"));  // a checkpoint is removed
   }
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("a state that is not what it should be is a FormatError: numbers out o
   rewrite(good, bad, [&](std::string s) { return replaced(s, "{", "{\"x\":" + deep + std::string(40, ']') + ","); });
   CHECK_THROWS_WITH_AS((void)train::read_checkpoint(bad), doctest::Contains("nested deeper than 32"), FormatError);
   rewrite(good, bad, [&](std::string s) { return replaced(s, "{", "{\"x\":[{\"y\":[1,\"a\"]},null],"); });
-  (void)train::read_checkpoint(bad);  // what is unknown is left
+  (void)train::read_checkpoint(bad);  // unknown names are ignored
   const CheckpointInfo info = read_checkpoint_info(bad);
   CHECK(info.damage.empty());
   CHECK(std::count(info.state.begin(), info.state.end(),
@@ -165,7 +165,7 @@ TEST_CASE("a checkpoint names what is due and how a value is reduced, and one wi
   REQUIRE(before.log.size() == now.log.size());
   REQUIRE_FALSE(now.log.empty());
   for (std::size_t i = 0; i < now.log.size(); ++i) CHECK(before.log[i].reduce == now.log[i].reduce);
-  const Warnings quiet;  // of the folder, which is not the file's
+  const Warnings quiet;  // about the folder, which is not that of the file
   CHECK_NOTHROW((void)run(dir / "good", 2, old));
 }
 

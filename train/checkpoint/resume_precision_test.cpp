@@ -70,7 +70,7 @@ TEST_CASE("a checkpoint of another float precision is converted, weights and the
       const auto before = entries(file), after = entries(copy);
       for (const auto& [name, t] : model.state_dict()) {
         CHECK(t.dtype() == dtype);
-        // From f16 with masters those are the weights that were trained.
+        // From f16 with masters: the masters are the trained weights.
         const bool wider = itemsize(dtype) > 2 && from == "16-o2";
         const Tensor& source = before.at(wider ? "levin.optimizer.0." + name + ".master" : name);
         CHECK(equal(t, source.to(dtype)));

@@ -1,4 +1,4 @@
-// A run that is cut anywhere and goes on is the run that was not cut, bit for bit.
+// A run that is interrupted anywhere and resumed equals the run that was not, bit for bit.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -48,7 +48,7 @@ struct Cut : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Saves at the n-th call of one of its hooks, and ends the run there as a crash would.
+// Saves at the n-th call of one of its hooks, and ends the run there like a crash.
 struct CutAt : Callback {
   enum class Where { batch_end, validation_end, epoch_end, next_batch } where;
   std::int64_t n;
@@ -209,11 +209,11 @@ TEST_CASE(
 
 namespace {
 
-// Saves after every batch, over the same file, and behind the save of batch `kill_at` the process is gone.
+// Saves after every batch into one file, and kills the process after the save of batch `kill_at`.
 struct SavesEach : Callback {
   std::string file;
   std::int64_t kill_at;
-  std::vector<std::vector<float>> live;  // weights after each batch: those of the training, the file's are the average
+  std::vector<std::vector<float>> live;  // the training's weights after each batch; the file's are the average
   SavesEach(std::string path, std::int64_t n) : file(std::move(path)), kill_at(n) {}
   void on_train_batch_end(const StepInfo&) override {
     std::vector<float>& weights = live.emplace_back();
@@ -235,7 +235,8 @@ struct Everything {
   std::int64_t steps = 0, skipped = 0;
 };
 
-// Shuffle, dropout, windows of 3, an exponential average, a loss scale that falls and grows, f32 masters of f16 weights.
+// Shuffle, dropout, windows of 3, an exponential average, a loss scale that falls and grows, f32 masters of f16
+// weights.
 Everything train_with_everything(const std::string& file, std::int64_t kill_at = -1, const std::string& from = {}) {
   Model model({.gen = Generator(3), .device = Device::cpu()});
   model.one_schedule = true;
@@ -267,7 +268,7 @@ Everything train_with_everything(const std::string& file, std::int64_t kill_at =
   return out;
 }
 
-// In a process of its own, which ends by the kill; true when it did.
+// Runs in a child process that is killed; returns whether it was.
 bool train_and_kill(const std::string& file, std::int64_t kill_at) {
   const pid_t child = ::fork();
   if (child == 0) {

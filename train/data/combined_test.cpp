@@ -13,7 +13,7 @@ namespace {
 
 const nn::Options kThere{.gen = Generator(3), .device = Device::cpu()};
 
-// Learns from two loaders, where the second one may have ended.
+// Learns from two loaders, of which the second may have ended.
 struct TwoSources : TrainModuleOf<TwoSources> {
   TwoSources() : TrainModuleOf(kThere) {}
   test::Net net{*this, "net"};

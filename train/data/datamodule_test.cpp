@@ -1,4 +1,4 @@
-// Data modules: who is asked for what, in which order, and what of them is in a checkpoint.
+// Data modules: which hooks are called, in which order, and what a checkpoint keeps of them.
 #include "levin/train/datamodule.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ const char* name_of(Stage stage) {
   return kNames[static_cast<int>(stage)];
 }
 
-// Notes what is called, into a list that others share.
+// Notes its calls in a list that it shares with others.
 struct NotedData : DataModuleOf<NotedData> {
   explicit NotedData(Words& w) : words(w) {}
   Words& words;
@@ -178,7 +178,7 @@ TEST_CASE("loaders and a data module together, two data modules, and one that do
   } named(n.words);
   trainer.fit(n.net, named);
   CHECK(n.net.trained == 1);
-  CHECK(n.net.validated == 2);  // what the base overrides counts
+  CHECK(n.net.validated == 2);  // overrides of the base count
 }
 
 TEST_CASE("an exception reaches callbacks, then the data module, which is torn down") {
@@ -273,7 +273,7 @@ TEST_CASE("transfer hooks are the data module's where it has them, else the modu
   CHECK(warnings.count("W-DATA-TRANSFER") == 1);
   trainer.options().max_epochs = 2;
   trainer.fit(net);
-  CHECK(net.trained_on == 21);  // without it the module's: the seventh of its own loader, times 3
+  CHECK(net.trained_on == 21);  // without a data module the module's: the seventh batch of its own loader, times 3
 }
 
 TEST_CASE(
@@ -282,7 +282,7 @@ TEST_CASE(
     std::vector<std::int64_t> trains{}, vals{};
     std::unique_ptr<data::DataLoader> train_loader() override {
       trains.push_back(trainer().current_epoch());
-      return few(trainer().current_epoch() + 1);  // each epoch more
+      return few(trainer().current_epoch() + 1);  // one more each epoch
     }
     std::unique_ptr<data::DataLoader> val_loader() override {
       vals.push_back(trainer().current_epoch());
@@ -322,8 +322,8 @@ TEST_CASE(
 
 namespace {
 
-// The order of its loaders follows from how many batches it gave before each was made: without its state a resumed run would have
-// another one.
+// The order of its loaders depends on the number of batches before each was made: without its state a resumed run has
+// another order.
 struct Curriculum : DataModuleOf<Curriculum> {
   std::int64_t level = 0, seed = 0, loads = 0;
   bool refuses = false, restored = false;
@@ -413,18 +413,18 @@ TEST_CASE("a data module that refuses its state gets back what it had, and the r
   refusing.refuses = true;
   Trainer second(test::epochs(1));
   {
-    const test::Warnings quiet;  // it refuses what it had, too
+    const test::Warnings quiet;  // it also refuses its own earlier state
     CHECK_THROWS_AS(second.fit(other, {.data_module = &refusing, .ckpt_path = file}), std::domain_error);
   }
   CHECK(refusing.level == 7);
   CHECK(test::weights_of(other) == before);
-  // A file that does not fit behind it: the same.
+  // The same for a file that is refused after the data module took its state.
   Curriculum willing;
   willing.level = 7;
   test::Probe wrong(nn::Options{.gen = Generator(1), .device = Device::cpu()});
   CHECK_THROWS_AS(second.fit(wrong, {.data_module = &willing, .ckpt_path = file}), ConfigError);
   CHECK(willing.level == 7);
-  // A run without a data module says that it leaves something.
+  // A run without a data module warns that it leaves out a state.
   const test::Warnings warnings;
   auto loader = test::loader(24, 4);
   second.fit(other, {.train = loader, .ckpt_path = file});
@@ -526,7 +526,7 @@ TEST_CASE("the tuner looks up field and loader hook in the data module first, an
   REQUIRE(found.has_value());
   CHECK(found->results.lr.size() == 20);
   CHECK(net.lr == *found->suggestion());
-  // As a callback it takes that of the stage.
+  // A callback uses the data module of the stage.
   data.set_field("batch_size", 2);
   options.callbacks = {std::make_shared<BatchSizeFinder>()};
   Trainer searching(options);

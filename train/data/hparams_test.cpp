@@ -41,7 +41,7 @@ struct Tunable : TrainModuleOf<Tunable> {
   std::unique_ptr<data::DataLoader> predict_loader() override { return made(16, predicts); }
 };
 
-constexpr std::int64_t kLong = (std::int64_t{1} << 53) + 1;  // no double is this number
+constexpr std::int64_t kLong = (std::int64_t{1} << 53) + 1;  // no double has this value
 struct Seeded : TrainModuleOf<Seeded> {
   explicit Seeded(nn::Options o) : TrainModuleOf(o) { save_hparams({{"seed", kLong}}); }
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};

@@ -124,7 +124,7 @@ TEST_CASE("the share of waiting is of a hundred batches without validation and s
       share = *s;
       CHECK(k == 99);
     }
-    if (k % 25 == 0) {  // between two batches, as at the end of an epoch: the time of no batch
+    if (k % 25 == 0) {  // between two batches, as at the end of an epoch: part of no batch
       now += 5000;
       apart += 5000;
     }

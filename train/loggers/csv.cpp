@@ -14,9 +14,9 @@ namespace levin {
 namespace {
 
 constexpr std::size_t kMostWaiting = 10'000;  // records in memory while the disk refuses them
-constexpr int kGivenUp = 1000;                // of the oldest, when there are more
+constexpr int kGivenUp = 1000;                // how many of the oldest are then dropped
 
-// As YAML reads back: numbers and true/false as they are, everything else in double quotes.
+// As YAML reads it: numbers and true/false as they are, everything else in double quotes.
 std::string yaml(const std::string& text) {
   if (train::plain_number(text) || text == "true" || text == "false") return text;
   std::string out = "\"";
@@ -54,18 +54,18 @@ struct CsvLogger::File {
   train::LogFolder folder;
   std::int64_t flush_every;
   std::int64_t since_flush = 0;
-  bool begun = false;           // the file is this run's, not one that the first flush replaces
-  train::Names columns, names;  // on file; of all records
+  bool begun = false;           // the file is this run's; false: the first flush replaces it
+  train::Names columns, names;  // in the file; of all records
   std::vector<LogRecord> waiting;
-  bool others = false;                 // evaluations of this logger write behind the lines of an earlier run
-  std::vector<LogRecord> evaluations;  // these, for a new fit, whose file holds them and not the earlier run
+  bool others = false;                 // evaluations of this logger append to the lines of an earlier run
+  std::vector<LogRecord> evaluations;  // these: a new fit keeps them and drops the earlier run
   Metadata hparams;
   train::Attempts attempts{"CsvLogger"};
 };
 
-// Takes over what is on file without what will come again: lines behind the run's records. Where a full disk cost some of these,
-// lines of steps that will be trained again are the last of the first ones; they go, too. Lines of an evaluation's
-// batches count batches and not steps, so a line stays whatever its step is where one of a trained step follows.
+// Takes over the file without lines that will be written again: those after the run's records. If a full disk lost some
+// records, the kept lines may end with steps that are trained again, which are removed too. Lines of single batches of
+// an evaluation count batches and not steps, so every line before one of a trained step stays.
 void CsvLogger::File::go_on(std::int64_t completed_steps, std::int64_t completed_records) {
   const std::string file = path();
   std::error_code ignored;
@@ -91,7 +91,7 @@ void CsvLogger::File::go_on(std::int64_t completed_steps, std::int64_t completed
   begun = true;
 }
 
-// All waiting records, behind what is on file: appended, or with a new header in front.
+// Writes all waiting records: appends them, or rewrites the file with a new header.
 void CsvLogger::File::write() {
   const std::string file = path();
   std::error_code ignored;
@@ -105,7 +105,7 @@ void CsvLogger::File::write() {
     if (exists) {
       const std::string text = read_file(file, std::numeric_limits<std::size_t>::max());
       const train::CsvText csv = train::read_csv(file, text);
-      std::vector<std::size_t> from;  // the column on file of each name, or one that is always empty
+      std::vector<std::size_t> from;  // the column in the file of each name, or one that is always empty
       for (const std::string& name : names) {
         const auto at = std::find(csv.names.begin(), csv.names.end(), name);
         from.push_back(static_cast<std::size_t>(at - csv.names.begin()) + 2);
@@ -173,7 +173,7 @@ void CsvLogger::log_metrics(const LogRecord& record) {
     f.attempts.lose(kGivenUp);
   }
   ++f.since_flush;
-  // The more records a full disk keeps waiting, the rarer are the attempts: each formats all of them.
+  // The more records wait for a full disk, the rarer are the attempts, because each formats all of them.
   const std::int64_t refused = std::max<std::int64_t>(0, std::ssize(f.waiting) - f.since_flush);
   if (f.since_flush >= f.flush_every + refused / 64) f.flush();
 }

@@ -25,7 +25,7 @@ constexpr std::size_t kMost = 1 << 20;
 LogRecord record(std::int64_t step, Metrics values, std::int64_t epoch = 0) {
   return {.step = step, .epoch = epoch, .values = std::move(values)};
 }
-// Straight into the folder.
+// Writes into the folder itself.
 CsvLoggerOptions in(const TemporaryFolder& folder, std::int64_t flush_every = 100) {
   return {.save_dir = folder.path(), .name = "", .version = "", .flush_every = flush_every};
 }
@@ -124,7 +124,7 @@ TEST_CASE("loggers of two processes that start together get two folders") {
 
 TEST_CASE("a resumed run appends to metrics.csv and neither loses nor doubles a line") {
   const TemporaryFolder folder;
-  std::vector<LogRecord> records;  // two equal validations in one step, as inside of a window of accumulation
+  std::vector<LogRecord> records;  // two equal validations in one step, as inside an accumulation window
   for (std::int64_t step = 0; step < 20; ++step) {
     if (step % 2 == 1) records.push_back(record(step, {{"loss", 0.125 * static_cast<double>(step)}}, step / 10));
     if (step % 5 == 4) records.insert(records.end(), 2, record(step, {{"acc", 0.5}, {"val_loss", 2}}, step / 10));
@@ -217,7 +217,7 @@ TEST_CASE(
     csv.log_metrics(record(0, {{"x", 0}}));
     for (std::int64_t batch = 7; batch < 9; ++batch) csv.log_metrics(record(batch, {{"val", 1}}));
     csv.log_metrics(record(1, {{"x", 1}}));
-    csv.log_metrics(record(2, {{"x", 2}}));  // comes again
+    csv.log_metrics(record(2, {{"x", 2}}));  // written again
   }
   CsvLogger csv(in(folder));
   csv.start(2, 5);

@@ -70,7 +70,7 @@ const std::string& LogFolder::path() {
   fs::create_directories(folder, error);
   if (error) cannot_make(folder, error);
   if (!version_) {
-    // Of two processes that start at the same time one makes the folder, and the other takes the next number.
+    // If two processes start at the same time, one makes the folder and the other takes the next number.
     for (std::int64_t n = next_version(folder);; ++n) {
       const fs::path mine = folder / (std::string(kVersion) + std::to_string(n));
       if (fs::create_directory(mine, error)) {
@@ -81,7 +81,7 @@ const std::string& LogFolder::path() {
       if (error && error != std::errc::file_exists) cannot_make(mine, error);
     }
   }
-  // Absolute: a program that changes its folder goes on writing where it began.
+  // Absolute, so that a program that changes its folder continues to write here.
   path_ = fs::absolute(folder, error).lexically_normal().string();
   if (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   return path_;

@@ -1,4 +1,4 @@
-// What loggers that write files have in common: their folder, and what they do when a disk says no.
+// What loggers that write files share: their folder, and their handling of a disk that refuses.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace levin::train {
 
-// The number that all of `text` is, if it is a finite one.
+// The number if all of `text` is a finite one.
 [[nodiscard]] std::optional<double> plain_number(std::string_view text);
 
-// <save_dir>/<name>/<version>, made when it is first asked for.
+// <save_dir>/<name>/<version>, made at the first call of path().
 class LogFolder {
  public:
   LogFolder(std::string save_dir, std::string name, std::optional<std::string> version);
-  // Throws FileError when it can not be made.
+  // Throws FileError if it cannot be made.
   [[nodiscard]] const std::string& path();
   [[nodiscard]] const std::string& version();
 
@@ -27,11 +27,12 @@ class LogFolder {
   std::optional<std::string> version_;
 };
 
-// Attempts to write whose failure must not end a run: the first one is told, and in the end what was lost.
+// Attempts to write whose failure must not end a run. The first failure is a warning, and finish() reports what was
+// lost.
 class Attempts {
  public:
   explicit Attempts(std::string logger) : logger_(std::move(logger)) {}
-  // False when `write` threw.
+  // Returns false if `write` threw.
   template <class F>
   [[nodiscard]] bool attempt(F&& write) {
     try {

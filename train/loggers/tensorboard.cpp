@@ -1,8 +1,8 @@
 // Note [Event files]
-// A file of records as TensorFlow frames them: length (u64), masked CRC-32C of the length, the bytes, masked CRC-32C of the
-// bytes. The bytes are an Event message in protobuf's wire format, written here by hand: a field is a key (number << 3 |
-// kind) and a varint, eight or four bytes, or a length and content. Numbers of fields are those of tensorflow's
-// event.proto, summary.proto, tensor.proto and of tensorboard's hparams/plugin_data.proto.
+// A file of records as TensorFlow frames them: length (u64), masked CRC-32C of the length, the bytes, masked CRC-32C of
+// the bytes. The bytes are an Event message in protobuf's wire format: a field is a key (number << 3 | kind) and a
+// varint, or eight or four bytes, or a length and content. Numbers of fields are those of tensorflow's event.proto,
+// summary.proto, tensor.proto and of tensorboard's hparams/plugin_data.proto.
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kFlushBytes = std::size_t{1} << 20;
-constexpr std::size_t kMostWaitingBytes = std::size_t{16} << 20;  // in memory while the disk refuses them
+constexpr std::size_t kMostWaitingBytes = std::size_t{16} << 20;  // of records in memory while the disk refuses them
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
@@ -48,7 +48,7 @@ std::uint32_t crc32c(std::string_view bytes) {
   for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 255];
   return ~crc;
 }
-// So that a CRC of bytes that hold CRCs is no trivial one.
+// Masked, so that a CRC of bytes that contain CRCs is not trivial.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 template <class T>
@@ -115,7 +115,7 @@ Message plugin(std::string_view name, std::string_view content = {}) {
   return std::move(Message().message(1, Message().bytes(1, name).bytes(2, content)));
 }
 
-// As the hparams plugin wants a value: google.protobuf.Value.
+// A value as the hparams plugin reads it: google.protobuf.Value.
 Message hparam(const std::string& text) {
   if (const auto number = train::plain_number(text)) return std::move(Message().f64(2, *number));
   if (text == "true" || text == "false") return std::move(Message().integer(4, text == "true"));
@@ -124,7 +124,7 @@ Message hparam(const std::string& text) {
 
 constexpr std::size_t kBins = 64;
 
-// HistogramProto of the finite ones of `values`.
+// HistogramProto of the finite elements of `values`.
 Message histogram(const std::vector<double>& values) {
   double least = std::numeric_limits<double>::infinity(), greatest = -least, sum = 0, squares = 0, count = 0;
   for (const double x : values) {
@@ -175,7 +175,7 @@ struct TensorBoardLogger::File {
   train::LogFolder folder;
   double flush_seconds;
   std::string path;      // of this start; empty before the first
-  bool session = false;  // hyperparameters were written, so the session has an end to tell
+  bool session = false;  // hyper-parameters were written, so finalize writes the end of the session
   std::string waiting;   // framed events
   std::int64_t events_waiting = 0;
   std::size_t next_flush_bytes = kFlushBytes;
@@ -188,7 +188,7 @@ void TensorBoardLogger::File::open(std::int64_t completed_steps, bool trains) {
   flush();
   std::array<char, 256> host{};
   (void)::gethostname(host.data(), host.size() - 1);
-  // TensorBoard reads the files of a folder in the order of their names, so the time in them is fine, and all numbers are as wide.
+  // TensorBoard reads the files of a folder by name, so names have a fine time, and numbers of equal width.
   const auto wide = [](std::int64_t n, std::size_t digits) {
     const std::string text = std::to_string(n);
     return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
@@ -198,7 +198,7 @@ void TensorBoardLogger::File::open(std::int64_t completed_steps, bool trains) {
          wide(microseconds % 1'000'000, 6) + "." + host.data() + "." + std::to_string(::getpid()) + "." +
          wide(counter++, 6);
   add(event(completed_steps).bytes(3, "brain.Event:2"));
-  // A session that starts at a step: what is known of steps from there on is forgotten.
+  // A session that starts at a step makes TensorBoard forget that step and later ones.
   constexpr int kStart = 1;
   if (trains && completed_steps > 0) add(event(completed_steps).message(7, Message().integer(1, kStart)));
 }
@@ -208,7 +208,7 @@ void TensorBoardLogger::File::add(const Message& event) {
   waiting += framed(event.text());
   ++events_waiting;
   if (waiting.size() >= next_flush_bytes || seconds_since(last_flush) >= flush_seconds) flush();
-  std::size_t oldest = 0;  // bytes that have to go, whole events
+  std::size_t oldest = 0;  // bytes to drop, of whole events
   while (waiting.size() - oldest > kMostWaitingBytes) {
     std::uint64_t size = 0;
     std::memcpy(&size, waiting.data() + oldest, sizeof size);
@@ -226,7 +226,7 @@ void TensorBoardLogger::File::flush() {
     waiting.clear();
     events_waiting = 0;
   }
-  next_flush_bytes = waiting.size() + kFlushBytes;  // a disk that refuses is not asked at every record
+  next_flush_bytes = waiting.size() + kFlushBytes;  // a disk that refuses is not tried at every record
 }
 
 TensorBoardLogger::TensorBoardLogger(TensorBoardLoggerOptions options)

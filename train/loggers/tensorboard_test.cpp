@@ -19,7 +19,7 @@
 using namespace levin;
 using namespace levin::test;
 
-// A reader that shares nothing with the writer: the CRC bit by bit, messages as maps of fields.
+// A reader that shares no code with the writer: the CRC bit by bit, messages as maps of fields.
 namespace {
 
 std::uint32_t crc32c_by_bits(std::string_view bytes) {
@@ -43,7 +43,7 @@ T raw(std::string_view bytes, std::size_t at = 0) {
   return value;
 }
 
-// Every field's values in order: varints as eight bytes, others as they are.
+// The values of every field in order: varints as eight bytes, others unchanged.
 struct Proto {
   std::map<int, std::vector<std::string>> fields;
   explicit Proto(std::string_view text) {
@@ -218,7 +218,7 @@ TEST_CASE("texts, histograms and pictures have TensorBoard's form") {
   TensorBoardLogger board(in(folder));
   board.log_text("notes", "*hello*", 3);
   std::vector<float> values;
-  for (int i = 0; i <= 640; ++i) values.push_back(static_cast<float>(i) / 10 - 32);  // [-32, 32], a bin a unit
+  for (int i = 0; i <= 640; ++i) values.push_back(static_cast<float>(i) / 10 - 32);  // [-32, 32], one bin for each unit
   values.push_back(NAN);
   values.push_back(INFINITY);
   board.log_histogram("weights", from_data(values, Shape{static_cast<std::int64_t>(values.size())}, Device::cpu()), 3);
@@ -248,7 +248,7 @@ TEST_CASE("texts, histograms and pictures have TensorBoard's form") {
   const std::vector<double> counts = weights.packed(7);
   REQUIRE(counts.size() == 64);
   CHECK(std::all_of(counts.begin(), counts.end() - 1, [](double n) { return n == 10; }));
-  CHECK(counts.back() == 11);  // with the greatest
+  CHECK(counts.back() == 11);  // includes the greatest
   CHECK(value_of(events, "constant").in(5).packed(7) == std::vector<double>{4});
   CHECK(value_of(events, "constant").in(5).packed(6) == std::vector<double>{2.5});
   CHECK(value_of(events, "none").in(5).f64(3) == 0);
@@ -317,7 +317,7 @@ TEST_CASE("a disk that refuses event files costs at most 16 MB and two warnings"
   }
   SUBCASE("gone to the end") {
     board.finalize("success");
-    CHECK(warnings.all().back().text.find("21 records") != std::string::npos);  // the file's head is one
+    CHECK(warnings.all().back().text.find("21 records") != std::string::npos);  // one of them is the file's header
     board.finalize("success");
     CHECK(warnings.ids().size() == 2);
   }

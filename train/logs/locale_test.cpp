@@ -1,4 +1,4 @@
-// The locale of the host program, in which numbers have a comma, changes neither files nor how they are read.
+// A locale of the program in which numbers have a comma changes neither the files nor how they are read.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@ using namespace levin::test;
 
 namespace {
 
-// German numbers while it lives.
+// Sets a locale with German numbers while it lives.
 class German {
  public:
   explicit German(const TemporaryFolder& folder) {
@@ -39,7 +39,7 @@ class German {
   bool set_ = false;
 };
 
-// Two epochs with everything that keeps numbers as text; `from` is the file to go on from.
+// Two epochs with everything that keeps numbers as text; `from` is the file to resume.
 std::vector<float> run(const std::string& folder, std::int64_t epochs, const std::string& from = {}) {
   TrainerOptions options = silent();
   options.enable_checkpointing = true;

@@ -12,7 +12,7 @@ using namespace levin::test;
 
 namespace {
 
-// Calls `log` in the hook or step that is named, and keeps what it threw.
+// Calls `log` in the hook or step of this name, and keeps what it threw.
 struct Speaks : TrainModuleOf<Speaks> {
   using TrainModuleOf::TrainModuleOf;
   nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
@@ -149,7 +149,7 @@ TEST_CASE("one name with two sets of options is an error in one hook, and two en
   REQUIRE(trainer.history().size() == 3);
   CHECK(trainer.history()[0].values == Metrics{{"x", 1}});
   CHECK(trainer.history()[2].values == Metrics{{"x", 7}});
-  CHECK(trainer.callback_metrics() == Metrics{{"x", 1}});  // the newest of the step, as it was logged last
+  CHECK(trainer.callback_metrics() == Metrics{{"x", 1}});  // the last value logged in the step
 }
 
 TEST_CASE("what log refuses or warns of: loaders' names, graphs, integers") {
@@ -161,7 +161,7 @@ TEST_CASE("what log refuses or warns of: loaders' names, graphs, integers") {
   CHECK(contains(refused_as({.enable_graph = true}), "keep the tensor itself"));
   CHECK(contains(refused_as({.on_step = false, .on_epoch = false}), "switch one on"));
   CHECK(contains(refused_as({.batch_size = 0}), "expected 1 or more"));
-  CHECK(refused_as({.sync_dist = true, .rank_zero_only = true}).empty());  // of one rank: its own value
+  CHECK(refused_as({.sync_dist = true, .rank_zero_only = true}).empty());  // with one rank its own value
   Warnings warnings;
   const Said said = say_in("training_step", [](Speaks& s) {
     s.log("a", 3);
@@ -184,7 +184,7 @@ TEST_CASE("log_dict logs each name with the same options") {
 }
 
 TEST_CASE("a batch weighs what the first dimension of its first tensor says; nothing to go by is an error") {
-  // Samples [2, 1] that are not batched: the loader counts one sample, the tensor has two rows. Sums, so that weights show.
+  // Samples [2, 1] that are not batched: the loader counts one sample, the tensor has two rows. Sums show the weights.
   const auto of = [](Tensors fields, bool batched, const LogOptions& options = {.on_step = false, .on_epoch = true}) {
     data::DataLoaderOptions how{.batch_size = batched ? std::optional<std::int64_t>(2) : std::nullopt};
     std::int64_t batch = 0;
@@ -254,7 +254,7 @@ TEST_CASE("steps of an evaluation are recorded at the number of the batch, loade
   net.say = [&](Speaks& s) { s.log("v", value++, {.on_step = true, .on_epoch = true}); };
   data::DataLoader train = ramp(1), a = ramp(2), b = ramp(1);
   TrainerOptions options = epochs(2);
-  options.num_sanity_val_steps = 1;  // two values that nobody records
+  options.num_sanity_val_steps = 1;  // two values without a record
   Trainer trainer(options);
   trainer.fit(net, {.train = train, .val = {&a, &b}});
   struct Row {

@@ -21,7 +21,7 @@ Tensor i64s(std::vector<std::int64_t> values) {
   return from_data<std::int64_t>(values, {n}, Device::cpu());
 }
 
-// Learns nothing; logs objects whose values are those of the samples it was given.
+// Learns nothing; logs metrics of the samples it gets.
 struct Counted : TrainModuleOf<Counted> {
   using TrainModuleOf::TrainModuleOf;
   nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
@@ -40,7 +40,7 @@ struct Counted : TrainModuleOf<Counted> {
     most.update(full({}, static_cast<double>(info.batch_idx), Device::cpu()));
     if (info.batch_idx == save_at) trainer().save_checkpoint(save_to);
   }
-  void on_train_epoch_end() override { log("most", most); }  // the checkpoint is written before it is known to the log
+  void on_train_epoch_end() override { log("most", most); }  // the checkpoint is written before it is logged
   void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
     val.update(b[0]);
     log("val", val);
@@ -134,7 +134,7 @@ TEST_CASE("a logged metric gives steps the batch's value, epochs that of all sam
   REQUIRE(h.size() == 7);
   CHECK(h[0].step == 1);
   CHECK(value_of(h[0], "seen_step") == 3.5);
-  for (const std::size_t epoch : {std::size_t{1}, std::size_t{5}}) {  // a step record stands between in the second
+  for (const std::size_t epoch : {std::size_t{1}, std::size_t{5}}) {  // the second has a record of steps in between
     CHECK(value_of(h[epoch], "val") == 2);
     CHECK(value_of(h[epoch + 1], "seen_epoch") == 3);
     CHECK(value_of(h[epoch + 1], "most") == 2);
@@ -159,7 +159,7 @@ TEST_CASE("a run that is cut in an epoch goes on with the sums of its metrics, l
     whole.save_to = folder / "cut.safetensors";
     const auto expected = fit(whole, "");
     Counted resumed({.gen = Generator(1), .device = Device::cpu()});
-    resumed.seen.update(f32s({1000}));  // what was there before has no part in it
+    resumed.seen.update(f32s({1000}));  // earlier values do not count
     const auto actual = fit(resumed, whole.save_to);
     REQUIRE_FALSE(actual.empty());
     CHECK(value_of(expected.back(), "seen_epoch") == 3);
@@ -195,7 +195,7 @@ TEST_CASE("a metric that is gone, or in training and evaluation at once, or no p
     } catch (const ConfigError& e) { message = e.what(); }
   }
   trainer.options().max_epochs = 2;
-  CHECK(trainer.callback_metrics().size() > 0);  // the metric is gone
+  CHECK(trainer.callback_metrics().size() > 0);  // the metric is destroyed
 }
 
 TEST_CASE("on a device a metric waits for nothing, and a captured step goes on writing to it") {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kSamples = 19;  // in batches of 8: 8, 8, 3
 
-// Gives a sum of squared errors and what it weighs: the samples, or what a second target says of each.
+// Returns a sum of squared errors and its weight: the number of samples, or the sum of a second target.
 struct Summed : TrainModuleOf<Summed> {
   explicit Summed(Device device) : TrainModuleOf({.gen = Generator(3), .device = device}) {}
   nn::Linear fc1{*this, "fc1", {.in = 2, .out = 8}};
@@ -63,8 +63,8 @@ double greatest_difference(const std::vector<float>& a, const std::vector<float>
   return most;
 }
 
-// Both sum the same 19 terms of order 1 in another order: each gradient is off by 19 eps at most. A step moves a weight by
-// lr / (1 - momentum) times that, 5 steps add up.
+// Both sum the same 19 terms of order 1 in another order, so a gradient differs by 19 eps at most. Each of 5 steps
+// moves a weight by lr / (1 - momentum) times that.
 double sgd_tolerance(double eps) { return 5 * 19 * eps; }
 constexpr double kEps = std::numeric_limits<float>::epsilon();
 
@@ -81,12 +81,12 @@ TEST_CASE("with exact weighting a ragged window of 8, 8 and 3 samples is one bat
       a.by_tokens = b.by_tokens = c.by_tokens = by_tokens;
       const std::vector<float> in_windows = trained(a, ragged, 8), at_once = trained(b, whole, kSamples);
       CHECK(greatest_difference(in_windows, at_once) < sgd_tolerance(kEps));
-      // The losses told are the batches' means.
+      // The reported losses are the batches' means.
       CHECK(a.losses.size() == 15);
       if (!by_tokens)
         CHECK((8 * a.losses[0] + 8 * a.losses[1] + 3 * a.losses[2]) / 19 ==
               doctest::Approx(b.losses[0]).epsilon(19 * kEps));
-      // Weighing each batch alike is something else.
+      // Equal weights of batches give another result.
       ragged.accumulate_weighting = AccumulateWeighting::per_batch;
       CHECK(greatest_difference(trained(c, ragged, 8), at_once) > 1e-3);
     }
@@ -109,14 +109,14 @@ TEST_CASE("on a device a window is weighed exactly under a loss scale: unscaling
     CAPTURE(clips);
     TrainerOptions ragged = exactly(3, 3), whole = exactly(1, 3);
     ragged.precision = whole.precision = "16-mixed";
-    // Small enough for sums of 19 in f16: a step that is skipped proves nothing.
+    // Small enough for sums of 19 in f16, because a skipped step proves nothing.
     ragged.grad_scaler = whole.grad_scaler = optim::GradScalerOptions{.init_scale = 64};
     if (clips) ragged.gradient_clip_val = whole.gradient_clip_val = 0.25;
     Summed a(Device::simt()), b(Device::simt());
     const std::vector<float> at_once = trained(b, whole, kSamples);
     constexpr double kHalf = 0x1p-10;  // of f16: gradients of products are rounded to it, batch by batch
     CHECK(greatest_difference(trained(a, ragged, 8), at_once) < sgd_tolerance(kHalf));
-    // As without scale: a division that is made twice or never would be far off.
+    // As without a loss scale: a division that is made twice or never is far off.
     Summed c(Device::cpu());
     TrainerOptions plain = exactly(1, 3);
     plain.gradient_clip_val = whole.gradient_clip_val;

@@ -19,7 +19,7 @@ using namespace levin::test;
 
 namespace {
 
-// Everything a step may hold: a convolution, batch norm with running statistics, dropout, products.
+// Everything that a step may contain: a convolution, batch norm with running statistics, dropout, products.
 struct SmallNet : nn::Module {
   using Module::Module;
   nn::Conv2d conv{*this, "conv", {.in = 1, .out = 2, .kernel = 3, .padding = 1}};
@@ -29,7 +29,7 @@ struct SmallNet : nn::Module {
   Tensor operator()(const Tensor& x) const { return fc(drop(flatten(max_pool2d(relu(norm(conv(x))), 2), 1))); }
 };
 
-// Somebody's own optimizer, whose update reads the learning rate on the host and knows nothing of overflows.
+// A user's own optimizer, whose update reads the learning rate on the host and ignores overflows.
 class OwnDescent final : public optim::Optimizer {
  public:
   explicit OwnDescent(optim::Parameters parameters, double lr) { add("own", std::move(parameters), lr); }
@@ -44,7 +44,7 @@ class OwnDescent final : public optim::Optimizer {
   std::array<const char*, kMaxState> state_names(int) const override { return {}; }
 };
 
-// `huge`: the sample whose picture is so bright that f16 overflows.
+// `huge`: the index of the sample whose values overflow f16.
 data::DatasetRef pictures(std::int64_t n, std::int64_t huge = -1) {
   Generator gen(5);
   Tensor x = randn({n, 1, 4, 4}, gen, Device::cpu());
@@ -279,7 +279,7 @@ TEST_CASE("on a device, what keeps a step from being captured is named, and the 
             {})
             .find("copies from the host") != std::string::npos);
   CHECK(fit(error, {std::make_shared<Hooked>()}).find("on_after_backward") != std::string::npos);
-  // Foreign code that waits for the stream itself and keeps to itself that it was refused.
+  // Foreign code that waits for the stream itself and hides that the wait was refused.
   CHECK_FALSE(fit(
                   [&](const Batch& b) {
                     try {

@@ -1,4 +1,4 @@
-// Manual optimization: nothing is cleared, lost or counted wrongly that the module holds in its own hands.
+// Manual optimization: the trainer clears nothing, loses nothing, and counts each step.
 #include <doctest/doctest.h>
 
 #include <stdexcept>
@@ -18,7 +18,7 @@ struct Half : nn::Module {
   Tensor operator()(const Tensor& x) const { return fc(x); }
 };
 
-// Two halves with an optimizer each, whose parameters have the same names, and windows of `window` batches made by hand.
+// Two halves, each with an optimizer, whose parameters have the same names; steps are made every `window` batches.
 struct ByHand : TrainModuleOf<ByHand> {
   using TrainModuleOf::TrainModuleOf;
   std::int64_t window = 1;
@@ -160,8 +160,8 @@ TEST_CASE("clip_gradients of a manual step sees true gradients where weights hav
     return module.a.weight.to(DType::f32).to_vector<float>();
   };
   const std::vector<float> free = train({});
-  CHECK(train(100) == free);   // no true gradient is so large; times the scale, of at least 256, they are
-  CHECK(train(1e-4) != free);  // and none is so small
+  CHECK(train(100) == free);   // true gradients are below it; times the scale, 256 or more, they are above
+  CHECK(train(1e-4) != free);  // all true gradients are above it
 }
 
 TEST_CASE("the step-time report of manual optimization has backward and optimizer, and counts optimizer steps") {

@@ -1,4 +1,4 @@
-// Precisions of the trainer: what they make of parameters and inputs, and what the loss scale does to steps.
+// Precisions of the trainer: dtypes of parameters and inputs, and what the loss scale does to steps.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -54,12 +54,12 @@ Seen train_in(const std::string& precision, Device device) {
   return seen;
 }
 
-// A parameter whose gradient is what the test says: loss = sum(w * x), so that grad = x.
+// A parameter whose gradient the test chooses: loss = sum(w * x), so grad = x.
 struct Line : nn::Module {
   using Module::Module;
   nn::Parameter w{*this, "w", {2}, [](Tensor& t, Generator&) { fill_(t, 1); }};
 };
-// Batches {x}, one a row of `rows`.
+// Batches {x}, one for each row of `rows`.
 data::DataLoader rows(const std::vector<float>& values) {
   const auto n = static_cast<std::int64_t>(values.size()) / 2;
   return data::DataLoader(data::tensor_dataset({from_data(values, {n, 2}, Device::cpu())}), {.batch_size = 1});
@@ -195,7 +195,7 @@ TEST_CASE("on a device, steps that overflow count, change nothing, and hold the 
     CHECK(trainer.global_step() == 5);
     CHECK(trainer.skipped_steps() == 2);
     CHECK(rate->steps() == (what == OnSkippedStep::hold ? 3 : 5));
-    std::int64_t updates = -1;  // as the optimizer counts them
+    std::int64_t updates = -1;  // counted by the optimizer
     for (const auto& [name, t] : opt.state_dict()) {
       if (name == "w.step") updates = t.item<std::int64_t>();
     }

@@ -10,7 +10,7 @@ using namespace levin::test;
 
 namespace {
 
-// A generator and a discriminator that train against each other on points of the plane; what happens is noted down.
+// A generator and a discriminator that train against each other on points of the plane, and note what happens.
 struct Gan : TrainModuleOf<Gan> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear g1{*this, "g1", {.in = 2, .out = 4}};
@@ -24,7 +24,7 @@ struct Gan : TrainModuleOf<Gan> {
   std::vector<ParamRef> parts(nn::Linear& a, nn::Linear& b) {
     std::vector<ParamRef> all = a.parameters();
     for (ParamRef& p : b.parameters()) {
-      p.name = "second." + p.name;  // names are a layer's own, an optimizer wants each once
+      p.name = "second." + p.name;  // layers repeat names, and an optimizer needs each once
       all.push_back(std::move(p));
     }
     return all;
@@ -125,7 +125,7 @@ TEST_CASE(
   CHECK_FALSE(gan.g1.weight.grad().defined());
   CHECK_FALSE(gan.g2.bias.grad().defined());
   CHECK(gan.d1.weight.grad().defined());
-  // Back on before backward: it receives again.
+  // Flags that are restored before backward: it receives gradients again.
   for (Tensor p : {Tensor(gan.g1.weight), Tensor(gan.g2.bias)}) p.requires_grad_(true);
   backward(sum(y));
   CHECK(gan.g1.weight.grad().defined());
@@ -225,7 +225,7 @@ TEST_CASE("a parameter of two optimizers goes with the active one, and one of no
   CHECK(net.in_first == std::vector<int>{1, 1, 1, 0});
   CHECK(net.in_second == std::vector<int>{0, 1, 1, 1});
   CHECK(net.flags() == std::vector<int>{1, 1, 1, 1});
-  // Flags that are back before backward: all received.
+  // Flags that are restored before backward: all received gradients.
   CHECK(net.a.weight.grad().defined());
 }
 
@@ -270,7 +270,7 @@ TEST_CASE(
       if (fails) throw std::runtime_error("planted");
       manual_backward(mean(square(judge(b[0]) - 1)));
       untoggle_optimizer(d);
-      untoggle_optimizer(d);  // twice is once
+      untoggle_optimizer(d);  // a second call does nothing
       behind = flags();
       return {};
     }

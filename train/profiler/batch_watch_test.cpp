@@ -1,4 +1,4 @@
-// What the engine does about things to avoid: copies, graphs that are kept, waits.
+// Warnings about costly batches: copies, graphs that are kept, waits.
 #include <doctest/doctest.h>
 
 #include "levin/live_graph.h"
@@ -44,7 +44,7 @@ TEST_CASE(
   fit(seen, device, 100);
   CHECK(seen.all.to_host == 2);
   CHECK(seen.copies.batches == 100);
-  CHECK(seen.copies.all.to_host == 0);  // the trainer's own are not the batch's
+  CHECK(seen.copies.all.to_host == 0);  // the trainer's own copies are not the batch's
   CHECK(seen.copies.newest.to_device == 2);
   CHECK(seen.copies.newest.to_device_bytes == 4 * (4 * 2 + 4 * 1));
   CHECK(seen.warnings.count("W-TRAIN-COPIES") == 0);
@@ -198,6 +198,6 @@ TEST_CASE("cached memory that is released in a training batch is warned of, and 
   fit(seen, Device::cpu(), 3);
   CHECK(seen.warnings.count("W-TRAIN-CACHE") == 0);
   fit(seen, Device::cpu(), 3, [](const Tensor&) { release_cached_memory(Device::cpu()); });
-  CHECK(seen.warnings.count("W-TRAIN-CACHE") == 3);  // a printer shows the first
+  CHECK(seen.warnings.count("W-TRAIN-CACHE") == 3);  // printing shows only the first
   CHECK(cache_releases() == before + 3);
 }

@@ -1,4 +1,4 @@
-// A loss that is no number is told once, whether anything is logged or not.
+// A loss that is no number is reported once, whether anything is logged or not.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -27,7 +27,7 @@ struct Breaks : TrainModuleOf<Breaks, Probe> {
   }
 };
 
-// What is told of a run of `batches`, where nothing is logged.
+// The warning of a run of `batches` in which nothing is logged.
 std::vector<std::string> told(std::int64_t from, std::int64_t to, std::int64_t batches, Device device = Device::cpu(),
                               std::int64_t n = 1) {
   Breaks module({.gen = Generator(1), .device = Device::cpu()});
@@ -54,7 +54,7 @@ std::vector<std::string> told(std::int64_t from, std::int64_t to, std::int64_t b
 
 TEST_CASE("a loss that is NaN for ten batches is told once, where nothing is logged") {
   CHECK(told(0, 0, 30).empty());
-  CHECK(told(5, 14, 30).empty());  // nine, and then it is a number again
+  CHECK(told(5, 14, 30).empty());  // nine in a row, then it is a number again
   const auto many = told(5, 100, 30, Device::cpu(), 2);
   REQUIRE(many.size() == 1);
   CHECK(contains(many.front(), "the loss is nan at step 14, and was not finite since step 5"));

@@ -33,7 +33,7 @@ TEST_CASE("the simple profiler's lines are sorted by total time, with calls, mea
   SimpleProfiler p({.clock = &test_clock});
   for (int i = 0; i < 4; ++i) run(p, "backward", 150 * kMs);
   run(p, "on_train_start", 300 * kMs);
-  now += 100 * kMs;  // nobody's
+  now += 100 * kMs;  // of no action
   run(p, "on_train_end", 0);
   CHECK(p.report() ==
         "Action         |     Mean s |      Calls |    Total s | Share % |    Waits\n"
@@ -150,7 +150,7 @@ TEST_CASE("a trace of too many actions keeps the first ones and says so once") {
   CHECK(warnings.ids() == std::vector<std::string>{"W-PROFILER-FULL"});
   CHECK(warnings.all().front().text.find("2 actions are not in") != std::string::npos);
   const auto json = nlohmann::json::parse(read_file(folder / "trace.json", 100'000));
-  CHECK(json.at("traceEvents").size() == 3);  // with the process' name
+  CHECK(json.at("traceEvents").size() == 3);  // the third is the name of the process
   CHECK_THROWS_AS(TraceProfiler({.path = ""}), ConfigError);
   CHECK_THROWS_AS(TraceProfiler({.path = "x", .max_actions = 0}), ConfigError);
   TraceProfiler nowhere({.path = folder / "absent/trace.json"});

@@ -27,13 +27,13 @@ void ProfilerScope::start(std::string_view action) {
 void ProfilerScope::stop() noexcept {
   try {
     profiler_->stop(*action_);
-  } catch (...) {}  // somebody stopped it by hand; what is under way matters more
+  } catch (...) {}  // it was stopped by hand; the work at hand matters more
 }
 
 struct SimpleProfiler::Actions {
   struct Action {
     std::string name;
-    std::int64_t started = -1;  // -1: does not run
+    std::int64_t started = -1;  // -1: not running
     std::int64_t waits_before = 0;
     std::int64_t total = 0, calls = 0, waits = 0;
   };
@@ -92,7 +92,7 @@ std::string SimpleProfiler::report() const {
   std::string out = "Action";
   out.append(width - out.size(), ' ').append(" |     Mean s |      Calls |    Total s | Share % |    Waits\n");
   out.append(width + 60, '-').append("\n");
-  while (!left.empty()) {  // a few dozen: the longest of those left, of equals the first
+  while (!left.empty()) {  // a few dozen: the longest of those left, the first of equals
     const auto longest =
         std::max_element(left.begin(), left.end(), [](const auto* x, const auto* y) { return x->total < y->total; });
     const Actions::Action& action = **longest;

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t index(Phase phase) { return static_cast<std::size_t>(phase); }
 static_assert(index(Phase::logging) + 1 == kPhases);
 
-// What the report tells of one or more phases, and the first thing to try where they are the largest share.
+// What the report says of one or more phases, and the first thing to try if they are the largest share.
 struct Group {
   const char* words;
   Phase first, last;
@@ -65,7 +65,7 @@ void StepTimes::stop() noexcept {
   running_ = false;
 }
 
-// The time since the last change is that of the phase at hand.
+// The time since the last change belongs to the current phase.
 void StepTimes::charge() noexcept {
   const std::int64_t now = clock_();
   spent_[index(phase_)] += now - entered_;
@@ -74,7 +74,7 @@ void StepTimes::charge() noexcept {
 
 Phase StepTimes::enter(Phase phase) noexcept {
   const Phase before = phase_;
-  if (phase == before) return before;  // a reading of the clock less
+  if (phase == before) return before;  // saves a reading of the clock
   if (running_) charge();
   phase_ = phase;
   return before;
@@ -89,7 +89,7 @@ std::string StepTimes::report(Device device) const {
   if (total_ <= 0) return {};
   const auto share = [&](std::int64_t ns) { return 100 * static_cast<double>(ns) / static_cast<double>(total_); };
   const auto spent = [&](const Group& g) {
-    if (!g.words) return std::int64_t{0};  // told
+    if (!g.words) return std::int64_t{0};  // reported
     std::int64_t sum = 0;
     for (std::size_t p = index(g.first); p <= index(g.last); ++p) sum += spent_[p];
     return sum;
@@ -101,7 +101,7 @@ std::string StepTimes::report(Device device) const {
     out += ", " + text(steps_) + " steps of " + detail::general(1e3 * seconds / static_cast<double>(steps_), 4) + " ms";
   out += ":\n";
   std::string advice;
-  while (true) {  // the largest of those left, of equals the first
+  while (true) {  // the largest of those left, the first of equals
     Group& g = *std::max_element(left.begin(), left.end(),
                                  [&](const Group& a, const Group& b) { return spent(a) < spent(b); });
     if (spent(g) <= 0) return out + advice;

@@ -19,7 +19,7 @@ std::int64_t sum_of(const StepTimes& times) {
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A second of which `phase` takes 90 % and hooks the rest.
+// One second: `phase` takes 90 %, hooks the rest.
 std::string mostly(Phase phase, Device device) {
   StepTimes times(&test_clock);
   times.start();
@@ -51,7 +51,7 @@ TEST_CASE("every nanosecond of a run is in one phase, and scopes give the phase 
   CHECK(times.phase() == Phase::forward);
   now += 100'000;
   times.stop();
-  now += 7'000'000;  // not of the run
+  now += 7'000'000;  // after the run
   times.enter(Phase::hooks);
   now += 7'000'000;
   times.start();

@@ -1,4 +1,4 @@
-// Host waits are counted and can be forbidden; on simt, where they are what they would be on a GPU.
+// Host waits are counted and can be forbidden; on simt, which waits where a GPU waits.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A module for the tests of what a step costs beside its arithmetic.
+// A module for tests of what a step costs apart from its arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace levin::test {
 
-// Three logged scalars a batch, and what else the test wants done with the loss.
+// Logs three scalars a batch, and calls a function of the test with the loss.
 struct ThreeLogs : TrainModuleOf<ThreeLogs> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};

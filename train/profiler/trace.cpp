@@ -14,7 +14,8 @@
 namespace levin {
 namespace {
 
-// In JSON's quotes. A byte that is not ASCII becomes '?': one that is not UTF-8 would make the whole file unreadable.
+// In JSON's quotes. A byte that is not ASCII becomes '?', because one that is not UTF-8 makes the whole file
+// unreadable.
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char letter : text) {
@@ -37,7 +38,7 @@ std::string quoted(std::string_view text) {
 struct TraceProfiler::Actions {
   struct Span {
     std::size_t name;
-    std::int64_t begin, end;  // end -1: runs
+    std::int64_t begin, end;  // end -1: running
   };
   [[nodiscard]] std::size_t index_of(std::string_view name) {
     const auto it = std::find(names.begin(), names.end(), name);

@@ -1,4 +1,4 @@
-// What a trainer borrows and what may be gone: modules, optimizers; and fits that train nothing.
+// What a trainer borrows, and modules and optimizers that were destroyed; and fits that train nothing.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -91,7 +91,7 @@ TEST_CASE("another net at the address of the last one is another one: it has non
   fit();
   CHECK_FALSE(trainer.callback_metrics().empty());
   const Warnings warnings;
-  fit();  // max_epochs is reached, so what is known is not of this one
+  fit();  // max_epochs is reached, so it logs nothing
   CHECK(trainer.callback_metrics().empty());
   // Bare tensors: the same optimizer is the same training.
   Tensor w = ones({1}, Device::cpu());

@@ -1,4 +1,4 @@
-// What hooks do is done once, wherever a run is cut: by max_steps in the middle of an epoch, or between two callbacks that save.
+// Hooks act once, wherever a run is cut: by max_steps in the middle of an epoch, or between two callbacks that save.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kEpochs = 3, kSteps = 5;  // an epoch: ten batches, windows of two
 
-// Its hooks are part of the training: a target follows the weights batch by batch, validations are counted, epochs log.
+// Its hooks are part of the training: a target follows the weights at each batch, validations are counted, epochs log.
 struct Hooked : TrainModuleOf<Hooked> {
   using TrainModuleOf::TrainModuleOf;
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
@@ -83,9 +83,9 @@ bool same_run(const Result& a, const Result& b) {
 
 enum class GoesOn { file_of_the_callback, file_behind_fit, second_fit };
 
-// Until `max_steps`, then, where `cut`, to the end in the same folder.
+// Trains until `max_steps`, and with `cut` then to the end in the same folder.
 Result train_cut(const std::string& folder, GoesOn how, std::int64_t max_steps = -1) {
-  const bool averages = how == GoesOn::file_of_the_callback;  // behind a fit the module is the average
+  const bool averages = how == GoesOn::file_of_the_callback;  // after a fit the module is the average
   Result out;
   std::string from;
   for (const std::int64_t steps : {max_steps, std::int64_t{-1}}) {
@@ -113,7 +113,8 @@ Result train_cut(const std::string& folder, GoesOn how, std::int64_t max_steps =
     }
     out.weights = weights_of(model);
     out.optimizer = model.optimizer->state_dict();
-    // The callback's file of a whole epoch stands before that epoch's record, which comes again: metrics.csv has it once.
+    // The callback writes its file of a whole epoch before that epoch's record, which is written again: metrics.csv has
+    // it once.
     if (!averages) out.history.insert(out.history.end(), trainer.history().begin(), trainer.history().end());
     out.stopping = stopping->state().values;
     if (steps < 0 || how == GoesOn::second_fit) break;
@@ -168,7 +169,7 @@ struct Crash : std::runtime_error {
 };
 enum class At { batch_end, validation_end, epoch_end };
 
-// One that saves at the n-th call of its hook, and is the last that happens: callbacks behind it do not come to their turn.
+// Saves at the n-th call of its hook and ends the run there: callbacks after it are not called.
 struct SavesAndCrashes : Callback {
   At at;
   std::int64_t n;

@@ -1,4 +1,4 @@
-// A file that is written where a run ends leads to the same end; and files of other runs stay.
+// A run that resumes a file from the end of a run ends alike; and files of other runs stay.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Batch norm, dropout, a schedule by epochs; notes the hooks of its ends.
+// Batch norm, dropout, a schedule by epochs; notes its hooks at the end of epochs and of the run.
 struct Model : TrainModuleOf<Model> {
   Model() : TrainModuleOf({.gen = Generator(3), .device = Device::cpu()}) {}
   nn::Linear fc1{*this, "fc1", {.in = 2, .out = 8}};
@@ -78,7 +78,7 @@ Ended fit(TrainerOptions options, const std::string& from = {}, std::int64_t bat
           .history = trainer.history()};
 }
 
-// Does something in hooks; the last of the callbacks.
+// Calls a function in hooks; the last of the callbacks.
 struct In : Callback {
   Function<void(const char*)> act;
   explicit In(Function<void(const char*)> f) : act(std::move(f)) {}
@@ -128,7 +128,7 @@ TEST_CASE("a checkpoint saved behind a fit with averaged weights trains on with 
     CHECK(same.weights == model.weights());
     CHECK(same.steps == 12);
     const Ended more = fit(with({make()}, 4), file);
-    CHECK(more.epochs == (make == &ema ? 4 : 5));  // batch norms get an epoch of their own
+    CHECK(more.epochs == (make == &ema ? 4 : 5));  // an extra epoch for batch norms
     CHECK(more.steps > 12);
     CHECK(more.weights != model.weights());
   }
@@ -267,7 +267,7 @@ TEST_CASE("a new run writes its last.safetensors beside the one of another run, 
   (void)run(1, SaveLast::on);
   CHECK(steps_of(dir / "last.safetensors") == 18);
   CHECK(steps_of(dir / "last-v1.safetensors") == 6);
-  CHECK(run(2, SaveLast::on, "last").steps == 12);  // of the newest, whose file it goes on with
+  CHECK(run(2, SaveLast::on, "last").steps == 12);  // of the newest, whose file it continues
   CHECK(steps_of(dir / "last.safetensors") == 18);
   CHECK(steps_of(dir / "last-v1.safetensors") == 12);
   CHECK(!fs::exists(dir / "last-v2.safetensors"));
@@ -294,7 +294,7 @@ TEST_CASE("an interrupt saves beside the file of another run, and nothing before
   (void)run("batch_end", 2);
   CHECK(steps_of(dir / "last.safetensors") == 7);
   CHECK(steps_of(dir / "last-v1.safetensors") == 2);
-  (void)run("batch_end", 3, dir / "last.safetensors");  // its own goes on
+  (void)run("batch_end", 3, dir / "last.safetensors");  // its own file is replaced
   CHECK(steps_of(dir / "last.safetensors") == 10);
   CHECK(!fs::exists(dir / "last-v2.safetensors"));
 }

@@ -1,4 +1,4 @@
-// What surrounds the loop: who is attached, what one fit leaves to the next, what a file keeps of a run.
+// What surrounds the loop: which callbacks are attached, what a fit leaves to the next, what a file keeps of a run.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "levin/train/checkpoint.h"
-#include "tests//warnings.h"
+#include "tests/warnings.h"
 #include "train/run/probe_test.h"
 
 using namespace levin;
@@ -16,7 +16,7 @@ namespace {
 
 const nn::Options kOptions{.gen = Generator(1), .device = Device::cpu()};
 
-// Brings callbacks of its own.
+// Has its own callbacks.
 struct WithCallbacks : TrainModuleOf<WithCallbacks, Probe> {
   using TrainModuleOf::TrainModuleOf;
   std::vector<std::shared_ptr<Callback>> own;
@@ -106,7 +106,7 @@ TEST_CASE("a module's callback replaces the trainer's of its class and of its ba
   CHECK(warnings.count("I-TRAIN-CALLBACKS") == 1);
   for (const auto& c : own) CHECK_FALSE(c->attached());
 
-  // The other way round nothing is replaced: a base class is not its derived one.
+  // A base class does not replace its derived class.
   const auto deeper = std::make_shared<Deeper>("a");
   module.own = {std::make_shared<NamedState>("b")};
   Trainer second(with(1, {deeper, watch}));
@@ -179,7 +179,7 @@ TEST_CASE("a request to stop is kept in checkpoints, Timer's is not") {
   TrainerOptions options = with(8, {asks(KeepStop::yes)});
   options.min_steps = 10;
   CHECK(run(options, 4).steps == 10);
-  // Cut at step 6, then resumed without the callback that asked.
+  // Cut at step 6, then resumed without the callback that asked for the stop.
   for (const KeepStop keep : {KeepStop::yes, KeepStop::no}) {
     const Warnings quiet;
     const auto cut = std::make_shared<At>();
@@ -199,7 +199,7 @@ TEST_CASE("a request to stop is kept in checkpoints, Timer's is not") {
     trainer.fit(module, {.train = data, .ckpt_path = file});
     CHECK(trainer.global_step() == (keep == KeepStop::yes ? 10 : 20));
     CHECK(quiet.count("I-CKPT-STOPPED") == (keep == KeepStop::yes ? 1 : 0));
-    // A fit that does not go on from the file starts without it.
+    // A fit that does not resume the file starts without the request.
     options.max_epochs = 8;
   }
   const Warnings quiet;
@@ -231,7 +231,7 @@ TEST_CASE("a fit begins without the gradients that another one left, but for an 
   CHECK(seen == std::vector<double>{0});
   CHECK(module.w.item() == doctest::Approx(1 - 0.1 * (1 + 2 + 3 + 4) / 4.0));
 
-  // The loader fails in a window: a second fit goes on inside it.
+  // The loader fails in a window: a second fit continues inside it.
   Probe again(kOptions);
   Trainer cut(options);
   bool throws = true;
@@ -244,7 +244,7 @@ TEST_CASE("a fit begins without the gradients that another one left, but for an 
   cut.fit(again, {.train = data});
   CHECK(again.w.item() == module.w.item());
 
-  // Another module has no part in that window.
+  // Another module does not continue that window.
   throws = true;
   Probe third(kOptions), fourth(kOptions);
   Trainer changed(options);
@@ -260,7 +260,7 @@ TEST_CASE("a batch that fails behind its backward counts once in a checkpoint th
   TrainerOptions options = epochs(1);
   options.accumulate_grad_batches = 4;
   options.max_steps = 1;
-  // With the third batch of the window; in forward, the window's sum is whole.
+  // In the third batch of the window; if forward fails, the window's sum is whole.
   for (const bool behind : {true, false}) {
     const auto at = std::make_shared<At>();
     At* a = at.get();
@@ -323,7 +323,7 @@ TEST_CASE("a schedule of accumulation goes on inside of a window, for a second f
       trainer.fit(module, {.train = data, .ckpt_path = dir / name});
       CHECK(trainer.global_step() == whole.steps);
       CHECK(module.w.item() == whole.w);
-      // The option is its own again, and the second fit is not refused.
+      // The option has its value back, and the second fit is not refused.
       CHECK(trainer.options().accumulate_grad_batches == 1);
       trainer.options().max_epochs = 4;
       trainer.fit(module, {.train = data});
@@ -464,13 +464,13 @@ TEST_CASE("a signal in the last batch of a run, and one while the disk is full, 
   CHECK(fit("SIGTERM after 3 optimizer steps; saved") == 3);
   at->batch_end = {};
   CHECK(fit("ended", last) == 3);
-  // Nothing can be written: a file is where the folder would be.
+  // Nothing can be written: a file has the name of the folder.
   at->epoch_end = [] { raise(SIGTERM); };
   std::filesystem::rename(folder, folder + "-away");
   write_file_atomically(folder, "in the way");
   CHECK(fit("SIGTERM after 3 optimizer steps; it could not be saved") == 3);
   std::filesystem::remove(folder);
-  // The run's own `last` is a link: a file takes its place, and what it led to stays.
+  // The run's own `last` is a link: a file takes its place, and the link's target stays.
   options.callbacks.push_back(
       std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.save_last = SaveLast::link, .every_n_train_steps = 2}));
   CHECK(fit("; saved") == 3);

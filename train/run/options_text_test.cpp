@@ -11,7 +11,7 @@ using namespace levin::test;
 
 namespace {
 
-// Variables of the environment, gone at the end.
+// Sets variables of the environment, and removes them at the end.
 class Environment {
  public:
   explicit Environment(const std::vector<std::pair<std::string, std::string>>& all) {
@@ -73,7 +73,7 @@ TEST_CASE("the environment says what the program left at its default") {
   given.max_steps = 9;
   const TrainerOptions o = TrainerOptions::from_env(given);
   CHECK(o.max_epochs == 3);
-  CHECK(o.max_steps == 9);  // said by the program
+  CHECK(o.max_steps == 9);  // set by the program
   CHECK(o.limit_val_batches == Portion(0.25));
   CHECK(o.limit_train_batches == Portion(1));
   CHECK(o.limit_test_batches == Portion(1.0));
@@ -146,8 +146,7 @@ TEST_CASE("older spellings of what is not built are errors that say so") {
   CHECK(contains(legacy_error({{"accelerator", "ddp_spawn"}}), "strategy is \"ddp_spawn\""));
   CHECK(contains(legacy_error({{"distributed_backend", "dp"}}), "strategy is \"dp\""));
   CHECK(contains(legacy_error({{"plugins", "pipe"}}), "plug-ins and pipelines are not built"));
-  for (const char* one :
-       {"1", "[0]", "0,"}) {  // one GPU is what the library has; whether this machine does is another question
+  for (const char* one : {"1", "[0]", "0,"}) {  // Levin has one GPU; whether this machine has one is another question
     const std::string error = legacy_error({{"gpus", one}});
     CHECK((error == "accepted" || contains(error, "there is no such device")));
   }
@@ -185,7 +184,7 @@ TEST_CASE("an accelerator is a name of a device that is there") {
 
 TEST_CASE("benchmark chooses the library's engines for the length of a fit") {
   const EngineChoice before = set_engine_choice(EngineFamily::convolution, EngineChoice::first);
-  // A choice that a user made for one family is there again behind the fit; our own kernels stay chosen in it.
+  // A user's choice for one family is restored after the fit; in the fit our own kernels stay chosen.
   const EngineChoice attention = set_engine_choice(EngineFamily::attention, EngineChoice::timed);
   const EngineChoice products = set_engine_choice(EngineFamily::product, EngineChoice::own);
   for (const std::optional<bool> benchmark : {std::optional<bool>(), std::optional(true), std::optional(false)}) {

@@ -15,15 +15,15 @@ namespace levin::test {
 using Words = std::vector<std::string>;
 using Numbers = std::vector<std::int64_t>;
 
-// One weight, w = 1 at first; the loss of a batch is the mean of w x.
+// One weight, which starts at 1; the loss of a batch is the mean of w x.
 struct Probe : TrainModuleOf<Probe> {
   using TrainModuleOf::TrainModuleOf;
   nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
   double lr = 0.1;
   std::int64_t skip_at = -1;
   Words words;              // hooks of a step
-  Numbers validated_after;  // batches trained when validations began, sanity checks left out
-  Numbers stepped_after;    // batches trained in the epoch when the optimizer stepped, with the one at hand
+  Numbers validated_after;  // batches trained when validations began, without sanity checks
+  Numbers stepped_after;    // batches of the epoch, the current one included, when the optimizer stepped
   Numbers cleared_at;       // batch_idx when gradients were cleared
   Numbers samples;          // of the batches trained on
   std::int64_t validation_batches = 0, backwards = 0, epoch_ends = 0;
@@ -86,7 +86,7 @@ struct Ran {
   double w = 0;
 };
 
-// x of sample i is i + 1, so that gradients tell batches apart.
+// x of sample i is i + 1, so each batch has another gradient.
 inline data::DataLoader ramp(std::int64_t batches, std::int64_t batch_size = 1, bool shuffle = false) {
   std::vector<float> x;
   for (std::int64_t i = 0; i < batches * batch_size; ++i) x.push_back(static_cast<float>(i + 1));

@@ -1,4 +1,5 @@
-// The order in which a fit sets itself up: what setup makes is trained, and a file is taken over before the hooks of the run.
+// The order in which a fit sets itself up: layers that setup makes are trained, and a file is loaded before the hooks
+// of the run.
 #include <doctest/doctest.h>
 
 #include "levin/train/averaging.h"
@@ -74,7 +75,7 @@ TEST_CASE("layers that setup or configure_model makes are trained, converted and
     REQUIRE(ema->average());
     CHECK(ema->average()->n_averaged() == 20);
     CHECK(ema->average()->state().size() >= 2);
-    // Trained: the loss of the points fell below that of a start.
+    // It trained: the loss of the points fell below that of the start.
     Late fresh(kPlace);
     fresh.make();
     CHECK(fresh.fc->weight.to_vector<float>() != module.fc->weight.to(DType::f32).to_vector<float>());
@@ -116,7 +117,7 @@ TEST_CASE("what can be told before any work is told before setup") {
   CHECK_THROWS_AS(Trainer(epochs(1)).fit(module, {}), ConfigError);
   CHECK(by_hand.words.empty());
   CHECK(module.words.empty());
-  // The short door's schedules are known before as well.
+  // The schedules of the fit of an optimizer are also known before.
   struct Noted : Callback {
     bool called = false;
     void setup(Stage) override { called = true; }

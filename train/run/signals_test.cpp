@@ -16,7 +16,7 @@ namespace {
 std::atomic<int> g_reached_us{0};
 extern "C" void count_signal(int) { ++g_reached_us; }
 
-// What the process does with SIGTERM outside of guards: it counts.
+// The process's own handler of SIGTERM, outside of guards: it counts.
 class Counted {
  public:
   Counted() {

@@ -1,4 +1,4 @@
-// A stage around its loop: who is asked, in which order, what ends it, what may be changed before it.
+// A stage around its loop: which hooks are called, in which order, what ends it, what may be changed before it.
 #include <doctest/doctest.h>
 
 #include <sys/resource.h>
@@ -94,7 +94,7 @@ TEST_CASE("validate, test and predict ask the module for its callbacks, as fit d
   (void)trainer.predict(module, data);
   CHECK(module.asked == 3);
   CHECK(std::count(module.seen.begin(), module.seen.end(), "callback") == 3);
-  CHECK(trainer.callbacks().empty());  // they are the stage's
+  CHECK(trainer.callbacks().empty());  // they are only there in a stage
 }
 
 TEST_CASE("a module says how it evaluates: the mode that it chooses holds for the loop, and goes with it") {

@@ -1,4 +1,4 @@
-// A step between two records costs what the same step costs that is written by hand.
+// A step between two records costs as much as the same step written by hand.
 #include <doctest/doctest.h>
 
 #include "tests/allocations.h"
@@ -66,7 +66,7 @@ TEST_CASE("between two records the trainer allocates nothing that a loop written
   options.log_every_n_steps = 0;
   CHECK(trained(options, false) == hand);
 
-  // What a Trainer has unless told otherwise; its bar draws by the clock and so is left out.
+  // The defaults of a Trainer, without its bar, which draws by the clock.
   options = {};
   options.default_root_dir = dir.path();
   options.enable_progress_bar = false;

@@ -225,8 +225,8 @@ TEST_CASE("after its first step a run takes no more memory from the system: step
       return {.optimizers = {std::make_shared<optim::Adam>(parameters(), optim::AdamOptions{.lr = 0.01})}};
     }
   };
-  // What the allocator has from the system, in use and kept. Where it keeps no blocks (simt, builds with AddressSanitizer) that is
-  // what is in use: nothing may pile up there.
+  // The allocator's memory from the system, in use and kept. An allocator that keeps no blocks (simt, builds with
+  // AddressSanitizer) has only memory in use, which must not grow.
   struct Held : Callback {
     Device device;
     std::vector<std::int64_t> at, peaks;

@@ -15,7 +15,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Writes down every hook it is called in.
+// Notes every hook that is called.
 template <class Base>
 struct Recording : Base {
   using Base::Base;
@@ -67,7 +67,7 @@ struct RecordingModule : TrainModuleOf<RecordingModule, Recording<TrainModule>> 
   }
 };
 
-// What a callback does, as a lambda.
+// A callback that calls a lambda.
 struct AtBatchEnd : Callback {
   Function<void(const StepInfo&)> act;
   explicit AtBatchEnd(Function<void(const StepInfo&)> f) : act(std::move(f)) {}
@@ -77,7 +77,7 @@ struct AtBatchEnd : Callback {
 struct Counting {
   std::int64_t steps = 0, epochs = 0;
 };
-// Trains the small net under these options and says how far it came.
+// Trains the small net under these options, and returns how far it came.
 Counting train(TrainerOptions options, data::DataLoader& data) {
   Generator gen(3);
   Net net({.gen = gen, .device = Device::cpu()});
@@ -582,7 +582,7 @@ TEST_CASE("gradients are clipped to the norm over all parameters before the upda
   })};
   Trainer(options).fit(opt, data, [&](const Batch& b) { return squared_error(net(b[0]), b[1]) * 100.0; });
   REQUIRE(norms.size() == 3);
-  // The norm of unclipped gradients is far above; f32 rounding of 65 values stays within 1e-6 relative.
+  // The norm of unclipped gradients is far above. The f32 rounding of 65 values is within 1e-6 relative.
   for (const double n : norms) CHECK(n == doctest::Approx(1e-3).epsilon(1e-5));
 }
 

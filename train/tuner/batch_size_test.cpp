@@ -14,7 +14,7 @@ using test::tuner_files;
 
 namespace {
 
-// Batches of more than `limit` do not fit; which sizes were tried is noted.
+// Batches of more than `limit` do not fit; notes the sizes that were tried.
 struct Sized : TrainModuleOf<Sized> {
   explicit Sized(std::int64_t most, std::int64_t n = 10000) : TrainModuleOf(test::kTuned), limit(most), samples(n) {
     tunable("batch_size", &batch_size);
@@ -64,7 +64,7 @@ struct Sized : TrainModuleOf<Sized> {
   OptimizerConfig configure_optimizers() override {
     return {.optimizers = {std::make_shared<optim::Adam>(parameters(), optim::AdamOptions{.lr = 0.01})}};
   }
-  // The first loader shows how many samples there are.
+  // The first loader shows the number of samples.
   [[nodiscard]] std::vector<std::int64_t> trials() const { return {tried.begin() + 1, tried.end()}; }
 };
 
@@ -140,7 +140,7 @@ TEST_CASE("the number of samples and max_val are limits that are tried themselve
   CHECK(search(most, {.max_val = 64}) == 64);
   CHECK(most.trials().back() == 64);
   Sized edge(99, 100);
-  CHECK(search(edge, {}) == 64);  // 100 does not fit: what did stays
+  CHECK(search(edge, {}) == 64);  // 100 does not fit: the last size that fits stays
   Sized exact(1000, 100);
   CHECK(search(exact, {.mode = "binsearch", .margin = 0}) == 100);
 }
@@ -216,7 +216,7 @@ TEST_CASE("real memory: a limit makes large batches fail, and is gone with the s
   REQUIRE(found.has_value());
   CHECK(*found >= 32);
   CHECK(*found < 4096);
-  CHECK_FALSE(set_memory_limit(Device::cpu(), std::nullopt).has_value());  // the stage's limit is gone
+  CHECK_FALSE(set_memory_limit(Device::cpu(), std::nullopt).has_value());  // the stage's limit is removed
   options.memory_limit = 0;
   CHECK_THROWS_WITH_AS(Trainer{options}, doctest::Contains("memory_limit is 0"), ConfigError);
 }
@@ -315,7 +315,7 @@ TEST_CASE("set-ups that a search of sizes can not work with are told before any 
 }
 
 TEST_CASE("a size that trains and does not validate is too large") {
-  // Validation wants the memory of twice the batch.
+  // Validation needs the memory of twice the batch.
   struct Validates : TrainModuleOf<Validates, Sized> {
     using TrainModuleOf::TrainModuleOf;
     std::unique_ptr<data::DataLoader> val_loader() override {

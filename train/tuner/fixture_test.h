@@ -1,4 +1,4 @@
-// What the tuner's tests share: a module with a rate, and a look at the files of a search.
+// What the tuner's tests share: a module with a rate, and the files of a search.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace levin::test {
 
 inline const nn::Options kTuned{.gen = Generator(3), .device = Device::cpu()};
 
-// Names of what searches leave in a folder.
+// The names of files that searches leave in a folder.
 inline std::vector<std::string> tuner_files(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -30,7 +30,7 @@ struct Inner : Net {
   std::uint64_t drop_offset() { return generators().at(0).second->state().offset; }
 };
 
-// Adam, dropout, a member and an hparam "lr", and what a test wants to go wrong.
+// Adam, dropout, a member and an hparam "lr", and failures that a test chooses.
 struct Tuned : TrainModuleOf<Tuned> {
   Tuned() : TrainModuleOf(kTuned) {
     save_hparams({{"lr", 0.02}});

@@ -16,7 +16,7 @@ using test::tuner_files;
 
 namespace {
 
-// Losses as they are told, one a training step.
+// Returns the given losses, one for each training step.
 struct Scripted : TrainModuleOf<Scripted> {
   explicit Scripted(std::vector<double> told) : TrainModuleOf(test::kTuned), losses(std::move(told)) {}
   nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
@@ -64,11 +64,11 @@ TEST_CASE("rates of a search go from min_lr to max_lr, exponentially or evenly, 
   const LrFindResult found = find(net, {});
   REQUIRE(found.results.lr.size() == 100);
   CHECK(found.results.lr[0] == 1e-8);
-  // Five digits are told: half of the last is 3.5e-5 of the number. Approx would compare beside 1.
+  // The expected numbers have five digits: half of the last is 3.5e-5 of the number. Approx would add 1 to the scale.
   CHECK(std::abs(found.results.lr[1] / 1.4454e-8 - 1) < 3.5e-5);
   CHECK(std::abs(found.results.lr[2] / 1.7378e-8 - 1) < 3.5e-5);
   CHECK(found.results.lr.back() == doctest::Approx(1.0).epsilon(1e-12));
-  CHECK(net.rates == found.results.lr);  // what the optimizer had is what is told
+  CHECK(net.rates == found.results.lr);  // the result has the rates that the optimizer had
 
   Scripted other({1.0});
   const LrFindResult even = find(other, {.min_lr = 0, .max_lr = 1, .num_training = 10, .mode = "Linear"});
@@ -181,7 +181,7 @@ TEST_CASE("a search leaves weights, counters, optimizer, records and files as th
   CHECK(again->results.lr == found->results.lr);
   CHECK(again->results.loss == found->results.loss);
 
-  // The training that follows is one that had no search before it.
+  // The training after it equals one without a search.
   trainer.fit(net, {.train = train});
   Tuned fresh;
   fresh.set_field("lr", net.lr);

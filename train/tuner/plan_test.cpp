@@ -51,7 +51,7 @@ struct PlannedCnn : TrainModuleOf<PlannedCnn> {
   static Shape sample() { return {3, 16, 16}; }
 };
 
-// Bytes in use at the peak of the steps behind the first, beyond what was before the module.
+// Bytes in use at the peak of the steps after the first, beyond those before the module was made.
 struct PeakOfSteps : Callback {
   std::int64_t peak = 0;
   void on_train_batch_end(const StepInfo& at) override {
@@ -71,7 +71,7 @@ data::DataLoader labelled(const Shape& sample) {
                           {.batch_size = kBatch});
 }
 
-// Of the parameters' figure the buffers' part, as the allocator counts it.
+// The bytes of buffers within MemoryPlan::parameters, as the allocator counts them.
 std::int64_t plan_of_buffers(nn::Module& net) {
   std::int64_t sum = 0;
   for (const nn::BufferRef& b : net.buffers()) {
@@ -87,8 +87,8 @@ Batch shapes_of(const Batch& b) {
   return out;
 }
 
-// A plan counts what the step's tensors take by the sizes that the allocator gives them, and no kernel here keeps tensors of its own:
-// the two are equal but for the order in which threads of a pool release pieces, which a hundredth covers.
+// A plan counts the step's tensors by the allocator's sizes, and no kernel here allocates its own. So the two are equal
+// except for the order in which threads of a pool release pieces, which a hundredth covers.
 template <class Net>
 void compare(const std::string& precision, std::int64_t accumulate) {
   CAPTURE(precision);
@@ -213,7 +213,7 @@ TEST_CASE("a size whose plan exceeds the memory is not run, and one that reads v
     CHECK(*found >= 32);
     CHECK(*found < 512);
     CHECK(warnings.count("I-TUNE-PLAN") == (reads ? 1 : 0));
-    // By their plans all sizes that were run fit, and did; without plans the last one was begun.
+    // With plans all sizes that were run fit; without plans the last one does not.
     CHECK(net.run.back() == (reads ? 2 * *found : *found));
     CHECK(net.planned == (reads ? 1 : 2 * (static_cast<std::int64_t>(net.run.size()) + 1)));
     CHECK(net.drop.is_training());

@@ -1,4 +1,4 @@
-// What the doors of the tuner and its searches share.
+// What Tuner and the finder callbacks share.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace levin::train {
 
 [[nodiscard]] LrFindResult find_lr(Trainer::Run& run, const LrFindOptions& options);
 
-// `loop` none: of a fit.
+// `loop`: unset is a fit.
 [[nodiscard]] std::int64_t find_batch_size(Trainer::Run& run, const BatchSizeOptions& options,
                                            std::optional<Trainer::Run::Loop> loop);
 
-// Throws StateError where the trainer is running already.
+// Throws StateError while the trainer runs.
 void check_free(const Trainer::Run& run, const char* call);
-// With fast_dev_run nothing is searched: true, and a warning.
+// With fast_dev_run no search runs: returns true, with a warning.
 [[nodiscard]] bool skipped_by_dev_run(const Trainer::Run& run, const char* call);
-// What may be set by name in a run: in the data module, which is asked first, and in the module.
+// The fields that may be set by name: those of the data module, which is asked first, and of the module.
 class Fields {
  public:
   Fields(TrainModule& module, DataModule* data_module);
   [[nodiscard]] bool has(std::string_view name) const;
-  [[nodiscard]] double get(std::string_view name) const;  // throws ConfigError where nobody has it
-  void set(std::string_view name, double value) const;    // all that hold it
+  [[nodiscard]] double get(std::string_view name) const;  // throws ConfigError if neither has it
+  void set(std::string_view name, double value) const;    // in both
   [[nodiscard]] std::string names() const;                // for messages
-  // Where a member and an hparam have the name: the hparam is read.
+  // Warns if a member and an hparam have the name: the hparam is read.
   void warn_of_both(const std::string& name) const;
 
  private:

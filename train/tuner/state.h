@@ -13,22 +13,23 @@
 
 namespace levin::train {
 
-// Keeps a run from its construction on and gives it to trials: without callbacks, schedules, capture and records. What is in
-// memory comes back when this is destroyed, tensors by restore(), before which the next trial finds what the last one left.
+// Keeps the state of a run while trials use it, without callbacks, schedules, capture and records. restore() restores
+// the tensors, the destructor everything else. Until then a trial begins with what the last one left.
 class SavedRun {
  public:
-  // `tree` is the module's that is tried. Writes <root>/<prefix><uuid>.safetensors. Throws FileError and has changed nothing then.
+  // `tree`: of the module that is tried. Writes <root>/<prefix><uuid>.safetensors. Throws FileError, which changes
+  // nothing.
   SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix);
   ~SavedRun();
   SavedRun(const SavedRun&) = delete;
   SavedRun& operator=(const SavedRun&) = delete;
 
-  // All as it was. Throws where the file can not be read any more.
+  // Throws if the file cannot be read.
   void restore();
-  // The same for a search that is ending by an exception: an error of its own is a warning.
+  // The same for a search that ends by an exception: its own error becomes a warning.
   void restore_quietly() noexcept;
 
-  // Trains `steps` optimizer steps from the beginning of an epoch, with `watch` as the only callback (may be null).
+  // Trains `steps` optimizer steps from the beginning of an epoch. `watch` is the only callback and may be null.
   void train(std::int64_t steps, std::shared_ptr<Callback> watch);
   void evaluate(Trainer::Run::Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions);
 
@@ -41,7 +42,7 @@ class SavedRun {
   std::unique_ptr<Before> before_;
 };
 
-// Which of `allowed` the text is, without regard to case. Throws ConfigError that lists them.
+// The index of the text among `allowed`, without regard to case. Throws ConfigError, which lists them.
 [[nodiscard]] std::size_t choose(const char* op, const char* option, std::string_view text,
                                  std::initializer_list<const char*> allowed);
 
