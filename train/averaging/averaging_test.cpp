@@ -218,7 +218,7 @@ TEST_CASE("copying an average into the module keeps the module's tensors where t
   }
 }
 
-TEST_CASE("an average goes on from its state with the same bits, under PyTorch's names") {
+TEST_CASE("an average resumes from its state with the same bits, under PyTorch's names") {
   for (const Device device : devices()) {
     Tiny net(device);
     AveragedModel whole(net, {.avg_fn = ema_avg(0.3)}), part(net, {.avg_fn = ema_avg(0.3)});
@@ -318,7 +318,7 @@ TEST_CASE("statistics of batch norms become the mean over one pass, and modes an
   }
 }
 
-TEST_CASE("statistics stay when the pass fails or gives no batch, or nobody trains them") {
+TEST_CASE("statistics stay when the pass fails or gives no batch, or when they are not trained") {
   WithNorms net(cpu);
   data::DataLoader loader = test::loader(12, 4);
   (void)net(ones({4, 2}, cpu));

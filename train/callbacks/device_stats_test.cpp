@@ -42,7 +42,7 @@ TEST_CASE("on a device its monitor logs memory before and after the batches that
   }
 }
 
-TEST_CASE("the monitor of a module on the cpu tells the cpu's memory, and needs a logger") {
+TEST_CASE("the monitor of a module on the cpu logs the cpu's memory, and needs a logger") {
   const auto stats = stats_of(Device::cpu());
   CHECK(stats.contains("DeviceStatsMonitor.on_train_batch_end/cpu.memory_in_use"));
   TrainerOptions options = epochs(1);

@@ -168,7 +168,7 @@ TEST_CASE("early stopping refuses a metric that is not known with those that are
   CHECK_THROWS_AS(EarlyStopping({.monitor = "a", .patience = -1}), ConfigError);
 }
 
-TEST_CASE("a verbose early stopping tells of a gain behind checks without one, not of each gain in a row") {
+TEST_CASE("a verbose early stopping reports a gain after checks without one, not each gain in a row") {
   EarlyStoppingOptions o = score(3);
   o.verbose = true;
   const Warnings warnings;
@@ -221,7 +221,7 @@ TEST_CASE("an early stop waits for the minima of the run") {
   CHECK(train(values, score(1), options).steps == 7);
 }
 
-TEST_CASE("early stopping goes on with its counts after a resume; two metrics have their own") {
+TEST_CASE("early stopping keeps its counts over a resume; two metrics have their own") {
   const TemporaryFolder dir;
   const std::string path = dir / "c.safetensors";
   const auto both = [&](std::int64_t patience_of_other) {

@@ -51,7 +51,7 @@ struct SavesIn : Callback {
 
 }  // namespace
 
-TEST_CASE("each save that fails is warned of, and a run that ends so is told how many of its last ones failed") {
+TEST_CASE("each save that fails is a warning, and a run that ends so reports how many of its last saves failed") {
   const TemporaryFolder dir;
   write_file_atomically(dir / "taken", "a file");
   const Warnings warnings;

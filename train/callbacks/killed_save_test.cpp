@@ -146,9 +146,9 @@ void check_kills(SaveLast last) {
 
 }  // namespace
 
-TEST_CASE("a run that is killed at any system call of a save goes on from its newest file, bit for bit") {
+TEST_CASE("a run that is killed at any system call of a save resumes from its newest file, bit for bit") {
   check_kills(SaveLast::link);
 }
-TEST_CASE("a run that is killed at any system call of a save that makes last a file goes on, bit for bit") {
+TEST_CASE("a run that is killed at any system call of a save that makes last a file resumes, bit for bit") {
   check_kills(SaveLast::on);
 }

@@ -274,7 +274,7 @@ TEST_CASE("checkpoints are written when their trigger says so, never twice at on
             .empty());
 }
 
-TEST_CASE("a save by steps waits for the validation that tells its metric; a metric that never comes is refused") {
+TEST_CASE("a save by steps waits for the validation that logs its metric; a metric that never comes is refused") {
   const TemporaryFolder dir;
   ModelCheckpointOptions o = best_of(-1);
   o.every_n_train_steps = 1;
@@ -337,7 +337,7 @@ TEST_CASE("last is a link to the newest file, or a file of its own where this st
   CHECK(files_in(dir / "checkpoints") == Names{file(2, 6), file(3, 8), "last.safetensors"});  // it resumed step 6
 }
 
-TEST_CASE("a resumed run goes on with the best of before, and in another folder ranks with it and leaves its files") {
+TEST_CASE("a resumed run keeps the best of before, and in another folder ranks with it and leaves its files") {
   const TemporaryFolder dir;
   const std::string from = dir / ("checkpoints/" + file(2, 6));
   Run(best_of(2), in_folder(dir.path(), 3), {1, 3, 2}).fit();
@@ -389,7 +389,7 @@ TEST_CASE("a resumed run goes on with the best of before, and in another folder 
   CHECK(told(warnings) == "W-CKPT-FOLDER W-CKPT-DIR");
 }
 
-TEST_CASE("a run that fails saves where it is told to, and ckpt_path last goes on from there") {
+TEST_CASE("a run that fails saves in the folder it is given, and ckpt_path last resumes from there") {
   const TemporaryFolder dir;
   TrainerOptions options = in_folder(dir.path(), 3);
   options.callbacks = {std::make_shared<OnExceptionCheckpoint>(dir / "failed")};
@@ -424,7 +424,7 @@ TEST_CASE("a run that fails saves where it is told to, and ckpt_path last goes o
   CHECK_FALSE(fs::exists(dir / "dev"));
 }
 
-TEST_CASE("weights alone are what a checkpoint callback writes when told so") {
+TEST_CASE("a checkpoint callback with save_weights_only writes weights alone") {
   const TemporaryFolder dir;
   Run run({.save_weights_only = true}, in_folder(dir.path(), 1));
   run.fit();
@@ -514,7 +514,7 @@ TEST_CASE("a disk that is full costs checkpoints and not the run: the warning na
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("a run that goes on from one callback's file does not keep another from saving at that step") {
+TEST_CASE("a run that resumes from one callback's file does not keep another from saving at that step") {
   const TemporaryFolder dir;
   const auto best_path = [&](const std::string& from, std::int64_t n) {
     ModelCheckpointOptions by_steps, by_score = best_of(1);

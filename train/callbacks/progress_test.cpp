@@ -133,7 +133,7 @@ TEST_CASE("print writes its line above the bars and draws them again") {
   CHECK(contains(drawn.text, "\n\033[KValidation DataLoader 0: "));
 }
 
-TEST_CASE("a warning is printed above the bars, which are drawn again behind it") {
+TEST_CASE("a warning is printed above the bars, which are drawn again after it") {
   struct Warns : TrainModuleOf<Warns, Slow> {
     using TrainModuleOf::TrainModuleOf;
     StepOutput training_step(const Batch& b, std::int64_t i) override {

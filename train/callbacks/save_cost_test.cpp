@@ -79,7 +79,7 @@ TEST_CASE("a run that fits into a device's memory saves in it: a limit that trai
   }
 }
 
-TEST_CASE("on a device a save copies parameters and both moments to the host once, whatever save_last is") {
+TEST_CASE("on a device a save copies parameters and both moments to the host once, for any save_last") {
   DEVICE_OR_SKIP();
   for (const SaveLast last : {SaveLast::off, SaveLast::on, SaveLast::link}) {
     const TemporaryFolder dir;
@@ -95,7 +95,7 @@ TEST_CASE("on a device a save copies parameters and both moments to the host onc
   }
 }
 
-TEST_CASE("a checkpoint that memory is too small for is a warning, and training goes on") {
+TEST_CASE("a checkpoint that memory is too small for is a warning, and training continues") {
   // The state's text and hashes need memory of the host: a limit that is set during the save is reached there.
   struct Tight : Callback {
     void on_save_checkpoint(CheckpointContent&) override { fail<OutOfMemoryError>("allocate: planted"); }
@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint that memory is too small for is a warning, and training 
   CHECK(fs::is_empty(dir.path()));
 }
 
-TEST_CASE("save_last = on: the newest file and last are one content, and a run that goes on from either knows both") {
+TEST_CASE("save_last = on: the newest file and last are one content, and a run that resumes from either knows both") {
   const TemporaryFolder dir;
   Generator gen(1);
   Wide net({.gen = gen, .device = Device::cpu()});

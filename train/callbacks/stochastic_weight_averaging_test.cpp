@@ -335,7 +335,7 @@ TEST_CASE("averaging that begins late, without a state of its own, says so") {
   CHECK(averaging->n_averaged() == 2);
 }
 
-TEST_CASE("options of stochastic averaging that can not work are refused before any work") {
+TEST_CASE("options of stochastic averaging that cannot work are refused before any work") {
   const auto made = [](StochasticWeightAveragingOptions options) {
     const StochasticWeightAveraging one(std::move(options));
   };

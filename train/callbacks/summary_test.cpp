@@ -264,7 +264,7 @@ TEST_CASE("a forward pass of an example fills in sizes and FLOPs") {
   CHECK(more.find("\n432 FLOPs in a forward pass of the example\n") != std::string::npos);
 }
 
-TEST_CASE("FLOPs stand with the module that was called, and with those around it") {
+TEST_CASE("FLOPs count for the module that was called, and for those around it") {
   Nested net(kRoot);
   const auto forward = [&] { (void)net(shape_of({5, 1, 6, 4})); };
   const std::string one = summarize(net, {}, forward);

@@ -189,7 +189,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a checkpoint's weights are the average, and those of the training stand beside them") {
+TEST_CASE("a checkpoint's weights are the average, and those of the training are kept beside them") {
   const TemporaryFolder dir;
   auto averaging = ema();
   Model model;
@@ -285,7 +285,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a run that was saved at its end and goes on from there ends with the average all the same") {
+TEST_CASE("a run that resumes from a file of its end ends with the average too") {
   const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const auto run = [&](const std::string& resume) {

@@ -244,7 +244,7 @@ TEST_CASE("a checkpoint of another run is refused with what differs, and changes
   CHECK(weights_of(net) == wide);
 }
 
-TEST_CASE("a signal between batches saves last and throws; the run goes on from there bit for bit") {
+TEST_CASE("a signal between batches saves last and throws; the run resumes from there bit for bit") {
   const levin::test::ExpectedWarnings expected{"W-CKPT-CALLBACKS"};
   for (const int signal : {SIGINT, SIGTERM}) {
     const TemporaryFolder dir;
@@ -393,7 +393,7 @@ struct Picky : Callback {
 
 }  // namespace
 
-TEST_CASE("a save removes what a killed save left in its folder, whatever step it was of") {
+TEST_CASE("a save removes what a killed save of any step left in its folder") {
   const TemporaryFolder dir;
   const pid_t child = fork();
   REQUIRE(child >= 0);

@@ -145,7 +145,7 @@ TEST_CASE(
   CHECK(cuts == 2 * kEpochs * kBatches + kEpochs * 2 + kEpochs);
 }
 
-TEST_CASE("a checkpoint of an open window goes on only with the same accumulate_grad_batches") {
+TEST_CASE("a checkpoint of an open window resumes only with the same accumulate_grad_batches") {
   const TemporaryFolder dir;
   const auto cut = std::make_shared<CutAt>(CutAt::Where::batch_end, 2, dir / "cut.safetensors");
   CHECK_THROWS_AS((void)train(cut), Cut);

@@ -195,7 +195,7 @@ TEST_CASE("an exception reaches callbacks, then the data module, which is torn d
   CHECK(n.net.trained == 3);
 }
 
-TEST_CASE("prepare_data runs on the first process of a node, or of all, and a warning tells when it stores something") {
+TEST_CASE("prepare_data runs on the first process of a node, or of all, and a warning reports what it stores") {
   using train::prepares_data;
   CHECK(prepares_data({.rank = 0, .local_rank = 0}, true));
   CHECK(prepares_data({.rank = 0, .local_rank = 0}, false));

@@ -127,7 +127,7 @@ TEST_CASE("hparams keep names, order and kinds in a checkpoint, and read as word
   CHECK_THROWS_AS((void)load_hparams(dir / "w.safetensors"), ConfigError);
 }
 
-TEST_CASE("loaders of a module's hooks are asked for once, behind setup, and only where the call is given none") {
+TEST_CASE("loaders of a module's hooks are asked for once, after setup, and only if the call is given none") {
   Tunable net(kOptions);
   TrainerOptions options = test::silent();
   options.max_epochs = 2;

@@ -83,7 +83,7 @@ TEST_CASE("each loader of each stage is looked at once, and the regex silences t
   CHECK(warnings.ids() == std::vector<std::string>{"W-DATA-EVAL-SHUFFLE"});
 }
 
-TEST_CASE("a sampler that shuffles counts, a training loader may, and a loader without batches is told of") {
+TEST_CASE("a sampler that shuffles counts, a training loader may, and a loader without batches is a warning") {
   Evaluated net(kHere);
   const data::DatasetRef numbers = test::ramp(4).dataset();
   data::DataLoader drawn(numbers, {.sampler = data::random_sampler(4, Generator(1))});
@@ -105,7 +105,7 @@ TEST_CASE("a sampler that shuffles counts, a training loader may, and a loader w
         std::vector<std::string>{"the val_loader has no batches; was that meant?"});
 }
 
-TEST_CASE("the share of waiting is of a hundred batches without validation and saving, and told once") {
+TEST_CASE("the share of waiting is of a hundred batches without validation and saving, and reported once") {
   DataWait wait;
   std::int64_t now = 0, apart = 0;
   int told = 0;

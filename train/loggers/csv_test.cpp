@@ -159,7 +159,7 @@ TEST_CASE("where a full disk cost some records, a resumed run still takes away t
   CHECK(metrics(folder) == "step,epoch,x\n0,0,0\n3,0,3\n");
 }
 
-TEST_CASE("a run that starts anew replaces metrics.csv, one that fits a second time goes on in it") {
+TEST_CASE("a run that starts anew replaces metrics.csv, one that fits a second time appends to it") {
   const TemporaryFolder folder;
   write_file_atomically(folder / "metrics.csv", "step,epoch,old\n0,0,1\n");
   CsvLogger csv(in(folder));
@@ -173,7 +173,7 @@ TEST_CASE("a run that starts anew replaces metrics.csv, one that fits a second t
   CHECK(metrics(folder) == "step,epoch,x\n1,0,1\n2,0,2\n");
 }
 
-TEST_CASE("an evaluation of another process appends to metrics.csv, and a new fit behind it keeps its line alone") {
+TEST_CASE("an evaluation of another process appends to metrics.csv, and a new fit after it keeps its line alone") {
   const std::string old = "step,epoch,loss\n0,0,1\n7,1,0.5\n";
   const TemporaryFolder folder;
   write_file_atomically(folder / "metrics.csv", old);
@@ -224,7 +224,7 @@ TEST_CASE(
   CHECK(metrics(folder) == "step,epoch,val,x\n0,0,,0\n7,0,1,\n8,0,1,\n1,0,,1\n");
 }
 
-TEST_CASE("a last line that a kill cut short is removed when the run goes on") {
+TEST_CASE("a last line that a kill cut short is removed when the run resumes") {
   const TemporaryFolder folder;
   write_file_atomically(folder / "metrics.csv", "step,epoch,x\n0,0,1\n1,0,0.12");
   CsvLogger csv(in(folder));
@@ -269,7 +269,7 @@ TEST_CASE("a run that is killed leaves whole lines up to the last flush") {
         "\n");
 }
 
-TEST_CASE("a full disk is one warning: the run goes on, and lines come when there is room again") {
+TEST_CASE("a full disk is one warning: the run continues, and lines come when there is room again") {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.csv");
   Warnings warnings;
@@ -322,7 +322,7 @@ TEST_CASE("an append that fails half way leaves the file as it was") {
   CHECK(metrics(folder) == "step,epoch,x\n0,0,1\n");
 }
 
-TEST_CASE("a folder that can not be made is an error before the run") {
+TEST_CASE("a folder that cannot be made is an error before the run") {
   const TemporaryFolder folder;
   write_file_atomically(folder / "file", "x");
   CsvLogger csv({.save_dir = folder / "file"});

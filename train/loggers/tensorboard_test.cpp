@@ -183,7 +183,7 @@ TEST_CASE("TensorBoard scalars read back with their steps, epochs and right CRCs
   CHECK(scalars == expected);
 }
 
-TEST_CASE("a run that goes on has an event file of its own, which begins with the start of a session at its step") {
+TEST_CASE("a run that resumes has its own event file, which begins with the start of a session at its step") {
   const TemporaryFolder folder;
   for (const std::int64_t from : {0, 20}) {
     TensorBoardLogger board(in(folder));
@@ -262,7 +262,7 @@ TEST_CASE("texts, histograms and pictures have TensorBoard's form") {
   CHECK(value_of(events, "rgb").in(4).integer(3) == 3);
 }
 
-TEST_CASE("hyperparameters keep their kind, and the session's end tells how it went") {
+TEST_CASE("hyper-parameters keep their kind, and the session's end has the run's status") {
   const TemporaryFolder folder;
   TensorBoardLogger board(in(folder));
   board.log_hparams({{"lr", "1e-3"}, {"amp", "true"}, {"optimizer", "adam"}});

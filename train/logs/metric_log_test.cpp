@@ -283,7 +283,7 @@ TEST_CASE("steps of an evaluation are recorded at the number of the batch, loade
   CHECK(value_of("v_epoch/dataloader_idx_1") == 7);
 }
 
-TEST_CASE("the progress bar goes on showing what the last validation gave") {
+TEST_CASE("the progress bar keeps showing the values of the last validation") {
   Speaks net({.gen = Generator(1), .device = Device::cpu()});
   net.where = "validation_step";
   net.say = [](Speaks& s) { s.log("v", 3.0, {.prog_bar = true}); };

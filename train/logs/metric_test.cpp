@@ -119,7 +119,7 @@ TEST_CASE(
   CHECK_FALSE(net.seen.compute().requires_grad());
 }
 
-TEST_CASE("a logged metric gives steps the batch's value, epochs that of all samples, and begins anew with each") {
+TEST_CASE("a logged metric has the batch's value in steps, that of all samples in epochs, and begins anew with each") {
   TrainerOptions options = epochs(2);
   options.log_every_n_steps = 2;
   Counted net({.gen = Generator(1), .device = Device::cpu()});
@@ -145,7 +145,7 @@ TEST_CASE("a logged metric gives steps the batch's value, epochs that of all sam
   CHECK(std::isnan(net.seen.compute().item()));
 }
 
-TEST_CASE("a run that is cut in an epoch goes on with the sums of its metrics, logged already or not") {
+TEST_CASE("a run that is cut in an epoch resumes with the sums of its metrics, logged already or not") {
   const TemporaryFolder folder;
   const auto fit = [&](Counted& net, const std::string& from) {
     data::DataLoader train = ramp(5);
@@ -198,7 +198,7 @@ TEST_CASE("a metric that is gone, or in training and evaluation at once, or no p
   CHECK(trainer.callback_metrics().size() > 0);  // the metric is destroyed
 }
 
-TEST_CASE("on a device a metric waits for nothing, and a captured step goes on writing to it") {
+TEST_CASE("on a device a metric waits for nothing, and a captured step keeps writing to it") {
   DEVICE_OR_SKIP();
   for (const Capture capture : {Capture::off, Capture::step}) {
     struct OnDevice : TrainModuleOf<OnDevice> {

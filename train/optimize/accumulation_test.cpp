@@ -124,7 +124,7 @@ TEST_CASE("on a device a window is weighed exactly under a loss scale: unscaling
   }
 }
 
-TEST_CASE("a run that is cut inside an exact window goes on with its weight, bit for bit") {
+TEST_CASE("a run that is cut inside an exact window resumes with its weight, bit for bit") {
   const test::TemporaryFolder dir;
   const std::string path = dir / "open.safetensors";
   Summed whole(Device::cpu());

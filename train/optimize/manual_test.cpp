@@ -99,7 +99,7 @@ TEST_CASE("a validation inside of a window made by hand leaves its gradients") {
   CHECK(train(true) == train(false));
 }
 
-TEST_CASE("a manual run that is cut after any batch goes on to the same weights, inside of a window, too") {
+TEST_CASE("a manual run that is cut after any batch resumes to the same weights, also inside a window") {
   const TemporaryFolder dir;
   const auto train = [](std::shared_ptr<Callback> cut, const std::string& from) {
     ByHand module({.gen = Generator(3), .device = Device::cpu()});
@@ -177,7 +177,7 @@ TEST_CASE("the step-time report of manual optimization has backward and optimize
   CHECK(times.nanoseconds(Phase::forward) > 0);
 }
 
-TEST_CASE("an optimizer's groups are told with their numbers") {
+TEST_CASE("param_groups returns an optimizer's groups with their numbers") {
   struct Groups : TrainModuleOf<Groups, ByHand> {
     using TrainModuleOf::TrainModuleOf;
     std::vector<ParamGroup> seen;

@@ -307,7 +307,7 @@ TEST_CASE("a module is tested in the trainer's precision without a fit before") 
   CHECK(module.fc.weight.dtype() == DType::bf16);
 }
 
-TEST_CASE("16-o2 gives f32 to those who are told what a step gave, though its layers compute in f16") {
+TEST_CASE("16-o2 gives hooks and callers the step's results in f32, though its layers compute in f16") {
   struct Outputs : TrainModuleOf<Outputs> {
     using TrainModuleOf::TrainModuleOf;
     nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};

@@ -61,7 +61,7 @@ TEST_CASE("on a device more copies to it than the batch has tensors are warned o
   }
 }
 
-TEST_CASE("on a device the lr that a schedule moves travels without a copy, and the user is told of his own alone") {
+TEST_CASE("on a device the lr of a schedule travels without a copy, and the warning counts the user's copies alone") {
   DEVICE_OR_SKIP();
   Watching seen;
   fit(seen, device, 10, {}, true);
@@ -125,7 +125,7 @@ TEST_CASE("logging alone leaves no recorded op behind a step") {
   for (const std::int64_t alive : net.alive) CHECK(alive == leaves);
 }
 
-TEST_CASE("anomaly mode and launches that wait are told once, at the start") {
+TEST_CASE("anomaly mode and launches that wait are reported once, at the start") {
   Warnings warnings;
   TrainerOptions options = epochs(2);
   options.detect_anomaly = true;
@@ -139,7 +139,7 @@ TEST_CASE("anomaly mode and launches that wait are told once, at the start") {
   }
 }
 
-TEST_CASE("a buffer moves to a device with its module, is saved where it is persistent, and is trained by nobody") {
+TEST_CASE("a buffer moves to a device with its module, is saved if it is persistent, and is never trained") {
   struct Holder : nn::Module {
     using Module::Module;
     nn::Parameter weight{*this, "weight", ones({2}, Device::cpu())};
@@ -156,7 +156,7 @@ TEST_CASE("a buffer moves to a device with its module, is saved where it is pers
   for (const nn::BufferRef& b : net.buffers()) CHECK(b.value->device() == device);
 }
 
-TEST_CASE("a profiler is told of fetching, transfer, step, backward and every hook of a batch") {
+TEST_CASE("a profiler sees fetching, transfer, step, backward and every hook of a batch") {
   TrainerOptions options = epochs(1);
   const auto profiler = std::make_shared<SimpleProfiler>(SimpleProfilerOptions{.path = "/dev/null"});
   options.profiler = profiler;

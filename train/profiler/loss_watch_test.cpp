@@ -52,7 +52,7 @@ std::vector<std::string> told(std::int64_t from, std::int64_t to, std::int64_t b
 
 }  // namespace
 
-TEST_CASE("a loss that is NaN for ten batches is told once, where nothing is logged") {
+TEST_CASE("a loss that is NaN for ten batches is reported once, where nothing is logged") {
   CHECK(told(0, 0, 30).empty());
   CHECK(told(5, 14, 30).empty());  // nine in a row, then it is a number again
   const auto many = told(5, 100, 30, Device::cpu(), 2);

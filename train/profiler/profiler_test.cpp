@@ -81,7 +81,7 @@ TEST_CASE("ranges of NVTX need a build with CUDA, which the error says") {
 #endif
 }
 
-TEST_CASE("an action that runs can not be started again, nor one that does not run be stopped") {
+TEST_CASE("an action that runs cannot be started again, nor one that does not run be stopped") {
   const TemporaryFolder folder;
   SimpleProfiler simple;
   TraceProfiler trace({.path = folder / "trace.json"});

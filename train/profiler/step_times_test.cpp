@@ -33,7 +33,7 @@ std::string mostly(Phase phase, Device device) {
 
 }  // namespace
 
-TEST_CASE("every nanosecond of a run is in one phase, and scopes give the phase before back") {
+TEST_CASE("every nanosecond of a run is in one phase, and scopes restore the phase before") {
   now = 12345;
   StepTimes times(&test_clock);
   times.start();
@@ -84,7 +84,7 @@ TEST_CASE("the phases add up to the wall time of the real clock, too") {
   CHECK(times.total_nanoseconds() <= after - before);
 }
 
-TEST_CASE("the report tells shares in words, the largest first, and they make up the whole") {
+TEST_CASE("the report has shares in words, the largest first, and they make up the whole") {
   StepTimes times(&test_clock);
   times.start();
   for (int step = 0; step < 40; ++step) {

@@ -65,7 +65,7 @@ TEST_CASE("on a device a wait beyond the budget of a batch is an error that name
   CHECK_THROWS_AS(Trainer(TrainerOptions(options)), ConfigError);
 }
 
-TEST_CASE("on a device guards nest: the inner one counts, and the outer one goes on with its budget") {
+TEST_CASE("on a device guards nest: the inner one counts, and the outer one continues with its budget") {
   DEVICE_OR_SKIP();
   const Tensor x = ones({}, device);
   SyncLedger outer, inner;

@@ -48,7 +48,7 @@ std::string words_of(const Warnings& warnings, std::string_view id) {
 
 }  // namespace
 
-TEST_CASE("behind a fit whose module or optimizer is gone, calls that need them say so and the rest gives null") {
+TEST_CASE("after a fit whose module or optimizer is destroyed, calls that need them throw and the rest returns null") {
   const TemporaryFolder dir;
   data::DataLoader data = loader(8, 4);
   Trainer trainer(so_many(1));
@@ -132,7 +132,7 @@ TEST_CASE(
   CHECK(fit(counted).find("max_steps = 3 is reached") != std::string::npos);
 }
 
-TEST_CASE("an optimizer none of whose parameters gets a gradient is told of once, by the names of its parameters") {
+TEST_CASE("an optimizer none of whose parameters gets a gradient is reported once, with the names of its parameters") {
   data::DataLoader data = loader(8, 4);
   for (const bool wrong : {false, true}) {
     Whole whole(here());
@@ -148,7 +148,7 @@ TEST_CASE("an optimizer none of whose parameters gets a gradient is told of once
   }
 }
 
-TEST_CASE("the short door refuses a function that returns nothing, and a loss that is NaN is told of once") {
+TEST_CASE("a fit of an optimizer refuses a function that returns nothing, and reports a loss that is NaN once") {
   data::DataLoader data = loader(8, 4);
   Net net(here());
   optim::SGD o(net.parameters());
@@ -177,7 +177,7 @@ TEST_CASE("the training loader as a validation loader is refused before any work
   CHECK(trainer.global_step() == 2);
 }
 
-TEST_CASE("a run without a logger is not told how seldom records are written") {
+TEST_CASE("a run without a logger has no warning of how seldom records are written") {
   data::DataLoader data = loader(8, 4);
   Whole whole(here());
   TrainerOptions options = so_many(1);

@@ -142,7 +142,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an average that is updated at epochs takes the update of one that max_steps cut, where nobody goes on") {
+TEST_CASE("an average that is updated at epochs takes the update of one that max_steps cut, if no run resumes") {
   const TemporaryFolder dir;
   const auto averaged = [&](std::int64_t steps) {
     Hooked model({.gen = Generator(3), .device = Device::cpu()});

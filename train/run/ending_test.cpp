@@ -113,7 +113,7 @@ std::int64_t steps_of(const std::string& file) { return read_checkpoint_info(fil
 
 }  // namespace
 
-TEST_CASE("a checkpoint saved behind a fit with averaged weights trains on with the same callback") {
+TEST_CASE("a checkpoint saved after a fit with averaged weights trains on with the same callback") {
   const TemporaryFolder dir;
   const std::string file = dir / "behind.safetensors";
   for (const auto& make : {&ema, &swa}) {
@@ -134,7 +134,7 @@ TEST_CASE("a checkpoint saved behind a fit with averaged weights trains on with 
   }
 }
 
-TEST_CASE("an interrupt in any hook of a run with averaged weights goes on to the end of one that was not") {
+TEST_CASE("an interrupt in any hook of a run with averaged weights resumes to the end of one without") {
   for (const auto& make : {&ema, &swa}) {
     for (const std::string where : {"train_start", "epoch_start", "batch_start", "batch_end", "validation_end",
                                     "epoch_end", "train_end", "fit_end"}) {
@@ -169,7 +169,7 @@ TEST_CASE("an interrupt in any hook of a run with averaged weights goes on to th
   }
 }
 
-TEST_CASE("a file of an epoch's end goes on with more or fewer batches an epoch") {
+TEST_CASE("a file of an epoch's end resumes with more or fewer batches an epoch") {
   const TemporaryFolder dir;
   for (const bool by_validation : {false, true}) {
     CAPTURE(by_validation);
@@ -299,7 +299,7 @@ TEST_CASE("an interrupt saves beside the file of another run, and nothing before
   CHECK(!fs::exists(dir / "last-v2.safetensors"));
 }
 
-TEST_CASE("a run that was stopped trains on where its limits are others, and tells what stopped it") {
+TEST_CASE("a run that was stopped trains on if its limits are others, and reports what stopped it") {
   const TemporaryFolder dir;
   const std::string file = dir / "stopped.safetensors";
   const auto run = [&](std::int64_t epochs, const std::string& from) {

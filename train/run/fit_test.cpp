@@ -115,7 +115,7 @@ TEST_CASE("a module's callback replaces the trainer's of its class and of its ba
   CHECK(seen == std::vector<std::shared_ptr<Callback>>{deeper, watch, module.own[0]});
 }
 
-TEST_CASE("a fit in a hook of a fit or of an evaluation is refused, and the one around it goes on") {
+TEST_CASE("a fit in a hook of a fit or of an evaluation is refused, and the one around it continues") {
   const auto at = std::make_shared<At>();
   Probe module(kOptions), inner(kOptions);
   data::DataLoader data = ramp(3), val = ramp(2);
@@ -216,7 +216,7 @@ TEST_CASE("a request to stop is kept in checkpoints, Timer's is not") {
   CHECK(second.global_step() == 8);
 }
 
-TEST_CASE("a fit begins without the gradients that another one left, but for an open window that goes on") {
+TEST_CASE("a fit begins without the gradients that another one left, but for an open window that continues") {
   const auto at = std::make_shared<At>();
   Probe module(kOptions);
   data::DataLoader data = ramp(8);
@@ -254,7 +254,7 @@ TEST_CASE("a fit begins without the gradients that another one left, but for an 
   CHECK(fourth.w.item() == doctest::Approx(1 - 0.1 * (3 + 4) / 4.0));
 }
 
-TEST_CASE("a batch that fails behind its backward counts once in a checkpoint that is written then") {
+TEST_CASE("a batch that fails after its backward counts once in a checkpoint that is written then") {
   const TemporaryFolder dir;
   const Warnings warnings;
   TrainerOptions options = epochs(1);
@@ -293,7 +293,7 @@ TEST_CASE("a batch that fails behind its backward counts once in a checkpoint th
   }
 }
 
-TEST_CASE("a schedule of accumulation goes on inside of a window, for a second fit, and not by hand") {
+TEST_CASE("a schedule of accumulation resumes inside a window, serves a second fit, and refuses manual optimization") {
   using S = GradientAccumulationScheduler;
   const TemporaryFolder dir;
   const std::string file = dir / "cut.safetensors";
@@ -360,7 +360,7 @@ TEST_CASE("a schedule of accumulation goes on inside of a window, for a second f
   CHECK_NOTHROW(fit(1));
 }
 
-TEST_CASE("modules in eval mode are told of at the start of a training, with their number") {
+TEST_CASE("modules in eval mode are reported at the start of a training, with their number") {
   const Warnings warnings;
   Net net({.gen = Generator(3), .device = Device::cpu()});
   optim::SGD sgd(net.parameters(), optim::SGDOptions{.lr = 0.1});
@@ -380,7 +380,7 @@ TEST_CASE("modules in eval mode are told of at the start of a training, with the
   }
 }
 
-TEST_CASE("a checkpoint that is saved behind a fit holds what the module and its callbacks keep") {
+TEST_CASE("a checkpoint that is saved after a fit holds what the module and its callbacks keep") {
   struct Keeping : TrainModuleOf<Keeping, WithCallbacks> {
     using TrainModuleOf::TrainModuleOf;
     std::int64_t steps = 0;

@@ -48,7 +48,7 @@ TEST_CASE("a gradient_clip_val of 0 or less is off, and an algorithm alone clips
   CHECK(with(0.5) != free);
 }
 
-TEST_CASE("the explicit portions 1 and 1.0 are told with what they mean, in one note") {
+TEST_CASE("the explicit portions 1 and 1.0 are reported with their meaning, in one note") {
   const Warnings warnings;
   TrainerOptions options = epochs(1);
   options.limit_train_batches = 1;
@@ -113,7 +113,7 @@ TEST_CASE("a batch that is skipped counts in a validation interval over all epoc
   CHECK(second.validated_after == Numbers{2});
 }
 
-TEST_CASE("a stop that has to wait is told with the step at which it was asked for") {
+TEST_CASE("a stop that has to wait is reported with the step at which it was requested") {
   const Warnings warnings;
   TrainerOptions options = epochs(2);
   options.min_steps = 5;

@@ -149,7 +149,7 @@ TEST_CASE("validation by epochs, and by batches counted over all epochs") {
   CHECK(run(options, 4, 1).module->validated_after == Numbers{8, 16});  // epochs 1 and 3
 }
 
-TEST_CASE("intervals that can not be are refused with the option's name") {
+TEST_CASE("impossible intervals are refused with the option's name") {
   const auto with = [](const ValidationInterval& every) {
     TrainerOptions options = epochs(1);
     options.val_check_interval = every;
@@ -249,7 +249,8 @@ TEST_CASE("limit_val_batches = 0 switches validation off, the sanity check too")
     Trainer trainer(options);
     trainer.fit(module, {.train = data, .val = val});
     CHECK(trainer.global_step() == 4);
-    // Otherwise two runs of two batches, each with 4 + 2 * 2 hooks, and the two of the sanity check; the module has one more a run.
+    // Otherwise two validations of two batches, each with 4 + 2 * 2 hooks, and the two hooks of the sanity check; the
+    // module has one more for each validation.
     CHECK(counts.batches == (off ? 0 : 4));
     CHECK(counts.hooks == (off ? 0 : 2 * (2 * 8 + 2) + 2));
   }
@@ -317,7 +318,7 @@ TEST_CASE("several validation loaders run in turn, and what is logged says in wh
   CHECK(trainer.validate(module, a)[0] == Metrics{{"x", 1.5}, {"done", 1}});
 }
 
-TEST_CASE("predict gives what the module makes of each batch") {
+TEST_CASE("predict returns what the module makes of each batch") {
   struct Callable : TrainModuleOf<Callable, Probe> {
     using TrainModuleOf::TrainModuleOf;
     Tensor operator()(const Tensor& x) const { return x * w; }
@@ -383,7 +384,7 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
   CHECK(kept->calls[2] == "start 6, 2");
 }
 
-TEST_CASE("the step-time report adds up to the run, and a profiler is told of hooks and steps") {
+TEST_CASE("the step-time report adds up to the run, and a profiler sees hooks and steps") {
   struct Counts : Profiler {
     std::vector<std::string> open, all;
     bool finished = false;
@@ -464,7 +465,7 @@ TEST_CASE("where nothing is trained, val_check_interval needs no batches") {
   CHECK(run(options, 10, 4).steps == 0);
 }
 
-TEST_CASE("overfit_batches reads a sampler of its own as in its first epoch, whatever that says of shuffling") {
+TEST_CASE("overfit_batches reads a user's sampler as in its first epoch, also if it says that it does not shuffle") {
   struct Drawn : data::Sampler {
     bool says;
     explicit Drawn(bool s) : says(s) {}
@@ -552,7 +553,7 @@ TEST_CASE("batch_idx and is_last_batch are of the batch at hand, in its step and
   CHECK(module.last == Numbers{2, 2});
 }
 
-TEST_CASE("a profiler that can not write ends no run, and hides no error of one") {
+TEST_CASE("a profiler that cannot write ends no run, and hides no error of one") {
   struct Full : Profiler {
     void start(std::string_view) override {}
     void stop(std::string_view) override {}

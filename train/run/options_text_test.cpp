@@ -111,7 +111,7 @@ TEST_CASE("what the environment says wrongly is named, with the value and what i
   CHECK(contains(warnings.all().front().text, "LEVIN_TRAINER_MAX_EPOCH is set and no option is called max_epoch"));
 }
 
-TEST_CASE("older spellings become options, each told once as deprecated") {
+TEST_CASE("older spellings become options, each reported once as deprecated") {
   Warnings warnings;
   const TrainerOptions o = TrainerOptions::from_legacy({{"max_epochs", "4"},
                                                         {"amp_level", "O2"},

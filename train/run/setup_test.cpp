@@ -84,7 +84,7 @@ TEST_CASE("layers that setup or configure_model makes are trained, converted and
   }
 }
 
-TEST_CASE("a run that goes on knows its weights and counters in on_fit_start, and shows its module the file first") {
+TEST_CASE("a run that resumes knows its weights and counters in on_fit_start, and shows its module the file first") {
   const TemporaryFolder dir;
   const std::string file = dir / "half.safetensors";
   data::DataLoader data = loader();
@@ -101,7 +101,7 @@ TEST_CASE("a run that goes on knows its weights and counters in on_fit_start, an
   CHECK(resumed.global_step() == 20);
 }
 
-TEST_CASE("what can be told before any work is told before setup") {
+TEST_CASE("what can be refused before any work is refused before setup") {
   Late module(kPlace);
   data::DataLoader data = loader();
   TrainerOptions options = epochs(1);
@@ -117,7 +117,7 @@ TEST_CASE("what can be told before any work is told before setup") {
   CHECK_THROWS_AS(Trainer(epochs(1)).fit(module, {}), ConfigError);
   CHECK(by_hand.words.empty());
   CHECK(module.words.empty());
-  // The schedules of the fit of an optimizer are also known before.
+  // A fit of an optimizer checks its schedules before setup too.
   struct Noted : Callback {
     bool called = false;
     void setup(Stage) override { called = true; }

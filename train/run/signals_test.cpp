@@ -67,7 +67,7 @@ TEST_CASE("the handlers stay as long as any guard lives, whichever was made firs
   CHECK(SignalGuard::received() == 0);
 }
 
-TEST_CASE("guards of several threads at once leave the process's own handler behind") {
+TEST_CASE("guards of several threads at once restore the process's own handler") {
   const Counted outside;
   std::atomic<int> lost{0};
   std::vector<std::thread> threads;

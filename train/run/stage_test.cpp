@@ -57,7 +57,7 @@ struct Evaluated : TrainModuleOf<Evaluated, Probe> {
 
 }  // namespace
 
-TEST_CASE("an evaluation without a batch is set up and torn down, calls no other hook and gives nothing") {
+TEST_CASE("an evaluation without a batch is set up and torn down, calls no other hook and returns nothing") {
   const Warnings of_no_batches;
   const Words nothing = {"setup of the callback", "teardown of the callback"};
   data::DataLoader data = ramp(3), other = ramp(3);
@@ -125,7 +125,7 @@ TEST_CASE("a module says how it evaluates: the mode that it chooses holds for th
   CHECK(module.drop.is_training());
 }
 
-TEST_CASE("a module tells by name which of its functions are its own") {
+TEST_CASE("provides says by name which functions a module overrides") {
   struct Small : TrainModuleOf<Small, Probe> {
     using TrainModuleOf::TrainModuleOf;
     Batch on_after_batch_transfer(Batch b) override { return b; }

@@ -363,7 +363,7 @@ struct OnlyTraining : TrainModuleOf<OnlyTraining> {
   }
 };
 
-TEST_CASE("a missing step is told by the name of the call that wanted it") {
+TEST_CASE("a missing step is refused with the name of the call that needs it") {
   Generator gen(3);
   OnlyTraining module({.gen = gen, .device = Device::cpu()});
   data::DataLoader data = loader();
@@ -375,7 +375,7 @@ TEST_CASE("a missing step is told by the name of the call that wanted it") {
   CHECK_THROWS_WITH_AS(trainer.test(module, data), doctest::Contains("test: the module has no test_step"), ConfigError);
 }
 
-TEST_CASE("an interrupt is told by the name of the call that it ended") {
+TEST_CASE("an interrupt is reported with the name of the call that it ended") {
   struct Module : TrainModuleOf<Module, OnlyTraining> {
     using TrainModuleOf::TrainModuleOf;
     void validation_step(const Batch&, std::int64_t, std::int64_t) override {}
@@ -428,7 +428,7 @@ TEST_CASE("a stop request ends the run after its batch and the epoch counts as d
   CHECK(ends == 5);
 }
 
-TEST_CASE("skip_epoch leaves the batch untrained and goes on with the next epoch") {
+TEST_CASE("skip_epoch leaves the batch untrained and continues with the next epoch") {
   struct Skip : Callback {
     std::int64_t epoch_ends = 0;
     BatchStart on_train_batch_start(const StepInfo& info) override {
@@ -511,7 +511,7 @@ TEST_CASE("step metrics are recorded every n steps and the epoch's mean is weigh
   CHECK_THROWS_AS(trainer.log("late", 1.0), StateError);
 }
 
-TEST_CASE("log refuses what it can not keep") {
+TEST_CASE("log refuses what it cannot keep") {
   Generator gen(3);
   Net net({.gen = gen, .device = Device::cpu()});
   optim::SGD opt(net.parameters(), {.lr = 0.0});

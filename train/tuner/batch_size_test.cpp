@@ -186,7 +186,7 @@ TEST_CASE("a search that throws in its third trial leaves all as it was") {
   CHECK(tuner_files(dir.path()).empty());
 }
 
-TEST_CASE("a search leaves weights and counters as they were, and the fit behind it trains with the size found") {
+TEST_CASE("a search leaves weights and counters as they were, and the fit after it trains with the size found") {
   const test::TemporaryFolder dir;
   Sized net(20, 64);
   Trainer trainer(in(dir));
@@ -274,7 +274,7 @@ TEST_CASE("evaluations have a size of their own, by the Tuner and by a callback 
   CHECK(with.predict(net).at(0).size() == 4);
 }
 
-TEST_CASE("set-ups that a search of sizes can not work with are told before any work") {
+TEST_CASE("set-ups that a search of sizes cannot work with are refused before any work") {
   Sized net(100);
   Trainer trainer(test::silent());
   Tuner tuner(trainer);

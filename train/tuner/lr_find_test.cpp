@@ -78,7 +78,7 @@ TEST_CASE("rates of a search go from min_lr to max_lr, exponentially or evenly, 
     CHECK(even.results.lr[k] == doctest::Approx(static_cast<double>(k + 1) / 10).epsilon(1e-12));
 }
 
-TEST_CASE("the smoothed loss of a constant is that constant, also behind steps that return none") {
+TEST_CASE("the smoothed loss of a constant is that constant, also after steps that return none") {
   const levin::test::ExpectedWarnings expected{"W-TRAIN-NO-LOSS"};
   Scripted net({2.0});
   for (const double loss : find(net, {}).results.loss) CHECK(loss == doctest::Approx(2.0).epsilon(1e-6));
@@ -91,7 +91,7 @@ TEST_CASE("the smoothed loss of a constant is that constant, also behind steps t
   CHECK(loss[3] == doctest::Approx(2.0).epsilon(1e-6));
 }
 
-TEST_CASE("a search stops at the first loss above the threshold, keeps it, and goes on without a threshold") {
+TEST_CASE("a search stops at the first loss above the threshold, keeps it, and continues without a threshold") {
   Scripted net({1, 1, 1, 300});
   const LrFindResult found = find(net, {});
   CHECK(found.results.loss.size() == 4);
@@ -212,7 +212,7 @@ TEST_CASE("a search that throws puts back what it changed and removes its file")
   CHECK(trainer.global_step() == 0);
 }
 
-TEST_CASE("set-ups that a search can not work with are told before any work") {
+TEST_CASE("set-ups that a search cannot work with are refused before any work") {
   const levin::test::ExpectedWarnings expected{"W-TRAIN-NO-OPTIMIZER", "W-TUNE-BOTH"};
   Tuned net;
   auto train = test::loader();
@@ -262,7 +262,7 @@ TEST_CASE("set-ups that a search can not work with are told before any work") {
   CHECK(net.steps == 0);
 }
 
-TEST_CASE("a member and an hparam of one name are told of, and both are set") {
+TEST_CASE("a member and an hparam of one name are a warning, and both are set") {
   const test::TemporaryFolder dir;
   Tuned net;
   auto train = test::loader();
@@ -390,7 +390,7 @@ TEST_CASE("what a search found is drawn with a log axis and a red dot, also at i
         "lr,loss\n0.0001,2\n0.001,1\n0.01,0.5\n0.10000000000000001,0.40000000000000002\n");
 }
 
-TEST_CASE("a hook that saves writes nothing in the trials of a search, whose weights are taken back, and is told so") {
+TEST_CASE("a hook that saves in a trial of a search, whose weights are taken back, writes nothing and gets a warning") {
   struct Saving : TrainModuleOf<Saving, Scripted> {
     using TrainModuleOf<Saving, Scripted>::TrainModuleOf;
     std::string path;
