@@ -29,7 +29,7 @@ struct Classes {
   Reduction reduction;
 };
 
-// d loss / d logits [rows, cols] = g (s softmax(x) - q): q is the share of each class in a row's target, s the sum of q.
+// d loss / d logits [rows, cols] = g (s softmax(x) - q): q is the share of each class in a row's target, s its sum.
 struct CrossEntropyBackward {
   static constexpr OpInfo info{.name = "cross_entropy_backward"};
   Classes c;
