@@ -89,7 +89,7 @@ TEST_CASE("weights 1, 2, 6 average to 3, and with a decay of one half to 1, 1.5,
     check_close(follow(device, {.avg_fn = swa_avg()}, {1, 2, 6}), {1, 1.5, 3});
     check_close(follow(device, {.avg_fn = ema_avg(0.5)}, {1, 2, 6}), {1, 1.5, 3.75});
     check_close(follow(device, {.device = cpu, .avg_fn = ema_avg(0.5)}, {1, 2, 6}), {1, 1.5, 3.75});
-    // The first update copies, whatever the decay.
+    // The first update copies, for any decay.
     check_close(follow(device, {.avg_fn = ema_avg(1)}, {1, 2, 6}), {1, 1, 1});
   }
   CHECK_THROWS_AS((void)ema_avg(-0.1), ConfigError);

@@ -378,7 +378,7 @@ TEST_CASE("an epoch's values become their mean, sum, least or greatest, and some
   CHECK(kept->calls == std::vector<std::string>{"start 0, 0", "success"});
   const Metrics all = trainer.callback_metrics();
   CHECK(std::find(all.begin(), all.end(), std::pair<std::string, double>{"hidden", 2.4}) != all.end());
-  // A second fit goes on where the first ended.
+  // A second fit continues where the first ended.
   trainer.options().max_epochs = 3;
   trainer.fit(module, {.train = data});
   CHECK(kept->calls[2] == "start 6, 2");

@@ -36,9 +36,9 @@
 
 namespace levin {
 
-// How an average takes the n + 1st value, n >= 1: swa_avg(), ema_avg(decay), or a function (average, value, n) ->
-// average of one tensor, all on the average's device and of its dtype. The first two update all tensors in one pass, on
-// a device one launch for up to 400 of them.
+// How an average takes the n + 1st value, n >= 1: swa_avg(), ema_avg(decay), or a function of one tensor,
+// (average, value, n) -> new average, on the average's device and in its dtype. The first two update all tensors in one
+// pass, on a device one launch for up to 400 of them.
 class LEVIN_API AvgFn {
  public:
   AvgFn() = default;  // swa_avg()
@@ -129,7 +129,7 @@ class LEVIN_API AveragedModel {
     std::string name;
     Tensor value;
     bool averaged;    // or copied
-    bool persistent;  // stands in state()
+    bool persistent;  // part of state()
   };
   // The module's tensors in the order of entries_, parameters first; checked.
   [[nodiscard]] std::vector<Tensor*> tensors_of(nn::Module& module, const char* op) const;

@@ -82,8 +82,9 @@ class LEVIN_API DataModule : public HasHParams {
 };
 
 // Shows the trainer which functions Derived overrides. These functions are public and not overloaded. A struct derived
-// from such a data module names itself again: struct Augmented : DataModuleOf<Augmented, Digits>; otherwise it is a
-// ConfigError in its first call.
+// from such a data module names itself again, else its first call throws ConfigError:
+//
+//   struct Augmented : DataModuleOf<Augmented, Digits> {};
 template <class Derived, class Base = DataModule>
 class DataModuleOf : public Base {
  public:

@@ -26,12 +26,13 @@ struct EarlyStoppingOptions {
 };
 
 // Checks `monitor`. The first rule that fits decides:
-//   1. NaN or infinity with check_finite     ends the run
-//   2. better than stopping_threshold        ends the run
-//   3. worse than divergence_threshold       ends the run
-//   4. a gain (min: value + min_delta < best, max: value - min_delta > best)   becomes the best; the count is 0 again
-//   5. else                                  the count grows; at `patience` the run ends
-// The run ends by Trainer::request_stop(), which min_epochs and min_steps delay. The count is of checks, not of epochs.
+//   1. NaN or infinity, with check_finite    the run ends
+//   2. better than stopping_threshold        the run ends
+//   3. worse than divergence_threshold       the run ends
+//   4. a gain                                it is the new best, and the count is 0
+//   5. else                                  the count grows, and at `patience` the run ends
+// A gain is value + min_delta < best for Mode::min, value - min_delta > best for Mode::max. The run ends by
+// Trainer::request_stop(), which min_epochs and min_steps delay. The count is of checks, not of epochs.
 // There is no check in the sanity check, with fast_dev_run and outside of fit.
 // Checkpoints keep count and best by monitor and mode, so a run may have callbacks for several metrics.
 class LEVIN_API EarlyStopping : public Callback {

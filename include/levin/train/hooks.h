@@ -60,7 +60,7 @@ struct CheckpointContent {
 //   configure_model (m)
 //   on_load_checkpoint                     the run resumes: the module's, then those of callbacks; then weights load
 //   configure_optimizers (m)
-//   load_state                             the run resumes; val_loader and train_loader are asked for here
+//   load_state                             the run resumes; val_loader and train_loader are called before it
 //   on_fit_start
 //   val_loader (d)
 //   on_sanity_check_start                  not if the run resumes
@@ -208,7 +208,7 @@ class LEVIN_API Callback : public Hooks {
   // True: on_train_epoch_end runs after the module's, because it acts on what the module logged there.
   [[nodiscard]] virtual bool after_module() const { return false; }
   // True: the callback saves checkpoints in hooks, so its on_train_batch_end, on_validation_end and on_train_epoch_end
-  // run last, whatever its place in the list.
+  // run last, at any place in the list.
   [[nodiscard]] virtual bool writes_checkpoints() const { return false; }
 
   // What a callback is, for the trainer's defaults.

@@ -44,7 +44,7 @@ using HParams = std::vector<std::pair<std::string, HParam>>;
 
 // As text, for Logger::log_hparams.
 [[nodiscard]] LEVIN_API Metadata to_metadata(const HParams& hparams);
-// The hparams of a checkpoint's module. Throws FileError, FormatError, and ConfigError for a file of weights alone.
+// The hparams that a checkpoint keeps. Throws FileError, FormatError, and ConfigError for a file of weights alone.
 [[nodiscard]] LEVIN_API HParams load_hparams(const std::string& path);
 
 // The hyper-parameters of a TrainModule or DataModule, which its constructor declares:

@@ -11,9 +11,11 @@
 
 namespace levin {
 
-// When rates are logged. step: with each record of steps, the rate of that step. epoch: with each record of epochs, the
-// rate at the epoch's start. none: by the optimizer's schedule, with epochs for Interval::epoch, with steps for
-// Interval::step, with both without a schedule.
+// When rates are logged.
+//   step    with each record of steps, the rate of that step
+//   epoch   with each record of epochs, the rate at the epoch's start
+//   none    by the optimizer's schedule: with epochs for Interval::epoch, with steps for Interval::step, with both
+//           without a schedule
 enum class LoggingInterval : std::uint8_t { none, step, epoch };
 
 struct LearningRateMonitorOptions {

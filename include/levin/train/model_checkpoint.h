@@ -15,10 +15,12 @@
 
 namespace levin {
 
-// What last.safetensors is. off: there is none. on: the newest state; if the same save also wrote a ranked file, a hard
-// link to it where the file system has them. link: a symbolic link to the newest file. If another run wrote a file of
-// that name, it stays and the new one is last-v1.safetensors, last-v2.safetensors and so on. A run that resumes
-// continues with the `last` of its callback.
+// What last.safetensors is.
+//   off    there is none
+//   on     the newest state: a hard link to a file of the same save; a copy if there is none, or no hard links
+//   link   a symbolic link to the newest file
+// If another run wrote a file of that name, it stays and the new one is last-v1.safetensors, last-v2.safetensors and so
+// on. A run that resumes continues with the `last` of its callback.
 enum class SaveLast : std::uint8_t { off, on, link };
 
 struct ModelCheckpointOptions {

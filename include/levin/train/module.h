@@ -44,7 +44,7 @@ struct LogOptions {
   // In an evaluation of several loaders: true appends "/dataloader_idx_k" to the name, false takes one mean over all.
   bool add_dataloader_idx = true;
   // The weight in the epoch's mean, 1 or more. Unset: size(0) of the batch's first tensor, 1 if it has no dimension.
-  // Other sizes in the batch cause a warning, a batch without tensors is a ConfigError.
+  // Tensors of different sizes cause a warning, a batch without tensors is a ConfigError.
   std::optional<std::int64_t> batch_size = {};
   bool rank_zero_only = false;  // known from Lightning; there is one rank
 };
@@ -254,10 +254,13 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
 };
 
 // Shows the trainer which functions Derived overrides, so that fit can say before a run what is missing. These
-// functions are public and not overloaded. A struct derived from such a module names itself again: struct Deeper :
-// TrainModuleOf<Deeper, Net>; otherwise it is a ConfigError in its first call. A public member that has the name of a
-// function of TrainModule or Hooks and another signature, which hides the function instead of overriding it, does not
-// compile.
+// functions are public and not overloaded. A struct derived from such a module names itself again, else its first call
+// throws ConfigError:
+//
+//   struct Deeper : TrainModuleOf<Deeper, Net> {};
+//
+// A public member that has the name of a function of TrainModule or Hooks and another signature, which hides the
+// function instead of overriding it, does not compile.
 template <class Derived, class Base = TrainModule>
 class TrainModuleOf : public Base {
  public:

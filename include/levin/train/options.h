@@ -106,19 +106,21 @@ class LEVIN_API LoggerChoice {
 
 // How f32 matrix products compute on a GPU: highest in f32; high may round inputs to TF32, which is faster.
 enum class MatmulPrecision : std::uint8_t { highest, high };
-// norm: all gradients are multiplied by one factor so that their common norm has the limit. value: each element is cut
-// to [-limit, limit].
+// How gradients are clipped to gradient_clip_val.
+//   norm    one factor for all gradients, so that their common norm is at most the limit
+//   value   each element is clamped to [-limit, limit]
 enum class ClipAlgorithm : std::uint8_t { norm, value };
 // How the batches of an accumulation window add up.
-// per_batch: the loss of each is divided by accumulate_grad_batches, whatever its size, also in a last window of fewer
-// batches.
-// exact: training_step returns a sum and its weight (StepOutput::sum). The window's gradients are divided once, by the
-// sum of its weights, so windows of batches of different sizes equal one large batch. Until the window closes the
-// gradients are sums: hooks around backward see sums, and f16 must be able to hold them. A loss scale is divided out in
-// the same pass. ConfigError with manual optimization and for a step without a weight; such steps are not captured.
+//   per_batch   the loss of each batch is divided by accumulate_grad_batches, for any size of batch, and also in a last
+//               window of fewer batches
+//   exact       training_step returns a sum and its weight (StepOutput::sum), and the window's gradients are divided
+//               once, by the sum of its weights: windows of batches of different sizes equal one large batch
+// With exact, gradients are sums until the window closes: hooks around backward see sums, and f16 must be able to hold
+// them. A loss scale is divided out in the same pass. ConfigError with manual optimization, and for a step without a
+// weight. Such steps are not captured.
 enum class AccumulateWeighting : std::uint8_t { per_batch, exact };
-// Whether schedules with Interval::step also move for a step that the loss scale skipped. hold reads from the device at
-// each step, which waits for it.
+// Whether schedules with Interval::step also move for a step that the loss scale skipped (advance) or not (hold). hold
+// reads from the device at each step, and so waits for it.
 enum class OnSkippedStep : std::uint8_t { advance, hold };
 // What is recorded as a Graph and replayed. step: the whole step (forward, backward, clipping, optimizer), once for
 // each shape of batch.
@@ -188,7 +190,7 @@ struct TrainerOptions {
 
   std::int64_t log_every_n_steps = 50;  // optimizer steps, with manual optimization batches; 0: no records of steps
   // Batches of one optimizer step, for an effective batch that does not fit into memory. ConfigError above 1 with
-  // manual optimization and with LBFGS, and beside a GradientAccumulationScheduler. Such steps are not captured.
+  // manual optimization and with LBFGS, and with a GradientAccumulationScheduler. Such steps are not captured.
   std::int64_t accumulate_grad_batches = 1;
   AccumulateWeighting accumulate_weighting = AccumulateWeighting::per_batch;
   // The largest norm, or absolute value, of gradients before an optimizer step. Unset, 0 and less: off. ConfigError
@@ -218,15 +220,19 @@ struct TrainerOptions {
   // Evaluations run in InferenceMode, in which recording cannot be switched on again (StateError). false: under NoGrad,
   // in which it can.
   bool inference_mode = true;
-  // Epochs after which train_loader and val_loader are asked for a new loader, for data that changes. 0: once a fit.
+  // Epochs after which train_loader and val_loader are called for a new loader, for data that changes. 0: once a fit.
   std::int64_t reload_dataloaders_every_n_epochs = 0;
 
   // ---- Precision
 
-  // 32-true, also when empty   f32 throughout 64-true                    the module and floating inputs are converted
-  // to f64 16-mixed, bf16-mixed       f32 parameters; steps run under autocast; f16 has a loss scale, and becomes bf16
-  // on the CPU 16-true, bf16-true         the module and floating inputs are converted 16-o2                      as
-  // 16-true, but batch norms stay f32, and the optimizer trains f32 masters with a loss scale
+  // The dtype of the module, and how steps compute. Case does not matter.
+  //   32-true      f32 throughout; also when empty
+  //   64-true      the module and floating inputs are converted to f64
+  //   16-mixed     f32 parameters, steps under autocast to f16, a loss scale; on the CPU it becomes bf16-mixed
+  //   bf16-mixed   f32 parameters, steps under autocast to bf16
+  //   16-true      the module and floating inputs are converted to f16
+  //   bf16-true    the module and floating inputs are converted to bf16
+  //   16-o2        as 16-true, but batch norms stay f32; f32 masters and a loss scale
   std::string precision{};
   // The same by Apex' names: O0 32-true, O1 16-mixed, O2 16-o2, O3 16-true. ConfigError if `precision` says another.
   std::string amp_level{};
@@ -235,7 +241,7 @@ struct TrainerOptions {
 
   // ---- Speed and debugging
 
-  // Measures every hook, step and transfer: a SimpleProfiler, a TraceProfiler or one's own. Null: none.
+  // Measures every hook, step and transfer: a SimpleProfiler, a TraceProfiler, or a profiler of your own. Null: none.
   std::shared_ptr<Profiler> profiler{};
   // Replays steps on a device that launches kernels, without the host's cost of each op. Steps run op by op, with a
   // warning, if

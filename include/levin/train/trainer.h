@@ -56,7 +56,7 @@ class LEVIN_API LoaderRefs {
 struct FitOptions {
   LoaderRefs train{};                 // several are combined (data::combine)
   LoaderRefs val{};                   // several are validated one after the other
-  DataModule* data_module = nullptr;  // may also stand in `train`
+  DataModule* data_module = nullptr;  // may also be given as `train`
   // The checkpoint that the run resumes from. Empty: none. A path, or
   //   "last"  the newest whole file (ModelCheckpointOptions::dirpath says where); if none, a new run and a warning
   //   "best"  ModelCheckpoint::best_model_path of this trainer, else of the run that wrote "last"; ConfigError if none
@@ -167,7 +167,7 @@ class LEVIN_API Trainer {
   //   FileError, FormatError, ConfigError ckpt_path cannot be resumed; then only the module's dtype may have changed
   //   InterruptedError                    a signal (Note [Interrupts])
   //   StateError                          called in a hook or step of this trainer
-  // and whatever a hook, a step or a loader throws.
+  // and what a hook, a step or a loader throws.
   // A checkpoint of another float precision is converted, with an info line (I-CKPT-CONVERTED). The exception is the
   // state of an optimizer whose parameters would be f16 without f32 masters: ConfigError. A run that resumes a file
   // written at the end of its training calls the hooks that were still to come, and ends at the same place.
@@ -293,7 +293,7 @@ class LEVIN_API Trainer {
   // Where the time went, in words: the share of waiting for data, forward, backward and so on, and what to try first.
   // Set when fit ends, and printed on stderr if enable_progress_bar is on.
   [[nodiscard]] const std::string& step_time_report() const;
-  [[nodiscard]] const StepTimes& step_times() const;  // the numbers behind it
+  [[nodiscard]] const StepTimes& step_times() const;  // the same as numbers
   // Every wait of the host for a device, by place in the program.
   [[nodiscard]] const SyncLedger& sync_report() const;
   // Copies between host and device that training batches made, from their transfer to the end of the optimizer's step,
