@@ -57,7 +57,7 @@ COPIES, SHORT = 20, 50e-6  # as bench/stopwatch.h
 
 
 def replayed(call, min_seconds):
-    """Seconds a call takes in a CUDA graph of COPIES, or None where it can not be recorded."""
+    """Seconds a call takes in a CUDA graph of COPIES, or None where PyTorch cannot record it."""
     try:
         for _ in range(3):  # on a side stream, as CUDA graphs require for their warm-up
             with torch.cuda.stream(torch.cuda.Stream()):
@@ -74,7 +74,7 @@ def replayed(call, min_seconds):
 
 
 def kernel_time(call, min_seconds):
-    """Of a row of bench_kernels: short kernels by replays, as Levin's are."""
+    """Seconds of a row of bench_kernels: short kernels by replays, as Levin's are."""
     seconds = measure(call, min_seconds)
     if ON_GPU and seconds < 10 * SHORT:
         short = replayed(call, min_seconds)

@@ -8,9 +8,9 @@
 
 A row of the table is a row of bench_kernels or bench_step in a run: a run is a set of flags
 (bench/device/figures.sh), and its figures are RUN.json; PyTorch's are torch.json, and torch_cudnn.json for the run
-cudnn. Files called rest_* are of no run. All files must be of one commit and one GPU. A row of theirs that the table
-has not is refused, a row of the table that they have not reads `not measured`, whatever it read before. Rows are
-sorted by how far they are from their targets, the farthest first.
+cudnn. Files called rest_* belong to no run. All files must be of one commit and one GPU. A row of the files that is
+missing in the table is refused; a row of the table that is missing in the files becomes `not measured`. Rows are
+sorted by their distance to their targets, the farthest first.
 
 A target is a list of conditions with `;` between them, and is met when all of them are:
     97 % of bound        the least time that the machine's copy bandwidth or rate of products allows, by the measured
@@ -118,7 +118,7 @@ def rows_of(rows, runs):
 # ---- What was measured
 
 def parsed(name, text):
-    """A report, also of a program that was stopped while it wrote: then its whole rows. None: it has none yet."""
+    """A report; of a program that was stopped while it wrote, the complete rows. None: no row yet."""
     try:
         return json.loads(text)
     except ValueError:
@@ -171,7 +171,7 @@ class Measured:
             self.rows[name, row] = b
 
     def context(self):
-        """Of the library's products, where they were measured: the yardstick of our own."""
+        """The rate of the library's products, where it was measured: the yardstick of our own products."""
         return self.contexts.get("kernels") or next(iter(self.contexts.values()), {})
 
     def ceiling(self, run):
@@ -214,7 +214,7 @@ def readable(seconds):
 
 
 def reached(row, m):
-    """How much of each condition is reached: 1 is all of it. None: not measured."""
+    """The reached part of each condition: 1 is all of it. None: not measured."""
     b = m.rows.get((row.run, row.name), {})
     seconds, rounds = b.get("seconds"), m.torch_of(row.run, row.name)
     rate = b["flops"] / seconds * 1e-12 if seconds and b.get("flops") else b.get("of_bound", 0) * m.ceiling(row.run)
