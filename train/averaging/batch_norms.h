@@ -6,12 +6,12 @@
 
 namespace levin::train {
 
-// Whether the module has batch norms that keep statistics, whatever their mode.
+// Whether the module has batch norms that keep statistics, in any mode.
 [[nodiscard]] bool has_statistics(nn::Module& module);
 
-// Runs `pass` in training mode and without recording, while batch norms that are in training mode then forget their statistics and
-// average over all batches. Afterwards modes and momenta are as before; statistics too when something throws. Without such batch
-// norms `pass` is not run.
+// Runs `pass` in training mode and without recording. Batch norms that module.train() puts into training mode forget
+// their statistics and average over all batches. Modes and momenta are then as before; after an exception the
+// statistics too. Without such batch norms `pass` does not run.
 void estimate_statistics(nn::Module& module, const Function<void()>& pass);
 
 }  // namespace levin::train

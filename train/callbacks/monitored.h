@@ -1,4 +1,4 @@
-// What the callbacks share that watch a metric, and how they keep numbers in a checkpoint.
+// What callbacks that watch a metric share, and how they keep numbers in a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace levin::train {
 [[nodiscard]] std::optional<double> metric(const Metrics& metrics, std::string_view name);
 [[nodiscard]] std::string names_of(const Metrics& metrics);  // "a, b"; "none"
 [[nodiscard]] const char* name_of(Mode mode);                // "min", "max"
-// Strictly. NaN is worse than anything else.
+// Strictly better. NaN is worse than any other value.
 [[nodiscard]] bool better(Mode mode, double a, double b);
 
 // Text that reads back as the same number.
 [[nodiscard]] std::string exact(double x);
-// Throws ConfigError that names `who`.
+// Throws ConfigError, which names `who`.
 [[nodiscard]] double read_number(const char* who, std::string_view name, const std::string& text);
 [[nodiscard]] std::int64_t read_count(const char* who, std::string_view name, const std::string& text);  // 0 or more
 

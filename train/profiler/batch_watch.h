@@ -1,4 +1,4 @@
-// What training batches do that costs and is easy not to see: copies to the device, graphs that are kept.
+// Warns of costs of training batches that are easy to miss: copies to the device, graphs that are kept.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,10 @@ class BatchWatch {
  public:
   void start();        // a fit begins
   void batch_start();  // before the batch goes to its device
-  // The step is done. Warns once a fit of more copies to the device than the batch has tensors.
+  // After the step. Warns once a fit of more copies to the device than the batch has tensors.
   void step_done(const Batch& batch);
-  // All of the batch is done. Warns of a release of cached memory in it, and once a fit when each of 50 batches left more recorded ops alive than the one before.
+  // After the batch. Warns of a release of cached memory in it, and once a fit if each of 50 batches left more recorded
+  // ops alive than the one before.
   void batch_done();
   [[nodiscard]] const Trainer::CopyReport& copies() const { return copies_; }
 
@@ -27,20 +28,20 @@ class BatchWatch {
   bool told_copies_ = false, told_growth_ = false;
   std::int64_t alive_ = 0, alive_at_first_ = 0;
   int grown_ = 0;                      // batches in a row
-  std::unique_ptr<GraphWatch> watch_;  // in the last of them: who makes what is kept
+  std::unique_ptr<GraphWatch> watch_;  // in the last of them: which op made what is kept
 };
 
-// Whether the loss is a number. A loss in host memory is looked at in each batch. One on a device is kept, and looked
-// at where the host reads from the device anyway. Warns once a fit when no look in kMany batches found a finite loss,
-// and at the end of the training when the newest look did not.
+// Warns of a loss that is no number. A loss in host memory is read in each batch. A loss on a device is kept, and read
+// when the host reads from the device anyway. Warns once a fit if no reading in kMany batches was finite, and at the
+// end of the training if the newest reading was not.
 class LossWatch {
  public:
   void start() { *this = LossWatch(); }
   void batch_done(const Tensor& loss, std::int64_t step);
   [[nodiscard]] Tensor kept() const;  // what batch_done kept, as an f64 cell; undefined: nothing
-  void read(double kept);             // the number in it, which somebody else has read
-  void look();                        // reads it
-  void end();                         // of the training
+  void read(double kept);             // the number in it, which the caller has read
+  void look();                        // reads what batch_done kept
+  void end();                         // at the end of the training
 
  private:
   static constexpr std::int64_t kMany = 10;
@@ -48,7 +49,7 @@ class LossWatch {
   void tell();
   Tensor kept_;              // on a device
   std::int64_t step_ = 0;    // of the newest loss
-  std::int64_t first_ = -1;  // step of the first look of those in a row that found no finite loss; -1: none
+  std::int64_t first_ = -1;  // step of the first of readings in a row that were not finite; -1: none
   double newest_ = 0;
   bool told_ = false;
 };

@@ -144,10 +144,11 @@ class LEVIN_API AveragedModel {
   int swapped_ = 0;
 };
 
-// Computes new running statistics for the module's batch norms that are in training mode: the mean over one pass of the
-// loader, in which `forward` is called on each batch, on the module's device and without recording. For weights that
-// were computed and not trained, as averages are. Modes and momenta are then as before; after an exception the
-// statistics too. Loads nothing for a module without batch norms. Throws DataError if the loader gives no batch.
+// Computes new running statistics for batch norms: the mean over one pass of the loader, in which `forward` is called
+// on each batch, on the module's device, in training mode and without recording. For weights that were computed and not
+// trained, as averages are. A batch norm that module.train() leaves in eval mode keeps its statistics. Modes and
+// momenta are then as before; after an exception the statistics too. Loads nothing if there is no statistic to compute.
+// Throws DataError if the loader gives no batch.
 LEVIN_API void update_bn(data::DataLoader& loader, nn::Module& module, const Function<void(const Batch&)>& forward);
 // The same with module(batch[0]) as the forward pass.
 template <std::derived_from<nn::Module> M>

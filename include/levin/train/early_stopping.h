@@ -44,7 +44,8 @@ class LEVIN_API EarlyStopping : public Callback {
     divergence_threshold,
     patience_exhausted
   };
-  explicit EarlyStopping(EarlyStoppingOptions options);  // throws ConfigError
+  // Throws ConfigError for an empty monitor, and for min_delta or patience below 0.
+  explicit EarlyStopping(EarlyStoppingOptions options);
 
   [[nodiscard]] double best_score() const { return best_; }  // +-infinity before the first gain
   [[nodiscard]] std::int64_t wait_count() const { return wait_; }

@@ -151,8 +151,8 @@ struct TrainerOptions {
 
   // Where the module is trained: "auto" (also empty) leaves it where it is; "cpu"; "cuda", also called "gpu"; "simt" in
   // builds that have it. A stage moves the module there after setup and configure_model, and it stays there.
-  // ConfigError for a device that is not there (tpu, ipu and hpu never are), and if a fit is given an optimizer, whose
-  // parameters cannot move, that lies elsewhere.
+  // ConfigError for a device that is not there (tpu, ipu and hpu never are), and for a fit of an optimizer whose
+  // parameters are elsewhere, because they cannot move.
   std::string accelerator{};
   // Where records go. Unset: a TensorBoardLogger that writes to <default_root_dir>/levin_logs/version_N.
   LoggerChoice logger{};
