@@ -24,7 +24,7 @@ namespace detail {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-// each tensor has an allocation of its own, so that overruns and stale reads are found
+// Each tensor has an allocation of its own, so that overruns and stale reads are found.
 constexpr bool kCaching = false;
 #else
 constexpr bool kCaching = true;

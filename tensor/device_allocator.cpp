@@ -167,7 +167,7 @@ void DeviceAllocator::collect(Wait wait) noexcept {
 void DeviceAllocator::used_on(Block* block, Stream stream) {
   if (stream.device() == device_ && stream.index() == block->stream) return;
   const std::lock_guard lock(mutex_);
-  // an event of a recording could never be queried
+  // An event of a recording could never be queried.
   if (is_capturing(stream.device()) && runtime::is_recorded(stream)) {
     block->used_by_fork = bool(block->pool);
     return;
