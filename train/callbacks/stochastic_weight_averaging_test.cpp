@@ -198,7 +198,7 @@ TEST_CASE("with batch norms one more epoch runs forward alone and leaves statist
 }
 
 TEST_CASE(
-    "a forward epoch that fails or is interrupted leaves the module as it was trained, and a run that goes on ends "
+    "a forward epoch that fails or is interrupted leaves the module as it was trained, and a run that resumes ends "
     "it") {
   const levin::test::ExpectedWarnings expected{"W-CKPT-FOLDER", "W-TRAIN-NOTHING"};
   const TemporaryFolder dir;

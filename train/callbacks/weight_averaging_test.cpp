@@ -136,7 +136,7 @@ TEST_CASE("an average from step 100 on is first updated right after optimizer st
 }
 
 TEST_CASE(
-    "validations inside of fit see the average, training goes on with its own weights, and at the end the module is "
+    "validations inside of fit see the average, training continues with its own weights, and at the end the module is "
     "the average") {
   for (const bool averages : {false, true}) {
     auto averaging = ema({.decay = 0.9, .update_every_n_steps = averages ? 1 : 0});

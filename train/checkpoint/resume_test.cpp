@@ -116,8 +116,7 @@ bool same(const NamedTensors& a, const NamedTensors& b) {
 
 }  // namespace
 
-TEST_CASE(
-    "a run cut after any batch, in any hook behind it, goes on to the same weights, optimizer state and records") {
+TEST_CASE("a run cut after any batch, in any hook after it, resumes to the same weights, optimizer state and records") {
   const levin::test::ExpectedWarnings expected{"W-TRAIN-NOTHING"};
   const TemporaryFolder dir;
   const Ended whole = train(nullptr);
@@ -160,7 +159,7 @@ TEST_CASE("a checkpoint of an open window resumes only with the same accumulate_
 }
 
 TEST_CASE(
-    "a run with averaged weights that is cut after any batch goes on to the same weights, state and metrics.csv") {
+    "a run with averaged weights that is cut after any batch resumes to the same weights, state and metrics.csv") {
   const TemporaryFolder dir;
   const test::Warnings quiet;
   const auto csv = [&](const std::string& folder) { return read_file(dir / (folder + "/metrics.csv"), 1 << 20); };
@@ -178,7 +177,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a resume with max_epochs below the epochs of the file names both numbers, and the trainer goes on with more") {
+    "a resume with max_epochs below the epochs of the file names both numbers, and the trainer resumes with more") {
   const TemporaryFolder dir;
   const std::string file = dir / "end.safetensors";
   data::DataLoader data = loader(8);
@@ -285,7 +284,7 @@ bool train_and_kill(const std::string& file, std::int64_t kill_at) {
 }  // namespace
 
 TEST_CASE(
-    "a process killed after any batch goes on bit for bit: shuffle, dropout, windows of 3, EMA and a loss scale "
+    "a process killed after any batch resumes bit for bit: shuffle, dropout, windows of 3, EMA and a loss scale "
     "together") {
   const TemporaryFolder dir;
   const Everything whole = train_with_everything(dir / "whole.safetensors");

@@ -209,8 +209,7 @@ TEST_CASE("an evaluation of another process appends to metrics.csv, and a new fi
   CHECK(metrics(folder) == "step,epoch,acc,loss\n0,0,,1\n");
 }
 
-TEST_CASE(
-    "a run that goes on keeps lines of evaluation batches in front of its last trained step, whatever they count") {
+TEST_CASE("a run that resumes keeps lines of evaluation batches before its last trained step, for any count in them") {
   const TemporaryFolder folder;
   {
     CsvLogger csv(in(folder));

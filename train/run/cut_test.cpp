@@ -126,7 +126,7 @@ Result train_cut(const std::string& folder, GoesOn how, std::int64_t max_steps =
 }  // namespace
 
 TEST_CASE(
-    "a run that max_steps cut in the middle of an epoch goes on as if it had not been: weights, averages, counts of "
+    "a run that max_steps cut in the middle of an epoch resumes as if it had not been: weights, averages, counts of "
     "early stopping, records") {
   const TemporaryFolder dir;
   const Warnings quiet;
@@ -222,9 +222,8 @@ Result train_saving(const std::string& folder, At at, const std::shared_ptr<Save
 }  // namespace
 
 TEST_CASE(
-    "a file holds what the module did in the hook in which it was written, and callbacks that would have saved behind "
-    "it "
-    "do so when the run goes on") {
+    "a file holds what the module did in the hook in which it was written, and callbacks that would have saved after "
+    "it do so when the run resumes") {
   const TemporaryFolder dir;
   const Warnings quiet;
   for (const auto& [at, calls] : {std::pair{At::batch_end, 30}, {At::validation_end, 6}, {At::epoch_end, 3}}) {
