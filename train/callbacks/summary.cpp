@@ -7,6 +7,7 @@
 #include "levin/flops.h"
 #include "levin/nn/call.h"
 #include "tensor/number_text.h"
+#include "train/data/transfer.h"
 #include "train/run/on_meta.h"
 #include "train/run/run.h"
 
@@ -153,7 +154,7 @@ std::string summarize(nn::Module& module, const SummaryOptions& options, const F
   check(options);
   CallsOf calls;
   {
-    const ModeGuard modes(&module);
+    const train::ModeGuard modes(&module);
     const train::OnMeta moved(module);
     module.train(false);
     const NoGrad off;
@@ -178,12 +179,12 @@ void ModelSummary::on_fit_start() {
   text_ = summarize(std::as_const(*module), options_);
   Trainer::Run& run = *trainer().run_;
   try {
-    if (Batch example = run.active->example_input(); !example.fields.empty()) {
+    if (Batch example = run.borrowed.active->example_input(); !example.fields.empty()) {
       const train::Restore on_meta(run.device, Device::meta());
       const train::Restore unprofiled(run.options.profiler, {});
       text_ = summarize(*module, options_, [&] {
-        run.to_device(*run.active, example, run.device);
-        run.precision.run([&] { run.active->example_forward(example); });
+        run.to_device(*run.borrowed.active, example, run.device);
+        run.precision.run([&] { run.borrowed.active->example_forward(example); });
       });
     }
   } catch (const std::exception& e) {

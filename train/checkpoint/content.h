@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +60,18 @@ enum class Needs : bool { run, weights };
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained
 inline constexpr const char* kDataKey = "levin.data";      // and of its data module
+
+[[nodiscard]] bool is_ours(std::string_view name);  // of a tensor: below "levin."
+
+// OutOfMemoryError, with what it is about, where `f` runs out of memory.
+template <class F>
+auto with_memory(const char* call, const std::string& path, std::size_t bytes, F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    fail<OutOfMemoryError>(call, ": ", path, ": the system has no more memory on cpu for the file's ", bytes, " bytes");
+  }
+}
 
 // The tensors below a prefix, without it.
 [[nodiscard]] NamedTensors below(const NamedTensors& all, std::string_view prefix);

@@ -20,19 +20,19 @@ std::string below_root(const TrainerOptions& options) {
 // Where a run like this one may have left files: the callbacks' folders; and where these have none of their own, <root>/checkpoints
 // and those of all versions of the loggers' folders, because a run that is started again is a new version.
 std::vector<std::string> folders_of(const Trainer::Run& run) {
-  const std::string first = run.checkpoint_dir();
+  const std::string first = run.files.dir();
   std::vector<std::string> folders = {first};
-  for (const auto& c : run.fit_callbacks) {
+  for (const auto& c : run.hooks.of_fit) {
     const std::optional<CheckpointFiles> files = c->checkpoint_files();
     if (files && !files->best.empty()) folders.push_back(fs::path(files->best).parent_path().string());
   }
-  for (const auto& c : run.callbacks) {
+  for (const auto& c : run.hooks.callbacks) {
     const std::optional<CheckpointFiles> files = c->checkpoint_files();
     if (files && !files->folder.empty()) folders.push_back(files->folder);
   }
   if (first == train::checkpoint_folder(run.trainer, run.options)) {
     folders.push_back(below_root(run.options));
-    for (const auto& logger : run.loggers) {
+    for (const auto& logger : run.logs.loggers) {
       const fs::path dir = logger->log_dir();
       if (!dir.filename().string().starts_with("version_")) continue;
       std::error_code error;
@@ -55,7 +55,7 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
     const auto time = fs::last_write_time(path, error);
     if (!error) files.emplace_back(time, path.string());
   };
-  for (const auto& c : run.callbacks) {
+  for (const auto& c : run.hooks.callbacks) {
     for (const std::string& path : c->checkpoint_files().value_or(CheckpointFiles()).others) add(path);
   }
   for (const std::string& dir : folders_of(run)) {
@@ -100,15 +100,15 @@ std::string train::checkpoint_folder(const Trainer& trainer, const TrainerOption
   return dir.empty() ? below_root(options) : dir + "/checkpoints";
 }
 
-std::string Trainer::Run::checkpoint_dir() const {
-  for (const auto& c : callbacks) {
+std::string Trainer::Files::dir() const {
+  for (const auto& c : run_.hooks.callbacks) {
     const std::optional<CheckpointFiles> files = c->checkpoint_files();
     if (files && !files->folder.empty()) return files->folder;
   }
-  return train::checkpoint_folder(trainer, options);
+  return train::checkpoint_folder(run_.trainer, run_.options);
 }
 
-std::string Trainer::Run::last_file(const std::string& folder) const {
+std::string Trainer::Files::last_file(const std::string& folder) const {
   std::error_code error;
   for (std::int64_t version = 0;; ++version) {
     std::string path = folder + "/last" + (version > 0 ? "-v" + text(version) : "") + ".safetensors";
@@ -118,12 +118,12 @@ std::string Trainer::Run::last_file(const std::string& folder) const {
 }
 
 // Of the first checkpoint callback. Throws ConfigError that says why there is none.
-std::string Trainer::Run::best_checkpoint() const {
-  const std::string what = std::string(call_name) + ": ckpt_path = \"best\" and there is none: ";
-  if (options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
+std::string Trainer::Files::best() const {
+  const std::string what = std::string(run_.call_name) + ": ckpt_path = \"best\" and there is none: ";
+  if (run_.options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");
   const Callback* first = nullptr;
   std::int64_t count = 0;
-  for (const auto& c : in_fit || fit_callbacks.empty() ? callbacks : fit_callbacks) {
+  for (const auto& c : run_.in_fit || run_.hooks.of_fit.empty() ? run_.hooks.callbacks : run_.hooks.of_fit) {
     if (c->kind() == Callback::Kind::checkpoint && count++ == 0) first = c.get();
   }
   if (!first) fail<ConfigError>(what, "the trainer has no ModelCheckpoint; add one, or set enable_checkpointing");
@@ -131,33 +131,33 @@ std::string Trainer::Run::best_checkpoint() const {
   const std::string by = train::class_of(*first);
   if (!files.keeps_best)
     fail<ConfigError>(what, "its ", by, " keeps none", by == "ModelCheckpoint" ? ", save_top_k is 0" : "");
-  const std::string best = files.best.empty() ? best_of_earlier_run(*this, *first) : files.best;
+  const std::string best = files.best.empty() ? best_of_earlier_run(run_, *first) : files.best;
   if (best.empty())
-    fail<ConfigError>(what, "this trainer's ", by, " has saved none yet, and no earlier run in ", checkpoint_dir(),
+    fail<ConfigError>(what, "this trainer's ", by, " has saved none yet, and no earlier run in ", dir(),
                       "; fit first, or give the file's path");
   if (count > 1)
     warn("W-CKPT-BEST", WarningCategory::user,
-         std::string(call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +
+         std::string(run_.call_name) + ": ckpt_path = \"best\" is that of the first of " + text(count) +
              " checkpoint callbacks, " + best);
   return best;
 }
 
-Trainer::Run::Found Trainer::Run::last_checkpoint() const {
-  if (std::optional<Checkpoint> newest = newest_checkpoint(*this)) {
+train::FoundCheckpoint Trainer::Files::last() const {
+  if (std::optional<Checkpoint> newest = newest_checkpoint(run_)) {
     std::string path = newest->path;
     return {.path = std::move(path), .content = std::make_shared<Checkpoint>(std::move(*newest))};
   }
   std::string searched;
-  for (const std::string& dir : folders_of(*this)) searched += (searched.empty() ? "" : ", ") + dir;
+  for (const std::string& dir : folders_of(run_)) searched += (searched.empty() ? "" : ", ") + dir;
   warn("W-CKPT-LAST", WarningCategory::user,
-       std::string(call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched +
-           (in_fit ? "; starting fresh" : "; the weights stay as they are"));
+       std::string(run_.call_name) + ": ckpt_path = \"last\" and no checkpoint in " + searched +
+           (run_.in_fit ? "; starting fresh" : "; the weights stay as they are"));
   return {};
 }
 
-Trainer::Run::Found Trainer::Run::find_checkpoint(const std::string& ckpt_path) const {
-  if (ckpt_path == "last") return last_checkpoint();
-  return {.path = ckpt_path == "best" ? best_checkpoint() : ckpt_path};
+train::FoundCheckpoint Trainer::Files::find(const std::string& ckpt_path) const {
+  if (ckpt_path == "last") return last();
+  return {.path = ckpt_path == "best" ? best() : ckpt_path};
 }
 
 }  // namespace levin

@@ -57,8 +57,8 @@ std::string train::key_in(const Checkpoint& file, const Trainer::Run& run, const
   const std::string own = callback.state_key();
   if (own.empty() || file.callbacks.contains(own)) return own;
   for (const auto& [key, values] : file.callbacks) {
-    const bool anothers =
-        std::any_of(run.callbacks.begin(), run.callbacks.end(), [&](const auto& c) { return c->state_key() == key; });
+    const bool anothers = std::any_of(run.hooks.callbacks.begin(), run.hooks.callbacks.end(),
+                                      [&](const auto& c) { return c->state_key() == key; });
     if (!anothers && callback.takes_state_of(key)) return key;
   }
   return {};
@@ -120,15 +120,15 @@ void train::Incoming::ask(Hooks& hooks, const std::string& own, const std::strin
   if (known) states_[own] = std::move(content.state);
 }
 
-void train::Incoming::ask_module() { ask(*run_.active, kModuleKey, kModuleKey); }
+void train::Incoming::ask_module() { ask(*run_.borrowed.active, kModuleKey, kModuleKey); }
 
 void train::Incoming::take_weights() {
   if (std::exchange(taken_, true)) return;
-  for (const auto& c : run_.callbacks) ask(*c, c->state_key(), key_in(file_, run_, *c));
+  for (const auto& c : run_.hooks.callbacks) ask(*c, c->state_key(), key_in(file_, run_, *c));
   const NoGrad off;
   NamedTensors here = weights_of(run_);
-  const std::int64_t converted =
-      check_same(file_.path, "weights", weights_, here, {.any_float = true, .strict = run_.active->strict_loading()});
+  const std::int64_t converted = check_same(file_.path, "weights", weights_, here,
+                                            {.any_float = true, .strict = run_.borrowed.active->strict_loading()});
   take_masters(weights_, here, file_);
   NamedTensors before;
   for (const auto& [name, t] : here) before.emplace_back(name, t.clone());
@@ -152,18 +152,18 @@ train::Incoming::~Incoming() {
 
 // ---- For an evaluation
 
-void Trainer::Run::load_weights(const Found& found, TrainModule& module) {
+void Trainer::Files::load_weights(const train::FoundCheckpoint& found, TrainModule& module) {
   const NoGrad off;
   const std::string& path = found.path;
   const Checkpoint file = found.content ? *found.content : train::read_checkpoint(path, train::Needs::weights);
   CheckpointContent content{.weights = file.weights, .state = train::state_in(file, train::kModuleKey)};
   module.on_load_checkpoint(content);
   NamedTensors here = module.tree()->state_dict();
-  const Same how{.call = call_name, .any_float = true, .strict = module.strict_loading()};
-  tell_of_conversion(call_name, path, train::check_same(path, "weights", content.weights, here, how));
+  const Same how{.call = run_.call_name, .any_float = true, .strict = module.strict_loading()};
+  tell_of_conversion(run_.call_name, path, train::check_same(path, "weights", content.weights, here, how));
   take_masters(content.weights, here, file);
   copy_weights(std::move(here), content.weights);
-  warn("I-CKPT-LOADED", WarningCategory::info, std::string(call_name) + ": the weights are those of " + path,
+  warn("I-CKPT-LOADED", WarningCategory::info, std::string(run_.call_name) + ": the weights are those of " + path,
        Repeat::yes);
 }
 

@@ -1,5 +1,6 @@
 #include "train/checkpoint/json.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -92,6 +93,17 @@ std::string json_of(const JsonValue& value) {
     case Kind::word: return json_of(value.word);
   }
   return "null";
+}
+
+std::int64_t whole(const JsonValue& v, std::int64_t otherwise) {
+  if (v.kind == JsonValue::Kind::negative) return v.negative;
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  return v.kind == JsonValue::Kind::natural && v.natural <= kMost ? static_cast<std::int64_t>(v.natural) : otherwise;
+}
+double real(const JsonValue& v) {
+  if (v.kind == JsonValue::Kind::real) return v.real;
+  if (v.kind == JsonValue::Kind::null) return std::numeric_limits<double>::quiet_NaN();  // JSON has none
+  return v.kind == JsonValue::Kind::negative ? static_cast<double>(v.negative) : static_cast<double>(v.natural);
 }
 
 }  // namespace levin::train

@@ -9,6 +9,11 @@
 
 namespace levin::train {
 
+// A number: a whole one, `otherwise` where the value is none or does not fit; a real one, NaN for null.
+struct JsonValue;
+[[nodiscard]] std::int64_t whole(const JsonValue& v, std::int64_t otherwise);
+[[nodiscard]] double real(const JsonValue& v);
+
 // Where a value stands in one of the objects and arrays around it.
 struct JsonStep {
   std::string key;          // in an object

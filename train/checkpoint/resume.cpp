@@ -14,13 +14,14 @@ namespace {
 using train::below;
 using train::check_same;
 using train::Checkpoint;
+using train::Due;
 using train::key_in;
 using train::state_in;
 
 // Throws ConfigError where the file is another run's.
 void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
-  const std::int64_t size = run.train_loader->size(), max_epochs = run.max_epochs();
+  const std::int64_t size = run.loaders.train->size(), max_epochs = run.stop.max_epochs();
   const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
   const bool whole = file.epoch_is_whole();
   if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
@@ -29,9 +30,9 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   if (max_epochs >= 0 && trained > max_epochs)
     fail<ConfigError>("resume: ", path, " was written after ", trained, " epochs, max_epochs is ", max_epochs,
                       "; raise it");
-  if (!whole && file.progress.batches_done > run.batches)
+  if (!whole && file.progress.batches_done > run.loaders.batches)
     fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch, which now has ",
-                      run.batches, "; use the same data and batch size");
+                      run.loaders.batches, "; use the same data and batch size");
   // In the middle of an epoch: another cut of the data into batches would repeat samples and leave some out.
   const bool inside = file.progress.batches_done > 0 && !whole;
   const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {
@@ -40,17 +41,17 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
                         " ", then, ", which is ", now,
                         " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
   };
-  differ("batch size", file.batch_size, run.train_loader->batch_size().value_or(0));
-  differ("a number of batches of", file.batches_per_epoch, run.batches);
-  if (file.optimizers.size() != run.optimizers.size())
+  differ("batch size", file.batch_size, run.loaders.train->batch_size().value_or(0));
+  differ("a number of batches of", file.batches_per_epoch, run.loaders.batches);
+  if (file.optimizers.size() != run.optimizers.all.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
-                      run.optimizers.size());
-  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
-    if (file.optimizers[i] != run.optimizers[i]->name())
+                      run.optimizers.all.size());
+  for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
+    if (file.optimizers[i] != run.optimizers.all[i]->name())
       fail<ConfigError>("resume: ", path, " holds the state of the optimizer ", file.optimizers[i], ", this run has ",
-                        run.optimizers[i]->name());
+                        run.optimizers.all[i]->name());
   }
-  const Callback* const schedule = run.accumulation_schedule();
+  const Callback* const schedule = run.hooks.accumulation_schedule();
   const std::int64_t window =
       schedule ? schedule->accumulation_at(file.progress.epoch) : run.options.accumulate_grad_batches;
   if (file.accumulate != 1 && file.accumulate != window)
@@ -59,7 +60,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
         schedule ? "in its epoch " + train::class_of(*schedule) + " has " : std::string("accumulate_grad_batches is "),
         window, "; set it to ", file.accumulate);
   const NamedTensors weight = below(file.rest, train::window_weight_name());
-  if (file.accumulate != 1 && run.weighs_exactly() == weight.empty())
+  if (file.accumulate != 1 && run.window.weighs_exactly() == weight.empty())
     fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",
                       weight.empty() ? "per_batch" : "exact", "; set it so");
   for (const auto& [name, t] : weight) {
@@ -71,18 +72,18 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
 // The same of schedules, which a callback may have replaced when it was given its state.
 void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
-  if (file.schedulers != run.schedulers.size())
+  if (file.schedulers != run.optimizers.schedulers.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.schedulers, " schedulers, this run has ",
-                      run.schedulers.size());
-  for (std::size_t i = 0; i < run.schedulers.size(); ++i)
+                      run.optimizers.schedulers.size());
+  for (std::size_t i = 0; i < run.optimizers.schedulers.size(); ++i)
     (void)check_same(path, "values of a scheduler", below(file.rest, train::scheduler_prefix(i)),
-                     run.schedulers[i].scheduler->state_dict());
+                     run.optimizers.schedulers[i].scheduler->state_dict());
 }
 
 // The gradients of an open window, by the parameters they belong to.
 std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Tensor*, Tensor>> matched;
-  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
+  for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
     NamedTensors here;
     const NamedTensors there = below(file.rest, train::gradient_prefix(i));
     const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
@@ -103,7 +104,7 @@ std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, co
   std::vector<std::pair<Tensor, Tensor>> matched;
   NamedTensors here, there;
   const NamedTensors all = below(file.rest, train::metric_prefix());
-  for (const auto& [name, state] : train::metric_states(run.tree)) {
+  for (const auto& [name, state] : train::metric_states(run.borrowed.tree)) {
     const auto it = std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.first == name; });
     if (it == all.end()) continue;
     here.emplace_back(name, state);
@@ -118,8 +119,8 @@ std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, co
 // each and no other.
 std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Generator*, RandomRange>> matched;
-  if (run.tree) {
-    for (const auto& [name, generator] : run.tree->generators()) {
+  if (run.borrowed.tree) {
+    for (const auto& [name, generator] : run.borrowed.tree->generators()) {
       const auto state = file.generators.find(name);
       if (state == file.generators.end())
         fail<ConfigError>("resume: ", file.path, " has no state of the generator \"", name, "\" of this module");
@@ -135,8 +136,8 @@ std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::
 void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) {
   std::string left;
   for (const auto& [key, values] : file.callbacks) {
-    const bool known = key == train::kModuleKey || (key == train::kDataKey && run.data_module) ||
-                       std::any_of(run.callbacks.begin(), run.callbacks.end(),
+    const bool known = key == train::kModuleKey || (key == train::kDataKey && run.borrowed.data_module) ||
+                       std::any_of(run.hooks.callbacks.begin(), run.hooks.callbacks.end(),
                                    [&](const auto& c) { return key_in(file, run, *c) == key; });
     if (!known) left += (left.empty() ? "" : ", ") + key;
   }
@@ -176,7 +177,7 @@ class Undo {
 // What optimizer i of the run gets of the file: its state for parameters of another float precision, and masters where it has them.
 NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in, std::size_t i) {
   NamedTensors state = below(in.file().rest, train::optimizer_prefix(i));
-  const optim::Optimizer& optimizer = *run.optimizers[i];
+  const optim::Optimizer& optimizer = *run.optimizers.all[i];
   std::set<std::string> masters, given;
   for (const auto& [name, t] : optimizer.state_refs()) {
     if (name.ends_with(train::kMaster)) masters.insert(name);
@@ -185,7 +186,7 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
   const std::vector<ParamRef> own = optimizer.model_parameters();
   for (const ParamRef& p : own) parameters.emplace(p.name, &p);
   std::map<const Tensor*, std::string> names;  // in the file
-  for (const ParamRef& p : run.tree ? run.tree->parameters() : own) names.emplace(p.value, p.name);
+  for (const ParamRef& p : run.borrowed.tree ? run.borrowed.tree->parameters() : own) names.emplace(p.value, p.name);
   const auto weight_of = [&](const ParamRef& p) -> const Tensor* {
     const auto name = names.find(p.value);
     if (name == names.end()) return nullptr;
@@ -227,7 +228,7 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
 void load_parts(Trainer::Run& run, const train::Incoming& in) {
   const Checkpoint& file = in.file();
   Undo undo;
-  for (const auto& c : run.callbacks) {
+  for (const auto& c : run.hooks.callbacks) {
     const std::string key = c->state_key();
     const auto it = in.states().find(key);
     if (key.empty() || it == in.states().end()) continue;
@@ -237,8 +238,8 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
     c->load_state(it->second);
   }
   check_schedules(run, file);
-  for (std::size_t i = 0; i < run.schedulers.size(); ++i) {
-    const std::shared_ptr<optim::Scheduler> scheduler = run.schedulers[i].scheduler;
+  for (std::size_t i = 0; i < run.optimizers.schedulers.size(); ++i) {
+    const std::shared_ptr<optim::Scheduler> scheduler = run.optimizers.schedulers[i].scheduler;
     undo.add("scheduler " + std::to_string(i),
              [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
     scheduler->load_state_dict(below(file.rest, train::scheduler_prefix(i)));
@@ -252,9 +253,9 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
          "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
              "\" uses none; it is ignored");
   }
-  for (std::size_t i = 0; i < run.optimizers.size(); ++i) {
-    const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers[i];
-    if (i + 1 < run.optimizers.size()) {
+  for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
+    const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers.all[i];
+    if (i + 1 < run.optimizers.all.size()) {
       NamedTensors before = optimizer->state_dict();
       for (auto& [name, t] : before) t = t.clone();
       undo.add("optimizer " + std::to_string(i),
@@ -268,15 +269,15 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
 }  // namespace
 
 // A request to stop counts until a limit is raised above the one under which it was made.
-void Trainer::Run::take_stop(const Checkpoint& file) {
+void Trainer::Files::take_stop(const Checkpoint& file) {
   const auto raised = [](const std::optional<std::int64_t>& then, std::int64_t now) {
     return then && *then >= 0 && (now < 0 || now > *then);  // below 0: no limit
   };
-  const bool same = !raised(file.max_epochs, max_epochs()) && !raised(file.max_steps, options.max_steps);
-  stop = stop_kept = file.stop && same;
-  stopped_by = file.stopped_by;
+  const bool same = !raised(file.max_epochs, run_.stop.max_epochs()) && !raised(file.max_steps, run_.options.max_steps);
+  run_.stop.requested = run_.stop.kept = file.stop && same;
+  run_.stop.by = file.stopped_by;
   if (!file.stop) return;
-  const std::string who = stopped_by.empty() ? "a request of its own" : stopped_by;
+  const std::string who = run_.stop.by.empty() ? "a request of its own" : run_.stop.by;
   const std::string what = "resume: the run of " + file.path + " was stopped by " + who;
   warn("I-CKPT-STOPPED", WarningCategory::info,
        same ? what +
@@ -288,65 +289,84 @@ void Trainer::Run::take_stop(const Checkpoint& file) {
        Repeat::yes);
 }
 
-void Trainer::Run::resume(train::Incoming& in) {
+void Trainer::Files::begin_fit() {
+  resumed_from.clear();
+  resumed_at = -1;
+}
+
+std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_path) {
+  const train::FoundCheckpoint found = find(ckpt_path);
+  if (found.path.empty()) return nullptr;
+  auto file = std::make_unique<train::Incoming>(
+      run_, found.content ? std::move(*found.content) : train::read_checkpoint(found.path));
+  give_back_batch_size(file->file());
+  file->ask_module();
+  return file;
+}
+
+void Trainer::Files::resume(train::Incoming& in) {
   const NoGrad off;
   const Checkpoint& file = in.file();
   const std::string& path = file.path;
   Undo data;
-  if (data_module && file.callbacks.contains(train::kDataKey)) {
-    CallbackState before = data_module->state();
+  if (run_.borrowed.data_module && file.callbacks.contains(train::kDataKey)) {
+    CallbackState before = run_.borrowed.data_module->state();
     for (auto& [name, t] : before.tensors) t = t.clone();
-    data.add("data module", [this, before = std::move(before)] { data_module->load_state(before); });
-    data_module->load_state(state_in(file, train::kDataKey));
-    if (own_train) train_loader = nullptr;  // one that configure_optimizers asked about; the state decides
+    data.add("data module", [this, before = std::move(before)] { run_.borrowed.data_module->load_state(before); });
+    run_.borrowed.data_module->load_state(state_in(file, train::kDataKey));
+    if (run_.loaders.own_train)
+      run_.loaders.train = nullptr;  // one that configure_optimizers asked about; the state decides
   }
   {
-    const train::Restore at(epoch, file.progress.epoch);  // what a hook reads
-    load_val();
-    load_train();
+    const train::Restore at(run_.progress.epoch, file.progress.epoch);  // what a hook reads
+    run_.loaders.load_val();
+    run_.loaders.load_train();
   }
-  const auto generators = match_generators(*this, file);
-  const auto gradients = match_gradients(*this, file);
-  auto metrics = match_metrics(*this, file);
-  check_fits(*this, file);
-  warn_of_unknown_callbacks(*this, file);
+  const auto generators = match_generators(run_, file);
+  const auto gradients = match_gradients(run_, file);
+  auto metrics = match_metrics(run_, file);
+  check_fits(run_, file);
+  warn_of_unknown_callbacks(run_, file);
   in.take_weights();  // of bare tensors, which the optimizers have brought
-  load_parts(*this, in);
+  load_parts(run_, in);
   data.drop();
   in.keep();
   // Nothing below can fail.
   for (const auto& [generator, state] : generators) generator->set_state(state);
-  for (const auto& [name, metric] : train::metrics_of(tree)) metric->reset();  // one that the file lacks begins anew
+  for (const auto& [name, metric] : train::metrics_of(run_.borrowed.tree))
+    metric->reset();  // one that the file lacks begins anew
   for (auto& [state, value] : metrics) copy_(state, value);
-  for (const auto& o : optimizers) o->zero_grad();
-  gradients_torn = batch_torn = false;
+  for (const auto& o : run_.optimizers.all) o->zero_grad();
+  run_.window.gradients_torn = run_.window.batch_torn = false;
   for (const auto& [parameter, gradient] : gradients)
     parameter->set_grad(gradient.to(parameter->device()).to(parameter->dtype()));
-  window_weight = Tensor();
-  for (const auto& [name, t] : below(file.rest, train::window_weight_name())) window_weight = t.to(device);
-  static_cast<train::Progress&>(*this) = file.progress;
+  run_.window.weight = Tensor();
+  for (const auto& [name, t] : below(file.rest, train::window_weight_name())) run_.window.weight = t.to(run_.device);
+  run_.progress = file.progress;
   if (file.epoch_is_whole()) {  // of as many batches as it has here
-    batches_done = batches;
-    position = {.epoch = epoch, .batch = batches};
+    run_.progress.batches_done = run_.loaders.batches;
+    run_.progress.position = {.epoch = run_.progress.epoch, .batch = run_.loaders.batches};
   }
-  unfinished = file.training.value_or(due != Due::nothing);
-  writers_due = file.writers_to_come;
-  train_log.load(file.log, tree);
-  eval_batches[0] = file.batches_validated;
+  unfinished = file.training.value_or(run_.progress.due != Due::nothing);
+  run_.hooks.writers_due = file.writers_to_come;
+  run_.logs.train.load(file.log, run_.borrowed.tree);
+  run_.logs.batches_evaluated[0] = file.batches_validated;
   take_stop(file);
-  stop_asked_at = global_step;
+  run_.stop.requested_at = run_.progress.global_step;
   // Of a run whose limit of steps cut the epoch: this one stands where that one did.
-  if (unfinished && due == Due::nothing && max_steps_reached() && batches_done > 0 && batches_done < batches)
+  if (unfinished && run_.progress.due == Due::nothing && run_.stop.max_steps_reached() &&
+      run_.progress.batches_done > 0 && run_.progress.batches_done < run_.loaders.batches)
     cut = {.log = file.log, .stop_kept = file.stop};
-  epoch_metrics = file.epoch_metrics;
+  run_.logs.epoch = file.epoch_metrics;
   // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
   const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {
-    if (before >= 0 && epoch - before < options.reload_dataloaders_every_n_epochs) loaded_at = before;
+    if (before >= 0 && run_.progress.epoch - before < run_.options.reload_dataloaders_every_n_epochs)
+      loaded_at = before;
   };
-  age(train_loaded_at, file.train_loaded_at);
-  age(val_loaded_at, file.val_loaded_at);
+  age(run_.loaders.train_loaded_at, file.train_loaded_at);
+  age(run_.loaders.val_loaded_at, file.val_loaded_at);
   resumed_from = path;
-  resumed_at = total_batches;
+  resumed_at = run_.progress.total_batches;
 }
 
 }  // namespace levin

@@ -1,97 +1,19 @@
-// Note [Checkpoint files]
-// One safetensors file: the weights under their own names, so that PyTorch reads it as a state dict; every other tensor
-// below "levin."; counters as one JSON text in the metadata under "levin.state"; XXH3 hashes of every tensor and of
-// that text under "levin.hashes". Reading checks everything, hashes and names and shapes, before anything of the run is
-// changed.
-#include "train/checkpoint/content.h"
-
-#include <algorithm>
+// Writes checkpoints: what each part of a run adds to the file, in the order of the file.
 #include <filesystem>
-#include <new>
 #include <system_error>
+#include <utility>
 
 #include "levin/autograd.h"
-#include "levin/train/checkpoint.h"
 #include "tensor/file.h"
+#include "train/checkpoint/content.h"
 #include "train/checkpoint/text.h"
+#include "train/run/run.h"
 
 namespace levin {
-namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "levin.";
-
-bool ours(std::string_view name) { return name.substr(0, kPrefix.size()) == kPrefix; }
-
-void append(NamedTensors& to, std::string_view prefix, const NamedTensors& from) {
-  for (const auto& [name, tensor] : from) to.emplace_back(std::string(prefix) + name, tensor);
-}
-
-const std::string* find_entry(const TensorFile& file, std::string_view key) {
-  for (const auto& [k, v] : file.metadata) {
-    if (k == key) return &v;
-  }
-  return nullptr;
-}
-
-// The state's text, after every hash was found right.
-const std::string& checked_state(const std::string& path, const TensorFile& file) {
-  const std::string* state = find_entry(file, "levin.state");
-  const std::string* hashes = find_entry(file, "levin.hashes");
-  if (!state || !hashes)
-    fail<ConfigError>(
-        "resume: ", path,
-        " holds weights alone, no state of a run; load it with load_state_dict, or resume from a checkpoint");
-  if (const auto damage = train::find_damage(path, file, *state, *hashes); !damage.empty())
-    fail<FormatError>("resume: ", path, ": \"", damage[0].name, "\" ", damage[0].what,
-                      "; the file is damaged, use an older checkpoint");
-  return *state;
-}
-
-// What runs out of memory in `f` is told as such, with what it was about.
-template <class F>
-auto with_memory(const char* call, const std::string& path, std::size_t bytes, F&& f) {
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    fail<OutOfMemoryError>(call, ": ", path, ": the system has no more memory on cpu for the file's ", bytes, " bytes");
-  }
-}
-std::size_t bytes_of_file(const std::string& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  return error ? 0 : static_cast<std::size_t>(bytes);
-}
-
-}  // namespace
-
-namespace train {
-
-std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
-std::string gradient_prefix(std::size_t i) { return "levin.gradient." + std::to_string(i) + "."; }
-std::string window_weight_name() { return "levin.window_weight"; }
-std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
-std::string metric_prefix() { return "levin.metric."; }
-std::string precision_prefix() { return "levin.precision."; }
-std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
-
-NamedTensors below(const NamedTensors& all, std::string_view prefix) {
-  NamedTensors out;
-  for (const auto& [name, tensor] : all) {
-    if (std::string_view(name).substr(0, prefix.size()) == prefix) out.emplace_back(name.substr(prefix.size()), tensor);
-  }
-  return out;
-}
-
-NamedTensors weights_of(const Trainer::Run& run) {
-  if (run.tree) return run.tree->state_dict();
-  NamedTensors out;
-  for (const ParamRef& p : run.model_parameters()) out.emplace_back(p.name, p.value->detach());
-  return out;
-}
-
-bool link_to(const std::string& file, const std::string& link, Link kind) noexcept {
+bool train::link_to(const std::string& file, const std::string& link, Link kind) noexcept {
   try {
     const std::string temporary = detail::temporary_name(link);
     std::error_code error, ignored;
@@ -107,7 +29,7 @@ bool link_to(const std::string& file, const std::string& link, Link kind) noexce
   } catch (...) { return false; }  // no memory for the names
 }
 
-void replace_link(const std::string& path, const Function<void(const std::string&)>& write) {
+void train::replace_link(const std::string& path, const Function<void(const std::string&)>& write) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return write(path);
   const std::string beside = path + ".new";  // no name that ckpt_path = "last" looks at
@@ -117,86 +39,13 @@ void replace_link(const std::string& path, const Function<void(const std::string
   if (error) fail<FileError>("save_checkpoint: can not rename ", beside, " to ", path, ": ", error.message());
 }
 
-std::vector<ParamRef> kept_gradients(const Trainer::Run& run, std::size_t i) {
-  std::vector<ParamRef> own = run.optimizers[i]->model_parameters();
-  for (std::size_t earlier = 0; earlier < i; ++earlier) {
-    for (const ParamRef& p : run.optimizers[earlier]->model_parameters())
-      std::erase_if(own, [&](const ParamRef& mine) { return mine.value == p.value; });
-  }
-  return own;
-}
-
-namespace {
-Checkpoint read_all(const std::string& path, Needs needs) {
-  TensorFile file = load_safetensors(path);
-  Checkpoint checkpoint;
-  checkpoint.path = path;
-  if (needs == Needs::weights && !find_entry(file, "levin.state") && !find_entry(file, "levin.hashes") &&
-      std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) { return ours(t.first); })) {
-    checkpoint.weights = std::move(file.tensors);
-    return checkpoint;
-  }
-  read_state(checkpoint, checked_state(path, file));
-  Progress& progress = checkpoint.progress;
-  Progress::each_counter(progress, [&](const char* name, std::int64_t counter, std::int64_t least, bool) {
-    if (counter < least)
-      fail<FormatError>("resume: ", path, ": \"", name, "\" is ", counter, ", expected ", least, " or more");
-  });
-  if (progress.global_step < 0)
-    fail<FormatError>("resume: ", path, ": \"global_step\" is ", progress.global_step, ", expected 0 or more");
-  const std::vector<std::int64_t>& ahead = progress.position.ahead;
-  const std::int64_t in_order = progress.batches_done - static_cast<std::int64_t>(ahead.size());
-  for (std::size_t i = 0; i < ahead.size(); ++i) {
-    if (ahead[i] <= (i == 0 ? in_order : ahead[i - 1]) || in_order < 0)
-      fail<FormatError>("resume: ", path, ": batch ", ahead[i], " was trained ahead of ", in_order,
-                        " others, expected ascending numbers above that");
-  }
-  progress.position.epoch = progress.epoch;
-  progress.position.batch = in_order;
-  for (auto& named : file.tensors)
-    (ours(named.first) ? checkpoint.rest : checkpoint.weights).push_back(std::move(named));
-  return checkpoint;
-}
-}  // namespace
-
-Checkpoint read_checkpoint(const std::string& path, Needs needs) {
-  return with_memory("resume", path, bytes_of_file(path), [&] { return read_all(path, needs); });
-}
-
-bool is_whole_checkpoint(const std::string& path) noexcept {
-  try {
-    const CheckpointInfo info = read_checkpoint_info(path);
-    return !info.weights_only && info.damage.empty();
-  } catch (...) { return false; }
-}
-
-}  // namespace train
-
-namespace {
-CheckpointInfo describe(const std::string& path) {
-  TensorFile file = load_safetensors(path);
-  CheckpointInfo info;
-  const std::string* state = find_entry(file, "levin.state");
-  const std::string* hashes = find_entry(file, "levin.hashes");
-  info.weights_only = !state && !hashes && std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) {
-    return ours(t.first);
-  });
-  if (state && hashes)
-    info.damage = train::find_damage(path, file, *state, *hashes);
-  else if (!info.weights_only)
-    info.damage.push_back({state ? "levin.hashes" : "levin.state", "is not there"});
-  if (state) train::describe_state(info, path, *state);
-  for (auto& named : file.tensors) (ours(named.first) ? info.rest : info.weights).push_back(std::move(named));
-  return info;
-}
-}  // namespace
-
 namespace {
 
 // What is written in the middle of a batch is no state between two steps.
-void tell_of_torn_batch(Trainer::Run& run, const std::string& path, bool keeps_gradients) {
-  const bool window = keeps_gradients && run.gradients_torn;
-  const bool seen = run.batch_torn && run.tree && !(run.tree->buffers().empty() && run.tree->generators().empty());
+void warn_of_torn_batch(const Trainer::Run& run, const std::string& path) {
+  const bool window = (run.borrowed.manual || run.window.is_open()) && run.window.gradients_torn;
+  const bool seen = run.window.batch_torn && run.borrowed.tree &&
+                    !(run.borrowed.tree->buffers().empty() && run.borrowed.tree->generators().empty());
   if (!window && !seen) return;
   std::string what = "save_checkpoint: " + path + " is written in the middle of a batch";
   if (seen)
@@ -210,29 +59,11 @@ void tell_of_torn_batch(Trainer::Run& run, const std::string& path, bool keeps_g
   warn("W-CKPT-WINDOW", WarningCategory::user, what, Repeat::yes);
 }
 
-}  // namespace
-
-CheckpointInfo read_checkpoint_info(const std::string& path) {
-  return with_memory("read_checkpoint_info", path, bytes_of_file(path), [&] { return describe(path); });
+void append(NamedTensors& to, std::string_view prefix, const NamedTensors& from) {
+  for (const auto& [name, tensor] : from) to.emplace_back(std::string(prefix) + name, tensor);
 }
 
-void Trainer::Run::save(const std::string& path, WeightsOnly only) {
-  if (trial)
-    return warn("W-CKPT-TRIAL", WarningCategory::user,
-                "save_checkpoint: " + path + " is not written in a trial of a search, whose weights are taken back");
-  std::size_t bytes = 0;  // of the weights
-  for (const ParamRef& p : model_parameters())
-    bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
-  with_memory("save_checkpoint", path, bytes, [&] { write_checkpoint(path, only); });
-  written.insert(path);
-}
-
-void Trainer::Run::write_checkpoint(const std::string& path, WeightsOnly only) {
-  const NoGrad off;
-  const SyncGuard own = own_waits();
-  const PhaseScope phase(times, Phase::saving);
-  const ProfilerScope profiled(options.profiler.get(), "save_checkpoint");
-  for (const auto& logger : loggers) logger->save();  // the file's run goes on behind the records that are on disk
+void make_folder(const std::string& path) {
   std::error_code error;
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {
     fs::create_directories(parent, error);
@@ -240,25 +71,61 @@ void Trainer::Run::write_checkpoint(const std::string& path, WeightsOnly only) {
   }
   const std::string folder = fs::path(path).parent_path().string();
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
+}
 
-  const DataScope with(*this, fit_data);
-  // Behind a fit those of that fit are asked, as in it: they are attached as long as this lasts.
-  const std::vector<std::shared_ptr<Callback>>& asked = in_fit ? callbacks : fit_callbacks;
+// What the run adds to the weights: the state of each part under its prefix.
+void append_state(NamedTensors& tensors, const Trainer::Run& run) {
+  const std::vector<std::shared_ptr<optim::Optimizer>>& optimizers = run.optimizers.all;
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_refs());
+  for (std::size_t i = 0; i < run.optimizers.schedulers.size(); ++i)
+    append(tensors, train::scheduler_prefix(i), run.optimizers.schedulers[i].scheduler->state_dict());
+  if (const optim::GradScaler* scale = run.precision.scaler())
+    append(tensors, train::precision_prefix(), scale->state_dict());
+  const train::Window& window = run.window;
+  const bool keeps_gradients = (run.borrowed.manual || window.is_open()) && !window.gradients_torn;
+  for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) {
+    for (const ParamRef& p : train::kept_gradients(run, i)) {
+      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix(i) + p.name, p.value->grad());
+    }
+  }
+  if (window.is_open() && window.weighs_exactly()) {
+    // 0: the window's batches gave nothing, or what they gave is lost.
+    const bool any = window.weight.defined() && !window.gradients_torn;
+    tensors.emplace_back(train::window_weight_name(), any ? window.weight : tensor({0.0}, Device::cpu()));
+  }
+  append(tensors, train::metric_prefix(), train::metric_states(run.borrowed.tree));
+}
+
+}  // namespace
+
+void Trainer::Files::save(const std::string& path, WeightsOnly only) {
+  if (run_.trial)
+    return warn("W-CKPT-TRIAL", WarningCategory::user,
+                "save_checkpoint: " + path + " is not written in a trial of a search, whose weights are taken back");
+  std::size_t bytes = 0;  // of the weights
+  for (const ParamRef& p : run_.optimizers.model_parameters())
+    bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
+  train::with_memory("save_checkpoint", path, bytes, [&] { write(path, only); });
+  written.insert(path);
+}
+
+// Callbacks and module are shown the weights and their own state, and may change both. After a fit those of that fit are
+// asked: they are attached as long as this lasts.
+train::SavedStates Trainer::Files::ask_all(CheckpointContent& content, WeightsOnly only) {
+  const Borrowed& borrowed = run_.borrowed;
+  const std::vector<std::shared_ptr<Callback>>& asked = run_.in_fit ? run_.hooks.callbacks : run_.hooks.of_fit;
   std::vector<Trainer*> before;
   const auto attach = [&] {
-    for (const auto& c : asked) before.push_back(std::exchange(c->trainer_, &trainer));
+    for (const auto& c : asked) before.push_back(std::exchange(c->trainer_, &run_.trainer));
   };
   const auto detach = [&] {
     for (std::size_t i = 0; i < asked.size(); ++i) asked[i]->trainer_ = before[i];
   };
   const train::Scope attached(attach, detach);
-  Trainer* nobody = nullptr;
-  const train::Restore of_module(fit_module ? fit_module->trainer_ : nobody, &trainer);
-
-  // Those who keep something may also change what the file's weights are.
-  CheckpointContent content{.weights = train::weights_of(*this), .state = {}};
-  std::vector<std::pair<std::string, CallbackState>> states;
-  const InHook in(*this, train::hooks::on_save_checkpoint);
+  const Borrowed::ModuleScope of_module(borrowed.fit_module, &run_.trainer);
+  const HookCalls::Inside in(run_.hooks, train::hooks::on_save_checkpoint);
+  train::SavedStates states;
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
     content.state = std::move(state);
     h.on_save_checkpoint(content);
@@ -268,45 +135,61 @@ void Trainer::Run::write_checkpoint(const std::string& path, WeightsOnly only) {
     const std::string key = c->state_key();
     ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
   }
-  if (fit_module) ask(*fit_module, train::kModuleKey, {});
-  if (data_module && only == WeightsOnly::no) {
-    CallbackState state = data_module->state();
+  if (borrowed.fit_module) ask(*borrowed.fit_module, train::kModuleKey, {});
+  if (borrowed.data_module && only == WeightsOnly::no) {
+    CallbackState state = borrowed.data_module->state();
     if (!state.values.empty() || !state.tensors.empty()) states.emplace_back(train::kDataKey, std::move(state));
   }
+  return states;
+}
+
+void Trainer::Files::write(const std::string& path, WeightsOnly only) {
+  const NoGrad off;
+  const SyncGuard own = run_.instruments.own_waits();
+  const PhaseScope phase(run_.instruments.times, Phase::saving);
+  const ProfilerScope profiled(run_.instruments.profiler(), "save_checkpoint");
+  for (const auto& logger : run_.logs.loggers) logger->save();  // the resumed run continues the records on disk
+  make_folder(path);
+  const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
+  CheckpointContent content{.weights = train::weights_of(run_), .state = {}};
+  const train::SavedStates states = ask_all(content, only);
   NamedTensors& tensors = content.weights;
   for (const auto& [name, t] : tensors) {
-    if (ours(name))
+    if (train::is_ours(name))
       fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
   }
   if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
 
-  for (std::size_t i = 0; i < optimizers.size(); ++i)
-    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_refs());
-  for (std::size_t i = 0; i < schedulers.size(); ++i)
-    append(tensors, train::scheduler_prefix(i), schedulers[i].scheduler->state_dict());
-  if (const optim::GradScaler* scale = precision.scaler())
-    append(tensors, train::precision_prefix(), scale->state_dict());
-  const bool keeps_gradients = manual || window_is_open();
-  tell_of_torn_batch(*this, path, keeps_gradients);
-  for (std::size_t i = 0; keeps_gradients && !gradients_torn && i < optimizers.size(); ++i) {
-    for (const ParamRef& p : train::kept_gradients(*this, i)) {
-      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix(i) + p.name, p.value->grad());
-    }
-  }
-  if (window_is_open() &&
-      weighs_exactly()) {  // no weight: the window's batches gave nothing, or what they gave is lost
-    const bool any = window_weight.defined() && !gradients_torn;
-    tensors.emplace_back(train::window_weight_name(), any ? window_weight : tensor({0.0}, Device::cpu()));
-  }
-  append(tensors, train::metric_prefix(), train::metric_states(tree));
+  warn_of_torn_batch(run_, path);
+  append_state(tensors, run_);
   for (const auto& [key, state] : states) append(tensors, train::callback_prefix(key), state.tensors);
-  const std::string text = train::state_text(*this, states);
+  const std::string text = train::state_text(run_, states);
   std::vector<std::pair<std::string, std::string>> hashes = {{"levin.state", content_hash(text)}};
   for (auto& [name, tensor] : tensors) {
     tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);  // once for both
     hashes.emplace_back(name, content_hash(name, tensor));
   }
   save_safetensors(path, tensors, {{"levin.state", text}, {"levin.hashes", train::hashes_text(hashes)}});
+}
+
+std::string Trainer::Files::save_interrupted() {
+  const std::string nothing = "nothing was saved because ";
+  if (!run_.in_fit) return "an evaluation changes nothing that could be saved";
+  if (!enabled()) return nothing + "checkpointing is off";
+  if (run_.progress.total_batches == 0) return nothing + "nothing was trained";
+  if (run_.progress.total_batches == resumed_at) return nothing + "nothing was trained since " + resumed_from;
+  const std::string path = last_file(dir());
+  try {
+    train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
+    written.insert(path);
+    return "saved " + path + ", ckpt_path = \"last\" goes on from there";
+  } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
+}
+
+void Trainer::Files::cut_epoch() {
+  if (run_.trial) return;
+  const SyncGuard own = run_.instruments.own_waits();
+  cut = {.log = run_.logs.train.save(), .stop_kept = run_.stop.kept};
 }
 
 }  // namespace levin

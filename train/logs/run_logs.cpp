@@ -1,109 +1,112 @@
-// log() and what becomes of it: whether it may be called here, under which name, and the records that are written of it.
-#include <cstdio>
+#include "train/logs/run_logs.h"
 
-#include "levin/ops.h"
+#include <utility>
+
 #include "train/run/run.h"
 
-namespace levin {
-namespace {
+namespace levin::train {
 
-// The one that a value goes to, and of which loader it is there; null: nothing is kept.
-struct Target {
-  train::MetricLog* log = nullptr;
-  int loader = -1;
-};
+// ---- Loggers
 
-Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& options) {
-  if (run.scope == train::LogScope::none || run.hook->logs == train::Logs::nothing) {
-    const std::string where = run.hook == &train::kOutside
-                                  ? std::string("outside of batches and epochs")
-                                  : "in " + std::string(run.hook->name) + ", which may not log";
-    fail<StateError>("log: \"", name, "\" is logged ", where, "; call it in a step, or in hooks of batches and epochs");
+void RunLogs::choose_loggers() {
+  loggers.clear();
+  if (run_.options.fast_dev_run > 0) return;
+  loggers = run_.options.logger.loggers();
+  for (const auto& logger : loggers) {
+    if (!logger) fail<ConfigError>("Trainer: logger holds a null pointer; leave it out");
   }
-  if (run.options.barebones) return {};
-  // A run that goes on in the middle of an epoch calls this hook again, and has the value among its sums.
-  const bool goes_on = run.batches_done > 0 && (run.same_module || !run.resumed_from.empty());
-  if (goes_on && run.hook == &train::hooks::on_train_epoch_start) return {};
-  if (run.scope != train::LogScope::eval) return {.log = &run.train_log};
-  const bool of_one = run.eval_loaders > 1 && run.eval_loader >= 0 && options.add_dataloader_idx;
-  return {.log = &run.eval_log, .loader = of_one ? run.eval_loader : -1};
+  if (run_.options.logger.by_default())
+    loggers.push_back(
+        std::make_shared<TensorBoardLogger>(TensorBoardLoggerOptions{.save_dir = run_.options.default_root_dir}));
 }
-
-// What a value weighs in the mean of the epoch, where nobody says it.
-std::int64_t weight_here(const Trainer::Run& run, std::string_view name, const LogOptions& options) {
-  if (options.batch_size || run.scope == train::LogScope::train_epoch || run.hook->logs == train::Logs::epochs)
-    return 1;
-  const bool on_epoch = options.on_epoch.value_or(run.scope != train::LogScope::train_batch);
-  if (!on_epoch) return 1;
-  if (run.scope_weight.size < 1)
-    fail<ConfigError>("log: \"", name,
-                      "\" is to be a mean over batches weighted by their sizes, and the batch has no tensor that tells "
-                      "its own; give LogOptions::batch_size");
-  if (run.scope_weight.ambiguous)
-    warn("W-LOG-BATCH-SIZE", WarningCategory::possible_user,
-         "log: the fields of the batch differ in size(0); " + text(run.scope_weight.size) +
-             " of the first is its weight in means of an epoch. LogOptions::batch_size says another");
-  return run.scope_weight.size;
-}
-
-}  // namespace
-
-void Trainer::log(std::string_view name, const Tensor& value, const LogOptions& options) {
-  const Target to = target_of(*run_, name, options);
-  if (!to.log) return;
-  if (!is_float(value.dtype())) TrainModule::warn_of_integral(name);
-  to.log->log(name, value, options, {run_->scope, *run_->hook, to.loader, weight_here(*run_, name, options)});
-}
-void Trainer::log(std::string_view name, double value, const LogOptions& options) {
-  log(name, full({}, value, Device::cpu(), DType::f64), options);
-}
-void Trainer::log(std::string_view name, const Metric& metric, const LogOptions& options) {
-  const Target to = target_of(*run_, name, options);
-  if (!to.log) return;
-  const train::MetricLog& other = to.log == &run_->train_log ? run_->eval_log : run_->train_log;
-  if (other.logs(metric))
-    fail<ConfigError>("log: \"", name,
-                      "\" is a Metric that is logged in training and in evaluation, whose sums it would mix; make two");
-  to.log->log(name, metric, run_->active ? run_->active->tree() : run_->tree, options,
-              {run_->scope, *run_->hook, to.loader});
-}
-void Trainer::log_dict(const NamedTensors& values, const LogOptions& options) {
-  for (const auto& [name, value] : values) log(name, value, options);
-}
-void Trainer::log_dict(const Metrics& values, const LogOptions& options) {
-  for (const auto& [name, value] : values) log(name, value, options);
-}
-
-Metrics Trainer::callback_metrics() {
-  const SyncGuard own = run_->own_waits();
-  Metrics all = run_->epoch_metrics;
-  run_->train_log.newest(all);
-  run_->eval_log.newest(all);
-  return all;
-}
-Metrics Trainer::progress_metrics() {
-  const SyncGuard own = run_->own_waits();
-  Metrics shown;
-  run_->train_log.progress(shown);
-  run_->eval_log.progress(shown);
-  return shown;
-}
-
-void Trainer::print(std::string_view line) const {
-  for (const auto& c : run_->callbacks) {
-    if (c->print_line(line)) return;
+void RunLogs::start(Stage stage) {
+  for (const auto& logger : loggers) {
+    if (stage == Stage::fit)
+      logger->start(steps(), run_.progress.records);
+    else
+      logger->start_evaluation(steps(), run_.progress.records);
   }
-  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+}
+void RunLogs::log_hparams() {
+  if (!run_.options.enable_autolog_hparams) return;
+  const HParams all = run_.borrowed.all_hparams();
+  for (const auto& logger : all.empty() ? std::vector<std::shared_ptr<Logger>>{} : loggers)
+    logger->log_hparams(to_metadata(all));
+}
+void RunLogs::finish(std::string_view status) {
+  for (const auto& logger : loggers) logger->finalize(status);
+}
+// The first error is the one to report: what a logger throws now would hide it.
+void RunLogs::give_up(const std::exception& error) {
+  const char* const status = dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed";
+  for (const auto& logger : loggers) {
+    try {
+      logger->finalize(status);
+    } catch (const std::exception& second) {
+      warn("W-TRAIN-LOGGER", WarningCategory::runtime,
+           std::string("a logger's finalize threw as well: ") + second.what(), Repeat::yes);
+    }
+  }
 }
 
-void Trainer::Run::record_eval_batch() {
-  if (evaluating == Loop::predict || sanity) return;
-  const SyncGuard own = own_waits();
-  std::vector<std::int64_t>& seen = eval_batches[static_cast<std::size_t>(evaluating)];
+// ---- Records
+
+void RunLogs::begin_fit(bool same_module, std::optional<EpochCut>& cut) {
+  if (!same_module) {  // what the other one logged is not this one's
+    train.reset();
+    epoch.clear();
+  } else if (cut) {
+    train.back_to(cut->log);
+  }
+  cut.reset();
+}
+
+void RunLogs::begin_batch(const Batch& batch) {
+  scope = LogScope::train_batch;
+  weight = weight_of(batch);
+}
+
+std::int64_t RunLogs::steps() const {
+  return run_.borrowed.manual ? run_.progress.total_batches : run_.progress.global_step;
+}
+
+void RunLogs::write_step() {
+  if (run_.window.is_open()) return;
+  const std::int64_t every = run_.options.log_every_n_steps;
+  if (every <= 0 || (steps() % every != 0 && !run_.stop.requested)) return;
+  const SyncGuard own = run_.instruments.own_waits();
+  const PhaseScope phase(run_.instruments.times, Phase::logging);
+  MetricLog::Step step = train.take_step(run_.trial ? Tensor() : run_.instruments.losses.kept());
+  if (step.values.empty()) return;
+  if (step.beside) run_.instruments.losses.read(*step.beside);
+  write(steps() - 1, std::move(step.values));
+}
+
+void RunLogs::write_eval_batch() {
+  if (run_.evaluation.current_loop == Loop::predict || run_.evaluation.sanity) return;
+  const SyncGuard own = run_.instruments.own_waits();
+  std::vector<std::int64_t>& seen = batches_evaluated[static_cast<std::size_t>(run_.evaluation.current_loop)];
   const auto loader = static_cast<std::size_t>(eval_loader);
   if (seen.size() <= loader) seen.resize(loader + 1);
   const std::int64_t at = seen[loader]++;
-  if (Metrics values = eval_log.take_step().values; !values.empty()) emit(at, std::move(values));
+  if (Metrics values = eval.take_step().values; !values.empty()) write(at, std::move(values));
 }
 
-}  // namespace levin
+void RunLogs::write(std::int64_t step, Metrics values) {
+  if (run_.trial) return;
+  history.push_back({.step = step, .epoch = run_.progress.epoch, .values = std::move(values)});
+  ++run_.progress.records;
+  for (const auto& logger : loggers) logger->log_metrics(history.back());
+}
+
+Metrics RunLogs::take_means(MetricLog& log, const Function<void(const MetricLog::Mean&)>& each) {
+  Metrics recorded;
+  for (const MetricLog::Mean& mean : log.take_epoch()) {
+    set_metric(epoch, mean.name, mean.value);
+    if (mean.logger) recorded.emplace_back(mean.name, mean.value);
+    if (each) each(mean);
+  }
+  return recorded;
+}
+
+}  // namespace levin::train

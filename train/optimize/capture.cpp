@@ -12,15 +12,15 @@ namespace {
 
 // The model's parameters and, where the optimizer has some, their masters.
 std::vector<ParamRef> with_masters(const Trainer::Run& run) {
-  std::vector<ParamRef> all = run.optimizer().model_parameters();
-  for (ParamRef& p : run.optimizer().parameters()) all.push_back(std::move(p));
+  std::vector<ParamRef> all = run.optimizers.front().model_parameters();
+  for (ParamRef& p : run.optimizers.front().parameters()) all.push_back(std::move(p));
   return all;
 }
 // Parameters and buffers of the run: what a step may write besides tensors that it makes.
 Tensors state_of(const Trainer::Run& run) {
   Tensors all;
-  if (run.tree) {
-    for (const auto& [name, t] : run.tree->state_dict()) all.push_back(t);
+  if (run.borrowed.tree) {
+    for (const auto& [name, t] : run.borrowed.tree->state_dict()) all.push_back(t);
   }
   for (const ParamRef& p : with_masters(run)) all.push_back(p.value->detach());
   return all;
@@ -30,17 +30,17 @@ Tensors state_of(const Trainer::Run& run) {
 
 StepCapture::StepCapture(const Trainer::Run& run) : device_(run.device) {
   records_.reserve(kShapes);
-  const Overrides& has = run.overrides;
+  const Overrides& has = run.borrowed.overrides;
   if (!device_.launches())
     prevent("the parameters are on " + text(device_) + ", which records no work");
-  else if (run.manual)
+  else if (run.borrowed.manual)
     prevent("the module optimizes manually");
   else if (run.options.accumulate_grad_batches > 1)
     prevent("accumulate_grad_batches is " + text(run.options.accumulate_grad_batches) +
             ", and a record is one whole step");
-  else if (!run.optimizer().reads_device_numbers())
-    prevent(run.optimizer().type_name() + " does not say that its steps can be replayed (reads_device_numbers)");
-  else if (run.weighs_exactly())
+  else if (!run.optimizers.front().reads_device_numbers())
+    prevent(run.optimizers.front().type_name() + " does not say that its steps can be replayed (reads_device_numbers)");
+  else if (run.window.weighs_exactly())
     prevent("accumulate_weighting is exact, and a record would keep a weight that the host told");
   else if (has.optimizer_step || has.optimizer_zero_grad || has.configure_gradient_clipping)
     prevent(std::string("the module's ") +
@@ -97,14 +97,14 @@ void StepCapture::admit(Batch& batch) {
 }
 
 bool StepCapture::changed(Trainer::Run& run) {
-  if (modules_.empty() && run.tree)
-    run.tree->visit([&](const std::string&, const nn::Module& m) { modules_.push_back(&m); });
-  now_.layout = run.optimizer().layout();
+  if (modules_.empty() && run.borrowed.tree)
+    run.borrowed.tree->visit([&](const std::string&, const nn::Module& m) { modules_.push_back(&m); });
+  now_.layout = run.optimizers.front().layout();
   now_.clip = run.options.gradient_clip_val.value_or(0);
   now_.algorithm = run.options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm);
   now_.flags.clear();
-  for (int g = 0; g < run.optimizer().groups(); ++g) {
-    for (const ParamRef& p : run.optimizer().parameters(g)) now_.flags.push_back(p.value->requires_grad());
+  for (int g = 0; g < run.optimizers.front().groups(); ++g) {
+    for (const ParamRef& p : run.optimizers.front().parameters(g)) now_.flags.push_back(p.value->requires_grad());
   }
   for (const nn::Module* m : modules_) now_.flags.push_back(m->is_training());
   if (now_ == stamp_) return false;
@@ -145,24 +145,24 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
   const Tensors state = state_of(run);
   std::vector<std::uint32_t> versions;
   for (const Tensor& t : state) versions.push_back(t.version());
-  run.optimizer().prepare_replay();
-  run.train_log.begin_recording(device_);
+  run.optimizers.front().prepare_replay();
+  run.logs.train.begin_recording(device_);
   try {
     to.graph.emplace(Stream::current(device_), [&] { to.result = run.step_now(at); });
   } catch (const CaptureError& e) { prevent(e.what()); } catch (const OutOfMemoryError& e) {
     prevent(e.what());
     records_.clear();
-    (void)run.train_log.end_recording();
-    run.optimizer().zero_grad();
+    (void)run.logs.train.end_recording();
+    run.optimizers.front().zero_grad();
     return false;
   } catch (...) {
-    (void)run.train_log.end_recording();
-    run.optimizer().zero_grad();  // they may lie in memory of the record that was given up
+    (void)run.logs.train.end_recording();
+    run.optimizers.front().zero_grad();  // they may lie in memory of the record that was given up
     throw;
   }
-  to.logged = run.train_log.end_recording();
+  to.logged = run.logs.train.end_recording();
   if (!to.graph) {
-    run.optimizer().zero_grad();
+    run.optimizers.front().zero_grad();
     return false;
   }
   recorded_ = true;
@@ -177,10 +177,10 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
 }
 
 StepResult StepCapture::replay(Trainer::Run& run, Record& record) {
-  run.optimizer().prepare_replay();
+  run.optimizers.front().prepare_replay();
   record.graph->replay();
   ++run.capture_report.replayed;
-  run.train_log.replayed(record.logged);
+  run.logs.train.replayed(record.logged);
   for (const auto& storage : record.written) storage->wrote("a replayed step");
   if (newest_ != &record) {
     newest_ = &record;

@@ -332,9 +332,9 @@ TEST_CASE("the newest file, which is read to be chosen, is not read again for it
   TrainerOptions options = test::epochs(1);  // without callbacks, which would ask the trainer for their folder
   options.default_root_dir = dir.path();
   Trainer::Run run(trainer, options);
-  const Trainer::Run::Found found = run.find_checkpoint("last");
+  const train::FoundCheckpoint found = run.files.find("last");
   REQUIRE(std::filesystem::remove(found.path));
   const test::Warnings quiet;
-  run.load_weights(found, other);
+  run.files.load_weights(found, other);
   CHECK(other.w.item() == module.w.item());
 }

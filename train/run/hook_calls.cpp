@@ -1,3 +1,5 @@
+#include "train/run/hook_calls.h"
+
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -13,7 +15,7 @@ thread_local std::int64_t defaults_run = 0;
 }
 
 void Hooks::not_provided() noexcept { ++defaults_run; }
-std::int64_t Trainer::Run::default_hooks_run() noexcept { return defaults_run; }
+std::int64_t Trainer::HookCalls::default_hooks_run() noexcept { return defaults_run; }
 
 Trainer& Callback::trainer() const {
   if (!trainer_) fail<StateError>("Callback: trainer() needs a run; call it inside a hook");
@@ -21,21 +23,23 @@ Trainer& Callback::trainer() const {
 }
 
 // Every hook runs, also when an earlier one asked to skip: counters of callbacks stay in step.
-BatchStart Trainer::Run::call_batch_start(const StepInfo& info) {
+BatchStart Trainer::HookCalls::batch_start(const StepInfo& info) {
+  run_.instruments.times.enter(Phase::hooks);
   BatchStart answer = BatchStart::proceed;
   const train::HookInfo& start = train::hooks::on_train_batch_start;
-  const ProfilerScope profiled(options.profiler.get(), start.name);
-  const InHook in(*this, start);
+  const ProfilerScope profiled(profiler(), start.name);
+  const Inside in(*this, start);
   const auto ask = [&](Hooks& h) {
     if (h.on_train_batch_start(info) == BatchStart::skip_epoch) answer = BatchStart::skip_epoch;
   };
   for (const auto& c : callbacks) ask(*c);
-  ask(*active);
+  ask(*run_.borrowed.active);
   return answer;
 }
 
 namespace {
-using EndOf = Trainer::Run::EndOf;
+using train::Due;
+using train::EndOf;
 constexpr const train::HookInfo* kEnds[] = {&train::hooks::on_train_batch_end, &train::hooks::on_validation_end,
                                             &train::hooks::on_train_epoch_end};
 
@@ -48,57 +52,78 @@ void call_one(Hooks& h, EndOf what, const StepInfo& info) {
 }
 }  // namespace
 
-// Callbacks, then the module; behind it those that ask for it at the end of an epoch, and in any case the writers of checkpoints.
-void Trainer::Run::call_at_end(EndOf what, const StepInfo& step_info) {
+void Trainer::HookCalls::at_end(EndOf what, const StepInfo& step_info) {
+  std::optional<PhaseScope> phase;  // the end of a batch is in it already, that of a validation is in its own
+  if (what == EndOf::epoch) phase.emplace(run_.instruments.times, Phase::hooks);
   const train::HookInfo& end = *kEnds[static_cast<std::size_t>(what)];
-  const ProfilerScope profiled(options.profiler.get(), end.name);
-  const InHook in(*this, end);
-  const train::Restore told(writers_from, std::optional<std::size_t>(0));
+  const ProfilerScope profiled(profiler(), end.name);
+  const Inside in(*this, end);
+  const train::Restore listed(writers_from_, std::optional<std::size_t>(0));
   const auto is_late = [&](const Callback& c) {
     return c.writes_checkpoints() || (what == EndOf::epoch && c.after_module());
   };
   for (const auto& c : callbacks) {
     if (!is_late(*c)) call_one(*c, what, step_info);
   }
-  call_one(*active, what, step_info);
+  call_one(*run_.borrowed.active, what, step_info);
   for (std::size_t i = 0; i < callbacks.size(); ++i) {
     if (!is_late(*callbacks[i])) continue;
-    if (callbacks[i]->writes_checkpoints()) writers_from = i + 1;
+    if (callbacks[i]->writes_checkpoints()) writers_from_ = i + 1;
     call_one(*callbacks[i], what, step_info);
   }
 }
 
-std::vector<std::string> Trainer::Run::writers_to_come() const {
+std::vector<std::string> Trainer::HookCalls::writers_to_come() const {
   std::vector<std::string> keys;
-  const bool told = writers_from && due != Due::nothing;
-  for (std::size_t i = told ? *writers_from : callbacks.size(); i < callbacks.size(); ++i) {
+  const bool listed = writers_from_ && run_.progress.due != Due::nothing;
+  for (std::size_t i = listed ? *writers_from_ : callbacks.size(); i < callbacks.size(); ++i) {
     if (callbacks[i]->writes_checkpoints()) keys.push_back(callbacks[i]->state_key());
   }
   return keys;
 }
 
-void Trainer::Run::call_writers_due() {
+void Trainer::HookCalls::call_writers_due() {
+  if (writers_due.empty()) return;
   const std::vector<std::string> keys = std::exchange(writers_due, {});
-  const EndOf what = due == Due::record ? EndOf::batch : due == Due::plateaus ? EndOf::validation : EndOf::epoch;
-  const train::Restore running(validating, what == EndOf::validation);
+  const EndOf what = train::row_of(run_.progress.due).written_in.value_or(EndOf::epoch);
+  const train::Restore running(run_.evaluation.validating, what == EndOf::validation);
   for (const auto& c : callbacks) {
     const std::string key = c->state_key();
-    if (!key.empty() && std::find(keys.begin(), keys.end(), key) != keys.end()) call_one(*c, what, info());
+    if (!key.empty() && std::find(keys.begin(), keys.end(), key) != keys.end()) call_one(*c, what, run_.info());
   }
+}
+
+void Trainer::HookCalls::setup(Stage stage) {
+  if (run_.borrowed.data_module) {
+    if (train::prepares_data(run_.ranks, run_.borrowed.data_module->prepare_data_per_node())) {
+      const ProfilerScope profiled(profiler(), "prepare_data");
+      const std::span<const std::byte> bytes = run_.borrowed.data_module->bytes();
+      const std::vector<std::byte> before(bytes.begin(), bytes.end());
+      run_.borrowed.data_module->prepare_data();
+      if (!std::equal(bytes.begin(), bytes.end(), before.begin()))
+        warn("W-DATA-PREPARE", WarningCategory::possible_user,
+             std::string(run_.call_name) +
+                 ": prepare_data changed the data module; in a run of several processes the others do not see that; "
+                 "store it in setup");
+    }
+    const ProfilerScope profiled(profiler(), "setup_data");
+    run_.borrowed.data_module->setup(stage);
+  }
+  call(train::hooks::setup, stage);
 }
 
 // The first error is the one to report: what a hook throws now would hide it.
-void Trainer::Run::with_error_in_flight(const Function<void(const std::exception&)>& tell) {
+void train::with_error_in_flight(const Function<void(const std::exception&)>& report) {
   try {
     throw;
-  } catch (const std::exception& error) { tell(error); } catch (...) {
-    tell(std::runtime_error("what was thrown is no std::exception"));
+  } catch (const std::exception& error) { report(error); } catch (...) {
+    report(std::runtime_error("what was thrown is no std::exception"));
   }
 }
 
-void Trainer::Run::call_exception(const std::exception& error) noexcept {
-  const InHook in(*this, train::hooks::on_exception);
-  const auto tell = [&](auto& h) {
+void Trainer::HookCalls::exception(const std::exception& error) noexcept {
+  const Inside in(*this, train::hooks::on_exception);
+  const auto one = [&](auto& h) {
     try {
       h.on_exception(error);
     } catch (const std::exception& second) {
@@ -108,15 +133,15 @@ void Trainer::Run::call_exception(const std::exception& error) noexcept {
       } catch (...) {}  // no memory for the text
     } catch (...) {}    // not ours to name; the first error is on its way
   };
-  for (const auto& c : callbacks) tell(*c);
-  if (active) tell(*active);
-  if (data_module) tell(*data_module);
+  for (const auto& c : callbacks) one(*c);
+  if (run_.borrowed.active) one(*run_.borrowed.active);
+  if (run_.borrowed.data_module) one(*run_.borrowed.data_module);
 }
 
 // The first error is the one to report here, too.
-void Trainer::Run::call_teardown(Stage stage, bool quietly) {
-  const ProfilerScope profiled(options.profiler.get(), train::hooks::teardown.name);
-  const InHook in(*this, train::hooks::teardown);
+void Trainer::HookCalls::teardown(Stage stage, bool quietly) {
+  const ProfilerScope profiled(profiler(), train::hooks::teardown.name);
+  const Inside in(*this, train::hooks::teardown);
   const auto one = [&](auto& h) {
     try {
       h.teardown(stage);
@@ -125,12 +150,28 @@ void Trainer::Run::call_teardown(Stage stage, bool quietly) {
       warn("W-TRAIN-TEARDOWN", WarningCategory::runtime, std::string("teardown threw as well: ") + second.what());
     }
   };
-  if (data_module) one(*data_module);
+  if (run_.borrowed.data_module) one(*run_.borrowed.data_module);
   for (const auto& c : callbacks) one(*c);
-  if (active) one(*active);
+  if (run_.borrowed.active) one(*run_.borrowed.active);
 }
 
-void Trainer::Run::attach_callbacks(Trainer* t) {
+Profiler* Trainer::HookCalls::profiler() const { return run_.instruments.profiler(); }
+StepTimes& Trainer::HookCalls::times() const { return run_.instruments.times; }
+Hooks* Trainer::HookCalls::module() const { return run_.borrowed.active; }
+void Trainer::HookCalls::prevent_capture(const train::HookInfo& hook, const Hooks& whose) {
+  if (run_.capture) run_.capture->prevent_by_hook(hook.name, whose);
+}
+
+void Trainer::HookCalls::begin(TrainModule& m) {
+  callbacks = own;
+  add_of(m);
+  attach(&run_.trainer);
+}
+void Trainer::HookCalls::end() {
+  attach(nullptr);  // the module's as well
+  callbacks = own;
+}
+void Trainer::HookCalls::attach(Trainer* t) {
   for (const auto& c : callbacks) c->trainer_ = t;
 }
 
@@ -162,14 +203,14 @@ bool derives(const std::type_info& type, const std::type_info& base) {
 
 std::string train::class_of(const Callback& callback) { return detail::type_name(typeid(callback)); }
 
-const Callback* Trainer::Run::accumulation_schedule() const {
+const Callback* Trainer::HookCalls::accumulation_schedule() const {
   for (const auto& c : callbacks) {
     if (c->largest_accumulation() > 0) return c.get();
   }
   return nullptr;
 }
 
-void Trainer::Run::verify_callbacks() const {
+void Trainer::HookCalls::verify() const {
   std::set<std::string> keys;
   for (const auto& c : callbacks) {
     const std::string key = c->state_key();
@@ -181,46 +222,46 @@ void Trainer::Run::verify_callbacks() const {
     return c->kind() == Callback::Kind::checkpoint || c->checkpoint_files();
   });
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
-  if (bars > 0 && !options.enable_progress_bar.value_or(true))
+  if (bars > 0 && !run_.options.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
-  if (checkpoints && !options.enable_checkpointing.value_or(true))
+  if (checkpoints && !run_.options.enable_checkpointing.value_or(true))
     fail<ConfigError>(
         "Trainer: enable_checkpointing is false and callbacks holds a checkpoint callback; drop one of them");
-  if (accumulation_schedule() && options.accumulate_grad_batches != 1)
-    fail<ConfigError>("Trainer: accumulate_grad_batches is ", options.accumulate_grad_batches,
+  if (accumulation_schedule() && run_.options.accumulate_grad_batches != 1)
+    fail<ConfigError>("Trainer: accumulate_grad_batches is ", run_.options.accumulate_grad_batches,
                       " and callbacks holds a ", train::class_of(*accumulation_schedule()),
                       ", which sets it; drop one of them");
 }
 
-void Trainer::Run::collect_callbacks() {
-  for (const auto& c : options.callbacks) {
+void Trainer::HookCalls::collect() {
+  for (const auto& c : run_.options.callbacks) {
     if (!c) fail<ConfigError>("Trainer: callbacks holds a null pointer; leave it out");
   }
-  callbacks = options.callbacks;
-  verify_callbacks();
-  if (options.enable_progress_bar.value_or(true) && count_of(callbacks, Callback::Kind::progress_bar) == 0)
+  callbacks = run_.options.callbacks;
+  verify();
+  if (run_.options.enable_progress_bar.value_or(true) && count_of(callbacks, Callback::Kind::progress_bar) == 0)
     callbacks.push_back(std::make_shared<ProgressBar>());
-  if (options.enable_model_summary.value_or(true) && count_of(callbacks, Callback::Kind::summary) == 0)
+  if (run_.options.enable_model_summary.value_or(true) && count_of(callbacks, Callback::Kind::summary) == 0)
     callbacks.push_back(std::make_shared<ModelSummary>());
-  if (options.max_time) {
+  if (run_.options.max_time) {
     if (count_of(callbacks, Callback::Kind::timer) > 0)
       warn("I-TRAIN-TIMER", WarningCategory::info,
            "Trainer: max_time is ignored, because callbacks holds a Timer of its own");
     else
-      callbacks.push_back(std::make_shared<Timer>(*options.max_time));
+      callbacks.push_back(std::make_shared<Timer>(*run_.options.max_time));
   }
-  if (checkpointing() && count_of(callbacks, Callback::Kind::checkpoint) == 0)
+  if (run_.files.enabled() && count_of(callbacks, Callback::Kind::checkpoint) == 0)
     callbacks.push_back(std::make_shared<ModelCheckpoint>());
   order(callbacks);
-  own_callbacks = callbacks;
+  own = callbacks;
 }
 
 // One replaces those of the trainer that are of its class or of one that it derives from, never another of the module's.
-void Trainer::Run::add_callbacks_of(TrainModule& module) {
+void Trainer::HookCalls::add_of(TrainModule& module) {
   const std::vector<std::shared_ptr<Callback>> added = module.configure_callbacks();
   std::string replaced;
   for (const std::shared_ptr<Callback>& c : added) {
-    if (!c) fail<ConfigError>(call_name, ": configure_callbacks returned a null pointer; leave it out");
+    if (!c) fail<ConfigError>(run_.call_name, ": configure_callbacks returned a null pointer; leave it out");
     const Callback& by = *c;
     std::erase_if(callbacks, [&](const std::shared_ptr<Callback>& known) {
       const Callback& k = *known;
@@ -233,8 +274,8 @@ void Trainer::Run::add_callbacks_of(TrainModule& module) {
   order(callbacks);
   if (!replaced.empty())
     warn("I-TRAIN-CALLBACKS", WarningCategory::info,
-         std::string(call_name) + ": the module's configure_callbacks replaces of the trainer's: " + replaced);
-  verify_callbacks();
+         std::string(run_.call_name) + ": the module's configure_callbacks replaces of the trainer's: " + replaced);
+  verify();
 }
 
 }  // namespace levin

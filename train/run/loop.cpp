@@ -1,290 +1,235 @@
-// The loop: epochs, batches, what follows a batch and what follows an epoch. Reads top to bottom.
-#include <chrono>
-#include <cmath>
-
+// The loop, top to bottom: epochs, batches, one step, what follows a batch and what follows an epoch.
 #include "levin/autograd.h"
+#include "levin/ops.h"
 #include "tensor/batch_error.h"
-#include "train/checkpoint/content.h"
+#include "train/options/options.h"
 #include "train/run/run.h"
+#include "train/run/signals.h"
 
 namespace levin {
 
+using train::Due;
+using train::LogScope;
 using train::Restore;
 using Interval = SchedulerConfig::Interval;
 
-double train::steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-bool Trainer::Run::overfits() const { return options.overfit_batches && !options.overfit_batches->is_zero(); }
-bool Trainer::Run::max_steps_reached() const { return options.max_steps >= 0 && global_step >= options.max_steps; }
-bool Trainer::Run::stop_granted() const {
-  return stop && global_step >= options.min_steps.value_or(0) && epoch >= min_epochs();
-}
 bool Trainer::Run::limits_reached() const {
-  return max_steps_reached() || (max_epochs() >= 0 && epoch >= max_epochs()) || (!window_is_open() && stop_granted());
+  return stop.max_steps_reached() || stop.max_epochs_reached() || (!window.is_open() && stop.granted());
 }
-bool Trainer::Run::done() const { return batches == 0 || limits_reached(); }
 
 void Trainer::Run::train_epochs() {
-  const Restore told(training, true);
+  const Restore during(files.training, true);
   {
-    const Restore logging(scope, train::LogScope::train_epoch);
-    call(train::hooks::on_train_start);
+    const Restore logging(logs.scope, LogScope::train_epoch);
+    hooks.call(train::hooks::on_train_start);
   }
-  // What a file was written in the middle of is ended, whatever the limits.
-  const auto is_open = [&] { return batches > 0 && (due != Due::nothing || closing); };
-  while (!done() || is_open()) {
+  // An epoch in whose middle a file was written is finished, whatever the limits.
+  const auto is_open = [&] { return progress.due != Due::nothing || progress.closing; };
+  while (loaders.batches > 0 && (!limits_reached() || is_open())) {
     check_interrupt();
     train_epoch();
   }
-  if (!trial && !weighs_exactly()) loss_watch.end();  // a batch of no weight has no loss
-  check_interrupt();                                  // of the last batch, or of what followed it
-  training = false;
-  call(train::hooks::on_train_end);
+  if (!trial && !window.weighs_exactly()) instruments.losses.end();  // a batch of no weight has no loss
+  check_interrupt();                                                 // of the last batch, or of what followed it
+  files.training = false;
+  hooks.call(train::hooks::on_train_end);
 }
 
-// From the batch where the last run was cut, else from the first. The epoch's order is a function of its index alone.
+// Starts with the batch where the last run was cut, else with the first. The epoch's order is a function of its index
+// alone.
 void Trainer::Run::train_epoch() {
+  if (!trial) train::check_late_options(options, constructed_with, call_name);
+  loaders.reload_train();
+  logs.scope = LogScope::train_epoch;
+  hooks.call_timed(train::hooks::on_train_epoch_start);
+  if (progress.due != Due::nothing) follow_batch();
   bool skipped = false;
-  if (!trial) check_late_options();
-  reload_train();
-  scope = train::LogScope::train_epoch;
-  {
-    const PhaseScope hooks(times, Phase::hooks);
-    call(train::hooks::on_train_epoch_start);
-  }
-  if (due != Due::nothing) finish_batch();
   const auto ends = [&] {
-    return batches_done >= batches || max_steps_reached() || closing || (!window_is_open() && stop_granted());
+    return progress.batches_done >= loaders.batches || stop.max_steps_reached() || progress.closing ||
+           (!window.is_open() && stop.granted());
   };
   if (!ends()) {
-    position.epoch = epoch;
-    data::LoaderState from = position;
-    from.in_sequence = overfits();
-    train_loader->load_state(from);
-    const auto measures = [&] { return data_wait.measures() && !trial; };
-    times.enter(Phase::data);
-    if (measures()) data_wait.begins(steady_ns(), time_apart());
-    std::optional<ProfilerScope> fetching(std::in_place, options.profiler.get(), "fetch_batch");
-    try {
-      for (Batch& batch : *train_loader) {
-        fetching.reset();
-        if (measures()) data_wait.arrived(steady_ns());
-        scope = train::LogScope::train_batch;
-        scope_weight = train::weight_of(batch);
-        watch.batch_start();
-        const SyncGuard charged(syncs, sync_check, options.sync_budget.value_or(0));
-        const Restore at(in_batch, true);
-        to_device(*active, batch, device);
-        if (capture) capture->admit(batch);
-        times.enter(Phase::hooks);
-        StepInfo step_info = info(&batch);
-        if (call_batch_start(step_info) == BatchStart::skip_epoch) {
-          skipped = true;
-          ++skipped_batches;
-          if (window_is_open()) optimizer().zero_grad();
-          break;
-        }
-        train_batch(std::move(step_info));
-        watch.batch_done();
-        if (measures()) measure_wait();
-        batch.fields.clear();  // their memory serves the next batch
-        if (ends()) break;
-        check_interrupt();
-        times.enter(Phase::data);
-        if (measures()) data_wait.begins(steady_ns(), time_apart());
-        fetching.emplace(options.profiler.get(), "fetch_batch");
+    loaders.start_epoch(progress);
+    for (Batch& batch : instruments.batches(*loaders.train, ends)) {
+      logs.begin_batch(batch);
+      const Restore during(in_batch, true);
+      to_device(*borrowed.active, batch, device);
+      if (capture) capture->admit(batch);
+      StepInfo at = info(&batch);
+      if (hooks.batch_start(at) == BatchStart::skip_epoch) {
+        skipped = true;
+        ++progress.skipped_batches;
+        if (window.is_open()) optimizers.front().zero_grad();
+        break;
       }
-    } catch (const InterruptedError&) {
-      if (!fetching) throw;  // else the wait for a batch has ended, and nothing of the run is half done
-      fetching.reset();
-      check_interrupt();
-      throw;
+      train_batch(std::move(at));
     }
-    times.enter(Phase::unexplained);
   }
-  const bool whole = batches_done == batches, granted = stop_granted() || closing;
-  // By max_steps: the epoch stays open for a run that goes on. A loader that gave fewer batches than its size()
-  // promised ends it: waiting for the rest would never end.
-  const bool open = !whole && !skipped && !granted && max_steps_reached();
-  if (!whole && !open && !granted && !manual) advance_schedulers(Interval::epoch);
-  closing = !whole && !open;
-  if (granted && !skipped && epoch_validates() && validated_at != total_batches) validate_in_fit();
+  const bool whole = progress.batches_done == loaders.batches, granted = stop.granted() || progress.closing;
+  // max_steps leaves the epoch open for the run that resumes. A loader that gave fewer batches than its size() promised
+  // ends the epoch: waiting for the rest would never end.
+  const bool open = !whole && !skipped && !granted && stop.max_steps_reached();
+  if (!whole && !open && !granted && !borrowed.manual) optimizers.advance(Interval::epoch);
+  progress.closing = !whole && !open;
+  if (granted && !skipped && evaluation.epoch_validates() && progress.validated_at != progress.total_batches)
+    evaluation.validate();
 
-  scope = train::LogScope::train_epoch;
-  if (!open) {
-    due = Due::epoch_end;
-  } else if (!trial) {
-    const SyncGuard own = own_waits();
-    cut = {.log = train_log.save(), .stop_kept = stop_kept};
-  }
-  {
-    const PhaseScope hooks(times, Phase::hooks);
-    call_at_end(EndOf::epoch);
-  }
-  scope = train::LogScope::none;
-  if (!open) finish_epoch();
+  logs.scope = LogScope::train_epoch;
+  if (open)
+    files.cut_epoch();
+  else
+    progress.due = Due::epoch_end;
+  hooks.at_end(train::EndOf::epoch);
+  logs.scope = LogScope::none;
+  if (!open) follow_epoch();
 }
 
-std::int64_t Trainer::Run::time_apart() const {
-  return times.nanoseconds(Phase::validating) + times.nanoseconds(Phase::saving);
-}
-void Trainer::Run::measure_wait() {
-  const std::optional<double> share = data_wait.trained(steady_ns(), time_apart());
-  if (share && *share > train::DataWait::kMuch)
-    warn("W-DATA-SLOW", WarningCategory::possible_user,
-         "fit: " + text(std::lround(100 * *share)) + " % of the first " + text(train::DataWait::kBatches) +
-             " steps' time was waiting for data, with num_workers=" + text(train_loader->num_workers()) +
-             "; give the loader more workers, or make its samples cheaper",
-         Repeat::yes);
-}
-
-void Trainer::Run::finish_epoch() {
-  if (!writers_due.empty()) call_writers_due();
-  if (!trial) {
-    const SyncGuard own = own_waits();
-    loss_watch.look();
-  }
-  Metrics means;
-  for (const train::MetricLog::Mean& mean : train_log.take_epoch()) {
-    train::set_metric(epoch_metrics, mean.name, mean.value);
-    if (mean.logger) means.emplace_back(mean.name, mean.value);
-  }
-  advance_plateaus(Interval::epoch);
-  if (!means.empty() && record_steps() > 0) emit(record_steps() - 1, std::move(means));
-  ++epoch;
-  batches_done = 0;
-  position = {.epoch = epoch};
-  due = Due::nothing;
-  closing = false;
-}
-
-void Trainer::Run::train_batch(StepInfo step_info) {
-  const bool closes = manual || window_closes();
-  const bool hold = precision.scaler() && options.lr_on_skipped_step == OnSkippedStep::hold;
-  const std::int64_t skipped = skipped_seen, steps = global_step;
+void Trainer::Run::train_batch(StepInfo at) {
+  const bool closes = borrowed.manual || window.closes();
   train::StepResult result;
   try {
-    result = step(step_info);
+    result = step(at);
   } catch (const InterruptedError&) { throw; } catch (Error& e) {
-    detail::name_batch(e, epoch, "", batches_done);
+    detail::name_batch(e, progress.epoch, "", progress.batches_done);
     throw;
   }
-  watch.step_done(*step_info.batch);
-  if (!trial) loss_watch.batch_done(result.loss, record_steps());
-  step_info.loss = std::move(result.loss);
-  step_info.outputs = std::move(result.outputs);
-  times.enter(Phase::hooks);
-  if (closes && !manual) ++global_step;
-  if (closes && !manual) times.count_step();
-  ++batches_done;
-  gradients_torn = batch_torn = false;
-  in_batch = false;
-  position.hand_out(step_info.batch->position);
-  ++total_batches;
-  if (closes && hold) {
-    const SyncGuard own = own_waits();
-    skipped_seen = precision.scaler()->skipped_steps();
+  instruments.step_done(*at.batch, result.loss, logs.steps());
+  at.loss = std::move(result.loss);
+  at.outputs = std::move(result.outputs);
+  if (closes && !borrowed.manual) {
+    ++progress.global_step;
+    instruments.times.count_step();
   }
-  if (!manual && global_step != steps && (!hold || skipped_seen == skipped)) advance_schedulers(Interval::step);
-  if (!manual && batches_done == batches) advance_schedulers(Interval::epoch);
-  step_info.global_step = global_step;
-  due = Due::record;
-  call_at_end(EndOf::batch, step_info);
-  finish_batch();
+  ++progress.batches_done;
+  ++progress.total_batches;
+  progress.position.hand_out(at.batch->position);
+  window.gradients_torn = window.batch_torn = false;
+  in_batch = false;
+  const bool held = closes && optimizers.held_by_skipped_step();
+  if (closes && !borrowed.manual && !held) optimizers.advance(Interval::step);
+  if (!borrowed.manual && progress.batches_done == loaders.batches) optimizers.advance(Interval::epoch);
+  at.global_step = progress.global_step;
+  progress.due = Due::record;
+  hooks.at_end(train::EndOf::batch, at);
+  follow_batch();
 }
 
-void Trainer::Run::finish_batch() {
-  if (!writers_due.empty()) call_writers_due();
-  if (due == Due::record) {
-    record_step();
-    due = Due::validation;
+// Forward, backward, and where a window of accumulation closes the optimizer's step. The optimizer calls the closure:
+// once, or as often as it likes (LBFGS). Gradients are cleared after the forward pass of a window's first batch, so that
+// those of the step before can be looked at until then. With a loss scale the device skips a step whose gradients are
+// not finite, and the host does not know.
+train::StepResult Trainer::Run::automatic_step(const StepInfo& at) {
+  const bool opens = window.opens(), closes = window.closes();
+  if (opens) optimizers.forget_scaling();  // what an exception left open
+  train::StepResult result;
+  bool ran = false;
+  const Function<Tensor()> closure = [&] {
+    ran = true;
+    instruments.times.enter(Phase::forward);
+    const StepOutput output = training_step(at);
+    const Tensor loss = window.share(output);
+    if (opens) {
+      window.weight = Tensor();
+      hooks.call(train::hooks::on_before_zero_grad, optimizers.front());
+      borrowed.active->optimizer_zero_grad(at.epoch, at.batch_idx, optimizers.front());
+    }
+    result = {};
+    if (!loss.defined()) {
+      warn("W-TRAIN-NO-LOSS", WarningCategory::user,
+           "fit: training_step returned nothing; such batches add no gradient");
+      return Tensor();
+    }
+    const bool exact = window.weighs_exactly();
+    const Tensor& reported = exact ? output.loss() : loss;
+    const Tensor scaled = optimizers.scaled(loss);
+    detail::detach_into(seen_loss, precision.output(reported));
+    instruments.times.enter(Phase::backward);
+    window.gradients_torn = true;
+    hooks.call(train::hooks::on_before_backward, optimizers.scaler() || exact ? scaled.detach() : seen_loss);
+    {
+      const ProfilerScope profiled(instruments.profiler(), "backward");
+      backward(scaled);
+    }
+    hooks.call(train::hooks::on_after_backward);
+    if (exact) window.add(output);
+    result = {.loss = seen_loss, .outputs = detached_outputs(output)};
+    instruments.times.enter(Phase::optimizer);
+    return reported;
+  };
+  if (!closes) {
+    (void)closure();
+    return result;
   }
-  if (due == Due::validation) {
-    if (validation_due()) validate_in_fit();
-    due = Due::plateaus;
+  const ProfilerScope profiled(instruments.profiler(), "optimizer_step");
+  borrowed.active->optimizer_step(at.epoch, at.batch_idx, optimizers.handles.front(), closure);
+  if (!ran)
+    fail<StateError>(
+        "fit: the module's optimizer_step did not run the closure, which holds forward and backward; call it, or "
+        "optimizer.step(closure)");
+  return result;
+}
+
+// Does what is due after a batch, row by row of kDue. A run that resumes from a file of a hook in between starts in the
+// middle.
+void Trainer::Run::follow_batch() {
+  hooks.call_writers_due();
+  while (progress.due != Due::nothing) {
+    const train::DueRow& row = train::row_of(progress.due);
+    if (row.due == Due::record) logs.write_step();
+    if (row.due == Due::validation && evaluation.due()) evaluation.validate();
+    if (row.due == Due::plateaus && !window.is_open()) optimizers.advance_plateaus(Interval::step);
+    progress.due = row.next;
   }
-  if (!window_is_open()) advance_plateaus(Interval::step);
-  due = Due::nothing;
-  if (stop && !stop_granted() && !std::exchange(told_minimum, true))
-    warn("I-TRAIN-MINIMUM", WarningCategory::info,
-         "fit: a stop was asked for after " + text(stop_asked_at) + " steps; training goes on to min_epochs = " +
-             text(min_epochs()) + " and min_steps = " + text(options.min_steps.value_or(0)));
+  stop.report_wait();
+}
+
+void Trainer::Run::follow_epoch() {
+  hooks.call_writers_due();
+  if (!trial) instruments.look_at_loss();
+  Metrics means = logs.take_means(logs.train);
+  optimizers.advance_plateaus(Interval::epoch);
+  if (!means.empty() && logs.steps() > 0) logs.write(logs.steps() - 1, std::move(means));
+  progress.start_epoch(progress.epoch + 1);
 }
 
 // What the steps log is forgotten: nothing was trained.
 void Trainer::Run::forward_epoch() {
   const NoGrad off;
-  const Restore quiet(train_log, train::MetricLog());
-  const Restore logging(scope, train::LogScope::train_batch);
-  const Restore size(scope_weight, train::BatchWeight());
-  const train::MetricGuard metrics(tree);
-  load_train();
-  train_loader->load_state({.epoch = epoch, .in_sequence = overfits()});
+  const Restore quiet(logs.train, train::MetricLog());
+  const Restore logging(logs.scope, LogScope::train_batch);
+  const Restore size(logs.weight, train::BatchWeight());
+  const train::MetricGuard metrics(borrowed.tree);
+  loaders.load_train();
+  loaders.train->load_state({.epoch = progress.epoch, .in_sequence = loaders.overfits()});
   std::int64_t done = 0;
   try {
-    for (Batch& batch : *train_loader) {
-      scope_weight = train::weight_of(batch);
-      to_device(*active, batch, device);
-      const InHook in(*this, train::hooks::training_step);
-      precision.run([&] { (void)active->training_step(batch, done); });
-      if (++done == batches) break;
+    for (Batch& batch : *loaders.train) {
+      logs.weight = train::weight_of(batch);
+      to_device(*borrowed.active, batch, device);
+      const HookCalls::Inside in(hooks, train::hooks::training_step);
+      precision.run([&] { (void)borrowed.active->training_step(batch, done); });
+      if (++done == loaders.batches) break;
       check_interrupt();
     }
   } catch (const InterruptedError&) {
-    if (stop_signal == 0) check_interrupt();  // the loader's, which waited
+    if (stop.signal == 0) check_interrupt();  // the loader's, which waited
     throw;
   }
-  if (batches_done > 0) return;  // an epoch is open, and a run that goes on ends it
-  position = {.epoch = ++epoch};
-  ++forward_epochs;
-}
-
-void Trainer::Run::record_step() {
-  if (window_is_open()) return;
-  const std::int64_t steps = record_steps();
-  const bool asked = options.log_every_n_steps > 0 && (steps % options.log_every_n_steps == 0 || stop);
-  if (!asked) return;
-  const SyncGuard own = own_waits();
-  const PhaseScope phase(times, Phase::logging);
-  train::MetricLog::Step step = train_log.take_step(trial ? Tensor() : loss_watch.kept());
-  if (step.values.empty()) return;
-  if (step.beside) loss_watch.read(*step.beside);
-  emit(steps - 1, std::move(step.values));
-}
-
-void Trainer::Run::emit(std::int64_t step, Metrics values) {
-  if (trial) return;
-  history.push_back({.step = step, .epoch = epoch, .values = std::move(values)});
-  ++records;
-  for (const auto& logger : loggers) logger->log_metrics(history.back());
+  if (progress.batches_done > 0) return;  // an epoch is open, and the run that resumes ends it
+  progress.position = {.epoch = ++progress.epoch};
+  ++progress.forward_epochs;
 }
 
 void Trainer::Run::check_interrupt() {
   const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // else: another trainer's
   if (signal == 0) return;
   if (trial) {  // what would be saved is not the run: the search ends, takes its trial back and asks again
-    stop = true;
+    stop.requested = true;
     return;
   }
-  stop_signal = signal;
-  fail<InterruptedError>(call_name, ": stopped by ", train::SignalGuard::name_of(signal), " after ", global_step,
-                         " optimizer steps; ", save_interrupted());
-}
-
-std::string Trainer::Run::save_interrupted() {
-  const std::string nothing = "nothing was saved because ";
-  if (!in_fit) return "an evaluation changes nothing that could be saved";
-  if (!checkpointing()) return nothing + "checkpointing is off";
-  if (total_batches == 0) return nothing + "nothing was trained";
-  if (total_batches == resumed_at) return nothing + "nothing was trained since " + resumed_from;
-  const std::string path = last_file(checkpoint_dir());
-  try {
-    train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
-    written.insert(path);
-    return "saved " + path + ", ckpt_path = \"last\" goes on from there";
-  } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
+  stop.signal = signal;
+  fail<InterruptedError>(call_name, ": stopped by ", train::SignalGuard::name_of(signal), " after ",
+                         progress.global_step, " optimizer steps; ", files.save_interrupted());
 }
 
 }  // namespace levin

@@ -5,6 +5,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "tensor/type_name.h"
+#include "train/data/transfer.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -58,7 +59,7 @@ void TrainModule::configure_gradient_clipping(optim::Optimizer& optimizer, std::
 }
 void TrainModule::clip_gradients(optim::Optimizer& optimizer, std::optional<double> value,
                                  std::optional<ClipAlgorithm> algorithm) {
-  trainer().run_->clip_gradients(optimizer, value, algorithm);
+  trainer().run_->optimizers.clip(optimizer, value, algorithm);
 }
 std::span<OptimizerHandle> TrainModule::optimizers() { return trainer().optimizers(); }
 void TrainModule::manual_backward(const Tensor& loss) { trainer().run_->manual_backward(loss); }

@@ -1,19 +1,12 @@
 // Where a run stands.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "levin/data.h"
+#include "train/run/resume_point.h"
 
 namespace levin::train {
-
-// What is still to be done for the batch or the epoch that was just trained. A checkpoint is written by hooks that run
-// in between, and the resumed run begins with what is due. In the order in which it is done; files have the names.
-enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
-// Files of version 3 have the places: a further name goes to the end.
-inline constexpr std::array kDue = {"nothing", "record", "validation", "plateaus", "epoch_end"};
-static_assert(kDue.size() == static_cast<std::size_t>(Due::epoch_end) + 1);
 
 // One value: a checkpoint keeps it, a resume and the end of a tuner's trial put it back whole. A further counter is a
 // member here and a line in each_counter.
@@ -29,6 +22,14 @@ struct Progress {
   std::int64_t validated_at = -1;    // total_batches when a validation last ended
   Due due = Due::nothing;
   bool closing = false;  // the epoch ends before its last batch: its schedules have moved, its end has not come
+
+  void start_epoch(std::int64_t e) {
+    epoch = e;
+    batches_done = 0;
+    position = {.epoch = e};
+    due = Due::nothing;
+    closing = false;
+  }
 
   // f(name in files, the counter, the least that it can be, whether every file has it), in the order of files, which
   // have global_step above them.

@@ -15,7 +15,7 @@ namespace levin {
 namespace {
 
 using train::choose;
-using Loop = Trainer::Run::Loop;
+using Loop = train::Loop;
 constexpr const char* kCall = "scale_batch_size";
 
 struct Chosen {
@@ -48,8 +48,8 @@ constexpr const char* kHooks[] = {"val_loader", "test_loader", "predict_loader"}
 
 // The module has the field, and the hook that is to read it.
 void check_module(const Trainer::Run& run, TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
-  const Overrides has = run.overrides_of(module);
-  const train::Fields fields(module, run.data_module);
+  const Overrides has = run.borrowed.overrides_of(module);
+  const train::Fields fields(module, run.borrowed.data_module);
   const std::array hooks = {has.val_loader, has.test_loader, has.predict_loader};
   const auto k = static_cast<std::size_t>(loop.value_or(Loop::validation));
   if (loop ? !hooks[k] : !has.train_loader)
@@ -81,7 +81,11 @@ bool is_out_of_memory(const std::exception& e) {
 class Trials {
  public:
   Trials(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop, train::SavedRun& before)
-      : run_(run), options_(options), loop_(loop), before_(before), device_(run.device_of(run.tree_of_active())) {
+      : run_(run),
+        options_(options),
+        loop_(loop),
+        before_(before),
+        device_(run.device_of(run.borrowed.tree_of_active())) {
     run.options.limit_train_batches.reset();
     run.options.limit_test_batches = run.options.limit_predict_batches = Portion(options.steps_per_trial);
     if (loop == Loop::validation) run.options.limit_val_batches = Portion(options.steps_per_trial);
@@ -92,7 +96,7 @@ class Trials {
 
   // The samples there are: no larger batch exists.
   [[nodiscard]] std::int64_t samples() {
-    const data::DataLoader* known = loop_ ? run_.own_evaluated.get() : run_.own_train.get();
+    const data::DataLoader* known = loop_ ? run_.loaders.own_evaluated.get() : run_.loaders.own_train.get();
     return known ? known->dataset()->size() : made(options_.init_val)->dataset()->size();
   }
 
@@ -110,9 +114,9 @@ class Trials {
       peak_ = std::max(planned_, memory_stats(device_).peak);
     }
     // What the trial left behind is not part of the next one.
-    run_.train_loader = nullptr;
-    run_.val_loaders.clear();
-    if (nn::Module* tree = run_.tree_of_active()) tree->zero_grad();
+    run_.loaders.train = nullptr;
+    run_.loaders.val.clear();
+    if (nn::Module* tree = run_.borrowed.tree_of_active()) tree->zero_grad();
     release_cached_memory(device_);
     return held;
   }
@@ -125,7 +129,7 @@ class Trials {
  private:
   [[nodiscard]] std::unique_ptr<data::DataLoader> made(std::int64_t size) {
     train::fields_of(run_).set(options_.batch_arg_name, static_cast<double>(size));
-    std::unique_ptr<data::DataLoader> loader = run_.loader_of_hook(loop_, *run_.active);
+    std::unique_ptr<data::DataLoader> loader = run_.borrowed.loader_of_hook(loop_, *run_.borrowed.active);
     if (!loader)
       fail<ConfigError>(kCall, ": the module's ", loop_ ? kHooks[static_cast<std::size_t>(*loop_)] : "train_loader",
                         " gave null, expected a loader");
@@ -163,9 +167,10 @@ class Trials {
       before_.evaluate(*loop_, *loader, *loop_ == Loop::predict ? &predictions : nullptr);
     } else {
       const std::unique_ptr<data::DataLoader> val =
-          run_.val_by_hook ? run_.loader_of_hook(Loop::validation, *run_.active) : std::unique_ptr<data::DataLoader>();
-      run_.use_val(val ? std::vector<data::DataLoader*>{val.get()} : std::vector<data::DataLoader*>{});
-      run_.use_train(*loader);
+          run_.loaders.val_by_hook ? run_.borrowed.loader_of_hook(Loop::validation, *run_.borrowed.active)
+                                   : std::unique_ptr<data::DataLoader>();
+      run_.loaders.use_val(val ? std::vector<data::DataLoader*>{val.get()} : std::vector<data::DataLoader*>{});
+      run_.loaders.use_train(*loader);
       before_.train(options_.steps_per_trial, nullptr);
     }
     if (device_.launches()) synchronize(device_);
@@ -228,12 +233,12 @@ std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& t
 // In a stage of the run, outside of batches. Leaves the loaders as they are.
 std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
   const Chosen chosen = check(options);
-  check_module(run, *run.active, options, loop);
+  check_module(run, *run.borrowed.active, options, loop);
   const Fields fields = fields_of(run);
   const double field = fields.get(options.batch_arg_name);
   std::int64_t found = 0;
   {
-    SavedRun before(run, run.tree_of_active(), ".scale_batch_size_");
+    SavedRun before(run, run.borrowed.tree_of_active(), ".scale_batch_size_");
     try {
       Trials trials(run, options, loop, before);
       const std::int64_t samples = trials.samples();
@@ -271,9 +276,9 @@ std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const B
   const Chosen chosen = check(options);
   train::check_free(run, kCall);
   DataModule* const data = train::data_module_of(kCall, {&options.loaders}, options.data_module);
-  const Trainer::Run::DataScope with(run, data);
+  const Trainer::Borrowed::DataScope with(run.borrowed, run.trainer, data);
   check_module(run, module, options, chosen.loop);
-  for (const auto& c : run.own_callbacks) {
+  for (const auto& c : run.hooks.own) {
     if (dynamic_cast<const BatchSizeFinder*>(c.get()))
       fail<ConfigError>(kCall,
                         ": callbacks holds a BatchSizeFinder, which searches by itself; remove it, or leave the call "
@@ -283,7 +288,7 @@ std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const B
   std::optional<std::int64_t> found;
   const auto search = [&] { found = train::find_batch_size(run, options, chosen.loop); };
   if (chosen.loop)
-    run.evaluation(*chosen.loop, module, {}, nullptr, search);
+    run.evaluation.run(*chosen.loop, module, {}, nullptr, search);
   else
     run.fit(module, {.data_module = data}, search);
   return found;
@@ -297,8 +302,8 @@ CallbackState BatchSizeFinder::state() const {
 }
 
 // The state of the finder, and in a file without one the hyper-parameter that it had set.
-void Trainer::Run::give_back_batch_size(const train::Checkpoint& file) const {
-  for (const auto& c : callbacks) {
+void Trainer::Files::give_back_batch_size(const train::Checkpoint& file) const {
+  for (const auto& c : run_.hooks.callbacks) {
     auto* const finder = dynamic_cast<BatchSizeFinder*>(c.get());
     if (!finder) continue;
     const std::string& field = finder->options_.batch_arg_name;
@@ -310,7 +315,7 @@ void Trainer::Run::give_back_batch_size(const train::Checkpoint& file) const {
     for (const auto& [name, value] : state == file.callbacks.end() ? Metadata{} : state->second) {
       if (name == "size") size = train::read_number("BatchSizeFinder", name, value);
     }
-    const train::Fields fields = train::fields_of(*this);
+    const train::Fields fields = train::fields_of(run_);
     if (!size || !fields.has(field)) continue;
     fields.set(field, *size);
     finder->size_ = static_cast<std::int64_t>(*size);
@@ -336,34 +341,37 @@ void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
 void BatchSizeFinder::scale_batch_size() {
   Trainer::Run& run = *trainer().run_;
   // At the start of an epoch that goes on, or before it: the loader has the size of the run before, which stays.
-  if (run.in_fit && run.batches_done > 0 && run.total_batches == run.resumed_at && !run.evaluated) return;
-  if (run.scope == train::LogScope::train_batch || (run.in_fit && run.evaluated) ||
-      (run.in_fit && run.batches_done > 0))
+  if (run.in_fit && run.progress.batches_done > 0 && run.progress.total_batches == run.files.resumed_at &&
+      !run.evaluation.loaders)
+    return;
+  if (run.logs.scope == train::LogScope::train_batch || (run.in_fit && run.evaluation.loaders) ||
+      (run.in_fit && run.progress.batches_done > 0))
     fail<StateError>(kCall,
                      ": called inside of an epoch's batches, whose loader can not change any more; call it from "
                      "on_fit_start or on_train_epoch_start");
   if (train::skipped_by_dev_run(run, kCall)) return;
-  const std::optional<Loop> loop = run.in_fit ? std::nullopt : std::optional(run.evaluating);
+  const std::optional<Loop> loop = run.in_fit ? std::nullopt : std::optional(run.evaluation.current_loop);
   if (run.in_fit) {
-    run.load_val();
-    run.load_train();
+    run.loaders.load_val();
+    run.loaders.load_train();
   }
-  if (run.in_fit ? !run.own_train : !run.own_evaluated)
+  if (run.in_fit ? !run.loaders.own_train : !run.loaders.own_evaluated)
     fail<ConfigError>(kCall,
                       ": the stage was given its loader as an argument, and a size reaches only those that the module "
                       "makes itself; override its train_loader (val_loader, ...) and leave the argument out");
   size_ = train::find_batch_size(run, options_, loop);
   if (loop) {
-    run.own_evaluated = run.loader_of_hook(*loop, *run.active);
-    *run.evaluated = run.evaluated_in_turn({run.own_evaluated.get()}, kHooks[static_cast<std::size_t>(*loop)]);
+    run.loaders.own_evaluated = run.borrowed.loader_of_hook(*loop, *run.borrowed.active);
+    *run.evaluation.loaders =
+        run.loaders.evaluated_in_turn({run.loaders.own_evaluated.get()}, kHooks[static_cast<std::size_t>(*loop)]);
     return;
   }
-  run.train_loader = nullptr;
-  run.load_train();
-  if (!run.own_val) return;
-  run.val_loaders.clear();
-  run.own_val.reset();
-  run.load_val();
+  run.loaders.train = nullptr;
+  run.loaders.load_train();
+  if (!run.loaders.own_val) return;
+  run.loaders.val.clear();
+  run.loaders.own_val.reset();
+  run.loaders.load_val();
 }
 
 }  // namespace levin

@@ -56,7 +56,7 @@ class Probe final : public Callback {
 
   BatchStart on_train_batch_start(const StepInfo& info) override {
     const double lr = rate(static_cast<std::int64_t>(points.lr.size()));
-    for (int g = 0; g < run_.optimizer().groups(); ++g) run_.optimizer().set_lr(g, lr);
+    for (int g = 0; g < run_.optimizers.front().groups(); ++g) run_.optimizers.front().set_lr(g, lr);
     step_ = info.global_step;
     return BatchStart::proceed;
   }
@@ -67,8 +67,8 @@ class Probe final : public Callback {
       points.loss.push_back(NAN);
       return;
     }
-    const SyncGuard own = run_.own_waits();
-    const double window = run_.manual ? 1 : static_cast<double>(run_.options.accumulate_grad_batches);
+    const SyncGuard own = run_.instruments.own_waits();
+    const double window = run_.borrowed.manual ? 1 : static_cast<double>(run_.options.accumulate_grad_batches);
     average_ = kBeta * average_ + (1 - kBeta) * info.loss.item() * window;
     const double loss = average_ / (1 - std::pow(kBeta, static_cast<double>(++losses_)));
     points.loss.push_back(loss);
@@ -77,7 +77,7 @@ class Probe final : public Callback {
            "lr_find: stopped after " + text(points.lr.size()) + " of " + text(options_.num_training) +
                " steps, the loss grew",
            Repeat::yes);
-      run_.stop = true;
+      run_.stop.requested = true;
     }
     best_ = losses_ > 1 ? std::min(best_, loss) : loss;
     draw();
@@ -92,7 +92,7 @@ class Probe final : public Callback {
   }
   void draw() const {
     if (!run_.options.enable_progress_bar.value_or(true) || ::isatty(STDERR_FILENO) == 0) return;
-    const bool last = run_.stop || static_cast<std::int64_t>(points.lr.size()) == options_.num_training;
+    const bool last = run_.stop.requested || static_cast<std::int64_t>(points.lr.size()) == options_.num_training;
     std::fprintf(stderr, "\rFinding a learning rate: %zu/%lld%s", points.lr.size(),
                  static_cast<long long>(options_.num_training), last ? "\n" : "");
   }
@@ -106,10 +106,10 @@ class Probe final : public Callback {
 
 // Live optimizers get the rate, and their schedules start from it: else the next step of a schedule would take it back.
 void set_rates(Trainer::Run& run, double lr) {
-  for (const auto& optimizer : run.optimizers) {
+  for (const auto& optimizer : run.optimizers.all) {
     for (int g = 0; g < optimizer->groups(); ++g) optimizer->set_lr(g, lr);
   }
-  for (const SchedulerConfig& s : run.schedulers) {
+  for (const SchedulerConfig& s : run.optimizers.schedulers) {
     NamedTensors state = s.scheduler->state_dict();
     for (auto& [name, value] : state) {
       if (name == "base") value = full(value.shape(), lr, value.device(), value.dtype());
@@ -125,19 +125,19 @@ LrFindResult train::find_lr(Trainer::Run& run, const LrFindOptions& options) {
   check(options);
   const Fields fields = fields_of(run);
   const std::string field = field_of(fields, options);
-  run.load_val();
-  run.load_train();
-  if (run.optimizers.size() != 1)
-    fail<ConfigError>("lr_find: configure_optimizers returned ", run.optimizers.size(),
+  run.loaders.load_val();
+  run.loaders.load_train();
+  if (run.optimizers.all.size() != 1)
+    fail<ConfigError>("lr_find: configure_optimizers returned ", run.optimizers.all.size(),
                       " optimizers, a search has one rate to set; expected exactly one");
-  if (run.batches == 0)
+  if (run.loaders.batches == 0)
     fail<ConfigError>(
         "lr_find: there are no training batches; give a loader that has some, and no limit_train_batches = 0");
   LrFindResult found;
   found.mode = options.mode;
   found.slope_axis = options.slope_axis;
   {
-    SavedRun before(run, run.tree, ".lr_find_");
+    SavedRun before(run, run.borrowed.tree, ".lr_find_");
     const auto probe = std::make_shared<Probe>(options, run);
     try {
       before.train(options.num_training, probe);
@@ -236,7 +236,7 @@ std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOpti
   DataModule* const data = train::data_module_of("lr_find", {&options.train, &options.val}, options.data_module);
   (void)field_of(train::Fields(module, data), options);
   train::check_free(run, "lr_find");
-  for (const auto& c : run.own_callbacks) {
+  for (const auto& c : run.hooks.own) {
     if (dynamic_cast<const LearningRateFinder*>(c.get()))
       fail<ConfigError>(
           "lr_find: callbacks holds a LearningRateFinder, which searches by itself; remove it, or leave the "
@@ -261,7 +261,7 @@ LearningRateFinder::LearningRateFinder(LrFindOptions options) : options_(std::mo
 void LearningRateFinder::on_fit_start() { lr_find(); }
 void LearningRateFinder::lr_find() {
   Trainer::Run& run = *trainer().run_;
-  if (!run.in_fit || run.scope == train::LogScope::train_batch || run.scope == train::LogScope::eval)
+  if (!run.in_fit || run.logs.scope == train::LogScope::train_batch || run.logs.scope == train::LogScope::eval)
     fail<StateError>("lr_find: called ", run.in_fit ? "inside of a batch or an evaluation" : "outside of fit",
                      "; call it from on_fit_start or on_train_epoch_start");
   if (train::skipped_by_dev_run(run, "lr_find")) return;

@@ -41,31 +41,31 @@ Batch counted(Batch batch) {
   return batch;
 }
 
-void evaluate(Trainer::Run& run, Trainer::Run::Loop loop, const Batch& batch) {
-  const ModeGuard modes(run.tree_of_active());
-  run.tree_of_active()->train(false);
+void evaluate(Trainer::Run& run, train::Loop loop, const Batch& batch) {
+  const ModeGuard modes(run.borrowed.tree_of_active());
+  run.borrowed.tree_of_active()->train(false);
   const NoGrad off;
   run.precision.run([&] {
-    if (loop == Trainer::Run::Loop::validation)
-      run.active->validation_step(batch, 0, 0);
-    else if (loop == Trainer::Run::Loop::test)
-      run.active->test_step(batch, 0, 0);
+    if (loop == train::Loop::validation)
+      run.borrowed.active->validation_step(batch, 0, 0);
+    else if (loop == train::Loop::test)
+      run.borrowed.active->test_step(batch, 0, 0);
     else
-      (void)run.active->predict_step(batch, 0, 0);
+      (void)run.borrowed.active->predict_step(batch, 0, 0);
   });
 }
 
 }  // namespace
 
-MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, const Batch& loaded, Device as) {
-  nn::Module& tree = *run.tree_of_active();
+MemoryPlan plan_step(Trainer::Run& run, std::optional<train::Loop> loop, const Batch& loaded, Device as) {
+  nn::Module& tree = *run.borrowed.tree_of_active();
   MemoryPlan plan;
   const detail::PlannedMemory ledger(as);
   const OnMeta moved(tree);
   plan.parameters = ledger.in_use();
   Tensors state;
   if (!loop) {
-    for (const auto& o : run.optimizers) {
+    for (const auto& o : run.optimizers.all) {
       for (Tensor& t : o->planned_state()) state.push_back(std::move(t));
     }
   }
@@ -73,30 +73,30 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
 
   const Restore planning(run.planning, true);
   const Restore on_meta(run.device, Device::meta());
-  const Restore train_log(run.train_log, MetricLog());
-  const Restore eval_log(run.eval_log, MetricLog());
-  const Restore scope(run.scope, loop ? LogScope::eval : LogScope::train_batch);
-  const Restore size(run.scope_weight, weight_of(loaded));
-  const Restore steps(run.global_step, run.global_step);
-  const Restore weight(run.window_weight, Tensor());
+  const Restore train_log(run.logs.train, MetricLog());
+  const Restore eval_log(run.logs.eval, MetricLog());
+  const Restore scope(run.logs.scope, loop ? LogScope::eval : LogScope::train_batch);
+  const Restore size(run.logs.weight, weight_of(loaded));
+  const Restore steps(run.progress.global_step, run.progress.global_step);
+  const Restore weight(run.window.weight, Tensor());
   const Restore loss(run.seen_loss, Tensor());  // else the next plan's ledger would see this one's released
-  const Restore done(run.batches_done, std::int64_t{0});
+  const Restore done(run.progress.batches_done, std::int64_t{0});
   const Restore in_batch(run.in_batch, true);
   const Restore in_step(run.in_training_step, true);
   constexpr std::int64_t kMany = 1000;
-  const Restore batches(run.batches, kMany);
+  const Restore batches(run.loaders.batches, kMany);
   Batch batch = counted(loaded);
-  run.to_device(*run.active, batch, run.device);
+  run.to_device(*run.borrowed.active, batch, run.device);
   plan.batch = ledger.in_use() - plan.parameters - plan.optimizer_state;
 
   const auto watch = std::make_shared<Watch>(ledger, tree, ledger.in_use());
-  const Restore watching(run.callbacks, std::vector<std::shared_ptr<Callback>>{watch});
+  const Restore watching(run.hooks.callbacks, std::vector<std::shared_ptr<Callback>>{watch});
   if (loop) {
     evaluate(run, *loop, batch);
   } else {
     const std::int64_t window = std::min<std::int64_t>(run.options.accumulate_grad_batches, 2);
     const Restore of_two(run.options.accumulate_grad_batches, window);
-    for (; run.batches_done <= window; ++run.batches_done) (void)run.step_now(run.info(&batch));
+    for (; run.progress.batches_done <= window; ++run.progress.batches_done) (void)run.step_now(run.info(&batch));
   }
   plan.activations = watch->most;
   plan.gradients = watch->most_gradients;
@@ -107,7 +107,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, 
 std::int64_t planned_use(const Trainer::Run& run, const MemoryPlan& plan, Device device) {
   const detail::PlannedMemory sizes(device);
   std::int64_t here = plan.parameters;  // of the plan's bytes, what is in use already
-  for (const auto& o : run.in_fit ? run.optimizers : std::vector<std::shared_ptr<optim::Optimizer>>{}) {
+  for (const auto& o : run.in_fit ? run.optimizers.all : std::vector<std::shared_ptr<optim::Optimizer>>{}) {
     for (const std::size_t bytes : o->state_sizes()) here += sizes.size_of(bytes);
   }
   return memory_stats(device).in_use + plan.peak - std::min(here, plan.peak);
@@ -126,7 +126,7 @@ MemoryPlan Tuner::plan_memory(TrainModule& module, const Batch& batch, std::opti
   quiet.max_epochs = 1;
   quiet.limit_train_batches = quiet.limit_val_batches = std::nullopt;
   const train::Restore options(run.options, std::move(quiet));
-  const train::Restore callbacks(run.own_callbacks, std::vector<std::shared_ptr<Callback>>{});
+  const train::Restore callbacks(run.hooks.own, std::vector<std::shared_ptr<Callback>>{});
   data::DataLoader unused(data::tensor_dataset({empty({1}, Device::cpu())}));
   MemoryPlan plan;
   run.fit(module, {.train = unused}, [&] { plan = train::plan_step(run, std::nullopt, batch, as.value_or(on)); });

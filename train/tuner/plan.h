@@ -18,8 +18,7 @@ namespace levin::train {
 //
 // `batch`: as the loader gives it. `loop`: unset is a step of fit. Throws what the step throws, UnsupportedError if it
 // reads values.
-[[nodiscard]] MemoryPlan plan_step(Trainer::Run& run, std::optional<Trainer::Run::Loop> loop, const Batch& batch,
-                                   Device as);
+[[nodiscard]] MemoryPlan plan_step(Trainer::Run& run, std::optional<Loop> loop, const Batch& batch, Device as);
 
 // Bytes in use on `device` at the peak of the planned step, with everything that is there before it.
 [[nodiscard]] std::int64_t planned_use(const Trainer::Run& run, const MemoryPlan& plan, Device device);

@@ -16,7 +16,7 @@ namespace levin::train {
 
 // `loop`: unset is a fit.
 [[nodiscard]] std::int64_t find_batch_size(Trainer::Run& run, const BatchSizeOptions& options,
-                                           std::optional<Trainer::Run::Loop> loop);
+                                           std::optional<Loop> loop);
 
 // Throws StateError while the trainer runs.
 void check_free(const Trainer::Run& run, const char* call);

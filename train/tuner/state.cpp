@@ -24,9 +24,10 @@ namespace fs = std::filesystem;
 
 // What a trial counts, moves or sets, apart from tensors.
 auto counters_of(Trainer::Run& r) {
-  return std::tie(static_cast<Progress&>(r), r.batches, r.val_every, r.last_validation, r.stop, r.stop_kept,
-                  r.told_minimum, r.skipped_seen, r.scope, r.scope_weight, r.window_weight, r.eval_batches[0],
-                  r.eval_batches[1], r.eval_batches[2], r.epoch_metrics, r.train_loader, r.val_loaders, r.options);
+  return std::tie(r.progress, r.loaders.batches, r.loaders.val_every, r.evaluation.last_validation, r.stop.requested,
+                  r.stop.kept, r.stop.wait_reported, r.optimizers.skipped_seen, r.logs.scope, r.logs.weight,
+                  r.window.weight, r.logs.batches_evaluated[0], r.logs.batches_evaluated[1],
+                  r.logs.batches_evaluated[2], r.logs.epoch, r.loaders.train, r.loaders.val, r.options);
 }
 template <class... T>
 std::tuple<T...> values_of(const std::tuple<T&...>& variables) {
@@ -51,7 +52,7 @@ NamedTensors weights(const Trainer::Run& run, const nn::Module* tree) {
   return tree ? tree->state_dict() : weights_of(run);
 }
 std::vector<ParamRef> parameters(const Trainer::Run& run, nn::Module* tree) {
-  return tree ? tree->parameters() : run.model_parameters();
+  return tree ? tree->parameters() : run.optimizers.model_parameters();
 }
 
 }  // namespace
@@ -67,12 +68,12 @@ struct SavedRun::Before {
   std::vector<std::pair<Generator*, RandomRange>> generators{};
   std::vector<std::pair<data::DataLoader*, data::LoaderState>> loaders{};
   void exchange(Trainer::Run& run) {  // moves no element: loops over the callbacks go on
-    callbacks.swap(run.callbacks);
-    schedulers.swap(run.schedulers);
+    callbacks.swap(run.hooks.callbacks);
+    schedulers.swap(run.optimizers.schedulers);
     std::swap(capture, run.capture);
-    std::swap(train_log, run.train_log);
-    std::swap(eval_log, run.eval_log);
-    history.swap(run.history);
+    std::swap(train_log, run.logs.train);
+    std::swap(eval_log, run.logs.eval);
+    history.swap(run.logs.history);
   }
 };
 
@@ -93,7 +94,8 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
     if (p.value->grad().defined()) keep(gradient_prefix(0), {{p.name, p.value->grad()}});
   }
   if (run.in_fit) {
-    for (std::size_t i = 0; i < run.optimizers.size(); ++i) keep(optimizer_prefix(i), run.optimizers[i]->state_dict());
+    for (std::size_t i = 0; i < run.optimizers.all.size(); ++i)
+      keep(optimizer_prefix(i), run.optimizers.all[i]->state_dict());
     if (const optim::GradScaler* scaler = run.precision.scaler()) keep(precision_prefix(), scaler->state_dict());
   }
   before_ = std::make_unique<Before>(run);
@@ -101,8 +103,8 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
     for (const auto& [name, generator] : tree->generators())
       before_->generators.emplace_back(generator, generator->state());
   }
-  if (run.train_loader) before_->loaders.emplace_back(run.train_loader, run.train_loader->state());
-  for (data::DataLoader* v : run.val_loaders) before_->loaders.emplace_back(v, v->state());
+  if (run.loaders.train) before_->loaders.emplace_back(run.loaders.train, run.loaders.train->state());
+  for (data::DataLoader* v : run.loaders.val) before_->loaders.emplace_back(v, v->state());
 
   const fs::path root = run.options.default_root_dir.empty() ? "." : run.options.default_root_dir;
   std::error_code error;
@@ -150,8 +152,8 @@ void SavedRun::restore() {
     if (t || p.value->grad().defined()) p.value->set_grad(t ? t->to(p.value->device()) : Tensor());
   }
   if (!run_.in_fit) return;
-  for (std::size_t i = 0; i < run_.optimizers.size(); ++i)
-    run_.optimizers[i]->load_state_dict(below(file, optimizer_prefix(i)));
+  for (std::size_t i = 0; i < run_.optimizers.all.size(); ++i)
+    run_.optimizers.all[i]->load_state_dict(below(file, optimizer_prefix(i)));
   if (optim::GradScaler* scaler = run_.precision.scaler()) scaler->load_state_dict(below(file, precision_prefix()));
 }
 
@@ -168,35 +170,35 @@ void SavedRun::restore_quietly() noexcept {
 
 void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   Trainer::Run& r = run_;
-  r.callbacks.clear();
-  if (watch) r.callbacks.push_back(std::move(watch));
-  r.attach_callbacks(&r.trainer);
-  r.batches_done = 0;
-  r.position = {.epoch = r.epoch};
-  r.due = Trainer::Run::Due::nothing;
-  r.closing = false;
-  r.stop = false;
-  r.told_minimum = true;
-  r.scope = LogScope::none;
+  r.hooks.callbacks.clear();
+  if (watch) r.hooks.callbacks.push_back(std::move(watch));
+  r.hooks.attach(&r.trainer);
+  r.progress.batches_done = 0;
+  r.progress.position = {.epoch = r.progress.epoch};
+  r.progress.due = train::Due::nothing;
+  r.progress.closing = false;
+  r.stop.requested = false;
+  r.stop.wait_reported = true;
+  r.logs.scope = LogScope::none;
   TrainerOptions& o = r.options;
-  o.max_steps = r.global_step + steps;
-  o.max_epochs = r.epoch + steps;  // one that makes no step ends, too
+  o.max_steps = r.progress.global_step + steps;
+  o.max_epochs = r.progress.epoch + steps;  // one that makes no step ends, too
   o.min_epochs = o.min_steps = std::nullopt;
   o.log_every_n_steps = 0;
-  if (!r.val_loaders.empty()) {
+  if (!r.loaders.val.empty()) {
     const Portion given = o.limit_val_batches.value_or(Portion(1.0));
-    o.limit_val_batches = Portion(std::min(steps, given.of(r.val_loaders.front()->size(), "limit_val_batches")));
+    o.limit_val_batches = Portion(std::min(steps, given.of(r.loaders.val.front()->size(), "limit_val_batches")));
   }
   r.train_epochs();
 }
 
-void SavedRun::evaluate(Trainer::Run::Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions) {
-  run_.callbacks.clear();
-  (void)run_.evaluation(loop, *run_.active, {&loader}, predictions);
+void SavedRun::evaluate(Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions) {
+  run_.hooks.callbacks.clear();
+  (void)run_.evaluation.run(loop, *run_.borrowed.active, {&loader}, predictions);
 }
 
 void check_free(const Trainer::Run& run, const char* call) {
-  if (run.active) fail<StateError>(call, ": the trainer is running; search between runs, or by a callback");
+  if (run.borrowed.active) fail<StateError>(call, ": the trainer is running; search between runs, or by a callback");
 }
 
 bool skipped_by_dev_run(const Trainer::Run& run, const char* call) {
@@ -209,7 +211,7 @@ Fields::Fields(TrainModule& module, DataModule* data_module) {
   if (data_module) holders_.push_back(data_module);
   holders_.push_back(&module);
 }
-Fields fields_of(const Trainer::Run& run) { return Fields(*run.active, run.data_module); }
+Fields fields_of(const Trainer::Run& run) { return Fields(*run.borrowed.active, run.borrowed.data_module); }
 
 bool Fields::has(std::string_view name) const {
   return std::any_of(holders_.begin(), holders_.end(), [&](const HasHParams* h) { return h->has_field(name); });

@@ -31,7 +31,7 @@ class SavedRun {
 
   // Trains `steps` optimizer steps from the beginning of an epoch. `watch` is the only callback and may be null.
   void train(std::int64_t steps, std::shared_ptr<Callback> watch);
-  void evaluate(Trainer::Run::Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions);
+  void evaluate(Loop loop, data::DataLoader& loader, std::vector<Tensors>* predictions);
 
  private:
   struct Before;

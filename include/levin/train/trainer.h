@@ -348,7 +348,11 @@ class LEVIN_API Trainer {
   // logged or counted, and no hook is called. Modules keep their modes. Throws StateError outside of fit.
   void forward_epoch();
 
-  struct Run;  // internal (train/run/run.h)
+  struct Run;  // internal, with its parts (train/run/run.h)
+  class Borrowed;
+  class Evaluation;
+  class Files;
+  class HookCalls;
 
  private:
   friend class TrainModule;

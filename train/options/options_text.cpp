@@ -1,5 +1,5 @@
 // Options from text: the environment, and the flags of older programs.
-#include "train/run/options_text.h"
+#include "train/options/options_text.h"
 
 #include <unistd.h>
 

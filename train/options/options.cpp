@@ -1,11 +1,13 @@
-// Options as they are written, checked and brought into one form: limits, lengths of time, the dev run.
+#include "train/options/options.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 
-#include "train/run/options_text.h"
-#include "train/run/run.h"
+#include "levin/train.h"
+#include "tensor/warn.h"
+#include "train/options/options_text.h"
 
 namespace levin {
 namespace {
@@ -67,9 +69,8 @@ Duration::Duration(std::string_view text) {
   seconds_ = static_cast<double>(f[0]) * kSecondsOfDay + static_cast<double>(f[1] * 3600 + f[2] * 60 + f[3]);
 }
 
-void Trainer::Run::check_options() const {
-  const TrainerOptions& o = options;
-  train::check_accelerator_name(o.accelerator);
+void train::check_options(const TrainerOptions& o) {
+  check_accelerator_name(o.accelerator);
   if (o.max_epochs) check_limit("max_epochs", *o.max_epochs);
   check_limit("max_steps", o.max_steps);
   check_minimum("min_epochs", o.min_epochs);
@@ -130,33 +131,31 @@ void Trainer::Run::check_options() const {
         "duration");
 }
 
-void Trainer::Run::tell_of_portions() const {
+void train::report_portions(const TrainerOptions& o) {
   const auto meaning = [](const std::optional<Portion>& p, const char* name) {
     if (p == Portion(1)) return std::string(name) + " = 1 is one batch; ";
     if (p == Portion(1.0)) return std::string(name) + " = 1.0 is all batches; ";
     return std::string();
   };
-  const TrainerOptions& o = options;
-  std::string told =
+  std::string meanings =
       meaning(o.limit_train_batches, "limit_train_batches") + meaning(o.limit_val_batches, "limit_val_batches") +
       meaning(o.limit_test_batches, "limit_test_batches") + meaning(o.limit_predict_batches, "limit_predict_batches") +
       meaning(o.overfit_batches, "overfit_batches");
   if (o.val_check_interval && !o.val_check_interval->time()) {
     const Portion& every = o.val_check_interval->portion();
-    if (every == Portion(1)) told += "val_check_interval = 1 is after each batch; ";
-    if (every == Portion(1.0)) told += "val_check_interval = 1.0 is at the end of each epoch; ";
+    if (every == Portion(1)) meanings += "val_check_interval = 1 is after each batch; ";
+    if (every == Portion(1.0)) meanings += "val_check_interval = 1.0 is at the end of each epoch; ";
   }
-  if (!told.empty())
+  if (!meanings.empty())
     warn("I-TRAIN-PORTION", WarningCategory::info,
-         "Trainer: " + told + "whole numbers count batches, numbers with a point are a share");
+         "Trainer: " + meanings + "whole numbers count batches, numbers with a point are a share");
 }
 
 // What is built of these is built once.
-void Trainer::Run::check_late_options() const {
-  const TrainerOptions &now = options, &then = constructed_with;
+void train::check_late_options(const TrainerOptions& now, const TrainerOptions& then, const char* call) {
   const auto check = [&](bool same, const char* name) {
     if (!same)
-      fail<ConfigError>(call_name[0] == '\0' ? "fit" : call_name, ": options().", name,
+      fail<ConfigError>(call[0] == '\0' ? "fit" : call, ": options().", name,
                         " was changed behind the trainer's constructor, which alone reads it; make another Trainer");
   };
   check(now.callbacks == then.callbacks, "callbacks");
@@ -176,8 +175,7 @@ void Trainer::Run::check_late_options() const {
 }
 
 // overfit_batches comes second, so that it wins where both speak.
-void Trainer::Run::apply_shortcuts() {
-  TrainerOptions& o = options;
+void train::apply_shortcuts(TrainerOptions& o) {
   if (o.barebones) {
     const auto refuse = [](const char* option) {
       fail<ConfigError>("Trainer: barebones is on and ", option, " is set; drop one of them");
@@ -214,33 +212,6 @@ void Trainer::Run::apply_shortcuts() {
   }
   if (o.overfit_batches && !o.overfit_batches->is_zero())
     o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
-}
-
-std::int64_t Trainer::Run::max_epochs() const {
-  if (options.max_epochs) return *options.max_epochs;
-  const bool timed =
-      std::any_of(callbacks.begin(), callbacks.end(), [](const auto& c) { return c->kind() == Callback::Kind::timer; });
-  return options.max_steps >= 0 || timed ? -1 : 1000;
-}
-std::int64_t Trainer::Run::min_epochs() const {
-  return options.min_epochs.value_or(options.min_steps.value_or(0) > 0 ? 1 : 0);
-}
-
-// Throws for what only the lengths of the loaders show.
-void Trainer::Run::resolve_validation() {
-  val_every = 0;
-  if (val_loaders.empty()) return;
-  const ValidationInterval every = options.val_check_interval.value_or(ValidationInterval(1.0));
-  if (every.time()) return;
-  const Portion& p = every.portion();
-  if (p.is_fraction()) {
-    val_every = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(batches) * p.fraction()));
-    return;
-  }
-  val_every = p.count();
-  if (options.check_val_every_n_epoch && val_every > batches && batches > 0)
-    fail<ConfigError>("Trainer: val_check_interval is ", val_every, " batches and an epoch has ", batches,
-                      "; lower it, or set check_val_every_n_epoch = nullopt to count batches over all epochs");
 }
 
 }  // namespace levin

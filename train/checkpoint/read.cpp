@@ -1,0 +1,155 @@
+// Note [Checkpoint files]
+// One safetensors file: the weights under their own names, so that PyTorch reads it as a state dict; every other tensor
+// below "levin."; counters as one JSON text in the metadata under "levin.state"; XXH3 hashes of every tensor and of
+// that text under "levin.hashes". Reading checks everything, hashes and names and shapes, before anything of the run is
+// changed.
+#include "train/checkpoint/content.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <new>
+#include <system_error>
+
+#include "levin/autograd.h"
+#include "levin/train/checkpoint.h"
+#include "tensor/file.h"
+#include "train/checkpoint/text.h"
+
+namespace levin {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string* find_entry(const TensorFile& file, std::string_view key) {
+  for (const auto& [k, v] : file.metadata) {
+    if (k == key) return &v;
+  }
+  return nullptr;
+}
+
+// The state's text, after every hash was found right.
+const std::string& checked_state(const std::string& path, const TensorFile& file) {
+  const std::string* state = find_entry(file, "levin.state");
+  const std::string* hashes = find_entry(file, "levin.hashes");
+  if (!state || !hashes)
+    fail<ConfigError>(
+        "resume: ", path,
+        " holds weights alone, no state of a run; load it with load_state_dict, or resume from a checkpoint");
+  if (const auto damage = train::find_damage(path, file, *state, *hashes); !damage.empty())
+    fail<FormatError>("resume: ", path, ": \"", damage[0].name, "\" ", damage[0].what,
+                      "; the file is damaged, use an older checkpoint");
+  return *state;
+}
+
+std::size_t bytes_of_file(const std::string& path) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  return error ? 0 : static_cast<std::size_t>(bytes);
+}
+
+}  // namespace
+
+namespace train {
+
+std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
+std::string gradient_prefix(std::size_t i) { return "levin.gradient." + std::to_string(i) + "."; }
+std::string window_weight_name() { return "levin.window_weight"; }
+std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
+std::string metric_prefix() { return "levin.metric."; }
+std::string precision_prefix() { return "levin.precision."; }
+std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
+
+NamedTensors below(const NamedTensors& all, std::string_view prefix) {
+  NamedTensors out;
+  for (const auto& [name, tensor] : all) {
+    if (std::string_view(name).substr(0, prefix.size()) == prefix) out.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return out;
+}
+
+NamedTensors weights_of(const Trainer::Run& run) {
+  if (run.borrowed.tree) return run.borrowed.tree->state_dict();
+  NamedTensors out;
+  for (const ParamRef& p : run.optimizers.model_parameters()) out.emplace_back(p.name, p.value->detach());
+  return out;
+}
+
+std::vector<ParamRef> kept_gradients(const Trainer::Run& run, std::size_t i) {
+  std::vector<ParamRef> own = run.optimizers.all[i]->model_parameters();
+  for (std::size_t earlier = 0; earlier < i; ++earlier) {
+    for (const ParamRef& p : run.optimizers.all[earlier]->model_parameters())
+      std::erase_if(own, [&](const ParamRef& mine) { return mine.value == p.value; });
+  }
+  return own;
+}
+
+namespace {
+Checkpoint read_all(const std::string& path, Needs needs) {
+  TensorFile file = load_safetensors(path);
+  Checkpoint checkpoint;
+  checkpoint.path = path;
+  if (needs == Needs::weights && !find_entry(file, "levin.state") && !find_entry(file, "levin.hashes") &&
+      std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) { return train::is_ours(t.first); })) {
+    checkpoint.weights = std::move(file.tensors);
+    return checkpoint;
+  }
+  read_state(checkpoint, checked_state(path, file));
+  Progress& progress = checkpoint.progress;
+  Progress::each_counter(progress, [&](const char* name, std::int64_t counter, std::int64_t least, bool) {
+    if (counter < least)
+      fail<FormatError>("resume: ", path, ": \"", name, "\" is ", counter, ", expected ", least, " or more");
+  });
+  if (progress.global_step < 0)
+    fail<FormatError>("resume: ", path, ": \"global_step\" is ", progress.global_step, ", expected 0 or more");
+  const std::vector<std::int64_t>& ahead = progress.position.ahead;
+  const std::int64_t in_order = progress.batches_done - static_cast<std::int64_t>(ahead.size());
+  for (std::size_t i = 0; i < ahead.size(); ++i) {
+    if (ahead[i] <= (i == 0 ? in_order : ahead[i - 1]) || in_order < 0)
+      fail<FormatError>("resume: ", path, ": batch ", ahead[i], " was trained ahead of ", in_order,
+                        " others, expected ascending numbers above that");
+  }
+  progress.position.epoch = progress.epoch;
+  progress.position.batch = in_order;
+  for (auto& named : file.tensors)
+    (train::is_ours(named.first) ? checkpoint.rest : checkpoint.weights).push_back(std::move(named));
+  return checkpoint;
+}
+}  // namespace
+
+Checkpoint read_checkpoint(const std::string& path, Needs needs) {
+  return with_memory("resume", path, bytes_of_file(path), [&] { return read_all(path, needs); });
+}
+
+bool is_whole_checkpoint(const std::string& path) noexcept {
+  try {
+    const CheckpointInfo info = read_checkpoint_info(path);
+    return !info.weights_only && info.damage.empty();
+  } catch (...) { return false; }
+}
+
+}  // namespace train
+
+namespace {
+CheckpointInfo describe(const std::string& path) {
+  TensorFile file = load_safetensors(path);
+  CheckpointInfo info;
+  const std::string* state = find_entry(file, "levin.state");
+  const std::string* hashes = find_entry(file, "levin.hashes");
+  info.weights_only = !state && !hashes && std::none_of(file.tensors.begin(), file.tensors.end(), [](const auto& t) {
+    return train::is_ours(t.first);
+  });
+  if (state && hashes)
+    info.damage = train::find_damage(path, file, *state, *hashes);
+  else if (!info.weights_only)
+    info.damage.push_back({state ? "levin.hashes" : "levin.state", "is not there"});
+  if (state) train::describe_state(info, path, *state);
+  for (auto& named : file.tensors) (train::is_ours(named.first) ? info.rest : info.weights).push_back(std::move(named));
+  return info;
+}
+}  // namespace
+
+CheckpointInfo read_checkpoint_info(const std::string& path) {
+  return train::with_memory("read_checkpoint_info", path, bytes_of_file(path), [&] { return describe(path); });
+}
+
+}  // namespace levin

@@ -1,0 +1,155 @@
+#include "train/data/stage_loaders.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "train/run/run.h"
+
+namespace levin::train {
+namespace {
+
+// How many batches of the loader the limit leaves. overfit_batches sets the limits, and its loaders are read in sequence.
+std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const std::optional<Portion>& limit,
+                        const char* option, const char* id) {
+  const bool overfits = run.loaders.overfits();
+  const std::int64_t count = limit.value_or(Portion(1.0)).of(loader.size(), overfits ? "overfit_batches" : option);
+  if (overfits && loader.shuffles())
+    warn(id, WarningCategory::user,
+         "fit: overfit_batches is set, and the loader that has " + std::string(option) +
+             " shuffles; it is read in the order of its dataset, or where a sampler leaves out or repeats samples in "
+             "that of the "
+             "sampler's epoch 0, each epoch alike");
+  return count;
+}
+
+// A sequential combination is several loaders to an evaluation.
+std::vector<data::DataLoader*> in_turn(const std::vector<data::DataLoader*>& loaders) {
+  std::vector<data::DataLoader*> all;
+  for (data::DataLoader* l : loaders) {
+    if (l->parts() == 0 || l->combined_by() != data::CombineMode::sequential) {
+      all.push_back(l);
+      continue;
+    }
+    for (std::size_t k = 0; k < l->parts(); ++k) all.push_back(&l->part(k));
+  }
+  return all;
+}
+
+}  // namespace
+
+void StageLoaders::forget() {
+  train = nullptr;
+  val.clear();
+  own_train.reset();
+  own_val.reset();
+  combined_train_.reset();
+  inspected_.clear();
+}
+
+void StageLoaders::begin_fit(const LoaderRefs& given, const LoaderRefs& given_val, const Overrides& has) {
+  batches = val_every = 0;
+  val_by_hook = given_val.empty() && has.val_loader && validates();
+  if (!given_val.empty()) use_val(given_val.all());
+  if (given.all().size() > 1)
+    combined_train_ = std::make_unique<data::DataLoader>(data::combine(std::span(given.all())));
+  if (!given.empty()) use_train(combined_train_ ? *combined_train_ : *given.all().front());
+}
+
+void StageLoaders::start_epoch(Progress& progress) {
+  progress.position.epoch = progress.epoch;
+  data::LoaderState from = progress.position;
+  from.in_sequence = overfits();
+  train->load_state(from);
+}
+
+bool StageLoaders::overfits() const { return run_.options.overfit_batches && !run_.options.overfit_batches->is_zero(); }
+
+bool StageLoaders::validates() const {
+  return run_.borrowed.overrides.validation_step &&
+         !(run_.options.limit_val_batches && run_.options.limit_val_batches->is_zero());
+}
+
+void StageLoaders::inspect(const data::DataLoader& loader, const std::string& name, Shuffling shuffling) {
+  if (run_.trial || run_.searching || !inspected_.insert(name).second) return;
+  inspect_loader(loader, name, shuffling, run_.options.reload_dataloaders_every_n_epochs);
+}
+
+std::vector<data::DataLoader*> StageLoaders::evaluated_in_turn(const std::vector<data::DataLoader*>& loaders,
+                                                               const char* name) {
+  std::vector<data::DataLoader*> all = in_turn(loaders);
+  for (std::size_t l = 0; l < all.size(); ++l)
+    inspect(*all[l], all.size() == 1 ? std::string(name) : name + (" " + text(l)), Shuffling::is_unusual);
+  return all;
+}
+
+void StageLoaders::use_train(data::DataLoader& loader) {
+  if (loader.parts() > 0 && loader.combined_by() == data::CombineMode::sequential)
+    fail<ConfigError>(
+        "fit: the training loader is combined as sequential, which is for evaluations; use "
+        "max_size_cycle, min_size or max_size");
+  inspect(loader, "train_loader", Shuffling::is_usual);
+  batches = batches_of(run_, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
+  train = &loader;
+  resolve_validation();
+}
+void StageLoaders::use_val(const std::vector<data::DataLoader*>& given) {
+  val.clear();
+  if (!validates()) return;
+  std::vector<data::DataLoader*> used = evaluated_in_turn(given, "val_loader");
+  for (const data::DataLoader* v : used)
+    (void)batches_of(run_, *v, run_.options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
+  const std::vector<std::int64_t> counts = run_.evaluation.counts(Loop::validation, used);
+  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t n) { return n == 0; })) return;  // as without one
+  val = std::move(used);
+  if (train) resolve_validation();
+}
+
+void StageLoaders::load_train() {
+  if (train) return;
+  own_train.reset();  // its threads and pages go before the next one's come
+  own_train = run_.borrowed.loader_of_hook(std::nullopt, *run_.borrowed.active);
+  if (!own_train)
+    fail<ConfigError>("fit: the ", run_.borrowed.data_overrides.train_loader ? "data module" : "module",
+                      "'s train_loader gave null, expected a loader; give .train = &loader");
+  train_loaded_at = run_.progress.epoch;
+  use_train(*own_train);
+}
+void StageLoaders::load_val() {
+  if (!val_by_hook || own_val) return;
+  own_val = run_.borrowed.loader_of_hook(Loop::validation, *run_.borrowed.active);
+  val_loaded_at = run_.progress.epoch;
+  use_val(own_val ? std::vector<data::DataLoader*>{own_val.get()} : std::vector<data::DataLoader*>{});
+  val_by_hook = !val.empty();
+}
+void StageLoaders::reload_train() {
+  const std::int64_t every = run_.options.reload_dataloaders_every_n_epochs;
+  if (every == 0 || run_.trial || !own_train || run_.progress.epoch - train_loaded_at < every) return;
+  train = nullptr;
+  load_train();
+}
+void StageLoaders::reload_val() {
+  const std::int64_t every = run_.options.reload_dataloaders_every_n_epochs;
+  if (every == 0 || run_.trial || !own_val || run_.progress.epoch - val_loaded_at < every) return;
+  val.clear();
+  own_val.reset();
+  load_val();
+}
+
+// Throws for what only the lengths of the loaders show.
+void StageLoaders::resolve_validation() {
+  val_every = 0;
+  if (val.empty()) return;
+  const ValidationInterval every = run_.options.val_check_interval.value_or(ValidationInterval(1.0));
+  if (every.time()) return;
+  const Portion& p = every.portion();
+  if (p.is_fraction()) {
+    val_every = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(batches) * p.fraction()));
+    return;
+  }
+  val_every = p.count();
+  if (run_.options.check_val_every_n_epoch && val_every > batches && batches > 0)
+    fail<ConfigError>("Trainer: val_check_interval is ", val_every, " batches and an epoch has ", batches,
+                      "; lower it, or set check_val_every_n_epoch = nullopt to count batches over all epochs");
+}
+
+}  // namespace levin::train

@@ -1,0 +1,62 @@
+// What a module does with its optimizers: handles, toggling, clipping.
+#include "levin/ops.h"
+#include "train/run/run.h"
+
+namespace levin {
+
+void OptimizerHandle::step() {
+  (void)step([] { return Tensor(); });
+}
+Tensor OptimizerHandle::step(const Function<Tensor()>& closure) {
+  Trainer::Run& run = *trainer_->run_;
+  if (!run.borrowed.manual) return run.optimizers.step(*optimizer_, closure);
+  const PhaseScope phase(run.instruments.times, Phase::optimizer);
+  Tensor loss = run.optimizers.step(*optimizer_, [&] {
+    const PhaseScope inside(run.instruments.times, Phase::forward);
+    return closure();
+  });
+  ++run.progress.global_step;
+  run.instruments.times.count_step();
+  return loss;
+}
+std::vector<ParamGroup> OptimizerHandle::param_groups() const {
+  std::vector<ParamGroup> all;
+  for (int g = 0; g < optimizer_->groups(); ++g)
+    all.push_back({.parameters = optimizer_->parameters(g),
+                   .lr = optimizer_->lr(g),
+                   .momentum = optimizer_->momentum(g),
+                   .weight_decay = optimizer_->weight_decay(g)});
+  return all;
+}
+void OptimizerHandle::zero_grad(optim::SetToNone set_to_none) { optimizer_->zero_grad(set_to_none); }
+
+struct ToggledModel::State {
+  Trainer::Run* run;
+};
+ToggledModel::ToggledModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ToggledModel::ToggledModel(ToggledModel&&) noexcept = default;
+ToggledModel::~ToggledModel() {
+  if (state_) state_->run->optimizers.untoggle();
+}
+
+ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
+  Trainer::Run& run = *trainer_->run_;
+  run.optimizers.toggle(*optimizer_, "toggle_model");
+  if (run.optimizers.handles.size() == 1) return ToggledModel(nullptr);
+  return ToggledModel(std::make_unique<ToggledModel::State>(&run));
+}
+
+void TrainModule::toggle_optimizer(OptimizerHandle& optimizer) {
+  if (!trainer().run_->in_fit) fail<StateError>("toggle_optimizer: called outside of fit");
+  trainer().run_->optimizers.toggle(optimizer.optimizer(), "toggle_optimizer");
+}
+void TrainModule::untoggle_optimizer(OptimizerHandle& optimizer) {
+  Trainer::Run& run = *trainer().run_;
+  if (!run.in_fit) fail<StateError>("untoggle_optimizer: called outside of fit");
+  if (run.optimizers.toggled() && run.optimizers.toggled() != &optimizer.optimizer())
+    fail<StateError>("untoggle_optimizer: called for ", optimizer.optimizer().name(),
+                     " while another optimizer is toggled; name that one");
+  run.optimizers.untoggle();
+}
+
+}  // namespace levin

@@ -1,0 +1,132 @@
+#include "train/profiler/instruments.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "train/run/run.h"
+
+namespace levin::train {
+namespace {
+
+SyncCheck check_of_environment() {
+  const char* const text = std::getenv("LEVIN_SYNC_CHECK");
+  const std::string_view name = text ? text : "";
+  if (name.empty() || name == "count") return SyncCheck::count;
+  if (name == "off") return SyncCheck::off;
+  if (name == "warn") return SyncCheck::warn;
+  if (name == "forbid") return SyncCheck::forbid;
+  fail<ConfigError>("fit: LEVIN_SYNC_CHECK is \"", name, "\", expected off, count, warn or forbid");
+}
+
+}  // namespace
+
+Profiler* Instruments::profiler() const { return run_.options.profiler.get(); }
+
+void Instruments::begin_fit() {
+  data_wait = {};
+  syncs.clear();
+  watch.start();
+  losses.start();
+  sync_check = run_.options.sync_budget ? SyncCheck::forbid : check_of_environment();
+}
+void Instruments::start_clock() {
+  times.reset();
+  times.start();
+}
+
+void Instruments::report_times() {
+  times.stop();
+  time_report = times.report(run_.device);
+  if (run_.options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
+}
+// A report that can not be written is no reason to lose the run.
+void Instruments::finish_profiler() {
+  try {
+    if (run_.options.profiler) run_.options.profiler->finish();
+  } catch (const std::exception& e) {
+    warn("W-TRAIN-PROFILER", WarningCategory::runtime,
+         std::string("fit: the profiler could not write what it measured. ") + e.what(), Repeat::yes);
+  }
+}
+
+void Instruments::step_done(const Batch& batch, const Tensor& loss, std::int64_t step) {
+  watch.step_done(batch);
+  if (!run_.trial) losses.batch_done(loss, step);
+  times.enter(Phase::hooks);
+}
+void Instruments::look_at_loss() {
+  const SyncGuard own = own_waits();
+  losses.look();
+}
+
+// ---- Around batches
+
+std::int64_t Instruments::time_apart() const {
+  return times.nanoseconds(Phase::validating) + times.nanoseconds(Phase::saving);
+}
+bool Instruments::measures_wait() const { return data_wait.measures() && !run_.trial; }
+void Instruments::report_wait(const data::DataLoader& loader) {
+  const std::optional<double> share = data_wait.trained(steady_ns(), time_apart());
+  if (share && *share > DataWait::kMuch)
+    warn("W-DATA-SLOW", WarningCategory::possible_user,
+         "fit: " + text(std::lround(100 * *share)) + " % of the first " + text(DataWait::kBatches) +
+             " steps' time was waiting for data, with num_workers=" + text(loader.num_workers()) +
+             "; give the loader more workers, or make its samples cheaper",
+         Repeat::yes);
+}
+
+Instruments::Batches::Batches(Instruments& instruments, data::DataLoader& loader, Function<bool()> until)
+    : of_(instruments), loader_(loader), until_(std::move(until)) {
+  start_waiting();
+  fetch([&] { at_.emplace(loader_.begin()); });
+}
+Instruments::Batches::~Batches() {
+  fetching_.reset();
+  charged_.reset();
+  of_.times.enter(Phase::unexplained);
+}
+
+void Instruments::Batches::start_waiting() {
+  of_.times.enter(Phase::data);
+  if (of_.measures_wait()) of_.data_wait.begins(steady_ns(), of_.time_apart());
+  fetching_.emplace(of_.profiler(), "fetch_batch");
+}
+
+// A batch of the loader's, or the end. An interrupt while waiting leaves nothing of the run half done, so the run is
+// saved.
+template <class Next>
+void Instruments::Batches::fetch(const Next& next) {
+  try {
+    next();
+  } catch (const InterruptedError&) {
+    fetching_.reset();
+    of_.run_.check_interrupt();
+    throw;
+  }
+  if (*at_ == loader_.end()) {
+    ended_ = true;
+    return;
+  }
+  fetching_.reset();
+  if (of_.measures_wait()) of_.data_wait.arrived(steady_ns());
+  of_.watch.batch_start();
+  charged_.emplace(of_.syncs, of_.sync_check, of_.run_.options.sync_budget.value_or(0));
+}
+
+void Instruments::Batches::next() {
+  of_.watch.batch_done();
+  if (of_.measures_wait()) of_.report_wait(loader_);
+  (**at_).fields.clear();  // their memory serves the next batch
+  if (until_()) {
+    ended_ = true;
+    return;
+  }
+  of_.run_.check_interrupt();
+  start_waiting();
+  charged_.reset();
+  fetch([&] { ++*at_; });
+}
+
+}  // namespace levin::train

@@ -1,0 +1,92 @@
+// What measures a run: the clock of its phases, the profiler, copies, waits for data and for the device, losses that are
+// no numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "levin/train.h"
+#include "train/data/loader_advice.h"
+#include "train/profiler/batch_watch.h"
+
+namespace levin::train {
+
+class Instruments {
+ public:
+  explicit Instruments(Trainer::Run& run) : run_(run) {}
+
+  void begin_fit();  // reads LEVIN_SYNC_CHECK. Throws ConfigError
+  void start_clock();
+  void report_times();     // prints the step-time report, also of a run that an exception ended
+  void finish_profiler();  // last of all, so that its report has teardown. An error is a warning
+  // The trainer's own reading from the device: noted, and not charged.
+  [[nodiscard]] SyncGuard own_waits() {
+    return SyncGuard(syncs, sync_check == SyncCheck::off ? SyncCheck::off : SyncCheck::count);
+  }
+  [[nodiscard]] Profiler* profiler() const;
+
+  // The batches of a loader, measured: `for (Batch& batch : instruments.batches(loader, until))`. After each batch
+  // `until` says whether the loop ends. The wait for a batch is a phase and a span of the profiler; what its training
+  // copies and waits for is watched. An interrupt while the loop waits saves the run and throws.
+  class Batches;
+  [[nodiscard]] Batches batches(data::DataLoader& loader, Function<bool()> until);
+  void step_done(const Batch& batch, const Tensor& loss, std::int64_t step);  // step: of the loss, in records
+  void look_at_loss();                                                        // reads it from the device
+
+  StepTimes times;
+  std::string time_report;
+  BatchWatch watch;
+  LossWatch losses;
+  SyncLedger syncs;
+  SyncCheck sync_check = SyncCheck::count;  // of training batches
+  DataWait data_wait;
+
+ private:
+  [[nodiscard]] std::int64_t time_apart() const;  // ns on what is no part of steps
+  [[nodiscard]] bool measures_wait() const;
+  void report_wait(const data::DataLoader& loader);
+  Trainer::Run& run_;
+};
+
+class Instruments::Batches {
+ public:
+  Batches(Instruments& instruments, data::DataLoader& loader, Function<bool()> until);
+  ~Batches();
+  Batches(const Batches&) = delete;
+  Batches& operator=(const Batches&) = delete;
+
+  struct End {};
+  struct Iterator {
+    Batches& of;
+    [[nodiscard]] Batch& operator*() const { return **of.at_; }
+    Iterator& operator++() {
+      of.next();
+      return *this;
+    }
+    [[nodiscard]] bool operator==(End) const { return of.ended_; }
+  };
+  [[nodiscard]] Iterator begin() { return {*this}; }
+  [[nodiscard]] static End end() { return {}; }
+
+ private:
+  void start_waiting();
+  template <class Next>
+  void fetch(const Next& next);
+  void next();
+
+  Instruments& of_;
+  data::DataLoader& loader_;
+  Function<bool()> until_;
+  std::optional<data::DataLoader::Iterator> at_;
+  std::optional<ProfilerScope> fetching_;
+  std::optional<SyncGuard> charged_;
+  bool ended_ = false;
+};
+
+inline Instruments::Batches Instruments::batches(data::DataLoader& loader, Function<bool()> until) {
+  return Batches(*this, loader, std::move(until));
+}
+
+}  // namespace levin::train

@@ -1,0 +1,443 @@
+#include "train/run/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "tensor/batch_error.h"
+#include "tensor/warn.h"
+#include "train/options/options.h"
+#include "train/options/options_text.h"
+#include "train/run/run.h"
+#include "train/run/signals.h"
+
+namespace levin {
+
+using train::Loop;
+using train::Restore;
+using train::Scope;
+
+double train::steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+train::ModeGuard::ModeGuard(nn::Module* tree) {
+  if (!tree) return;
+  tree->visit([&](const std::string&, nn::Module& m) { before_.emplace_back(&m, m.is_training()); });
+}
+train::ModeGuard::~ModeGuard() {
+  for (const auto& [module, training] : before_) module->set_training_flag(training);
+}
+
+namespace {
+
+// What differs between the three loops.
+struct Words {
+  const char* call;
+  const char* limit;
+  const char* loader;  // the hook
+  const train::Hook<void (Hooks::*)()>&start, &end, &epoch_start, &epoch_end;
+  const train::Hook<void (Hooks::*)(const StepInfo&)>&batch_start, &batch_end;
+  const train::HookInfo& step;
+  Stage stage;
+  void (TrainModule::*model_eval)();
+};
+constexpr Words kWords[] = {
+    {"validate", "limit_val_batches", "val_loader", train::hooks::on_validation_start, train::hooks::on_validation_end,
+     train::hooks::on_validation_epoch_start, train::hooks::on_validation_epoch_end,
+     train::hooks::on_validation_batch_start, train::hooks::on_validation_batch_end, train::hooks::validation_step,
+     Stage::validate, &TrainModule::on_validation_model_eval},
+    {"test", "limit_test_batches", "test_loader", train::hooks::on_test_start, train::hooks::on_test_end,
+     train::hooks::on_test_epoch_start, train::hooks::on_test_epoch_end, train::hooks::on_test_batch_start,
+     train::hooks::on_test_batch_end, train::hooks::test_step, Stage::test, &TrainModule::on_test_model_eval},
+    {"predict", "limit_predict_batches", "predict_loader", train::hooks::on_predict_start, train::hooks::on_predict_end,
+     train::hooks::on_predict_epoch_start, train::hooks::on_predict_epoch_end, train::hooks::on_predict_batch_start,
+     train::hooks::on_predict_batch_end, train::hooks::predict_step, Stage::predict,
+     &TrainModule::on_predict_model_eval},
+};
+const Words& words_of(Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
+// In front of an error.
+const char* loop_name(Loop loop) { return loop == Loop::validation ? "validation" : words_of(loop).call; }
+
+const std::optional<Portion>& limit_of(const TrainerOptions& o, Loop loop) {
+  using enum Loop;
+  return loop == validation ? o.limit_val_batches : loop == test ? o.limit_test_batches : o.limit_predict_batches;
+}
+
+// Evaluations record nothing. NoGrad can be left inside, InferenceMode can not.
+struct Unrecorded {
+  explicit Unrecorded(bool strictly) {
+    if (strictly)
+      strict.emplace();
+    else
+      lenient.emplace();
+  }
+  std::optional<InferenceMode> strict;
+  std::optional<NoGrad> lenient;
+};
+
+// What an evaluation logs. One inside of another (a hook evaluates) gives the outer one its values back. The outermost
+// leaves its own to be read.
+class OwnValues {
+ public:
+  OwnValues(train::MetricLog& log, bool inside) : log_(log), inside_(inside), outer_(std::exchange(log, {})) {}
+  ~OwnValues() {
+    if (inside_) log_ = std::move(outer_);
+  }
+  OwnValues(const OwnValues&) = delete;
+  OwnValues& operator=(const OwnValues&) = delete;
+
+ private:
+  train::MetricLog& log_;
+  bool inside_;
+  train::MetricLog outer_;
+};
+
+}  // namespace
+
+// ---- What validate, test and predict do
+
+std::vector<Metrics> Trainer::Evaluation::call(const Call& c) {
+  const Borrowed& borrowed = run_.borrowed;
+  const char* const name = words_of(c.loop).call;
+  const bool in_hook = borrowed.active != nullptr;
+  if (!c.module && in_hook)
+    fail<StateError>(name, ": called in a hook without a module; give the one that is to be evaluated");
+  if (!c.module && !borrowed.last_module)
+    fail<StateError>(name, ": no module is known; give one, or call it behind a fit of a module");
+  if (!c.module && !borrowed.last_lives())
+    fail<StateError>(name, ": the module of the last call is gone; give one, or let it live as long as the trainer");
+  if (in_hook && !c.ckpt_path.empty())
+    fail<StateError>(name, ": called in a hook with ckpt_path = \"", c.ckpt_path,
+                     "\", whose weights would replace those of the run; leave it out");
+  TrainModule& module = c.module ? *c.module : *borrowed.last_module;
+  const Overrides has = Borrowed::own_overrides_of(module);
+  if (c.loop != Loop::predict && !(c.loop == Loop::test ? has.test_step : has.validation_step))
+    fail<ConfigError>(name, ": the module has no ", words_of(c.loop).step.name, "; override it");
+  DataModule* data = train::data_module_of(name, {&c.loaders}, c.data);
+  if (!c.module && !data && c.loaders.empty()) data = borrowed.last_data_module;
+  if (!in_hook) detail::begin_warnings_of_a_run();
+  if (c.module == borrowed.active && !data) data = borrowed.data_module;  // in a hook: whose batches the module knows
+  std::string path = c.ckpt_path;
+  if (!c.module && path.empty()) {
+    path = "best";
+    warn("W-CKPT-BEST-USED", WarningCategory::user,
+         std::string(name) +
+             ": called without module and ckpt_path: the best checkpoint of the last fit is loaded; "
+             "give the module to use its weights as they are, or ckpt_path = \"last\"",
+         Repeat::yes);
+  }
+  const Borrowed::DataScope with(run_.borrowed, run_.trainer, data);
+  const Restore of_a_hook(validating, false);
+  if (!in_hook) run_.borrowed.remember(module, data);
+  return run(c.loop, module, c.loaders.all(), c.predictions, {}, path);
+}
+
+std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
+                                              const std::vector<data::DataLoader*>& given,
+                                              std::vector<Tensors>* predictions, const Function<void()>& instead,
+                                              const std::string& ckpt_path) {
+  // A hook may evaluate, another module too. Afterwards the stage around it continues with its own.
+  const bool nested = run_.borrowed.active != nullptr;
+  const Restore<TrainModule*> now_active(run_.borrowed.active, &module);
+  const Borrowed::ModuleScope of_module(&module, &run_.trainer);
+  const Words& words = words_of(loop);
+  const Restore named(run_.call_name, nested ? run_.call_name : words.call);
+  if (!nested) {
+    train::check_late_options(run_.options, run_.constructed_with, run_.call_name);
+    const train::SignalGuard signals(run_.options.handle_signals);
+    const Scope attached([&] { run_.hooks.begin(module); }, [&] { run_.hooks.end(); });
+    const Scope mixed([] {}, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
+    return stage(loop, module, given, predictions, instead, ckpt_path);
+  }
+  run_.hooks.attach(&run_.trainer);
+  nn::Module* const tree = Borrowed::tree_of(module);
+  const auto convert = [&] {
+    if (tree != run_.borrowed.tree || !run_.in_fit) run_.precision.convert(tree, run_.device_of(tree));
+  };
+  const Scope mixed(convert, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
+  // The profiler is in a hook already, where a hook evaluates.
+  const bool of_a_hook = !validating && !sanity;
+  const Restore profiled(run_.options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : run_.options.profiler);
+  return all_batches(loop, module, run_.loaders.evaluated_in_turn(given, words.loader), predictions);
+}
+
+// A stage of its own, outside of a fit.
+std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
+                                                const std::vector<data::DataLoader*>& given,
+                                                std::vector<Tensors>* predictions, const Function<void()>& instead,
+                                                const std::string& ckpt_path) {
+  const Words& words = words_of(loop);
+  train::StageLoaders& loaders = run_.loaders;
+  loaders.begin_evaluation();
+  train::FoundCheckpoint file = run_.files.find(ckpt_path);
+  run_.borrowed.check_transfers(run_.call_name, module);
+  const Scope owning([] {}, [&] { loaders.own_evaluated.reset(); });
+  const Restore recorded(run_.logs.loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : run_.logs.loggers);
+  nn::Module* const tree = Borrowed::tree_of(module);
+  std::optional<train::MemoryLimit> limit;
+  if (run_.options.memory_limit) limit.emplace(run_.device_of(tree), run_.options.memory_limit);
+  std::vector<Metrics> result;
+  try {
+    run_.hooks.setup(words.stage);
+    module.configure_model();
+    run_.move_to_accelerator(module);
+    run_.precision.convert(tree, run_.device_of(tree));
+    if (!file.path.empty()) run_.files.load_weights(std::exchange(file, {}), module);
+    if (instead) {
+      instead();
+    } else {
+      if (loop != Loop::predict) run_.logs.start(words.stage);
+      std::vector<data::DataLoader*> used = given;
+      if (used.empty()) {
+        loaders.own_evaluated = run_.borrowed.loader_of_hook(loop, module);
+        if (!loaders.own_evaluated)
+          fail<ConfigError>(words.call, ": no loader was given, and ", words.loader,
+                            " of data module and module gives none; give one, or override it");
+        used = {loaders.own_evaluated.get()};
+      }
+      result = all_batches(loop, module, loaders.evaluated_in_turn(used, words.loader), predictions);
+    }
+    run_.hooks.teardown(words.stage, /*quietly=*/false);
+    if (instead) return {};
+    if (loop != Loop::predict) run_.logs.finish("success");
+  } catch (...) {
+    train::with_error_in_flight([&](const std::exception& error) {
+      run_.hooks.exception(error);
+      run_.logs.give_up(error);
+      run_.hooks.teardown(words.stage, /*quietly=*/true);
+    });
+    throw;
+  }
+  run_.check_interrupt();  // of a hook after the loop
+  return result;
+}
+
+// ---- The batches of an evaluation
+
+std::vector<std::int64_t> Trainer::Evaluation::counts(Loop loop, const std::vector<data::DataLoader*>& of) const {
+  const bool in_sequence = loop == Loop::validation && run_.loaders.overfits();
+  const char* const option = in_sequence ? "overfit_batches" : words_of(loop).limit;
+  std::vector<std::int64_t> all;
+  for (const data::DataLoader* l : of) {
+    std::int64_t count = limit_of(run_.options, loop).value_or(Portion(1.0)).of(l->size(), option);
+    if (sanity) {
+      if (const std::int64_t few = run_.options.num_sanity_val_steps.value_or(2); few >= 0)
+        count = std::min(count, few);
+    }
+    all.push_back(count);
+  }
+  return all;
+}
+
+std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& module,
+                                                      std::vector<data::DataLoader*> given,
+                                                      std::vector<Tensors>* predictions) {
+  const Words& words = words_of(loop);
+  const std::vector<std::int64_t> of_each = counts(loop, given);
+  if (std::all_of(of_each.begin(), of_each.end(), [](std::int64_t n) { return n == 0; })) return {};
+  const Restore current(loaders, &given);
+  const Restore which_loop(current_loop, loop);
+  const Restore deeper(depth, depth + 1);
+  if (loop == Loop::validation && run_.in_fit && !run_.borrowed.manual && !run_.window.is_open()) {
+    module.on_validation_model_zero_grad();
+    if (run_.capture) run_.capture->gradients_were_cleared();
+  }
+  const train::ModeGuard modes(Borrowed::tree_of(module));
+  (module.*words.model_eval)();
+  const Unrecorded off(run_.options.inference_mode);
+  const Device there = run_.device_of(Borrowed::tree_of(module));
+  train::check_accelerator(run_.options, words.call, there);
+  train::RunLogs& logs = run_.logs;
+  const bool inside = logs.scope == train::LogScope::eval;
+  const Restore restore(logs.scope, train::LogScope::eval);
+  const Restore size(logs.weight, train::BatchWeight());
+  const Restore several(logs.eval_loaders, static_cast<int>(given.size()));
+  const Restore which(logs.eval_loader, -1);
+  const OwnValues own(logs.eval, inside);
+
+  run_.hooks.call(words.start);
+  run_.hooks.call(words.epoch_start);
+  for (std::size_t l = 0; l < given.size(); ++l) {
+    logs.eval_loader = static_cast<int>(l);
+    batches = of_each[l];
+    if (predictions) predictions->emplace_back();
+    if (of_each[l] > 0) batches_of(loop, module, *given[l], of_each[l], predictions);
+  }
+  logs.eval_loader = -1;
+  logs.weight = {};
+  run_.hooks.call(words.epoch_end);
+  std::vector<Metrics> result = results(loop, given.size());
+  if (validating && loop == Loop::validation) {
+    // A checkpoint that the next hooks write knows that the validation is done.
+    if (run_.progress.due == train::Due::validation) run_.progress.due = train::row_of(train::Due::validation).next;
+    run_.hooks.at_end(train::EndOf::validation);
+  } else {
+    run_.hooks.call(words.end);
+  }
+  if (!run_.in_fit) run_.check_interrupt();
+  return result;
+}
+
+void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count,
+                                     std::vector<Tensors>* predictions) {
+  const Device there = run_.device_of(Borrowed::tree_of(module));
+  const bool in_sequence = loop == Loop::validation && run_.loaders.overfits();
+  if (run_.in_fit || in_sequence) loader.load_state({.epoch = run_.progress.epoch, .in_sequence = in_sequence});
+  std::int64_t done = 0;
+  bool waiting = true;  // for a batch
+  try {
+    for (const Batch& loaded : loader) {
+      waiting = false;
+      run_.logs.scope = train::LogScope::eval;
+      run_.logs.weight = train::weight_of(loaded);
+      Batch batch = loaded;
+      run_.to_device(module, batch, there);
+      StepInfo at = run_.info(&batch);
+      at.batch_idx = done;
+      at.dataloader_idx = run_.logs.eval_loader;
+      run_.hooks.call(words_of(loop).batch_start, at);
+      one_batch(loop, module, at);
+      if (predictions) predictions->back().push_back(at.outputs.front().second);
+      run_.hooks.call(words_of(loop).batch_end, at);
+      run_.logs.write_eval_batch();
+      run_.check_interrupt();
+      if (++done == count) break;
+      waiting = true;
+    }
+  } catch (const InterruptedError&) {
+    if (waiting) run_.check_interrupt();
+    throw;
+  }
+}
+
+void Trainer::Evaluation::one_batch(Loop loop, TrainModule& module, StepInfo& at) {
+  const train::HookInfo& step = words_of(loop).step;
+  try {
+    run_.precision.run([&] {
+      const ProfilerScope profiled(run_.instruments.profiler(), step.name);
+      const HookCalls::Inside in(run_.hooks, step);
+      if (loop == Loop::validation)
+        module.validation_step(*at.batch, at.batch_idx, at.dataloader_idx);
+      else if (loop == Loop::test)
+        module.test_step(*at.batch, at.batch_idx, at.dataloader_idx);
+      else
+        at.outputs = {{"prediction", run_.precision.output(
+                                         module.predict_step(*at.batch, at.batch_idx, at.dataloader_idx).detach())}};
+    });
+  } catch (const InterruptedError&) { throw; } catch (Error& e) {
+    detail::name_batch(e, run_.in_fit ? std::optional(run_.progress.epoch) : std::nullopt, loop_name(loop),
+                       at.batch_idx);
+    throw;
+  }
+}
+
+// The means of the evaluation, by loader; and their record.
+std::vector<Metrics> Trainer::Evaluation::results(Loop loop, std::size_t count) {
+  std::vector<Metrics> result(std::max<std::size_t>(1, count));
+  if (loop == Loop::predict) return result;
+  Metrics means = run_.logs.take_means(run_.logs.eval, [&](const train::MetricLog::Mean& mean) {
+    for (std::size_t l = 0; l < result.size(); ++l) {
+      if (mean.loader < 0 || mean.loader == static_cast<int>(l)) result[l].emplace_back(mean.name, mean.value);
+    }
+  });
+  if (!means.empty() && !sanity) run_.logs.write(std::max<std::int64_t>(0, run_.logs.steps() - 1), std::move(means));
+  return result;
+}
+
+// ---- Validation in a fit
+
+// A few batches of validation, so that its errors show before an epoch was trained. It leaves no trace: no metric, no count, no
+// random number.
+void Trainer::Evaluation::sanity_check() {
+  const std::int64_t count = run_.options.num_sanity_val_steps.value_or(2);
+  if (run_.loaders.val.empty() || count == 0) return;
+  std::vector<std::pair<Generator*, RandomRange>> before;
+  if (run_.borrowed.tree) {
+    for (const auto& [name, generator] : run_.borrowed.tree->generators())
+      before.emplace_back(generator, generator->state());
+  }
+  const Metrics metrics = run_.logs.epoch;
+  const train::MetricGuard objects(run_.borrowed.tree);
+  const auto leave = [&] {
+    for (const auto& [generator, state] : before) generator->set_state(state);
+    run_.logs.epoch = metrics;
+    run_.logs.eval.reset();
+    sanity = false;
+  };
+  const Scope checking([&] { sanity = true; }, leave);
+  run_.hooks.call(train::hooks::on_sanity_check_start);
+  (void)run(Loop::validation, *run_.borrowed.active, run_.loaders.val);
+  run_.hooks.call(train::hooks::on_sanity_check_end);
+}
+
+bool Trainer::Evaluation::epoch_validates() const {
+  return !run_.loaders.val.empty() && (!run_.options.check_val_every_n_epoch ||
+                                       (run_.progress.epoch + 1) % *run_.options.check_val_every_n_epoch == 0);
+}
+
+bool Trainer::Evaluation::due() {
+  if (!epoch_validates()) return false;
+  const std::int64_t of_run = run_.progress.total_batches + run_.progress.skipped_batches;
+  if (run_.loaders.val_every > 0)
+    return (run_.options.check_val_every_n_epoch ? run_.progress.batches_done : of_run) % run_.loaders.val_every == 0;
+  return train::steady_seconds() - last_validation >= run_.options.val_check_interval->time()->seconds();
+}
+
+void Trainer::Evaluation::validate() {
+  // First: a checkpoint that a hook of this validation writes knows that the validation ran.
+  run_.progress.validated_at = run_.progress.total_batches;
+  const SyncGuard own = run_.instruments.own_waits();
+  const Restore running(validating, true);
+  const PhaseScope phase(run_.instruments.times, Phase::validating);
+  run_.loaders.reload_val();
+  if (run_.loaders.val.empty()) return;  // the hook has none this time
+  (void)run(Loop::validation, *run_.borrowed.active, run_.loaders.val);
+  last_validation = train::steady_seconds();
+}
+
+// ---- The mean of a function
+
+double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& loader,
+                                      const Function<Tensor(const Batch&)>& f) {
+  const train::ModeGuard modes(over);
+  const Restore named(run_.call_name, run_.in_fit ? run_.call_name : "evaluate");
+  if (over) over->train(false);
+  const Unrecorded off(run_.options.inference_mode);
+  const Device there = run_.device_of(over);
+  const train::SignalGuard signals(run_.options.handle_signals);
+  const OwnValues own(run_.logs.eval, run_.logs.scope == train::LogScope::eval);
+  const Restore restore(run_.logs.scope, train::LogScope::eval);
+  const Restore of_a_batch(run_.logs.weight, train::BatchWeight());
+  const Restore several(run_.logs.eval_loaders, 1);
+  auto* const module = dynamic_cast<TrainModule*>(over);  // its hooks see the batches, as in validate
+  const Borrowed::ModuleScope of_module(module, &run_.trainer);
+  Tensor sum;  // f64 on the values' device: read once, at the end
+  double weight = 0;
+  for (const Batch& loaded : loader) {
+    run_.logs.weight = train::weight_of(loaded);
+    const auto size = static_cast<double>(std::max<std::int64_t>(1, run_.logs.weight.size));
+    Batch batch = loaded;
+    if (module)
+      run_.to_device(*module, batch, there);
+    else
+      run_.precision.inputs(batch, there);
+    const Tensor value = run_.precision.run([&] { return f(batch); });
+    if (!value.defined() || value.numel() != 1)
+      fail<ShapeError>("evaluate: the function returned ", value.defined() ? text(value) : "an undefined tensor",
+                       ", expected one element a batch");
+    const Tensor term = value.to(DType::f64) * size;
+    sum = sum.defined() ? sum + term : term;
+    weight += size;
+    run_.check_interrupt();
+  }
+  if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
+  for (const train::MetricLog::Mean& mean : run_.logs.eval.take_epoch()) {
+    if (mean.logger) train::set_metric(run_.logs.epoch, mean.name, mean.value);
+  }
+  return sum.item() / weight;
+}
+
+}  // namespace levin

@@ -1,0 +1,46 @@
+// The limits of a run, and requests to stop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "levin/train.h"
+#include "train/run/progress.h"
+
+namespace levin::train {
+
+class Stopping {
+ public:
+  using Callbacks = std::vector<std::shared_ptr<Callback>>;
+  Stopping(const TrainerOptions& options, const Progress& progress, const Callbacks& callbacks)
+      : options_(options), progress_(progress), callbacks_(callbacks) {}
+
+  void start_fit();  // forgets the requests of the fit before
+  void request(KeepStop keep, std::string why);
+  [[nodiscard]] std::int64_t max_epochs() const;  // -1: no limit; 1000 where neither steps nor a timer limit the run
+  [[nodiscard]] std::int64_t min_epochs() const;
+  [[nodiscard]] bool max_steps_reached() const {
+    return options_.max_steps >= 0 && progress_.global_step >= options_.max_steps;
+  }
+  [[nodiscard]] bool max_epochs_reached() const { return max_epochs() >= 0 && progress_.epoch >= max_epochs(); }
+  [[nodiscard]] bool granted() const {  // a stop was requested, and the minima are met
+    return requested && progress_.global_step >= options_.min_steps.value_or(0) && progress_.epoch >= min_epochs();
+  }
+  void report_wait();  // once a fit, of a request that has to wait for the minima
+
+  bool requested = false;
+  bool kept = false;  // a checkpoint holds the request
+  bool wait_reported = false;
+  std::int64_t requested_at = 0;  // global_step of the first request
+  std::string by;                 // who asked, and why
+  int signal = 0;                 // that interrupted the run; 0: none
+
+ private:
+  const TrainerOptions& options_;
+  const Progress& progress_;
+  const Callbacks& callbacks_;
+};
+
+}  // namespace levin::train
