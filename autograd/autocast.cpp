@@ -6,7 +6,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 
 namespace levin {
 namespace detail {

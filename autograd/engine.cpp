@@ -5,7 +5,7 @@
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/launching.h"
+#include "tensor/device/launching.h"
 
 namespace levin {
 namespace detail {

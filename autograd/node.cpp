@@ -11,9 +11,9 @@
 #include "levin/autograd.h"
 #include "levin/live_graph.h"
 #include "levin/ops.h"
-#include "tensor/rethrow.h"
-#include "tensor/thread_modes.h"
-#include "tensor/undefined.h"
+#include "tensor/core/thread_modes.h"
+#include "tensor/core/undefined.h"
+#include "tensor/errors/rethrow.h"
 
 namespace levin {
 namespace detail {

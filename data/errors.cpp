@@ -4,7 +4,7 @@
 #include <new>
 
 #include "levin/error.h"
-#include "tensor/launching.h"
+#include "tensor/device/launching.h"
 
 namespace levin::data {
 

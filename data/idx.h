@@ -2,7 +2,7 @@
 #pragma once
 
 #include "levin/tensor.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 
 namespace levin::data {
 

@@ -11,7 +11,7 @@
 
 #include "data/loader_fixture_test.h"
 #include "levin/data.h"
-#include "tensor/interrupt.h"
+#include "tensor/device/interrupt.h"
 #include "tests/warnings.h"
 using namespace levin;
 using namespace levin::data;

@@ -10,7 +10,7 @@
 #include "data/errors.h"
 #include "data/loader.h"
 #include "levin/warning.h"
-#include "tensor/interrupt.h"
+#include "tensor/device/interrupt.h"
 
 // Note [Loading ahead]
 // A pass over one epoch knows all its batches from the start: the order is drawn, then cut. Workers are TBB tasks in an

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "levin/data.h"
-#include "tensor/thread_modes.h"
+#include "tensor/core/thread_modes.h"
 
 namespace levin::data {
 

@@ -12,7 +12,7 @@
 #include "data/idx.h"
 #include "levin/data.h"
 #include "levin/serialize.h"
-#include "tensor/formats_test.h"
+#include "tensor/core/formats_test.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
 #include "tests/where.h"

@@ -1,10 +1,10 @@
-// Streams of random words for samplers and drawn data, by counter (tensor/philox.h).
+// Streams of random words for samplers and drawn data, by counter (tensor/random/philox.h).
 #pragma once
 
 #include <array>
 #include <cstdint>
 
-#include "tensor/philox.h"
+#include "tensor/random/philox.h"
 
 namespace levin::data {
 

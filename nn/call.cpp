@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "levin/nn/module.h"
-#include "tensor/launching.h"
+#include "tensor/device/launching.h"
 
 namespace levin::nn {
 namespace {

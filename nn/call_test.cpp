@@ -8,7 +8,7 @@
 #include "levin/autograd.h"
 #include "levin/extend.h"
 #include "levin/nn.h"
-#include "tensor/launching.h"
+#include "tensor/device/launching.h"
 
 using namespace levin;
 

@@ -8,8 +8,8 @@
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/launching.h"
-#include "tensor/type_name.h"
+#include "tensor/device/launching.h"
+#include "tensor/text/type_name.h"
 
 namespace levin::nn {
 namespace {

@@ -9,7 +9,7 @@
 #include "levin/autograd.h"
 #include "levin/nn.h"
 #include "levin/ops.h"
-#include "tensor/type_name.h"
+#include "tensor/text/type_name.h"
 #include "tests/device.h"
 
 namespace levin {

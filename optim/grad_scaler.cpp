@@ -11,7 +11,7 @@
 #include "optim/masters.h"
 #include "optim/options.h"
 #include "optim/updates.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 
 namespace levin::optim {
 namespace {

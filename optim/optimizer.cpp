@@ -10,8 +10,8 @@
 #include "optim/gradients.h"
 #include "optim/masters.h"
 #include "optim/updates.h"
-#include "tensor/runtime.h"
-#include "tensor/type_name.h"
+#include "tensor/device/runtime.h"
+#include "tensor/text/type_name.h"
 
 namespace levin::optim {
 namespace {

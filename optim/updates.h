@@ -7,7 +7,7 @@
 #include "kernels/update/update.cuh"
 #include "kernels/update/update_device.h"
 #include "levin/optim.h"
-#include "tensor/in_stream.h"
+#include "tensor/device/in_stream.h"
 
 namespace levin::optim {
 

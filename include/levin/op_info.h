@@ -29,7 +29,7 @@ struct Launching {
 };
 
 // The call of a module that a thread is in, for the messages of errors and the records of SyncGuard. Layers below nn
-// know no modules: a path is a number (tensor/launching.h), which outlives the module. 0 is no path.
+// know no modules: a path is a number (tensor/device/launching.h), which outlives the module. 0 is no path.
 struct ModuleCall {
   std::uint32_t path = 0;
   const ModuleCall* outer = nullptr;

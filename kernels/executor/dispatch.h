@@ -8,7 +8,7 @@
 #include "kernels/executor/gpu.h"
 #include "levin/op_info.h"
 #include "levin/tensor.h"
-#include "tensor/in_stream.h"
+#include "tensor/device/in_stream.h"
 
 namespace levin {
 

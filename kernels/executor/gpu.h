@@ -11,7 +11,7 @@
 
 #include "kernels/device/language.h"
 #include "levin/stream.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 
 namespace levin::kernels {
 

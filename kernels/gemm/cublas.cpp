@@ -11,7 +11,7 @@
 #include "kernels/gemm/gemm_library.h"
 #include "kernels/lib/computed_by.h"
 #include "levin/error.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 
 namespace levin::kernels::lib {
 namespace {

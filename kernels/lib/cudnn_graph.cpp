@@ -11,7 +11,7 @@
 
 #include "levin/error.h"
 #include "levin/tensor.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 
 namespace levin::kernels::lib::cudnn {
 namespace {

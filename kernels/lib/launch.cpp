@@ -7,7 +7,7 @@
 
 #include "kernels/executor/gpu.h"
 #include "levin/error.h"
-#include "tensor/launching.h"
+#include "tensor/device/launching.h"
 
 namespace levin::kernels::lib {
 

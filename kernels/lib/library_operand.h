@@ -8,7 +8,7 @@
 
 #include "levin/shape.h"
 #include "levin/tensor.h"
-#include "tensor/in_stream.h"
+#include "tensor/device/in_stream.h"
 
 namespace levin::kernels {
 

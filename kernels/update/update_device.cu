@@ -1,7 +1,7 @@
 #include "kernels/update/update_device.cuh"
 
 #include "levin/tensor.h"
-#include "tensor/in_stream.h"
+#include "tensor/device/in_stream.h"
 
 #if LEVIN_LAUNCHES
 namespace levin::kernels {

@@ -143,16 +143,16 @@ const std::vector<Vendor>& vendors() {
       {"gloo/", {"kernels/comm/"}},
       {"tbb/", {"kernels/lib/", "data/loader"}},
       {"oneapi/tbb", {"kernels/lib/", "data/loader"}},
-      {"fmt/", {"tensor/text.cpp", "tensor/error.cpp"}},
-      {"nlohmann/", {"tensor/safetensors.cpp", "train/checkpoint/json.cpp", "examples/", "bench/"}},
-      {"xxhash.h", {"tensor/hash.cpp"}},
+      {"fmt/", {"tensor/text/text.cpp", "tensor/errors/error.cpp"}},
+      {"nlohmann/", {"tensor/files/safetensors.cpp", "train/checkpoint/json.cpp", "examples/", "bench/"}},
+      {"xxhash.h", {"tensor/files/hash.cpp"}},
       {"zlib.h", {"data/"}},
       {"png.h", {"data/"}},
       {"CLI/", {"examples/", "bench/"}},
       {"benchmark/", {"bench/"}},
       {"doctest/", {}},
       {"cuda", {"tensor/", "kernels/"}},
-      {"nv", {"kernels/", "tensor/ranges.cpp"}},
+      {"nv", {"kernels/", "tensor/device/ranges.cpp"}},
       {"vector_", {"kernels/simt/"}},  // CUDA's vector types
       {"curand", {}},
   };
@@ -427,7 +427,7 @@ std::vector<string> text_violations(const string& path, string_view text) {
   forbid(R"(\b(cudaDeviceSynchronize|cuCtxSynchronize)\b)", "breaks what other threads record: wait for streams");
   if (const std::optional<Layer> layer = layer_of(path); layer && *layer != Layer::programs) {
     // The host program's locale decides how these read and write a decimal point.
-    const char* const instead = "follows the locale: use tensor/number_text.h";
+    const char* const instead = "follows the locale: use tensor/text/number_text.h";
     forbid(R"(\b(strto(d|f|ld)|sto(d|f|ld)|atof|sscanf)\s*\()", instead);
     const string words = without_comments(text);
     const std::regex conversion(R"(%[-+#0-9.*]*[aefgAEFG]\b)");

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "levin/error.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 
 namespace levin::train {
 

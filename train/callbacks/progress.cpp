@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "levin/train.h"
-#include "tensor/number_text.h"
-#include "tensor/screen.h"
+#include "tensor/text/number_text.h"
+#include "tensor/text/screen.h"
 
 namespace levin {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "levin/flops.h"
 #include "levin/nn/call.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 #include "train/data/transfer.h"
 #include "train/run/on_meta.h"
 #include "train/run/run.h"

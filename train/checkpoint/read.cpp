@@ -12,7 +12,7 @@
 
 #include "levin/autograd.h"
 #include "levin/train/checkpoint.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 #include "train/checkpoint/text.h"
 
 namespace levin {

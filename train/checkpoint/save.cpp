@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "levin/autograd.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 #include "train/checkpoint/content.h"
 #include "train/checkpoint/text.h"
 #include "train/run/run.h"

@@ -1,7 +1,7 @@
 // What a DataModule does where it is not overridden.
 #include "levin/train/datamodule.h"
 
-#include "tensor/type_name.h"
+#include "tensor/text/type_name.h"
 #include "train/data/transfer.h"
 
 namespace levin {

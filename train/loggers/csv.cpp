@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "levin/train/loggers.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 #include "train/loggers/folder.h"
 #include "train/logs/csv.h"
 

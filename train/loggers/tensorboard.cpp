@@ -16,7 +16,7 @@
 
 #include "levin/data.h"
 #include "levin/train/loggers.h"
-#include "tensor/file.h"
+#include "tensor/files/file.h"
 #include "train/loggers/folder.h"
 
 namespace levin {

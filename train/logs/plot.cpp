@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "levin/train.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 
 namespace levin {
 namespace {

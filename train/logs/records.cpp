@@ -7,7 +7,7 @@
 
 #include "levin/error.h"
 #include "levin/serialize.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 #include "train/logs/csv.h"
 
 namespace levin {

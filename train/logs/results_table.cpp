@@ -1,7 +1,7 @@
 // The results of an evaluation as a table.
 #include <algorithm>
 
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 #include "train/run/run.h"
 
 namespace levin {

@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "levin/stream.h"
-#include "tensor/runtime.h"
+#include "tensor/device/runtime.h"
 #include "tests/device.h"
 #include "tests/skip.h"
 #include "tests/warnings.h"

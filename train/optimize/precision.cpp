@@ -8,7 +8,7 @@
 #include "levin/nn/layers.h"
 #include "levin/train/metric.h"
 #include "levin/warning.h"
-#include "tensor/hardware.h"
+#include "tensor/device/hardware.h"
 
 namespace levin::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "levin/train.h"
-#include "tensor/warn.h"
+#include "tensor/errors/warn.h"
 #include "train/options/options_text.h"
 
 namespace levin {

@@ -4,7 +4,7 @@
 
 #include "levin/error.h"
 #include "levin/train/profiler.h"
-#include "tensor/ranges.h"
+#include "tensor/device/ranges.h"
 
 namespace levin {
 

@@ -8,7 +8,7 @@
 #include "levin/serialize.h"
 #include "levin/sync.h"
 #include "levin/train/profiler.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 
 namespace levin {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "levin/train/profiler.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 
 namespace levin {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/batch_error.h"
-#include "tensor/warn.h"
+#include "tensor/errors/batch_error.h"
+#include "tensor/errors/warn.h"
 #include "train/options/options.h"
 #include "train/options/options_text.h"
 #include "train/run/run.h"

@@ -1,6 +1,6 @@
 // A fit around its loop: what is set up and taken back, and what comes before the first epoch.
 #include "levin/autograd.h"
-#include "tensor/warn.h"
+#include "tensor/errors/warn.h"
 #include "train/checkpoint/content.h"
 #include "train/options/options_text.h"
 #include "train/run/fit_checks.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "tensor/warn.h"
+#include "tensor/errors/warn.h"
 #include "train/options/options.h"
 #include "train/run/run.h"
 

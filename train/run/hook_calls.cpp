@@ -6,7 +6,7 @@
 #include <set>
 #include <typeinfo>
 
-#include "tensor/type_name.h"
+#include "tensor/text/type_name.h"
 #include "train/run/run.h"
 
 namespace levin {

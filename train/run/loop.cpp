@@ -1,7 +1,7 @@
 // The loop, top to bottom: epochs, batches, one step, what follows a batch and what follows an epoch.
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/batch_error.h"
+#include "tensor/errors/batch_error.h"
 #include "train/options/options.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"

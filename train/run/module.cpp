@@ -4,7 +4,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "tensor/type_name.h"
+#include "tensor/text/type_name.h"
 #include "train/data/transfer.h"
 #include "train/run/run.h"
 

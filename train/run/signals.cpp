@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "tensor/interrupt.h"
+#include "tensor/device/interrupt.h"
 
 namespace levin::train {
 namespace {

@@ -5,7 +5,7 @@
 
 namespace levin::train {
 
-// Waits on the thread of a guard end when a signal came (tensor/interrupt.h); the guard goes on the thread that made it. Guards
+// Waits on the thread of a guard end when a signal came (tensor/device/interrupt.h); the guard goes on the thread that made it. Guards
 // count, over all threads: nested stages and trainers of several threads share the handlers, and a signal is for all of them.
 class SignalGuard {
  public:

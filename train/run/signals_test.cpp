@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tensor/interrupt.h"
+#include "tensor/device/interrupt.h"
 
 using levin::train::SignalGuard;
 

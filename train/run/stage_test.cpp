@@ -9,7 +9,7 @@
 #include <cmath>
 #include <csignal>
 
-#include "tensor/interrupt.h"
+#include "tensor/device/interrupt.h"
 #include "tests/device.h"
 #include "tests/printed.h"
 #include "tests/skip.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "levin/ops.h"
-#include "tensor/number_text.h"
+#include "tensor/text/number_text.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
 

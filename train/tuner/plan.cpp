@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "levin/autograd.h"
-#include "tensor/allocator.h"
+#include "tensor/memory/allocator.h"
 #include "train/run/on_meta.h"
 #include "train/tuner/search.h"
 

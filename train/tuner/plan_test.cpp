@@ -5,8 +5,8 @@
 
 #include "levin/memory.h"
 #include "levin/train.h"
-#include "tensor/allocator.h"
-#include "tensor/size_class.h"
+#include "tensor/memory/allocator.h"
+#include "tensor/memory/size_class.h"
 #include "train/run/fixture_test.h"
 #include "train/tuner/fixture_test.h"
 

@@ -1,0 +1,487 @@
+// Reads and writes of elements by index. Ops that read and ops that add are each other's derivatives. On the CPU
+// indices are checked before anything is allocated; on a device the kernels check them.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "autograd/autocast.h"
+#include "autograd/op_table.h"
+#include "autograd/ops/index/dims.h"
+#include "autograd/ops/index/sorted.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/index/index.cuh"
+#include "kernels/index/nonzero.cuh"
+#include "levin/ops.h"
+#include "tensor/device/runtime.h"
+
+namespace levin {
+namespace {
+
+using kernels::Bits;
+using kernels::IndexSum;
+using kernels::IndexWalk;
+using kernels::gpu::ElementKey;
+using kernels::gpu::Grouping;
+using kernels::gpu::IndexRange;
+using kernels::gpu::IndexSteps;
+using kernels::gpu::RowKey;
+
+std::string dimension_of(int dim, const Tensor& x) { return "dimension " + text(dim) + " of x " + text(x.shape()); }
+
+// ---- Whole slices: index_select, index_add, embedding
+
+struct IndexSelect {
+  static constexpr OpInfo info{.name = "index_select"};
+  int dim;
+  Shape in{};
+  SavedInput index{};
+
+  Tensor forward(const Tensor& x, const Tensor& index_) {
+    in = x.shape();
+    index = index_;
+    Tensor y = empty(in.with(dim, index_.numel()), x.device(), x.dtype());
+    const Tensor dense = x.contiguous(), at = index_.contiguous();
+    const Lines l(in, dim);
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
+                                                     ptr<Bits<T>>(y), l.outer, l.n, at.numel(), l.inner);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::index_select(on, info.name, ptr<const Bits<T>>(dense),
+                                                     ptr<const std::int64_t>(at), ptr<Bits<T>>(y), l.outer, l.n,
+                                                     at.numel(), l.inner);
+                        }});
+    return y;
+  }
+  Grads<2> backward(const Tensor& gy, Need<2>) {
+    return {index_add(zeros(in, gy.device(), gy.dtype()), dim, index.get(), gy)};
+  }
+};
+LEVIN_OP_TABLE(IndexSelect)
+
+constexpr std::int64_t kNoSkip = -1;
+
+// y = x (zeros of `shape` when undefined) plus the slices of src.
+Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int dim, const Tensor& index,
+                  const Tensor& src, std::int64_t skip) {
+  Tensor y = empty(shape, src.device(), src.dtype());
+  const Tensor dense = x.defined() ? x.contiguous() : x, at = index.contiguous(), add = src.contiguous();
+  const Lines l(shape, dim);
+  dispatch(info, src, kNumbers,
+           overloaded{[&]<class T>(const Cpu& on, T) {
+                        kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr,
+                                                   ptr<const std::int64_t>(at), ptr<const T>(add), ptr<T>(y), l.outer,
+                                                   l.n, at.numel(), l.inner, skip);
+                      },
+                      [&]<class T>(const Gpu& on, T) {
+                        using Sum = IndexSum<T>;
+                        const Tensor partial =
+                            scratch_of<Sum>(y, kernels::gpu::partial_sums(l.outer, at.numel(), l.inner));
+                        const RowKey key{IndexRange(on, info.name, l.n), ptr<const std::int64_t>(at)};
+                        with_sorted(on, Grouping(at.numel(), l.n), key, y, [&]<class K>(kernels::gpu::KeyOrder<K> in) {
+                          const Tensor begin = scratch_of<K>(y, l.n + 1);
+                          kernels::gpu::sum_rows<T, K>(on, in, dense.defined() ? ptr<const T>(dense) : nullptr,
+                                                       ptr<const T>(add), ptr<T>(y), l.outer, l.n, l.inner, skip,
+                                                       scratch_ptr<Sum>(partial), scratch_ptr<K>(begin));
+                        });
+                      }});
+  return y;
+}
+
+struct IndexAdd {
+  static constexpr OpInfo info{.name = "index_add", .autocast = AutocastPolicy::widest};
+  int dim;
+  SavedInput index{};
+
+  Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
+    index = index_;
+    return add_slices(info, x, x.shape(), dim, index_, src, kNoSkip);
+  }
+  Grads<3> backward(const Tensor& gy, Need<3> need) {
+    return {gy, Tensor{}, need[2] ? index_select(gy, dim, index.get()) : Tensor{}};
+  }
+};
+LEVIN_OP_TABLE(IndexAdd)
+
+// The padding row gives zeros, whatever its weight is.
+Tensor without_padding(const Tensor& y, const Tensor& index, std::optional<std::int64_t> padding_idx) {
+  return padding_idx ? masked_fill(y, unsqueeze(eq(index, *padding_idx), -1), 0) : y;
+}
+
+// gw[r] = sum of gy[i] over index[i] == r in order; 0 for the padding row.
+struct EmbeddingBackward {
+  static constexpr OpInfo info{.name = "embedding_backward"};
+  Shape weight;
+  std::optional<std::int64_t> padding_idx;
+  SavedInput index{};
+
+  Tensor forward(const Tensor& gy, const Tensor& index_) {
+    index = index_;
+    return add_slices(info, Tensor{}, weight, 0, index_, gy, padding_idx.value_or(kNoSkip));
+  }
+  Grads<2> backward(const Tensor& gg, Need<2>) {
+    return {without_padding(embedding(gg, index.get()), index.get(), padding_idx)};
+  }
+};
+LEVIN_OP_TABLE(EmbeddingBackward)
+
+struct Embedding {
+  static constexpr OpInfo info{.name = "embedding"};
+  std::optional<std::int64_t> padding_idx;
+  Shape weight{};
+  SavedInput index{};
+
+  Tensor forward(const Tensor& w, const Tensor& index_) {
+    weight = w.shape();
+    index = index_;
+    Tensor y = empty(index_.shape().inserted(index_.rank(), weight[1]), w.device(), w.dtype());
+    const Tensor dense = w.contiguous(), at = index_.contiguous();
+    dispatch(info, w, kFloats,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
+                                                     ptr<Bits<T>>(y), 1, weight[0], at.numel(), weight[1]);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::index_select(on, info.name, ptr<const Bits<T>>(dense),
+                                                     ptr<const std::int64_t>(at), ptr<Bits<T>>(y), 1, weight[0],
+                                                     at.numel(), weight[1]);
+                        }});
+    return y;
+  }
+  Grads<2> backward(const Tensor& gy, Need<2>) {
+    return {apply(EmbeddingBackward{weight, padding_idx}, gy, index.get())};
+  }
+};
+LEVIN_OP_TABLE(Embedding)
+
+// ---- Single elements: gather, scatter, scatter_add
+
+struct Gather {
+  static constexpr OpInfo info{.name = "gather"};
+  int dim;
+  Shape in{};
+  SavedInput index{};
+
+  Tensor forward(const Tensor& x, const Tensor& index_) {
+    in = x.shape();
+    index = index_;
+    Tensor y = empty(index_.shape(), x.device(), x.dtype());
+    const Tensor at = index_.contiguous();
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()),
+                                               ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::gather(on, IndexRange(on, info.name, Lines(in, dim).n),
+                                               IndexSteps(y.shape(), dim, x.strides(), y.strides()),
+                                               ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
+                        }});
+    return y;
+  }
+  Grads<2> backward(const Tensor& gy, Need<2>) {
+    return {scatter_add(zeros(in, gy.device(), gy.dtype()), dim, index.get(), gy)};
+  }
+};
+LEVIN_OP_TABLE(Gather)
+
+// src may be larger than index: an element that no index reads has the gradient 0.
+Tensor fill_up(const Tensor& g, const Shape& src) {
+  if (g.numel() == 0) return zeros(src, g.device(), g.dtype());  // an index without elements may be longer than src
+  for (int d = src.rank() - 1; d >= 0; --d) {
+    if (g.shape()[d] == src[d]) continue;
+    Tensor whole = g;
+    for (int k = d; k >= 0; --k) {
+      if (whole.shape()[k] == src[k]) continue;
+      whole = cat({whole, zeros(whole.shape().with(k, src[k] - whole.shape()[k]), g.device(), g.dtype())}, k);
+    }
+    return whole;
+  }
+  return g;
+}
+
+struct Scatter {
+  static constexpr OpInfo info{.name = "scatter", .autocast = AutocastPolicy::widest};
+  int dim;
+  Shape source{};
+  SavedInput index{};
+
+  Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
+    index = index_;
+    source = src.shape();
+    Tensor y = empty_like(x);
+    copy_(y, x);
+    const Tensor at = index_.contiguous();
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()),
+                                                ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const Tensor last = zeros(y.shape(), y.device(), DType::i64);
+                          kernels::gpu::scatter(on, IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                                                IndexSteps(at.shape(), dim, y.strides(), src.strides()),
+                                                ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src),
+                                                reinterpret_cast<unsigned long long*>(ptr<std::int64_t>(last)));
+                        }});
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, Need<3> need) {
+    const Tensor& at = index.get();
+    Grads<3> grads;
+    if (need[0]) grads[0] = scatter(gy, dim, at, zeros(at.shape(), gy.device(), gy.dtype()));
+    if (need[2]) {
+      // Only the last write to an element is seen in y. Scattering the positions themselves finds that write.
+      const Tensor position = reshape(arange(at.numel(), gy.device()), Dims(at.shape().dims()));
+      const Tensor winner = gather(scatter(zeros(gy.shape(), gy.device(), DType::i64), dim, at, position), dim, at);
+      grads[2] = fill_up(masked_fill(gather(gy, dim, at), ne(winner, position), 0), source);
+    }
+    return grads;
+  }
+};
+LEVIN_OP_TABLE(Scatter)
+
+// The part of src that an index of `shape` reads.
+[[maybe_unused]] Tensor front(const Tensor& src, const Shape& shape) {
+  if (shape.numel() == 0) return empty(shape, src.device(), src.dtype());
+  Tensor part = src;
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (part.shape()[d] != shape[d]) part = narrow(part, d, 0, shape[d]);
+  }
+  return part;
+}
+
+struct ScatterAdd {
+  static constexpr OpInfo info{.name = "scatter_add", .autocast = AutocastPolicy::widest};
+  int dim;
+  Shape source{};
+  SavedInput index{};
+
+  Tensor forward(const Tensor& x, const Tensor& index_, const Tensor& src) {
+    index = index_;
+    source = src.shape();
+    Tensor y = empty_like(x);
+    const Tensor at = index_.contiguous();
+    const auto run = [&]<class A, class T>(const Cpu& on, A, T) {
+      kernels::cpu::scatter_add<A, T>(on, IndexWalk(at.shape(), dim, contiguous_strides(x.shape()), src.strides()),
+                                      ptr<A>(y), ptr<const std::int64_t>(at), ptr<const T>(src));
+    };
+    dispatch(info, x, kNumbers,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
+                            y = cast(x, DType::f32).contiguous();
+                            run(on, float{}, T{});
+                            y = cast(y, dtype_of<T>);
+                          } else {
+                            copy_(y, x);
+                            run(on, T{}, T{});
+                          }
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          copy_(y, x);
+                          const Tensor add = front(src, at.shape()).contiguous();
+                          const Tensor partial =
+                              scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
+                          const ElementKey key{IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                                               IndexSteps(at.shape(), dim, y.strides(), add.strides()),
+                                               ptr<const std::int64_t>(at), y.numel()};
+                          with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
+                                      [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
+                                        kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y),
+                                                                         y.numel(), scratch_ptr<IndexSum<T>>(partial));
+                                      });
+                        }});
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, Need<3> need) {
+    return {gy, Tensor{}, need[2] ? fill_up(gather(gy, dim, index.get()), source) : Tensor{}};
+  }
+};
+LEVIN_OP_TABLE(ScatterAdd)
+
+// ---- Masks, counts
+
+struct Nonzero {
+  static constexpr OpInfo info{.name = "nonzero"};
+
+  Tensor forward(const Tensor& x) {
+    Tensor y;
+    const Tensor dense = x.contiguous();
+    const auto result = [&](std::int64_t count) { return empty({count, x.rank()}, x.device(), DType::i64); };
+    dispatch(info, x, kAll,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          const std::vector<std::int64_t> before =
+                              kernels::cpu::count_nonzero(on, ptr<const T>(dense), dense.numel());
+                          y = result(before.back());
+                          kernels::cpu::nonzero(on, ptr<const T>(dense), before, ptr<std::int64_t>(y), x.shape());
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          const std::int64_t tiles = kernels::gpu::nonzero_tiles(dense.numel());
+                          const Tensor counts = empty({tiles + 1}, x.device(), DType::i64);
+                          auto* const before = ptr<std::int64_t>(counts);
+                          kernels::gpu::count_nonzero(on, ptr<const T>(dense), dense.numel(), before);
+                          y = result(narrow(counts, 0, tiles, 1).template item<std::int64_t>());
+                          kernels::gpu::nonzero(on, ptr<const T>(dense), before, ptr<std::int64_t>(y), x.shape());
+                        }});
+    return y;
+  }
+};
+LEVIN_OP_TABLE(Nonzero)
+
+struct OneHot {
+  static constexpr OpInfo info{.name = "one_hot"};
+  std::int64_t classes;
+
+  Tensor forward(const Tensor& index) {
+    Tensor y = zeros(index.shape().inserted(index.rank(), classes), index.device(), DType::i64);
+    const Tensor dense = index.contiguous();
+    dispatch(info, index, kIndex,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::one_hot(on, ptr<const T>(dense), ptr<T>(y), dense.numel(), classes);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::one_hot(on, info.name, ptr<const T>(dense), ptr<T>(y), dense.numel(), classes);
+                        }});
+    return y;
+  }
+};
+LEVIN_OP_TABLE(OneHot)
+
+struct BinCount {
+  static constexpr OpInfo info{.name = "bincount"};
+  std::int64_t bins;
+
+  Tensor forward(const Tensor& index) {
+    Tensor y = zeros({bins}, index.device(), DType::i64);
+    const Tensor dense = index.contiguous();
+    dispatch(info, index, kIndex,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::bincount(on, ptr<const T>(dense), ptr<T>(y), dense.numel(), bins);
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          kernels::gpu::bincount(on, info.name, ptr<const T>(dense), ptr<T>(y), dense.numel(), bins);
+                        }});
+    return y;
+  }
+};
+LEVIN_OP_TABLE(BinCount)
+
+// Checks index and src against x, for the ops on single elements. src may be undefined.
+int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src = {}) {
+  const int at = wrap_dim(op, dim, x.rank());
+  check_index_type(op, x, index);
+  if (index.rank() != x.rank()) {
+    fail<ShapeError>(op, ": index has shape ", index.shape(), ", expected rank ", x.rank(), " as x ", x.shape());
+  }
+  if (src.defined()) {
+    check_dtypes_meet(op, x, src);
+    check_same_device(op, x, src);
+    if (src.rank() != x.rank()) {
+      fail<ShapeError>(op, ": src has shape ", src.shape(), ", expected rank ", x.rank(), " as x ", x.shape());
+    }
+  }
+  if (index.numel() == 0) return at;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d != at && index.shape()[d] > x.shape()[d]) {
+      fail<ShapeError>(op, ": index ", index.shape(), " is larger than x ", x.shape(), " in dimension ", d,
+                       "; only dimension ", at, " may differ");
+    }
+    if (src.defined() && index.shape()[d] > src.shape()[d]) {
+      fail<ShapeError>(op, ": index ", index.shape(), " is larger than src ", src.shape(), " in dimension ", d);
+    }
+  }
+  check_indices(op, index, x.shape()[at], dimension_of(at, x));
+  return at;
+}
+
+void check_rank_one(const char* op, const Tensor& index) {
+  if (index.rank() != 1) fail<ShapeError>(op, ": index has shape ", index.shape(), ", expected rank 1");
+}
+
+}  // namespace
+
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  const int at = wrap_dim("index_select", dim, x.rank());
+  check_index_type("index_select", x, index);
+  check_rank_one("index_select", index);
+  check_indices("index_select", index, x.shape()[at], dimension_of(at, x));
+  return apply(IndexSelect{at}, x, index);
+}
+
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  const int at = wrap_dim("index_add", dim, x.rank());
+  check_index_type("index_add", x, index);
+  check_rank_one("index_add", index);
+  check_dtypes_meet("index_add", x, src);
+  check_same_device("index_add", x, src);
+  if (src.rank() != x.rank() || src.shape() != x.shape().with(at, index.numel())) {
+    fail<ShapeError>("index_add: src has shape ", src.shape(), ", expected ", x.shape().with(at, index.numel()),
+                     ", that of x with one slice an index");
+  }
+  check_indices("index_add", index, x.shape()[at], dimension_of(at, x));
+  return apply(IndexAdd{at}, x, index, src);
+}
+
+Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx) {
+  if (weight.rank() != 2) {
+    fail<ShapeError>("embedding: weight has shape ", weight.shape(), ", expected [rows, columns]");
+  }
+  check_index_type("embedding", weight, index);
+  const std::int64_t rows = weight.shape()[0];
+  if (padding_idx) {
+    if (*padding_idx < -rows || *padding_idx >= rows) {
+      fail<IndexError>("embedding: padding_idx is ", *padding_idx, ", expected ", -rows, " to ", rows - 1,
+                       "; weight has ", rows, " rows");
+    }
+    if (*padding_idx < 0) *padding_idx += rows;
+  }
+  check_indices("embedding", index, rows, "dimension 0 of weight " + text(weight.shape()));
+  return apply(Embedding{padding_idx}, weight, index);
+}
+
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  return apply(Gather{check_elements("gather", x, dim, index)}, x, index);
+}
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  return apply(Scatter{check_elements("scatter", x, dim, index, src)}, x, index, src);
+}
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& src) {
+  return apply(ScatterAdd{check_elements("scatter_add", x, dim, index, src)}, x, index, src);
+}
+
+Tensor nonzero(const Tensor& x) {
+  check_has_values("nonzero", x);
+  detail::refuse_while_capturing("nonzero", x.device());
+  return apply(Nonzero{}, x);
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  if (mask.dtype() != DType::b8) fail<DTypeError>("masked_select: mask is ", mask.dtype(), ", expected bool");
+  check_same_device("masked_select", x, mask);
+  check_has_values("masked_select", x);
+  detail::refuse_while_capturing("masked_select", x.device());
+  const Shape shape = broadcast_shapes("masked_select", x.shape(), mask.shape());
+  const Tensor chosen = nonzero(reshape(expand(mask, shape), -1));
+  return index_select(reshape(expand(x, shape), -1), 0, reshape(chosen, -1));
+}
+
+Tensor one_hot(const Tensor& index, std::int64_t classes) {
+  if (index.dtype() != DType::i64) fail<DTypeError>("one_hot: index is ", index.dtype(), ", expected i64");
+  if (classes < 1) fail<ShapeError>("one_hot: classes is ", classes, ", expected at least 1");
+  check_indices("one_hot", index, classes, "the dimension of classes");
+  return apply(OneHot{classes}, index);
+}
+
+Tensor bincount(const Tensor& index, std::int64_t minlength) {
+  if (index.dtype() != DType::i64) fail<DTypeError>("bincount: index is ", index.dtype(), ", expected i64");
+  check_rank_one("bincount", index);
+  if (minlength < 0) fail<ShapeError>("bincount: minlength is ", minlength, ", expected at least 0");
+  check_has_values("bincount", index);
+  detail::refuse_while_capturing("bincount", index.device());
+  check_indices("bincount", index, kMaxDim, "the largest possible result");
+  const std::int64_t top = index.numel() == 0 ? -1 : amax(index).item<std::int64_t>();
+  return apply(BinCount{std::max(minlength, top + 1)}, index);
+}
+
+}  // namespace levin

@@ -1,0 +1,290 @@
+// Copies to another dtype, layout or device, and writes in place.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+
+#include "autograd/ops/pointwise/pointwise.h"
+#include "kernels/pointwise/transpose_device.cuh"
+#include "tensor/core/counted.h"
+#include "tensor/device/runtime.h"
+
+namespace levin {
+namespace pointwise {
+namespace {
+
+// A value as another type. Integers out of range and NaN would be undefined in C++: here integers saturate and NaN
+// gives 0.
+template <class To>
+struct As {
+  template <class From>
+  LEVIN_HD To operator()(From x) const {
+    if constexpr (std::is_same_v<To, bool>) {
+      return x != From(0);
+    } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+      constexpr From low = static_cast<From>(std::numeric_limits<To>::min());
+      constexpr From high = static_cast<From>(std::numeric_limits<To>::max());  // rounds up to a power of two for i64
+      if (!(x > low)) return x != x ? To(0) : std::numeric_limits<To>::min();
+      return x >= high ? std::numeric_limits<To>::max() : static_cast<To>(x);
+    } else {
+      return static_cast<To>(x);
+    }
+  }
+};
+
+// Copies permuted tensors by tiles (Note [Two sides of a transpose]): the bits of one dtype, or conversions among the
+// floats that models train in. Returns whether it copied.
+template <class To, class From>
+bool by_tiles(const Gpu& on, const Tensor& out, const Tensor& x) {
+  constexpr bool kSame = std::is_same_v<To, From>;
+  constexpr auto trains = []<class T>(T) { return std::is_same_v<Wide<T>, float>; };
+  if constexpr (kSame || (trains(To{}) && trains(From{}))) {
+    kernels::PointwisePlan plan;
+    add_to(plan, out.shape(), out);
+    add_to(plan, out.shape(), x);
+    plan.collapse();
+    if constexpr (kSame) {
+      using Bits = std::tuple_element_t<std::bit_width(sizeof(To)) - 1,
+                                        std::tuple<std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>>;
+      return kernels::gpu::transposed(on, plan, reinterpret_cast<Bits*>(ptr<To>(out)),
+                                      reinterpret_cast<const Bits*>(ptr<const From>(x)));
+    } else {
+      return kernels::gpu::transposed(on, plan, ptr<To>(out), ptr<const From>(x));
+    }
+  }
+  return false;
+}
+
+// out = x, converted to out's dtype and broadcast to its shape.
+void convert(const OpInfo& info, const Tensor& out, const Tensor& x) {
+  dispatch(info, x, kAll, [&]<class From>(const auto& on, From) {
+    dispatch_dtype(info, out, kAll, [&]<class To>(To) {
+      if constexpr (std::is_same_v<decltype(on), const Gpu&>) {
+        if (by_tiles<To, From>(on, out, x)) return;
+      }
+      run(on, As<Wide<To>>{}, Signature<To, From>{}, out, x);
+    });
+  });
+}
+
+struct Cast {
+  static constexpr OpInfo info{.name = "cast"};
+  DType to;
+  DType from = DType::f32;
+  Tensor forward(const Tensor& x) {
+    from = x.dtype();
+    Tensor out = empty_like(x, to);
+    convert(info, out, x);
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {cast(gy, from)}; }
+};
+
+struct Clone {
+  static constexpr OpInfo info{.name = "clone"};
+  Tensor forward(const Tensor& x) {
+    Tensor out = empty_like(x);
+    const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
+    if (x.device().is_cpu() && x.is_contiguous()) {
+      if (bytes > 0) std::memcpy(address(out), address(x), bytes);
+    } else if (x.device().launches() && x.is_contiguous()) {
+      using detail::runtime::Copy;
+      if (bytes > 0) detail::runtime::copy(address(out), address(x), bytes, Copy::within, Stream::current(x.device()));
+    } else {
+      convert(info, out, x);
+    }
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
+};
+
+// Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the current
+// stream of the launching device. The host waits for a copy that reads or writes memory which the host may touch next.
+// With NonBlocking::yes the host waits only where a copy to pageable memory makes that unavoidable. Pageable memory on
+// its way to a device is staged (Note [Copies from pageable memory]).
+void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
+  using detail::runtime::Copy;
+  const Device from = x.device(), to = out.device();
+  const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
+  if (bytes == 0) return;
+  if (from.launches() && to.launches()) {
+    const Stream here = Stream::current(to);
+    here.wait(Stream::current(from));
+    x.get().storage->used_on(here);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
+  } else if (to.launches()) {
+    // A recorded copy would read host memory that may be freed before the replay.
+    detail::refuse_while_capturing(op, to, "copies from the host");
+    const Stream there = Stream::current(to);
+    if (!x.is_pinned()) return detail::upload(address(out), address(x), bytes, there);
+    x.get().storage->used_on(there);
+    detail::count_copy(Copy::to_device, bytes);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_device, there);
+    if (non_blocking == NonBlocking::no) detail::wait_for(there, op);
+  } else {
+    const Stream there = Stream::current(from);
+    detail::refuse_while_capturing(op, from);
+    if (out.is_pinned()) out.get().storage->used_on(there);
+    detail::count_copy(Copy::to_host, bytes);
+    detail::runtime::copy(address(out), address(x), bytes, Copy::to_host, there);
+    if (non_blocking == NonBlocking::no || !out.is_pinned()) detail::wait_for(there, op);
+  }
+}
+
+// The same values on another device.
+struct ToDevice {
+  static constexpr OpInfo info{.name = "to"};
+  Device to;
+  NonBlocking non_blocking = NonBlocking::no;
+  Device from = Device::cpu();
+  Tensor forward(const Tensor& x) {
+    from = x.device();
+    const bool pinned = to.is_cpu() && non_blocking == NonBlocking::yes;
+    Tensor out = pinned ? detail::empty_pinned(x.shape(), x.dtype()) : empty(x.shape(), to, x.dtype());
+    transfer("to", out, x.contiguous(), non_blocking);
+    return out;
+  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy.to(from)}; }
+};
+
+// The same values with a node of their own; see Note [vjp].
+struct Alias {
+  static constexpr OpInfo info{.name = "alias"};
+  Tensor forward(const Tensor& x) { return x.detach(); }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
+};
+
+LEVIN_OP_TABLE(Cast)
+LEVIN_OP_TABLE(Clone)
+LEVIN_OP_TABLE(ToDevice)
+LEVIN_OP_TABLE(Alias)
+
+void check_in_place(const char* op, const Tensor& x) {
+  if (grad_mode() && x.requires_grad()) {
+    fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
+  }
+  // A broadcast operand has one element for many places, so a write to it in place has no meaning.
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.strides()[d] == 0 && x.shape()[d] > 1) {
+      fail<ShapeError>(op, ": x of shape ", x.shape(), " is expanded along dimension ", d, "; write to a clone()");
+    }
+  }
+}
+void check_fits(const char* op, const Tensor& x, const Tensor& y) {
+  if (broadcast_shapes(op, x.shape(), y.shape()) != x.shape()) {
+    fail<ShapeError>(op, ": y of shape ", y.shape(), " does not broadcast to x's shape ", x.shape());
+  }
+}
+
+struct AddScaled {
+  Scalar alpha;
+  template <class T>
+  LEVIN_HD T operator()(T x, T y) const {
+    return wrapping_sum(x, wrapping_product(alpha.to<T>(), y));
+  }
+};
+struct Times {
+  template <class T>
+  LEVIN_HD T operator()(T x, T y) const {
+    return wrapping_product(x, y);
+  }
+};
+
+constexpr OpInfo kCopyInfo{.name = "copy_"}, kFillInfo{.name = "fill_"}, kAddInfo{.name = "add_"},
+    kMulInfo{.name = "mul_"};
+
+// Where x and y share part of their memory, y is read from a copy.
+Tensor apart(const Tensor& x, const Tensor& y) {
+  const bool same = x.offset() == y.offset() && x.shape() == y.shape() &&
+                    std::equal(&x.strides().steps[0], &x.strides().steps[0] + x.rank(), &y.strides().steps[0]);
+  return x.shares_storage(y) && !same ? y.detach().clone() : y;
+}
+
+}  // namespace
+}  // namespace pointwise
+
+using namespace pointwise;
+
+Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : apply(Cast{dtype}, x); }
+Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
+Tensor Tensor::clone() const { return apply(Clone{}, *this); }
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+Tensor Tensor::to(Device device, NonBlocking non_blocking, std::source_location where) const {
+  if (device == this->device()) return *this;
+  const detail::WaitsHere waits("to", where);
+  if (device.is_meta()) return empty(shape(), device, dtype());
+  if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
+  if (device.launches()) detail::check_usable("to", device);
+  if (device.is_cpu() && this->device().is_cpu()) return *this;  // cpu's index names no other memory
+  return apply(ToDevice{device, non_blocking}, *this);
+}
+
+namespace detail {
+Tensor recorded_alias(const Tensor& x) {
+  if (!records(x)) {
+    Tensor leaf = x.detach();
+    leaf.requires_grad_();
+    return leaf;
+  }
+  return apply(Alias{}, x);
+}
+}  // namespace detail
+
+void copy_(Tensor& x, const Tensor& from) {
+  check_in_place("copy_", x);
+  if (x.device().is_meta() != from.device().is_meta()) check_same_device("copy_", x, from);
+  check_fits("copy_", x, from);
+  const GradMode off(false);
+  const bool other = x.device() != from.device();
+  if (other && x.is_contiguous() && x.shape() == from.shape() && x.dtype() == from.dtype())
+    transfer("copy_", x, from.detach().contiguous());
+  else
+    convert(kCopyInfo, x, other ? from.detach().to(x.device()) : apart(x, from.detach()));
+  x.get().storage->wrote("copy_");
+}
+
+void fill_(Tensor& x, Scalar value) {
+  check_in_place("fill_", x);
+  check_scalar("fill_", x, value);
+  dispatch(kFillInfo, x, kAll, [&]<class T>(const auto& on, T) {
+    run(on, As<Wide<T>>{}, Signature<T, T>{}, x, Immediate<Wide<T>>{value.to<Wide<T>>()});
+  });
+  x.get().storage->wrote("fill_");
+}
+
+void add_(Tensor& x, const Tensor& y, Scalar alpha) {
+  check_in_place("add_", x);
+  check_same_device("add_", x, y);
+  check_same_dtype("add_", x, y);
+  check_fits("add_", x, y);
+  check_scalar("add_", x, alpha);
+  const Tensor source = apart(x, y);
+  dispatch(kAddInfo, x, kNumbers,
+           [&]<class T>(const auto& on, T) { run(on, AddScaled{alpha}, Signature<T, T, T>{}, x, x, source); });
+  x.get().storage->wrote("add_");
+}
+
+void mul_(Tensor& x, const Tensor& y) {
+  check_in_place("mul_", x);
+  check_same_device("mul_", x, y);
+  check_same_dtype("mul_", x, y);
+  check_fits("mul_", x, y);
+  const Tensor source = apart(x, y);
+  dispatch(kMulInfo, x, kNumbers,
+           [&]<class T>(const auto& on, T) { run(on, Times{}, Signature<T, T, T>{}, x, x, source); });
+  x.get().storage->wrote("mul_");
+}
+
+void mul_(Tensor& x, Scalar y) {
+  check_in_place("mul_", x);
+  check_scalar("mul_", x, y);
+  dispatch(kMulInfo, x, kNumbers, [&]<class T>(const auto& on, T) {
+    run(on, Times{}, Signature<T, T, T>{}, x, x, Immediate<Wide<T>>{y.to<Wide<T>>()});
+  });
+  x.get().storage->wrote("mul_");
+}
+
+}  // namespace levin

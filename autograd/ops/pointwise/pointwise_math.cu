@@ -1,0 +1,141 @@
+// Elementary functions.
+#include <cmath>
+
+#include "autograd/ops/pointwise/pointwise.h"
+#include "kernels/math/far_sine.h"
+#include "kernels/math/math.h"
+
+namespace levin {
+namespace pointwise {
+namespace {
+
+namespace m = kernels::math;
+
+// One elementary function: its value, the operand of its derivative (x or y), and the rule in public ops.
+#define LEVIN_MATH(Type, op_name, policy, saves, value, rule)                 \
+  struct Type {                                                               \
+    static constexpr OpInfo info{.name = op_name, .autocast = policy};        \
+    static constexpr auto kTypes = kFloats;                                   \
+    static constexpr Saves kSaves = saves;                                    \
+    static constexpr std::int64_t kGrain = 16384;                             \
+    template <class T>                                                        \
+    LEVIN_HD T operator()(T x) const {                                        \
+      return value;                                                           \
+    }                                                                         \
+    Tensor backward(const Tensor& gy, const Tensor& s) const { return rule; } \
+  };                                                                          \
+  LEVIN_OP_TABLE(Unary<Type>)
+constexpr AutocastPolicy keep = AutocastPolicy::keep, full = AutocastPolicy::full;
+constexpr double kLn2 = 0.693147180559945309417232121458, kLn10 = 2.30258509299404568401799145468;
+constexpr double kTwoOverSqrtPi = 1.12837916709551257389615890312;
+
+LEVIN_MATH(Sqrt, "sqrt", keep, Saves::output, std::sqrt(x), gy * 0.5 / s)
+LEVIN_MATH(Rsqrt, "rsqrt", full, Saves::output, m::rsqrt(x), gy * -0.5 * (s * s * s))
+LEVIN_MATH(Reciprocal, "reciprocal", full, Saves::output, T(1) / x, neg(gy* s* s))
+LEVIN_MATH(Exp, "exp", full, Saves::output, m::exp(x), gy* s)
+LEVIN_MATH(Expm1, "expm1", full, Saves::output, m::expm1(x), gy*(s + 1))
+LEVIN_MATH(Log, "log", full, Saves::input, m::log(x), gy / s)
+LEVIN_MATH(Log1p, "log1p", full, Saves::input, m::log1p(x), gy / (s + 1))
+LEVIN_MATH(Log2, "log2", full, Saves::input, std::log2(x), gy / (s * kLn2))
+LEVIN_MATH(Log10, "log10", full, Saves::input, std::log10(x), gy / (s * kLn10))
+LEVIN_MATH(Tan, "tan", full, Saves::output, std::tan(x), gy*(s* s + 1))
+LEVIN_MATH(Erf, "erf", keep, Saves::input, m::erf(x), gy*(exp(neg(s* s)) * kTwoOverSqrtPi))
+#undef LEVIN_MATH
+
+// sin(x + quadrants pi / 2) gives sin and cos.
+template <int quadrants>
+struct Sine {
+  static constexpr OpInfo info{.name = quadrants == 0 ? "sin" : "cos"};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 16384;
+  template <class T>
+  LEVIN_HD T near(T x) const {
+    return quadrants == 0 ? m::sin(x) : m::cos(x);
+  }
+  template <class T>
+  LEVIN_HD bool is_far(T x) const {
+    return m::is_far(x);
+  }
+  template <class T>
+  LEVIN_HD T operator()(T x) const {
+    return m::is_far(x) ? m::far_sine<T, quadrants>(x) : near(x);
+  }
+  Tensor backward(const Tensor& gy, const Tensor& x) const { return quadrants == 0 ? gy * cos(x) : neg(gy * sin(x)); }
+};
+LEVIN_OP_TABLE(Unary<Sine<0>>)
+LEVIN_OP_TABLE(Unary<Sine<1>>)
+
+struct Pow {
+  static constexpr OpInfo info{.name = "pow", .autocast = AutocastPolicy::full};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr bool kSavesWithNumber = true;
+  static constexpr std::int64_t kGrain = 4096;
+  template <class T>
+  LEVIN_HD T operator()(T x, T y) const {
+    return std::pow(x, y);
+  }
+  // x^0 is constant, also at 0 where y x^(y-1) would be 0 * inf.
+  Tensor backward_a(const Tensor& gy, const Tensor& x, const Tensor& y) const {
+    return where(eq(y, 0), zeros_like(gy), gy * y * pow(x, y - 1));
+  }
+  // 0^y is constant for y > 0, where log would be -inf.
+  Tensor backward_b(const Tensor& gy, const Tensor& x, const Tensor& y) const {
+    const Tensor flat = logical_and(eq(x, 0), ge(y, 0));
+    return where(flat, zeros_like(gy), gy * pow(x, y) * log(where(flat, ones_like(gy), x + zeros_like(gy))));
+  }
+  Tensor backward_right(const Tensor& gy, const SavedInput& x, Scalar y) const {
+    if (y.real() == 0) return zeros_like(gy);
+    return gy * (pow(x.get(), y.real() - 1) * y.real());
+  }
+};
+
+struct Atan2 {
+  static constexpr OpInfo info{.name = "atan2", .autocast = AutocastPolicy::widest};
+  static constexpr auto kTypes = kFloats;
+  static constexpr Saves kSaves = Saves::input;
+  static constexpr std::int64_t kGrain = 4096;
+  template <class T>
+  LEVIN_HD T operator()(T y, T x) const {
+    return std::atan2(y, x);
+  }
+  // of / (x^2 + y^2), 0 where both are 0. Both are divided by the larger one first, so no square overflows.
+  static Tensor over_square(const Tensor& of, const Tensor& y, const Tensor& x) {
+    const Tensor size = maximum(abs(x.detach()), abs(y.detach())), zero = eq(size, 0);
+    const Tensor scale = masked_fill(size, logical_or(zero, isinf(size)), 1), a = x / scale, b = y / scale;
+    return of / scale / scale / masked_fill(a * a + b * b, zero, 1);
+  }
+  Tensor backward_a(const Tensor& g, const Tensor& y, const Tensor& x) const { return g * over_square(x, y, x); }
+  Tensor backward_b(const Tensor& g, const Tensor& y, const Tensor& x) const { return neg(g * over_square(y, y, x)); }
+};
+
+LEVIN_OP_TABLE(Binary<Pow>)
+LEVIN_OP_TABLE(Binary<Atan2>)
+
+}  // namespace
+}  // namespace pointwise
+
+using namespace pointwise;
+
+Tensor sqrt(const Tensor& x) { return unary<Sqrt>(x); }
+Tensor rsqrt(const Tensor& x) { return unary<Rsqrt>(x); }
+Tensor reciprocal(const Tensor& x) { return unary<Reciprocal>(x); }
+Tensor exp(const Tensor& x) { return unary<Exp>(x); }
+Tensor expm1(const Tensor& x) { return unary<Expm1>(x); }
+Tensor log(const Tensor& x) { return unary<Log>(x); }
+Tensor log1p(const Tensor& x) { return unary<Log1p>(x); }
+Tensor log2(const Tensor& x) { return unary<Log2>(x); }
+Tensor log10(const Tensor& x) { return unary<Log10>(x); }
+Tensor sin(const Tensor& x) { return unary<Sine<0>>(x); }
+Tensor cos(const Tensor& x) { return unary<Sine<1>>(x); }
+Tensor tan(const Tensor& x) { return unary<Tan>(x); }
+Tensor erf(const Tensor& x) { return unary<Erf>(x); }
+Tensor atan2(const Tensor& y, const Tensor& x) { return apply(Binary<Atan2>{}, y, x); }
+Tensor pow(const Tensor& x, const Tensor& y) { return apply(Binary<Pow>{}, x, y); }
+Tensor pow(const Tensor& x, Scalar y) {
+  if (y.real() == 2 && is_float(x.dtype())) return square(x);  // exact, and far cheaper
+  return apply(WithNumber<Pow, Side::right>{{}, y}, x);
+}
+
+}  // namespace levin

@@ -1,0 +1,106 @@
+// Note [Who multiplies]
+//
+// On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
+// the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
+// kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
+// of that size gains more from the library's kernel than the pass costs. The same holds for the slope. Only products of
+// cuBLASLt give sums of rows as well. The CPU, whose products wait for arithmetic and not for memory, goes layer by
+// layer.
+#include "autograd/ops/products/layer_products.h"
+
+#include "autograd/ops/products/gemm_parts.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/gemm/gemm_gelu_device.cuh"
+#include "kernels/math/gelu.h"
+
+#if LEVIN_LAUNCHES
+namespace levin {
+namespace {
+
+using kernels::GemmSize;
+using kernels::Matrix;
+
+constexpr OpInfo kInfo{.name = "product"};
+
+template <class T>
+T* ptr_or_null(const Tensor& t) {
+  return t.defined() ? ptr<T>(t) : nullptr;
+}
+template <class T>
+Matrix<T> matrix(const Tensor& t) {
+  return {ptr<T>(t), t.stride(0), t.stride(1)};
+}
+Gpu executor(const Tensor& t) { return Gpu{Stream::current(t.device())}; }
+
+// a [m, k] times b [k, n], with GELU or its slope at the end. by_library(product) sets up the library's call;
+// by_kernel(form, plan, a, b, partial) runs our kernel.
+template <class T, class Library, class Kernel>
+DeviceEnd ends_in_gelu(const Gpu& on, GeluForm form, const Tensor& a, const Tensor& b, const Tensor& out,
+                       const T* col_bias, const Library& by_library, const Kernel& by_kernel) {
+  const GemmSize size{a.size(0), b.size(1), a.size(1)};
+  const Matrix<T> left = matrix<T>(a), right = matrix<T>(b);
+  if constexpr (kHasGemmLibrary) {
+    if (library_multiplies()) {
+      const auto product = kernels::library_product<T>({}, size, left, right, ptr<T>(out), size.n, col_bias);
+      if (form == GeluForm::tanh && library_made(on, by_library(product))) return DeviceEnd::with_sums;
+      if (product) return DeviceEnd::none;
+    }
+  }
+  if (size.m * size.n == 0) return DeviceEnd::none;
+  const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, 1);
+  const GemmParts<T> parts(plan, a.device());
+  form == GeluForm::erf ? by_kernel(kernels::GeluErf{}, plan, left, right, parts.get())
+                        : by_kernel(kernels::GeluTanh{}, plan, left, right, parts.get());
+  return DeviceEnd::without_sums;
+}
+
+}  // namespace
+
+bool gelu_layer_on_device(GeluForm form, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& z,
+                          const Tensor& h) {
+  bool made = false;
+  dispatch_dtype(kInfo, x, kFloats, [&]<class T>(T) {
+    const Gpu on = executor(x);
+    const Tensor bias = b.defined() ? b.contiguous() : b;
+    const T* const col_bias = ptr_or_null<T>(bias);
+    T* const kept = ptr_or_null<T>(z);
+    made = ends_in_gelu<T>(
+               on, form, x, t(w), h, col_bias, [&](const auto& product) { return kernels::with_gelu(product, kept); },
+               [&]<class F>(F, const auto& plan, const auto& left, const auto& right, auto* partial) {
+                 kernels::gpu::gelu_product<F>(on, plan, left, right, col_bias, kept, ptr<T>(h), partial);
+               }) != DeviceEnd::none;
+  });
+  return made;
+}
+
+DeviceEnd gelu_slope_on_device(GeluForm form, const Tensor& gy, const Tensor& w, const Tensor& z, const Tensor& dz,
+                               const Tensor& sum) {
+  DeviceEnd end = DeviceEnd::none;
+  dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
+    const Gpu on = executor(gy);
+    end = ends_in_gelu<T>(
+        on, form, gy, w, dz, nullptr,
+        [&](const auto& product) { return kernels::with_gelu_slope(product, ptr<T>(z), ptr_or_null<T>(sum)); },
+        [&]<class F>(F, const auto& plan, const auto& left, const auto& right, auto* partial) {
+          kernels::gpu::gelu_slope_product<F>(on, plan, left, right, ptr<const T>(z), ptr<T>(dz), partial);
+        });
+  });
+  return end;
+}
+
+bool linear_parameters_on_device(const Tensor& gy, const Tensor& x, const Tensor& gw, const Tensor& gb) {
+  bool made = false;
+  if constexpr (kHasGemmLibrary) {
+    if (!library_multiplies()) return false;
+    dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
+      const GemmSize size{gy.size(1), x.size(1), gy.size(0)};
+      const auto product =
+          kernels::library_product<T>({}, size, matrix<T>(t(gy)), matrix<T>(x), ptr<T>(gw), size.n, nullptr);
+      made = library_made(executor(gy), kernels::with_row_sums(product, ptr<T>(gb)));
+    });
+  }
+  return made;
+}
+
+}  // namespace levin
+#endif

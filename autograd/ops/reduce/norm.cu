@@ -1,0 +1,605 @@
+// Normalisation. Each backward is a fused op; `reference` defines it in public ops and, through vjp, gives its
+// derivatives of any order. Where the result is f32 and x has 16 bits, device kernels convert as they read x and write
+// its gradient; the CPU converts in a pass of its own. Batch norm's result has x's dtype.
+#include "autograd/autocast.h"
+#include "autograd/op_table.h"
+#include "autograd/ops/products/image_parts.h"
+#include "kernels/executor/dispatch.h"
+#include "kernels/lib/computed_by.h"
+#include "kernels/norm/channel_norm.cuh"
+#include "kernels/norm/channel_norm_device.cuh"
+#include "kernels/norm/norm.cuh"
+#include "kernels/norm/norm_library.h"
+#include "levin/autograd.h"
+#include "levin/ops.h"
+
+namespace levin {
+namespace {
+
+using kernels::Accum;
+
+// f64 for f64, else f32: the type of sums and of saved statistics.
+DType wide(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
+
+// Parameters have x's dtype or f32; each may be undefined.
+void check_parameter(const char* op, const char* what, const Tensor& x, const Tensor& p, const Shape& shape) {
+  if (!p.defined()) return;
+  check_same_device(op, x, p);
+  if (p.shape() != shape)
+    fail<ShapeError>(op, ": ", what, " has shape ", p.shape(), ", expected ", shape, " for x ", x.shape());
+  if (p.dtype() != x.dtype() && p.dtype() != DType::f32) {
+    fail<DTypeError>(op, ": ", what, " is ", p.dtype(), ", expected x's ", x.dtype(), " or f32");
+  }
+}
+void check_alike(const char* op, const Tensor& a, const Tensor& b) {
+  if (a.defined() && b.defined()) check_same_dtype(op, a, b);
+}
+void check_eps(const char* op, double eps) {
+  if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
+}
+
+template <class T>
+T* ptr_or_null(const Tensor& t) {
+  return t.defined() ? ptr<T>(t) : nullptr;
+}
+
+// The dtype of the defined parameters; x's dtype where none is defined.
+DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
+  return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
+}
+
+// Kernels take parameters in the type of the sums: parameters are few, and one kernel serves every pair of dtypes.
+Tensor widened(const Tensor& parameter, const Tensor& x) {
+  return parameter.defined() ? cast(parameter.contiguous(), wide(x.dtype())) : parameter;
+}
+Tensor narrowed(const Tensor& gradient, DType parameter) {
+  return gradient.defined() ? cast(gradient, parameter) : gradient;
+}
+
+// The gradient of a parameter: the parameter's shape, the type of the sums; undefined where not wanted.
+Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
+  return wanted && parameter.defined() ? empty_like(parameter, wide(x.dtype())) : Tensor();
+}
+Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
+
+// What a backward kernel reads and fills: dense, null where absent or not wanted. x and gx have type S, which has 16
+// bits where x has 16 bits and the result is f32.
+template <class T, class S = T>
+struct GradientPointers {
+  const T* gy;
+  const S* x;
+  const Accum<T>* w;
+  S* gx;
+  Accum<T>*gw, *gb;
+};
+
+// What the backward ops of all norms share: the inputs that they keep, the gradients that they allocate, and their
+// derivative, which is that of Self::reference.
+template <class Self>
+struct NormBackward {
+  NeedMask wanted;
+  DType parameter_dtype;
+  SavedInput gy{}, x{}, w{};
+  bool has_gw = false, has_gb = false;
+
+  // kernel(on, GradientPointers) fills the gradients of x [.., C, ..], weight and bias [C]; C is dimension 1.
+  template <class Kernel>
+  std::array<Tensor, 3> gradients(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const Kernel& kernel) {
+    const Tensor g = gy_.contiguous(), weight = widened(w_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, gy_.dtype()) : x_).contiguous();
+    Tensor gx = wanted[0] ? empty_like(in) : Tensor();
+    Tensor gw = gradient_of(w_, x_, wanted[1]);
+    Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
+    const auto call = [&]<class T, class S>(const auto& on, T, S) {
+      using A = Accum<T>;
+      kernel(on, GradientPointers<T, S>{ptr<T>(g), ptr<S>(in), ptr_or_null<A>(weight), ptr_or_null<S>(gx),
+                                        ptr_or_null<A>(gw), ptr_or_null<A>(gb)});
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T t) {
+      if constexpr (std::is_invocable_v<const Kernel&, const Gpu&, GradientPointers<float, f16>>)
+        dispatch_stored<T>(Self::info, in, [&](auto s) { call(on, t, s); });
+      else
+        call(on, t, t);
+    };
+    dispatch(Self::info, g, kFloats, overloaded{[&]<class T>(const Cpu& on, T t) { call(on, t, t); }, on_gpu});
+    return kept(gy_, x_, w_, {gx.defined() ? cast(gx, x_.dtype()) : gx, gw, gb});
+  }
+  // The end of forward: saves the inputs and gives the gradients of parameters their dtype.
+  std::array<Tensor, 3> kept(const Tensor& gy_, const Tensor& x_, const Tensor& w_, const std::array<Tensor, 3>& g) {
+    gy = gy_;
+    x = x_;
+    w = w_;
+    has_gw = g[1].defined();
+    has_gb = g[2].defined();
+    return {g[0], narrowed(g[1], parameter_dtype), narrowed(g[2], parameter_dtype)};
+  }
+
+  Grads<3> backward(const Tensor& ggx, const Tensor& ggw, const Tensor& ggb, NeedMask need) {
+    return vjp<3>([&](auto& in) { return static_cast<const Self&>(*this).reference(in); }, {gy.get(), x.get(), w.get()},
+                  std::array{wanted[0] ? ggx : Tensor(), has_gw ? ggw : Tensor(), has_gb ? ggb : Tensor()}, need);
+  }
+};
+
+// ---- Over the last dimension of [rows, cols]: layer norm (centered) and RMS norm.
+
+template <bool kCentered>
+struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm_backward" : "rms_norm_backward"};
+  double eps;
+  Stash mean, rstd;
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const std::int64_t rows = x_.size(0), cols = x_.size(1);
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      if constexpr (kCentered) {
+        kernels::cpu::layer_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          rows, cols);
+      } else {
+        kernels::cpu::rms_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(rstd), p.gx, p.gw, rows, cols);
+      }
+    };
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const GradientPointers<T, S>& p) {
+      using A = Accum<T>;
+      const bool sums = p.gw != nullptr || p.gb != nullptr;
+      const Tensor parts =
+          empty({sums ? kernels::gpu::norm_rows_scratch<T>(rows, cols) : 0}, x_.device(), wide(x_.dtype()));
+      kernels::gpu::launch_norm_rows_backward<kCentered>(on, p.gy, p.x, p.w, kCentered ? ptr<const A>(mean) : nullptr,
+                                                         ptr<const A>(rstd), p.gx, p.gw, p.gb, rows, cols,
+                                                         ptr<A>(parts));
+    };
+    std::array<Tensor, 3> g = this->gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
+    if (cols == 1 && g[0].defined()) g[0] = of_one(g[0], gy_, w_);
+    return g;
+  }
+  // gx over one element, where the terms that a kernel subtracts nearly cancel. Layer norm is constant there; of RMS
+  // norm u (1 - h^2) rstd = u eps rstd^3 is left.
+  [[nodiscard]] Tensor of_one(const Tensor& gx, const Tensor& gy, const Tensor& w) const {
+    if (kCentered) return gx * 0;  // NaN stays
+    const Tensor g = cast(gy, rstd.dtype()), u = w.defined() ? g * cast(w, rstd.dtype()) : g;
+    return cast(u * reshape(rstd * rstd * rstd * eps, {rstd.numel(), 1}), gx.dtype());
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Tensor g = cast(in[0], t), x = cast(in[1], t);
+    const Tensor d = kCentered ? x - mean_of(x) : x;
+    const Tensor r = rsqrt(mean_of(d * d) + eps), h = d * r;
+    const Tensor u = in[2].defined() ? g * cast(in[2], t) : g;
+    Tensor gx = u - h * mean_of(u * h);
+    if (kCentered) gx = gx - mean_of(u);
+    return {cast(gx * r, in[1].dtype()), cast_like(sum(g * h, 0), in[2]),
+            kCentered ? cast(sum(g, 0), this->parameter_dtype) : Tensor()};
+  }
+  static Tensor mean_of(const Tensor& t) { return levin::mean(t, 1, KeepDim::yes); }
+};
+
+template <bool kCentered>
+struct RowNorm {
+  static constexpr OpInfo info{.name = kCentered ? "layer_norm" : "rms_norm", .autocast = AutocastPolicy::full_result};
+  double eps;
+  DType result;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
+    const std::int64_t rows = in.size(0), cols = in.size(1);
+    Tensor y = empty_like(in, result);
+    mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
+    rstd = empty({rows}, in.device(), wide(in.dtype()));
+    parameter_dtype = parameters_of(x_, w_, b_);
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
+      if constexpr (kCentered)
+        kernels::cpu::layer_norm(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows, cols, eps);
+      else
+        kernels::cpu::rms_norm(on, px, pw, ptr<T>(y), ptr<A>(rstd), rows, cols, eps);
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      dispatch_stored<T>(info, in, [&]<class S>(S) {
+        kernels::gpu::launch_norm_rows<kCentered>(on, ptr<const S>(in), ptr_or_null<const A>(weight),
+                                                  ptr_or_null<const A>(bias), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd),
+                                                  rows, cols, eps);
+      });
+    };
+    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    return apply(RowNormBackward<kCentered>{{need, parameter_dtype}, eps, mean, rstd}, gy, x.get(), w.get());
+  }
+};
+
+template <bool kCentered>
+Tensor row_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  const char* op = RowNorm<kCentered>::info.name;
+  check_eps(op, eps);
+  if (x.rank() == 0) fail<ShapeError>(op, ": x is a scalar, expected at least one dimension");
+  Shape tail{x.shape().back()};
+  if (w.defined())
+    tail = w.shape();
+  else if (b.defined())
+    tail = b.shape();
+  const int lead = x.rank() - tail.rank();
+  bool fits = lead >= 0 && tail.rank() > 0;
+  for (int d = 0; fits && d < tail.rank(); ++d) fits = x.shape()[lead + d] == tail[d];
+  if (!fits) fail<ShapeError>(op, ": weight has shape ", tail, ", expected the last dimensions of x ", x.shape());
+  check_parameter(op, "weight", x, w, tail);
+  check_parameter(op, "bias", x, b, tail);
+  check_alike(op, w, b);
+  const std::int64_t cols = tail.numel();
+  const RowNorm<kCentered> norm{eps, full_result(x.dtype())};
+  if (x.rank() == 2 && tail.rank() == 1) return apply(norm, x, w, b);
+  const auto flat = [](const Tensor& p) { return p.defined() && p.rank() != 1 ? reshape(p, {p.numel()}) : p; };
+  std::int64_t rows = 1;
+  for (int d = 0; d < lead; ++d) rows *= x.shape()[d];
+  return reshape(apply(norm, reshape(x, {rows, cols}), flat(w), flat(b)), Dims(x.shape().dims()));
+}
+
+LEVIN_OP_TABLE(RowNorm<true>)
+LEVIN_OP_TABLE(RowNorm<false>)
+LEVIN_OP_TABLE(RowNormBackward<true>)
+LEVIN_OP_TABLE(RowNormBackward<false>)
+
+// ---- Per channel and per group of [n, c, s].
+
+struct Sizes {
+  std::int64_t n, c, s;
+};
+Sizes sizes_of(const Tensor& x) {
+  std::int64_t s = 1;
+  for (int d = 2; d < x.rank(); ++d) s *= x.shape()[d];
+  return {x.shape()[0], x.shape()[1], s};
+}
+// A parameter [c] beside x [n, c, s].
+Tensor per_channel(const Tensor& p, DType t) { return reshape(cast(p, t), {1, p.numel(), 1}); }
+
+// Scratch memory of the kernels: partial sums, and `rows` rows of coefficients.
+template <class T>
+struct ChannelScratch {
+  kernels::gpu::ChannelPlan plan;
+  Tensor sums, table;
+  ChannelScratch(const Tensor& x, std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t rows)
+      : plan(kernels::gpu::plan_channels<T>(n, c, s)),
+        sums(empty({plan.scratch()}, x.device(), DType::f64)),
+        table(empty({4 * rows}, x.device(), wide(x.dtype()))) {}
+  [[nodiscard]] double* parts() const { return ptr<double>(sums); }
+  [[nodiscard]] kernels::gpu::Coefficients<Accum<T>>* coefficients() const {
+    return reinterpret_cast<kernels::gpu::Coefficients<Accum<T>>*>(ptr<Accum<T>>(table));
+  }
+};
+
+struct GroupNormBackward : NormBackward<GroupNormBackward> {
+  static constexpr OpInfo info{.name = "group_norm_backward"};
+  std::int64_t groups;
+  double eps;
+  Stash mean, rstd;
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    const Sizes z = sizes_of(x_);
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      kernels::cpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                        z.n, z.c, z.s, groups);
+    };
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const GradientPointers<T, S>& p) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(x_, 1, z.n * z.c, z.s, z.n * z.c);
+      kernels::gpu::group_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                        z.n, z.c, z.s, groups, scratch.plan, scratch.parts(), scratch.coefficients());
+    };
+    std::array<Tensor, 3> g = gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
+    if (z.c / groups * z.s == 1 && g[0].defined())
+      g[0] = g[0] * 0;  // constant; else the rounding of u - mean(u) is left
+    return g;
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Sizes z = sizes_of(in[1]);
+    const auto grouped = [&](const Tensor& v) { return reshape(v, {z.n, groups, z.c / groups * z.s}); };
+    const auto channels = [&](const Tensor& v) { return reshape(v, {z.n, z.c, z.s}); };
+    const Tensor g = channels(cast(in[0], t)), v = grouped(cast(in[1], t));
+    const Tensor d = v - levin::mean(v, 2, KeepDim::yes);
+    const Tensor r = rsqrt(levin::mean(d * d, 2, KeepDim::yes) + eps), h = d * r;
+    const Tensor u = grouped(in[2].defined() ? g * per_channel(in[2], t) : g);
+    const Tensor gx = (u - levin::mean(u, 2, KeepDim::yes) - h * levin::mean(u * h, 2, KeepDim::yes)) * r;
+    return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()),
+            cast_like(sum(g * channels(h), {0, 2}), in[2]), cast(sum(g, {0, 2}), parameter_dtype)};
+  }
+};
+
+struct GroupNorm {
+  static constexpr OpInfo info{.name = "group_norm", .autocast = AutocastPolicy::full_result};
+  std::int64_t groups;
+  double eps;
+  DType result;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
+    const Sizes z = sizes_of(in);
+    Tensor y = empty_like(in, result);
+    mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
+    rstd = empty_like(mean);
+    parameter_dtype = parameters_of(x_, w_, b_);
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
+      using A = Accum<T>;
+      kernels::cpu::group_norm(on, ptr<const T>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
+                               ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, eps);
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(in, 1, z.n * groups, z.c / groups * z.s, z.n * z.c);
+      dispatch_stored<T>(info, in, [&]<class S>(S) {
+        kernels::gpu::group_norm(on, ptr<const S>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
+                                 ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, scratch.plan, eps,
+                                 scratch.parts(), scratch.coefficients());
+      });
+    };
+    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    return apply(GroupNormBackward{{need, parameter_dtype}, groups, eps, mean, rstd}, gy, x.get(), w.get());
+  }
+};
+
+#if defined(LEVIN_CUDNN)
+bool by_library(const kernels::BatchNormTensors& t, double eps) {
+  const auto call = kernels::library_batch_norm(t, eps);
+  return call && kernels::lib::cudnn_batch_norm(*call, Stream::current(t.x.device()));
+}
+bool may_go_to_library(const Tensor& x) {
+  return x.device().type() == DeviceType::cuda && x.rank() == 4 &&
+         computed_by(kernels::LibraryFamily::batch_norm) != kernels::ComputedBy::own;
+}
+#endif
+
+// Batch norm in training by the vendor's library; the result is undefined where our kernels compute the call. Images in
+// channels-last memory give results in channels-last memory. Parameters are f32 here.
+Tensor library_forward([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& w,
+                       [[maybe_unused]] const Tensor& b, [[maybe_unused]] double eps,
+                       [[maybe_unused]] const Tensor& mean, [[maybe_unused]] const Tensor& rstd,
+                       [[maybe_unused]] const Tensor& unbiased) {
+#if defined(LEVIN_CUDNN)
+  if (!may_go_to_library(x)) return {};
+  const kernels::ImageLayout layout = kernels::image_layout(x);
+  const Tensor y = kernels::empty_image(x.shape(), layout, x.device(), x.dtype());
+  if (!by_library({.x = laid_out(x, layout), .y = y, .w = w, .mean = mean, .rstd = rstd, .b = b}, eps)) return {};
+  const std::int64_t c = x.size(1);
+  kernels::gpu::unbiased_variance(Gpu{Stream::current(x.device())}, ptr<const float>(rstd), eps, x.numel() / c,
+                                  ptr<float>(unbiased), c);
+  return y;
+#else
+  return {};
+#endif
+}
+std::array<Tensor, 3> library_backward([[maybe_unused]] const Tensor& gy, [[maybe_unused]] const Tensor& x,
+                                       [[maybe_unused]] const Tensor& w, [[maybe_unused]] const Tensor& mean,
+                                       [[maybe_unused]] const Tensor& rstd) {
+#if defined(LEVIN_CUDNN)
+  if (!may_go_to_library(x)) return {};
+  const kernels::ImageLayout layout = kernels::image_layout(x);
+  const std::array<Tensor, 3> g{kernels::empty_image(x.shape(), layout, x.device(), x.dtype()), empty_like(mean),
+                                empty_like(mean)};
+  const kernels::BatchNormTensors t{.x = laid_out(x, layout),
+                                    .y = laid_out(gy, layout),
+                                    .w = w,
+                                    .mean = mean,
+                                    .rstd = rstd,
+                                    .gx = g[0],
+                                    .gw = g[1],
+                                    .gb = g[2]};
+  return by_library(t, 0) ? g : std::array<Tensor, 3>{};
+#else
+  return {};
+#endif
+}
+
+// Training uses statistics of the batch. Evaluation uses given statistics, which have no gradient.
+struct BatchNormBackward : NormBackward<BatchNormBackward> {
+  static constexpr OpInfo info{.name = "batch_norm_backward"};
+  double eps;
+  Stash mean, rstd;                      // training
+  SavedInput running_mean, running_var;  // evaluation; undefined in training
+
+  [[nodiscard]] bool training() const { return !running_mean.defined(); }
+
+  std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& x_, const Tensor& w_) {
+    if (training()) {
+      std::array<Tensor, 3> g = library_backward(gy_, x_, widened(w_, x_), mean, rstd);
+      if (g[0].defined()) {  // all three, so that a gradient's bits do not depend on which others are wanted
+        for (std::size_t k = 0; k < g.size(); ++k)
+          if (!wanted[k]) g[k] = {};
+        return kept(gy_, x_, w_, g);
+      }
+    }
+    const Sizes z = sizes_of(x_);
+    const Tensor m = widened(running_mean.get(), x_), v = widened(running_var.get(), x_);
+    const auto on_cpu = [&]<class T>(const Cpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      if (training()) {
+        kernels::cpu::batch_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          z.n, z.c, z.s);
+      } else {
+        kernels::cpu::batch_norm_eval_backward(on, p.gy, p.x, p.w, ptr<const A>(m), ptr<const A>(v), p.gx, p.gw, p.gb,
+                                               z.n, z.c, z.s, eps);
+      }
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, const GradientPointers<T>& p) {
+      using A = Accum<T>;
+      const ChannelScratch<T> scratch(x_, z.n, z.c, z.s, z.c);
+      if (training()) {
+        kernels::gpu::batch_norm_backward(on, p.gy, p.x, p.w, ptr<const A>(mean), ptr<const A>(rstd), p.gx, p.gw, p.gb,
+                                          scratch.plan, scratch.parts(), scratch.coefficients());
+      } else {
+        const Tensor r = empty_like(v);
+        kernels::gpu::batch_norm_eval_backward(on, p.gy, p.x, p.w, ptr<const A>(m), ptr<const A>(v), p.gx, p.gw, p.gb,
+                                               scratch.plan, eps, scratch.parts(), scratch.coefficients(), ptr<A>(r));
+      }
+    };
+    return gradients(gy_, x_, w_, overloaded{on_cpu, on_gpu});
+  }
+
+  std::array<Tensor, 3> reference(const std::array<Tensor, 3>& in) const {
+    const DType t = wide(in[1].dtype());
+    const Sizes z = sizes_of(in[1]);
+    const Tensor g = reshape(cast(in[0], t), {z.n, z.c, z.s}), v = reshape(cast(in[1], t), {z.n, z.c, z.s});
+    const auto mean_of = [](const Tensor& m) { return levin::mean(m, {0, 2}, KeepDim::yes); };
+    const Tensor d = v - (training() ? mean_of(v) : per_channel(running_mean.get(), t));
+    const Tensor r = rsqrt((training() ? mean_of(d * d) : per_channel(running_var.get(), t)) + eps), h = d * r;
+    const Tensor u = in[2].defined() ? g * per_channel(in[2], t) : g;
+    const Tensor gx = training() ? (u - mean_of(u) - h * mean_of(u * h)) * r : u * r;
+    return {cast(reshape(gx, Dims(in[1].shape().dims())), in[1].dtype()), cast_like(sum(g * h, {0, 2}), in[2]),
+            cast(sum(g, {0, 2}), parameter_dtype)};
+  }
+};
+
+struct BatchNorm {
+  static constexpr OpInfo info{.name = "batch_norm"};
+  double eps;
+  SavedInput running_mean{}, running_var{};  // defined: evaluation
+  Tensor* batch_mean = nullptr;              // training: where the statistics go, during forward only
+  Tensor* batch_var = nullptr;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  [[nodiscard]] bool training() const { return !running_mean.defined(); }
+
+  Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    parameter_dtype = running_mean.defined() ? running_mean.get().dtype() : parameters_of(x_, w_, b_);
+    Tensor y, unbiased;
+    if (training()) {
+      mean = empty({x_.size(1)}, x_.device(), wide(x_.dtype()));
+      rstd = empty_like(mean);
+      unbiased = empty_like(mean);
+      y = library_forward(x_, weight, bias, eps, mean, rstd, unbiased);
+    }
+    if (!y.defined()) y = by_kernels(x_, weight, bias, unbiased);
+    if (training()) {
+      *batch_mean = mean.clone();
+      *batch_var = unbiased;
+    }
+    batch_mean = batch_var = nullptr;
+    x = x_;
+    w = w_;
+    return y;
+  }
+  Grads<3> backward(const Tensor& gy, NeedMask need) {
+    return apply(BatchNormBackward{{need, parameter_dtype}, eps, mean, rstd, running_mean, running_var}, gy, x.get(),
+                 w.get());
+  }
+
+ private:
+  Tensor by_kernels(const Tensor& x_, const Tensor& weight, const Tensor& bias, Tensor unbiased) const {
+    const Tensor in = x_.contiguous();
+    const Sizes z = sizes_of(in);
+    Tensor y = empty_like(in);
+    const Tensor m = widened(running_mean.get(), in), v = widened(running_var.get(), in);
+    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
+      if (training()) {
+        // With a momentum of 1 the running variance equals this batch's, with n - 1.
+        Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
+        fill_(unbiased, 0);
+        kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(spare),
+                                       ptr<A>(unbiased), z.n, z.c, z.s, 1.0, eps);
+      } else {
+        kernels::cpu::batch_norm_eval(on, px, pw, pb, static_cast<const A*>(ptr<A>(m)),
+                                      static_cast<const A*>(ptr<A>(v)), ptr<T>(y), z.n, z.c, z.s, eps);
+      }
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
+      using A = Accum<T>;
+      const T* px = ptr<T>(in);
+      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
+      const ChannelScratch<T> scratch(in, z.n, z.c, z.s, z.c);
+      if (training()) {
+        kernels::gpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(unbiased),
+                                       scratch.plan, eps, scratch.parts(), scratch.coefficients());
+      } else {
+        kernels::gpu::batch_norm_eval(on, px, pw, pb, ptr<const A>(m), ptr<const A>(v), ptr<T>(y), z.n, z.c, z.s, eps,
+                                      scratch.coefficients());
+      }
+    };
+    dispatch(info, in, kFloats, overloaded{on_cpu, on_gpu});
+    return y;
+  }
+};
+
+LEVIN_OP_TABLE(GroupNorm)
+LEVIN_OP_TABLE(GroupNormBackward)
+LEVIN_OP_TABLE(BatchNorm)
+LEVIN_OP_TABLE(BatchNormBackward)
+
+void check_channels(const char* op, const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
+  check_eps(op, eps);
+  if (x.rank() < 2) fail<ShapeError>(op, ": x has shape ", x.shape(), ", expected [N, C, ...]");
+  check_parameter(op, "weight", x, w, {x.shape()[1]});
+  check_parameter(op, "bias", x, b, {x.shape()[1]});
+  check_alike(op, w, b);
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  return row_norm<true>(x, weight, bias, eps);
+}
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) { return row_norm<false>(x, weight, {}, eps); }
+
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias, double eps) {
+  check_channels("group_norm", x, weight, bias, eps);
+  if (groups < 1 || x.shape()[1] % groups != 0) {
+    fail<ShapeError>("group_norm: ", groups, " groups are asked for, expected a divisor of the ", x.shape()[1],
+                     " channels");
+  }
+  return apply(GroupNorm{groups, eps, full_result(x.dtype())}, x, weight, bias);
+}
+
+BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  check_channels("batch_norm_train", x, weight, bias, eps);
+  const Sizes z = sizes_of(x);
+  if (z.c > 0 && z.n * z.s < 2) {
+    fail<ShapeError>("batch_norm_train: x of shape ", x.shape(), " has ", z.n * z.s,
+                     " values a channel, expected 2 or more");
+  }
+  BatchNormResult result;
+  result.y = apply(BatchNorm{.eps = eps, .batch_mean = &result.mean, .batch_var = &result.var}, x, weight, bias);
+  return result;
+}
+
+Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                       const Tensor& running_var, double eps) {
+  check_channels("batch_norm_eval", x, weight, bias, eps);
+  for (const Tensor* t : {&running_mean, &running_var}) {
+    (void)t->get();
+    check_parameter("batch_norm_eval", "a running statistic", x, *t, {x.shape()[1]});
+    check_alike("batch_norm_eval", weight, *t);
+    check_alike("batch_norm_eval", bias, *t);
+  }
+  check_alike("batch_norm_eval", running_mean, running_var);
+  BatchNorm op{.eps = eps};
+  op.running_mean = running_mean.detach().contiguous();
+  op.running_var = running_var.detach().contiguous();
+  return apply(std::move(op), x, weight, bias);
+}
+
+}  // namespace levin

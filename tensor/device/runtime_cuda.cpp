@@ -1,0 +1,252 @@
+// The CUDA runtime behind tensor/device/runtime.h.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "levin/error.h"
+#include "tensor/device/hardware.h"
+#include "tensor/device/launching.h"
+#include "tensor/device/runtime.h"
+
+namespace levin::detail::runtime {
+namespace {
+
+void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) [[likely]]
+    return;
+  (void)cudaGetLastError();  // a sticky error stays; any other error must not surface at a later check
+  if (breaks_recording(code))
+    fail<CaptureError>("cuda: ", call, ": ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")");
+  fail<CudaError>("cuda: ", call, " failed: ", cudaGetErrorString(code), " (", cudaGetErrorName(code), ")",
+                  late_error_hint(code));
+}
+
+// Makes a device current for a scope: other code of the process may depend on its current device.
+class Current {
+ public:
+  explicit Current(Device device) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != device.index()) check(cudaSetDevice(device.index()), "cudaSetDevice");
+    now_ = device.index();
+  }
+  ~Current() {
+    if (before_ != now_) (void)cudaSetDevice(before_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int before_ = 0, now_ = 0;
+};
+
+// Allows system allocations while the thread records, which would break the recording otherwise.
+class DuringCapture {
+ public:
+  DuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~DuringCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  DuringCapture(const DuringCapture&) = delete;
+  DuringCapture& operator=(const DuringCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.handle()); }
+cudaEvent_t point(void* event) { return static_cast<cudaEvent_t>(event); }
+
+}  // namespace
+
+int count(DeviceType type) noexcept {
+  if (type != DeviceType::cuda) return 0;
+  static const int devices = [] {
+    int n = 0;
+    // No driver, or one too old: the process works on the CPU.
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+      (void)cudaGetLastError();
+      n = 0;
+    }
+    return n;
+  }();
+  return devices;
+}
+
+std::byte* allocate(Device device, std::size_t bytes) {
+  const Current current(device);
+  const DuringCapture relaxed;
+  void* block = nullptr;
+  const cudaError_t code = cudaMalloc(&block, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(code, "cudaMalloc");
+  return static_cast<std::byte*>(block);
+}
+void release(Device device, std::byte* block, std::size_t) noexcept {
+  const DuringCapture relaxed;
+  int before = 0;
+  (void)cudaGetDevice(&before);
+  (void)cudaSetDevice(device.index());
+  (void)cudaFree(block);
+  (void)cudaSetDevice(before);
+}
+std::size_t free_memory(Device device) {
+  const Current now(device);
+  std::size_t free = 0, all = 0;
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+  return free;
+}
+bool keeps_blocks() noexcept { return true; }
+
+std::byte* allocate_pinned(std::size_t bytes) {
+  const DuringCapture relaxed;
+  void* block = nullptr;
+  const cudaError_t code = cudaHostAlloc(&block, bytes ? bytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return nullptr;
+  }
+  check(code, "cudaHostAlloc");
+  return static_cast<std::byte*>(block);
+}
+void release_pinned(std::byte* block, std::size_t) noexcept {
+  const DuringCapture relaxed;
+  (void)cudaFreeHost(block);
+}
+
+void copy(void* to, const void* from, std::size_t bytes, Copy kind, Stream stream) {
+  if (bytes == 0) return;
+  const Current current(stream.device());
+  const cudaMemcpyKind direction = kind == Copy::to_device ? cudaMemcpyHostToDevice
+                                   : kind == Copy::to_host ? cudaMemcpyDeviceToHost
+                                                           : cudaMemcpyDefault;
+  check(cudaMemcpyAsync(to, from, bytes, direction, queue(stream)), "cudaMemcpyAsync");
+}
+
+void* make_stream(Device device, std::uint32_t) {
+  const Current current(device);
+  const DuringCapture relaxed;
+  cudaStream_t stream = nullptr;
+  // Not ordered with the legacy stream, which cannot be captured.
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+void free_stream(Device, void* stream) noexcept {
+  const DuringCapture relaxed;
+  if (stream) (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+void wait(Stream stream, void* event) {
+  const Current current(stream.device());
+  check(cudaStreamWaitEvent(queue(stream), point(event), 0), "cudaStreamWaitEvent");
+}
+void synchronize(Stream stream) {
+  const Current current(stream.device());
+  const DuringCapture relaxed;  // a graph destroyed during another recording waits for its replays
+  check(cudaStreamSynchronize(queue(stream)), "cudaStreamSynchronize");
+}
+
+void* make_event(Device device, EnableTiming timing) {
+  const Current current(device);
+  cudaEvent_t event = nullptr;
+  const unsigned flags = timing == EnableTiming::yes ? cudaEventDefault : cudaEventDisableTiming;
+  check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  return event;
+}
+void free_event(Device, void* event) noexcept {
+  if (event) (void)cudaEventDestroy(point(event));
+}
+void record(void* event, Stream stream) {
+  const Current current(stream.device());
+  check(cudaEventRecord(point(event), queue(stream)), "cudaEventRecord");
+}
+bool done(Device device, void* event) {
+  const Current current(device);
+  const cudaError_t code = cudaEventQuery(point(event));
+  if (code == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  check(code, "cudaEventQuery");
+  return true;
+}
+void synchronize_event(Device device, void* event) {
+  const Current current(device);
+  check(cudaEventSynchronize(point(event)), "cudaEventSynchronize");
+}
+double milliseconds(void* start, void* end) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, point(start), point(end)), "cudaEventElapsedTime");
+  return ms;
+}
+
+void begin_capture(Stream stream) {
+  const Current current(stream.device());
+  check(cudaStreamBeginCapture(queue(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+bool is_recorded(Stream stream) {
+  const Current current(stream.device());
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(queue(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+Recorded end_capture(Stream stream) {
+  const Current current(stream.device());
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(queue(stream), &graph), "cudaStreamEndCapture");
+  std::size_t nodes = 0;
+  cudaGraphExec_t exec = nullptr;
+  cudaError_t code = cudaGraphGetNodes(graph, nullptr, &nodes);
+  if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  if (code == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    fail<OutOfMemoryError>("graph: ", stream.device(), " has no memory left for a graph of ",
+                           static_cast<std::int64_t>(nodes),
+                           " nodes; release_cached_memory() gives back what Levin keeps");
+  }
+  check(code, "cudaGraphInstantiate");
+  return {exec, static_cast<int>(nodes)};
+}
+void abandon_capture(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(queue(stream), &graph);
+  if (graph) (void)cudaGraphDestroy(graph);
+  (void)cudaGetLastError();
+}
+void replay(void* graph, Stream stream) {
+  const Current current(stream.device());
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), queue(stream)), "cudaGraphLaunch");
+}
+void free_graph(Device, void* graph) noexcept {
+  if (graph) (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
+FaultSlot* faults(Device device) {
+  // One per device, made at first use, in host memory that kernels can write; kept until the process ends.
+  static std::array<std::atomic<FaultSlot*>, 64> slots{};
+  static std::mutex mutex;
+  std::atomic<FaultSlot*>& slot = slots[static_cast<std::size_t>(device.index()) % slots.size()];
+  if (FaultSlot* made = slot.load(std::memory_order_acquire)) return made;
+  const std::lock_guard lock(mutex);
+  if (!slot.load()) {
+    auto* made = reinterpret_cast<FaultSlot*>(allocate_pinned(sizeof(FaultSlot)));
+    if (!made) fail<OutOfMemoryError>("launch: no page-locked memory for the device's error slot");
+    *made = {};
+    slot.store(made, std::memory_order_release);
+  }
+  return slot.load();
+}
+
+}  // namespace levin::detail::runtime
+
+int levin::detail::compute_capability(Device device) {
+  int major = 0, minor = 0;
+  runtime::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()),
+                 "cudaDeviceGetAttribute");
+  runtime::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index()),
+                 "cudaDeviceGetAttribute");
+  return 10 * major + minor;
+}

@@ -1,0 +1,265 @@
+// The simt device: host memory between red zones; a default stream that does its work when the work is enqueued;
+// further streams that do it later; graphs as lists of closures.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "levin/error.h"
+#include "tensor/device/hardware.h"
+#include "tensor/device/runtime.h"
+#include "tensor/memory/device_allocator.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace levin::detail::runtime {
+namespace {
+
+constexpr std::size_t kRedZone = 1024;
+constexpr int kMark = 0xa5;
+// Without AddressSanitizer a write to a red zone is found at the block's release, and reported at the next wait.
+std::atomic<std::size_t> overrun_block{0};  // bytes of the block, 0: none
+
+std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void guard(std::byte* zone, std::size_t bytes) {
+  std::memset(zone, kMark, bytes);
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_POISON_MEMORY_REGION(zone, bytes);
+#endif
+}
+bool intact(std::byte* zone, std::size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(zone, bytes);
+#endif
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (zone[i] != std::byte{kMark}) return false;
+  }
+  return true;
+}
+
+// Note [Streams of simt]
+//
+// A further stream keeps its work until the host, or a stream that waits for an event, waits for it. So unordered work
+// of two streams runs in the order that exposes a missing wait, and memory that was released while another stream still
+// reads it is gone when that stream runs. A user's query of an event does one piece of work, so a loop of queries ends.
+//
+// A stream in capture keeps work of every thread as the graph; a wait for it breaks the recording, as on CUDA. A stream
+// that waits for an event of a recorded stream joins the recording and, unlike on CUDA, need not be joined again.
+using Work = std::vector<std::function<void()>>;
+struct Queue;
+struct Recording {
+  Work work{};
+  std::vector<Queue*> joined{};
+  const char* broken = nullptr;  // the call that broke the recording
+  bool over = false;
+};
+struct Queue {
+  bool later;
+  std::deque<std::function<void()>> work{};
+  std::shared_ptr<Recording> recording{};
+};
+Queue& queue(Stream stream) { return *static_cast<Queue*>(stream.handle()); }
+
+// Guards all queues and recordings. Work runs while it is held and may wait for other queues.
+std::recursive_mutex& order() {
+  static auto* mutex = new std::recursive_mutex;
+  return *mutex;
+}
+bool run_next(Queue& q) {
+  if (q.work.empty()) return false;
+  const std::function<void()> next = std::move(q.work.front());
+  q.work.pop_front();
+  next();
+  return true;
+}
+
+struct Point {  // in a queue, or in a recording
+  Queue* queue = nullptr;
+  std::shared_ptr<Recording> recording{};
+  bool passed = false;
+  std::chrono::steady_clock::time_point at{};
+};
+struct HostEvent {
+  std::shared_ptr<Point> newest = std::make_shared<Point>(Point{.passed = true});
+};
+Point& point(void* event) { return *static_cast<HostEvent*>(event)->newest; }
+void run_to(Point& p) {
+  while (!p.passed && run_next(*p.queue)) continue;
+}
+
+[[noreturn]] void fail_broken(const Recording& r) {
+  fail<CaptureError>("simt: ", r.broken, " a stream that is recorded: the recording is broken");
+}
+[[noreturn]] void break_recording(Recording& r, const char* by) {
+  r.broken = by;
+  fail_broken(r);
+}
+void refuse_recorded(const Point& p) {
+  if (p.recording) fail<CaptureError>("simt: an event of a recording has no time and can not be asked");
+}
+void end(Recording& r) {
+  for (Queue* const q : std::exchange(r.joined, {})) q->recording = nullptr;
+  r.over = true;
+}
+
+}  // namespace
+
+int count(DeviceType type) noexcept { return type == DeviceType::simt ? 1 : 0; }
+
+std::byte* allocate(Device, std::size_t bytes) {
+  if (bytes > std::size_t{1} << 40) return nullptr;
+  const std::size_t tail = rounded(bytes) - bytes + kRedZone;
+  auto* base = static_cast<std::byte*>(std::aligned_alloc(64, kRedZone + bytes + tail));
+  if (!base) return nullptr;
+  guard(base, kRedZone);
+  std::memset(base + kRedZone, 0xff, bytes);  // NaN in every float type
+  guard(base + kRedZone + bytes, tail);
+  return base + kRedZone;
+}
+
+void release(Device, std::byte* block, std::size_t bytes) noexcept {
+  const std::size_t tail = rounded(bytes) - bytes + kRedZone;
+  const bool front = intact(block - kRedZone, kRedZone), back = intact(block + bytes, tail);
+  if (!front || !back) overrun_block = bytes + 1;
+  std::free(block - kRedZone);
+}
+
+std::size_t free_memory(Device) { return std::size_t{1} << 40; }  // as allocate
+bool keeps_blocks() noexcept { return false; }
+
+std::byte* allocate_pinned(std::size_t bytes) {
+  return static_cast<std::byte*>(std::aligned_alloc(64, rounded(bytes ? bytes : 1)));
+}
+void release_pinned(std::byte* block, std::size_t) noexcept { std::free(block); }
+
+void enqueue(Stream stream, std::function<void()> work) {
+  Queue& q = queue(stream);
+  {
+    const std::lock_guard lock(order());
+    if (const auto& r = q.recording) {
+      if (r->broken) fail_broken(*r);
+      return r->work.push_back(std::move(work));
+    }
+    if (q.later) return q.work.push_back(std::move(work));
+  }
+  work();
+}
+
+void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
+  if (bytes == 0) return;
+  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+}
+
+void set_words(std::uint64_t* to, const Words& words, Stream stream) {
+  enqueue(stream, [=] { std::memcpy(to, words.at.data(), words.count * sizeof words.at[0]); });
+}
+
+void* make_stream(Device, std::uint32_t index) { return new Queue{.later = index != 0}; }
+void free_stream(Device, void* stream) noexcept { delete static_cast<Queue*>(stream); }
+
+void wait(Stream stream, void* event) {
+  Queue& q = queue(stream);
+  const std::lock_guard lock(order());
+  const std::shared_ptr<Point> p = static_cast<HostEvent*>(event)->newest;
+  if (!p->queue) return;  // never recorded
+  if (p->recording != q.recording) {
+    // Recorded work cannot depend on unrecorded work, and a stream that waits for recorded work is recorded.
+    if (q.recording) break_recording(*q.recording, "an event of work that is not recorded holds up");
+    if (p->recording->over) refuse_recorded(*p);
+    q.recording = p->recording;
+    q.recording->joined.push_back(&q);
+  }
+  if (p->recording || p->passed) return;
+  if (q.later)
+    q.work.push_back([p] { run_to(*p); });
+  else
+    run_to(*p);
+}
+
+void synchronize(Stream stream) {
+  Queue& q = queue(stream);
+  {
+    const std::lock_guard lock(order());
+    if (q.recording) break_recording(*q.recording, "the host waits for");
+    while (run_next(q)) continue;
+  }
+  if (const std::size_t bytes = overrun_block.exchange(0)) {
+    fail<InternalError>("simt: a kernel wrote outside a tensor of ", bytes - 1,
+                        " bytes; build with AddressSanitizer to see where");
+  }
+}
+
+void* make_event(Device, EnableTiming) { return new HostEvent; }
+void free_event(Device, void* event) noexcept { delete static_cast<HostEvent*>(event); }
+void record(void* event, Stream stream) {
+  const auto p = std::make_shared<Point>();
+  {
+    const std::lock_guard lock(order());
+    p->queue = &queue(stream);
+    p->recording = p->queue->recording;
+    static_cast<HostEvent*>(event)->newest = p;
+    if (p->recording) return;
+  }
+  enqueue(stream, [p] {
+    p->at = std::chrono::steady_clock::now();
+    p->passed = true;
+  });
+}
+bool done(Device, void* event) {
+  const std::lock_guard lock(order());
+  Point& p = point(event);
+  refuse_recorded(p);
+  if (!p.passed && !only_looks()) (void)run_next(*p.queue);
+  return p.passed;
+}
+void synchronize_event(Device, void* event) {
+  const std::lock_guard lock(order());
+  refuse_recorded(point(event));
+  run_to(point(event));
+}
+double milliseconds(void* start, void* end) {
+  const std::lock_guard lock(order());
+  return std::chrono::duration<double, std::milli>(point(end).at - point(start).at).count();
+}
+
+void begin_capture(Stream stream) {
+  const std::lock_guard lock(order());
+  queue(stream).recording = std::make_shared<Recording>(Recording{.joined = {&queue(stream)}});
+}
+bool is_recorded(Stream stream) {
+  const std::lock_guard lock(order());
+  return queue(stream).recording != nullptr;
+}
+void abandon_capture(Stream stream) noexcept {
+  const std::lock_guard lock(order());
+  if (const std::shared_ptr<Recording> r = queue(stream).recording) end(*r);
+}
+Recorded end_capture(Stream stream) {
+  const std::lock_guard lock(order());
+  const std::shared_ptr<Recording> r = queue(stream).recording;
+  end(*r);
+  if (r->broken) fail_broken(*r);
+  const int nodes = static_cast<int>(r->work.size());
+  return {new Work(std::move(r->work)), nodes};
+}
+void replay(void* graph, Stream stream) {
+  for (const std::function<void()>& work : *static_cast<Work*>(graph)) enqueue(stream, work);
+}
+void free_graph(Device, void* graph) noexcept { delete static_cast<Work*>(graph); }
+
+FaultSlot* faults(Device) {
+  static FaultSlot slot{};
+  return &slot;
+}
+
+}  // namespace levin::detail::runtime
+
+int levin::detail::compute_capability(Device) { return 90; }
