@@ -21,7 +21,7 @@ std::string form_of(const ModelCheckpointOptions& o, std::int64_t epoch, std::in
   return train::checkpoint_name(o.filename, insert, epoch, step, known);
 }
 
-// The metric of this name, else the counter.
+// The metric of this name, else the counter "step" or "epoch".
 std::optional<double> monitored(const Trainer& t, const Metrics& known, const std::string& name) {
   if (const std::optional<double> logged = train::metric(known, name)) return logged;
   if (name == "step") return static_cast<double>(t.global_step());
@@ -29,14 +29,14 @@ std::optional<double> monitored(const Trainer& t, const Metrics& known, const st
   return {};
 }
 
-// The file behind a path and its links; the path itself where there is none.
+// The file that a path and its links lead to; the path itself if there is no file.
 std::string resolved(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   return error ? path : real.string();
 }
 
-// Of one folder one spelling: "ckpts/" is "ckpts".
+// One spelling of each folder: "ckpts/" is "ckpts".
 std::string normal(const std::string& folder) {
   if (folder.empty()) return folder;
   const fs::path path = fs::path(folder).lexically_normal();
@@ -123,7 +123,7 @@ void ModelCheckpoint::on_fit_start() {
   failed_ = 0;
   if (!resumed) waits_ = false;
   const std::string dir = directory();
-  // The `last` of the run that goes on, where it is one.
+  // The run that resumes continues with its own `last`.
   if (resumed && is_last(last_path_) && last_path_ == dir + "/" + fs::path(last_path_).filename().string())
     trainer().run_->files.written.insert(last_path_);
   std::error_code error;
@@ -156,7 +156,7 @@ void ModelCheckpoint::on_train_batch_end(const StepInfo& info) {
     last_time_ = now;
     trigger();
   } else if (options_.every_n_train_steps > 0 && step % options_.every_n_train_steps == 0 && step != triggered_step_) {
-    triggered_step_ = step;  // batches of an open window have the same
+    triggered_step_ = step;  // all batches of a window have the same step
     trigger();
   }
 }
@@ -184,10 +184,10 @@ void ModelCheckpoint::trigger() {
   save();
 }
 
-// What was best stays so: nobody knows how good the state is in which a run failed.
+// The best files stay: how good the state of a failed run is, is not known.
 void ModelCheckpoint::on_exception(const std::exception& error) {
   const bool in_training = std::exchange(training_, false);
-  // An interrupt has saved `last` already.
+  // On an interrupt the trainer has saved `last`.
   if (!options_.save_on_exception || !in_training || !active() || dynamic_cast<const InterruptedError*>(&error)) return;
   const std::string path = path_for(trainer().callback_metrics(), "");
   save_last(write(path) ? path : "");
@@ -216,7 +216,7 @@ void ModelCheckpoint::save() {
   if (options_.save_top_k != 0 && (!ranked || score)) newest = save_ranked(known, ranked ? score : std::nullopt);
   save_last(newest);
   count_failures();
-  // Older ones go only when the new ones are on disk.
+  // Older files are removed only after the new one is on disk.
   if (newest.empty()) return;
   if (!ranked) {
     if (options_.save_top_k == 1 && best != newest) remove(best);
@@ -228,7 +228,7 @@ void ModelCheckpoint::save() {
   }
 }
 
-// The third in a row ends the run: nothing of what it trains is kept.
+// The third in a row ends the run, because nothing of what it trains is kept.
 void ModelCheckpoint::count_failures() {
   if (failure_.empty()) {
     failed_ = 0;
@@ -237,7 +237,7 @@ void ModelCheckpoint::count_failures() {
   }
 }
 
-// The file that was written; empty when it was none.
+// Returns the file that was written; empty: none.
 std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<double> score) {
   const auto better = [&](const auto& a, const auto& b) { return train::better(options_.mode, a.second, b.second); };
   std::string replaced = options_.save_top_k == 1 ? best_path_ : "";
@@ -245,7 +245,7 @@ std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<dou
   if (score) {
     replaced.clear();
     if (options_.save_top_k > 0 && static_cast<std::int64_t>(kept.size()) >= options_.save_top_k) {
-      // Of several that are as bad the newest goes.
+      // The newest of several that are equally bad.
       const auto worst =
           std::max_element(kept.begin(), kept.end(), [&](const auto& a, const auto& b) { return !better(b, a); });
       if (!train::better(options_.mode, *score, worst->second)) {
@@ -265,8 +265,8 @@ std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<dou
     std::erase_if(kept, [&](const auto& k) { return k.first == path; });  // its content is replaced
     kept.emplace_back(path, *score);
   }
-  // A file names itself in its own state, so that a run that goes on from it knows what to delete next. What was not written
-  // is taken back.
+  // A file names itself in its own state, so that a run that resumes from it knows what to remove next. A failed write
+  // takes that back.
   struct Marks {
     std::string best;
     std::optional<double> score;
@@ -276,7 +276,8 @@ std::string ModelCheckpoint::save_ranked(const Metrics& known, std::optional<dou
   kept_ = std::move(kept);
   best_path_ = path;
   if (score) {
-    const auto best = std::min_element(kept_.begin(), kept_.end(), better);  // the first of those that are as good
+    const auto best =
+        std::min_element(kept_.begin(), kept_.end(), better);  // the first of several that are equally good
     best_path_ = best->first;
     best_score_ = best->second;
   }
@@ -326,10 +327,10 @@ bool ModelCheckpoint::not_written(const Error& error) {
   return false;
 }
 
-// False, with a warning, when it can not be: a full disk or memory costs a file, not the run.
+// Returns false, with a warning, if the write fails: a full disk or memory costs a file, not the run.
 bool ModelCheckpoint::write(const std::string& path) {
   const std::int64_t before = std::exchange(saved_step_, trainer().global_step());  // the file's state holds it
-  // The same file becomes `last`, and names it.
+  // The same file becomes `last`, and its state names it.
   const train::Restore names_last(last_path_, options_.save_last == SaveLast::on ? last_file() : last_path_);
   const auto none = [&](const Error& e) {
     saved_step_ = before;
@@ -340,7 +341,7 @@ bool ModelCheckpoint::write(const std::string& path) {
       trainer().save_checkpoint(to, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
     };
     if (path == last_path_)
-      train::replace_link(path, save);  // writing through it would change the file of another step
+      train::replace_link(path, save);  // a write through the link would change the file of another step
     else
       save(path);
     trainer().run_->files.written.insert(path);
@@ -367,8 +368,8 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
   return path;
 }
 
-// Never the file that this run came from, one from elsewhere, or the one that `last` still links to; and what this run has not
-// written itself, a file's state names it, only where it is a checkpoint.
+// Keeps the file that this run resumed, files of other folders, and the file that `last` links to. A file that this run
+// has not written, but that a state names, is removed only if it is a whole checkpoint.
 void ModelCheckpoint::remove(const std::string& path) const {
   std::error_code error;
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
@@ -423,7 +424,7 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
   };
   const std::string* dir = value("dirpath");
   const bool same = dir && same_folder(*dir, directory());
-  // A file that was moved or removed since is no longer named. Those of another folder take part in the ranking, and are not removed.
+  // Leaves out files that do not exist. Files of another folder are ranked and not removed.
   std::error_code error;
   const auto file = [&](const std::string& key) {
     const std::string* found = value(key);
@@ -441,12 +442,12 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
     if (of && !path.empty()) kept.emplace_back(path, x);
   }
   if (const std::string* s = value("best_model_score"); s && !best.empty()) score = number("best_model_score", *s);
-  if (!same && !options_.dirpath.empty())  // without one each start has a folder of its own
+  if (!same && !options_.dirpath.empty())  // without a dirpath each start has its own folder
     warn("W-CKPT-DIR", WarningCategory::user,
          "ModelCheckpoint: the run wrote to " + (dir ? *dir : std::string("another folder")) +
              " before and writes to " + directory() + " now; what is there takes part in the ranking and stays");
   const auto step = [&](const char* key) {
-    const std::string* v = value(key);  // files of before have none
+    const std::string* v = value(key);  // older files have none
     if (!v || *v == "-1") return v ? std::optional<std::int64_t>(-1) : std::nullopt;
     return std::optional(train::read_count("ModelCheckpoint", key, *v));
   };

@@ -38,7 +38,8 @@ void WeightAveraging::setup(Stage stage) {
          "WeightAveraging: the module overrides configure_model, and a whole second copy of its weights is kept beside "
          "it, which needs as much memory");
 }
-// Of the module as it is trained: its setup comes behind this one's, and then the precision converts it.
+// Called when the module is as it is trained: its setup comes after this callback's, and then the precision converts
+// it.
 void WeightAveraging::begin() {
   if (!average_) average_ = std::make_unique<AveragedModel>(*trainer().module(), options_);
 }
@@ -51,7 +52,7 @@ void WeightAveraging::teardown(Stage stage) {
 }
 
 void WeightAveraging::on_train_batch_end(const StepInfo& info) {
-  if (info.global_step <= std::max(latest_update_step_, asked_step_)) return;  // inside a window of accumulation
+  if (info.global_step <= std::max(latest_update_step_, asked_step_)) return;  // inside an accumulation window
   asked_step_ = info.global_step;
   if (!should_update(info.global_step - 1, {})) return;
   average_->update(*trainer().module());
@@ -77,12 +78,12 @@ void WeightAveraging::on_exception(const std::exception&) { swapped_.reset(); }
 void WeightAveraging::on_train_end() {
   if (finished_) return;
   if (trainer().epoch_is_cut())
-    update_of_epoch();  // behind the files of the cut: a run that goes on does it at the epoch's end
+    update_of_epoch();  // after the cut's files are written: a run that resumes does it at the epoch's end
   if (average_->n_averaged() == 0) return;
   average_->copy_to(*trainer().module());
   finished_ = true;
 }
-// Without a training before it: the run that went on was at its end.
+// Without a training before it if the run that resumed was at its end.
 void WeightAveraging::on_fit_end() { on_train_end(); }
 
 CallbackState WeightAveraging::state() const {
@@ -92,14 +93,14 @@ CallbackState WeightAveraging::state() const {
 }
 
 void WeightAveraging::load_state(const CallbackState& state) {
-  if (state.tensors.empty()) return;  // of a file that holds no average: this one begins with its first update
+  if (state.tensors.empty()) return;  // a file without an average: this one begins with its first update
   const std::int64_t latest = train::count_in("WeightAveraging", state.tensors, kLatest);
   average_->load(train::names_below(state.tensors, kAverage));
   latest_update_step_ = latest;
 }
 
-// The file's weights become the average, and this callback keeps those of the training. An average that is not wider than its weight
-// is that weight, and stands once.
+// The file's weights become the average, and this callback's state has those of the training. An average that is not
+// wider than its weight equals that weight, and is stored once.
 void WeightAveraging::on_save_checkpoint(CheckpointContent& content) {
   if (!fitting_ || finished_) {
     if (average_ && average_->n_averaged() > 0)
@@ -116,7 +117,7 @@ void WeightAveraging::on_save_checkpoint(CheckpointContent& content) {
     if (!key.starts_with("module.")) continue;
     const std::string name = key.substr(7);
     Tensor* const weight = train::find(content.weights, name);
-    if (!weight) continue;  // somebody else took it out
+    if (!weight) continue;  // another hook took it out
     const Tensor* const live = train::find(own, name);
     const DType dtype = weight->dtype();
     if (any) {

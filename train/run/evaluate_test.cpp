@@ -1,4 +1,4 @@
-// Evaluations of a file's weights, of the module before, and what they show.
+// Evaluations of a file's weights, of the last call's module, and their results.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 const nn::Options kOnCpu{.gen = Generator(1), .device = Device::cpu()};
 
-// Its validation loss is its weight, which a step lowers by 0.1: the best epoch is the one of `worse_from`.
+// The validation loss is the weight, which a step lowers by 0.1; from epoch `worse_from` on it is worse.
 struct Weighs : TrainModuleOf<Weighs> {
   using TrainModuleOf::TrainModuleOf;
   nn::Parameter w{*this, "w", ones({1}, Device::cpu())};
@@ -80,13 +80,13 @@ TEST_CASE("an evaluation without a module takes the last one with the best weigh
   CHECK(close(trainer.test(val, {.ckpt_path = "last", .verbose = false}).at(0).at(0).second) == 0.6);
   CHECK(close(trainer.validate(net, val, {.ckpt_path = "best", .verbose = false}).at(0).at(0).second) == 0.8);
   CHECK(trainer.predict(val, {.ckpt_path = "last"}).at(0).at(0).item() == doctest::Approx(0.6));
-  // A fit goes on with the weights that are there.
+  // A fit continues with the weights that are there.
   trainer.options().max_epochs = 5;
   trainer.fit(net, {.train = train});
   CHECK(close(net.w.item()) == 0.5);
 }
 
-TEST_CASE("what can not be loaded for an evaluation is a typed error and changes nothing") {
+TEST_CASE("what cannot be loaded for an evaluation is a typed error and changes nothing") {
   const levin::test::ExpectedWarnings expected{"W-CKPT-BEST-USED"};
   const test::TemporaryFolder dir;
   Weighs net(kOnCpu);
@@ -115,7 +115,7 @@ TEST_CASE("what can not be loaded for an evaluation is a typed error and changes
   CHECK(told(dir / "another.safetensors").starts_with("test: the weights of "));
   save_safetensors(dir / "wide.safetensors", {{"w", ones({2}, Device::cpu())}});
   CHECK(test::contains(told(dir / "wide.safetensors"), "f32 [2] in the file, f32 [1] here"));
-  {  // a byte that is not what it was
+  {  // a byte that has changed
     std::FILE* const file = std::fopen(whole.c_str(), "r+b");
     REQUIRE(file != nullptr);
     std::fseek(file, -1, SEEK_END);
@@ -292,7 +292,7 @@ TEST_CASE("results are a table with a line a metric and a column a loader; predi
   CHECK(trainer.predict(net, loader).at(0).size() == 3);
 }
 
-TEST_CASE("evaluate gives what validate gives: transfer hooks are called, and a batch weighs what log() gives it") {
+TEST_CASE("evaluate returns what validate returns: transfer hooks are called, and a batch weighs what log() gives it") {
   struct Normal : TrainModuleOf<Normal> {
     using TrainModuleOf::TrainModuleOf;
     nn::Parameter w{*this, "w", ones({1}, Device::cpu())};

@@ -46,7 +46,7 @@ Chosen check(const BatchSizeOptions& o) {
 
 constexpr const char* kHooks[] = {"val_loader", "test_loader", "predict_loader"};
 
-// The module has the field, and the hook that is to read it.
+// Checks that the module has the field, and the hook that reads it.
 void check_module(const Trainer::Run& run, TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
   const Overrides has = run.borrowed.overrides_of(module);
   const train::Fields fields(module, run.borrowed.data_module);
@@ -77,7 +77,7 @@ bool is_out_of_memory(const std::exception& e) {
                      [&](std::string_view words) { return what.find(words) != std::string_view::npos; });
 }
 
-// One trial after another, each with loaders of its own.
+// Runs trials, each with its own loaders.
 class Trials {
  public:
   Trials(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop, train::SavedRun& before)
@@ -89,12 +89,12 @@ class Trials {
     run.options.limit_train_batches.reset();
     run.options.limit_test_batches = run.options.limit_predict_batches = Portion(options.steps_per_trial);
     if (loop == Loop::validation) run.options.limit_val_batches = Portion(options.steps_per_trial);
-    // After each batch: a size that fits without the memory of a validation would end the run at its first one.
+    // Validates after each batch: a size must fit with the memory of a validation too.
     run.options.val_check_interval = 1;
     run.options.check_val_every_n_epoch = std::nullopt;
   }
 
-  // The samples there are: no larger batch exists.
+  // The number of samples: no batch is larger.
   [[nodiscard]] std::int64_t samples() {
     const data::DataLoader* known = loop_ ? run_.loaders.own_evaluated.get() : run_.loaders.own_train.get();
     return known ? known->dataset()->size() : made(options_.init_val)->dataset()->size();
@@ -113,7 +113,7 @@ class Trials {
       failed_ = size;
       peak_ = std::max(planned_, memory_stats(device_).peak);
     }
-    // What the trial left behind is not part of the next one.
+    // The next trial does not see what this one left.
     run_.loaders.train = nullptr;
     run_.loaders.val.clear();
     if (nn::Module* tree = run_.borrowed.tree_of_active()) tree->zero_grad();
@@ -135,8 +135,8 @@ class Trials {
                         " gave null, expected a loader");
     return loader;
   }
-  // Throws OutOfMemoryError where the plan of a step with the loader's first batch exceeds the memory. A step of which there is no
-  // plan is not asked for another.
+  // Throws OutOfMemoryError if the plan of a step with the loader's first batch exceeds the memory. A step that cannot
+  // be planned is not planned for further sizes.
   void check_plan(data::DataLoader& loader) {
     if (!plans_) return;
     std::int64_t use = 0;
@@ -146,7 +146,7 @@ class Trials {
         plan = train::plan_step(run_, loop_, *first, device_);
       use = train::planned_use(run_, plan, device_);
     } catch (const std::exception& e) {
-      if (is_out_of_memory(e)) return;  // the trial itself will tell
+      if (is_out_of_memory(e)) return;  // the trial itself decides
       plans_ = false;
       warn(
           "I-TUNE-PLAN", WarningCategory::info,
@@ -205,7 +205,7 @@ std::int64_t by_powers(const BatchSizeOptions& o, std::int64_t cap, Trials& tria
   return best;
 }
 
-// Doubles until a size does not fit, then halves what is open between the largest that fits and the smallest that does not.
+// Doubles until a size does not fit, then halves the gap between the largest that fits and the smallest that does not.
 std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& trials) {
   std::int64_t size = std::min(o.init_val, cap), fits = 0, fails = cap + 1, successes = 0;
   bool failed = false;
@@ -230,7 +230,7 @@ std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& t
 
 }  // namespace
 
-// In a stage of the run, outside of batches. Leaves the loaders as they are.
+// Called in a stage of the run, outside of batches. Leaves the loaders as they are.
 std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
   const Chosen chosen = check(options);
   check_module(run, *run.borrowed.active, options, loop);
@@ -269,7 +269,7 @@ void scale_lr(TrainModule& module, double factor) {
                     "; name it by tunable or save_hparams in the constructor");
 }
 
-// ---- The doors
+// ---- Calls of users
 
 std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const BatchSizeOptions& options) {
   Trainer::Run& run = *trainer_->run_;
@@ -301,7 +301,7 @@ CallbackState BatchSizeFinder::state() const {
   return out;
 }
 
-// The state of the finder, and in a file without one the hyper-parameter that it had set.
+// Reads the state of the finder; in a file without one the hyper-parameter that it had set.
 void Trainer::Files::give_back_batch_size(const train::Checkpoint& file) const {
   for (const auto& c : run_.hooks.callbacks) {
     auto* const finder = dynamic_cast<BatchSizeFinder*>(c.get());
@@ -340,7 +340,7 @@ void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
 
 void BatchSizeFinder::scale_batch_size() {
   Trainer::Run& run = *trainer().run_;
-  // At the start of an epoch that goes on, or before it: the loader has the size of the run before, which stays.
+  // A run that resumes within an epoch keeps the size of the run before, which its loader has.
   if (run.in_fit && run.progress.batches_done > 0 && run.progress.total_batches == run.files.resumed_at &&
       !run.evaluation.loaders)
     return;

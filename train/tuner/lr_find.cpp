@@ -29,7 +29,7 @@ void check(const LrFindOptions& o) {
                       ", expected a number above 0; nullopt never stops");
 }
 
-// The name of the field; empty when none is to be set.
+// The name of the field; empty: none is set.
 std::string field_of(const train::Fields& fields, const LrFindOptions& o) {
   if (!o.update_attr) return {};
   for (const char* usual : {"lr", "learning_rate"}) {
@@ -45,7 +45,7 @@ std::string field_of(const train::Fields& fields, const LrFindOptions& o) {
                     "update_attr = false");
 }
 
-// Sets the rate of each step and notes the loss that it gave.
+// Sets the rate of each step and notes its loss.
 class Probe final : public Callback {
  public:
   Probe(const LrFindOptions& options, Trainer::Run& run)
@@ -104,7 +104,7 @@ class Probe final : public Callback {
   std::int64_t losses_ = 0, step_ = 0;
 };
 
-// Live optimizers get the rate, and their schedules start from it: else the next step of a schedule would take it back.
+// Sets the rate of live optimizers and the start of their schedules, whose next step would undo the rate otherwise.
 void set_rates(Trainer::Run& run, double lr) {
   for (const auto& optimizer : run.optimizers.all) {
     for (int g = 0; g < optimizer->groups(); ++g) optimizer->set_lr(g, lr);
@@ -120,7 +120,7 @@ void set_rates(Trainer::Run& run, double lr) {
 
 }  // namespace
 
-// The run is in fit, outside of batches.
+// Called in fit, outside of batches.
 LrFindResult train::find_lr(Trainer::Run& run, const LrFindOptions& options) {
   check(options);
   const Fields fields = fields_of(run);
@@ -228,7 +228,7 @@ void LrFindResult::write_csv(const std::string& path) const {
   write_file_atomically(path, lines);
 }
 
-// ---- The doors
+// ---- Calls of users
 
 std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOptions& options) {
   Trainer::Run& run = *trainer_->run_;

@@ -15,7 +15,7 @@ namespace {
 
 std::size_t bytes_of(const Tensor& t) { return static_cast<std::size_t>(t.numel()) * itemsize(t.dtype()); }
 
-// Looks into the ledger where the forward pass ends.
+// Reads the ledger at the end of the forward pass.
 struct Watch final : Callback {
   Watch(const detail::PlannedMemory& l, nn::Module& t, std::int64_t held) : ledger(&l), tree(&t), without(held) {}
   const detail::PlannedMemory* ledger;
@@ -29,11 +29,11 @@ struct Watch final : Callback {
     return sum;
   }
   void on_before_backward(const Tensor&) override { most = std::max(most, ledger->in_use() - without - gradients()); }
-  // By the end manual optimization may have cleared them.
+  // Manual optimization may clear them before the end.
   void on_before_optimizer_step(optim::Optimizer&) override { most_gradients = std::max(most_gradients, gradients()); }
 };
 
-// Fields that lie on meta already do not stand in the ledger.
+// Fields that are on meta already are not in the ledger.
 Batch counted(Batch batch) {
   for (Tensor& t : batch.fields) {
     if (t.defined() && t.device().is_meta()) t = empty_like(t);
@@ -79,7 +79,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<train::Loop> loop, const B
   const Restore size(run.logs.weight, weight_of(loaded));
   const Restore steps(run.progress.global_step, run.progress.global_step);
   const Restore weight(run.window.weight, Tensor());
-  const Restore loss(run.seen_loss, Tensor());  // else the next plan's ledger would see this one's released
+  const Restore loss(run.seen_loss, Tensor());  // otherwise the next plan's ledger sees this one's release
   const Restore done(run.progress.batches_done, std::int64_t{0});
   const Restore in_batch(run.in_batch, true);
   const Restore in_step(run.in_training_step, true);
@@ -106,7 +106,7 @@ MemoryPlan plan_step(Trainer::Run& run, std::optional<train::Loop> loop, const B
 
 std::int64_t planned_use(const Trainer::Run& run, const MemoryPlan& plan, Device device) {
   const detail::PlannedMemory sizes(device);
-  std::int64_t here = plan.parameters;  // of the plan's bytes, what is in use already
+  std::int64_t here = plan.parameters;  // the part of the plan's bytes that is in use already
   for (const auto& o : run.in_fit ? run.optimizers.all : std::vector<std::shared_ptr<optim::Optimizer>>{}) {
     for (const std::size_t bytes : o->state_sizes()) here += sizes.size_of(bytes);
   }

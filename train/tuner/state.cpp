@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a trial counts, moves or sets, apart from tensors.
+// Everything but tensors that a trial counts, moves or sets.
 auto counters_of(Trainer::Run& r) {
   return std::tie(r.progress, r.loaders.batches, r.loaders.val_every, r.evaluation.last_validation, r.stop.requested,
                   r.stop.kept, r.stop.wait_reported, r.optimizers.skipped_seen, r.logs.scope, r.logs.weight,
@@ -44,7 +44,7 @@ std::string uuid() {
   return buffer.data();
 }
 
-// In a file: the weights below this, the rest as in checkpoints.
+// The names of weights in the file begin with this; the rest has the names of checkpoints.
 std::string weight_prefix() { return "weight."; }
 std::string buffer_prefix() { return "levin.buffer."; }
 
@@ -67,7 +67,7 @@ struct SavedRun::Before {
   std::vector<LogRecord> history{};
   std::vector<std::pair<Generator*, RandomRange>> generators{};
   std::vector<std::pair<data::DataLoader*, data::LoaderState>> loaders{};
-  void exchange(Trainer::Run& run) {  // moves no element: loops over the callbacks go on
+  void exchange(Trainer::Run& run) {  // moves no element, so loops over the callbacks continue
     callbacks.swap(run.hooks.callbacks);
     schedulers.swap(run.optimizers.schedulers);
     std::swap(capture, run.capture);
@@ -113,7 +113,7 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
   path_ = (root / (prefix + uuid() + ".safetensors")).string();
   save_safetensors(path_, kept);
   before_->exchange(run);
-  run.options.profiler.reset();  // a trial inside of a hook would tell it of that hook twice
+  run.options.profiler.reset();  // a trial inside a hook would start that hook's action twice
   run.trial = true;
 }
 
@@ -124,7 +124,7 @@ SavedRun::~SavedRun() {
   for (const auto& [loader, state] : before_->loaders) loader->load_state(state);
   before_->exchange(r);
   counters_of(r) = before_->counters;
-  if (r.capture) r.capture->gradients_were_cleared();  // they are not those of its record any more
+  if (r.capture) r.capture->gradients_were_cleared();  // they are not those of its record
   std::error_code ignored;
   fs::remove(path_, ignored);
 }
@@ -132,7 +132,7 @@ SavedRun::~SavedRun() {
 void SavedRun::restore() {
   if (std::exchange(restored_, true)) return;
   const NoGrad off;
-  const MemoryLimit on_host(Device::cpu(), std::nullopt);  // what the file takes to be read is no part of the training
+  const MemoryLimit on_host(Device::cpu(), std::nullopt);  // reading the file is no part of the training
   const MemoryLimit on_device(run_.device_of(tree_), std::nullopt);
   const NamedTensors file = load_safetensors(path_).tensors;
   std::map<std::string_view, const Tensor*> by_name;
@@ -182,7 +182,7 @@ void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   r.logs.scope = LogScope::none;
   TrainerOptions& o = r.options;
   o.max_steps = r.progress.global_step + steps;
-  o.max_epochs = r.progress.epoch + steps;  // one that makes no step ends, too
+  o.max_epochs = r.progress.epoch + steps;  // a trial without a step ends too
   o.min_epochs = o.min_steps = std::nullopt;
   o.log_every_n_steps = 0;
   if (!r.loaders.val.empty()) {
