@@ -184,7 +184,7 @@ void ModelCheckpoint::trigger() {
   save();
 }
 
-// The best files stay: how good the state of a failed run is, is not known.
+// The best files stay, because the state of a failed run may be worse.
 void ModelCheckpoint::on_exception(const std::exception& error) {
   const bool in_training = std::exchange(training_, false);
   // On an interrupt the trainer has saved `last`.
