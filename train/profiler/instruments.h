@@ -1,5 +1,5 @@
-// What measures a run: the clock of its phases, the profiler, copies, waits for data and for the device, losses that are
-// no numbers.
+// What measures a run: the clock of its phases, the profiler, copies, waits for data and for the device, losses that
+// are no numbers.
 #pragma once
 
 #include <cstdint>
