@@ -6,7 +6,6 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "train/callbacks/monitored.h"
 #include "train/run/run.h"
 
 namespace levin::train {
@@ -108,29 +107,6 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
   return loss;
 }
 
-void Optimizers::clip(optim::Optimizer& of, std::optional<double> value, std::optional<ClipAlgorithm> algorithm) {
-  const double told = run_.options.gradient_clip_val.value_or(0);
-  if (told > 0 && value && *value != told)
-    fail<ConfigError>("clip_gradients: gradient_clip_val is ", *value, " and the trainer was told ", told,
-                      "; give it to one of them");
-  const double limit = value.value_or(0);
-  if (!(limit > 0)) return;
-  if (run_.borrowed.manual && scaler())
-    unscale_once(of);
-  else if (run_.borrowed.manual)
-    of.gather_gradients();
-  const optim::Parameters parameters = of.parameters();
-  if (algorithm.value_or(ClipAlgorithm::norm) == ClipAlgorithm::value)
-    return optim::clip_grad_value_(parameters, limit);
-  const bool any =
-      std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
-  if (!any) return;
-  if (norm_known_by_)
-    optim::clip_grads_with_norm_(parameters, limit, norm_known_by_->grad_norm(of));
-  else
-    optim::clip_grad_norm_(parameters, limit);
-}
-
 // ---- Toggling
 
 void Optimizers::toggle(const optim::Optimizer& only, const char* call) {
@@ -157,34 +133,6 @@ void Optimizers::untoggle() noexcept {
   for (const auto& [parameter, on] : flags_before_toggle_) parameter->requires_grad_(on);
   flags_before_toggle_.clear();
   toggled_ = nullptr;
-}
-
-// ---- Schedules
-
-void Optimizers::advance(SchedulerConfig::Interval interval) {
-  const std::int64_t count =
-      interval == SchedulerConfig::Interval::step ? run_.progress.global_step : run_.progress.epoch + 1;
-  for (const SchedulerConfig& s : schedulers) {
-    if (!s.scheduler->needs_metric() && s.interval == interval && count % s.frequency == 0) s.scheduler->step();
-  }
-}
-
-void Optimizers::advance_plateaus(SchedulerConfig::Interval interval) {
-  if (run_.borrowed.manual) return;
-  const std::int64_t count =
-      interval == SchedulerConfig::Interval::step ? run_.progress.global_step : run_.progress.epoch + 1;
-  for (const SchedulerConfig& s : schedulers) {
-    if (!s.scheduler->needs_metric() || s.interval != interval || count % s.frequency != 0) continue;
-    const Metrics known = run_.trainer.callback_metrics();
-    if (const std::optional<double> value = metric(known, s.monitor)) {
-      s.scheduler->step(*value);
-      continue;
-    }
-    const std::string what =
-        "fit: a plateau schedule monitors \"" + s.monitor + "\", which was not logged; known are: " + names_of(known);
-    if (s.strict) fail<ConfigError>(what, "; log it, or set strict = false");
-    warn("W-TRAIN-PLATEAU", WarningCategory::runtime, what + "; the learning rate stays");
-  }
 }
 
 }  // namespace levin::train
