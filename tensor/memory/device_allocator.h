@@ -4,8 +4,8 @@
 //
 // A block belongs to the stream that was current when the block was made. After its release the block may serve later
 // work of that stream at once, because a stream runs in order: no event, no wait. The allocator notes a use by another
-// stream (used_on): kernels and copies get addresses from address_in_stream (tensor/device/in_stream.h), which compares two
-// numbers. Such a block becomes free when those streams have passed the work that they held at the release.
+// stream (used_on): kernels and copies get addresses from address_in_stream (tensor/device/in_stream.h), which compares
+// two numbers. Such a block becomes free when those streams have passed the work that they held at the release.
 //
 // Page-locked memory of the host is kept in the same way: it belongs to no stream, so every use is noted.
 //
@@ -60,8 +60,8 @@ class DeviceAllocator {
   DeviceAllocator(Device device, Source source, bool keeps_blocks)
       : device_(device), source_(source), keeps_(keeps_blocks) {}
 
-  // Throws OutOfMemoryError (refuse, tensor/memory/allocator.h) after two more attempts: one after the cache was given back,
-  // one after the host has waited for the streams that blocks depend on. `pool` may be null.
+  // Throws OutOfMemoryError (refuse, tensor/memory/allocator.h) after two more attempts: one after the cache was given
+  // back, one after the host has waited for the streams that blocks depend on. `pool` may be null.
   [[nodiscard]] Block* allocate(std::size_t bytes, std::uint32_t stream, const Ref<Pool>& pool);
   void release(Block* block) noexcept;
   // Work that `stream`, not the block's own, gets before the release uses `block`. For a stream that is being recorded
