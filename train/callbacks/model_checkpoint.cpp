@@ -125,7 +125,7 @@ void ModelCheckpoint::on_fit_start() {
   const std::string dir = directory();
   // The run that resumes continues with its own `last`.
   if (resumed && is_last(last_path_) && last_path_ == dir + "/" + fs::path(last_path_).filename().string())
-    trainer().run_->files.written.insert(last_path_);
+    Trainer::Run::of(trainer()).files.written.insert(last_path_);
   std::error_code error;
   const bool known = !best_path_.empty() || !last_path_.empty() ||
                      (resumed && fs::equivalent(fs::path(came_from_).parent_path(), dir, error));
@@ -308,7 +308,7 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const std::string before = std::exchange(last_path_, last_file());
   try {
     if (!newest.empty() && train::link_to(newest, last_path_, kind)) {
-      trainer().run_->files.written.insert(last_path_);
+      Trainer::Run::of(trainer()).files.written.insert(last_path_);
       return;
     }
     if (write(last_path_)) return;
@@ -319,7 +319,7 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   last_path_ = before;
 }
 
-std::string ModelCheckpoint::last_file() const { return trainer().run_->files.last_file(directory()); }
+std::string ModelCheckpoint::last_file() const { return Trainer::Run::of(trainer()).files.last_file(directory()); }
 
 bool ModelCheckpoint::not_written(const Error& error) {
   failure_ = error.what();
@@ -344,7 +344,7 @@ bool ModelCheckpoint::write(const std::string& path) {
       train::replace_link(path, save);  // a write through the link would change the file of another step
     else
       save(path);
-    trainer().run_->files.written.insert(path);
+    Trainer::Run::of(trainer()).files.written.insert(path);
     return true;
   } catch (const FileError& e) { return none(e); } catch (const OutOfMemoryError& e) {
     return none(e);
@@ -375,7 +375,7 @@ void ModelCheckpoint::remove(const std::string& path) const {
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
   const std::string last = last_file();
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
-  if (!trainer().run_->files.written.contains(path) && !train::is_whole_checkpoint(path)) return;
+  if (!Trainer::Run::of(trainer()).files.written.contains(path) && !train::is_whole_checkpoint(path)) return;
   fs::remove(path, error);
 }
 

@@ -177,7 +177,7 @@ void ModelSummary::on_fit_start() {
   nn::Module* const module = trainer().module();
   if (!module) return;
   text_ = summarize(std::as_const(*module), options_);
-  Trainer::Run& run = *trainer().run_;
+  Trainer::Run& run = Trainer::Run::of(trainer());
   try {
     if (Batch example = run.borrowed.active->example_input(); !example.fields.empty()) {
       const train::Restore on_meta(run.device, Device::meta());

@@ -33,7 +33,7 @@ void WeightAveraging::setup(Stage stage) {
   latest_update_step_ = asked_step_ = trainer().global_step();
   fitting_ = true;
   finished_ = false;
-  if (trainer().run_->borrowed.overrides.configure_model)
+  if (Trainer::Run::of(trainer()).borrowed.overrides.configure_model)
     warn("W-TRAIN-AVERAGE-MODEL", WarningCategory::possible_user,
          "WeightAveraging: the module overrides configure_model, and a whole second copy of its weights is kept beside "
          "it, which needs as much memory");

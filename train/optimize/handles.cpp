@@ -8,7 +8,7 @@ void OptimizerHandle::step() {
   (void)step([] { return Tensor(); });
 }
 Tensor OptimizerHandle::step(const Function<Tensor()>& closure) {
-  Trainer::Run& run = *trainer_->run_;
+  Trainer::Run& run = Trainer::Run::of(*trainer_);
   if (!run.borrowed.manual) return run.optimizers.step(*optimizer_, closure);
   const PhaseScope phase(run.instruments.times, Phase::optimizer);
   Tensor loss = run.optimizers.step(*optimizer_, [&] {
@@ -40,18 +40,18 @@ ToggledModel::~ToggledModel() {
 }
 
 ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
-  Trainer::Run& run = *trainer_->run_;
+  Trainer::Run& run = Trainer::Run::of(*trainer_);
   run.optimizers.toggle(*optimizer_, "toggle_model");
   if (run.optimizers.handles.size() == 1) return ToggledModel(nullptr);
   return ToggledModel(std::make_unique<ToggledModel::State>(&run));
 }
 
 void TrainModule::toggle_optimizer(OptimizerHandle& optimizer) {
-  if (!trainer().run_->in_fit) fail<StateError>("toggle_optimizer: called outside of fit");
-  trainer().run_->optimizers.toggle(optimizer.optimizer(), "toggle_optimizer");
+  if (!Trainer::Run::of(trainer()).in_fit) fail<StateError>("toggle_optimizer: called outside of fit");
+  Trainer::Run::of(trainer()).optimizers.toggle(optimizer.optimizer(), "toggle_optimizer");
 }
 void TrainModule::untoggle_optimizer(OptimizerHandle& optimizer) {
-  Trainer::Run& run = *trainer().run_;
+  Trainer::Run& run = Trainer::Run::of(trainer());
   if (!run.in_fit) fail<StateError>("untoggle_optimizer: called outside of fit");
   if (run.optimizers.toggled() && run.optimizers.toggled() != &optimizer.optimizer())
     fail<StateError>("untoggle_optimizer: called for ", optimizer.optimizer().name(),

@@ -22,14 +22,12 @@ SyncCheck check_of_environment() {
 
 }  // namespace
 
-Profiler* Instruments::profiler() const { return run_.options.profiler.get(); }
-
 void Instruments::begin_fit() {
   data_wait = {};
   syncs.clear();
   watch.start();
   losses.start();
-  sync_check = run_.options.sync_budget ? SyncCheck::forbid : check_of_environment();
+  sync_check = options_.sync_budget ? SyncCheck::forbid : check_of_environment();
 }
 void Instruments::start_clock() {
   times.reset();
@@ -39,12 +37,12 @@ void Instruments::start_clock() {
 void Instruments::report_times() {
   times.stop();
   time_report = times.report(run_.device);
-  if (run_.options.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
+  if (options_.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
 }
 // A report that can not be written is no reason to lose the run.
 void Instruments::finish_profiler() {
   try {
-    if (run_.options.profiler) run_.options.profiler->finish();
+    if (options_.profiler) options_.profiler->finish();
   } catch (const std::exception& e) {
     warn("W-TRAIN-PROFILER", WarningCategory::runtime,
          std::string("fit: the profiler could not write what it measured. ") + e.what(), Repeat::yes);
@@ -112,7 +110,7 @@ void Instruments::Batches::fetch(const Next& next) {
   fetching_.reset();
   if (of_.measures_wait()) of_.data_wait.arrived(steady_ns());
   of_.watch.batch_start();
-  charged_.emplace(of_.syncs, of_.sync_check, of_.run_.options.sync_budget.value_or(0));
+  charged_.emplace(of_.syncs, of_.sync_check, of_.options_.sync_budget.value_or(0));
 }
 
 void Instruments::Batches::next() {

@@ -15,7 +15,7 @@ namespace levin::train {
 
 class Instruments {
  public:
-  explicit Instruments(Trainer::Run& run) : run_(run) {}
+  Instruments(Trainer::Run& run, const TrainerOptions& options) : run_(run), options_(options) {}
 
   void begin_fit();  // reads LEVIN_SYNC_CHECK. Throws ConfigError
   void start_clock();
@@ -25,7 +25,7 @@ class Instruments {
   [[nodiscard]] SyncGuard own_waits() {
     return SyncGuard(syncs, sync_check == SyncCheck::off ? SyncCheck::off : SyncCheck::count);
   }
-  [[nodiscard]] Profiler* profiler() const;
+  [[nodiscard]] Profiler* profiler() const { return options_.profiler.get(); }
 
   // The batches of a loader, measured: `for (Batch& batch : instruments.batches(loader, until))`. After each batch
   // `until` says whether the loop ends. The wait for a batch is a phase and a span of the profiler; what its training
@@ -48,6 +48,7 @@ class Instruments {
   [[nodiscard]] bool measures_wait() const;
   void report_wait(const data::DataLoader& loader);
   Trainer::Run& run_;
+  const TrainerOptions& options_;
 };
 
 class Instruments::Batches {

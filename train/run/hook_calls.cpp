@@ -27,13 +27,13 @@ BatchStart Trainer::HookCalls::batch_start(const StepInfo& info) {
   run_.instruments.times.enter(Phase::hooks);
   BatchStart answer = BatchStart::proceed;
   const train::HookInfo& start = train::hooks::on_train_batch_start;
-  const ProfilerScope profiled(profiler(), start.name);
+  const ProfilerScope profiled(options_.profiler.get(), start.name);
   const Inside in(*this, start);
   const auto ask = [&](Hooks& h) {
     if (h.on_train_batch_start(info) == BatchStart::skip_epoch) answer = BatchStart::skip_epoch;
   };
   for (const auto& c : callbacks) ask(*c);
-  ask(*run_.borrowed.active);
+  ask(*borrowed_.active);
   return answer;
 }
 
@@ -56,7 +56,7 @@ void Trainer::HookCalls::at_end(EndOf what, const StepInfo& step_info) {
   std::optional<PhaseScope> phase;  // the end of a batch is in it already, that of a validation is in its own
   if (what == EndOf::epoch) phase.emplace(run_.instruments.times, Phase::hooks);
   const train::HookInfo& end = *kEnds[static_cast<std::size_t>(what)];
-  const ProfilerScope profiled(profiler(), end.name);
+  const ProfilerScope profiled(options_.profiler.get(), end.name);
   const Inside in(*this, end);
   const train::Restore listed(writers_from_, std::optional<std::size_t>(0));
   const auto is_late = [&](const Callback& c) {
@@ -65,7 +65,7 @@ void Trainer::HookCalls::at_end(EndOf what, const StepInfo& step_info) {
   for (const auto& c : callbacks) {
     if (!is_late(*c)) call_one(*c, what, step_info);
   }
-  call_one(*run_.borrowed.active, what, step_info);
+  call_one(*borrowed_.active, what, step_info);
   for (std::size_t i = 0; i < callbacks.size(); ++i) {
     if (!is_late(*callbacks[i])) continue;
     if (callbacks[i]->writes_checkpoints()) writers_from_ = i + 1;
@@ -94,20 +94,20 @@ void Trainer::HookCalls::call_writers_due() {
 }
 
 void Trainer::HookCalls::setup(Stage stage) {
-  if (run_.borrowed.data_module) {
-    if (train::prepares_data(run_.ranks, run_.borrowed.data_module->prepare_data_per_node())) {
-      const ProfilerScope profiled(profiler(), "prepare_data");
-      const std::span<const std::byte> bytes = run_.borrowed.data_module->bytes();
+  if (borrowed_.data_module) {
+    if (train::prepares_data(run_.ranks, borrowed_.data_module->prepare_data_per_node())) {
+      const ProfilerScope profiled(options_.profiler.get(), "prepare_data");
+      const std::span<const std::byte> bytes = borrowed_.data_module->bytes();
       const std::vector<std::byte> before(bytes.begin(), bytes.end());
-      run_.borrowed.data_module->prepare_data();
+      borrowed_.data_module->prepare_data();
       if (!std::equal(bytes.begin(), bytes.end(), before.begin()))
         warn("W-DATA-PREPARE", WarningCategory::possible_user,
              std::string(run_.call_name) +
                  ": prepare_data changed the data module; in a run of several processes the others do not see that; "
                  "store it in setup");
     }
-    const ProfilerScope profiled(profiler(), "setup_data");
-    run_.borrowed.data_module->setup(stage);
+    const ProfilerScope profiled(options_.profiler.get(), "setup_data");
+    borrowed_.data_module->setup(stage);
   }
   call(train::hooks::setup, stage);
 }
@@ -134,13 +134,13 @@ void Trainer::HookCalls::exception(const std::exception& error) noexcept {
     } catch (...) {}    // not ours to name; the first error is on its way
   };
   for (const auto& c : callbacks) one(*c);
-  if (run_.borrowed.active) one(*run_.borrowed.active);
-  if (run_.borrowed.data_module) one(*run_.borrowed.data_module);
+  if (borrowed_.active) one(*borrowed_.active);
+  if (borrowed_.data_module) one(*borrowed_.data_module);
 }
 
 // The first error is the one to report here, too.
 void Trainer::HookCalls::teardown(Stage stage, bool quietly) {
-  const ProfilerScope profiled(profiler(), train::hooks::teardown.name);
+  const ProfilerScope profiled(options_.profiler.get(), train::hooks::teardown.name);
   const Inside in(*this, train::hooks::teardown);
   const auto one = [&](auto& h) {
     try {
@@ -150,14 +150,12 @@ void Trainer::HookCalls::teardown(Stage stage, bool quietly) {
       warn("W-TRAIN-TEARDOWN", WarningCategory::runtime, std::string("teardown threw as well: ") + second.what());
     }
   };
-  if (run_.borrowed.data_module) one(*run_.borrowed.data_module);
+  if (borrowed_.data_module) one(*borrowed_.data_module);
   for (const auto& c : callbacks) one(*c);
-  if (run_.borrowed.active) one(*run_.borrowed.active);
+  if (borrowed_.active) one(*borrowed_.active);
 }
 
-Profiler* Trainer::HookCalls::profiler() const { return run_.instruments.profiler(); }
 StepTimes& Trainer::HookCalls::times() const { return run_.instruments.times; }
-Hooks* Trainer::HookCalls::module() const { return run_.borrowed.active; }
 void Trainer::HookCalls::prevent_capture(const train::HookInfo& hook, const Hooks& whose) {
   if (run_.capture) run_.capture->prevent_by_hook(hook.name, whose);
 }
@@ -222,33 +220,33 @@ void Trainer::HookCalls::verify() const {
     return c->kind() == Callback::Kind::checkpoint || c->checkpoint_files();
   });
   if (bars > 1) fail<ConfigError>("Trainer: callbacks holds ", bars, " progress bars, expected one at most");
-  if (bars > 0 && !run_.options.enable_progress_bar.value_or(true))
+  if (bars > 0 && !options_.enable_progress_bar.value_or(true))
     fail<ConfigError>("Trainer: enable_progress_bar is false and callbacks holds a ProgressBar; drop one of them");
-  if (checkpoints && !run_.options.enable_checkpointing.value_or(true))
+  if (checkpoints && !options_.enable_checkpointing.value_or(true))
     fail<ConfigError>(
         "Trainer: enable_checkpointing is false and callbacks holds a checkpoint callback; drop one of them");
-  if (accumulation_schedule() && run_.options.accumulate_grad_batches != 1)
-    fail<ConfigError>("Trainer: accumulate_grad_batches is ", run_.options.accumulate_grad_batches,
+  if (accumulation_schedule() && options_.accumulate_grad_batches != 1)
+    fail<ConfigError>("Trainer: accumulate_grad_batches is ", options_.accumulate_grad_batches,
                       " and callbacks holds a ", train::class_of(*accumulation_schedule()),
                       ", which sets it; drop one of them");
 }
 
 void Trainer::HookCalls::collect() {
-  for (const auto& c : run_.options.callbacks) {
+  for (const auto& c : options_.callbacks) {
     if (!c) fail<ConfigError>("Trainer: callbacks holds a null pointer; leave it out");
   }
-  callbacks = run_.options.callbacks;
+  callbacks = options_.callbacks;
   verify();
-  if (run_.options.enable_progress_bar.value_or(true) && count_of(callbacks, Callback::Kind::progress_bar) == 0)
+  if (options_.enable_progress_bar.value_or(true) && count_of(callbacks, Callback::Kind::progress_bar) == 0)
     callbacks.push_back(std::make_shared<ProgressBar>());
-  if (run_.options.enable_model_summary.value_or(true) && count_of(callbacks, Callback::Kind::summary) == 0)
+  if (options_.enable_model_summary.value_or(true) && count_of(callbacks, Callback::Kind::summary) == 0)
     callbacks.push_back(std::make_shared<ModelSummary>());
-  if (run_.options.max_time) {
+  if (options_.max_time) {
     if (count_of(callbacks, Callback::Kind::timer) > 0)
       warn("I-TRAIN-TIMER", WarningCategory::info,
            "Trainer: max_time is ignored, because callbacks holds a Timer of its own");
     else
-      callbacks.push_back(std::make_shared<Timer>(*run_.options.max_time));
+      callbacks.push_back(std::make_shared<Timer>(*options_.max_time));
   }
   if (run_.files.enabled() && count_of(callbacks, Callback::Kind::checkpoint) == 0)
     callbacks.push_back(std::make_shared<ModelCheckpoint>());

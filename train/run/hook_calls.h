@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "train/run/borrowed.h"
 #include "train/run/hook.h"
 #include "train/run/resume_point.h"
 
@@ -18,7 +19,8 @@ namespace levin {
 
 class Trainer::HookCalls {
  public:
-  explicit HookCalls(Run& run) : run_(run) {}
+  HookCalls(Run& run, const TrainerOptions& options, const Borrowed& borrowed)
+      : run_(run), options_(options), borrowed_(borrowed) {}
 
   // While one lives, `now` is the hook or step that runs: messages name it, and it decides what log() may do.
   class Inside {
@@ -38,7 +40,7 @@ class Trainer::HookCalls {
   template <class F, class... A>
   bool call(const train::Hook<F>& which, A&&... args) {
     bool provided = false;
-    const ProfilerScope profiled(profiler(), which.name);
+    const ProfilerScope profiled(options_.profiler.get(), which.name);
     const Inside in(*this, which);
     const auto one = [&](Hooks& h) {
       const std::int64_t defaults = which.in_step ? default_hooks_run() : 0;
@@ -48,7 +50,7 @@ class Trainer::HookCalls {
       prevent_capture(which, h);
     };
     for (const auto& c : callbacks) one(*c);
-    if (Hooks* const m = module()) one(*m);
+    if (borrowed_.active) one(*borrowed_.active);
     return provided;
   }
   template <class F>
@@ -83,14 +85,14 @@ class Trainer::HookCalls {
 
  private:
   [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
-  [[nodiscard]] Profiler* profiler() const;
   [[nodiscard]] StepTimes& times() const;
-  [[nodiscard]] Hooks* module() const;
   void prevent_capture(const train::HookInfo& hook, const Hooks& whose);
   void add_of(TrainModule& module);
   void verify() const;
 
   Run& run_;
+  const TrainerOptions& options_;
+  const Borrowed& borrowed_;
   std::optional<std::size_t> writers_from_;  // in the hook at hand the writers from here on are still to come
 };
 

@@ -59,10 +59,10 @@ void TrainModule::configure_gradient_clipping(optim::Optimizer& optimizer, std::
 }
 void TrainModule::clip_gradients(optim::Optimizer& optimizer, std::optional<double> value,
                                  std::optional<ClipAlgorithm> algorithm) {
-  trainer().run_->optimizers.clip(optimizer, value, algorithm);
+  Trainer::Run::of(trainer()).optimizers.clip(optimizer, value, algorithm);
 }
 std::span<OptimizerHandle> TrainModule::optimizers() { return trainer().optimizers(); }
-void TrainModule::manual_backward(const Tensor& loss) { trainer().run_->manual_backward(loss); }
+void TrainModule::manual_backward(const Tensor& loss) { Trainer::Run::of(trainer()).manual_backward(loss); }
 
 bool TrainModule::provides(Hook hook) const {
   const Overrides has = overrides();

@@ -26,6 +26,7 @@ namespace levin {
 
 struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
+  [[nodiscard]] static Run& of(const Trainer& trainer) { return *trainer.run_; }
 
   // ---- A fit (fit.cpp). `instead` is called in place of the training, with everything set up for it: a search of the
   // tuner.
@@ -57,7 +58,7 @@ struct Trainer::Run {
   // ---- Parts
   train::Progress progress;
   Borrowed borrowed;
-  HookCalls hooks{*this};
+  HookCalls hooks{*this, options, borrowed};
   train::Precision precision;
   train::StageLoaders loaders{*this};
   train::Stopping stop{options, progress, hooks.callbacks};
@@ -66,7 +67,7 @@ struct Trainer::Run {
   std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
   CaptureReport capture_report;
   train::RunLogs logs{*this};
-  train::Instruments instruments{*this};
+  train::Instruments instruments{*this, options};
   Evaluation evaluation{*this};
   Files files{*this};
   train::Ranks ranks;

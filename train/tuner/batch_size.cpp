@@ -272,7 +272,7 @@ void scale_lr(TrainModule& module, double factor) {
 // ---- Calls of users
 
 std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const BatchSizeOptions& options) {
-  Trainer::Run& run = *trainer_->run_;
+  Trainer::Run& run = Trainer::Run::of(*trainer_);
   const Chosen chosen = check(options);
   train::check_free(run, kCall);
   DataModule* const data = train::data_module_of(kCall, {&options.loaders}, options.data_module);
@@ -333,13 +333,13 @@ void BatchSizeFinder::on_fit_start() {
   if (trainer().resumed_from().empty() || !size_) scale_batch_size();
 }
 void BatchSizeFinder::on_validation_start() {
-  if (!trainer().run_->in_fit) scale_batch_size();
+  if (!Trainer::Run::of(trainer()).in_fit) scale_batch_size();
 }
 void BatchSizeFinder::on_test_start() { scale_batch_size(); }
 void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
 
 void BatchSizeFinder::scale_batch_size() {
-  Trainer::Run& run = *trainer().run_;
+  Trainer::Run& run = Trainer::Run::of(trainer());
   // A run that resumes within an epoch keeps the size of the run before, which its loader has.
   if (run.in_fit && run.progress.batches_done > 0 && run.progress.total_batches == run.files.resumed_at &&
       !run.evaluation.loaders)

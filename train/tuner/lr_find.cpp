@@ -231,7 +231,7 @@ void LrFindResult::write_csv(const std::string& path) const {
 // ---- Calls of users
 
 std::optional<LrFindResult> Tuner::lr_find(TrainModule& module, const LrFindOptions& options) {
-  Trainer::Run& run = *trainer_->run_;
+  Trainer::Run& run = Trainer::Run::of(*trainer_);
   check(options);
   DataModule* const data = train::data_module_of("lr_find", {&options.train, &options.val}, options.data_module);
   (void)field_of(train::Fields(module, data), options);
@@ -260,7 +260,7 @@ LearningRateFinder::LearningRateFinder(LrFindOptions options) : options_(std::mo
 }
 void LearningRateFinder::on_fit_start() { lr_find(); }
 void LearningRateFinder::lr_find() {
-  Trainer::Run& run = *trainer().run_;
+  Trainer::Run& run = Trainer::Run::of(trainer());
   if (!run.in_fit || run.logs.scope == train::LogScope::train_batch || run.logs.scope == train::LogScope::eval)
     fail<StateError>("lr_find: called ", run.in_fit ? "inside of a batch or an evaluation" : "outside of fit",
                      "; call it from on_fit_start or on_train_epoch_start");

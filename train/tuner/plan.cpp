@@ -116,7 +116,7 @@ std::int64_t planned_use(const Trainer::Run& run, const MemoryPlan& plan, Device
 }  // namespace train
 
 MemoryPlan Tuner::plan_memory(TrainModule& module, const Batch& batch, std::optional<Device> as) {
-  Trainer::Run& run = *trainer_->run_;
+  Trainer::Run& run = Trainer::Run::of(*trainer_);
   train::check_free(run, "plan_memory");
   const Device on = run.device_of(&module);
   TrainerOptions quiet = run.options;

@@ -355,14 +355,6 @@ class LEVIN_API Trainer {
   class HookCalls;
 
  private:
-  friend class TrainModule;
-  friend class OptimizerHandle;
-  friend class Tuner;
-  friend class LearningRateFinder;
-  friend class BatchSizeFinder;
-  friend class ModelSummary;
-  friend class ModelCheckpoint;
-  friend class WeightAveraging;
   std::unique_ptr<Run> run_;
 };
 
