@@ -12,7 +12,7 @@
 namespace levin {
 namespace {
 
-// Buffers of a metric count what was seen, in training or in a validation of the average alike: they are no part of the model.
+// Buffers of metrics are no part of the model: they count what training and validations of the average saw.
 struct Buffers {
   std::vector<nn::BufferRef> of_model;
   std::vector<std::string> of_metrics;
@@ -32,10 +32,10 @@ Buffers buffers_of(nn::Module& module) {
   return found;
 }
 
-// f32 for what would round small changes away.
+// f32 for 16-bit floats, which would round small changes away.
 DType dtype_of_average(DType dtype) { return is_float(dtype) && itemsize(dtype) == 2 ? DType::f32 : dtype; }
 
-// By one pass where the two lie alike, else one by one.
+// Copies contiguous tensors with the device and dtype of their source in one pass, and the others one by one.
 void copy_over(const Tensors& to, const Tensors& from) {
   Tensors alike, sources;
   for (std::size_t i = 0; i < to.size(); ++i) {
@@ -117,7 +117,7 @@ void AveragedModel::update(nn::Module& module) {
     (averaged ? averages : copies).push_back(entries_[i].value);
     (averaged ? values : copied).push_back(live[i]->detach());
   }
-  average(averages, std::move(values));  // may refuse what the user's function returned: before anything else
+  average(averages, std::move(values));  // comes first, because it may refuse what the user's function returned
   copy_over(copies, copied);
   ++n_;
 }
@@ -141,7 +141,7 @@ void AveragedModel::average(const Tensors& averages, Tensors values) {
     }
     return copy_over(averages, next);
   }
-  // A constant stays on the device.
+  // A constant decay stays on the device.
   if (!options_->avg_fn.decay_ || !decay_.defined()) {
     const auto n = static_cast<double>(n_);
     decay_ = full({1}, options_->avg_fn.decay_.value_or(n / (n + 1)), device_, DType::f64);

@@ -17,7 +17,7 @@ nn::BatchNorm* with_statistics(nn::Module& module) {
   return norm && norm->options.track_running_stats ? norm : nullptr;
 }
 
-// A batch norm that averages over all batches until the scope ends.
+// Makes a batch norm average over all batches until the scope ends.
 class Cumulative {
  public:
   explicit Cumulative(nn::BatchNorm& norm) : norm_(norm), momentum_(norm.momentum) {

@@ -1,4 +1,4 @@
-// Batch norms whose statistics are estimated anew.
+// Estimates the statistics of batch norms from a pass over data.
 #pragma once
 
 #include "levin/function.h"
@@ -10,7 +10,7 @@ namespace levin::train {
 [[nodiscard]] bool has_statistics(nn::Module& module);
 
 // Runs `pass` in training mode and without recording. Batch norms that module.train() puts into training mode forget
-// their statistics and average over all batches. Modes and momenta are then as before; after an exception the
+// their statistics and average over all batches. Modes and momenta are restored at the end, and after an exception the
 // statistics too. Without such batch norms `pass` does not run.
 void estimate_statistics(nn::Module& module, const Function<void()>& pass);
 

@@ -1,4 +1,4 @@
-// What callbacks that watch a metric share, and how they keep numbers in a checkpoint.
+// Helpers of callbacks that watch a metric: comparisons, names, and numbers as text in a checkpoint.
 #pragma once
 
 #include <cstdint>

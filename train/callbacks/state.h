@@ -1,4 +1,4 @@
-// How callbacks that keep averages read and write their states.
+// Reads and writes the states of callbacks that keep averages.
 #pragma once
 
 #include <algorithm>

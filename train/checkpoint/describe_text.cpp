@@ -1,4 +1,4 @@
-// A text that may be damaged: what stands in it, and where it differs from its hashes.
+// Describes a checkpoint that may be damaged: the values of its state, and what differs from its hashes.
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-// Objects become dotted names; what is in them is text as it is, or JSON.
+// Turns members of objects into dotted names. A word becomes its text, every other value JSON.
 class Flattened final : public JsonReader {
  public:
   Flattened(CheckpointInfo& to, const std::string& path, std::size_t text_bytes)
@@ -46,7 +46,7 @@ class Flattened final : public JsonReader {
   }
 
  private:
-  // Of an array that is one value.
+  // Adds an element to the array, whose JSON is one value.
   void part(const JsonStep& at, const std::string& value) {
     if (list_.back() != '[' && list_.back() != '{') list_ += ',';
     if (at.index < 0) list_ += json_of(at.key) + ":";
@@ -65,11 +65,11 @@ class Flattened final : public JsonReader {
   CheckpointInfo& to_;
   const std::string& file_;
   std::size_t bytes_ = 0, most_bytes_;
-  int inside_ = 0;  // so many brackets of an array
+  int inside_ = 0;  // brackets that are open since the beginning of an array
   std::string list_;
 };
 
-// Keeps the hashes of names that are known; counts the others, and keeps some.
+// Keeps the hashes of known names. Counts unknown names, and keeps the first kShown.
 class HashReader final : public JsonReader {
  public:
   struct Known {

@@ -1,4 +1,4 @@
-// The checkpoints of a run: writes them, finds the one that a ckpt_path names, and resumes from it.
+// The checkpoints of a run: writes files, finds the file that a ckpt_path names, and resumes from a file.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Checkpoint;
 class Incoming;
 using SavedStates = std::vector<std::pair<std::string, CallbackState>>;  // by state key
 struct FoundCheckpoint {
-  std::string path;                       // empty: none
-  std::shared_ptr<Checkpoint> content{};  // where it was read to be chosen
+  std::string path;                       // empty: there is no file
+  std::shared_ptr<Checkpoint> content{};  // null unless the search has read the file
 };
 }  // namespace train
 
@@ -27,39 +27,43 @@ class Trainer::Files {
  public:
   explicit Files(Run& run) : run_(run) {}
 
+  // Writes a checkpoint. Throws FileError, OutOfMemoryError, and ConfigError for a weight whose name begins with
+  // "levin.". In a trial of the tuner it only warns.
   void save(const std::string& path, WeightsOnly weights);
-  [[nodiscard]] std::string save_interrupted();  // what became of it, for the error
-  // The file that a ckpt_path names. Throws ConfigError for "best" without one; none and a warning for "last".
+  // Saves the run as `last` after a signal. Returns the result as text for the error; throws nothing.
+  [[nodiscard]] std::string save_interrupted();
+  // The file that a ckpt_path names. Throws ConfigError if there is none for "best"; warns if there is none for "last".
   [[nodiscard]] train::FoundCheckpoint find(const std::string& ckpt_path) const;
-  // The content of the file of a ckpt_path on its way into a fit, shown to the module; null where there is no file.
+  // Reads the file that a ckpt_path names, and calls on_load_checkpoint of the module. Returns null without a file.
   [[nodiscard]] std::unique_ptr<train::Incoming> open(const std::string& ckpt_path);
-  // Compares a file with the run, and only then changes the run.
+  // Compares a file with the run, and only then changes the run. Throws ConfigError for a file that does not fit.
   void resume(train::Incoming& file);
-  // For an evaluation; changes nothing when it throws.
+  // Loads the weights of a file for an evaluation. An exception leaves the module as it is.
   void load_weights(const train::FoundCheckpoint& file, TrainModule& module);
+  // The folder of the first callback that has one, else train::checkpoint_folder.
   [[nodiscard]] std::string dir() const;
-  // <folder>/last.safetensors, or the first version of it that is no other run's.
+  // <folder>/last.safetensors, or its first version that is not of another run.
   [[nodiscard]] std::string last_file(const std::string& folder) const;
-  [[nodiscard]] bool enabled() const;
+  [[nodiscard]] bool enabled() const;  // enable_checkpointing is on, and this is no dev run
 
-  void begin_fit();  // one that resumes from no file
-  void cut_epoch();  // before on_train_epoch_end runs in the middle of an epoch
+  void begin_fit();  // forgets the file that the fit before resumed from
+  void cut_epoch();  // keeps the state before on_train_epoch_end runs in the middle of an epoch
 
-  std::string resumed_from;
-  std::int64_t resumed_at = -1;        // total_batches then
-  std::set<std::string> written;       // files of this run, by the paths they were given: those may be replaced
+  std::string resumed_from;            // path of the file; empty: none
+  std::int64_t resumed_at = -1;        // total_batches at the resume
+  std::set<std::string> written;       // paths that this run has written, whose files it may replace
   std::optional<train::EpochCut> cut;  // of the running or last fit
-  // Between on_train_start and on_train_end; and whether the file that the run resumes from was written there, so that
-  // what was left of its training is done also where the limits are reached.
-  bool training = false, unfinished = false;
+  bool training = false;               // between on_train_start and on_train_end
+  // The file that the run resumes from was written there, so the run ends its training also where the limits are
+  // reached.
+  bool unfinished = false;
 
  private:
   void write(const std::string& path, WeightsOnly weights);
   [[nodiscard]] train::SavedStates ask_all(CheckpointContent& content, WeightsOnly only);
   [[nodiscard]] std::string best() const;
   [[nodiscard]] train::FoundCheckpoint last() const;
-  // To the field of a BatchSizeFinder the size that it had found in the run that wrote the file, before loaders are
-  // made.
+  // Sets the field of each BatchSizeFinder to the size that it has in the file, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
   void take_stop(const train::Checkpoint& file);
   Run& run_;

@@ -17,8 +17,9 @@ std::string below_root(const TrainerOptions& options) {
   return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
 }
 
-// Where a run like this one may have left files: the callbacks' folders; and where these have none of their own, <root>/checkpoints
-// and those of all versions of the loggers' folders, because a run that is started again is a new version.
+// The folders in which a run like this one may have written files: those of the callbacks. Without one, also
+// <root>/checkpoints and the folders of all versions of the loggers, because a program that is started again is a new
+// version.
 std::vector<std::string> folders_of(const Trainer::Run& run) {
   const std::string first = run.files.dir();
   std::vector<std::string> folders = {first};
@@ -47,7 +48,7 @@ std::vector<std::string> folders_of(const Trainer::Run& run) {
   return folders;
 }
 
-// The newest whole one. Names say nothing about age: a folder may hold several runs.
+// The newest checkpoint that is whole, by the time of its last write: a folder may hold files of several runs.
 std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   std::vector<std::pair<fs::file_time_type, std::string>> files;
   std::error_code error;
@@ -76,7 +77,7 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   return std::nullopt;
 }
 
-// The best file of the run that wrote the newest checkpoint, by what that says of a callback like this one.
+// The best file of the run that wrote the newest checkpoint, by the state there of a callback like this one.
 std::string best_of_earlier_run(const Trainer::Run& run, const Callback& callback) {
   const std::optional<Checkpoint> newest = newest_checkpoint(run);
   if (!newest) return {};
@@ -117,7 +118,7 @@ std::string Trainer::Files::last_file(const std::string& folder) const {
   }
 }
 
-// Of the first checkpoint callback. Throws ConfigError that says why there is none.
+// The best file of the first checkpoint callback. Throws ConfigError, which gives the reason, if there is none.
 std::string Trainer::Files::best() const {
   const std::string what = std::string(run_.call_name) + ": ckpt_path = \"best\" and there is none: ";
   if (run_.options.fast_dev_run > 0) fail<ConfigError>(what, "a dev run (fast_dev_run) writes no files");

@@ -1,4 +1,4 @@
-// A file's content on its way into a run: what module and callbacks make of it, and the weights.
+// Brings the content of a checkpoint into a run: asks module and callbacks, and loads the weights.
 #include <algorithm>
 #include <map>
 
@@ -52,7 +52,6 @@ std::int64_t train::check_same(const std::string& path, const char* what, const 
   fail<ConfigError>(how.call, ": the ", what, " of ", path, " are not those of this run", message);
 }
 
-// The key under which the file has what this callback gets; empty when it has nothing for it.
 std::string train::key_in(const Checkpoint& file, const Trainer::Run& run, const Callback& callback) {
   const std::string own = callback.state_key();
   if (own.empty() || file.callbacks.contains(own)) return own;
@@ -72,7 +71,7 @@ CallbackState train::state_in(const Checkpoint& file, const std::string& key) {
 
 namespace {
 
-// `here` shares the parameters' memory; what the file lacks stays.
+// `here` shares the memory of the parameters. A parameter that the file lacks keeps its value.
 void copy_weights(NamedTensors here, const NamedTensors& weights) {
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : weights) by_name.emplace(name, &t);
@@ -91,7 +90,8 @@ void tell_of_conversion(const char* call, const std::string& path, std::int64_t 
 
 bool is_half(const Tensor& t) { return is_float(t.dtype()) && itemsize(t.dtype()) == 2; }
 
-// 16-bit weights that become wider ones are taken from the f32 masters that an optimizer has trained, where the file has them.
+// Takes weights that are 16-bit in the file and wider in the module from the optimizer's f32 masters, if the file has
+// them.
 void take_masters(NamedTensors& weights, const NamedTensors& here, const Checkpoint& file) {
   std::map<std::string, const Tensor*> masters;
   for (std::size_t i = 0; i < file.optimizers.size(); ++i) {
@@ -146,7 +146,7 @@ train::Incoming::~Incoming() {
     try {
       warn("W-CKPT-UNDO", WarningCategory::runtime,
            std::string("resume: the file does not fit, and the weights of before could not be put back: ") + e.what());
-    } catch (...) {}  // no memory for the text; the first error is on its way
+    } catch (...) {}  // no memory for the text; the first error is being thrown
   } catch (...) {}
 }
 

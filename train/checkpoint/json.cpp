@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 using Kind = JsonValue::Kind;
 
-constexpr std::size_t kMaxDepth = 32;  // ours has 4
+constexpr std::size_t kMaxDepth = 32;  // the texts of checkpoints have 4
 
 class Walk final : public nlohmann::json_sax<Json> {
  public:
@@ -24,7 +24,7 @@ class Walk final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t x) override { return take({.kind = Kind::natural, .natural = x}); }
   bool number_float(number_float_t x, const string_t&) override { return take({.kind = Kind::real, .real = x}); }
   bool string(string_t& x) override { return take({.kind = Kind::word, .word = x}); }
-  bool binary(binary_t&) override { return false; }  // no text has it
+  bool binary(binary_t&) override { return false; }  // not in texts
   bool start_object(std::size_t) override { return begin(JsonKind::object); }
   bool start_array(std::size_t) override { return begin(JsonKind::array); }
   bool key(string_t& name) override {
@@ -102,7 +102,7 @@ std::int64_t whole(const JsonValue& v, std::int64_t otherwise) {
 }
 double real(const JsonValue& v) {
   if (v.kind == JsonValue::Kind::real) return v.real;
-  if (v.kind == JsonValue::Kind::null) return std::numeric_limits<double>::quiet_NaN();  // JSON has none
+  if (v.kind == JsonValue::Kind::null) return std::numeric_limits<double>::quiet_NaN();  // JSON has no NaN
   return v.kind == JsonValue::Kind::negative ? static_cast<double>(v.negative) : static_cast<double>(v.natural);
 }
 

@@ -1,8 +1,10 @@
 // Note [Checkpoint files]
-// One safetensors file: the weights under their own names, so that PyTorch reads it as a state dict; every other tensor
-// below "levin."; counters as one JSON text in the metadata under "levin.state"; XXH3 hashes of every tensor and of
-// that text under "levin.hashes". Reading checks everything, hashes and names and shapes, before anything of the run is
-// changed.
+// A checkpoint is one safetensors file:
+// - the weights under their own names, so PyTorch reads the file as a state dict;
+// - every other tensor below "levin.";
+// - in the metadata, under "levin.state", counters as one JSON text;
+// - in the metadata, under "levin.hashes", XXH3 hashes of every tensor and of that text.
+// A resume checks hashes, names and shapes before it changes the run.
 #include "train/checkpoint/content.h"
 
 #include <algorithm>
@@ -27,7 +29,7 @@ const std::string* find_entry(const TensorFile& file, std::string_view key) {
   return nullptr;
 }
 
-// The state's text, after every hash was found right.
+// Returns the text of the state after checking every hash.
 const std::string& checked_state(const std::string& path, const TensorFile& file) {
   const std::string* state = find_entry(file, "levin.state");
   const std::string* hashes = find_entry(file, "levin.hashes");

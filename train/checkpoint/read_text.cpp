@@ -24,7 +24,7 @@ class VersionReader final : public JsonReader {
   }
 };
 
-// The enumerator of a name, or of a number as files of version 3 have it.
+// The enumerator of a name, or of an index, which files of version 3 have.
 template <class E, std::size_t N>
 E enumerator(const std::string& path, const char* field, const std::array<const char*, N>& names, const JsonValue& v) {
   for (std::size_t i = 0; v.kind == Kind::word && i < N; ++i) {
@@ -88,7 +88,7 @@ class StateReader final : public JsonReader {
     if (top == "callbacks") {
       if (kind != JsonKind::object) lacks(top);
       bound(to_.callbacks.size());
-      (void)to_.callbacks[path[1].key];  // also without values: its state may be tensors alone
+      (void)to_.callbacks[path[1].key];  // also without values, because a state may be tensors alone
     } else if (top == "generators") {
       bound(to_.generators.size());
     } else if (top == "log") {
@@ -118,7 +118,7 @@ class StateReader final : public JsonReader {
   }
 
  private:
-  static constexpr unsigned kLogFields = 0x3ff;  // a bit each, of those that every file has
+  static constexpr unsigned kLogFields = 0x3ff;  // one bit for each field that every file has
   static constexpr std::string_view kOptional = "hparams";
   static constexpr std::array kLists = {"loops", "optimizers", "log", "metrics", "hparams", "callbacks", "generators"};
 
@@ -247,7 +247,7 @@ class StateReader final : public JsonReader {
   Checkpoint& to_;
   std::set<std::string> seen_;
   std::size_t values_ = 0;
-  unsigned fields_ = 0;  // of the entry of the log at hand
+  unsigned fields_ = 0;  // fields that the current entry of the log has
 };
 
 }  // namespace

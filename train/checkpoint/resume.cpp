@@ -1,4 +1,4 @@
-// Goes on from a checkpoint: compares it with the run, and only then changes the run.
+// Resumes from a checkpoint: compares it with the run, and only then changes the run.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -18,7 +18,7 @@ using train::Due;
 using train::key_in;
 using train::state_in;
 
-// Throws ConfigError where the file is another run's.
+// Throws ConfigError for a file that does not fit the run: its counters, batches, optimizers or window.
 void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
   const std::int64_t size = run.loaders.train->size(), max_epochs = run.stop.max_epochs();
@@ -33,7 +33,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   if (!whole && file.progress.batches_done > run.loaders.batches)
     fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch, which now has ",
                       run.loaders.batches, "; use the same data and batch size");
-  // In the middle of an epoch: another cut of the data into batches would repeat samples and leave some out.
+  // In the middle of an epoch, other batches would repeat samples and leave some out.
   const bool inside = file.progress.batches_done > 0 && !whole;
   const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {
     if (inside && then > 0 && now > 0 && then != now)
@@ -69,7 +69,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   }
 }
 
-// The same of schedules, which a callback may have replaced when it was given its state.
+// Checks the schedules, after the callbacks have their states: a callback may replace a schedule.
 void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
   if (file.schedulers != run.optimizers.schedulers.size())
@@ -80,7 +80,7 @@ void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
                      run.optimizers.schedulers[i].scheduler->state_dict());
 }
 
-// The gradients of an open window, by the parameters they belong to.
+// Returns the file's gradients of an open window, each with its parameter.
 std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Tensor*, Tensor>> matched;
   for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
@@ -99,7 +99,7 @@ std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run,
   return matched;
 }
 
-// The states of the module's metrics with what the file has for them.
+// Returns the states of the module's metrics, each with its value in the file.
 std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Tensor, Tensor>> matched;
   NamedTensors here, there;
@@ -115,8 +115,8 @@ std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, co
   return matched;
 }
 
-// The generators of the run's tree with the states that the file has for them. Throws ConfigError unless it has one for
-// each and no other.
+// Returns the generators of the run's tree, each with its state in the file. Throws ConfigError if the file lacks a
+// generator or has another one.
 std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Generator*, RandomRange>> matched;
   if (run.borrowed.tree) {
@@ -146,7 +146,7 @@ void warn_of_unknown_callbacks(const Trainer::Run& run, const Checkpoint& file) 
          "resume: " + file.path + " holds the state of callbacks that this trainer lacks: " + left);
 }
 
-// Takes back what was loaded, the newest first, unless dropped.
+// Restores the parts that were loaded, the last one first, unless drop() was called.
 class Undo {
  public:
   Undo() = default;
@@ -169,12 +169,13 @@ class Undo {
     try {
       warn("W-CKPT-UNDO", WarningCategory::runtime,
            "resume: the file does not fit, and the state that " + what + " had before could not be put back: " + why);
-    } catch (...) {}  // no memory for the text; the first error is on its way
+    } catch (...) {}  // no memory for the text; the first error is being thrown
   }
   std::vector<std::pair<std::string, std::function<void()>>> steps_;
 };
 
-// What optimizer i of the run gets of the file: its state for parameters of another float precision, and masters where it has them.
+// The state of optimizer i in the file, converted for parameters of another float precision, and with masters if the
+// optimizer has some.
 NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in, std::size_t i) {
   NamedTensors state = below(in.file().rest, train::optimizer_prefix(i));
   const optim::Optimizer& optimizer = *run.optimizers.all[i];
@@ -223,8 +224,8 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
   return state;
 }
 
-// The parts that look at their state themselves and may refuse it: all of them change, or none. The last optimizer needs no undo,
-// because it changes nothing when it throws.
+// Loads the parts that check their own state and may refuse it: either all of them change, or none. The last optimizer
+// needs no undo, because it changes nothing when it throws.
 void load_parts(Trainer::Run& run, const train::Incoming& in) {
   const Checkpoint& file = in.file();
   Undo undo;
@@ -233,7 +234,7 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
     const auto it = in.states().find(key);
     if (key.empty() || it == in.states().end()) continue;
     CallbackState before = c->state();
-    for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into its own
+    for (auto& [name, t] : before.tensors) t = t.clone();  // the callback may write into the tensors of its state
     undo.add("callback " + key, [c, before = std::move(before)] { c->load_state(before); });
     c->load_state(it->second);
   }
@@ -247,7 +248,7 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
   const NamedTensors scale = below(file.rest, train::precision_prefix());
   if (optim::GradScaler* scaler = run.precision.scaler()) {
     undo.add("the loss scale", [scaler, before = scaler->state_dict()] { scaler->load_state_dict(before); });
-    scaler->load_state_dict(scale);  // warns when the file has none
+    scaler->load_state_dict(scale);  // warns if the file has no loss scale
   } else if (!scale.empty()) {
     warn("W-CKPT-SCALE", WarningCategory::user,
          "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
@@ -268,7 +269,7 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
 
 }  // namespace
 
-// A request to stop counts until a limit is raised above the one under which it was made.
+// A request to stop holds until a limit is raised above the limit of the file's run.
 void Trainer::Files::take_stop(const Checkpoint& file) {
   const auto raised = [](const std::optional<std::int64_t>& then, std::int64_t now) {
     return then && *then >= 0 && (now < 0 || now > *then);  // below 0: no limit
@@ -315,10 +316,10 @@ void Trainer::Files::resume(train::Incoming& in) {
     data.add("data module", [this, before = std::move(before)] { run_.borrowed.data_module->load_state(before); });
     run_.borrowed.data_module->load_state(state_in(file, train::kDataKey));
     if (run_.loaders.own_train)
-      run_.loaders.train = nullptr;  // one that configure_optimizers asked about; the state decides
+      run_.loaders.train = nullptr;  // configure_optimizers asked for it before the data module had its state
   }
   {
-    const train::Restore at(run_.progress.epoch, file.progress.epoch);  // what a hook reads
+    const train::Restore at(run_.progress.epoch, file.progress.epoch);  // hooks read the file's epoch
     run_.loaders.load_val();
     run_.loaders.load_train();
   }
@@ -327,14 +328,14 @@ void Trainer::Files::resume(train::Incoming& in) {
   auto metrics = match_metrics(run_, file);
   check_fits(run_, file);
   warn_of_unknown_callbacks(run_, file);
-  in.take_weights();  // of bare tensors, which the optimizers have brought
+  in.take_weights();  // of bare tensors, which only the optimizers know
   load_parts(run_, in);
   data.drop();
   in.keep();
-  // Nothing below can fail.
+  // Nothing below fails.
   for (const auto& [generator, state] : generators) generator->set_state(state);
   for (const auto& [name, metric] : train::metrics_of(run_.borrowed.tree))
-    metric->reset();  // one that the file lacks begins anew
+    metric->reset();  // a metric that the file lacks starts afresh
   for (auto& [state, value] : metrics) copy_(state, value);
   for (const auto& o : run_.optimizers.all) o->zero_grad();
   run_.window.gradients_torn = run_.window.batch_torn = false;
@@ -343,7 +344,7 @@ void Trainer::Files::resume(train::Incoming& in) {
   run_.window.weight = Tensor();
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) run_.window.weight = t.to(run_.device);
   run_.progress = file.progress;
-  if (file.epoch_is_whole()) {  // of as many batches as it has here
+  if (file.epoch_is_whole()) {  // by the number of batches in this run
     run_.progress.batches_done = run_.loaders.batches;
     run_.progress.position = {.epoch = run_.progress.epoch, .batch = run_.loaders.batches};
   }
@@ -353,12 +354,13 @@ void Trainer::Files::resume(train::Incoming& in) {
   run_.logs.batches_evaluated[0] = file.batches_validated;
   take_stop(file);
   run_.stop.requested_at = run_.progress.global_step;
-  // Of a run whose limit of steps cut the epoch: this one stands where that one did.
+  // max_steps cut the epoch of the file's run, and it cuts this one at the same batch.
   if (unfinished && run_.progress.due == Due::nothing && run_.stop.max_steps_reached() &&
       run_.progress.batches_done > 0 && run_.progress.batches_done < run_.loaders.batches)
     cut = {.log = file.log, .stop_kept = file.stop};
   run_.logs.epoch = file.epoch_metrics;
-  // Loaders are as old as they were, so that the next ones come when they would have come. One that is due came now.
+  // Loaders keep their age, so the next ones are made in the same epoch as without the resume. A loader that is due was
+  // made above.
   const auto age = [&](std::int64_t& loaded_at, std::int64_t before) {
     if (before >= 0 && run_.progress.epoch - before < run_.options.reload_dataloaders_every_n_epochs)
       loaded_at = before;

@@ -24,7 +24,7 @@ bool train::link_to(const std::string& file, const std::string& link, Link kind)
       fs::create_symlink(fs::path(file).filename(), temporary, error);
     if (error) return false;
     fs::rename(temporary, link, error);
-    fs::remove(temporary, ignored);  // there still where both are one file already
+    fs::remove(temporary, ignored);  // rename() leaves it if both names are links to one file
     return !error;
   } catch (...) { return false; }  // no memory for the names
 }
@@ -32,7 +32,7 @@ bool train::link_to(const std::string& file, const std::string& link, Link kind)
 void train::replace_link(const std::string& path, const Function<void(const std::string&)>& write) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return write(path);
-  const std::string beside = path + ".new";  // no name that ckpt_path = "last" looks at
+  const std::string beside = path + ".new";  // ckpt_path = "last" ignores this name
   detail::remove_stale_temporaries(fs::path(path).parent_path().string(), ".new");
   write(beside);
   fs::rename(beside, path, error);
@@ -41,7 +41,7 @@ void train::replace_link(const std::string& path, const Function<void(const std:
 
 namespace {
 
-// What is written in the middle of a batch is no state between two steps.
+// Warns of a file that is written in the middle of a batch: it is no state between two steps.
 void warn_of_torn_batch(const Trainer::Run& run, const std::string& path) {
   const bool window = (run.borrowed.manual || run.window.is_open()) && run.window.gradients_torn;
   const bool seen = run.window.batch_torn && run.borrowed.tree &&
@@ -73,7 +73,7 @@ void make_folder(const std::string& path) {
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
 }
 
-// What the run adds to the weights: the state of each part under its prefix.
+// Adds the state of each part of the run under its prefix.
 void append_state(NamedTensors& tensors, const Trainer::Run& run) {
   const std::vector<std::shared_ptr<optim::Optimizer>>& optimizers = run.optimizers.all;
   for (std::size_t i = 0; i < optimizers.size(); ++i)
@@ -90,7 +90,7 @@ void append_state(NamedTensors& tensors, const Trainer::Run& run) {
     }
   }
   if (window.is_open() && window.weighs_exactly()) {
-    // 0: the window's batches gave nothing, or what they gave is lost.
+    // The weight is 0 if the window's batches gave no gradient, or their gradients are lost.
     const bool any = window.weight.defined() && !window.gradients_torn;
     tensors.emplace_back(train::window_weight_name(), any ? window.weight : tensor({0.0}, Device::cpu()));
   }
@@ -110,8 +110,8 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only) {
   written.insert(path);
 }
 
-// Callbacks and module are shown the weights and their own state, and may change both. After a fit those of that fit are
-// asked: they are attached as long as this lasts.
+// Calls on_save_checkpoint of callbacks and module, which may change the weights and their own state. After a fit these
+// are the callbacks of that fit, which are attached during the call.
 train::SavedStates Trainer::Files::ask_all(CheckpointContent& content, WeightsOnly only) {
   const Borrowed& borrowed = run_.borrowed;
   const std::vector<std::shared_ptr<Callback>>& asked = run_.in_fit ? run_.hooks.callbacks : run_.hooks.of_fit;

@@ -14,7 +14,7 @@ std::string name_of(const std::array<const char*, N>& names, E value) {
   return json_of(std::string_view(names[static_cast<std::size_t>(value)]));
 }
 
-// Objects and arrays of values that are JSON already.
+// Builds objects and arrays of values that are JSON already.
 class Listed {
  public:
   explicit Listed(JsonKind kind) : kind_(kind), out_(1, kind == JsonKind::object ? '{' : '[') {}
@@ -56,7 +56,7 @@ std::string hparams_text(const Trainer::Run& run) {
     if (std::none_of(hparams.begin(), end, [&](const auto& h) { return h.first == pair.first; }))
       hparams.push_back(pair);
   }
-  Listed all = array();  // of pairs: the order is kept
+  Listed all = array();  // of pairs, to keep the order
   for (const auto& [name, h] : hparams) {
     std::string value;
     switch (h.kind()) {

@@ -1,4 +1,4 @@
-// What a DataModule does where it is not overridden.
+// The default bodies of DataModule.
 #include "levin/train/datamodule.h"
 
 #include "tensor/text/type_name.h"

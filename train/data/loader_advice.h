@@ -1,4 +1,4 @@
-// What a look at a loader tells before it is used, and how long the first batches were waited for.
+// Advice on loaders: warnings before a loader is used, and how long the loop waited for its first batches.
 #pragma once
 
 #include <atomic>
@@ -12,24 +12,25 @@ namespace levin::train {
 
 extern std::atomic<int> suggested_workers_instead;  // 0: data::suggested_workers(); tests set it
 
-// The text of W-DATA-WORKERS; empty where there is nothing to say: two workers or more, or no CPU for a second one.
+// The text of W-DATA-WORKERS; empty for two workers or more, or without a CPU for a second one.
 [[nodiscard]] std::string workers_advice(const std::string& loader, int num_workers, int suggested);
 
 enum class Shuffling : bool { is_unusual, is_usual };
-// Warns of a loader that will be slow, that shuffles where nobody needs it, or that is empty; of combined ones each part.
+// Warns of a loader that is slow, empty, or shuffles although `shuffling` is_unusual; of a combined loader, for each
+// part. `name` is for the messages.
 void inspect_loader(const data::DataLoader& loader, const std::string& name, Shuffling shuffling,
                     std::int64_t reload_every);
 
-// How much of the time of the first kBatches batches the loop waited for them. Times are nanoseconds. `apart` is what the run has
-// spent since its start on what is no part of steps: validations, saves.
+// The share of the first kBatches batches' time that the loop waited for them. Times are nanoseconds. `apart` is the
+// time since the start of the run that belongs to no step: validations and saves.
 class DataWait {
  public:
   static constexpr std::int64_t kBatches = 100;
-  static constexpr double kMuch = 0.2;
+  static constexpr double kMuch = 0.2;  // a share above this is a warning
   [[nodiscard]] bool measures() const { return batches_ < kBatches; }
-  void begins(std::int64_t now, std::int64_t apart) { begun_ = now, apart_ = apart; }
-  void arrived(std::int64_t now) { waited_ += now - begun_; }
-  // The batch is trained. Gives the share of waiting once, behind the last batch.
+  void begins(std::int64_t now, std::int64_t apart) { begun_ = now, apart_ = apart; }  // the wait for a batch
+  void arrived(std::int64_t now) { waited_ += now - begun_; }                          // the batch is there
+  // After the batch was trained. Returns the share once, after the last batch, else nullopt.
   [[nodiscard]] std::optional<double> trained(std::int64_t now, std::int64_t apart) {
     total_ += now - begun_ - (apart - apart_);
     return ++batches_ == kBatches && total_ > 0

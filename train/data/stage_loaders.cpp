@@ -8,7 +8,8 @@
 namespace levin::train {
 namespace {
 
-// How many batches of the loader the limit leaves. overfit_batches sets the limits, and its loaders are read in sequence.
+// The number of batches that the limit leaves of the loader. overfit_batches sets the limits, and its loaders are read
+// in sequence.
 std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const std::optional<Portion>& limit,
                         const char* option, const char* id) {
   const bool overfits = run.loaders.overfits();
@@ -22,7 +23,6 @@ std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader,
   return count;
 }
 
-// A sequential combination is several loaders to an evaluation.
 std::vector<data::DataLoader*> in_turn(const std::vector<data::DataLoader*>& loaders) {
   std::vector<data::DataLoader*> all;
   for (data::DataLoader* l : loaders) {
@@ -106,7 +106,7 @@ void StageLoaders::use_val(const std::vector<data::DataLoader*>& given) {
 
 void StageLoaders::load_train() {
   if (train) return;
-  own_train.reset();  // its threads and pages go before the next one's come
+  own_train.reset();  // frees its threads and pages before the next loader has its own
   own_train = run_.borrowed.loader_of_hook(std::nullopt, *run_.borrowed.active);
   if (!own_train)
     fail<ConfigError>("fit: the ", run_.borrowed.data_overrides.train_loader ? "data module" : "module",
@@ -135,7 +135,7 @@ void StageLoaders::reload_val() {
   load_val();
 }
 
-// Throws for what only the lengths of the loaders show.
+// Throws ConfigError for a val_check_interval that is longer than an epoch.
 void StageLoaders::resolve_validation() {
   val_every = 0;
   if (val.empty()) return;

@@ -1,4 +1,4 @@
-// The loaders of a stage: those that a call is given, and those that hooks of data module and module make.
+// The loaders of a stage: the loaders that a call is given, and those that hooks of data module and module make.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +13,44 @@
 
 namespace levin::train {
 
-// Loaders that are given are used at once. Hooks are asked when their loader is needed.
+// Uses given loaders at once, and asks a hook when its loader is needed.
 class StageLoaders {
  public:
   explicit StageLoaders(Trainer::Run& run) : run_(run) {}
 
-  void forget();  // of a stage that begins or ends
+  void forget();  // drops all loaders, at the beginning and at the end of a fit
+  // Counts the batches of the given loaders, before any work. Throws what use_train and use_val throw.
   void begin_fit(const LoaderRefs& train, const LoaderRefs& val, const Overrides& has);
-  void begin_evaluation() { inspected_.clear(); }
-  void start_epoch(Progress& progress);  // the training loader goes to where the run stands
-  // Both throw ConfigError for a loader that the options do not fit, before any work on it.
+  void begin_evaluation() { inspected_.clear(); }  // a new stage, which warns of its loaders again
+  void start_epoch(Progress& progress);            // sets the training loader to the position of the run
+  // Set `train` and `val`, and count their batches by the options. Both throw ConfigError for a loader that contradicts
+  // the options, before any work on it.
   void use_train(data::DataLoader& loader);
   void use_val(const std::vector<data::DataLoader*>& given);
+  // Make the loader by a hook, unless it is there. load_train throws ConfigError for a hook that returns null.
   void load_train();
   void load_val();
-  void reload_train();  // before an epoch and before a validation, where
-  void reload_val();    // reload_dataloaders_every_n_epochs says so
-  // The parts of sequential combinations are loaders of their own to an evaluation.
+  // Make the loader again if reload_dataloaders_every_n_epochs asks for it: before an epoch, before a validation.
+  void reload_train();
+  void reload_val();
+  // The loaders of an evaluation, where each part of a sequential combination is a loader of its own. Warns by
+  // inspect_loader; `name` is for the messages.
   [[nodiscard]] std::vector<data::DataLoader*> evaluated_in_turn(const std::vector<data::DataLoader*>& given,
                                                                  const char* name);
-  [[nodiscard]] bool validates() const;  // the module can, and the options let it
-  [[nodiscard]] bool overfits() const;   // training and validation read a few batches, in sequence
+  [[nodiscard]] bool validates() const;  // the module has a validation_step, and limit_val_batches is not 0
+  [[nodiscard]] bool overfits() const;   // overfit_batches: training and validation read a few batches in sequence
 
-  data::DataLoader* train = nullptr;
-  std::vector<data::DataLoader*> val;
-  std::int64_t batches = 0;    // of an epoch
-  std::int64_t val_every = 0;  // batches between validations; 0: by time, or none
-  bool val_by_hook = false;    // a hook makes the loader, or will
-  std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;  // that hooks made
+  data::DataLoader* train = nullptr;   // of training; null until it is needed
+  std::vector<data::DataLoader*> val;  // of validation; empty: none takes place
+  std::int64_t batches = 0;            // of an epoch
+  std::int64_t val_every = 0;          // batches between validations; 0: by time, or none
+  bool val_by_hook = false;            // a hook makes the validation loader, already or later
+  std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;  // loaders that hooks made
   std::int64_t train_loaded_at = 0, val_loaded_at = 0;                  // epochs in which hooks were asked
 
  private:
-  void inspect(const data::DataLoader& loader, const std::string& name, Shuffling shuffling);  // once a stage
+  // Calls inspect_loader once a stage for each name.
+  void inspect(const data::DataLoader& loader, const std::string& name, Shuffling shuffling);
   void resolve_validation();
   Trainer::Run& run_;
   std::unique_ptr<data::DataLoader> combined_train_;

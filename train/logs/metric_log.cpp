@@ -29,7 +29,7 @@ double start_of(EpochReduce reduce) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return reduce == EpochReduce::min ? kInfinity : reduce == EpochReduce::max ? -kInfinity : 0;
 }
-// The numbers of f64 cells; those of one device come in one copy.
+// The numbers of f64 cells. The cells of one device take one copy.
 std::vector<double> numbers_of(const Tensors& cells) {
   std::vector<double> numbers(cells.size());
   std::map<std::string, std::vector<std::size_t>> by_device;
@@ -55,7 +55,7 @@ std::string named(const MetricLog::Entry& e, const char* level = "") {
 }
 
 Metric* metric_of(const MetricLog::Entry& e) { return e.metric ? *e.metric : nullptr; }
-// Whether the open epoch has a value, in which cell it stands, and what that says.
+// Whether the open epoch has a value of the entry; the cell of it; the value by the number in that cell.
 bool has_value(const MetricLog::Entry& e) {
   return e.on_epoch && e.weight > 0 && (e.path.empty() && !e.metric ? e.sum.defined() : metric_of(e) != nullptr);
 }
@@ -106,10 +106,10 @@ MetricGuard::~MetricGuard() {
   try {
     const NoGrad off;
     for (std::size_t i = 0; i < states_.size(); ++i) copy_(states_[i].second, before_[i].second);
-  } catch (...) {}  // no memory; the error on its way matters more
+  } catch (...) {}  // no memory; the error that is being thrown matters more
 }
 
-// The one of this name and hook, made where it is new.
+// Returns the entry of this name and hook, and makes a new one if there is none.
 MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, const Place& place,
                                    Device device) {
   const std::string_view hook = place.hook.name;
@@ -132,7 +132,7 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
 
   auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
     return e.name == name && e.loader == place.loader &&
-           (e.hook == hook || e.hook.empty());  // empty: of a file that did not say
+           (e.hook == hook || e.hook.empty());  // empty: from a file that has no hooks
   });
   if (recording_ && device != *recording_)
     fail<CaptureError>("log: \"", name, "\" is a value on ", device,
@@ -161,7 +161,7 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
 
 namespace {
 
-// Both write into e.last, and with a weight into e.sum: a value that its owner changes in place later does not change here.
+// Both copy the value into e.last, and with a weight into e.sum, so a later write to the value changes neither.
 void keep_on_device(MetricLog::Entry& e, const Tensor& value, double weight) {
   const Tensor now = reshape(value.detach(), Dims(std::initializer_list<std::int64_t>{})).to(DType::f64);
   copy_(e.last, now);
@@ -173,7 +173,7 @@ void keep_on_device(MetricLog::Entry& e, const Tensor& value, double weight) {
     case EpochReduce::max: copy_(e.sum, maximum(e.sum, now)); break;
   }
 }
-// The same without an op, which would cost more than many a step's callbacks together.
+// The same without an op: ops would cost more than all callbacks of a small step.
 void keep_on_host(MetricLog::Entry& e, double now, double weight) {
   *e.last.mutable_data<double>() = now;
   if (weight == 0) return;
@@ -296,7 +296,7 @@ std::vector<MetricLog::Mean> MetricLog::take_epoch() {
     if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
     e.weight = 0;
   }
-  for (const Entry& e : entries_) {  // behind all reading: a metric may have two names
+  for (const Entry& e : entries_) {  // after all values are read, because a metric may have two names
     if (Metric* const metric = metric_of(e)) metric->reset();
   }
   std::move(hidden.begin(), hidden.end(), std::back_inserter(out));
@@ -361,7 +361,7 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .logger = e.logger,
                    .reduce = e.reduce,
                    .sum = e.sum.defined() ? e.sum.item() : 0,
-                   .weight = e.metric && e.path.empty() ? 0 : e.weight,  // one outside of the module is not kept
+                   .weight = e.metric && e.path.empty() ? 0 : e.weight,  // no file keeps metrics outside of the module
                    .last = e.last.defined() ? e.last.item() : 0,
                    .fresh = e.fresh,
                    .hook = e.hook,
@@ -374,7 +374,7 @@ void MetricLog::back_to(const std::vector<Saved>& saved) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
     const bool known = i < saved.size();
-    if (known && e.metric && e.path.empty()) continue;  // whose weight save() does not tell
+    if (known && e.metric && e.path.empty()) continue;  // save() has no weight of it
     e.weight = known ? saved[i].weight : 0;
     if (e.sum.defined()) fill_(e.sum, e.weight > 0 ? saved[i].sum : start_of(e.reduce));
   }

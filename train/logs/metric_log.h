@@ -1,4 +1,4 @@
-// What a run logged: values of the step at hand, running means of the epoch, and the records made of them.
+// Keeps what a run logs: values of the current step and running means of the epoch, of which records are made.
 #pragma once
 
 #include <cstdint>
@@ -13,49 +13,50 @@
 #include "levin/train.h"
 #include "train/run/hook.h"
 
-// What outlives a metric, and knows when it is gone.
+// A handle that outlives a metric and holds null after the metric's end.
 struct levin::detail::MetricHandle {
   [[nodiscard]] static std::shared_ptr<Metric*> of(const Metric& metric) { return metric.self_; }
 };
 
 namespace levin::train {
 
-// Where log() was called: decides its defaults and which epoch a mean belongs to.
+// Where log() was called. It decides the defaults, and the epoch that a mean belongs to.
 enum class LogScope : std::uint8_t { none, train_batch, train_epoch, eval };
 
-// The names of a run. Values and sums are f64 cells on the value's device, written in place: logging never waits, and
-// a step that was recorded goes on logging.
+// The logged names of a run. Values and sums are f64 cells on the value's device, written in place: logging never
+// waits for the device, and the replay of a recorded step logs too.
 class MetricLog {
  public:
   struct Entry {
-    std::string name, hook;  // logged in another hook it is another entry
-    int loader = -1;         // in an evaluation of several: which; -1: of all
+    std::string name, hook;  // a name that two hooks log has two entries
+    int loader = -1;         // index, in an evaluation of several loaders; -1: of all
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
     EpochReduce reduce = EpochReduce::mean;
     Tensor last{};                      // f64 []
-    Tensor sum{};                       // f64 []: of value * weight; of values; the least; the greatest
+    Tensor sum{};                       // f64 []: by `reduce` the sum of value * weight, of values, the min, the max
     double weight = 0;                  // sum of batch sizes
     bool fresh = false;                 // logged since the last step record
-    std::shared_ptr<Metric*> metric{};  // of a Metric: it says what the epoch's value is; holds null when it is gone
-    std::string path{};                 // of the Metric in the module
-    std::optional<double> finished{};   // what the last epoch gave
+    std::shared_ptr<Metric*> metric{};  // computes the epoch's value; holds null after the metric's end
+    std::string path{};                 // of the metric in the module
+    std::optional<double> finished{};   // value of the last epoch
   };
 
   // Where log() is called.
   struct Place {
     LogScope scope;
     const HookInfo& hook;
-    int loader = -1;              // see Entry
-    std::int64_t batch_size = 1;  // the weight where the options say none
+    int loader = -1;              // as in Entry
+    std::int64_t batch_size = 1;  // weight of a value whose options have no batch_size
   };
+  // Throws ConfigError for options that contradict the place, or those of an earlier call of the same name and hook.
   void log(std::string_view name, const Tensor& value, const LogOptions& options, const Place& place);
-  // The newest batch's value, and from now on the metric's at the end of the epoch; warns
-  // once of one that is not below `tree`.
+  // Logs the newest batch's value, and at the end of the epoch the metric's. Warns once of a metric that is not below
+  // `tree`.
   void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
            const Place& place);
   [[nodiscard]] bool logs(const Metric& metric) const;
-  // What a recorded step logs: between the two calls log() notes down what its replay has to tell the host, and refuses
-  // what a replay could not repeat (CaptureError: a value of the host, a name that is new).
+  // Between begin_recording and end_recording log() notes what a replay of the recorded step must repeat on the host.
+  // It throws CaptureError for what a replay cannot repeat: a value of the host, a new name.
   struct Noted {
     std::size_t entry;
     double weight;  // 0: not in the epoch's mean
@@ -63,25 +64,26 @@ class MetricLog {
   void begin_recording(Device device);
   [[nodiscard]] std::vector<Noted> end_recording();
   void replayed(std::span<const Noted> noted);
-  // Values of the step: every entry with on_step that was logged since the last call. Where there are any, the number
-  // in `beside`, an f64 cell, is read in the same copy.
+  // Returns the values of the step: of each entry with on_step that was logged since the last call. If there are any,
+  // the same copy reads the number in `beside`, an f64 cell.
   struct Step {
     Metrics values;
     std::optional<double> beside;
   };
   [[nodiscard]] Step take_step(const Tensor& beside = {});
   struct Mean {
-    std::string name;  // with its loader's number
+    std::string name;  // with the number of its loader
     double value;
     int loader;
-    bool logger;  // records have it
+    bool logger;  // goes into records
   };
-  // Means of the epoch; starts the next one. Those for records come first; the others are names with logger = false,
-  // and the plain name of those that have a value for steps as well.
+  // Returns the means of the epoch and starts the next epoch. Means for records come first. After them come names with
+  // logger = false, and the plain names of entries that are logged on steps as well.
   [[nodiscard]] std::vector<Mean> take_epoch();
   void reset();  // forgets all names; metrics are reset
-  // The newest value of each name under all the names it has.
+  // Adds the newest value of each entry, under all its names.
   void newest(Metrics& into) const;
+  // Adds the values of entries with prog_bar.
   void progress(Metrics& into) const;
 
   // The sums of an open epoch, for a checkpoint.
@@ -91,25 +93,25 @@ class MetricLog {
     EpochReduce reduce = EpochReduce::mean;
     double sum = 0, weight = 0, last = 0;
     bool fresh = false;
-    std::string hook{}, metric{};  // metric: its path in the module; empty: none
+    std::string hook{}, metric{};  // metric: the path of the Metric in the module; empty: none
   };
   [[nodiscard]] std::vector<Saved> save() const;
   void load(const std::vector<Saved>& saved, nn::Module* tree);
-  void back_to(const std::vector<Saved>& saved);  // of this one, earlier: without what hooks of epochs logged since
+  void back_to(const std::vector<Saved>& saved);  // an earlier save() of this log: drops what was logged since
 
  private:
   Entry& entry(std::string_view name, const LogOptions& options, const Place& place, Device device);
-  std::vector<Entry> entries_;       // few: found by a walk, kept in the order of logging
+  std::vector<Entry> entries_;       // a few, in the order of logging
   std::optional<Device> recording_;  // of the step that is recorded
   std::vector<Noted> noted_;
 };
 
 void set_metric(Metrics& metrics, std::string_view name, double value);
 
-// What a batch weighs in the mean of an epoch: size(0) of its first tensor, 1 where that has no dimension.
+// The weight of a batch in the mean of an epoch: size(0) of its first tensor, 1 if that has no dimension.
 struct BatchWeight {
-  std::int64_t size = 1;   // 0: no tensor was found
-  bool ambiguous = false;  // fields differ in it
+  std::int64_t size = 1;   // 0: the batch has no tensor
+  bool ambiguous = false;  // the fields differ in size(0)
 };
 [[nodiscard]] BatchWeight weight_of(const Batch& batch);
 
@@ -117,7 +119,7 @@ struct BatchWeight {
 [[nodiscard]] std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree);
 [[nodiscard]] NamedTensors metric_states(nn::Module* tree);
 
-// What the metrics of a tree hold, put back at the end.
+// Keeps the states of a tree's metrics and restores them at the end of the scope.
 class MetricGuard {
  public:
   explicit MetricGuard(nn::Module* tree);

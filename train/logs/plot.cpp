@@ -36,7 +36,7 @@ struct Range {
     low = std::min(low, x);
     high = std::max(high, x);
   }
-  // Something to draw even for no point, or for points of one value.
+  // Widens an empty range, so that no point and points of one value can be drawn.
   void widen() {
     if (low > high) low = 0, high = 1;
     if (low == high) low -= 0.5, high += 0.5;
@@ -62,7 +62,7 @@ std::string line(double x0, double y0, double x1, double y1, std::string_view co
          fixed(y1, 1) + "\" stroke=\"" + std::string(colour) + "\"/>\n";
 }
 
-// Where grid lines stand, and what is written below them. On a log axis, where values are exponents: whole powers of ten.
+// The places and labels of grid lines. On a log axis, whose values are exponents, they are whole powers of ten.
 std::vector<std::pair<double, std::string>> ticks(const Range& r, int count, Axis axis) {
   std::vector<std::pair<double, std::string>> out;
   const double step = axis == Axis::log ? std::max(1.0, std::ceil((r.high - r.low) / count)) : tick_step(r, count);

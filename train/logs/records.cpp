@@ -14,7 +14,7 @@ namespace levin {
 namespace {
 
 std::string shortest(double x) {
-  // 17 digits read back exactly; the shortest text that does is kinder to the eye.
+  // 17 digits read back exactly; the shortest text that does is easier to read.
   for (const int digits : {6, 9, 12, 15}) {
     std::string s = detail::general(x, digits);
     if (std::isnan(x) || detail::read_double(s) == x) return s;
@@ -22,7 +22,7 @@ std::string shortest(double x) {
   return detail::general(x, 17);
 }
 
-// One field from `at` on, which then stands at the comma or line end behind it.
+// Returns the field that begins at `at`, and moves `at` to the comma or line end after it.
 std::string field(std::string_view text, std::size_t& at) {
   std::string out;
   bool quoted = false;

@@ -7,8 +7,7 @@
 namespace levin {
 
 std::string train::results_table(std::string_view call, const std::vector<Metrics>& results) {
-  // A name of the user's own may look like that of a loader; a row is of what has the loader's own number in its
-  // column.
+  // A user's name may end like that of a loader, so only the number of the column's own loader is cut off.
   const auto base = [](const std::string& name, std::size_t loader) {
     const std::string end = "/dataloader_idx_" + text(loader);
     return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : name;

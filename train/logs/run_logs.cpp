@@ -36,7 +36,6 @@ void RunLogs::log_hparams() {
 void RunLogs::finish(std::string_view status) {
   for (const auto& logger : loggers) logger->finalize(status);
 }
-// The first error is the one to report: what a logger throws now would hide it.
 void RunLogs::give_up(const std::exception& error) {
   const char* const status = dynamic_cast<const InterruptedError*>(&error) ? "interrupted" : "failed";
   for (const auto& logger : loggers) {
@@ -52,7 +51,7 @@ void RunLogs::give_up(const std::exception& error) {
 // ---- Records
 
 void RunLogs::begin_fit(bool same_module, std::optional<EpochCut>& cut) {
-  if (!same_module) {  // what the other one logged is not this one's
+  if (!same_module) {
     train.reset();
     epoch.clear();
   } else if (cut) {

@@ -1,4 +1,4 @@
-// What a run logs: the values at hand, records of them, and the loggers that write records.
+// The logs of a run: logged values, the records made of them, and the loggers that write records.
 #pragma once
 
 #include <array>
@@ -19,29 +19,36 @@ class RunLogs {
  public:
   explicit RunLogs(Trainer::Run& run) : run_(run) {}
 
-  void choose_loggers();
-  void start(Stage stage);
-  void log_hparams();
-  void finish(std::string_view status);
-  void give_up(const std::exception& error);  // the first error is the one to report: an error here is a warning
+  // ---- Loggers
+  void choose_loggers();                 // by the options. Throws ConfigError for a null pointer
+  void start(Stage stage);               // before the records of a stage
+  void log_hparams();                    // of data module and module, if enable_autolog_hparams is on
+  void finish(std::string_view status);  // at the end of a stage
+  // At the end of a stage that failed by `error`, which is the one to report: an error of a logger is a warning.
+  void give_up(const std::exception& error);
 
+  // ---- Records
+  // Forgets what another module logged. Of the same module it drops what was logged after a `cut`, which is reset.
   void begin_fit(bool same_module, std::optional<EpochCut>& cut);
   void begin_batch(const Batch& batch);  // of training
-  // What records count: a batch of manual optimization may have any number of optimizer steps.
+  // The step that records count: batches with manual optimization, whose batches have any number of optimizer steps,
+  // else optimizer steps.
   [[nodiscard]] std::int64_t steps() const;
-  void write_step();                              // after a batch: a record where one is due
-  void write_eval_batch();                        // of the loader that is evaluated
-  void write(std::int64_t step, Metrics values);  // one record, to history and loggers
-  // Ends the epoch of a log: its means, of which `epoch` keeps all. Returns those that records have.
+  void write_step();                              // after a training batch: writes a record if one is due
+  void write_eval_batch();                        // after a batch of an evaluation
+  void write(std::int64_t step, Metrics values);  // writes one record to history and loggers
+  // Ends the epoch of a log. `epoch` keeps all its means, and `each` is called with every one. Returns the means that
+  // go into records.
   Metrics take_means(MetricLog& log, const Function<void(const MetricLog::Mean&)>& each = {});
 
-  LogScope scope = LogScope::none;
-  BatchWeight weight;                      // of the batch at hand
-  int eval_loaders = 1, eval_loader = -1;  // how many the evaluation has, and which it is at; -1: between them
-  std::array<std::vector<std::int64_t>, 3> batches_evaluated;  // by Loop and loader, for records of them
+  LogScope scope = LogScope::none;  // decides whether log() may be called
+  BatchWeight weight;               // of the current batch
+  // The number of loaders of the current evaluation, and the index of the one that is read; -1: none.
+  int eval_loaders = 1, eval_loader = -1;
+  std::array<std::vector<std::int64_t>, 3> batches_evaluated;  // by Loop and loader: the step of their records
   MetricLog train, eval;
-  Metrics epoch;  // of finished epochs and evaluations
-  std::vector<LogRecord> history;
+  Metrics epoch;                   // means of finished epochs and evaluations
+  std::vector<LogRecord> history;  // all records
   std::vector<std::shared_ptr<Logger>> loggers;
 
  private:

@@ -1,4 +1,4 @@
-// log() and what becomes of it: whether it may be called here, under which name, and the records that are written of it.
+// Trainer::log: checks the place of the call, and adds the value to the log of training or of the evaluation.
 #include <cstdio>
 
 #include "levin/ops.h"
@@ -7,7 +7,7 @@
 namespace levin {
 namespace {
 
-// The one that a value goes to, and of which loader it is there; null: nothing is kept.
+// The log that keeps a value, and the index of the loader there. A null log keeps nothing.
 struct Target {
   train::MetricLog* log = nullptr;
   int loader = -1;
@@ -21,7 +21,7 @@ Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& opt
     fail<StateError>("log: \"", name, "\" is logged ", where, "; call it in a step, or in hooks of batches and epochs");
   }
   if (run.options.barebones) return {};
-  // A run that goes on in the middle of an epoch calls this hook again, and has the value among its sums.
+  // A run that resumes in the middle of an epoch calls this hook again, and its sums have the value already.
   const bool goes_on = run.progress.batches_done > 0 && (run.borrowed.same_module || !run.files.resumed_from.empty());
   if (goes_on && run.hooks.now == &train::hooks::on_train_epoch_start) return {};
   if (run.logs.scope != train::LogScope::eval) return {.log = &run.logs.train};
@@ -29,7 +29,7 @@ Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& opt
   return {.log = &run.logs.eval, .loader = of_one ? run.logs.eval_loader : -1};
 }
 
-// What a value weighs in the mean of the epoch, where nobody says it.
+// The weight of a value in the mean of the epoch. Throws ConfigError for a batch without a size.
 std::int64_t weight_here(const Trainer::Run& run, std::string_view name, const LogOptions& options) {
   if (options.batch_size || run.logs.scope == train::LogScope::train_epoch ||
       run.hooks.now->logs == train::Logs::epochs)

@@ -151,7 +151,7 @@ void train::report_portions(const TrainerOptions& o) {
          "Trainer: " + meanings + "whole numbers count batches, numbers with a point are a share");
 }
 
-// What is built of these is built once.
+// The constructor builds callbacks, loggers and precision of these options.
 void train::check_late_options(const TrainerOptions& now, const TrainerOptions& then, const char* call) {
   const auto check = [&](bool same, const char* name) {
     if (!same)
@@ -174,7 +174,7 @@ void train::check_late_options(const TrainerOptions& now, const TrainerOptions& 
   check(now.grad_scaler == then.grad_scaler, "grad_scaler");
 }
 
-// overfit_batches comes second, so that it wins where both speak.
+// overfit_batches comes last, so its limits win over those of fast_dev_run.
 void train::apply_shortcuts(TrainerOptions& o) {
   if (o.barebones) {
     const auto refuse = [](const char* option) {

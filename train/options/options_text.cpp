@@ -218,7 +218,7 @@ constexpr Named kNamed[] = {
 // Options whose values are objects.
 constexpr std::array kObjects = {"callbacks", "grad_scaler"};
 
-// What names of several processes or devices ask for. One of each is what there is.
+// An option for several processes or devices, its values that mean one, and the reason for the message.
 struct NotBuilt {
   const char* name;
   std::vector<const char*> fine;
@@ -250,7 +250,6 @@ std::string backends() {
   return all;
 }
 
-// What else has this effect.
 std::string nearest(const std::string& accelerator) {
   return accelerator == "tpu" ? "accelerator = \"auto\"; XLA_USE_BF16 is precision = \"bf16-true\""
                               : "accelerator = \"auto\"";
@@ -261,7 +260,7 @@ std::string nearest(const std::string& accelerator) {
                     ". The nearest is ", nearest(accelerator));
 }
 
-// Sets the option of this name; false: there is none.
+// Sets the option of this name. Returns false if there is none.
 bool set_named(TrainerOptions& options, std::string_view name, std::string_view value) {
   for (const Named& n : kNamed) {
     if (name != n.name) continue;
@@ -325,7 +324,7 @@ TrainerOptions TrainerOptions::from_env(TrainerOptions options) {
     const std::string name = lower(line.substr(kPrefix.size(), equals - kPrefix.size()));
     const auto known =
         std::find_if(std::begin(kNamed), std::end(kNamed), [&](const Named& n) { return name == n.name; });
-    if (known != std::end(kNamed) && !known->unset(options)) continue;  // the program has said it
+    if (known != std::end(kNamed) && !known->unset(options)) continue;  // the program has set it
     if (!set_named(options, name, line.substr(equals + 1)))
       warn("W-TRAIN-ENV", WarningCategory::user,
            "TrainerOptions: " + std::string(line.substr(0, equals)) + " is set and no option is called " + name);
@@ -392,7 +391,7 @@ TrainerOptions TrainerOptions::from_legacy(const Metadata& flags) {
       tell_old(name + (name == "accelerator" ? "=" + v : ""), "strategy");
       if (v != "none" && !v.empty()) refuse("strategy", value);
     } else if (name == "amp_level") {
-      tell_old(name, "precision");  // whatever use_amp says
+      tell_old(name, "precision");
       options.amp_level = value;
     } else if (name == "use_amp") {
       tell_old(name, "precision = \"16-mixed\"");

@@ -1,4 +1,4 @@
-// Options that are text, and options from text.
+// Options whose values are texts: accelerator, benchmark and float32_matmul_precision.
 #pragma once
 
 #include <array>
@@ -11,15 +11,17 @@
 
 namespace levin::train {
 
-// Throws ConfigError for a name of no accelerator, of one that this library has no code for, and of one that can not be used.
+// Throws ConfigError for an unknown name, for an accelerator that this library has no code for, and for one that cannot
+// be used on this machine.
 void check_accelerator_name(std::string_view name);
-// The device that TrainerOptions::accelerator names; none for auto.
+// The device that TrainerOptions::accelerator names; nullopt for auto.
 [[nodiscard]] std::optional<Device> accelerator_device(const TrainerOptions& options);
-// Throws ConfigError when the parameters are elsewhere.
+// Throws ConfigError if `device`, which has the parameters, is another one than the accelerator. `call` is for the
+// message.
 void check_accelerator(const TrainerOptions& options, const char* call, Device device);
 
-// What TrainerOptions::benchmark and float32_matmul_precision ask of the engines, for the length of a stage; then they are as
-// before. A family that our own kernels compute stays theirs.
+// Sets what benchmark and float32_matmul_precision ask of the engines, and restores the engines at the end of the
+// stage. A family whose choice is our own kernels keeps them.
 class EngineScope {
  public:
   explicit EngineScope(const TrainerOptions& options) : tf32_(allow_tf32(EngineFamily::product)) {
