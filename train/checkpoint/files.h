@@ -53,10 +53,9 @@ class Trainer::Files {
   std::int64_t resumed_at = -1;        // total_batches at the resume
   std::set<std::string> written;       // paths that this run has written, whose files it may replace
   std::optional<train::EpochCut> cut;  // of the running or last fit
-  bool training = false;               // between on_train_start and on_train_end
-  // The file that the run resumes from was written there, so the run ends its training also where the limits are
-  // reached.
-  bool unfinished = false;
+  // training: between on_train_start and on_train_end. unfinished: the file that the run resumes from was written there,
+  // so the run ends its training also where the limits are reached.
+  bool training = false, unfinished = false;
 
  private:
   void write(const std::string& path, WeightsOnly weights);
