@@ -18,6 +18,9 @@ import subprocess
 import sys
 
 SLACK = 8
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = {re.sub(r"\W", "_", str(path.relative_to(ROOT))): str(path.relative_to(ROOT))
+           for folder in ("autograd", "kernels", "tensor") for path in (ROOT / folder).rglob("*.cu")}
 STATIC_SHARED = 48 * 1024  # bytes: the limit of a declaration; more must be requested
 COLUMNS = ("file", "kernel", "instances", "registers, mean", "registers, most", "static shared, bytes, most",
            "stack, bytes, most", "spilled, bytes")
@@ -46,11 +49,9 @@ def plain_names(mangled):
 
 
 def source_of(file):
-    source = re.sub(r"_cu\.o\.ptxas$", ".cu", file.name)
-    for layer in ("autograd_ops_", "kernels_comm_", "kernels_update_", "kernels_", "tensor_"):
-        if source.startswith(layer):
-            return layer.replace("_", "/") + source[len(layer):]
-    return source
+    """autograd_ops_index_sort_cu.o.ptxas -> autograd/ops/index/sort.cu; a file outside the tree lies in its first folder."""
+    name = file.name.removesuffix(".o.ptxas")
+    return SOURCES.get(name, re.sub(r"_cu$", ".cu", name).replace("_", "/", 1))
 
 
 def measured(build):

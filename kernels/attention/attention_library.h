@@ -48,7 +48,7 @@ struct AttentionTensors {
 [[nodiscard]] LibraryCallText said(const LibraryAttention& call);
 
 namespace lib {
-// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for it or
+// Enqueues the call; false where our kernels are to compute it: engine_choice says so, or cuDNN has no engine for it or
 // none whose bits repeat (Note [Gradients that repeat]). Plans are made once a shape and kept; CaptureError as Note
 // [Plans and recordings] says.
 [[nodiscard]] bool cudnn_attention(const LibraryAttention& call, Stream stream);

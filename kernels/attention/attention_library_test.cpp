@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/lib/computed_by.h"
 #include "kernels/lib/described_h100_test.h"
+#include "levin/engines.h"
 #include "levin/ops.h"
 #include "tests/skip.h"
 
@@ -158,6 +158,6 @@ TEST_CASE("cuDNN has engines for attention and its gradients on an H100 that nee
 }
 
 TEST_CASE("our kernels compute attention until a process asks for the library") {
-  CHECK(computed_by(LibraryFamily::attention) == ComputedBy::own);
-  CHECK(computed_by(LibraryFamily::convolution) == ComputedBy::first);
+  CHECK(engine_choice(EngineFamily::attention) == EngineChoice::own);
+  CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::first);
 }

@@ -232,7 +232,7 @@ bool cudnn_attention(const LibraryAttention& call, Stream stream) {
   // Before 9.16 the gradients of keys whose number is no multiple of 128 need a mask of lengths.
   constexpr std::size_t kVersion = 91600;
   if (cudnnGetVersion() < kVersion || (call.backward && !gradients_repeat(stream.device().index()))) return false;
-  return run(call_of(call), computed_by(LibraryFamily::attention), stream);
+  return run(call_of(call), engine_choice(EngineFamily::attention), stream);
 }
 
 CudnnPlans cudnn_plans(const LibraryAttention& call, std::string_view device) {

@@ -209,7 +209,7 @@ inline int64_t conv_grain(double flops, int64_t tasks) {
 
 template <class T>
 void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
-  using F = Accumulator<T>;
+  using F = Accum<T>;
   constexpr bool kPlain = std::is_same_v<T, F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
   if (s.batch * s.out_channels * pixels == 0) return;
@@ -279,7 +279,7 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
 
 template <class T>
 void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
-  using F = Accumulator<T>;
+  using F = Accum<T>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), image = s.height * s.width;
   if (s.batch * s.in_channels * image == 0) return;
   if (pixels * gout == 0) {
@@ -366,7 +366,7 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
 
 template <class T>
 void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T* gy, T* gw) {
-  using F = Accumulator<T>;
+  using F = Accum<T>;
   constexpr int L = kLanes<F>;
   constexpr int64_t N = kTileCols<F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();

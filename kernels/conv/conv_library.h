@@ -41,7 +41,7 @@ inline constexpr double kLibraryConvFlops = 1 << 23;
 [[nodiscard]] LibraryCallText said(const LibraryConv& call);
 
 namespace lib {
-// Enqueues the convolution; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine for
+// Enqueues the convolution; false where our kernels are to compute it: engine_choice says so, or cuDNN has no engine for
 // it that repeats its bits and sums in f32. Plans are made once a shape and kept; CaptureError as Note [Plans and
 // recordings] says.
 [[nodiscard]] bool cudnn_convolve(const LibraryConv& conv, Stream stream);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/lib/computed_by.h"
 #include "kernels/lib/described_h100_test.h"
+#include "levin/engines.h"
 #include "levin/ops.h"
 #include "tests/skip.h"
 
@@ -223,9 +223,9 @@ TEST_CASE("cuDNN's engines on tensor cores are refused for f32 numbers until TF3
   const auto call = library_conv(ConvPass::forward, cases()[0].shape, o.x, o.w, o.y, {});
   REQUIRE(call);
   const lib::CudnnPlans exact = lib::cudnn_plans(*call, kH100);
-  allow_tf32(LibraryFamily::convolution, true);
+  set_allow_tf32(EngineFamily::convolution, AllowTf32::yes);
   const lib::CudnnPlans rounded = lib::cudnn_plans(*call, kH100);
-  allow_tf32(LibraryFamily::convolution, false);
+  set_allow_tf32(EngineFamily::convolution, AllowTf32::no);
   INFO(exact.refused, " of ", exact.engines, " refused, then ", rounded.refused, " of ", rounded.engines);
   CHECK(rounded.engines == exact.engines);
   CHECK(rounded.refused < exact.refused);

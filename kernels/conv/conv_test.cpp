@@ -27,7 +27,7 @@ struct Expected {
   double worst(const std::vector<T>& got) const {
     double most = 0;
     for (size_t i = 0; i < sum.size(); ++i) {
-      const double bound = (terms[i] + 4) * kEps<Accumulator<T>> * abs[i] + kEps<T> * std::abs(sum[i]) +
+      const double bound = (terms[i] + 4) * kEps<Accum<T>> * abs[i] + kEps<T> * std::abs(sum[i]) +
                            (sizeof(T) == 2 ? 0x1p-25 : 0x1p-1000);
       most = std::max(most, std::isfinite(double(got[i])) ? std::abs(double(got[i]) - sum[i]) / bound : 1e30);
     }

@@ -84,7 +84,7 @@ Descriptor graph_of_conv(const LibraryConv& c, const Target& target) {
 // `c` is used as long as the call is.
 Call call_of(const LibraryConv& c) {
   Call call{.dtype = c.dtype,
-            .tf32 = c.dtype == DType::f32 && tf32_allowed(LibraryFamily::convolution),
+            .tf32 = c.dtype == DType::f32 && allow_tf32(EngineFamily::convolution) == AllowTf32::yes,
             .graph = [&c](const Target& target) { return graph_of_conv(c, target); },
             .said = [&c] { return said(c); }};
   call.key = {kConvolution, std::int64_t(c.pass), std::int64_t(c.dtype), std::int64_t(c.bias != nullptr)};
@@ -98,7 +98,7 @@ Call call_of(const LibraryConv& c) {
 }  // namespace
 
 bool cudnn_convolve(const LibraryConv& conv, Stream stream) {
-  return run(call_of(conv), computed_by(LibraryFamily::convolution), stream);
+  return run(call_of(conv), engine_choice(EngineFamily::convolution), stream);
 }
 
 CudnnPlans cudnn_plans(const LibraryConv& conv, std::string_view device) {

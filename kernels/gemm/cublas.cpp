@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/gemm/gemm_library.h"
-#include "kernels/lib/computed_by.h"
+#include "levin/engines.h"
 #include "levin/error.h"
 #include "tensor/device/runtime.h"
 
@@ -75,7 +75,7 @@ cublasLtMatrixLayout_t layout(const LibraryProduct& p, int64_t rows, int64_t col
 // Sums are f32. f32 numbers are multiplied as they are unless the process allowed TF32: what PyTorch does by default.
 cublasComputeType_t compute_type(const LibraryProduct& p) {
   if (p.dtype == DType::f64) return CUBLAS_COMPUTE_64F;
-  const bool rounded = p.dtype == DType::f32 && tf32_allowed(LibraryFamily::product);
+  const bool rounded = p.dtype == DType::f32 && allow_tf32(EngineFamily::product) == AllowTf32::yes;
   return rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 

@@ -169,7 +169,7 @@ inline void row_times_matrix(const T* m, int64_t ld, int64_t k, int64_t cols, co
 template <class T, class C>
 void gemv(const Cpu& on, bool spread, int64_t rows, int64_t k, Matrix<T> m, const T* x, int64_t x_stride, double alpha,
           double beta, const T* bias, int64_t bias_stride, const T* one_bias, C* y, int64_t y_stride) {
-  using F = Accumulator<T>;
+  using F = Accum<T>;
   const F* dense = nullptr;
   const bool copy_x = x_stride != 1 || !std::is_same_v<T, F>;
   lib::Scratch memory(copy_x ? size_t(k) * sizeof(F) : 0);
@@ -280,7 +280,7 @@ inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
 template <class T, class C>
 void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
               const GemmOptions<T>& options) {
-  using F = Accumulator<T>;
+  using F = Accum<T>;
   constexpr int L = kLanes<F>;
   constexpr int64_t N = kTileCols<F>;
   constexpr bool kPlain = std::is_same_v<T, F>;

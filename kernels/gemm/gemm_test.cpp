@@ -76,7 +76,7 @@ void check(const Case& t, CpuLevel level) {
       if (t.col_bias) want += double(col_bias[size_t(j)]), scale += 1;
       if (t.row_bias) want += double(row_bias[size_t(i)]), scale += 1;
       // |error| <= (k + 4) * eps / 2 * (sum of |a b| and the rest), and one rounding to C.
-      using F = Accumulator<T>;
+      using F = Accum<T>;
       const double bound = double(k + 4) * kEps<F> * scale + kEps<C> * std::abs(want) + 1e-300;
       const double got = double(c[size_t(i * ldc + j)]);
       worst = std::max(worst, std::isfinite(got) ? std::abs(got - want) / (bound + 0x1p-25 * (sizeof(C) == 2)) : 1e30);

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "kernels/executor/cpu.h"
+#include "kernels/executor/hd.h"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
@@ -30,10 +31,6 @@ struct Matrix {
   const T* data;
   int64_t row, col;
 };
-
-// Sums are kept in this type.
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace levin::kernels
 

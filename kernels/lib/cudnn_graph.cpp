@@ -169,11 +169,11 @@ float time_of(cudnnHandle_t handle, const Plan& plan, const Call& call, Stream s
 // A later candidate must be clearly faster: what is close is decided by the heuristic, the same in every process.
 constexpr float kClearly = 0.95f;
 
-Plan choose(const Call& call, cudnnHandle_t handle, Stream stream, ComputedBy by) {
+Plan choose(const Call& call, cudnnHandle_t handle, Stream stream, EngineChoice by) {
   constexpr std::size_t kTimed = 4;
   std::vector<Plan> plans;
   try {
-    plans = make_plans(call, {.handle = handle}, by == ComputedBy::timed ? kTimed : 1, nullptr);
+    plans = make_plans(call, {.handle = handle}, by == EngineChoice::timed ? kTimed : 1, nullptr);
   } catch (const Refused&) {}
   if (plans.empty()) return {};
   std::size_t best = 0;
@@ -244,8 +244,8 @@ Descriptor graph_of(std::span<const Descriptor> operations, const Target& target
   return graph.finish();
 }
 
-bool run(const Call& call, ComputedBy by, Stream stream) {
-  if (by == ComputedBy::own) return false;
+bool run(const Call& call, EngineChoice by, Stream stream) {
+  if (by == EngineChoice::own) return false;
   const int device = stream.device().index();
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);  // a handle serves one thread at a time

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/lib/computed_by.h"
 #include "kernels/lib/cudnn_plans.h"
 #include "levin/dtype.h"
+#include "levin/engines.h"
 #include "levin/stream.h"
 
 namespace levin::kernels::lib::cudnn {
@@ -125,7 +125,7 @@ struct Call {
 // Enqueues the call; false where it is ours to compute: `by` says so, or cuDNN has no engine that is taken (Note
 // [Engines that are taken]). Plans are made once a key and kept. Throws CaptureError where one would have to be made
 // while a graph is recorded: Note [Plans and recordings].
-[[nodiscard]] bool run(const Call& call, ComputedBy by, Stream stream);
+[[nodiscard]] bool run(const Call& call, EngineChoice by, Stream stream);
 
 // At most `most` plans for `device`, which is described in cuDNN's JSON and need not be here.
 [[nodiscard]] CudnnPlans plans_for(const Call& call, std::string_view device, std::size_t most);

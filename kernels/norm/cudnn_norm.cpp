@@ -69,7 +69,7 @@ Call call_of(const LibraryBatchNorm& c) {
 }  // namespace
 
 bool cudnn_batch_norm(const LibraryBatchNorm& call, Stream stream) {
-  return run(call_of(call), computed_by(LibraryFamily::batch_norm), stream);
+  return run(call_of(call), engine_choice(EngineFamily::batch_norm), stream);
 }
 
 CudnnPlans cudnn_plans(const LibraryBatchNorm& call, std::string_view device) {

@@ -45,7 +45,7 @@ struct BatchNormTensors {
 [[nodiscard]] LibraryCallText said(const LibraryBatchNorm& call);
 
 namespace lib {
-// Enqueues the call; false where our kernels are to compute it: computed_by says so, or cuDNN has no engine that is
+// Enqueues the call; false where our kernels are to compute it: engine_choice says so, or cuDNN has no engine that is
 // taken (Note [Engines that are taken]). Plans are made once a shape and kept; CaptureError as Note [Plans and
 // recordings] says.
 [[nodiscard]] bool cudnn_batch_norm(const LibraryBatchNorm& call, Stream stream);

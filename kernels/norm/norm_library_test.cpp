@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/lib/computed_by.h"
 #include "kernels/lib/described_h100_test.h"
 #include "kernels/lib/image_layout.h"
 #include "levin/autograd.h"
+#include "levin/engines.h"
 #include "levin/ops.h"
 #include "tests/skip.h"
 
@@ -230,5 +230,5 @@ TEST_CASE("cuDNN has engines for batch norm in training and its gradients on an 
 }
 
 TEST_CASE("our kernels compute batch norm until a process asks for the library") {
-  CHECK(computed_by(LibraryFamily::batch_norm) == ComputedBy::own);
+  CHECK(engine_choice(EngineFamily::batch_norm) == EngineChoice::own);
 }

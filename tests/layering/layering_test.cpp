@@ -121,6 +121,8 @@ TEST_CASE("planted arrows against the table of layers are found") {
       {"data/mnist.cpp", "#include \"levin/ops.h\"\n", up},
       {"data/mnist.cpp", "#include \"kernels/executor/cpu.h\"\n", up},
       {"train/run/trainer.cpp", "#include \"kernels/executor/cpu.h\"\n", up},
+      {"train/run/trainer.cpp", "#include \"levin/engines.h\"\n", ""},
+      {"nn/conv.cpp", "#include \"levin/engines.h\"\n", up},
       {"train/run/trainer.cpp", "#include \"nn/init.h\"\n", up},
       {"train/run/trainer.cpp", "#include \"nn/module.h\"\n#include \"kernels/comm/process_group.h\"\n", ""},
       {"train/run/trainer.cpp", "#include \"tests/skip.h\"\n", up},

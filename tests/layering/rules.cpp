@@ -39,7 +39,7 @@ const std::array<Row, 8>& rows() {
       {nn, {autograd, tensor}},
       {optim, {kernels, tensor}},
       {data, {tensor}},
-      {train, {nn, optim, data, autograd, comm, tensor}},
+      {train, {nn, optim, data, autograd, comm, kernels, tensor}},
   }};
   return table;
 }
@@ -73,7 +73,7 @@ constexpr Face kFaces[] = {
     {"sparse", Layer::autograd},
     {"live_graph", Layer::autograd},
     {"flops", Layer::autograd},
-    {"engines", Layer::autograd},
+    {"engines", Layer::kernels},
     // Of whole layers.
     {"nn", Layer::nn},
     {"optim", Layer::optim},
@@ -200,8 +200,10 @@ bool allowed(Layer from, Layer to, string_view target) {
     // SyncBatchNorm takes a process group: nn may include that header, not its implementation.
     return from == Layer::nn && target == "include/levin/comm.h";
   }
-  // Of nn's internal headers the trainer may include the module tree alone; public headers are open.
-  if (from == Layer::train && to == Layer::nn) return starts(target, "include/levin/") || target == "nn/module.h";
+  // Of nn's internal headers the trainer may include the module tree alone, of those of kernels/ none; public headers
+  // are open.
+  if (from == Layer::train && (to == Layer::nn || to == Layer::kernels))
+    return starts(target, "include/levin/") || target == "nn/module.h";
   return true;
 }
 

@@ -13,9 +13,9 @@
 namespace levin {
 
 // A dense tensor seen along one dimension: [outer, n, inner]. A single element of rank 0 is [1, 1, 1].
-struct Lines {
+struct AlongDim {
   std::int64_t outer = 1, n = 1, inner = 1;
-  Lines(const Shape& shape, int dim) : n(shape.rank() == 0 ? 1 : shape[dim]) {
+  AlongDim(const Shape& shape, int dim) : n(shape.rank() == 0 ? 1 : shape[dim]) {
     for (int d = 0; d < dim; ++d) outer *= shape[d];
     for (int d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
   }

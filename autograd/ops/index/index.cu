@@ -41,7 +41,7 @@ struct IndexSelect {
     index = index_;
     Tensor y = empty(in.with(dim, index_.numel()), x.device(), x.dtype());
     const Tensor dense = x.contiguous(), at = index_.contiguous();
-    const Lines l(in, dim);
+    const AlongDim l(in, dim);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           kernels::cpu::index_select(on, ptr<const Bits<T>>(dense), ptr<const std::int64_t>(at),
@@ -67,7 +67,7 @@ Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int d
                   const Tensor& src, std::int64_t skip) {
   Tensor y = empty(shape, src.device(), src.dtype());
   const Tensor dense = x.defined() ? x.contiguous() : x, at = index.contiguous(), add = src.contiguous();
-  const Lines l(shape, dim);
+  const AlongDim l(shape, dim);
   dispatch(info, src, kNumbers,
            overloaded{[&]<class T>(const Cpu& on, T) {
                         kernels::cpu::index_add<T>(on, dense.defined() ? ptr<const T>(dense) : nullptr,
@@ -174,7 +174,7 @@ struct Gather {
                                                ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
                         },
                         [&]<class T>(const Gpu& on, T) {
-                          kernels::gpu::gather(on, IndexRange(on, info.name, Lines(in, dim).n),
+                          kernels::gpu::gather(on, IndexRange(on, info.name, AlongDim(in, dim).n),
                                                IndexSteps(y.shape(), dim, x.strides(), y.strides()),
                                                ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
                         }});
@@ -220,7 +220,7 @@ struct Scatter {
                         },
                         [&]<class T>(const Gpu& on, T) {
                           const Tensor last = zeros(y.shape(), y.device(), DType::i64);
-                          kernels::gpu::scatter(on, IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                          kernels::gpu::scatter(on, IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
                                                 IndexSteps(at.shape(), dim, y.strides(), src.strides()),
                                                 ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src),
                                                 reinterpret_cast<unsigned long long*>(ptr<std::int64_t>(last)));
@@ -283,7 +283,7 @@ struct ScatterAdd {
                           const Tensor add = front(src, at.shape()).contiguous();
                           const Tensor partial =
                               scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
-                          const ElementKey key{IndexRange(on, info.name, Lines(y.shape(), dim).n),
+                          const ElementKey key{IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
                                                IndexSteps(at.shape(), dim, y.strides(), add.strides()),
                                                ptr<const std::int64_t>(at), y.numel()};
                           with_sorted(on, Grouping(at.numel(), y.numel()), key, y,

@@ -33,7 +33,7 @@ struct Sort {
     Tensor values = empty_like(x);
     indices = empty_like(x, DType::i64);
     const Tensor dense = x.contiguous();
-    const Lines l(in, dim);
+    const AlongDim l(in, dim);
     const bool down = order == Order::descending;
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
@@ -63,7 +63,7 @@ struct TopK {
     Tensor values = empty(in.with(dim, k), x.device(), x.dtype());
     indices = empty_like(values, DType::i64);
     const Tensor dense = x.contiguous();
-    const Lines l(in, dim);
+    const AlongDim l(in, dim);
     const bool largest = order == Order::descending;
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {

@@ -12,8 +12,8 @@
 #include "kernels/attention/attention_backward_device.cuh"
 #include "kernels/attention/attention_library.h"
 #include "kernels/executor/dispatch.h"
-#include "kernels/lib/computed_by.h"
 #include "levin/autograd.h"
+#include "levin/engines.h"
 #include "levin/flops.h"
 #include "levin/ops.h"
 
@@ -130,9 +130,7 @@ void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const
 template <class Tensors>
 bool by_library([[maybe_unused]] const Form& form, [[maybe_unused]] Device device, [[maybe_unused]] Tensors&& t) {
 #if defined(LEVIN_CUDNN)
-  using kernels::ComputedBy;
-  if (device.type() != DeviceType::cuda || computed_by(kernels::LibraryFamily::attention) == ComputedBy::own)
-    return false;
+  if (device.type() != DeviceType::cuda || engine_choice(EngineFamily::attention) == EngineChoice::own) return false;
   const auto call = kernels::library_attention(form.batch, form.scale, form.causal, t());
   return call && kernels::lib::cudnn_attention(*call, Stream::current(device));
 #else

@@ -5,7 +5,7 @@
 #include "kernels/executor/dispatch.h"
 #include "kernels/gemm/gemm_device.cuh"
 #include "kernels/gemm/gemm_library.h"
-#include "kernels/lib/computed_by.h"
+#include "levin/engines.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -32,7 +32,7 @@ inline constexpr bool kHasGemmLibrary = false;
 
 // As above, and the engine choice does not ask for our kernels.
 inline bool library_multiplies() {
-  return kHasGemmLibrary && computed_by(kernels::LibraryFamily::product) != kernels::ComputedBy::own;
+  return kHasGemmLibrary && engine_choice(EngineFamily::product) != EngineChoice::own;
 }
 
 // Returns true where cuBLASLt computed the product.

@@ -5,12 +5,12 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
 #include "kernels/executor/dispatch.h"
-#include "kernels/lib/computed_by.h"
 #include "kernels/norm/channel_norm.cuh"
 #include "kernels/norm/channel_norm_device.cuh"
 #include "kernels/norm/norm.cuh"
 #include "kernels/norm/norm_library.h"
 #include "levin/autograd.h"
+#include "levin/engines.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -365,7 +365,7 @@ bool by_library(const kernels::BatchNormTensors& t, double eps) {
 }
 bool may_go_to_library(const Tensor& x) {
   return x.device().type() == DeviceType::cuda && x.rank() == 4 &&
-         computed_by(kernels::LibraryFamily::batch_norm) != kernels::ComputedBy::own;
+         engine_choice(EngineFamily::batch_norm) != EngineChoice::own;
 }
 #endif
 

@@ -22,11 +22,11 @@ struct Scratch {
 };
 
 template <bool kLargest, class T>
-void arg_extreme(const Cpu& on, const Tensor& x, T* values, std::int64_t* indices, const Lines& l) {
+void arg_extreme(const Cpu& on, const Tensor& x, T* values, std::int64_t* indices, const AlongDim& l) {
   kernels::cpu::arg_extreme<kLargest, T>(on, ptr<const T>(x), values, indices, l.outer, l.n, l.inner);
 }
 template <bool kLargest, class T>
-void arg_extreme(const Gpu& on, const Tensor& x, T* values, std::int64_t* indices, const Lines& l) {
+void arg_extreme(const Gpu& on, const Tensor& x, T* values, std::int64_t* indices, const AlongDim& l) {
   kernels::gpu::arg_extreme<kLargest, T>(on, ptr<const T>(x), values, indices, l.outer, l.n, l.inner,
                                          Scratch{x.device()});
 }
@@ -41,7 +41,7 @@ struct ArgExtreme {
     Tensor y = empty(out, x.device(), DType::i64);
     const Tensor dense = x.contiguous();
     dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
-      const Lines l = dim ? Lines(x.shape(), *dim) : Lines(Shape{x.numel()}, 0);
+      const AlongDim l = dim ? AlongDim(x.shape(), *dim) : AlongDim(Shape{x.numel()}, 0);
       arg_extreme<kLargest, T>(on, dense, nullptr, ptr<std::int64_t>(y), l);
     });
     return y;
@@ -76,7 +76,7 @@ struct ExtremeAlong {
     indices = empty(out, x.device(), DType::i64);
     const Tensor dense = x.contiguous();
     dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
-      const Lines l(in, dim);
+      const AlongDim l(in, dim);
       arg_extreme<kLargest, T>(on, dense, ptr<T>(values), ptr<std::int64_t>(indices), l);
     });
     return {values, indices};
@@ -110,7 +110,7 @@ struct CumSum {
   Tensor forward(const Tensor& x) {
     Tensor y = empty_like(x, is_float(x.dtype()) ? x.dtype() : DType::i64);
     const Tensor dense = x.contiguous();
-    const Lines l(x.shape(), dim);
+    const AlongDim l(x.shape(), dim);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           kernels::cpu::cumsum(on, ptr<const T>(dense), ptr<SumOf<T>>(y), l.outer, l.n, l.inner);

@@ -38,7 +38,7 @@ struct SoftmaxBackward {
       using kernels::cpu::log_softmax_backward, kernels::cpu::softmax_backward;
       using kernels::gpu::log_softmax_backward, kernels::gpu::softmax_backward;
       const Tensor g = gy_.contiguous(), out = y_.contiguous();
-      const Lines l(y_.shape(), dim);
+      const AlongDim l(y_.shape(), dim);
       const T *pg = ptr<T>(g), *py = ptr<T>(out);
       if constexpr (kLog)
         log_softmax_backward(on, pg, py, ptr<S>(gx), l.outer, l.n, l.inner);
@@ -80,7 +80,7 @@ struct Softmax {
       using kernels::cpu::log_softmax, kernels::cpu::softmax;
       using kernels::gpu::log_softmax, kernels::gpu::softmax;
       const Tensor dense = in.contiguous();
-      const Lines l(x.shape(), dim);
+      const AlongDim l(x.shape(), dim);
       const S* px = ptr<S>(dense);
       if constexpr (std::is_same_v<Name, LogSoftmaxName>)
         log_softmax(on, px, ptr<T>(out), l.outer, l.n, l.inner);
