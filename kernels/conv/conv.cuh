@@ -277,6 +277,45 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
   });
 }
 
+// An image [channels, H, W] out of the window of the whole image: column x lies at phase (x + padding) % stride. What no
+// tap reads has gradient 0.
+template <class T, class F>
+void read_window(const ConvShape& s, const Window& whole, const F* window, int64_t channels, T* image) {
+  const int64_t width = whole.phase_width, step = whole.step_w;
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t row = 0; row < s.height; ++row, image += s.width) {
+      const int64_t window_row = row + s.padding_h;
+      if (window_row >= whole.rows) {
+        std::fill_n(image, s.width, T(0.0f));
+        continue;
+      }
+      const F* src = window + c * whole.channel + window_row * step * width;
+      const int64_t seen = std::min(s.width, step * width - s.padding_w);
+      if (step == 1) {
+        for (int64_t col = 0; col < seen; ++col) image[col] = T(src[col + s.padding_w]);
+      } else {
+        for (int64_t col = 0; col < seen; ++col)
+          image[col] = T(src[(col + s.padding_w) % step * width + (col + s.padding_w) / step]);
+      }
+      for (int64_t col = std::max<int64_t>(0, seen); col < s.width; ++col) image[col] = T(0.0f);
+    }
+}
+
+// The transposed weights of every block of channels, tile by tile: [out channels, rows of the tile].
+template <class T, class F>
+void pack_transposed_weights(const ConvShape& s, const EvenBlocks& channels, const T* w, F* packed) {
+  const int64_t gin = s.group_in(), gout = s.group_out();
+  for (int64_t gb = 0; gb < s.groups * channels.count; ++gb) {
+    const int64_t g = gb / channels.count, block = gb % channels.count;
+    const RowTiles tiles((channels.end(block) - channels.begin(block)) * s.taps());
+    const T* from = w + g * gout * gin * s.taps() + channels.begin(block) * s.taps();
+    F* to = packed + gb * channels.size * s.taps() * gout;
+    for (int64_t i = 0; i < tiles.count; ++i)
+      for (int64_t o = 0; o < gout; ++o)
+        for (int64_t t = tiles.begin(i); t < tiles.begin(i + 1); ++t) *to++ = F(from[o * gin * s.taps() + t]);
+  }
+}
+
 template <class T>
 void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
   using F = Accum<T>;
@@ -302,18 +341,8 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
   const PixelBlocks blocks = pixel_blocks<F>(s, channels);
   const int64_t group_blocks = s.groups * channels.count;
   const int64_t block_taps = channels.size * s.taps();
-  // The transposed weights of every block of channels, tile by tile: [out channels, rows of the tile].
-  lib::Scratch packed(size_t(group_blocks * block_taps * gout) * sizeof(F));
-  for (int64_t gb = 0; gb < group_blocks; ++gb) {
-    const int64_t g = gb / channels.count, block = gb % channels.count;
-    const RowTiles tiles((channels.end(block) - channels.begin(block)) * s.taps());
-    const T* from = w + g * gout * gin * s.taps() + channels.begin(block) * s.taps();
-    F* to = packed.as<F>() + gb * block_taps * gout;
-    for (int64_t i = 0; i < tiles.count; ++i)
-      for (int64_t o = 0; o < gout; ++o)
-        for (int64_t t = tiles.begin(i); t < tiles.begin(i + 1); ++t) *to++ = F(from[o * gin * s.taps() + t]);
-  }
-
+  const lib::Scratch packed(size_t(group_blocks * block_taps * gout) * sizeof(F));
+  pack_transposed_weights(s, channels, w, packed.as<F>());
   const int64_t tasks = s.batch * group_blocks;
   on.parallel_for(tasks, conv_grain(s.flops(), tasks), [&](int64_t from, int64_t to) {
     const Window whole(s, 0, s.out_height(), 0, s.out_width());
@@ -340,26 +369,7 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
                           grads, pitch, {taps, pitch, F(1), F(0), nullptr, nullptr}, pitch);
         add_taps(s, whole, win, taps, pitch, count, window);
       }
-      // Out of the window: image column x lies at phase (x + padding) % stride. What no tap reads has gradient 0.
-      for (int64_t c = 0; c < count; ++c)
-        for (int64_t row = 0; row < s.height; ++row) {
-          T* to_gx = gx + ((n * s.in_channels + g * gin + c0 + c) * s.height + row) * s.width;
-          const int64_t window_row = row + s.padding_h;
-          if (window_row >= whole.rows) {
-            std::fill_n(to_gx, s.width, T(0.0f));
-            continue;
-          }
-          const F* src = window + c * whole.channel + window_row * whole.step_w * whole.phase_width;
-          const int64_t seen = std::min(s.width, whole.step_w * whole.phase_width - s.padding_w);
-          if (whole.step_w == 1) {
-            for (int64_t col = 0; col < seen; ++col) to_gx[col] = T(src[col + s.padding_w]);
-          } else {
-            for (int64_t col = 0; col < seen; ++col)
-              to_gx[col] =
-                  T(src[(col + s.padding_w) % whole.step_w * whole.phase_width + (col + s.padding_w) / whole.step_w]);
-          }
-          for (int64_t col = std::max<int64_t>(0, seen); col < s.width; ++col) to_gx[col] = T(0.0f);
-        }
+      read_window(s, whole, window, count, gx + (n * s.in_channels + g * gin + c0) * image);
     }
   });
 }

@@ -277,13 +277,237 @@ void gemm_by_dots(const Cpu& on, bool spread, GemmSize size, Matrix<F> a, Matrix
 template <class F>
 inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
 
+// What is copied into shape before it is multiplied. A: nothing; rows, `a_pitch` apart; every row tile on its own, as
+// [k, rows of the tile]. B: nothing; the last panel, whose columns do not fill their vectors; all panels, once for all
+// tasks; each panel, by the task that uses it at once.
+enum class PackedA : std::uint8_t { nothing, rows, tiles };
+enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_user };
+
+// How a product is cut. F is the type of its sums.
+template <class F>
+struct GemmPlan {
+  static constexpr int L = kLanes<F>;
+  static constexpr int64_t N = kTileCols<F>;
+  GemmSize size;
+  RowTiles tiles;
+  int64_t panels, last_cols, last_width;  // of B, N columns each; of the last one, and of the vectors that hold them
+  int64_t k_blocks, k_most;               // blocks of k, and the longest of them
+  PackedA packed_a = PackedA::nothing;
+  PackedB packed_b = PackedB::nothing;
+  int64_t a_pitch, a_numbers = 0, b_numbers = 0;  // packed numbers
+  int64_t at_once;                                // panels of a task
+  bool spread;                                    // over threads
+
+  template <class T>
+  GemmPlan(GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread)
+      : size(of),
+        tiles(of.m),
+        panels((of.n + N - 1) / N),
+        last_cols(of.n - (panels - 1) * N),
+        last_width(last_cols <= L ? L : N),
+        k_blocks(std::max<int64_t>(1, (of.k + kBlockK<F> - 1) / kBlockK<F>)),
+        k_most((of.k + k_blocks - 1) / k_blocks) {
+    constexpr bool kPlain = std::is_same_v<T, F>;
+    // Where A lies is good enough unless its rows fall into the same few sets of the L1 cache, or every step down k
+    // would touch another page again for each panel.
+    bool pack_a = !kPlain;
+    if (kPlain && a.col == 1) pack_a = panels > 2 && a.row * int64_t(sizeof(T)) % 1024 == 0;
+    if (kPlain && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
+    if (pack_a) packed_a = a.row == 1 && a.col != 1 ? PackedA::tiles : PackedA::rows;
+    // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
+    a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
+    if (packed_a == PackedA::rows) a_numbers = of.m * a_pitch;
+    if (packed_a == PackedA::tiles) a_numbers = (of.m * k_most + L - 1) / L * L;
+
+    // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed panels
+    // that wander from core to core would cost as much as the products.
+    if (!kPlain || b.col != 1 || tiles.count > 3) {
+      const bool by_user = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
+      packed_b = by_user ? PackedB::by_user : PackedB::all_panels;
+    } else if (last_cols < last_width) {
+      packed_b = PackedB::last_panel;
+    }
+    if (packed_b == PackedB::all_panels) b_numbers = (panels - 1) * N * k_most + last_width * k_most;
+    if (packed_b == PackedB::last_panel) b_numbers = last_width * k_most;
+
+    at_once = tiles.count * panels >= 64 ? 4 : tiles.count * panels >= 16 ? 2 : 1;
+    const double flops = 2.0 * double(of.m) * double(of.n) * double(std::max<int64_t>(of.k, 1));
+    spread = may_spread && flops >= 2.0 * double(kChunkFlops);
+  }
+  int64_t cols(int64_t panel) const { return panel == panels - 1 ? last_cols : N; }
+  int64_t width(int64_t panel) const { return panel == panels - 1 ? last_width : N; }
+};
+
+// A planned product, with the memory of what is packed. Blocks of k run one after the other.
+template <class T, class C>
+class PlannedGemm {
+  using F = Accum<T>;
+  static constexpr int L = kLanes<F>;
+  static constexpr int64_t N = kTileCols<F>;
+  static constexpr bool kPlain = std::is_same_v<T, F>;
+
+ public:
+  PlannedGemm(const Cpu& on, const GemmPlan<F>& plan, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+              const GemmOptions<T>& options)
+      : on_(on),
+        plan_(plan),
+        a_(a),
+        b_(b),
+        c_(c),
+        ldc_(ldc),
+        options_(options),
+        sums_wait_(!std::is_same_v<C, F> && plan.k_blocks > 1),
+        memory_(size_t(plan.a_numbers + plan.b_numbers + (sums_wait_ ? plan.size.m * plan.size.n : 0)) * sizeof(F)) {}
+
+  void run() {
+    for (int64_t block = 0; block < plan_.k_blocks; ++block) {
+      const int64_t k0 = block * plan_.size.k / plan_.k_blocks, k1 = (block + 1) * plan_.size.k / plan_.k_blocks;
+      const Block at{{a_.data + k0 * a_.col, a_.row, a_.col}, {b_.data + k0 * b_.row, b_.row, b_.col}, k1 - k0, block};
+      pack(at);
+      if (plan_.packed_b == PackedB::by_user) {
+        multiply_panels(at);
+      } else {
+        multiply_tasks(at);
+      }
+    }
+  }
+
+ private:
+  struct Block {
+    Matrix<T> a, b;
+    int64_t kc, index;
+  };
+  F* a_packed() const { return memory_.template as<F>(); }
+  F* b_packed() const { return a_packed() + plan_.a_numbers; }
+  F* waiting() const { return b_packed() + plan_.b_numbers; }
+
+  void pack_panel_of(const Block& at, int64_t j, F* to) const {
+    pack_panel<T, F>({at.b.data + j * N * at.b.col, at.b.row, at.b.col}, at.kc, plan_.cols(j), to, plan_.width(j),
+                     plan_.width(j));
+  }
+  void pack_tile(const Block& at, int64_t i) const {
+    const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
+    if (plan_.packed_a == PackedA::rows) {
+      for (int64_t row = i0; row < i0 + h; ++row)
+        copy_run(at.a.data + row * at.a.row, at.a.col, a_packed() + row * plan_.a_pitch, at.kc);
+      return;
+    }
+    F* const dst = a_packed() + i0 * at.kc;
+    if (h == kTileRows) {  // a constant count: straight vector moves
+      for (int64_t k = 0; k < at.kc; ++k) copy_run(at.a.data + i0 + k * at.a.col, 1, dst + k * h, kTileRows);
+    } else {
+      for (int64_t k = 0; k < at.kc; ++k) copy_run(at.a.data + i0 + k * at.a.col, 1, dst + k * h, h);
+    }
+  }
+  void pack(const Block& at) const {
+    const bool all = plan_.packed_b == PackedB::all_panels, last = plan_.packed_b == PackedB::last_panel;
+    const int64_t first_panel = all ? 0 : plan_.panels - 1;
+    const int64_t a_pieces = plan_.packed_a == PackedA::nothing ? 0 : plan_.tiles.count;
+    const int64_t b_pieces = all || last ? plan_.panels - first_panel : 0;
+    const int64_t grain = std::max<int64_t>(1, kChunkFlops / 16 / (std::max<int64_t>(at.kc, 1) * N));
+    on_.parallel_for(a_pieces + b_pieces, plan_.spread ? grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
+      for (int64_t piece = from; piece < to; ++piece) {
+        if (piece < a_pieces) {
+          pack_tile(at, piece);
+        } else {
+          const int64_t j = first_panel + piece - a_pieces;
+          pack_panel_of(at, j, b_packed() + (all ? j * N * at.kc : 0));
+        }
+      }
+    });
+  }
+
+  // Row tile i times panel j, which lies at bt.
+  void multiply(const Block& at, int64_t i, int64_t j, const F* bt, int64_t b_row) const {
+    const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0, j0 = j * N;
+    const int64_t cols = plan_.cols(j), width = plan_.width(j);
+    const F* rows = nullptr;
+    int64_t a_row = a_.row, a_col = a_.col;
+    if (plan_.packed_a == PackedA::nothing) {
+      if constexpr (kPlain) rows = at.a.data + i0 * a_.row;
+    } else if (plan_.packed_a == PackedA::tiles) {
+      rows = a_packed() + i0 * at.kc, a_row = 1, a_col = h;
+    } else {
+      rows = a_packed() + i0 * plan_.a_pitch, a_row = plan_.a_pitch, a_col = 1;
+    }
+    const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+    const F alpha = F(options_.alpha);
+    const T* col_bias = options_.col_bias ? options_.col_bias + j0 : nullptr;
+    const T* row_bias = options_.row_bias ? options_.row_bias + i0 : nullptr;
+    C* const to = c_ + i0 * ldc_ + j0;
+    if constexpr (std::is_same_v<C, F>) {
+      const F beta = at.index == 0 ? F(options_.beta) : F(1);
+      if (at.index > 0) col_bias = row_bias = nullptr;
+      if constexpr (kPlain) {
+        if (cols == width)
+          return run(at.kc, rows, a_row, a_col, bt, b_row, {to, ldc_, alpha, beta, col_bias, row_bias});
+      }
+      F sums[size_t(kTileRows * N)];
+      run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+      put_sums(sums, N, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+    } else {
+      F sums[size_t(kTileRows * N)];
+      run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
+      const F beta = F(options_.beta);
+      if (!sums_wait_) return put_sums(sums, N, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+      const int64_t n = plan_.size.n;
+      F* const kept = waiting() + i0 * n + j0;
+      put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, n);
+      if (at.index == plan_.k_blocks - 1) put_sums(kept, n, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+    }
+  }
+
+  // A task is some panels, packed as they are used, times all rows.
+  void multiply_panels(const Block& at) const {
+    const double panel_flops = 2.0 * double(plan_.size.m) * double(N) * double(at.kc + 8);
+    const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / panel_flops));
+    on_.parallel_for(plan_.panels, plan_.spread ? grain : plan_.panels, [&](int64_t from, int64_t to) {
+      const lib::Scratch panel(size_t(at.kc * N) * sizeof(F));
+      for (int64_t j = from; j < to; ++j) {
+        pack_panel_of(at, j, panel.as<F>());
+        for (int64_t i = 0; i < plan_.tiles.count; ++i) multiply(at, i, j, panel.as<F>(), plan_.width(j));
+      }
+    });
+  }
+  // A task is a row tile times `at_once` panels. Neighbouring tasks share their panels of B, unless all of B stays in a
+  // core's cache anyway: they then walk along the rows of C, and a thread writes rows of C as one piece. What reads or
+  // updates C next is cut the same way, and memory that another core wrote last costs several times as much.
+  void multiply_tasks(const Block& at) const {
+    const int64_t rows = plan_.tiles.count, groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
+    const double task_flops = 2.0 * kTileRows * double(N * plan_.at_once) * double(at.kc + 8);
+    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
+    const bool by_rows = plan_.size.n * at.kc * int64_t(sizeof(F)) <= 512 * 1024;
+    on_.parallel_for(rows * groups, plan_.spread ? grain : rows * groups, [&](int64_t from, int64_t to) {
+      for (int64_t task = from; task < to; ++task) {
+        const int64_t i = by_rows ? task / groups : task % rows, group = by_rows ? task % groups : task / rows;
+        const int64_t j_end = std::min(plan_.panels, (group + 1) * plan_.at_once);
+        for (int64_t j = group * plan_.at_once; j < j_end; ++j) {
+          if (plan_.packed_b == PackedB::all_panels) {
+            multiply(at, i, j, b_packed() + j * N * at.kc, plan_.width(j));
+          } else if (plan_.packed_b == PackedB::last_panel && j == plan_.panels - 1) {
+            multiply(at, i, j, b_packed(), plan_.last_width);
+          } else {
+            if constexpr (kPlain) multiply(at, i, j, at.b.data + j * N, b_.row);
+          }
+        }
+      }
+    });
+  }
+
+  const Cpu& on_;
+  const GemmPlan<F>& plan_;
+  Matrix<T> a_, b_;
+  C* c_;
+  int64_t ldc_;
+  const GemmOptions<T>& options_;
+  bool sums_wait_;  // 16-bit results of several blocks of k wait in float
+  lib::Scratch memory_;
+};
+
 template <class T, class C>
 void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
               const GemmOptions<T>& options) {
   using F = Accum<T>;
-  constexpr int L = kLanes<F>;
-  constexpr int64_t N = kTileCols<F>;
-  constexpr bool kPlain = std::is_same_v<T, F>;
   const auto [m, n, k] = size;
   if (m <= 0 || n <= 0) return;
   if (k <= 0) {  // a and b may be null
@@ -302,160 +526,12 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
     return gemv(on, spread, m, k, a, b.data, b.row, options.alpha, options.beta, options.row_bias, 1, options.col_bias,
                 c, ldc);
 
-  if constexpr (kPlain && std::is_same_v<C, F>) {
-    if (m <= kDotRows && a.col == 1 && b.row == 1 && b.col != 1 && k >= 4 * L)
+  if constexpr (std::is_same_v<T, F> && std::is_same_v<C, F>) {
+    if (m <= kDotRows && a.col == 1 && b.row == 1 && b.col != 1 && k >= 4 * kLanes<F>)
       return gemm_by_dots(on, spread, size, a, b, c, ldc, options);
   }
-
-  const RowTiles tiles(m);
-  const int64_t panels = (n + N - 1) / N;
-  const int64_t last_cols = n - (panels - 1) * N;
-  const int64_t last_width = last_cols <= L ? L : N;
-  const int64_t k_blocks = std::max<int64_t>(1, (k + kBlockK<F> - 1) / kBlockK<F>);
-  const int64_t k_most = (k + k_blocks - 1) / k_blocks;
-
-  // Where A lies is good enough unless its rows fall into the same few sets of the L1 cache, or every step down k would
-  // touch another page again for each panel.
-  bool pack_a = !kPlain;
-  if (kPlain && a.col == 1) pack_a = panels > 2 && a.row * int64_t(sizeof(T)) % 1024 == 0;
-  if (kPlain && a.col != 1) pack_a = panels > (a.row == 1 ? 2 : 1);
-  const bool a_by_columns = a.row == 1 && a.col != 1;
-  const bool pack_b = !kPlain || b.col != 1 || tiles.count > 3;
-  const bool pack_last = pack_b || last_cols < last_width;
-
-  // Rows of packed A are an odd number of cache lines apart: a tile's rows then fall into different sets.
-  const int64_t a_pitch = ((k_most * int64_t(sizeof(F)) + 63) / 64 | 1) * 64 / int64_t(sizeof(F));
-  const int64_t a_numbers = !pack_a ? 0 : a_by_columns ? (m * k_most + L - 1) / L * L : m * a_pitch;
-  // Few rows: whoever packs a panel uses it at once, for all rows, in memory of its own. Packed panels that wander from
-  // core to core would cost as much as the products. Many rows: panels are packed first, once for all tasks.
-  const bool use_at_once = pack_b && tiles.count <= 16 && (!spread || panels >= 2 * num_threads());
-  const int64_t b_numbers = use_at_once ? 0
-                            : pack_b    ? (panels - 1) * N * k_most + last_width * k_most
-                            : pack_last ? last_width * k_most
-                                        : 0;
-  // 16-bit results of several blocks of k wait in float.
-  const bool sums_wait = !std::is_same_v<C, F> && k_blocks > 1;
-  lib::Scratch memory(size_t(a_numbers + b_numbers + (sums_wait ? m * n : 0)) * sizeof(F));
-  F* const a_packed = memory.as<F>();
-  F* const b_packed = a_packed + a_numbers;
-  F* const waiting = b_packed + b_numbers;
-
-  const int64_t at_once = tiles.count * panels >= 64 ? 4 : tiles.count * panels >= 16 ? 2 : 1;  // panels of a task
-  const int64_t groups = (panels + at_once - 1) / at_once;
-  const double flops = 2.0 * double(m) * double(n) * double(std::max<int64_t>(k, 1));
-  if (flops < 2.0 * double(kChunkFlops)) spread = false;
-
-  for (int64_t block = 0; block < k_blocks; ++block) {
-    const int64_t k0 = block * k / k_blocks;
-    const int64_t kc = (block + 1) * k / k_blocks - k0;
-    const Matrix<T> ak{a.data + k0 * a.col, a.row, a.col};
-    const Matrix<T> bk{b.data + k0 * b.row, b.row, b.col};
-    const int64_t first_panel = pack_b ? 0 : panels - 1;
-
-    const int64_t a_pieces = pack_a ? tiles.count : 0;
-    const int64_t b_pieces = pack_last && !use_at_once ? panels - first_panel : 0;
-    const auto pack = [&](int64_t j, F* to) {
-      const bool last = j == panels - 1;
-      const int64_t width = last ? last_width : N;
-      pack_panel<T, F>({bk.data + j * N * bk.col, bk.row, bk.col}, kc, last ? last_cols : N, to, width, width);
-    };
-    const int64_t piece_grain = std::max<int64_t>(1, kChunkFlops / 16 / (std::max<int64_t>(kc, 1) * N));
-    on.parallel_for(a_pieces + b_pieces, spread ? piece_grain : a_pieces + b_pieces, [&](int64_t from, int64_t to) {
-      for (int64_t piece = from; piece < to; ++piece) {
-        if (piece < a_pieces) {
-          const int64_t i0 = tiles.begin(piece), h = tiles.begin(piece + 1) - i0;
-          if (a_by_columns) {
-            F* dst = a_packed + i0 * kc;
-            if (h == kTileRows) {
-              for (int64_t kk = 0; kk < kc; ++kk) copy_run(ak.data + i0 + kk * ak.col, 1, dst + kk * h, kTileRows);
-            } else {
-              for (int64_t kk = 0; kk < kc; ++kk) copy_run(ak.data + i0 + kk * ak.col, 1, dst + kk * h, h);
-            }
-          } else {
-            for (int64_t i = i0; i < i0 + h; ++i) copy_run(ak.data + i * ak.row, ak.col, a_packed + i * a_pitch, kc);
-          }
-        } else {
-          const int64_t j = first_panel + piece - a_pieces;
-          pack(j, b_packed + (pack_b ? j * N * kc : 0));
-        }
-      }
-    });
-
-    // Row tile i times panel j, which lies at bt.
-    const auto multiply = [&](int64_t i, int64_t j, const F* bt, int64_t b_row) {
-      const int64_t i0 = tiles.begin(i), h = tiles.begin(i + 1) - i0, j0 = j * N;
-      const int64_t cols = j == panels - 1 ? last_cols : N, width = j == panels - 1 ? last_width : N;
-      const F* at = nullptr;
-      int64_t a_row = a.row, a_col = a.col;
-      if (!pack_a) {
-        if constexpr (kPlain) at = ak.data + i0 * a.row;
-      } else if (a_by_columns) {
-        at = a_packed + i0 * kc, a_row = 1, a_col = h;
-      } else {
-        at = a_packed + i0 * a_pitch, a_row = a_pitch, a_col = 1;
-      }
-      const TileFn<F> run = tile_of<F>(int(h), int(width / L));
-      const T* col_bias = options.col_bias ? options.col_bias + j0 : nullptr;
-      const T* row_bias = options.row_bias ? options.row_bias + i0 : nullptr;
-      C* const to = c + i0 * ldc + j0;
-      if constexpr (std::is_same_v<C, F>) {
-        const F beta = block == 0 ? F(options.beta) : F(1);
-        if (block > 0) col_bias = row_bias = nullptr;
-        if constexpr (kPlain) {
-          if (cols == width)
-            return run(kc, at, a_row, a_col, bt, b_row, {to, ldc, F(options.alpha), beta, col_bias, row_bias});
-        }
-        F sums[size_t(kTileRows * N)];
-        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-        put_sums(sums, N, h, cols, F(options.alpha), beta, col_bias, row_bias, to, ldc);
-      } else {
-        F sums[size_t(kTileRows * N)];
-        run(kc, at, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
-        if (!sums_wait)
-          return put_sums(sums, N, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
-        F* const kept = waiting + i0 * n + j0;
-        put_sums<F, F, F>(sums, N, h, cols, F(1), F(block > 0), nullptr, nullptr, kept, n);
-        if (block == k_blocks - 1)
-          put_sums(kept, n, h, cols, F(options.alpha), F(options.beta), col_bias, row_bias, to, ldc);
-      }
-    };
-
-    if (use_at_once) {
-      const double panel_flops = 2.0 * double(m) * double(N) * double(kc + 8);
-      const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / panel_flops));
-      on.parallel_for(panels, spread ? grain : panels, [&](int64_t from, int64_t to) {
-        const lib::Scratch panel(size_t(kc * N) * sizeof(F));
-        for (int64_t j = from; j < to; ++j) {
-          pack(j, panel.as<F>());
-          for (int64_t i = 0; i < tiles.count; ++i) multiply(i, j, panel.as<F>(), j == panels - 1 ? last_width : N);
-        }
-      });
-      continue;
-    }
-    const double task_flops = 2.0 * kTileRows * double(N * at_once) * double(kc + 8);
-    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
-    // Neighbouring tasks share their panels of B, unless all of B stays in a core's cache anyway: they then walk along the
-    // rows of C, and a thread writes rows of C as one piece. What reads or updates C next is cut the same way, and
-    // memory that another core wrote last costs several times as much.
-    const bool by_rows = n * kc * int64_t(sizeof(F)) <= 512 * 1024;
-    on.parallel_for(tiles.count * groups, spread ? grain : tiles.count * groups, [&](int64_t from, int64_t to) {
-      for (int64_t task = from; task < to; ++task) {
-        const int64_t i = by_rows ? task / groups : task % tiles.count;
-        const int64_t group = by_rows ? task % groups : task / tiles.count;
-        const int64_t j_end = std::min(panels, (group + 1) * at_once);
-        for (int64_t j = group * at_once; j < j_end; ++j) {
-          const bool last = j == panels - 1;
-          if (pack_b) {
-            multiply(i, j, b_packed + j * N * kc, last ? last_width : N);
-          } else if (last && pack_last) {
-            multiply(i, j, b_packed, last_width);
-          } else {
-            if constexpr (kPlain) multiply(i, j, bk.data + j * N, b.row);
-          }
-        }
-      }
-    });
-  }
+  const GemmPlan<F> plan(size, a, b, spread);
+  PlannedGemm<T, C>(on, plan, a, b, c, ldc, options).run();
 }
 
 template <class T, class C>
