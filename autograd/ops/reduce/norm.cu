@@ -120,6 +120,49 @@ struct NormBackward {
   }
 };
 
+// What a forward kernel reads and fills. S is the type of x as in GradientPointers.
+template <class T, class S = T>
+struct ValuePointers {
+  const S* x;
+  const Accum<T>*w, *b;
+  T* y;
+  Accum<T>*mean, *rstd;
+};
+
+// What layer, RMS and group norm share: the forward that saves x, weight and the statistics.
+template <class Self>
+struct NormForward {
+  double eps;
+  DType result;
+  SavedInput x{}, w{};
+  Stash mean{}, rstd{};
+  DType parameter_dtype = DType::f32;
+
+  // kernel(on, ValuePointers) fills y and the statistics.
+  template <class Kernel>
+  Tensor values(const Tensor& x_, const Tensor& w_, const Tensor& b_, const Shape& means, const Shape& rstds,
+                const Kernel& kernel) {
+    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
+    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
+    Tensor y = empty_like(in, result);
+    mean = empty(means, in.device(), wide(in.dtype()));
+    rstd = empty(rstds, in.device(), wide(in.dtype()));
+    parameter_dtype = parameters_of(x_, w_, b_);
+    const auto call = [&]<class T, class S>(const auto& on, T, S) {
+      using A = Accum<T>;
+      kernel(on, ValuePointers<T, S>{ptr<S>(in), ptr_or_null<A>(weight), ptr_or_null<A>(bias), ptr<T>(y), ptr<A>(mean),
+                                     ptr<A>(rstd)});
+    };
+    const auto on_gpu = [&]<class T>(const Gpu& on, T t) {
+      dispatch_stored<T>(Self::info, in, [&](auto s) { call(on, t, s); });
+    };
+    dispatch(Self::info, y, kFloats, overloaded{[&]<class T>(const Cpu& on, T t) { call(on, t, t); }, on_gpu});
+    x = x_;
+    w = w_;
+    return y;
+  }
+};
+
 // ---- Over the last dimension of [rows, cols]: layer norm (centered) and RMS norm.
 
 template <bool kCentered>
@@ -175,46 +218,26 @@ struct RowNormBackward : NormBackward<RowNormBackward<kCentered>> {
 };
 
 template <bool kCentered>
-struct RowNorm {
+struct RowNorm : NormForward<RowNorm<kCentered>> {
   static constexpr OpInfo info{.name = kCentered ? "layer_norm" : "rms_norm", .autocast = AutocastPolicy::full_result};
-  double eps;
-  DType result;
-  SavedInput x{}, w{};
-  Stash mean{}, rstd{};
-  DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
-    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
-    const std::int64_t rows = in.size(0), cols = in.size(1);
-    Tensor y = empty_like(in, result);
-    mean = empty({kCentered ? rows : 0}, in.device(), wide(in.dtype()));
-    rstd = empty({rows}, in.device(), wide(in.dtype()));
-    parameter_dtype = parameters_of(x_, w_, b_);
-    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
-      using A = Accum<T>;
-      const T* px = ptr<T>(in);
-      const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
+    const std::int64_t rows = x_.size(0), cols = x_.size(1);
+    const double e = this->eps;
+    const auto on_cpu = [&]<class T>(const Cpu& on, const ValuePointers<T>& p) {
       if constexpr (kCentered)
-        kernels::cpu::layer_norm(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), rows, cols, eps);
+        kernels::cpu::layer_norm(on, p.x, p.w, p.b, p.y, p.mean, p.rstd, rows, cols, e);
       else
-        kernels::cpu::rms_norm(on, px, pw, ptr<T>(y), ptr<A>(rstd), rows, cols, eps);
+        kernels::cpu::rms_norm(on, p.x, p.w, p.y, p.rstd, rows, cols, e);
     };
-    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
-      using A = Accum<T>;
-      dispatch_stored<T>(info, in, [&]<class S>(S) {
-        kernels::gpu::launch_norm_rows<kCentered>(on, ptr<const S>(in), ptr_or_null<const A>(weight),
-                                                  ptr_or_null<const A>(bias), ptr<T>(y), ptr<A>(mean), ptr<A>(rstd),
-                                                  rows, cols, eps);
-      });
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const ValuePointers<T, S>& p) {
+      kernels::gpu::launch_norm_rows<kCentered>(on, p.x, p.w, p.b, p.y, p.mean, p.rstd, rows, cols, e);
     };
-    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
-    x = x_;
-    w = w_;
-    return y;
+    return this->values(x_, w_, b_, {kCentered ? rows : 0}, {rows}, overloaded{on_cpu, on_gpu});
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return apply(RowNormBackward<kCentered>{{need, parameter_dtype}, eps, mean, rstd}, gy, x.get(), w.get());
+    return apply(RowNormBackward<kCentered>{{need, this->parameter_dtype}, this->eps, this->mean, this->rstd}, gy,
+                 this->x.get(), this->w.get());
   }
 };
 
@@ -236,7 +259,7 @@ Tensor row_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
   check_parameter(op, "bias", x, b, tail);
   check_alike(op, w, b);
   const std::int64_t cols = tail.numel();
-  const RowNorm<kCentered> norm{eps, full_result(x.dtype())};
+  const RowNorm<kCentered> norm{{eps, full_result(x.dtype())}};
   if (x.rank() == 2 && tail.rank() == 1) return apply(norm, x, w, b);
   const auto flat = [](const Tensor& p) { return p.defined() && p.rank() != 1 ? reshape(p, {p.numel()}) : p; };
   std::int64_t rows = 1;
@@ -317,41 +340,21 @@ struct GroupNormBackward : NormBackward<GroupNormBackward> {
   }
 };
 
-struct GroupNorm {
+struct GroupNorm : NormForward<GroupNorm> {
   static constexpr OpInfo info{.name = "group_norm", .autocast = AutocastPolicy::full_result};
   std::int64_t groups;
-  double eps;
-  DType result;
-  SavedInput x{}, w{};
-  Stash mean{}, rstd{};
-  DType parameter_dtype = DType::f32;
 
   Tensor forward(const Tensor& x_, const Tensor& w_, const Tensor& b_) {
-    const Tensor weight = widened(w_, x_), bias = widened(b_, x_);
-    const Tensor in = (x_.device().is_cpu() ? cast(x_, result) : x_).contiguous();
-    const Sizes z = sizes_of(in);
-    Tensor y = empty_like(in, result);
-    mean = empty({z.n, groups}, in.device(), wide(in.dtype()));
-    rstd = empty_like(mean);
-    parameter_dtype = parameters_of(x_, w_, b_);
-    const auto on_cpu = [&]<class T>(const Cpu& on, T) {
-      using A = Accum<T>;
-      kernels::cpu::group_norm(on, ptr<const T>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
-                               ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, eps);
+    const Sizes z = sizes_of(x_);
+    const auto on_cpu = [&]<class T>(const Cpu& on, const ValuePointers<T>& p) {
+      kernels::cpu::group_norm(on, p.x, p.w, p.b, p.y, p.mean, p.rstd, z.n, z.c, z.s, groups, eps);
     };
-    const auto on_gpu = [&]<class T>(const Gpu& on, T) {
-      using A = Accum<T>;
-      const ChannelScratch<T> scratch(in, 1, z.n * groups, z.c / groups * z.s, z.n * z.c);
-      dispatch_stored<T>(info, in, [&]<class S>(S) {
-        kernels::gpu::group_norm(on, ptr<const S>(in), ptr_or_null<const A>(weight), ptr_or_null<const A>(bias),
-                                 ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), z.n, z.c, z.s, groups, scratch.plan, eps,
-                                 scratch.parts(), scratch.coefficients());
-      });
+    const auto on_gpu = [&]<class T, class S>(const Gpu& on, const ValuePointers<T, S>& p) {
+      const ChannelScratch<T> scratch(x_, 1, z.n * groups, z.c / groups * z.s, z.n * z.c);
+      kernels::gpu::group_norm(on, p.x, p.w, p.b, p.y, p.mean, p.rstd, z.n, z.c, z.s, groups, scratch.plan, eps,
+                               scratch.parts(), scratch.coefficients());
     };
-    dispatch(info, y, kFloats, overloaded{on_cpu, on_gpu});
-    x = x_;
-    w = w_;
-    return y;
+    return values(x_, w_, b_, {z.n, groups}, {z.n, groups}, overloaded{on_cpu, on_gpu});
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
     return apply(GroupNormBackward{{need, parameter_dtype}, groups, eps, mean, rstd}, gy, x.get(), w.get());
@@ -571,7 +574,7 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, co
     fail<ShapeError>("group_norm: ", groups, " groups are asked for, expected a divisor of the ", x.shape()[1],
                      " channels");
   }
-  return apply(GroupNorm{groups, eps, full_result(x.dtype())}, x, weight, bias);
+  return apply(GroupNorm{{eps, full_result(x.dtype())}, groups}, x, weight, bias);
 }
 
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {

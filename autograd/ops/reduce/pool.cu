@@ -23,19 +23,26 @@ Tensor max_pool_gather(const Tensor& x, const Tensor& index, const Windows& at);
 Tensor avg_pool(const Tensor& x, const Windows& at);
 Tensor avg_pool_backward(const Tensor& gy, const Windows& at);
 
+// kernel(on, x, y) fills the result [out]. An empty one calls no kernel: of rows without columns there may be very many.
+template <class Kernel>
+Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, const Kernel& kernel) {
+  const Tensor x = x_.contiguous();
+  Tensor y = empty(out, x.device(), x.dtype());
+  dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
+    if (y.numel() != 0) kernel(on, ptr<const T>(x), ptr<T>(y));
+  });
+  return y;
+}
+
 struct MaxPool {
   static constexpr OpInfo info{.name = "max_pool2d"};
   Windows at;
   Stash index{};  // i32 [out]
   Tensor forward(const Tensor& x_) {
-    const Tensor x = x_.contiguous();
-    Tensor y = empty(at.out, x.device(), x.dtype());
-    index = empty(at.out, x.device(), DType::i32);
-    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
-      if (y.numel() == 0) return;  // of rows without columns there may be very many
-      kernels::max_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y), ptr<std::int32_t>(index));
+    index = empty(at.out, x_.device(), DType::i32);
+    return fill(info, x_, at.out, [&](const auto& on, const auto* x, auto* y) {
+      kernels::max_pool(on, x, at.planes(), at.h, at.w, y, ptr<std::int32_t>(index));
     });
-    return y;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
 };
@@ -45,14 +52,10 @@ struct MaxPoolScatter {
   Windows at;
   Stash index;
   Tensor forward(const Tensor& gy_) {
-    const Tensor gy = gy_.contiguous();
-    if (gy.numel() == 0) return zeros(at.in, gy.device(), gy.dtype());
-    Tensor gx = empty(at.in, gy.device(), gy.dtype());
-    dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
-      kernels::max_pool_scatter(on, ptr<const T>(gy), ptr<const std::int32_t>(index), at.planes(), at.h, at.w,
-                                ptr<T>(gx));
+    if (gy_.numel() == 0) return zeros(at.in, gy_.device(), gy_.dtype());
+    return fill(info, gy_, at.in, [&](const auto& on, const auto* gy, auto* gx) {
+      kernels::max_pool_scatter(on, gy, ptr<const std::int32_t>(index), at.planes(), at.h, at.w, gx);
     });
-    return gx;
   }
   Grads<1> backward(const Tensor& ggx, NeedMask) { return {max_pool_gather(ggx, index, at)}; }
 };
@@ -62,13 +65,9 @@ struct MaxPoolGather {
   Windows at;
   Stash index;
   Tensor forward(const Tensor& x_) {
-    const Tensor x = x_.contiguous();
-    Tensor y = empty(at.out, x.device(), x.dtype());
-    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
-      if (y.numel() == 0) return;
-      kernels::max_pool_gather(on, ptr<const T>(x), ptr<const std::int32_t>(index), at.planes(), at.h, at.w, ptr<T>(y));
+    return fill(info, x_, at.out, [&](const auto& on, const auto* x, auto* y) {
+      kernels::max_pool_gather(on, x, ptr<const std::int32_t>(index), at.planes(), at.h, at.w, y);
     });
-    return y;
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {max_pool_scatter(gy, index, at)}; }
 };
@@ -77,13 +76,8 @@ struct AvgPool {
   static constexpr OpInfo info{.name = "avg_pool2d"};
   Windows at;
   Tensor forward(const Tensor& x_) {
-    const Tensor x = x_.contiguous();
-    Tensor y = empty(at.out, x.device(), x.dtype());
-    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
-      if (y.numel() == 0) return;
-      kernels::avg_pool(on, ptr<const T>(x), at.planes(), at.h, at.w, ptr<T>(y));
-    });
-    return y;
+    return fill(info, x_, at.out,
+                [&](const auto& on, const auto* x, auto* y) { kernels::avg_pool(on, x, at.planes(), at.h, at.w, y); });
   }
   Grads<1> backward(const Tensor& gy, NeedMask) { return {avg_pool_backward(gy, at)}; }
 };
@@ -92,13 +86,10 @@ struct AvgPoolBackward {
   static constexpr OpInfo info{.name = "avg_pool2d_backward"};
   Windows at;
   Tensor forward(const Tensor& gy_) {
-    const Tensor gy = gy_.contiguous();
-    if (gy.numel() == 0) return zeros(at.in, gy.device(), gy.dtype());
-    Tensor gx = empty(at.in, gy.device(), gy.dtype());
-    dispatch(info, gy, kFloats, [&]<class T>(const auto& on, T) {
-      kernels::avg_pool_backward(on, ptr<const T>(gy), at.planes(), at.h, at.w, ptr<T>(gx));
+    if (gy_.numel() == 0) return zeros(at.in, gy_.device(), gy_.dtype());
+    return fill(info, gy_, at.in, [&](const auto& on, const auto* gy, auto* gx) {
+      kernels::avg_pool_backward(on, gy, at.planes(), at.h, at.w, gx);
     });
-    return gx;
   }
   Grads<1> backward(const Tensor& ggx, NeedMask) { return {avg_pool(ggx, at)}; }
 };

@@ -99,48 +99,34 @@ using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
 
 // ---- Sum and mean. Sums of 16-bit numbers are f32, and are stored as f32 or rounded.
 
+template <bool kMean>
 struct Sum {
-  static constexpr OpInfo info{.name = "sum", .autocast = AutocastPolicy::full_result};
+  static constexpr OpInfo info{.name = kMean ? "mean" : "sum", .autocast = AutocastPolicy::full_result};
   Over over;
   DType result;
   DType from = DType::f32;  // x's
 
   Tensor forward(const Tensor& x) {
     from = x.dtype();
+    const Finish finish = kMean ? Finish{Finish::divide, static_cast<double>(over.count())} : Finish{};
     Tensor y = empty(over.out, x.device(), is_float(from) ? result : DType::i64);
-    dispatch(info, x, kAll, [&]<class T>(const auto& on, T) {
-      if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>)
-        if (result != from) return reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<float>(y));
-      reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<SumType<T>>(y));
-    });
-    return y;
-  }
-  Grads<1> backward(const Tensor& gy, Need<1>) { return {over.spread(cast(gy, from))}; }
-};
-LEVIN_OP_TABLE(Sum)
-
-struct Mean {
-  static constexpr OpInfo info{.name = "mean", .autocast = AutocastPolicy::full_result};
-  Over over;
-  DType result;
-  DType from = DType::f32;  // x's
-
-  Tensor forward(const Tensor& x) {
-    from = x.dtype();
-    Tensor y = empty(over.out, x.device(), result);
-    dispatch(info, x, kFloats, [&]<class T>(const auto& on, T) {
-      const Finish finish{Finish::divide, static_cast<double>(over.count())};
+    const auto call = [&]<class T>(const auto& on, T) {
       if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>)
         if (result != from) return reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<float>(y), finish);
-      reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<T>(y), finish);
-    });
+      reduce_into<Reduce::sum, Map::value, T>(on, x, over.plan(x), ptr<SumType<T>>(y), finish);
+    };
+    if constexpr (kMean)
+      dispatch(info, x, kFloats, call);
+    else
+      dispatch(info, x, kAll, call);
     return y;
   }
   Grads<1> backward(const Tensor& gy, Need<1>) {
-    return {over.spread(cast(gy / static_cast<double>(over.count()), from))};
+    return {over.spread(cast(kMean ? gy / static_cast<double>(over.count()) : gy, from))};
   }
 };
-LEVIN_OP_TABLE(Mean)
+LEVIN_OP_TABLE(Sum<false>)
+LEVIN_OP_TABLE(Sum<true>)
 
 // ---- Product
 
@@ -363,10 +349,10 @@ LEVIN_OP_TABLE(Truth<false>)
 }  // namespace
 
 Tensor sum(const Tensor& x, Dims dims, KeepDim keep) {
-  return apply(Sum{Over("sum", x, dims, keep), full_result(x.dtype())}, x);
+  return apply(Sum<false>{Over("sum", x, dims, keep), full_result(x.dtype())}, x);
 }
 Tensor mean(const Tensor& x, Dims dims, KeepDim keep) {
-  return apply(Mean{Over("mean", x, dims, keep), full_result(x.dtype())}, x);
+  return apply(Sum<true>{Over("mean", x, dims, keep), full_result(x.dtype())}, x);
 }
 Tensor prod(const Tensor& x, Dims dims, KeepDim keep) { return apply(Prod{Over("prod", x, dims, keep)}, x); }
 Tensor amax(const Tensor& x, Dims dims, KeepDim keep) {
@@ -409,7 +395,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (!fits)
     fail<ShapeError>("sum_to: x ", x.shape(), " was not broadcast from ", shape,
                      "; give a shape that broadcasts to x's");
-  return apply(Sum{Over(mask, shape, x.shape()), full_result(x.dtype())}, x);
+  return apply(Sum<false>{Over(mask, shape, x.shape()), full_result(x.dtype())}, x);
 }
 
 }  // namespace levin
