@@ -220,16 +220,16 @@ namespace gpu {
 
 // An item is W bytes of a row. What no index names is 0.
 template <int W>
-__global__ void select_items(IndexRange range, const std::uint8_t* x, const std::int64_t* index, std::uint8_t* y,
-                             std::int64_t items, Divider inner, Divider m) {
+__global__ void select_items(IndexRange range, const std::uint8_t* x, const int64_t* index, std::uint8_t* y,
+                             int64_t items, Divider inner, Divider m) {
   Bytes<W> v[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    const std::int64_t u = first_item() + k * kMoveThreads;
+    const int64_t u = first_item() + k * kMoveThreads;
     if (u >= items) continue;
-    const std::int64_t t = inner.quotient(u), o = m.quotient(t), row = index[t - o * std::int64_t(m.divisor)];
+    const int64_t t = inner.quotient(u), o = m.quotient(t), row = index[t - o * int64_t(m.divisor)];
     v[k] = Bytes<W>{};
-    if (range.holds(row)) { v[k] = load_bytes<W>(x, (o * range.bound + row - t) * std::int64_t(inner.divisor) + u); }
+    if (range.holds(row)) { v[k] = load_bytes<W>(x, (o * range.bound + row - t) * int64_t(inner.divisor) + u); }
   }
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
@@ -238,12 +238,12 @@ __global__ void select_items(IndexRange range, const std::uint8_t* x, const std:
 }
 
 template <class U>
-void index_select(const Gpu& on, const char* op, const U* x, const std::int64_t* index, U* y, std::int64_t outer,
-                  std::int64_t dim, std::int64_t m, std::int64_t inner) {
+void index_select(const Gpu& on, const char* op, const U* x, const int64_t* index, U* y, int64_t outer, int64_t dim,
+                  int64_t m, int64_t inner) {
   if (outer * m * inner == 0) return;
-  const std::int64_t bytes = inner * std::int64_t{sizeof(U)};
+  const int64_t bytes = inner * int64_t{sizeof(U)};
   for_width(common_width({address_of(x), address_of(y), bytes}), [&]<int W>(std::integral_constant<int, W>) {
-    const std::int64_t items = outer * m * (bytes / W);
+    const int64_t items = outer * m * (bytes / W);
     on.launch(select_items<W>, move_grid(items), IndexRange(on, op, dim), reinterpret_cast<const std::uint8_t*>(x),
               index, reinterpret_cast<std::uint8_t*>(y), items, Divider(bytes / W), Divider(m));
   });
@@ -253,19 +253,19 @@ void index_select(const Gpu& on, const char* op, const U* x, const std::int64_t*
 // is indexed, without the indexed dimension; offset 1 that of its partner in the tensor of the index's shape.
 struct IndexSteps {
   Strided<2> at;
-  std::int64_t step = 0;  // along the indexed dimension
-  std::int64_t items = 1;
+  int64_t step = 0;  // along the indexed dimension
+  int64_t items = 1;
 
   IndexSteps(const Shape& index, int dim, const Strides& b, const Strides& c) : items(index.numel()) {
     if (items == 0) return;
     at.rank = 0;
     if (index.rank() > 0) step = b[dim];
     for (int d = 0; d < index.rank(); ++d) {
-      const std::int64_t own = d == dim ? 0 : b[d];
+      const int64_t own = d == dim ? 0 : b[d];
       if (index[d] == 1) continue;
       const int last = at.rank - 1;
       if (last >= 0 && at.steps[0][last] == own * index[d] && at.steps[1][last] == c[d] * index[d]) {
-        at.sizes[last] = Divider(std::int64_t(at.sizes[last].divisor) * index[d]);
+        at.sizes[last] = Divider(int64_t(at.sizes[last].divisor) * index[d]);
         at.steps[0][last] = own;
         at.steps[1][last] = c[d];
         continue;
@@ -279,15 +279,15 @@ struct IndexSteps {
 };
 
 template <class U>
-__global__ void gather_items(IndexRange range, IndexSteps s, const U* x, const std::int64_t* index, U* y) {
+__global__ void gather_items(IndexRange range, IndexSteps s, const U* x, const int64_t* index, U* y) {
   U v[kItems];
-  std::int64_t to[kItems];
+  int64_t to[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    const std::int64_t u = first_item() + k * kMoveThreads;
+    const int64_t u = first_item() + k * kMoveThreads;
     if (u >= s.items) continue;
-    const std::int64_t i = index[u];
-    std::int64_t offset[2];
+    const int64_t i = index[u];
+    int64_t offset[2];
     s.at.offsets(u, offset);
     v[k] = range.holds(i) ? x[offset[0] + i * s.step] : U(0);
     to[k] = offset[1];
@@ -298,35 +298,35 @@ __global__ void gather_items(IndexRange range, IndexSteps s, const U* x, const s
   }
 }
 template <class U>
-void gather(const Gpu& on, const IndexRange& range, const IndexSteps& s, const U* x, const std::int64_t* index, U* y) {
+void gather(const Gpu& on, const IndexRange& range, const IndexSteps& s, const U* x, const int64_t* index, U* y) {
   on.launch(gather_items<U>, move_grid(s.items), range, s, x, index, y);
 }
 
 // The element with the highest position wins: it is found first, then it alone is written.
 template <class = void>
-__global__ void find_last(IndexRange range, IndexSteps s, const std::int64_t* index, unsigned long long* last) {
-  const std::int64_t u = own_item();
+__global__ void find_last(IndexRange range, IndexSteps s, const int64_t* index, unsigned long long* last) {
+  const int64_t u = own_item();
   if (u >= s.items) return;
-  std::int64_t offset[2];
+  int64_t offset[2];
   s.at.offsets(u, offset);
-  const std::int64_t i = index[u];
+  const int64_t i = index[u];
   if (range.holds(i)) atomicMax(last + (offset[0] + i * s.step), static_cast<unsigned long long>(u + 1));
 }
 template <class U>
-__global__ void write_last(IndexRange range, IndexSteps s, const std::int64_t* index, const unsigned long long* last,
+__global__ void write_last(IndexRange range, IndexSteps s, const int64_t* index, const unsigned long long* last,
                            const U* src, U* y) {
-  const std::int64_t u = own_item();
+  const int64_t u = own_item();
   if (u >= s.items) return;
-  std::int64_t offset[2];
+  int64_t offset[2];
   s.at.offsets(u, offset);
-  const std::int64_t i = index[u];
+  const int64_t i = index[u];
   if (!range.holds(i)) return;
-  const std::int64_t to = offset[0] + i * s.step;
+  const int64_t to = offset[0] + i * s.step;
   if (last[to] == static_cast<unsigned long long>(u + 1)) y[to] = src[offset[1]];
 }
 // last: as y, zeros.
 template <class U>
-void scatter(const Gpu& on, const IndexRange& range, const IndexSteps& s, U* y, const std::int64_t* index, const U* src,
+void scatter(const Gpu& on, const IndexRange& range, const IndexSteps& s, U* y, const int64_t* index, const U* src,
              unsigned long long* last) {
   on.launch(find_last<>, item_grid(s.items), range, s, index, last);
   on.launch(write_last<U>, item_grid(s.items), range, s, index, last, src, y);
@@ -335,40 +335,38 @@ void scatter(const Gpu& on, const IndexRange& range, const IndexSteps& s, U* y, 
 // Keys of sort_by_key: the row that an index names, and the element of y, contiguous, that an index's element goes to.
 struct RowKey {
   IndexRange range;
-  const std::int64_t* index;
-  __device__ std::int64_t operator()(std::int64_t i) const { return range.holds(index[i]) ? index[i] : range.bound; }
+  const int64_t* index;
+  __device__ int64_t operator()(int64_t i) const { return range.holds(index[i]) ? index[i] : range.bound; }
 };
 struct ElementKey {
   IndexRange range;
   IndexSteps s;
-  const std::int64_t* index;
-  std::int64_t none;  // the key of an index outside: y's size
-  __device__ std::int64_t operator()(std::int64_t u) const {
+  const int64_t* index;
+  int64_t none;  // the key of an index outside: y's size
+  __device__ int64_t operator()(int64_t u) const {
     if (!range.holds(index[u])) return none;
-    std::int64_t offset[2];
+    int64_t offset[2];
     s.at.offsets(u, offset);
     return offset[0] + index[u] * s.step;
   }
 };
 
 template <class = void>
-__global__ void one_hot_items(IndexRange range, const std::int64_t* index, std::int64_t* y, std::int64_t n) {
-  const std::int64_t i = own_item();
+__global__ void one_hot_items(IndexRange range, const int64_t* index, int64_t* y, int64_t n) {
+  const int64_t i = own_item();
   if (i < n && range.holds(index[i])) y[i * range.bound + index[i]] = 1;
 }
-inline void one_hot(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
-                    std::int64_t classes) {
+inline void one_hot(const Gpu& on, const char* op, const int64_t* index, int64_t* y, int64_t n, int64_t classes) {
   on.launch(one_hot_items<>, item_grid(n), IndexRange(on, op, classes), index, y, n);
 }
 
 // Integers: any order of the additions gives the same.
 template <class = void>
-__global__ void bincount_items(IndexRange range, const std::int64_t* index, unsigned long long* y, std::int64_t n) {
-  const std::int64_t i = own_item();
+__global__ void bincount_items(IndexRange range, const int64_t* index, unsigned long long* y, int64_t n) {
+  const int64_t i = own_item();
   if (i < n && range.holds(index[i])) atomicAdd(y + index[i], 1ull);
 }
-inline void bincount(const Gpu& on, const char* op, const std::int64_t* index, std::int64_t* y, std::int64_t n,
-                     std::int64_t bins) {
+inline void bincount(const Gpu& on, const char* op, const int64_t* index, int64_t* y, int64_t n, int64_t bins) {
   on.launch(bincount_items<>, item_grid(n), IndexRange(on, op, bins), index, reinterpret_cast<unsigned long long*>(y),
             n);
 }

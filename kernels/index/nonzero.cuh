@@ -29,16 +29,16 @@ LEVIN_HD bool is_nonzero(T x) {
 
 namespace cpu {
 
-inline constexpr int64_t kNonzeroChunk = 64 * 1024;
+inline constexpr std::int64_t kNonzeroChunk = 64 * 1024;
 
 // How many of x's n elements are not zero before each chunk of kNonzeroChunk, and in all (the last entry).
 template <class T>
-std::vector<int64_t> count_nonzero(const Cpu& on, const T* x, int64_t n) {
-  const int64_t chunks = (n + kNonzeroChunk - 1) / kNonzeroChunk;
-  std::vector<int64_t> before(static_cast<size_t>(chunks + 1));
-  on.parallel_for(n, kNonzeroChunk, [&](int64_t begin, int64_t end) {
-    int64_t count = 0;
-    for (int64_t i = begin; i < end; ++i) count += is_nonzero(x[i]);
+std::vector<std::int64_t> count_nonzero(const Cpu& on, const T* x, std::int64_t n) {
+  const std::int64_t chunks = (n + kNonzeroChunk - 1) / kNonzeroChunk;
+  std::vector<std::int64_t> before(static_cast<size_t>(chunks + 1));
+  on.parallel_for(n, kNonzeroChunk, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t count = 0;
+    for (std::int64_t i = begin; i < end; ++i) count += is_nonzero(x[i]);
     before[static_cast<size_t>(begin / kNonzeroChunk + 1)] = count;
   });
   for (size_t c = 1; c < before.size(); ++c) before[c] += before[c - 1];
@@ -47,13 +47,13 @@ std::vector<int64_t> count_nonzero(const Cpu& on, const T* x, int64_t n) {
 
 // y: [before.back(), rank], the coordinates of the elements that are not zero, in row-major order.
 template <class T>
-void nonzero(const Cpu& on, const T* x, const std::vector<int64_t>& before, int64_t* y, const Shape& shape) {
+void nonzero(const Cpu& on, const T* x, const std::vector<std::int64_t>& before, std::int64_t* y, const Shape& shape) {
   const int rank = shape.rank();
-  on.parallel_for(shape.numel(), kNonzeroChunk, [&](int64_t begin, int64_t end) {
-    int64_t* to = y + before[static_cast<size_t>(begin / kNonzeroChunk)] * rank;
-    for (int64_t i = begin; i < end; ++i) {
+  on.parallel_for(shape.numel(), kNonzeroChunk, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t* to = y + before[static_cast<size_t>(begin / kNonzeroChunk)] * rank;
+    for (std::int64_t i = begin; i < end; ++i) {
       if (!is_nonzero(x[i])) continue;
-      int64_t rest = i;
+      std::int64_t rest = i;
       for (int d = rank - 1; d >= 0; --d) {
         to[d] = rest % shape[d];
         rest /= shape[d];

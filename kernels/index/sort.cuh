@@ -3,9 +3,9 @@
 // Sorting along one dimension. x: [outer, n, inner], contiguous, n < 2^32. Stable; NaN counts as the largest value and
 // -0 as equal to 0.
 //
-//   sort(on, const T* x, T* values, int64_t* indices, outer, n, inner, bool descending)
+//   sort(on, const T* x, T* values, std::int64_t* indices, outer, n, inner, bool descending)
 //     values, indices: as x.
-//   topk(on, const T* x, T* values, int64_t* indices, outer, n, inner, k, bool largest)
+//   topk(on, const T* x, T* values, std::int64_t* indices, outer, n, inner, k, bool largest)
 //     values, indices: [outer, k, inner], the first k of the sorted order.
 // The gpu functions take one more argument: scratch(bytes) gives room, asked for at most twice.
 //
@@ -96,14 +96,15 @@ void radix_sort(std::vector<Item<K>>& items, std::vector<Item<K>>& spare) {
 
 // body(items of one line, index of its first element) for every line.
 template <class T, class F>
-void each_line(const Cpu& on, const T* x, int64_t outer, int64_t n, int64_t inner, bool descending, const F& body) {
-  const int64_t grain = std::max<int64_t>(1, 4096 / std::max<int64_t>(1, n));
-  on.parallel_for(outer * inner, grain, [&](int64_t begin, int64_t end) {
+void each_line(const Cpu& on, const T* x, std::int64_t outer, std::int64_t n, std::int64_t inner, bool descending,
+               const F& body) {
+  const std::int64_t grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, n));
+  on.parallel_for(outer * inner, grain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Item<Key<T>>> items, spare;
-    for (int64_t line = begin; line < end; ++line) {
+    for (std::int64_t line = begin; line < end; ++line) {
       const T* from = x + line / inner * n * inner + line % inner;
       items.resize(static_cast<size_t>(n));
-      for (int64_t k = 0; k < n; ++k) {
+      for (std::int64_t k = 0; k < n; ++k) {
         const Key<T> key = key_of(from[k * inner]);
         items[static_cast<size_t>(k)] = {descending ? static_cast<Key<T>>(~key) : key, static_cast<uint32_t>(k)};
       }
@@ -113,11 +114,11 @@ void each_line(const Cpu& on, const T* x, int64_t outer, int64_t n, int64_t inne
 }
 
 template <class T, class K>
-void write(const std::vector<Item<K>>& items, const T* from, T* values, int64_t* indices, int64_t line, int64_t count,
-           int64_t inner) {
-  const int64_t to = line / inner * count * inner + line % inner;
-  for (int64_t k = 0; k < count; ++k) {
-    const int64_t at = items[static_cast<size_t>(k)].at;
+void write(const std::vector<Item<K>>& items, const T* from, T* values, std::int64_t* indices, std::int64_t line,
+           std::int64_t count, std::int64_t inner) {
+  const std::int64_t to = line / inner * count * inner + line % inner;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::int64_t at = items[static_cast<size_t>(k)].at;
     values[to + k * inner] = from[at * inner];
     indices[to + k * inner] = at;
   }
@@ -125,20 +126,20 @@ void write(const std::vector<Item<K>>& items, const T* from, T* values, int64_t*
 
 // The first k of the order where k is small: a heap of the best so far, its worst on top, which few elements beat.
 template <class T>
-void few(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner, int64_t k,
-         bool descending) {
-  on.parallel_for(outer * inner, std::max<int64_t>(1, 16 * 1024 / n), [&](int64_t begin, int64_t end) {
+void few(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+         std::int64_t inner, std::int64_t k, bool descending) {
+  on.parallel_for(outer * inner, std::max<std::int64_t>(1, 16 * 1024 / n), [&](std::int64_t begin, std::int64_t end) {
     std::vector<Item<Key<T>>> best;
-    for (int64_t line = begin; line < end; ++line) {
+    for (std::int64_t line = begin; line < end; ++line) {
       const T* from = x + line / inner * n * inner + line % inner;
-      const auto item = [&](int64_t i) {
+      const auto item = [&](std::int64_t i) {
         const Key<T> key = key_of(from[i * inner]);
         return Item<Key<T>>{descending ? static_cast<Key<T>>(~key) : key, static_cast<uint32_t>(i)};
       };
       best.clear();
-      for (int64_t i = 0; i < k; ++i) best.push_back(item(i));
+      for (std::int64_t i = 0; i < k; ++i) best.push_back(item(i));
       std::make_heap(best.begin(), best.end());
-      for (int64_t i = k; i < n; ++i) {
+      for (std::int64_t i = k; i < n; ++i) {
         const Item<Key<T>> next = item(i);
         if (next.key >= best.front().key) continue;  // equal keys: the earlier one stays
         std::pop_heap(best.begin(), best.end());
@@ -154,13 +155,13 @@ void few(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, 
 }  // namespace sort_detail
 
 template <class T>
-void sort(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner,
-          bool descending) {
+void sort(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+          std::int64_t inner, bool descending) {
   // Below this a comparison sort is quicker than clearing the counts of a radix sort.
   constexpr size_t kRadixFrom = sizeof(T) == 8 ? 4096 : 1024;
   if (n == 0) return;
   sort_detail::each_line(on, x, outer, n, inner, descending,
-                         [&](auto& items, auto& spare, int64_t line, const T* from) {
+                         [&](auto& items, auto& spare, std::int64_t line, const T* from) {
                            if (items.size() >= kRadixFrom) {
                              sort_detail::radix_sort(items, spare);
                            } else {
@@ -171,14 +172,14 @@ void sort(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer,
 }
 
 template <class T>
-void topk(const Cpu& on, const T* x, T* values, int64_t* indices, int64_t outer, int64_t n, int64_t inner, int64_t k,
-          bool largest) {
+void topk(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
+          std::int64_t inner, std::int64_t k, bool largest) {
   if (k == 0) return;
   if (k <= n / 16) {
     sort_detail::few(on, x, values, indices, outer, n, inner, k, largest);
     return;
   }
-  sort_detail::each_line(on, x, outer, n, inner, largest, [&](auto& items, auto&, int64_t line, const T* from) {
+  sort_detail::each_line(on, x, outer, n, inner, largest, [&](auto& items, auto&, std::int64_t line, const T* from) {
     if (k < n) std::nth_element(items.begin(), items.begin() + k, items.end());
     std::sort(items.begin(), items.begin() + k);
     sort_detail::write(items, from, values, indices, line, k, inner);

@@ -293,29 +293,31 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 // Parameters in the type of the sums; `missing` where there are none, so that the loops need no second form.
 template <class A, class W>
-std::vector<A> widened(const W* w, int64_t n, A missing) {
+std::vector<A> widened(const W* w, std::int64_t n, A missing) {
   std::vector<A> out(size_t(n), missing);
   if (w != nullptr)
-    for (int64_t i = 0; i < n; ++i) out[size_t(i)] = A(w[i]);
+    for (std::int64_t i = 0; i < n; ++i) out[size_t(i)] = A(w[i]);
   return out;
 }
 
 template <class W, class A>
-void store(W* to, const A* from, int64_t n) {
+void store(W* to, const A* from, std::int64_t n) {
   if (to != nullptr)
-    for (int64_t i = 0; i < n; ++i) to[i] = W(from[i]);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = W(from[i]);
 }
 
 // Adds `width` numbers of each part in the order of the parts.
 template <class A>
-void combine(const std::vector<A>& parts, int64_t width, A* total) {
+void combine(const std::vector<A>& parts, std::int64_t width, A* total) {
   std::fill(total, total + width, A(0));
   for (size_t p = 0; p < parts.size(); p += size_t(width))
-    for (int64_t i = 0; i < width; ++i) total[i] += parts[p + size_t(i)];
+    for (std::int64_t i = 0; i < width; ++i) total[i] += parts[p + size_t(i)];
 }
 
 // Rows of a partial column sum: at most 64 parts, so that their memory stays small; depends on the shape alone.
-inline int64_t rows_of_part(int64_t rows, int64_t cols) { return std::max(rows_at_once(cols), (rows + 63) / 64); }
+inline std::int64_t rows_of_part(std::int64_t rows, std::int64_t cols) {
+  return std::max(rows_at_once(cols), (rows + 63) / 64);
+}
 
 template <class A>
 LEVIN_HD A reciprocal_root(A variance, double eps) {
@@ -331,11 +333,11 @@ struct Moments {
 // One pass over the row, from a first guess of the mean: sum((x - mean)^2) = sum((x - guess)^2) - n (mean - guess)^2. A
 // guess that is off by more than the spread of the row would lose digits in that difference, and costs a second pass.
 template <class A>
-Moments<A> moments(const A* x, int64_t n) {
-  const int64_t some = std::min<int64_t>(n, RowVector<A>::lanes);
+Moments<A> moments(const A* x, std::int64_t n) {
+  const std::int64_t some = std::min<std::int64_t>(n, RowVector<A>::lanes);
   const A guess = row_sum(x, some) / A(some);
   const Sums<A, 2> s = sum_terms<2, A>(
-      n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+      n, [=]<class V>(V, std::int64_t i) __attribute__((always_inline)) {
         const V d = load<V>(x + i) - guess;
         return Sums<V, 2>{{d, d * d}};
       });
@@ -343,7 +345,7 @@ Moments<A> moments(const A* x, int64_t n) {
   if (lost <= s.s[1] / 2) return {mean, s.s[1] - lost};
   return {mean, sum_terms<1, A>(
                     n,
-                    [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+                    [=]<class V>(V, std::int64_t i) __attribute__((always_inline)) {
                       const V d = load<V>(x + i) - mean;
                       return Sums<V, 1>{{d * d}};
                     })
@@ -353,25 +355,25 @@ Moments<A> moments(const A* x, int64_t n) {
 // ---- Over the last dimension. RMS norm is layer norm with a mean of zero: kCentered says which.
 
 template <bool kCentered, class T, class W>
-void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd, int64_t rows,
-               int64_t cols, double eps) {
+void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd,
+               std::int64_t rows, std::int64_t cols, double eps) {
   using A = Accum<T>;
   const std::vector<A> weight = widened(w, cols, A(1)), bias = widened(b, cols, A(0));
   const A *const wide_w = weight.data(), *const wide_b = bias.data();
   const bool plain = w == nullptr && b == nullptr;
-  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
+  on.parallel_for(rows, rows_at_once(cols), [=](std::int64_t first, std::int64_t last) {
     WideRow<T> row(cols);
-    for (int64_t r = first; r < last; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       const A* const in = row.read(x + r * cols, cols);
       const auto [mu, square] = kCentered ? moments(in, cols) : Moments<A>{A(0), row_dot(in, in, cols)};
       const A scale = reciprocal_root(square / A(cols), eps);
       T* const out = y + r * cols;
       if (plain)
 #pragma GCC ivdep
-        for (int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale);
+        for (std::int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale);
       else
 #pragma GCC ivdep
-        for (int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale * wide_w[i] + wide_b[i]);
+        for (std::int64_t i = 0; i < cols; ++i) out[i] = T((in[i] - mu) * scale * wide_w[i] + wide_b[i]);
       if constexpr (kCentered) mean[r] = mu;
       rstd[r] = scale;
     }
@@ -381,38 +383,38 @@ void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>
 // With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
 template <bool kCentered, class T, class W>
 void norm_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
-                        T* gx, W* gw, W* gb, int64_t rows, int64_t cols) {
+                        T* gx, W* gw, W* gb, std::int64_t rows, std::int64_t cols) {
   using A = Accum<T>;
   const std::vector<A> weight = widened(w, cols, A(1));
   const A* const wide_w = weight.data();
   const bool sums = gw != nullptr || gb != nullptr;
-  const int64_t grain = rows_of_part(rows, cols);
+  const std::int64_t grain = rows_of_part(rows, cols);
   std::vector<A> parts(sums ? size_t((rows + grain - 1) / grain * 2 * cols) : 0);
-  on.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+  on.parallel_for(rows, grain, [&](std::int64_t first, std::int64_t last) {
     WideRow<T> wide_g(cols), wide_x(cols);
     A* const part_w = sums ? parts.data() + first / grain * 2 * cols : nullptr;
     A* const part_b = part_w + (sums ? cols : 0);
-    for (int64_t r = first; r < last; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       const A* const g = wide_g.read(gy + r * cols, cols);
       const A* const in = wide_x.read(x + r * cols, cols);
       const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
       if (sums) {
 #pragma GCC ivdep
-        for (int64_t i = 0; i < cols; ++i) {
+        for (std::int64_t i = 0; i < cols; ++i) {
           part_w[i] += g[i] * ((in[i] - mu) * scale);
           part_b[i] += g[i];
         }
       }
       if (gx == nullptr) continue;
       const Sums<A, 2> s = sum_terms<2, A>(
-          cols, [=]<class V>(V, int64_t i) __attribute__((always_inline)) {
+          cols, [=]<class V>(V, std::int64_t i) __attribute__((always_inline)) {
             const V u = load<V>(g + i) * load<V>(wide_w + i);
             return Sums<V, 2>{{u, u * (load<V>(in + i) - mu)}};
           });
       const A shift = kCentered ? s.s[0] / A(cols) : A(0), slope = s.s[1] * scale * scale / A(cols);
       T* const out = gx + r * cols;
 #pragma GCC ivdep
-      for (int64_t i = 0; i < cols; ++i) out[i] = T((g[i] * wide_w[i] - shift - (in[i] - mu) * slope) * scale);
+      for (std::int64_t i = 0; i < cols; ++i) out[i] = T((g[i] * wide_w[i] - shift - (in[i] - mu) * slope) * scale);
     }
   });
   if (!sums) return;
@@ -423,22 +425,23 @@ void norm_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, cons
 }
 
 template <class T, class W>
-void layer_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd, int64_t rows,
-                int64_t cols, double eps) {
+void layer_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd,
+                std::int64_t rows, std::int64_t cols, double eps) {
   norm_rows<true>(on, x, w, b, y, mean, rstd, rows, cols, eps);
 }
 template <class T, class W>
 void layer_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
-                         T* gx, W* gw, W* gb, int64_t rows, int64_t cols) {
+                         T* gx, W* gw, W* gb, std::int64_t rows, std::int64_t cols) {
   norm_rows_backward<true>(on, gy, x, w, mean, rstd, gx, gw, gb, rows, cols);
 }
 template <class T, class W>
-void rms_norm(const Cpu& on, const T* x, const W* w, T* y, Accum<T>* rstd, int64_t rows, int64_t cols, double eps) {
+void rms_norm(const Cpu& on, const T* x, const W* w, T* y, Accum<T>* rstd, std::int64_t rows, std::int64_t cols,
+              double eps) {
   norm_rows<false>(on, x, w, static_cast<const W*>(nullptr), y, static_cast<Accum<T>*>(nullptr), rstd, rows, cols, eps);
 }
 template <class T, class W>
 void rms_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* rstd, T* gx, W* gw,
-                       int64_t rows, int64_t cols) {
+                       std::int64_t rows, std::int64_t cols) {
   norm_rows_backward<false>(on, gy, x, w, static_cast<const Accum<T>*>(nullptr), rstd, gx, gw, static_cast<W*>(nullptr),
                             rows, cols);
 }

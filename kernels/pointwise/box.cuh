@@ -112,14 +112,14 @@ namespace gpu {
 
 // Items are W bytes that lie together on both sides.
 template <int W>
-__global__ void copy_items(Strided<2> at, std::int64_t items, const std::uint8_t* from, std::uint8_t* to) {
+__global__ void copy_items(Strided<2> at, int64_t items, const std::uint8_t* from, std::uint8_t* to) {
   Bytes<W> v[kItems];
-  std::int64_t target[kItems];
+  int64_t target[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    const std::int64_t u = first_item() + k * kMoveThreads;
+    const int64_t u = first_item() + k * kMoveThreads;
     if (u >= items) continue;
-    std::int64_t offset[2];
+    int64_t offset[2];
     at.offsets(u, offset);
     v[k] = load_bytes<W>(from, offset[0]);
     target[k] = offset[1];
@@ -135,13 +135,13 @@ void copy_box(const Gpu& on, const U* from, U* to, Box box) {
   box.merge();
   if (box.numel() == 0) return;
   const auto inner = static_cast<std::size_t>(box.rank - 1);
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(U));
+  constexpr auto kSize = static_cast<int64_t>(sizeof(U));
   int width = int{sizeof(U)};
   if (box.from[inner] == 1 && box.to[inner] == 1) {
     width = common_width({address_of(from), address_of(to), box.size[inner] * kSize});
     for (std::size_t d = 0; d < inner; ++d) width = common_width({width, box.from[d] * kSize, box.to[d] * kSize});
   }
-  const std::int64_t together = width / kSize;
+  const int64_t together = width / kSize;
   Strided<2> at;
   at.rank = box.rank;
   for (std::size_t d = 0; d <= inner; ++d) {
@@ -150,7 +150,7 @@ void copy_box(const Gpu& on, const U* from, U* to, Box box) {
     at.steps[0][d] = dense ? 1 : box.from[d] / together;
     at.steps[1][d] = dense ? 1 : box.to[d] / together;
   }
-  const std::int64_t items = box.numel() / together;
+  const int64_t items = box.numel() / together;
   for_width(width, [&]<int W>(std::integral_constant<int, W>) {
     on.launch(copy_items<W>, move_grid(items), at, items, reinterpret_cast<const std::uint8_t*>(from),
               reinterpret_cast<std::uint8_t*>(to));
@@ -159,26 +159,26 @@ void copy_box(const Gpu& on, const U* from, U* to, Box box) {
 
 // V elements of a row a thread.
 template <int V, class U>
-__global__ void triangle_items(const U* x, U* y, std::int64_t items, Divider per_row, Divider rows,
-                               std::int64_t diagonal, bool upper) {
-  const std::int64_t u = own_item();
+__global__ void triangle_items(const U* x, U* y, int64_t items, Divider per_row, Divider rows, int64_t diagonal,
+                               bool upper) {
+  const int64_t u = own_item();
   if (u >= items) return;
-  const std::int64_t line = per_row.quotient(u), row = line - rows.quotient(line) * std::int64_t(rows.divisor);
-  const std::int64_t column = (u - line * std::int64_t(per_row.divisor)) * V;
+  const int64_t line = per_row.quotient(u), row = line - rows.quotient(line) * int64_t(rows.divisor);
+  const int64_t column = (u - line * int64_t(per_row.divisor)) * V;
   const Vec<U, V> v = load<V>(x + u * V);
   Vec<U, V> r;
   for (int j = 0; j < V; ++j) {
-    const std::int64_t above = column + j - row - diagonal;
+    const int64_t above = column + j - row - diagonal;
     r[j] = (upper ? above >= 0 : above <= 0) ? v[j] : U(0);
   }
   store(y + u * V, r);
 }
 
 template <class U>
-void triangle(const Gpu& on, const U* x, U* y, std::int64_t matrices, std::int64_t rows, std::int64_t cols,
-              std::int64_t diagonal, bool upper) {
+void triangle(const Gpu& on, const U* x, U* y, int64_t matrices, int64_t rows, int64_t cols, int64_t diagonal,
+              bool upper) {
   const auto launch = [&]<int V>(std::integral_constant<int, V>) {
-    const std::int64_t items = matrices * rows * cols / V;
+    const int64_t items = matrices * rows * cols / V;
     on.launch(triangle_items<V, U>, item_grid(items), x, y, items, Divider(cols / V), Divider(rows), diagonal, upper);
   };
   if (aligned16(x) && aligned16(y) && cols % kVec<U> == 0)

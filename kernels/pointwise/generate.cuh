@@ -24,19 +24,19 @@ namespace levin::kernels::gpu {
 
 // V elements a thread: 16 bytes, or one where y is not aligned to that.
 template <int V, class T, class F>
-__global__ void generate_items(F f, T* y, std::int64_t n) {
-  const std::int64_t first = own_item() * V;
+__global__ void generate_items(F f, T* y, int64_t n) {
+  const int64_t first = own_item() * V;
   if (first + V <= n) {
     Vec<T, V> v;
     for (int j = 0; j < V; ++j) v[j] = static_cast<T>(f(first + j));
     store(y + first, v);
   } else {
-    for (std::int64_t i = first; i < n; ++i) y[i] = static_cast<T>(f(i));
+    for (int64_t i = first; i < n; ++i) y[i] = static_cast<T>(f(i));
   }
 }
 
 template <class T, class F>
-void generate(const Gpu& on, const F& f, T* y, std::int64_t n) {
+void generate(const Gpu& on, const F& f, T* y, int64_t n) {
   if (aligned16(y))
     on.launch(generate_items<kVec<T>, T, F>, item_grid((n + kVec<T> - 1) / kVec<T>), f, y, n);
   else

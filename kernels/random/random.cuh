@@ -72,7 +72,7 @@ struct Words {
     range.seed += given.on_device[0];
     range.offset += given.on_device[1];
   }
-  __device__ PhiloxBlock block(std::int64_t b, uint32_t part) const {
+  __device__ PhiloxBlock block(int64_t b, uint32_t part) const {
     const uint64_t c = range.offset + uint64_t(b);
     return philox({uint32_t(c), uint32_t(c >> 32), part, 0}, uint32_t(range.seed), uint32_t(range.seed >> 32));
   }
@@ -84,7 +84,7 @@ inline constexpr int kDrawn = kVec<T> > 4 ? kVec<T> : 4;
 
 // y[first .. first + kDrawn) = v, without what is behind n; in wide stores where y allows them.
 template <class T>
-__device__ __forceinline__ void store_drawn(T* y, std::int64_t first, std::int64_t n, const T (&v)[kDrawn<T>]) {
+__device__ __forceinline__ void store_drawn(T* y, int64_t first, int64_t n, const T (&v)[kDrawn<T>]) {
   if (first + kDrawn<T> <= n && aligned16(y)) {
 #pragma unroll
     for (int k = 0; k < kDrawn<T>; k += kVec<T>) {
@@ -101,8 +101,8 @@ __device__ __forceinline__ void store_drawn(T* y, std::int64_t first, std::int64
 
 // F makes four elements of a block of words: `draw(words, low words, T (&v)[4])`; kTwo: it wants the low words.
 template <class T, class F>
-__global__ void draw_items(F f, RandomRange range, T* y, std::int64_t n) {
-  const std::int64_t first = own_item() * kDrawn<T>;
+__global__ void draw_items(F f, RandomRange range, T* y, int64_t n) {
+  const int64_t first = own_item() * kDrawn<T>;
   if (first >= n) return;
   const Words words(range);
   T v[kDrawn<T>];
@@ -117,7 +117,7 @@ __global__ void draw_items(F f, RandomRange range, T* y, std::int64_t n) {
   store_drawn(y, first, n, v);
 }
 template <class T, class F>
-void draw(const Gpu& on, const F& f, T* y, std::int64_t n, RandomRange range) {
+void draw(const Gpu& on, const F& f, T* y, int64_t n, RandomRange range) {
   on.launch(draw_items<T, F>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), f, range, y, n);
 }
 
@@ -185,8 +185,8 @@ void randint(const Gpu& on, T* out, int64_t n, RandomRange range, int64_t low, i
 
 // The mask is drawn again in the backward pass: memory sees x and y alone.
 template <class T>
-__global__ void dropout_items(const T* x, T* y, std::int64_t n, RandomRange range, Chance drop, Accum<T> scale) {
-  const std::int64_t first = own_item() * kDrawn<T>;
+__global__ void dropout_items(const T* x, T* y, int64_t n, RandomRange range, Chance drop, Accum<T> scale) {
+  const int64_t first = own_item() * kDrawn<T>;
   if (first >= n) return;
   const Words words(range);
   T v[kDrawn<T>];
@@ -215,7 +215,7 @@ void dropout(const Gpu& on, const T* x, T* y, int64_t n, RandomRange range, doub
 }
 
 // Without an array: a lane chosen at run time would put it in memory.
-__device__ __forceinline__ uint32_t word_of(const PhiloxBlock& b, std::int64_t lane) {
+__device__ __forceinline__ uint32_t word_of(const PhiloxBlock& b, int64_t lane) {
   return lane < 2 ? (lane == 0 ? b.x0 : b.x1) : (lane == 2 ? b.x2 : b.x3);
 }
 
@@ -226,16 +226,16 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxBlock& b, std::int64_t l
 // table of slots), which delays some swaps by a round and breaks none. The lowest open swap goes in every round.
 inline constexpr int kSwapThreads = 1024, kSwapSlots = 4 * kSwapThreads;
 template <class I>
-__global__ void permute(I* out, std::int64_t n, RandomRange range) {
+__global__ void permute(I* out, int64_t n, RandomRange range) {
   LEVIN_SHARED(unsigned, mark, kSwapSlots);
   const Words words(range);
-  for (std::int64_t i = threadIdx.x; i < n; i += kSwapThreads) out[i] = I(i);
-  for (std::int64_t first = 0; first < n; first += kSwapThreads) {
-    const std::int64_t i = first + threadIdx.x;
-    std::int64_t j = i;
+  for (int64_t i = threadIdx.x; i < n; i += kSwapThreads) out[i] = I(i);
+  for (int64_t first = 0; first < n; first += kSwapThreads) {
+    const int64_t i = first + threadIdx.x;
+    int64_t j = i;
     if (i < n) {
       const PhiloxBlock w = words.block(i / 4, 0), l = words.block(i / 4, 1);
-      j = std::int64_t(below64(uint64_t(i) + 1, word_of(w, i % 4), word_of(l, i % 4)));
+      j = int64_t(below64(uint64_t(i) + 1, word_of(w, i % 4), word_of(l, i % 4)));
     }
     bool open = j != i;
     const unsigned a = unsigned(i % kSwapSlots), b = unsigned(j % kSwapSlots);

@@ -4,16 +4,16 @@
 // Cross-entropy of logits x [rows, cols] (contiguous) with class indices target [rows]; e = label_smoothing:
 //   row = w[t] * (1 - e) * (lse - x[t]) + e / cols * sum_c w[c] * (lse - x[c]),   0 where t == ignore_index
 //   out: none [rows]: row;   sum [1]: the sum of rows;   mean [1]: sum / weight,  weight = sum of w[t] not ignored
-//   cross_entropy(on, const T* x, const int64_t* target, const A* class_weight, A* out, A* lse, A* weight,
-//                 rows, cols, int64_t ignore_index, double label_smoothing, Reduction)
+//   cross_entropy(on, const T* x, const std::int64_t* target, const A* class_weight, A* out, A* lse, A* weight,
+//                 rows, cols, std::int64_t ignore_index, double label_smoothing, Reduction)
 //     T: float, double, f16, bf16; A = Accum<T>: the losses are not rounded to T. class_weight: [cols] or null (all 1);
 //     lse: [rows], weight: [1], both always written.
 //     Every target is in [0, cols) or equals ignore_index: the op checks with first_bad_target.
 //     All rows ignored: mean is NaN, as in PyTorch.
-//   cross_entropy_backward(on, const A* gy, const T* x, const int64_t* target, const A* class_weight, const A* lse,
+//   cross_entropy_backward(on, const A* gy, const T* x, const std::int64_t* target, const A* class_weight, const A* lse,
 //                          const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
 //     gy: [rows] for none, else [1]; gx: [rows, cols].
-//   first_bad_target(on, const int64_t* target, rows, cols, ignore_index): its row, or -1
+//   first_bad_target(on, const std::int64_t* target, rows, cols, ignore_index): its row, or -1
 // On a device a target is checked by the kernel: see Note [Errors that kernels find]. cross_entropy takes the op's name for
 // that, and parts, 2 * cross_entropy_teams<T>(rows, cols) doubles of scratch memory.
 #include <algorithm>
@@ -210,8 +210,9 @@ namespace levin::kernels::cpu {
 LEVIN_PICK(cross_entropy)
 LEVIN_PICK(cross_entropy_backward)
 
-inline int64_t first_bad_target(const Cpu&, const int64_t* target, int64_t rows, int64_t cols, int64_t ignore_index) {
-  for (int64_t r = 0; r < rows; ++r)
+inline std::int64_t first_bad_target(const Cpu&, const std::int64_t* target, std::int64_t rows, std::int64_t cols,
+                                     std::int64_t ignore_index) {
+  for (std::int64_t r = 0; r < rows; ++r)
     if (target[r] != ignore_index && (target[r] < 0 || target[r] >= cols)) return r;
   return -1;
 }
@@ -221,26 +222,26 @@ inline int64_t first_bad_target(const Cpu&, const int64_t* target, int64_t rows,
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 template <class T>
-void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const Accum<T>* w, Accum<T>* out, Accum<T>* lse,
-                   Accum<T>* weight, int64_t rows, int64_t cols, int64_t ignore_index, double label_smoothing,
-                   Reduction reduction) {
+void cross_entropy(const Cpu& on, const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* out,
+                   Accum<T>* lse, Accum<T>* weight, std::int64_t rows, std::int64_t cols, std::int64_t ignore_index,
+                   double label_smoothing, Reduction reduction) {
   using A = Accum<T>;
   const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
-  const int64_t grain = rows_at_once(cols);
+  const std::int64_t grain = rows_at_once(cols);
   struct Part {
     double loss = 0, weight = 0;
   };
   std::vector<Part> parts(size_t((rows + grain - 1) / grain));
-  on.parallel_for(rows, grain, [&](int64_t first, int64_t last) {
+  on.parallel_for(rows, grain, [&](std::int64_t first, std::int64_t last) {
     WideRow<T> row(cols);
     Part part;
-    for (int64_t r = first; r < last; ++r) {
+    for (std::int64_t r = first; r < last; ++r) {
       const A* const in = row.read(x + r * cols, cols);
       const A top = row_max(in, cols);
       const A log = math::log(sum_of_exp(in, top, cols));
       const A total = top + log;
       lse[r] = total;
-      const int64_t t = target[r];
+      const std::int64_t t = target[r];
       A loss = 0, own = 0;
       if (t != ignore_index) {
         own = w != nullptr ? w[t] : A(1);
@@ -249,11 +250,11 @@ void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const Accum
           const A others =
               w != nullptr
                   ? sum_terms<1, A>(
-                        cols, [=]<class V>(V, int64_t i) __attribute__((
+                        cols, [=]<class V>(V, std::int64_t i) __attribute__((
                                   always_inline)) { return Sums<V, 1>{{(total - load<V>(in + i)) * load<V>(w + i)}}; })
                         .s[0]
                   : sum_terms<1, A>(
-                        cols, [=]<class V>(V, int64_t i)
+                        cols, [=]<class V>(V, std::int64_t i)
                                   __attribute__((always_inline)) { return Sums<V, 1>{{total - load<V>(in + i)}}; })
                         .s[0];
           loss += smooth * others;
@@ -273,19 +274,19 @@ void cross_entropy(const Cpu& on, const T* x, const int64_t* target, const Accum
 }
 
 template <class T>
-void cross_entropy_backward(const Cpu& on, const Accum<T>* gy, const T* x, const int64_t* target, const Accum<T>* w,
-                            const Accum<T>* lse, const Accum<T>* weight, T* gx, int64_t rows, int64_t cols,
-                            int64_t ignore_index, double label_smoothing, Reduction reduction) {
+void cross_entropy_backward(const Cpu& on, const Accum<T>* gy, const T* x, const std::int64_t* target,
+                            const Accum<T>* w, const Accum<T>* lse, const Accum<T>* weight, T* gx, std::int64_t rows,
+                            std::int64_t cols, std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
   using A = Accum<T>;
   const A smooth = A(label_smoothing / double(cols)), rest = A(1 - label_smoothing);
   const A all = w != nullptr ? row_sum(w, cols) : A(cols);
-  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
+  on.parallel_for(rows, rows_at_once(cols), [=](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r) {
       const T* const in = x + r * cols;
       T* const g = gx + r * cols;
-      const int64_t t = target[r];
+      const std::int64_t t = target[r];
       if (t == ignore_index) {
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(A(0));
+        for (std::int64_t c = 0; c < cols; ++c) g[c] = T(A(0));
         continue;
       }
       A up = gy[reduction == Reduction::none ? r : 0];
@@ -295,10 +296,10 @@ void cross_entropy_backward(const Cpu& on, const Accum<T>* gy, const T* x, const
       const A at_target = math::exp_nonpositive(A(in[t]) - total) * scale - even * (w != nullptr ? w[t] : A(1)) - own;
       if (w != nullptr)
 #pragma GCC ivdep
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even * w[c]);
+        for (std::int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even * w[c]);
       else
 #pragma GCC ivdep
-        for (int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even);
+        for (std::int64_t c = 0; c < cols; ++c) g[c] = T(math::exp_nonpositive(A(in[c]) - total) * scale - even);
       g[t] = T(at_target);
     }
   });

@@ -95,17 +95,16 @@ __device__ __forceinline__ T slope_of(T gy, T y, Accum<T> sum) {
 
 // [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
 template <class T, class S, int kThreads, bool kLog>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* x, T* y, std::int64_t rows,
-                                                                       std::int64_t cols, RowPlan plan) {
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* x, T* y, int64_t rows, int64_t cols,
+                                                                       RowPlan plan) {
   using Of = Team<kThreads>;
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
-  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
-       r += std::int64_t{gridDim.x} * Of::kRows) {
+  for (int64_t r = int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows; r += int64_t{gridDim.x} * Of::kRows) {
     const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks, T(lowest<float>()));
     ExpSum<T> own;
-    each_first(row, [&](std::int64_t, const Vec<T>& v) { own.add(v); });
+    each_first(row, [&](int64_t, const Vec<T>& v) { own.add(v); });
     const SoftmaxOf<T, kLog> f(own.template over<Of>());
-    each_chunk<kThreads, kChunksAhead<T>>(plan, [&](std::int64_t c) {
+    each_chunk<kThreads, kChunksAhead<T>>(plan, [&](int64_t c) {
       Vec<T> v = row.again(c);
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) v[j] = f(v[j]);
@@ -115,21 +114,20 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* 
 }
 template <class T, class S, int kThreads, bool kLog>
 __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(const T* gy, const T* y, S* gx,
-                                                                                std::int64_t rows, std::int64_t cols,
+                                                                                int64_t rows, int64_t cols,
                                                                                 RowPlan plan) {
   using Of = Team<kThreads>;
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
-  for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
-       r += std::int64_t{gridDim.x} * Of::kRows) {
+  for (int64_t r = int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows; r += int64_t{gridDim.x} * Of::kRows) {
     Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
     const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
     Accum<T> own = 0;
-    each_first(g, out, [&](std::int64_t, const Vec<T>& a, const Vec<T>& b) {
+    each_first(g, out, [&](int64_t, const Vec<T>& a, const Vec<T>& b) {
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
     });
     const Accum<T> sum = Of::reduce(own, Plus{});
-    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+    each_chunk<kThreads>(plan, [&](int64_t c) {
       const Vec<T> a = g.again(c), b = out.again(c);
       Vec<T> v;
 #pragma unroll
@@ -143,8 +141,8 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(
 // second pass finds a short column in the caches.
 inline constexpr int kTileColumns = 32, kTileParts = 8, kTileThreads = kTileColumns * kTileParts;
 struct ColumnTiles {
-  std::int64_t dim, inner, in_row, count;  // in_row: tiles side by side; count: in all
-  ColumnTiles(std::int64_t outer, std::int64_t d, std::int64_t i)
+  int64_t dim, inner, in_row, count;  // in_row: tiles side by side; count: in all
+  ColumnTiles(int64_t outer, int64_t d, int64_t i)
       : dim(d), inner(i), in_row((i + kTileColumns - 1) / kTileColumns), count(outer * in_row) {}
   [[nodiscard]] Grid grid() const {
     return {.blocks = static_cast<unsigned>(std::min(count, kRowBlocks)), .threads = kTileThreads};
@@ -154,8 +152,8 @@ struct ColumnTiles {
   __device__ void each(F&& f) const {
     const int column = static_cast<int>(threadIdx.x) % kTileColumns,
               part = static_cast<int>(threadIdx.x) / kTileColumns;
-    for (std::int64_t t = blockIdx.x; t < count; t += gridDim.x) {
-      const std::int64_t o = t / in_row, j = (t - o * in_row) * kTileColumns + column;
+    for (int64_t t = blockIdx.x; t < count; t += gridDim.x) {
+      const int64_t o = t / in_row, j = (t - o * in_row) * kTileColumns + column;
       f(o * dim * inner + j, j < inner, part);
     }
   }
@@ -175,9 +173,9 @@ __device__ __forceinline__ A combine_parts(A x, A* scratch, F f) {
 template <class T, class S, bool kLog>
 __global__ __launch_bounds__(kTileThreads) void softmax_columns(const S* x, T* y, ColumnTiles tiles) {
   LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
-  tiles.each([&](std::int64_t at, bool inside, int part) {
+  tiles.each([&](int64_t at, bool inside, int part) {
     ExpSum<T> own;
-    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+    for (int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
       Vec<T, 1> v;
       v[0] = T(x[at + d * tiles.inner]);
       own.add(v);
@@ -186,7 +184,7 @@ __global__ __launch_bounds__(kTileThreads) void softmax_columns(const S* x, T* y
     all.top = combine_parts(own.top, scratch, Larger{});
     all.sum = combine_parts(own.below(all.top), scratch, Plus{});
     const SoftmaxOf<T, kLog> f(all);
-    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+    for (int64_t d = part; inside && d < tiles.dim; d += kTileParts)
       y[at + d * tiles.inner] = f(T(x[at + d * tiles.inner]));
   });
 }
@@ -194,20 +192,20 @@ template <class T, class S, bool kLog>
 __global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T* gy, const T* y, S* gx,
                                                                          ColumnTiles tiles) {
   LEVIN_SHARED(Accum<T>, scratch, kTileThreads);
-  tiles.each([&](std::int64_t at, bool inside, int part) {
+  tiles.each([&](int64_t at, bool inside, int part) {
     Accum<T> own = 0;
-    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts)
+    for (int64_t d = part; inside && d < tiles.dim; d += kTileParts)
       own += slope_term<T, kLog>(gy[at + d * tiles.inner], y[at + d * tiles.inner]);
     const Accum<T> sum = combine_parts(own, scratch, Plus{});
-    for (std::int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
-      const std::int64_t i = at + d * tiles.inner;
+    for (int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
+      const int64_t i = at + d * tiles.inner;
       gx[i] = S(slope_of<T, kLog>(gy[i], y[i], sum));
     }
   });
 }
 
 template <bool kLog, class T, class S>
-void launch_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+void launch_softmax(const Gpu& on, const S* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
   if (inner != 1) {
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns<T, S, kLog>, tiles.grid(), x, y, tiles);
@@ -218,8 +216,7 @@ void launch_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::in
   });
 }
 template <bool kLog, class T, class S>
-void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
-                             std::int64_t inner) {
+void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int64_t outer, int64_t dim, int64_t inner) {
   if (inner != 1) {
     const ColumnTiles tiles(outer, dim, inner);
     return on.launch(softmax_columns_backward<T, S, kLog>, tiles.grid(), gy, y, gx, tiles);
@@ -232,21 +229,19 @@ void launch_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std:
 }
 
 template <class T, class S>
-void softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+void softmax(const Gpu& on, const S* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
   launch_softmax<false>(on, x, y, outer, dim, inner);
 }
 template <class T, class S>
-void log_softmax(const Gpu& on, const S* x, T* y, std::int64_t outer, std::int64_t dim, std::int64_t inner) {
+void log_softmax(const Gpu& on, const S* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
   launch_softmax<true>(on, x, y, outer, dim, inner);
 }
 template <class T, class S>
-void softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
-                      std::int64_t inner) {
+void softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int64_t outer, int64_t dim, int64_t inner) {
   launch_softmax_backward<false>(on, gy, y, gx, outer, dim, inner);
 }
 template <class T, class S>
-void log_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, std::int64_t outer, std::int64_t dim,
-                          std::int64_t inner) {
+void log_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int64_t outer, int64_t dim, int64_t inner) {
   launch_softmax_backward<true>(on, gy, y, gx, outer, dim, inner);
 }
 
@@ -296,18 +291,11 @@ void log_softmax_row(const A* x, A* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log;
 }
 
-template <class A>
+template <bool kLog, class A>
 void softmax_backward_row(const A* gy, const A* y, A* gx, int64_t n) {
-  const A dot = row_dot(gy, y, n);
+  const A sum = kLog ? row_sum(gy, n) : row_dot(gy, y, n);
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) gx[i] = (gy[i] - dot) * y[i];
-}
-
-template <class A>
-void log_softmax_backward_row(const A* gy, const A* y, A* gx, int64_t n) {
-  const A sum = row_sum(gy, n);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) gx[i] = gy[i] - math::exp_nonpositive(y[i]) * sum;
+  for (int64_t i = 0; i < n; ++i) gx[i] = kLog ? gy[i] - math::exp_nonpositive(y[i]) * sum : (gy[i] - sum) * y[i];
 }
 
 template <class T, class Row>
@@ -371,78 +359,65 @@ void softmax_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_s
   map_rows(on, x, x_stride, y, y_stride, rows, cols, [](const A* a, A* b, int64_t n) { softmax_row(a, b, n); });
 }
 
-template <class T>
-void softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
-  using A = Accum<T>;
-  if (inner == 1) return softmax_rows(on, x, dim, y, dim, outer, dim);
-  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
-    A top[kColumns], scale[kColumns];
-    const T* const in = x + at;
-    T* const out = y + at;
-    column_sums(in, dim, inner, columns, top, scale);
-    for (int64_t j = 0; j < columns; ++j) scale[j] = 1 / scale[j];
-    for (int64_t d = 0; d < dim; ++d)
-#pragma GCC ivdep
-      for (int64_t j = 0; j < columns; ++j)
-        out[d * inner + j] = T(math::exp_nonpositive(A(in[d * inner + j]) - top[j]) * scale[j]);
-  });
-}
-
-template <class T>
-void log_softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
+template <bool kLog, class T>
+void softmax_along(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
   using A = Accum<T>;
   if (inner == 1)
-    return map_rows(on, x, dim, y, dim, outer, dim, [](const A* a, A* b, int64_t n) { log_softmax_row(a, b, n); });
+    return map_rows(on, x, dim, y, dim, outer, dim,
+                    [](const A* a, A* b, int64_t n) { kLog ? log_softmax_row(a, b, n) : softmax_row(a, b, n); });
   each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
-    A top[kColumns], log[kColumns];
+    A top[kColumns], last[kColumns];
     const T* const in = x + at;
     T* const out = y + at;
-    column_sums(in, dim, inner, columns, top, log);
-    for (int64_t j = 0; j < columns; ++j) log[j] = math::log(log[j]);
+    column_sums(in, dim, inner, columns, top, last);
+    for (int64_t j = 0; j < columns; ++j) last[j] = kLog ? math::log(last[j]) : 1 / last[j];
     for (int64_t d = 0; d < dim; ++d)
 #pragma GCC ivdep
-      for (int64_t j = 0; j < columns; ++j) out[d * inner + j] = T((A(in[d * inner + j]) - top[j]) - log[j]);
+      for (int64_t j = 0; j < columns; ++j) {
+        const A below = A(in[d * inner + j]) - top[j];
+        out[d * inner + j] = T(kLog ? below - last[j] : math::exp_nonpositive(below) * last[j]);
+      }
   });
 }
 
-template <class T>
-void softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
+template <bool kLog, class T>
+void softmax_backward_along(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
   using A = Accum<T>;
   if (inner == 1)
     return map_rows(on, gy, y, gx, outer, dim,
-                    [](const A* g, const A* a, A* b, int64_t n) { softmax_backward_row(g, a, b, n); });
-  each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
-    A dot[kColumns];
-    for (int64_t j = 0; j < columns; ++j) dot[j] = 0;
-    const T *const g = gy + at, *const p = y + at;
-    T* const out = gx + at;
-    for (int64_t d = 0; d < dim; ++d)
-      for (int64_t j = 0; j < columns; ++j) dot[j] += A(g[d * inner + j]) * A(p[d * inner + j]);
-    for (int64_t d = 0; d < dim; ++d)
-#pragma GCC ivdep
-      for (int64_t j = 0; j < columns; ++j)
-        out[d * inner + j] = T((A(g[d * inner + j]) - dot[j]) * A(p[d * inner + j]));
-  });
-}
-
-template <class T>
-void log_softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
-  using A = Accum<T>;
-  if (inner == 1)
-    return map_rows(on, gy, y, gx, outer, dim,
-                    [](const A* g, const A* a, A* b, int64_t n) { log_softmax_backward_row(g, a, b, n); });
+                    [](const A* g, const A* a, A* b, int64_t n) { softmax_backward_row<kLog>(g, a, b, n); });
   each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
     A sum[kColumns];
     for (int64_t j = 0; j < columns; ++j) sum[j] = 0;
     const T *const g = gy + at, *const p = y + at;
     T* const out = gx + at;
     for (int64_t d = 0; d < dim; ++d)
-      for (int64_t j = 0; j < columns; ++j) sum[j] += A(g[d * inner + j]);
+      for (int64_t j = 0; j < columns; ++j)
+        sum[j] += kLog ? A(g[d * inner + j]) : A(g[d * inner + j]) * A(p[d * inner + j]);
     for (int64_t d = 0; d < dim; ++d)
 #pragma GCC ivdep
-      for (int64_t j = 0; j < columns; ++j)
-        out[d * inner + j] = T(A(g[d * inner + j]) - math::exp_nonpositive(A(p[d * inner + j])) * sum[j]);
+      for (int64_t j = 0; j < columns; ++j) {
+        const A slope = A(g[d * inner + j]), of = A(p[d * inner + j]);
+        out[d * inner + j] = T(kLog ? slope - math::exp_nonpositive(of) * sum[j] : (slope - sum[j]) * of);
+      }
   });
+}
+
+template <class T>
+void softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
+  softmax_along<false>(on, x, y, outer, dim, inner);
+}
+template <class T>
+void log_softmax(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
+  softmax_along<true>(on, x, y, outer, dim, inner);
+}
+template <class T>
+void softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
+  softmax_backward_along<false>(on, gy, y, gx, outer, dim, inner);
+}
+template <class T>
+void log_softmax_backward(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
+  softmax_backward_along<true>(on, gy, y, gx, outer, dim, inner);
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

@@ -28,9 +28,8 @@ namespace levin::kernels::gpu {
 
 // f(entry, V values of each of the tensors) for the entries of a row, four on their way at a time.
 template <int V, class T, class F, class... P>
-__device__ __forceinline__ void each_entry(std::int64_t first, std::int64_t last, std::int64_t width, F&& f, const T* x,
-                                           P... more) {
-  std::int64_t e = first;
+__device__ __forceinline__ void each_entry(int64_t first, int64_t last, int64_t width, F&& f, const T* x, P... more) {
+  int64_t e = first;
 #pragma unroll 4
   for (; e < last; ++e) f(load<V>(x + e * width), load<V>(more + e * width)...);
 }
@@ -45,14 +44,14 @@ struct ExpSumOfRow {
   };
   const T* x;
   A *top, *scale;
-  std::int64_t width, column = 0;
-  __device__ void enter(std::int64_t c) { column = c; }
+  int64_t width, column = 0;
+  __device__ void enter(int64_t c) { column = c; }
   __device__ State start() const {
     State s;
     for (int j = 0; j < V; ++j) s.top[j] = lowest<A>(), s.sum[j] = 0;
     return s;
   }
-  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+  __device__ void add(State& s, int64_t first, int64_t last) const {
     each_entry<V, T>(
         first, last, width,
         [&](const Vec<T, V>& v) {
@@ -74,7 +73,7 @@ struct ExpSumOfRow {
       s.top[j] = most;
     }
   }
-  __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
+  __device__ void finish(int64_t row, const State& s, int64_t) const {
     for (int j = 0; j < V; ++j) {
       top[row * width + column + j] = s.top[j] == lowest<A>() ? A(0) : s.top[j];
       scale[row * width + column + j] = s.sum[j] == 0 ? A(0) : 1 / s.sum[j];
@@ -91,10 +90,10 @@ struct DotOfRow {
   };
   const T *gy, *y;
   A* dot;
-  std::int64_t width, column = 0;
-  __device__ void enter(std::int64_t c) { column = c; }
+  int64_t width, column = 0;
+  __device__ void enter(int64_t c) { column = c; }
   __device__ State start() const { return State{}; }
-  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
+  __device__ void add(State& s, int64_t first, int64_t last) const {
     each_entry<V, T>(
         first, last, width,
         [&](const Vec<T, V>& g, const Vec<T, V>& v) {
@@ -107,7 +106,7 @@ struct DotOfRow {
 #pragma unroll
     for (int j = 0; j < V; ++j) s.sum[j] += later.sum[j];
   }
-  __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
+  __device__ void finish(int64_t row, const State& s, int64_t) const {
     for (int j = 0; j < V; ++j) dot[row * width + column + j] = s.sum[j];
   }
 };
@@ -118,13 +117,13 @@ struct ExpOfEntry {
   const T* x;
   const Accum<T>*top, *scale;
   T* y;
-  std::int64_t width, column = 0;
-  __device__ void enter(std::int64_t c) { column = c; }
-  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+  int64_t width, column = 0;
+  __device__ void enter(int64_t c) { column = c; }
+  __device__ void operator()(int64_t e, int64_t row) const {
     Vec<T, V> v = load<V>(x + e * width + column);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const std::int64_t at = row * width + column + j;
+      const int64_t at = row * width + column + j;
       v[j] = T(exp_of<T>(Accum<T>(v[j]) - top[at]) * scale[at]);
     }
     store(y + e * width + column, v);
@@ -136,9 +135,9 @@ struct SlopeOfEntry {
   const T *gy, *y;
   const Accum<T>* dot;
   T* gx;
-  std::int64_t width, column = 0;
-  __device__ void enter(std::int64_t c) { column = c; }
-  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+  int64_t width, column = 0;
+  __device__ void enter(int64_t c) { column = c; }
+  __device__ void operator()(int64_t e, int64_t row) const {
     const Vec<T, V> g = load<V>(gy + e * width + column), v = load<V>(y + e * width + column);
     Vec<T, V> out;
 #pragma unroll
@@ -151,20 +150,20 @@ struct CopyOfRow {
   static constexpr int kSize = V;
   const U* x;
   U* y;
-  std::int64_t width, column = 0;
-  __device__ void enter(std::int64_t c) { column = c; }
-  __device__ void operator()(std::int64_t e, std::int64_t row) const {
+  int64_t width, column = 0;
+  __device__ void enter(int64_t c) { column = c; }
+  __device__ void operator()(int64_t e, int64_t row) const {
     store(y + e * width + column, load<V>(x + row * width + column));
   }
 };
 
 template <class T, class Room>
-void segment_softmax(const Gpu& on, const char* offsets, const CsrView& a, const T* x, T* y, std::int64_t width,
+void segment_softmax(const Gpu& on, const char* offsets, const CsrView& a, const T* x, T* y, int64_t width,
                      const Room& room) {
   using A = Accum<T>;
   check_rows(on, offsets, a);
   if (a.rows * width == 0) return;
-  A* const top = static_cast<A*>(room(2 * a.rows * width * std::int64_t{sizeof(A)}));
+  A* const top = static_cast<A*>(room(2 * a.rows * width * int64_t{sizeof(A)}));
   with_vectors<T>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {
     reduce_rows(on, a, ExpSumOfRow<V, T>{x, top, top + a.rows * width, width}, width, room);
     map_entries(on, a, ExpOfEntry<V, T>{x, top, top + a.rows * width, y, width}, width, room);
@@ -172,18 +171,18 @@ void segment_softmax(const Gpu& on, const char* offsets, const CsrView& a, const
 }
 template <class T, class Room>
 void segment_softmax_backward(const Gpu& on, const char* offsets, const CsrView& a, const T* gy, const T* y, T* gx,
-                              std::int64_t width, const Room& room) {
+                              int64_t width, const Room& room) {
   using A = Accum<T>;
   check_rows(on, offsets, a);
   if (a.rows * width == 0) return;
-  A* const dot = static_cast<A*>(room(a.rows * width * std::int64_t{sizeof(A)}));
+  A* const dot = static_cast<A*>(room(a.rows * width * int64_t{sizeof(A)}));
   with_vectors<T>(width, {gy, y, gx}, [&]<int V>(std::integral_constant<int, V>) {
     reduce_rows(on, a, DotOfRow<V, T>{gy, y, dot, width}, width, room);
     map_entries(on, a, SlopeOfEntry<V, T>{gy, y, dot, gx, width}, width, room);
   });
 }
 template <class U, class Room>
-void gather_csr(const Gpu& on, const char* offsets, const CsrView& a, const U* x, U* y, std::int64_t width,
+void gather_csr(const Gpu& on, const char* offsets, const CsrView& a, const U* x, U* y, int64_t width,
                 const Room& room) {
   check_rows(on, offsets, a);
   with_vectors<U>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {

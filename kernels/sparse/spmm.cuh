@@ -7,7 +7,7 @@
 // f16, bf16 (on the CPU float and double: the op widens); sums in Accum<T>, in the order of entries. Sizes may be zero.
 //
 //   spmm(on, CsrView, const T* value, const T* x, T* y, Heads, bool mean)     y[i] = sum over k of v x[j], or / entries
-//   spmm_extreme(on, CsrView, const T* value, const T* x, T* y, int64_t* arg, Heads, bool largest)
+//   spmm_extreme(on, CsrView, const T* value, const T* x, T* y, std::int64_t* arg, Heads, bool largest)
 //     y[i] = the largest (smallest) v x[j], arg[i] the first entry that has it; NaN wins. A row without entries: 0, -1.
 //   sddmm(on, CsrView, const T* x, const T* z, T* y, Heads)                   y[edge[k], h] = sum of x[i, h] z[j, h]
 //     x: [rows, heads, inner], z: [cols, heads, inner], y: [entries, heads]
@@ -276,37 +276,37 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 template <class T>
 void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, const Heads& of, bool mean) {
   using A = Accum<T>;
-  constexpr int64_t kTile = 256;
+  constexpr std::int64_t kTile = 256;
   // Without values heads do not matter.
   const Heads h = value ? of : Heads{1, of.width()};
-  const int64_t width = h.width();
-  each_row_block(on, a, width, [=](int64_t begin, int64_t end) {
+  const std::int64_t width = h.width();
+  each_row_block(on, a, width, [=](std::int64_t begin, std::int64_t end) {
     A tile[kTile];
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = a.crow[i], last = a.crow[i + 1];
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = a.crow[i], last = a.crow[i + 1];
       const A count = mean && last > first ? A(last - first) : A(1);
-      for (int64_t head = 0; head < h.heads; ++head)
-        for (int64_t c = 0; c < h.inner; c += kTile) {
-          const int64_t n = h.inner - c < kTile ? h.inner - c : kTile, at = head * h.inner + c;
-          const auto weight = [&](int64_t k) {
+      for (std::int64_t head = 0; head < h.heads; ++head)
+        for (std::int64_t c = 0; c < h.inner; c += kTile) {
+          const std::int64_t n = h.inner - c < kTile ? h.inner - c : kTile, at = head * h.inner + c;
+          const auto weight = [&](std::int64_t k) {
             return value ? A(value[(a.edge ? a.edge[k] : k) * h.heads + head]) : A(1);
           };
-          const auto from = [&](int64_t k) { return x + (a.col ? a.col[k] : k) * width + at; };
-          for (int64_t j = 0; j < n; ++j) tile[j] = 0;
-          int64_t k = first;
+          const auto from = [&](std::int64_t k) { return x + (a.col ? a.col[k] : k) * width + at; };
+          for (std::int64_t j = 0; j < n; ++j) tile[j] = 0;
+          std::int64_t k = first;
           for (; k + 4 <= last; k += 4) {
             const A w0 = weight(k), w1 = weight(k + 1), w2 = weight(k + 2), w3 = weight(k + 3);
             const T *x0 = from(k), *x1 = from(k + 1), *x2 = from(k + 2), *x3 = from(k + 3);
-            for (int64_t j = 0; j < n; ++j)
+            for (std::int64_t j = 0; j < n; ++j)
               tile[j] = (((tile[j] + w0 * A(x0[j])) + w1 * A(x1[j])) + w2 * A(x2[j])) + w3 * A(x3[j]);
           }
           for (; k < last; ++k) {
             const A w = weight(k);
             const T* one = from(k);
-            for (int64_t j = 0; j < n; ++j) tile[j] += w * A(one[j]);
+            for (std::int64_t j = 0; j < n; ++j) tile[j] += w * A(one[j]);
           }
           T* const to = y + i * width + at;
-          for (int64_t j = 0; j < n; ++j) to[j] = T(tile[j] / count);
+          for (std::int64_t j = 0; j < n; ++j) to[j] = T(tile[j] / count);
         }
     }
   });
@@ -315,19 +315,19 @@ void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, con
 template <class T>
 void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* z, T* y, const Heads& h) {
   using A = Accum<T>;
-  constexpr int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / int64_t{sizeof(A)};  // sums side by side, in registers
-  each_row_block(on, a, h.width(), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
-        for (int64_t head = 0; head < h.heads; ++head) {
+  constexpr std::int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / std::int64_t{sizeof(A)};  // sums side by side, in registers
+  each_row_block(on, a, h.width(), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
+        for (std::int64_t head = 0; head < h.heads; ++head) {
           const T* const p = x + (i * h.heads + head) * h.inner;
           const T* const q = z + ((a.col ? a.col[k] : k) * h.heads + head) * h.inner;
           A lanes[kLanes] = {}, sum = 0;
-          int64_t j = 0;
+          std::int64_t j = 0;
           for (; j + kLanes <= h.inner; j += kLanes)
-            for (int64_t l = 0; l < kLanes; ++l) lanes[l] += A(p[j + l]) * A(q[j + l]);
+            for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += A(p[j + l]) * A(q[j + l]);
           for (; j < h.inner; ++j) sum += A(p[j]) * A(q[j]);
-          for (int64_t l = 0; l < kLanes; ++l) sum += lanes[l];
+          for (std::int64_t l = 0; l < kLanes; ++l) sum += lanes[l];
           y[(a.edge ? a.edge[k] : k) * h.heads + head] = T(sum);
         }
   });
