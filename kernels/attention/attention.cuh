@@ -12,8 +12,8 @@
 //   attention_backward(on, shape, const T* gy, const T* q, const T* k, const T* v, const T* y, const A* lse,
 //                      T* gq, T* gk, T* gv)
 //
-// A task takes a block of rows: its scores stay in the second-level cache, and the backward pass computes them again from
-// lse (Dao et al., "FlashAttention", 2022). The order of sums does not depend on the number of threads.
+// A task takes a block of rows: its scores stay in the second-level cache, and the backward pass computes them again
+// from lse (Dao et al., "FlashAttention", 2022). The order of sums does not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

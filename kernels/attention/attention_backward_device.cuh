@@ -4,16 +4,18 @@
 //   gy: [rows, out_width] for each batch, through strides; y, lse: what attention() gave;
 //   gq: [batches, rows, width], gk: [batches, cols, width], gv: [batches, cols, out_width], contiguous, overwritten.
 //
-// With the weights w = exp(scale q k^T - lse) and m = the sum of gy * y along each row, which is the mean of gy v^T under them:
+// With the weights w = exp(scale q k^T - lse) and m = the sum of gy * y along each row, which is the mean of gy v^T
+// under w:
 //   slope = w * (gy v^T - m);   gv = w^T gy,   gk = scale slope^T q,   gq = scale slope k
 //
 // Note [Two orders of one product]
 // gk and gv are sums over rows, gq is one over columns. One pass would need atomic additions for one of them, and the
-// bits would depend on who came first. So there are two passes of one kernel: blocks of columns that go over the rows,
-// and blocks of rows that go over the columns. Scores and gy v^T are computed in both: 7 products instead of 5.
-// A block keeps its own lines in shared memory; those of the other side come by cp.async, two stages of them. A warp has
-// `kStrips` times 16 own lines, and scores as [own, other]: so they are already laid out as the left operand of the
-// products that follow, and never leave registers. Sums are f32; weights and slopes are rounded to T for their products.
+// bits would depend on which came first. So there are two passes of one kernel: blocks of columns pass over the rows,
+// and blocks of rows over the columns. Scores and gy v^T are computed in both: 7 products instead of 5.
+// A block keeps its own lines in shared memory; those of the other side come by cp.async, two stages of them. A warp
+// has `kStrips` times 16 own lines, and scores as [own, other]: so they are already laid out as the left operand of the
+// products that follow, and never leave registers. Sums are f32; weights and slopes are rounded to T for their
+// products.
 #pragma once
 
 #include "kernels/attention/attention_device.cuh"
@@ -63,8 +65,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (inside && col == 0) terms[line] = {lse[line] * kLog2e, sum};
 }
 
-// scores[own, other] of a warp's strips and a slice of the other side: `own` and `other` are where this lane's addresses
-// for ldmatrix begin.
+// scores[own, other] of a warp's strips and a slice of the other side: `own` and `other` are where this lane's
+// addresses for ldmatrix begin.
 template <class T, int kWidth, int kStrips, int kEighths>
 __device__ __forceinline__ void scores_of_slice(const T* own, const T* other, float (&scores)[kStrips][kEighths][4]) {
   constexpr int kPitch = kWidth + 8;

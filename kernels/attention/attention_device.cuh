@@ -2,8 +2,8 @@
 // without its [rows, cols] weights in memory. Source: Dao, "FlashAttention-2", 2023.
 //
 //   q: [rows, width], k: [cols, width], v: [cols, out_width] for each batch, through strides;
-//   y: [batches, rows, out_width], lse: [batches, rows] f32, the logarithm of each row's sum of exponentials, contiguous.
-//   causal: row i sees columns 0 .. i. width and out_width 1 to 128, cols >= 1.
+//   y: [batches, rows, out_width], lse: [batches, rows] f32, the logarithm of each row's sum of exponentials,
+//   contiguous. causal: row i sees columns 0 .. i. width and out_width 1 to 128, cols >= 1.
 //
 // A block of 4 warps takes 64 rows of a batch and goes over the columns, 64 at a time: their k and v come by cp.async
 // while the ones before are multiplied. A warp has 16 rows; scores and the result stay in registers, in f32; weights
@@ -59,8 +59,9 @@ __device__ __forceinline__ void pack_left(uint32_t (&to)[4], const float (&left)
   to[3] = packed<T>(right[2], right[3]);
 }
 
-// A warp's [16, kWidth] sums, times a factor for rows g and one for rows g + 8, to contiguous lines of `width`, of which
-// `left` are there. `rows` is its own shared memory, 16 rows of kWidth + 8: memory is then written 16 bytes a lane.
+// A warp's [16, kWidth] sums, times a factor for rows g and one for rows g + 8, to contiguous lines of `width`, of
+// which `left` are there. `rows` is its own shared memory, 16 rows of kWidth + 8: memory is then written 16 bytes a
+// lane.
 template <class T, int kWidth>
 __device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth / 8][4], float factor, float factor8,
                                             T* to, int64_t left, int64_t width) {

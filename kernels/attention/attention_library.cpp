@@ -64,7 +64,8 @@ std::optional<LibraryAttention> library_attention(const Shape& batch, double sca
     o.data = bytes_of(m);
     o.sizes = {(*dims)[0].size, (*dims)[1].size, m.size(-2), m.size(-1)};
     o.strides = {(*dims)[0].apart[i], (*dims)[1].apart[i], m.stride(-2), m.stride(-1)};
-    // A dimension of one is walked as if its neighbour were dense: cuDNN reads an order of dimensions out of the strides.
+    // A dimension of one is walked as if its neighbour were dense: cuDNN reads an order of dimensions out of the
+    // strides.
     if (o.sizes[2] == 1) o.strides[2] = o.sizes[3];
     if (o.sizes[1] == 1) o.strides[1] = o.sizes[2] * o.strides[2];
     if (o.sizes[0] == 1) o.strides[0] = o.sizes[1] * o.strides[1];

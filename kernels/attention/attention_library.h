@@ -40,8 +40,8 @@ struct AttentionTensors {
   Tensor gy{}, gq{}, gk{}, gv{}, means{};  // backward: all five
 };
 
-// None where the library can not take it: it wants f16 or bf16, heads whose widths are multiples of 8 and lie dense, rows
-// that begin at multiples of 16 bytes, no broadcast matrix, and batch dimensions that are two or fold into two.
+// None where the library cannot take it: it requires f16 or bf16, heads whose widths are multiples of 8 and lie dense,
+// rows that begin at multiples of 16 bytes, no broadcast matrix, and batch dimensions that are two or fold into two.
 [[nodiscard]] std::optional<LibraryAttention> library_attention(const Shape& batch, double scale, bool causal,
                                                                 const AttentionTensors& t);
 

@@ -168,10 +168,11 @@ Descriptor forward_graph(const LibraryAttention& c, const Target& target) {
 // The formulas are in attention_backward_device.cuh.
 //
 // Note [Gradients that repeat]
-// gq is a product that the graph writes in 16 bits. Were it a tensor of f32 in memory, cuDNN would add to it from blocks of
-// columns in the order in which they come. Its engines bear no note of that, so they can not be asked; the form of the
-// graph decides on Hopper and before, as NVIDIA's own frontend has it (cudnn-frontend 1.x, set_deterministic_algorithm).
-// On later devices an engine has to be named as well, and the gradients stay with our kernels.
+// gq is a product that the graph writes in 16 bits. Were it a tensor of f32 in memory, cuDNN would add to it from
+// blocks of columns in the order in which they come. Its engines carry no note about that, so a query cannot find it;
+// the form of the graph decides on Hopper and before, as NVIDIA's own frontend has it (cudnn-frontend 1.x,
+// set_deterministic_algorithm). On later devices an engine has to be named as well, and the gradients stay with our
+// kernels.
 Descriptor backward_graph(const LibraryAttention& c, const Target& target) {
   Builder b(c);
   const Descriptor q = b.operand(kQ, c.q), kt = b.transposed(kK, c.k), vt = b.transposed(kV, c.v),

@@ -1,9 +1,10 @@
 // Convolution (cross-correlation, as in every deep-learning library) and its gradients, on the CPU.
 //
-//   y[n, o, p, q] = bias[o] + sum over c, i, j of w[o, c, i, j] * x[n, g(o) * C/G + c, p * sh - ph + i * dh, q * sw - pw + j * dw]
+//   y[n, o, p, q] = bias[o] + sum over c, i, j of w[o, c, i, j] *
+//                                     x[n, g(o) * C/G + c, p * sh - ph + i * dh, q * sw - pw + j * dw]
 //
 //   cpu::conv_forward        (on, shape, const T* x, const T* w, const T* bias or null, T* y)
-//   cpu::conv_input_gradient (on, shape, const T* gy, const T* w, T* gx)     also the forward of a transposed convolution
+//   cpu::conv_input_gradient (on, shape, const T* gy, const T* w, T* gx)   also the forward of a transposed convolution
 //   cpu::conv_weight_gradient(on, shape, const T* x, const T* gy, T* gw)
 //
 // x, gx: [N, C, H, W]; w, gw: [O, C / G, kh, kw]; bias: [O]; y, gy: [N, O, out_height(), out_width()]; all contiguous,
@@ -13,10 +14,10 @@
 //
 // Note [Convolution as matrix product]
 // A task takes one image, one group and a block of output pixels. It copies the part of the image that the block sees
-// into a window: padded, in float, columns sorted by their remainder modulo the stride, so that what a tap (c, i, j) reads
-// for one output row is contiguous whatever the stride. From the window it writes the matrix of taps by pixels, which
-// stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back into a
-// window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
+// into a window: padded, in float, columns sorted by their remainder modulo the stride, so that what a tap (c, i, j)
+// reads for one output row is contiguous for every stride. From the window it writes the matrix of taps by pixels,
+// which stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back
+// into a window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
 // 3x3 and 5x5 kernels of stride 1 on many channels in f32 go another way: winograd.cuh, which says what its error is.
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
@@ -66,7 +67,7 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 // What output rows [r0, r1) and columns [q0, q1) see of a padded image, by channels:
 // [channels, rows, step_w phases, phase_width]. Along an axis with one output no stride is ever taken: its step is 1,
-// so that a window is not larger than about twice the padded image whatever the stride.
+// so that a window is not larger than about twice the padded image for any stride.
 struct Window {
   int64_t r0, r1, q0, q1;
   int64_t step_h, step_w;     // the strides
@@ -141,8 +142,8 @@ void fill_window(const ConvShape& s, const Window& win, const T* image, int64_t 
   for (int64_t k = 0; k < kLanes<F>; ++k) to[k] = F(0);  // write_taps reads whole vectors
 }
 
-// [channels * taps, pixels] from a window, rows `pitch` apart. Output rows are copied in whole vectors; what is too much
-// is overwritten by the next one, and the last has room.
+// [channels * taps, pixels] from a window, rows `pitch` apart. Output rows are copied in whole vectors; what is too
+// much is overwritten by the next one, and the last has room.
 template <class F>
 void write_taps(const ConvShape& s, const Window& win, const F* window, int64_t channels, F* to, int64_t pitch) {
   constexpr int L = kLanes<F>;
@@ -277,8 +278,8 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
   });
 }
 
-// An image [channels, H, W] out of the window of the whole image: column x lies at phase (x + padding) % stride. What no
-// tap reads has gradient 0.
+// An image [channels, H, W] out of the window of the whole image: column x lies at phase (x + padding) % stride. What
+// no tap reads has gradient 0.
 template <class T, class F>
 void read_window(const ConvShape& s, const Window& whole, const F* window, int64_t channels, T* image) {
   const int64_t width = whole.phase_width, step = whole.step_w;

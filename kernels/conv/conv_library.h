@@ -34,15 +34,15 @@ struct LibraryConv {
 // Less work than this is over before the library's larger tiles are full.
 inline constexpr double kLibraryConvFlops = 1 << 23;
 
-// The call, with x, w, y dense in one of the layouts; none where the library can not take it or need not.
+// The call, with x, w, y dense in one of the layouts; none where the library cannot take it or need not.
 [[nodiscard]] std::optional<LibraryConv> library_conv(ConvPass pass, const ConvShape& shape, const Tensor& x,
                                                       const Tensor& w, const Tensor& y, const Tensor& bias);
 
 [[nodiscard]] LibraryCallText said(const LibraryConv& call);
 
 namespace lib {
-// Enqueues the convolution; false where our kernels are to compute it: engine_choice says so, or cuDNN has no engine for
-// it that repeats its bits and sums in f32. Plans are made once a shape and kept; CaptureError as Note [Plans and
+// Enqueues the convolution; false where our kernels are to compute it: engine_choice says so, or cuDNN has no engine
+// for it that repeats its bits and sums in f32. Plans are made once a shape and kept; CaptureError as Note [Plans and
 // recordings] says.
 [[nodiscard]] bool cudnn_convolve(const LibraryConv& conv, Stream stream);
 

@@ -7,7 +7,8 @@
 
 namespace levin::kernels::test {
 
-// Calls f(x index, w index, y index) for every product of the sum that is y; all three results are sums of such products.
+// Calls f(x index, w index, y index) for every product of the sum that is y; all three results are sums of such
+// products.
 template <class F>
 void each_product(const ConvShape& s, F&& f) {
   const int64_t gin = s.group_in(), gout = s.group_out();

@@ -4,10 +4,10 @@
 //   col2im(on, const T* y, T* x, shape)    x[plane, r, c] = sum of y[plane, i, j, p, q] over i, then j, ascending
 //                        where r = p * stride.h - padding.h + i * dilation.h, and c likewise of q and j
 //
-// x: [planes, h.size, w.size]; y: [planes, h.kernel, w.kernel, h.windows, w.windows]; outputs are overwritten, planes and
-// sizes may be 0. im2col moves bits: U is the unsigned integer as wide as the element. col2im takes float, double, f16,
-// bf16 and sums in Accum<T>: a pixel gathers what its windows have for it, in one order, so that neither the number of
-// threads nor the device changes a bit.
+// x: [planes, h.size, w.size]; y: [planes, h.kernel, w.kernel, h.windows, w.windows]; outputs are overwritten, planes
+// and sizes may be 0. im2col moves bits: U is the unsigned integer as wide as the element. col2im takes float, double,
+// f16, bf16 and sums in Accum<T>: a pixel gathers what its windows have for it, in one order, so that neither the
+// number of threads nor the device changes a bit.
 //
 // On devices a thread writes 16 bytes of y, or one pixel of x.
 #ifndef LEVIN_LEVEL
@@ -29,9 +29,10 @@
 namespace levin::kernels {
 
 // Note [Pixels in 32 bits]
-// The windows along one axis: tap i of window o sees pixel o * stride + i * dilation - padding. Padded sizes are at most
-// 2^31, and a stride or dilation that is never taken is 1, so a pixel and the one a stride behind it fit 32 bits modulo
-// 2^32: those in front of the image lie at 2^31 and above, and one comparison with the size finds what is outside.
+// The windows along one axis: tap i of window o sees pixel o * stride + i * dilation - padding. Padded sizes are at
+// most 2^31, and a stride or dilation that is never taken is 1, so a pixel and the pixel one stride after it fit 32
+// bits modulo 2^32: those in front of the image lie at 2^31 and above, and one comparison with the size finds what is
+// outside.
 struct WindowAxis {
   std::uint32_t size = 0, windows = 0, kernel = 1, stride = 1, padding = 0, dilation = 1;
   WindowAxis() = default;
@@ -121,7 +122,7 @@ LEVIN_PICK_FLOAT(col2im)
 
 namespace levin::kernels::gpu {
 
-// V elements of y a thread, neighbours that may go on in the next row, tap or plane.
+// A thread writes V neighbouring elements of y, which may continue in the next row, tap or plane.
 template <int V, class U>
 __global__ void im2col_items(const U* x, U* y, std::int64_t n, WindowAxis h, WindowAxis w, Divider p_count,
                              Divider q_count, Divider i_count, Divider j_count) {

@@ -1,5 +1,5 @@
-// Pooling over [planes, height, width] to [planes, h.out, w.out]; a plane is one channel of one image. Tensors contiguous,
-// T: float, double, f16, bf16; sums in Accum<T>.
+// Pooling over [planes, height, width] to [planes, h.out, w.out]; a plane is one channel of one image. Tensors
+// contiguous, T: float, double, f16, bf16; sums in Accum<T>.
 //
 //   max_pool(on, x, planes, h, w, y, index)        y = the largest of the window (the first of equals; NaN wins),
 //                                                  index = its place in the plane, y * width + x
@@ -10,8 +10,8 @@
 //
 // A plane belongs to one task, so results do not depend on the number of threads. No window is empty.
 //
-// On devices gpu::max_pool and its kin take the same arguments: a thread an output, and for the two gradients a thread an
-// input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
+// On devices gpu::max_pool and its kin take the same arguments: a thread an output, and for the two gradients a thread
+// an input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_POOL_CUH
 #define LEVIN_KERNELS_POOL_CUH

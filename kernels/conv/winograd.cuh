@@ -12,10 +12,10 @@
 // from its values at T = M + R - 1 points, so with A, B and G from the points (struct Winograd in winograd_tile.cuh)
 //   y = A^T [ sum over c of (G w_c G^T) .* (B^T x_c B) ] A             T * T products for what took M * M * R * R
 //   gw = G^T [ sum over tiles of (B^T x B) .* (A gy A^T) ] G           the same expression, differentiated by w
-// and the input gradient is the forward of gy with flipped, transposed weights and padding R - 1 - padding. The products
-// are T * T independent matrix products over channels. Everything inside runs with channels last: transforms work on
-// whole vectors of channels, and V [T * T, tiles, in], U [T * T, in, out] and their product are what the register tile
-// reads and writes. A task takes a block of tiles whose V, and product with one panel of U, stay in L2.
+// and the input gradient is the forward of gy with flipped, transposed weights and padding R - 1 - padding. The
+// products are T * T independent matrix products over channels. Everything inside runs with channels last: transforms
+// work on whole vectors of channels, and V [T * T, tiles, in], U [T * T, in, out] and their product are what the
+// register tile reads and writes. A task takes a block of tiles whose V, and product with one panel of U, stay in L2.
 //
 // Note [Error of Winograd]
 // Values at points larger and smaller than 1 cancel. For x, w and gy uniform in [-1, 1) and sums of n products the
@@ -121,8 +121,8 @@ inline int64_t tiles_at_once(const Extents& e, int64_t m, int64_t numbers, int64
   return std::min(most, std::max<int64_t>(14, all / 8));
 }
 
-// Transforms tiles of images [batch, channels, height, width], `step` pixels apart, of which the block's first begins at
-// (top, left), to [T * T, tiles, pitch].
+// Transforms tiles of images [batch, channels, height, width], `step` pixels apart, of which the block's first begins
+// at (top, left), to [T * T, tiles, pitch].
 template <class W, class Transform>
 void transform_tiles(const float* images, int64_t channels, int64_t height, int64_t width, const TileBlock& b,
                      int64_t top, int64_t left, int64_t pitch, float* window, float* to, int64_t point) {
@@ -142,8 +142,8 @@ void transform_tiles(const float* images, int64_t channels, int64_t height, int6
 
 // ---- The convolutions
 
-// U: [panels of out, T * T, in, panel]: weights of in channel c and out channel o at w[o * w_out + c * w_in], R * R taps,
-// flipped or not.
+// U: [panels of out, T * T, in, panel]: weights of in channel c and out channel o at w[o * w_out + c * w_in], R * R
+// taps, flipped or not.
 template <class W>
 void transform_weights(const Cpu& on, const float* w, int64_t in, int64_t out, int64_t w_in, int64_t w_out, bool flip,
                        float* u) {

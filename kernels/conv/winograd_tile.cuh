@@ -1,5 +1,5 @@
-// The parts of a Winograd convolution: its numbers, the transforms of a tile on whole vectors of channels, and the copies
-// that turn channels around. Only winograd.cpp includes this; winograd.cuh drives it and says what it is for.
+// The parts of a Winograd convolution: its numbers, the transforms of a tile on whole vectors of channels, and the
+// copies that turn channels around. Only winograd.cpp includes this; winograd.cuh drives it and says what it is for.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_WINOGRAD_TILE_CUH
 #define LEVIN_KERNELS_WINOGRAD_TILE_CUH
@@ -12,9 +12,9 @@
 namespace levin::kernels {
 
 // F(M x M, R x R) at the points 0, a, -a for some a, and infinity, in this order. With u = x^2 and the P positive
-// points a, the polynomial that is 0 at all points is N(x) = x * Q(u), Q = product of (u - a^2); its quotient by (x - a)
-// is (u + a x) * Q_a(u), Q_a = Q without the factor of a. Their coefficients are the rows of B^T; every point and its
-// negative share the even and the odd half of their rows.
+// points a, the polynomial that is 0 at all points is N(x) = x * Q(u), Q = product of (u - a^2); its quotient by
+// (x - a) is (u + a x) * Q_a(u), Q_a = Q without the factor of a. Their coefficients are the rows of B^T; every point
+// and its negative share the even and the odd half of their rows.
 template <int M_, int R_>
 struct Winograd {
   static constexpr int M = M_, R = R_, T = M + R - 1, P = (T - 2) / 2;
@@ -65,7 +65,8 @@ constexpr int64_t kVec = kLanes<float>;
 constexpr int64_t kPanel = kTileCols<float>;
 
 inline int64_t whole_vectors(int64_t n) { return (n + kVec - 1) / kVec * kVec; }
-// Matrices of one point each: an odd number of cache lines apart, so that the stores of a tile do not fall into one set.
+// Matrices of one point each: an odd number of cache lines apart, so that the stores of a tile do not fall into one
+// set.
 inline int64_t apart(int64_t numbers) { return ((numbers + 15) / 16 | 1) * 16; }
 
 inline Vec load(const float* p) {
@@ -172,8 +173,8 @@ inline void both_sides(Get&& get, Put&& put) {
 
 // ---- Channels first to channels last, and back
 
-// Pixels [0, count) of up to one vector of channels, `plane` apart, to vectors `pitch` apart; `row` pixels are a row, and
-// rows are `row_pitch` apart. Missing channels are 0.
+// Pixels [0, count) of up to one vector of channels, `plane` apart, to vectors `pitch` apart; `row` pixels are a row,
+// and rows are `row_pitch` apart. Missing channels are 0.
 inline void to_last(const float* src, int64_t plane, int64_t channels, int64_t count, float* dst, int64_t pitch,
                     int64_t row, int64_t row_pitch) {
   float square[size_t(kVec * kVec)], strip[size_t(kVec * kVec)] = {};

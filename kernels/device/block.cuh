@@ -1,6 +1,6 @@
 // Sums, maxima and positions of maxima over a warp or a block, in an order that depends on the lane and warp numbers
-// alone: the same bits in every run. T is float, double, int, unsigned, long long or unsigned long long (int64_t is `long`
-// on Linux, which shuffles take as well).
+// alone: the same bits in every run. T is float, double, int, unsigned, long long or unsigned long long (int64_t is
+// `long` on Linux, which shuffles take as well).
 //
 // All lanes of the warp, or all threads of the block, must call, and all of them get the result.
 // A block_ function needs a block of kThreads threads along x, kThreads a multiple of 32 up to 1024, and kThreads / 32
@@ -37,7 +37,8 @@ struct Smaller {
   }
 };
 
-// A value and where it stands. `Earlier<Larger>` prefers the larger value (NaN above all), among equals the lower index.
+// A value and where it stands. `Earlier<Larger>` prefers the larger value (NaN above all), among equals the lower
+// index.
 template <class T>
 struct Indexed {
   T value;

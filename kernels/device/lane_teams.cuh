@@ -1,4 +1,4 @@
-// Sums by a few lanes of a warp: for what blocks have left of a channel, which is too little work for a block and too
+// Sums by a few lanes of a warp, for the part of a channel that blocks leave over: too little work for a block, and too
 // much for one thread, whose steps would wait for each other.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace levin::kernels::gpu {
 
-// `count` teams of 2^shift neighbouring lanes. A block has whole warps, and all of its threads call `joined`: those
-// behind the last team, too.
+// `count` teams of 2^shift neighbouring lanes. A block has whole warps, and all of its threads call `joined`, also
+// those after the last team.
 struct LaneTeams {
   std::int64_t count;
   unsigned shift;

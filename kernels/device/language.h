@@ -1,10 +1,10 @@
-// The language of kernel bodies: CUDA C++ as nvcc has it, or the shim's dialect of it for the host compiler. Include this
-// and nothing of CUDA in a .cuh.
+// The language of kernel bodies: CUDA C++ as nvcc has it, or the shim's dialect of it for the host compiler. Include
+// this and nothing of CUDA in a .cuh.
 //
-// LEVIN_SHARED(T, name, count) declares a shared array of a block: `name` is a `T* const`, aligned to 16 bytes at least,
-// its elements not initialised (under the shim: bytes 0xff, which are NaN). `count` is a constant; 48 KiB a kernel in all.
-// LEVIN_SHARED_DYNAMIC(T, name) is the array whose bytes the launch gives. A kernel that has several dynamic arrays
-// carves them out of one by hand.
+// LEVIN_SHARED(T, name, count) declares a shared array of a block: `name` is a `T* const`, aligned to 16 bytes at
+// least, its elements not initialised (under the shim: bytes 0xff, which are NaN). `count` is a constant; 48 KiB a
+// kernel in all. LEVIN_SHARED_DYNAMIC(T, name) is the array whose bytes the launch gives. A kernel that has several
+// dynamic arrays carves them out of one by hand.
 // LEVIN_APART: a device function that is called, not copied into its caller: for long code at many places of a kernel
 // that run once an output.
 // Kernels are templates or `static`: a header's plain __global__ function would exist once a file.

@@ -1,19 +1,20 @@
 // Tensor cores and asynchronous copies: the one place of PTX. The host compiler gets the same, lane for lane, from
 // kernels/simt/tensor_core.cpp. All 32 lanes of a warp call ldmatrix and mma together.
 //
-//   mma_m16n8k16<T>(d, a, b, c)   d = a * b + c for T f16 or bf16, sums in f32; a [16, 16] by rows, b [16, 8] by columns,
-//       c, d [16, 8]. With g = lane / 4, t = lane % 4 and two elements a register, the lower column or row in the low half:
+//   mma_m16n8k16<T>(d, a, b, c)   d = a * b + c for T f16 or bf16, sums in f32; a [16, 16] by rows, b [16, 8] by
+//       columns, c, d [16, 8]. With g = lane / 4, t = lane % 4 and two elements a register, the lower column or row in
+//       the low half:
 //         a[0]: row g,     columns 2t, 2t + 1      a[2]: row g,     columns 2t + 8, 2t + 9
 //         a[1]: row g + 8, columns 2t, 2t + 1      a[3]: row g + 8, columns 2t + 8, 2t + 9
 //         b[0]: rows 2t, 2t + 1, column g          b[1]: rows 2t + 8, 2t + 9, column g
 //         c[0], c[1]: row g, columns 2t, 2t + 1    c[2], c[3]: row g + 8, columns 2t, 2t + 1
-//   ldmatrix_x4(r, row)           four 8 x 8 matrices of 2-byte elements from shared memory: lane 8 m + i gives the address of
-//       row i of matrix m, 16 bytes, aligned to 16. r[m]: row g, columns 2t, 2t + 1 of matrix m. `_trans`: column g, rows 2t,
-//       2t + 1. So an a fragment is the four quarters of [16, 16] in the order top left, bottom left, top right, bottom
-//       right, and b stored as [k, n] by rows is loaded by _trans.
-//   cp_async_16(shared, global, valid)   16 bytes, both aligned to 16, to be there after a wait of this thread; zeros when
-//       not valid (global is then not read). cp_async_commit() closes a group of copies, cp_async_wait<N>() waits for all
-//       groups of this thread but the newest N. Other threads see the bytes after a barrier behind the wait.
+//   ldmatrix_x4(r, row)           four 8 x 8 matrices of 2-byte elements from shared memory: lane 8 m + i gives the
+//       address of row i of matrix m, 16 bytes, aligned to 16. r[m]: row g, columns 2t, 2t + 1 of matrix m. `_trans`:
+//       column g, rows 2t, 2t + 1. An a fragment is the four quarters of [16, 16] in the order top left, bottom left,
+//       top right, bottom right, and b stored as [k, n] by rows is loaded by _trans.
+//   cp_async_16(shared, global, valid)   16 bytes, both aligned to 16, to be there after a wait of this thread; zeros
+//       when not valid (global is then not read). cp_async_commit() closes a group of copies, cp_async_wait<N>() waits
+//       for all groups of this thread but the newest N. Other threads see the bytes after a barrier after the wait.
 #pragma once
 
 #include <cstdint>

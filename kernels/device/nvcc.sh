@@ -1,10 +1,11 @@
 #!/bin/bash
-# nvcc.sh OBJECT DEPFILE COMMAND...: runs nvcc and keeps what ptxas says of each kernel (registers, stack, spills, shared
-# memory) beside the object, in OBJECT.ptxas, instead of on the screen. bench/registers.py makes a table of these files.
+# nvcc.sh OBJECT DEPFILE COMMAND...: runs nvcc and keeps what ptxas says of each kernel (registers, stack, spills,
+# shared memory) beside the object, in OBJECT.ptxas, instead of on the screen. bench/registers.py makes a table of these
+# files.
 #
-# The build tells ptxas that a spill is an error. A kernel whose registers do not fit keeps some of them in memory, in its
-# innermost loop more often than not; it is then several times slower than its neighbours, which no test of values shows.
-# Smaller tiles or fewer accumulators a thread mend it.
+# The build tells ptxas that a spill is an error. A kernel whose registers do not fit keeps some of them in memory, in
+# its innermost loop more often than not; it is then several times slower than its neighbours, which no test of values
+# shows. Smaller tiles or fewer accumulators a thread mend it.
 object=$1 depfile=$2
 shift 2
 log=$(mktemp)

@@ -3,8 +3,8 @@
 //
 // Note [Random numbers by element]
 // Element i of a draw with RandomRange {seed, offset} takes lane i % 4 of the block whose counter is
-// {low word, high word, part, 0} of offset + i / 4, under the key {low word, high word} of the seed. `part` is 0 for the
-// first 32 bits of an element and 1 for 32 more (double, integers). So a number depends on its index alone, not on
+// {low word, high word, part, 0} of offset + i / 4, under the key {low word, high word} of the seed. `part` is 0 for
+// the first 32 bits of an element and 1 for 32 more (double, integers). So a number depends on its index alone, not on
 // chunks, threads or devices, and a mask can be computed again in the backward pass instead of being kept.
 #pragma once
 

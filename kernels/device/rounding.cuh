@@ -1,8 +1,8 @@
-// Stochastic rounding to 16 bits: up or down at random, so that the mean is what was to be rounded and updates smaller than
-// half a step are not lost. Gupta et al., "Deep learning with limited numerical precision", 2015.
+// Stochastic rounding to 16 bits: up or down at random, so that the mean is what was to be rounded and updates smaller
+// than half a step are not lost. Gupta et al., "Deep learning with limited numerical precision", 2015.
 //
-// The random bits of element i of parameter k at step t are a word of the Philox block with counter {i / 4, t} and key k: a
-// run that is repeated, or resumed at t, or made on another device, has the same bits.
+// The random bits of element i of parameter k at step t are a word of the Philox block with counter {i / 4, t} and key
+// k: a run that is repeated, or resumed at t, or made on another device, has the same bits.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ LEVIN_HD PhiloxBlock rounding_words(std::uint64_t step, std::uint32_t parameter,
                 parameter, kUse);
 }
 
-// x to one of its neighbours in H, by the upper bits of a random word: to the upper one with the probability of the part
-// that is cut off. What lies beyond the largest finite number, and NaN, is rounded as usual.
+// x to one of its neighbours in H, by the upper bits of a random word: to the upper one with the probability of the
+// part that is cut off. What lies beyond the largest finite number, and NaN, is rounded as usual.
 template <class H>
 LEVIN_HD H round_stochastically(float x, std::uint32_t word) {
   const std::uint32_t u = kernels::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu, sign = (u >> 16) & 0x8000u;

@@ -3,8 +3,8 @@
 // The row is dealt out in chunks of 16 bytes: thread t has chunks t, t + kThreads, ... Who adds what so depends on the
 // length alone: a row that lies unaligned, and is then read element by element, has the same sums, bit for bit.
 //
-// Memory may hold S, a 16-bit type, where the kernel computes as for T = float: chunks are those of T, converted on the way
-// from memory and back, so that the result has the bits of a kernel that was given a converted copy.
+// Memory may hold S, a 16-bit type, where the kernel computes as for T = float: chunks are those of T, converted on the
+// way from memory and back, so that the result has the bits of a kernel that was given a converted copy.
 #pragma once
 
 #include <algorithm>
@@ -163,8 +163,8 @@ __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
   for (std::int64_t chunk = Team<kThreads>::rank(); chunk < plan.chunks; chunk += kThreads) f(chunk);
 }
 
-// The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order of
-// each_chunk. The loads of four vectors (of double: two) stand together, however few there are.
+// The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order
+// of each_chunk. The loads of four vectors (of double: two) stand together, however few there are.
 template <class T>
 inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
 template <int kThreads, class T, class S, class F>

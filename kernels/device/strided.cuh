@@ -9,8 +9,8 @@
 namespace levin::kernels {
 
 // u / divisor for 0 <= u < 2^63 by one high multiplication: of 32 bits where u has no more, as it has in all but the
-// largest tensors, since one of 64 bits takes several times the instructions. Source: Granlund, Montgomery, "Division by
-// invariant integers using multiplication", PLDI 1994, figure 4.1, for words of 64 and of 32 bits.
+// largest tensors, since one of 64 bits takes several times the instructions. Source: Granlund, Montgomery, "Division
+// by invariant integers using multiplication", PLDI 1994, figure 4.1, for words of 64 and of 32 bits.
 struct Divider {
   std::uint64_t divisor = 1, magic = 1;
   std::uint32_t magic32 = 1;

@@ -1,5 +1,5 @@
-// Several neighbouring elements in one access. A GPU reaches its bandwidth with 16 bytes a thread; addresses must then be
-// multiples of the size, which kernels test with aligned16 and else go element by element.
+// Several neighbouring elements in one access. A GPU reaches its bandwidth with 16 bytes a thread; addresses must then
+// be multiples of the size, which kernels test with aligned16 and else go element by element.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ using Raw = std::conditional_t<
 
 #if defined(__CUDACC__)
 
-// load<N>(p) and store(p, v) take p[0 .. N). `_streaming`: the data is used once, so it does not displace other data from
-// the caches. p is aligned to N * sizeof(T).
+// load<N>(p) and store(p, v) take p[0 .. N). `_streaming`: the data is used once, so it does not displace other data
+// from the caches. p is aligned to N * sizeof(T).
 template <int N, class T>
 __device__ __forceinline__ Vec<T, N> load(const T* p) {
   return __builtin_bit_cast(Vec<T, N>, *reinterpret_cast<const Raw<int(sizeof(T)) * N>*>(p));

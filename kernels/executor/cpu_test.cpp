@@ -164,7 +164,7 @@ TEST_CASE("the child of a fork has no workers and runs its loops alone") {
 
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a loop that can not send for its workers is run by its caller") {
-  // In a child without memory the message to a worker can not be made.
+  // In a child without memory the message to a worker cannot be made.
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {

@@ -48,8 +48,8 @@ template <class... T>
   fail<UnsupportedError>(std::string(info.name), ": ", x.dtype(), " on ", x.device(), "; has ", has);
 }
 
-// Calls f(Cpu, T{}) or f(Gpu, T{}) for the T that is x's dtype, by x's device; what f can not be called with has no kernel.
-// On meta it checks the dtype and returns. Throws UnsupportedError.
+// Calls f(Cpu, T{}) or f(Gpu, T{}) for the T that is x's dtype, by x's device; a call that f does not accept means that
+// there is no kernel. On meta it checks the dtype and returns. Throws UnsupportedError.
 template <class... T, class F>
 void dispatch(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
   const Device device = x.device();
@@ -72,7 +72,7 @@ void dispatch(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
   if (!(one(T{}) || ...)) fail_unsupported(info, x, types);
 }
 
-// Calls f(T{}) for the T that is x's dtype, whatever the device: for a second dtype inside of dispatch.
+// Calls f(T{}) for the T that is x's dtype, on any device: for a second dtype inside of dispatch.
 template <class... T, class F>
 void dispatch_dtype(const OpInfo& info, const Tensor& x, Types<T...> types, F&& f) {
   const auto one = [&]<class U>(U value) {

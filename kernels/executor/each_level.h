@@ -1,4 +1,5 @@
-// Compiles the CPU half of one .cuh once per x86 level (clang: base alone). No include guard: each kernel file has it once.
+// Compiles the CPU half of one .cuh once per x86 level (clang: base alone). No include guard: each kernel file has it
+// once.
 //
 //   #ifndef LEVIN_LEVEL                       // outer pass
 //   #ifndef LEVIN_KERNELS_NORM_CUH
@@ -63,9 +64,9 @@
 
 #undef LEVIN_LEVEL_FILE
 
-// LEVIN_PICK(f) makes cpu::f(on, args...) and cpu::f<T...>(on, args...), which call the f of on's level; at v4 only where
-// Note [Levels and types] says so. LEVIN_PICK_EVERY(f) has v4 for all types. Every f must be a function template; explicit
-// template arguments must be types.
+// LEVIN_PICK(f) makes cpu::f(on, args...) and cpu::f<T...>(on, args...), which call the f of on's level; at v4 only
+// where Note [Levels and types] says so. LEVIN_PICK_EVERY(f) has v4 for all types. Every f must be a function template;
+// explicit template arguments must be types.
 #ifndef LEVIN_PICK
 #if LEVIN_X86_LEVELS
 #define LEVIN_PICK_IF(f, at_v4)                                                                    \

@@ -1,5 +1,5 @@
-// What the tests of kernels share: the levels of this CPU, a number of threads, test numbers, comparison with a reference
-// in double.
+// What the tests of kernels share: the levels of this CPU, a number of threads, test numbers, comparison with a
+// reference in double.
 #pragma once
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 //   cpu::gemm_batched(on, std::span<const BatchDim> batch, GemmSize, Matrix<T> a, Matrix<T> b, C* c, ldc, options = {})
 //
 // a: [m, k], b: [k, n], each read through any two strides (a transpose or a slice is a change of strides, not a copy).
-// c: [m, n], rows contiguous, ldc >= n apart, overlapping neither a nor b. Any m, n, k >= 0; with k = 0 the product is 0.
+// c: [m, n], rows contiguous, ldc >= n apart, overlapping neither a nor b. Any m, n, k >= 0; k = 0 gives product 0.
 // T: float, double, f16, bf16. C: T, or float for the 16-bit types; they are summed in float and rounded once.
 // beta = 0 does not read c. Everything else is computed as written: 0 * NaN is NaN, also where alpha is 0.
 // Biases: col_bias [n] is added to every row (nn.Linear), row_bias [m] to every column (convolution); null for none.
@@ -12,8 +12,8 @@
 // gemm_batched runs one product for each index of the batch dimensions (outermost first); every dimension moves a, b
 // and c by its own strides, 0 to use the same matrix again. No dimension: one product. Two products may not share c.
 //
-// Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any number
-// of threads, and for a batch and its products one by one. Levels differ in the last bits.
+// Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any
+// number of threads, and for a batch and its products one by one. Levels differ in the last bits.
 // Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH
@@ -319,8 +319,8 @@ struct GemmPlan {
     if (packed_a == PackedA::rows) a_numbers = of.m * a_pitch;
     if (packed_a == PackedA::tiles) a_numbers = (of.m * k_most + L - 1) / L * L;
 
-    // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed panels
-    // that wander from core to core would cost as much as the products.
+    // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed
+    // panels that wander from core to core would cost as much as the products.
     if (!kPlain || b.col != 1 || tiles.count > 3) {
       const bool by_user = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
       packed_b = by_user ? PackedB::by_user : PackedB::all_panels;

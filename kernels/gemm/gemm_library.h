@@ -58,7 +58,7 @@ std::optional<LibraryProduct::Operand> library_operand(const T* data, int64_t i_
 }
 }  // namespace detail
 
-// C [m, n] = A B + col_bias for each batch index, with C's rows `row_step` apart; none where the library can not take
+// C [m, n] = A B + col_bias for each batch index, with C's rows `row_step` apart; none where the library cannot take
 // it or need not.
 template <class T>
 std::optional<LibraryProduct> library_product(std::span<const BatchDim> batch, const GemmSize& size, const Matrix<T>& a,

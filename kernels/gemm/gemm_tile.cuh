@@ -7,8 +7,8 @@
 // V vectors, each `b_row` apart, so B is used where it lies too when its columns are contiguous and few tiles read it,
 // and is packed into panels [k, V * lanes] otherwise. H is 14 with AVX-512 (28 of 32 registers hold sums), 6 with AVX2,
 // 4 with SSE2; each height 1..H has its own code, and m is cut into heights that differ by at most one, so no row is
-// wasted. Every element of C is one chain of fused (base: rounded) multiply-adds in ascending k, whatever tile it falls
-// into: its bits depend on no blocking but that of k, and not on threads.
+// wasted. Every element of C is one chain of fused (base: rounded) multiply-adds in ascending k, in every tile: its
+// bits depend on the blocks of k alone, not on tiles or threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_TILE_CUH
 #define LEVIN_KERNELS_GEMM_TILE_CUH
@@ -272,8 +272,8 @@ struct RowTiles {
   int64_t begin(int64_t i) const { return i * m / count; }
 };
 
-// A for multiply_block: element (i, k) at data[i * row + k * col], or, with `by_tile`, each row tile of RowTiles on its own
-// as [k, rows of the tile].
+// A for multiply_block: element (i, k) at data[i * row + k * col], or, with `by_tile`, each row tile of RowTiles on its
+// own as [k, rows of the tile].
 template <class F>
 struct TileRows {
   const F* data;
@@ -281,8 +281,8 @@ struct TileRows {
   bool by_tile = false;
 };
 
-// out.c[m, n] = alpha * A * B + ... on one thread, with B [k, n] whose rows are b_row apart and may be read up to the next
-// whole vector; `writable` columns of C may be overwritten.
+// out.c[m, n] = alpha * A * B + ... on one thread, with B [k, n] whose rows are b_row apart and may be read up to the
+// next whole vector; `writable` columns of C may be overwritten.
 template <class F>
 void multiply_block(int64_t m, int64_t n, int64_t k, TileRows<F> a, const F* b, int64_t b_row, TileOut<F> out,
                     int64_t writable) {

@@ -1,10 +1,11 @@
 // Sums by index on devices, in a fixed order without atomics on floats: positions are sorted by where they go, and the
-// positions of one destination, a run, are added in their order. The host decides nothing by values: a graph records all.
+// positions of one destination, a run, are added in their order. The host decides nothing by values: a graph records
+// all.
 //
 // Note [Long runs]
-// Who sums a run adds one element after another. So that a run of a million does not take one thread a million steps,
-// kRunChunk neighbours in sorted order that belong to one run are summed before, in parallel, and count as one step. Where
-// chunks begin depends on the sorted order alone, hence so do the bits of the result.
+// The sum of a run adds one element after another. To save one thread the million steps of a run of a million,
+// kRunChunk neighbours in sorted order that belong to one run are summed first, in parallel, and count as one step.
+// Where chunks begin depends on the sorted order alone, and so do the bits of the result.
 //
 //   Grouping(n, bound)          n keys below `bound`; the key `bound` belongs nowhere. bytes() of scratch memory.
 //   sort_by_key<K>(on, grouping, key_of, scratch)   K: uint32_t, or uint64_t when grouping.is_wide()

@@ -249,8 +249,8 @@ void index_select(const Gpu& on, const char* op, const U* x, const int64_t* inde
   });
 }
 
-// The elements of an index tensor, which is contiguous: offset 0 of an element is that of its partner in the tensor that
-// is indexed, without the indexed dimension; offset 1 that of its partner in the tensor of the index's shape.
+// The elements of an index tensor, which is contiguous: offset 0 of an element is that of its partner in the tensor
+// that is indexed, without the indexed dimension; offset 1 that of its partner in the tensor of the index's shape.
 struct IndexSteps {
   Strided<2> at;
   int64_t step = 0;  // along the indexed dimension

@@ -1,6 +1,7 @@
 #ifndef LEVIN_KERNELS_NONZERO_CUH
 #define LEVIN_KERNELS_NONZERO_CUH
-// Where a tensor is not zero. x: n elements, contiguous. In two steps, because the size of the result depends on values:
+// Where a tensor is not zero. x: n elements, contiguous. In two steps, because the size of the result depends on
+// values:
 //
 //   count_nonzero(on, ...)    how many elements are not zero before each chunk, and in all
 //   nonzero(on, ...)          their coordinates, y: [count, rank], in row-major order

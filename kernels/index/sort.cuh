@@ -11,9 +11,9 @@
 //
 // Note [Sorting on a GPU]
 // Items are a key and a place, all different, so that every sort of them is stable. A block sorts a tile of kOrderTile
-// items in shared memory by a bitonic network, or several short lines beside each other; longer lines are merged from sorted runs, two by two: each block makes
-// one tile of a merged run, whose borders in both runs it finds by bisection, and its threads find theirs in shared
-// memory. For a small k only the first k of every tile go on to the next round.
+// items in shared memory by a bitonic network, or several short lines beside each other; longer lines are merged from
+// sorted runs, two by two: each block makes one tile of a merged run, whose borders in both runs it finds by bisection,
+// and its threads find theirs in shared memory. For a small k only the first k of every tile enter the next round.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -225,7 +225,7 @@ struct SortLines {
     const std::int64_t o = per_inner.quotient(l), rest = l - o * inner, to = o * count * inner + rest;
     return {x + o * n * inner + rest, values + to, indices + to, inner, descending};
   }
-  // Behind every item.
+  // After every item.
   __device__ static SortItem<T> last() { return {std::numeric_limits<sort_detail::Key<T>>::max(), 0xffffffffu}; }
 };
 
@@ -250,7 +250,8 @@ __device__ void sort_shared(I* items, int size, int total) {
 
 // Sorts tiles of at most kOrderTile items. from: [lines, m] items, null for those of x. The first `keep` of every tile
 // go to `to`, [lines, tiles * keep] (the last tile may give fewer); where it is null, results are written and tiles is
-// 1. size: the power of two that a tile is filled up to; a block has the same tile of `together` lines (a power of two).
+// 1. size: the power of two that a tile is filled up to; a block has the same tile of `together` lines (a power of
+// two).
 template <class T>
 __global__ void __launch_bounds__(kOrderThreads)
     sort_tiles(SortLines<T> lines, std::int64_t count, std::int64_t m, const SortItem<T>* from, int size, int together,

@@ -64,9 +64,9 @@ std::vector<Descriptor> candidates(const Descriptor& graph, const Target& target
 
 // Note [Engines that are taken]
 // Levin's promise is the same bits each run, f32 numbers multiplied as they are, and sums of 16-bit numbers in f32. An
-// engine says in notes where it differs: sums whose order varies, inputs rounded before they are multiplied (tensor cores
-// do that to f32 numbers, to TF32: taken where the process allowed it), partial sums in less than f32, and Winograd's large
-// tiles, whose error grows with the tile.
+// engine says in notes where it differs: sums whose order varies, inputs rounded before they are multiplied (tensor
+// cores do that to f32 numbers, to TF32: taken where the process allowed it), partial sums in less than f32, and
+// Winograd's large tiles, whose error grows with the tile.
 bool taken(const Descriptor& config, const Call& call) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.raw();

@@ -87,7 +87,7 @@ struct Target {
 
 [[nodiscard]] cudnnDataType_t type_of(DType dtype);
 
-// A tensor in memory. Whatever takes a finished descriptor keeps what it needs of it.
+// A tensor in memory. A user of a finished descriptor copies what it needs.
 [[nodiscard]] Descriptor memory(std::int64_t uid, cudnnDataType_t type, std::span<const std::int64_t> sizes,
                                 std::span<const std::int64_t> strides);
 // One that is made and used up inside of the graph and never in memory.

@@ -17,8 +17,8 @@ inline constexpr const char* kH100 =
     R"("l2CacheSize":52428800,"smClockRateKHz":1980000,"memClockRateKHz":2619000})";
 
 #if defined(LEVIN_CUDNN)
-// cuDNN's engines that compile their kernels ask for libcuda by name. Where there is no driver, the toolkit's stub answers
-// to that name once it is loaded: kernels are then compiled, and refused when they are loaded.
+// cuDNN's engines that compile their kernels ask for libcuda by name. Where there is no driver, the toolkit's stub
+// answers to that name once it is loaded: kernels are then compiled, and refused when they are loaded.
 inline bool driver_or_its_stub() {
   return dlopen("libcuda.so.1", RTLD_NOW) || dlopen("/usr/local/cuda/lib64/stubs/libcuda.so", RTLD_NOW);
 }

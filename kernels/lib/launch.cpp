@@ -15,9 +15,9 @@ namespace {
 
 // Note [More than 48 KiB of shared memory]
 // A kernel has 48 KiB of shared memory a block, static and dynamic together, unless its attribute says more. A launch
-// knows its dynamic bytes only, so whoever asked from 48 dynamic KiB on would fail between (48 KiB - static) and 48 KiB. We
-// ask once for each kernel and device, at its first launch with any dynamic bytes, for all that the device has. It is a
-// limit: what a block takes is what its launch says.
+// knows its dynamic bytes only, so asking from 48 dynamic KiB on would fail between (48 KiB - static) and 48 KiB. Levin
+// asks once for each kernel and device, at its first launch with any dynamic bytes, for all that the device has. It is
+// a limit: what a block takes is what its launch says.
 cudaError_t allow_shared(const void* kernel, int device) {
   static std::mutex mutex;
   static std::map<std::pair<const void*, int>, bool> asked;

@@ -1,5 +1,5 @@
-// The parallel_for seam over oneTBB. Waking a worker that sleeps takes longer than many kernels run, so a worker that has
-// helped with a loop stays for a moment and waits for the next one, which reaches it through one cache line.
+// The parallel_for seam over oneTBB. Waking a worker that sleeps takes longer than many kernels run, so a worker that
+// has helped with a loop stays for a moment and waits for the next one, which reaches it through one cache line.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -83,7 +83,7 @@ struct Loop {
 };
 
 // The place of one worker: what it does, or the loop that waits there to be taken. The caller of a loop takes it back
-// if nobody came for it, so that no loop ever waits for a thread that did not start (nor after fork, where there is none).
+// if no worker took it, so no loop waits for a thread that did not start (after fork there is none).
 struct alignas(64) Place {
   static constexpr uintptr_t kEmpty = 0, kFree = 1, kBusy = 2;  // no worker; one waits or is on its way; one works
   std::atomic<uintptr_t> state{kEmpty};
@@ -91,12 +91,12 @@ struct alignas(64) Place {
 
 struct Team {
   explicit Team(int n) : places(static_cast<size_t>(n - 1)), arena(std::max(1, n - 1), 0) {
-    // Here, where it may throw: TBB waits for ever for an arena whose making failed in the first enqueue().
+    // Here, where it may throw: TBB waits forever for an arena whose creation failed in the first enqueue().
     if (n > 1) arena.initialize();
   }
 
-  // Puts the loop into the place of an idle worker, and sends for one where there is none. Whether one could be sent for
-  // (there may be no memory for the message, or no thread) is no concern of the loop's: its caller can do all of it.
+  // Puts the loop into the place of an idle worker, and asks for a worker where there is none. A request may fail (no
+  // memory for the message, or no thread): the caller of the loop can do all of it.
   bool post(size_t index, Loop& loop) {
     std::atomic<uintptr_t>& state = places[index].state;
     uintptr_t seen = state.load(std::memory_order_relaxed);
@@ -107,7 +107,7 @@ struct Team {
           arena.enqueue([this, index] { serve(index); });
           return true;
         } catch (...) {
-          // What failed may be the waking of a thread, after the message was left: then somebody may have the loop.
+          // Waking a thread may have failed after the message was left: then a worker may have the loop.
           auto mine = reinterpret_cast<uintptr_t>(&loop);
           return !state.compare_exchange_strong(mine, Place::kEmpty, std::memory_order_acq_rel);
         }
@@ -120,20 +120,21 @@ struct Team {
     return places[index].state.compare_exchange_strong(mine, Place::kFree, std::memory_order_acq_rel);
   }
 
-  // What a worker does: every loop that comes to its place, until none has come for a while. It does not yield while it
-  // waits: the scheduler then lets it stand behind, and two threads ran at 1.4 times one instead of 1.9. The wait is short.
+  // A worker runs every loop that comes to its place, until none has come for a while. It does not yield while it
+  // waits: with a yield the scheduler put it last, and two threads ran at 1.4 times one instead of 1.9. The wait is
+  // short.
   void serve(size_t index) noexcept {
     std::atomic<uintptr_t>& state = places[index].state;
     auto last = Clock::now();
     for (unsigned spins = 1;; ++spins) {
       uintptr_t seen = state.load(std::memory_order_acquire);
-      // Not ours: a worker whose sending was thought to have failed, and who came after all. See post().
+      // A worker without a place: its request seemed to fail and it came after all. See post().
       if (seen == Place::kEmpty || seen == Place::kBusy) return;
       if (seen != Place::kFree) {
         if (!state.compare_exchange_strong(seen, Place::kBusy, std::memory_order_acq_rel)) continue;
         Loop& loop = *reinterpret_cast<Loop*>(seen);
         loop.run(static_cast<int>(index) + 1);
-        state.store(Place::kFree, std::memory_order_release);  // before the caller may go on to its next loop
+        state.store(Place::kFree, std::memory_order_release);  // before the caller may start its next loop
         loop.left.fetch_add(1, std::memory_order_release);     // the last touch
         last = Clock::now();
         continue;
@@ -156,7 +157,7 @@ struct Teams {
 
   void use(int n) {
     const std::lock_guard lock(mutex);
-    // TBB starts no more workers than cores unless it is told to: a test may ask for more.
+    // TBB starts no more workers than cores by default: a test may ask for more.
     more_workers.reset();
     if (n > tbb::info::default_concurrency())
       more_workers.emplace(tbb::global_control::max_allowed_parallelism, static_cast<size_t>(n));

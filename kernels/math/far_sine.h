@@ -1,5 +1,5 @@
-// sin and cos of large numbers. The product with 2 / pi is formed with as many bits of 2 / pi as matter for the number at
-// hand (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983): the bits above are whole turns, those
+// sin and cos of large numbers. The product with 2 / pi is formed with as many bits of 2 / pi as matter for the number
+// (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983): the bits above are whole turns, those
 // below change nothing. Integers and branches, so it has no place in a loop that is to become vector code: such a loop
 // takes math.h's forms and leaves what is far to these.
 #pragma once
@@ -31,7 +31,7 @@ struct Reduced {
 };
 // For finite x of 2^20 and more. |rest| is at least 2^-62, so the 128 bits kept of it are 64 that count.
 LEVIN_HD Reduced reduce_far(double x) {
-  // 2 / pi behind a word of zeros: bit i of the table, from its front, weighs 2^(63 - i).
+  // 2 / pi after a word of zeros: bit i of the table, from its front, weighs 2^(63 - i).
   const uint64_t table[20] = {0x0000000000000000u, 0xa2f9836e4e441529u, 0xfc2757d1f534ddc0u, 0xdb6295993c439041u,
                               0xfe5163abdebbc561u, 0xb7246e3a424dd2e0u, 0x06492eea09d1921cu, 0xfe1deb1cb129a73eu,
                               0xe88235f52ebb4484u, 0xe99c7026b45f7e41u, 0x3991d639835339f4u, 0x9c845f8bbdf9283bu,

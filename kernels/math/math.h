@@ -176,7 +176,8 @@ LEVIN_HD F exp(F x) {
   return x < F(sizeof(F) == 4 ? -104 : -746) ? F(0) : y;
 }
 
-// e^x for x <= 0 (and a little above), a quarter cheaper: results below the smallest normal number become 0. For softmax.
+// e^x for x <= 0 (and a little above), a quarter cheaper: results below the smallest normal number become 0. For
+// softmax.
 template <class F>
 LEVIN_HD F exp_nonpositive(F x) {
   using Fmt = detail::Format<F>;

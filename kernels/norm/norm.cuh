@@ -3,9 +3,9 @@
 #define LEVIN_KERNELS_NORM_CUH
 // Layer and RMS norm. T: type of x, y and their gradients (float, double, f16, bf16); W: type of the
 // parameters and running statistics, T or float; A = Accum<T>: sums and saved statistics. All tensors contiguous. Every
-// sum has a fixed order, whatever the number of threads. w and b may be null (1 and 0); gx, gw, gb may be null (not
-// wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers. On devices x and gx
-// may have 16 bits where y and gy are float: the bits are those of a float kernel between conversions.
+// sum has a fixed order for any number of threads. w and b may be null (1 and 0); gx, gw, gb may be null (not
+// wanted; what is wanted is overwritten, not added to). Sizes may be zero. Pass typed null pointers. On devices x and
+// gx may have 16 bits where y and gy are float: the bits are those of a float kernel between conversions.
 //
 // Over the last dimension, x, y, gy, gx: [rows, cols]; w, b, gw, gb: [cols]; mean, rstd: [rows]:
 //   layer_norm(on, const T* x, const W* w, const W* b, T* y, A* mean, A* rstd, rows, cols, double eps)
@@ -94,9 +94,10 @@ struct PlusPair {
 
 // Note [Column sums beside row sums]
 // The backward of a row norm reduces along rows for gx and along columns for gw and gb, from the same inputs. A fixed
-// number of blocks goes over the rows; each keeps its column sums in shared memory, where a column belongs to one thread
-// (of a warp, which has sums of its own), so nothing waits; in the end each block leaves one row of sums in `parts`, and
-// norm_columns adds these in their order. Only columns too many for shared memory are summed in `parts` itself.
+// number of blocks goes over the rows; each keeps its column sums in shared memory, where a column belongs to one
+// thread (of a warp, which has sums of its own), so nothing waits; in the end each block leaves one row of sums in
+// `parts`, and norm_columns adds these in their order. Only columns too many for shared memory are summed in `parts`
+// itself.
 //
 // A row of sums is [2, V / N, chunks, N] for gw and gb, N numbers being 16 bytes: a warp's accesses then lie together.
 template <class T>

@@ -1,5 +1,5 @@
-// Which calls of batch norm in training can go to the vendor's library in a build with CUDA, and how they are said in its
-// terms. Plain host code, so that every build tests it; kernels/norm/cudnn_norm.cpp makes the call.
+// Which calls of batch norm in training can go to the vendor's library in a build with CUDA, and how they are said in
+// its terms. Plain host code, so that every build tests it; kernels/norm/cudnn_norm.cpp makes the call.
 //
 // The library's statistics are ours: the mean and 1 / sqrt(var + eps) of the batch with the biased variance, in f32. So
 // each direction can be computed by either. It is not asked for running statistics: what they need is the unbiased
@@ -17,8 +17,9 @@
 
 namespace levin::kernels {
 
-// y = (x - mean) rstd w + b, and the batch's mean and rstd; with `backward` gx, gw and gb from gy, x, w and these instead.
-// Strides are in elements and in the order of the sizes [N, C, H, W], however the memory lies; all else is f32 [C].
+// y = (x - mean) rstd w + b, and the batch's mean and rstd; with `backward` gx, gw and gb from gy, x, w and these
+// instead. Strides are in elements and in the order of the sizes [N, C, H, W], however the memory lies; all else is f32
+// [C].
 struct LibraryBatchNorm {
   bool backward = false;
   DType dtype = DType::f16;  // of x, y and gx
@@ -37,9 +38,9 @@ struct BatchNormTensors {
   Tensor gx{}, gw{}, gb{};     // backward: all three
 };
 
-// None where the library can not take it: it wants x, y and gx [N, C, H, W] of one dtype and dense in one layout, channels
-// first or last; f32 with a multiple of 4 channels, or f16 or bf16 with one of 8; and weight, bias, statistics and
-// gradients in f32, none of them absent. `eps` is the forward's.
+// None where the library cannot take it: it requires x, y and gx [N, C, H, W] of one dtype and dense in one layout,
+// channels first or last; f32 with a multiple of 4 channels, or f16 or bf16 with one of 8; and weight, bias, statistics
+// and gradients in f32, none of them absent. `eps` is the forward's.
 [[nodiscard]] std::optional<LibraryBatchNorm> library_batch_norm(const BatchNormTensors& t, double eps);
 
 [[nodiscard]] LibraryCallText said(const LibraryBatchNorm& call);

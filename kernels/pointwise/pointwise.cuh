@@ -1,7 +1,8 @@
 // Pointwise kernels: out[i] = f(a[i], b[i], c[i]) over strided operands, up to three inputs of any element types.
 //
-// A functor F holds its constants and has `template <class T> T operator()(T...) const`; it is the kernel of every device
-// and dtype. 16-bit floats are computed in float: blocks of them are widened, run through the float loop and rounded once.
+// A functor F holds its constants and has `template <class T> T operator()(T...) const`; it is the kernel of every
+// device and dtype. 16-bit floats are computed in float: blocks of them are widened, run through the float loop and
+// rounded once.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_POINTWISE_CUH
 #define LEVIN_KERNELS_POINTWISE_CUH
@@ -60,8 +61,8 @@ inline constexpr bool kCostly = requires {
   F::kGrain;
 };
 
-// A functor of one input may have a second form for what a dense loop of the CPU meets: near(x), which becomes vector code
-// and holds unless is_far(x), which is then rare. Such elements are computed again by the functor itself.
+// A functor of one input may have a second form for what a dense loop of the CPU meets: near(x), which becomes vector
+// code and holds unless is_far(x), which is then rare. Such elements are computed again by the functor itself.
 template <class F, class T>
 concept HasNear = requires(const F& f, T x) {
   f.near(x);
@@ -135,8 +136,8 @@ __global__ void pointwise(F f, Strided<sizeof...(I) + 1> at, std::int64_t items,
           pointwise_item<F, V, O>(f, offset + 1, dense, std::make_index_sequence<sizeof...(I)>{}, in...));
   }
 }
-// The same where every operand is one dense row. All loads of kPointwiseAhead items stand before the first use, even where
-// f has branches, so that they are in flight together.
+// The same where every operand is one dense row. All loads of kPointwiseAhead items stand before the first use, even
+// where f has branches, so that they are in flight together.
 inline constexpr int kPointwiseAhead = 4;
 template <int V, class T>
 __device__ __forceinline__ Vec<T, V> fetch_row(const Operand<T>& in, std::int64_t u) {
@@ -245,7 +246,8 @@ void launch_items(const Gpu& on, const F& f, const PointwisePlan& plan, unsigned
   return plan.steps[k][static_cast<std::size_t>(plan.rank - 1)] == plan.width[k];
 }
 
-// Launches f over a collapsed plan. Its first operand is out, the others are `in`, as Operand or Number, in their order.
+// Launches f over a collapsed plan. Its first operand is out, the others are `in`, as Operand or Number, in their
+// order.
 template <class F, class O, class... I>
 void launch_pointwise(const Gpu& on, const F& f, PointwisePlan plan, O* out, const I&... in) {
   if (plan.numel == 0) return;
@@ -254,7 +256,8 @@ void launch_pointwise(const Gpu& on, const F& f, PointwisePlan plan, O* out, con
   constexpr bool kIsNumber[] = {false, kBytesOf<I> == 0 ...};
   const auto last = static_cast<std::size_t>(plan.rank > 0 ? plan.rank - 1 : 0);
   const std::int64_t inner = plan.rank > 0 ? plan.sizes[last] : 1;
-  // A row whose length is no multiple of V ends in a launch of its own; rows of several dimensions go by single elements.
+  // A row whose length is no multiple of V ends in a launch of its own; rows of several dimensions go by single
+  // elements.
   bool vectors = plan.rank > 0 && (inner % V == 0 || (plan.rank == 1 && inner >= 64 * V));
   unsigned dense = 0;
   for (std::size_t k = 0; vectors && k < static_cast<std::size_t>(plan.operands); ++k) {

@@ -22,7 +22,7 @@ template <class T>
 void check_row(std::int64_t items) {
   constexpr int V = gpu::kVec<T>;
   const auto n = static_cast<std::size_t>(items * V);
-  const std::size_t slack = V;  // what lies behind must stay as it is
+  const std::size_t slack = V;  // the memory after y must stay as it is
   std::vector<gpu::Vec<T>> a(n / V + 1), b(n / V + 1), out(n / V + 1);
   T *const pa = a[0].data, *const pb = b[0].data, *const po = out[0].data;
   for (std::size_t i = 0; i < n + slack; ++i) pa[i] = T(float(i % 13)), pb[i] = T(float(i % 7)), po[i] = T(-1.0f);

@@ -1,5 +1,5 @@
-// Copies of permuted tensors on devices that launch kernels: out = x over a common shape where neighbours in out are not
-// neighbours in x. Element by element one of the two would move whole sectors of memory for single elements.
+// Copies of permuted tensors on devices that launch kernels: out = x over a common shape where neighbours in out are
+// not neighbours in x. Element by element one of the two would move whole sectors of memory for single elements.
 //
 //   transposed<To, From>(on, plan, To* out, const From* x)   whether it has done it; plan: out and x, collapsed. To and
 //       From are one type, or f32, f16 and bf16; x may be expanded, neither need be aligned.
@@ -7,9 +7,9 @@
 // Note [Two sides of a transpose]
 // Dimensions whose elements lie together in x, innermost first, are side a, those that lie together in out are side b,
 // until each fills a tile or they would meet; the others count batches. So an element (b, a) is x[x_of(b) + a] and
-// out[out_of(a) + b], whatever the permutation. A block moves a tile [kSide, kSide] through shared memory: it reads along
-// a and writes along b, 16 bytes a thread and access where the addresses allow, else neighbouring elements by neighbouring
-// threads. Where rows begin is computed once a tile, by multiplications (Divider).
+// out[out_of(a) + b], for any permutation. A block moves a tile [kSide, kSide] through shared memory: it reads along
+// a and writes along b, 16 bytes a thread and access where the addresses allow, else neighbouring elements by
+// neighbouring threads. Where rows begin is computed once a tile, by multiplications (Divider).
 //
 // Chunk c (16 bytes) of row b lies in place c ^ (b / elements a chunk) % 8: eight threads that gather columns of
 // eight chunks of rows then read from different banks.

@@ -82,7 +82,7 @@ struct Words {
 template <class T>
 inline constexpr int kDrawn = kVec<T> > 4 ? kVec<T> : 4;
 
-// y[first .. first + kDrawn) = v, without what is behind n; in wide stores where y allows them.
+// y[first .. first + kDrawn) = v, up to n; in wide stores where y allows them.
 template <class T>
 __device__ __forceinline__ void store_drawn(T* y, int64_t first, int64_t n, const T (&v)[kDrawn<T>]) {
   if (first + kDrawn<T> <= n && aligned16(y)) {

@@ -30,7 +30,7 @@ std::vector<T> same_everywhere(const Draw& draw, RandomRange range = {0x01234567
       std::vector<T> got(n + 1, T(7));
       draw(Cpu{level}, got.data(), n, range);
       CHECK(std::memcmp(got.data(), want.data(), n * sizeof(T)) == 0);
-      CHECK(float(got[n]) == 7.0f);  // nothing behind the end
+      CHECK(float(got[n]) == 7.0f);  // nothing after the end
     }
     std::vector<T> got(part);
     draw(Cpu{level}, got.data(), part, range);

@@ -5,8 +5,8 @@
 //   arg_extreme<Largest>(on, const T* x, T* values, std::int64_t* indices, outer, n, inner)
 //     the largest (smallest) of the n and where it first stands; NaN wins over numbers. values may be null; n >= 1.
 //   cumsum(on, const T* x, S* y, outer, n, inner)
-//     y[k] = x[0] + ... + x[k], summed in double (std::int64_t for integers and bool, wrapping around). S: T, or std::int64_t for
-//     those.
+//     y[k] = x[0] + ... + x[k], summed in double (std::int64_t for integers and bool, wrapping around). S: T, or
+//     std::int64_t for those.
 // The gpu functions take one more argument: scratch_of<V>(count) gives room for that many values, asked for at most
 // once.
 #include <algorithm>
@@ -243,7 +243,7 @@ void arg_extreme(const Gpu& on, const T* x, T* values, std::int64_t* indices, st
 }
 
 // The running sum of a chunk of each line. A thread takes kRun elements that follow each other, the threads of a line
-// add up what stands before them, and the last one's total goes on to the next tile. kTotals: only sums[line, chunk] is
+// add up what stands before them, and the last one's total enters the next tile. kTotals: only sums[line, chunk] is
 // written; else sums (null for one chunk) are those of all chunks, and what stands before this one is added first.
 inline constexpr int kRun = 4;
 template <bool kTotals, class T, class S, class A>

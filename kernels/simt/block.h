@@ -1,5 +1,5 @@
-// One block of threads, as it runs. Internal to kernels/simt; run.cpp has the scheduler, wait.cpp what threads wait for,
-// diagnose.cpp the messages.
+// One block of threads, as it runs. Internal to kernels/simt; run.cpp has the scheduler, wait.cpp what threads wait
+// for, diagnose.cpp the messages.
 #pragma once
 
 #include <array>
@@ -104,10 +104,10 @@ class Engine {
   void discard();
   void work(Worker& self);
   void exit(Thread& thread);
-  // The next thread to run by the schedule, no longer marked ready; null when none can run.
+  // The next thread to run by the schedule, taken off the ready ones; null when none can run.
   Thread* pick();
   Thread* take(int warp, int lane);
-  void wait();                         // the running thread waits: others run, returns when it goes on
+  void wait();                         // the running thread waits while others run; returns when it resumes
   void go(Fiber& from, Thread* next);  // null: back to the launching stack
   void ready(Thread& thread);
   [[nodiscard]] int index_of(const Thread& thread) const { return int(&thread - threads_.data()); }

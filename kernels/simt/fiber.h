@@ -21,7 +21,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Leaves this stack, which must be the one that runs, and goes on where `next` was left. Returns when some fiber
+  // Leaves this stack, which must be the one that runs, and resumes `next` where it was left. Returns when some fiber
   // switches back. Both must belong to the calling OS thread.
   void switch_to(Fiber& next);
 

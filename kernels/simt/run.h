@@ -1,5 +1,5 @@
-// Runs a CUDA kernel's body on the host: every thread of a block is a fiber, blocks run one after another on the calling
-// thread. README.md in this folder says what that shows and what it cannot.
+// Runs a CUDA kernel's body on the host: every thread of a block is a fiber, blocks run one after another on the
+// calling thread. README.md in this folder says what that shows and what it cannot.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,13 @@ class Body {
 
 // Calls `body` once for each thread of the grid and returns when all are done; `name` is for messages. May be called
 // from several threads at once. Throws
-//   CudaError      what CUDA refuses: a dimension of 0 or above CUDA's limits, more than 1024 threads a block, more than
-//                  227 KiB of shared memory
+//   CudaError      what CUDA refuses: a dimension of 0 or above CUDA's limits, more than 1024 threads a block, more
+//                  than 227 KiB of shared memory
 //   InternalError  a launch from within a kernel; barriers that threads of a block reach at different places, or that
 //                  some leave before; warp functions whose mask names a lane that is not there; more than 48 KiB in
 //                  LEVIN_SHARED arrays, or more than 227 KiB with the dynamic bytes
-// and what `body` throws. After an error the other threads of the block are unwound, the blocks left do not run, and the
-// next launch starts afresh.
+// and what `body` throws. After an error the other threads of the block are unwound, the blocks left do not run, and
+// the next launch starts afresh.
 void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name);
 
 // For tests: how often this thread has passed from one stack to another since it started.

@@ -1,5 +1,6 @@
-// CUDA's dialect for the host compiler: what a kernel body may use, under CUDA's own names and with CUDA's meaning. Only
-// kernels/device/language.h includes it. A name that is absent here (__activemask, __expf, __shared__) is not to be used.
+// CUDA's dialect for the host compiler: what a kernel body may use, under CUDA's own names and with CUDA's meaning.
+// Only kernels/device/language.h includes it. A name that is absent here (__activemask, __expf, __shared__) is not to
+// be used.
 #pragma once
 
 #include <math.h>

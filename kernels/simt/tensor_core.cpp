@@ -32,8 +32,8 @@ LaneInput as_input(T& data) {
 
 std::uint32_t pair(std::uint16_t low, std::uint16_t high) { return std::uint32_t{low} | std::uint32_t{high} << 16; }
 
-// Lane 8 m + i brings row i of matrix m. Register m of lane l gets elements 2 (l % 4) and the next of row l / 4 of matrix
-// m; transposed: of its column l / 4.
+// Lane 8 m + i brings row i of matrix m. Register m of lane l gets elements 2 (l % 4) and the next of row l / 4 of
+// matrix m; transposed: of its column l / 4.
 template <bool kTransposed>
 void load_matrices_of(const LaneInput (&in)[32], std::uint64_t (&)[32], std::uint32_t) {
   for (int m = 0; m < 4; ++m) {
@@ -46,8 +46,8 @@ void load_matrices_of(const LaneInput (&in)[32], std::uint64_t (&)[32], std::uin
   }
 }
 
-// d = a b + c for a [16, 16] by rows, b [16, 8] by columns, c and d [16, 8] by rows. With g = lane / 4 and t = lane % 4:
-//   a: registers {row g, row g + 8, row g of the right half, row g + 8 of the right half}, columns 2 t, 2 t + 1 of the half
+// d = a b + c for a [16, 16] by rows, b [16, 8] by columns, c and d [16, 8] by rows. With g = lane / 4, t = lane % 4:
+//   a: registers {row g, row g + 8, row g of the right half, row g + 8 of it}, columns 2 t, 2 t + 1 of the half
 //   b: registers {rows 2 t, 2 t + 1 of the upper half, the same of the lower half}, column g
 //   c, d: {(g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1)}
 // Products are exact; the sum is taken in double and rounded once, where a tensor core truncates a little in between.

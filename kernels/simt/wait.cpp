@@ -25,7 +25,7 @@ int Engine::barrier(Vote vote, int predicate, const char* what, Site at) {
     waiting_ = 0;
     result_ = vote == Vote::all ? int(votes_ == count) : vote == Vote::any ? int(votes_ != 0) : votes_;
     for (Thread& thread : threads_) ready(thread);
-    // Greedy goes on with a warp other than the first: then an early write of the first warp and one of another each
+    // Greedy resumes a warp other than the first: then an early write of the first warp and one of another each
     // meet a warp that has yet to read. With two warps there is only one or the other.
     if (warp_count_ >= 2) {
       favourite_ = int(warp_count_ == 2 ? random() % 2 : 1 + random() % std::uint64_t(warp_count_ - 1));
@@ -64,7 +64,7 @@ std::uint64_t Engine::warp_collective(std::uint32_t mask, const char* what, Site
     wait();
     return self.out;
   }
-  // The last to arrive does the work and goes on.
+  // The last to arrive does the work and continues.
   warp.groups.erase(group);
   LaneInput all[kLanes];
   std::uint64_t out[kLanes] = {};

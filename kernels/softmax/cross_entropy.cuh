@@ -10,12 +10,12 @@
 //     lse: [rows], weight: [1], both always written.
 //     Every target is in [0, cols) or equals ignore_index: the op checks with first_bad_target.
 //     All rows ignored: mean is NaN, as in PyTorch.
-//   cross_entropy_backward(on, const A* gy, const T* x, const std::int64_t* target, const A* class_weight, const A* lse,
-//                          const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
+//   cross_entropy_backward(on, const A* gy, const T* x, const std::int64_t* target, const A* class_weight,
+//                          const A* lse, const A* weight, T* gx, rows, cols, ignore_index, label_smoothing, Reduction)
 //     gy: [rows] for none, else [1]; gx: [rows, cols].
 //   first_bad_target(on, const std::int64_t* target, rows, cols, ignore_index): its row, or -1
-// On a device a target is checked by the kernel: see Note [Errors that kernels find]. cross_entropy takes the op's name for
-// that, and parts, 2 * cross_entropy_teams<T>(rows, cols) doubles of scratch memory.
+// On a device a target is checked by the kernel: see Note [Errors that kernels find]. cross_entropy takes the op's name
+// for that, and parts, 2 * cross_entropy_teams<T>(rows, cols) doubles of scratch memory.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -49,9 +49,9 @@ struct Smoothed {
 template <class T>
 inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1 : 0;
 
-// A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team goes
-// over rows and leaves the sum of their losses and of their weights in parts [teams, 2]. A target that is no class is
-// reported, and its row counts as ignored.
+// A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team
+// goes over rows and leaves the sum of their losses and of their weights in parts [teams, 2]. A target that is no class
+// is reported, and its row counts as ignored.
 template <class T, int kThreads>
 __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross_entropy_rows(
     const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* losses, Accum<T>* lse, double* parts,

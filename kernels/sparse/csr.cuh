@@ -2,10 +2,11 @@
 //
 // Note [The path through compressed rows]
 // Rows are cut neither by their number nor by entries alone: a hub would be one thread's, and so would a million empty
-// rows. A path steps over all entries of a row and then over the row's end, so it has entries + rows steps; row i begins
-// at step crow[i] + i. Work is cut into equal pieces of the path (Merrill, Garland, "Merge-based parallel sparse
-// matrix-vector multiplication", 2016). On a device a row that crosses a cut leaves a partial result in every piece and a
-// second kernel combines them in order; where cuts lie follows from rows, entries and width alone, hence so do the bits.
+// rows. A path steps over all entries of a row and then over the row's end, so it has entries + rows steps; row i
+// begins at step crow[i] + i. Work is cut into equal pieces of the path (Merrill, Garland, "Merge-based parallel sparse
+// matrix-vector multiplication", 2016). On a device a row that crosses a cut leaves a partial result in every piece and
+// a second kernel combines them in order; where cuts lie follows from rows, entries and width alone, and so do the
+// bits.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +69,7 @@ __device__ __forceinline__ std::int64_t row_of(const std::int64_t* crow, std::in
   return low;
 }
 
-// crow as a kernel may trust it: positions stay in [0, entries] whatever it holds, and what it holds is checked once.
+// crow made safe for a kernel: positions stay in [0, entries] for any contents, and the contents are checked once.
 struct CsrRows {
   const std::int64_t* crow;
   std::int64_t rows, entries;
@@ -126,8 +127,8 @@ __global__ void find_cuts(CsrRows a, PathPieces pieces, std::int64_t* cut) {
   cut[c] = low;
 }
 
-// A Rule says what a reduction of V columns is: enter(first column), State start(), add(state, first entry, last entry),
-// merge(state, of later entries), finish(row, state, entries of the row).
+// A Rule says what a reduction of V columns is: enter(first column), State start(), add(state, first entry, last
+// entry), merge(state, of later entries), finish(row, state, entries of the row).
 // part [count, 2, columns]: what a piece has of the row it begins within, and of the row it ends within.
 template <class Rule>
 __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* cut, Rule rule,
@@ -159,7 +160,7 @@ __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* 
   part[(2 * c + (is_inside ? 0 : 1)) * width + column] = state;
 }
 
-// The row that crosses cut c and ends in the piece behind it: its pieces are [first, c].
+// The row that crosses cut c and ends in the piece after it: its pieces are [first, c].
 struct CutRow {
   std::int64_t row = -1, first = 0, count = 0;
   __device__ CutRow(const CsrRows& a, const PathPieces& pieces, const std::int64_t* cut, std::int64_t c) {

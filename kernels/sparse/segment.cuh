@@ -210,8 +210,8 @@ void gather_csr(const Cpu& on, const CsrView& a, const U* x, U* y, int64_t width
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// Columns of a segment that are worked on together, and as many of its rows beside each other as fit: loops then run over
-// `span` neighbouring elements however narrow the segment is.
+// Columns of a segment that are worked on together, and as many of its rows beside each other as fit: loops then run
+// over `span` neighbouring elements however narrow the segment is.
 template <class A>
 struct SegmentTile {
   static constexpr int64_t kSpan = 256;

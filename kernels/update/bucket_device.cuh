@@ -9,14 +9,14 @@
 
 namespace levin::kernels::gpu {
 
-// Blocks of kUpdateBlock items of W bytes, the last item perhaps shorter and with a gap behind it. Four loads of a thread are
-// on their way at a time.
+// Blocks of kUpdateBlock items of W bytes, the last item perhaps shorter and followed by a gap. Four loads of a thread
+// are on their way at a time.
 template <int W>
 struct Items {
   const std::uint8_t* from;
   std::uint8_t* to;
   std::int64_t n;
-  int rest, gap;  // bytes of the last item, if it is shorter, and behind it
+  int rest, gap;  // bytes of the last item, if it is shorter, and after it
 };
 template <int W>
 __global__ void copy_items(const __grid_constant__ SlotTable<Items<W>> table) {

@@ -13,7 +13,7 @@ struct Copy {
   const std::byte* from;
   std::byte* to;
   std::int64_t n;  // bytes
-  int gap = 0;     // bytes behind `to` that become 0, below 16
+  int gap = 0;     // bytes after `to` that become 0, below 16
 };
 // One launch for 400 copies between addresses that are multiples of 16, which move 16 bytes at a time; the others get
 // launches of their own.
@@ -25,8 +25,8 @@ struct Average {
   To* to;
   std::int64_t n;
 };
-// to = *decay to + (1 - *decay) from, in To's arithmetic (float for 16 bits), rounded once. From is To, or of 16 bits and To
-// float.
+// to = *decay to + (1 - *decay) from, in To's arithmetic (float for 16 bits), rounded once. From is To, or of 16 bits
+// and To float.
 template <class From, class To>
 void average_on_device(const Gpu& on, std::span<const Average<From, To>> averages, const double* decay);
 

@@ -33,8 +33,8 @@ LEVIN_HD void next_scale(const LossScaleRule& r, bool found, float& scale, std::
   }
 }
 
-// Where the verdicts of an update's optimizers lie, and whether each made its step, that is, skipped it where its verdict
-// is not 0.
+// Where the verdicts of an update's optimizers lie, and whether each made its step, that is, skipped it where its
+// verdict is not 0.
 struct Verdicts {
   static constexpr int kMost = 256;
   int count = 0;
@@ -65,8 +65,8 @@ struct GradientMoves {
 
 // Doubles of work memory that unscale_on_device needs.
 [[nodiscard]] std::int64_t unscale_workspace(const GradientMoves& gradients);
-// to = from * 1 / *scale, 1 / scale formed in double; *found_inf = whether one of the results is not finite, 0 or 1; *norm
-// = the 2-norm of the results, summed in double in a fixed order. One pass over the gradients.
+// to = from * 1 / *scale, 1 / scale formed in double; *found_inf = whether one of the results is not finite, 0 or 1;
+// *norm = the 2-norm of the results, summed in double in a fixed order. One pass over the gradients.
 void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
                        float* found_inf, double* norm);
 // to = from, rounded once where `to` has 16 bits; not where *found_inf is not 0 (null: always). (From, To): f32 and one

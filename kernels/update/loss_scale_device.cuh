@@ -1,5 +1,5 @@
-// Loss scaling on devices; the contract is in loss_scale.h. Nothing here waits for the host or tells it anything:
-// the scale is read, judged and moved in the device's memory, so that a recorded step can be replayed.
+// Loss scaling on devices; the contract is in loss_scale.h. Nothing here waits for the host or reports to it:
+// the device reads, judges and moves the scale in its own memory, so a recorded step can be replayed.
 #pragma once
 
 #include <cstdint>

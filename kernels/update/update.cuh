@@ -1,11 +1,12 @@
 // Optimizer updates: one call updates every parameter of a group and dtype ("multi-tensor"), so that a hundred small
 // tensors cost one pass over a list.
 //
-// A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is float or
-// double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is rounded once, at
-// the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and blocks of them are
-// converted around the same loops. Numbers that change from step to step are read through pointers: `lr` of the group,
-// `step` of the slot (already counted up). Elements are independent, so results do not depend on the number of threads.
+// A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is
+// float or double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is
+// rounded once, at the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and
+// blocks of them are converted around the same loops. Numbers that change from step to step are read through pointers:
+// `lr` of the group, `step` of the slot (already counted up). Elements are independent, so results do not depend on the
+// number of threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_UPDATE_CUH
 #define LEVIN_KERNELS_UPDATE_CUH
@@ -235,8 +236,8 @@ void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
     return;
   }
   // Elements are independent, so how they are laid end to end is free: the first eighth of every slot, then the second,
-  // and so on. A thread, which gets a stretch of that, then updates the part of a matrix that its rows of the gradient's
-  // product also wrote: memory that another core wrote last costs several times as much.
+  // and so on. A thread, which gets a stretch of that, then updates the part of a matrix that its rows of the
+  // gradient's product also wrote: memory that another core wrote last costs several times as much.
   constexpr std::int64_t kParts = 8;
   on.parallel_for(total, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t at = 0;

@@ -1,6 +1,6 @@
 // Optimizer updates and gradient norms on devices: the contract of update.cuh, for all slots of a group in one launch.
 //
-// What changes from step to step is read from the device's memory, so that a recorded step goes on learning: `numbers` holds
+// The device reads what changes from step to step from its memory, so a recorded step keeps learning: `numbers` holds
 // {lr, momentum or beta1} in double, a slot's `step` is the device's. A SlotTable travels as an argument of the kernel.
 #pragma once
 
@@ -74,7 +74,7 @@ __device__ Piece<S> piece_of(const SlotTable<S>& table, std::int64_t block) {
   return {slot, begin, begin + kUpdateBlock < slot.n ? begin + kUpdateBlock : slot.n};
 }
 
-// Whether an overflow was found where gradients were checked: nothing may change then. Null: nobody checked.
+// Whether an overflow was found where gradients were checked: nothing may change then. Null: not checked.
 __device__ inline bool skipped(const float* found_inf) { return found_inf && *found_inf != 0; }
 
 // One element's update: p, its gradient and the slot's arrays a, b, c. Those a slot has not are dummies.
@@ -243,9 +243,11 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
     update_elements<1>(f, s, begin, end);
 }
 
-// ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through it.
+// ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through
+// it.
 
-// partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays NaN.
+// partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays
+// NaN.
 template <class T>
 __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
