@@ -53,8 +53,8 @@ class Trainer::Files {
   std::int64_t resumed_at = -1;        // total_batches at the resume
   std::set<std::string> written;       // paths that this run has written, whose files it may replace
   std::optional<train::EpochCut> cut;  // of the running or last fit
-  // training: between on_train_start and on_train_end. unfinished: the file that the run resumes from was written there,
-  // so the run ends its training also where the limits are reached.
+  // training: between on_train_start and on_train_end. unfinished: the run resumes from a file that was written there,
+  // so it ends its training also where the limits are reached.
   bool training = false, unfinished = false;
 
  private:

@@ -10,13 +10,13 @@
 namespace levin::train {
 namespace {
 
-// The model's parameters and, where the optimizer has some, their masters.
+// The model's parameters, and their masters if the optimizer has some.
 std::vector<ParamRef> with_masters(const Trainer::Run& run) {
   std::vector<ParamRef> all = run.optimizers.front().model_parameters();
   for (ParamRef& p : run.optimizers.front().parameters()) all.push_back(std::move(p));
   return all;
 }
-// Parameters and buffers of the run: what a step may write besides tensors that it makes.
+// Parameters and buffers of the run: the tensors that a step may write, besides those that it makes.
 Tensors state_of(const Trainer::Run& run) {
   Tensors all;
   if (run.borrowed.tree) {
@@ -131,7 +131,7 @@ StepResult StepCapture::step(Trainer::Run& run, const StepInfo& info) {
     if (found && found->graph) return replay(run, *found);
     if (found && found->trained++ >= (recorded_ ? 1 : kWarmUp) && record(run, info, *found)) return replay(run, *found);
   }
-  newest_ = nullptr;  // gradients are this step's
+  newest_ = nullptr;  // the gradients are those of this step
   const StepResult result = run.step_now(info);
   tell(run);
   return result;
@@ -157,7 +157,7 @@ bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
     return false;
   } catch (...) {
     (void)run.logs.train.end_recording();
-    run.optimizers.front().zero_grad();  // they may lie in memory of the record that was given up
+    run.optimizers.front().zero_grad();  // gradients may lie in memory of the failed record
     throw;
   }
   to.logged = run.logs.train.end_recording();

@@ -1,4 +1,4 @@
-// A training step as one recorded graph.
+// Records a training step as one graph, and replays it.
 #pragma once
 
 #include <cstdint>
@@ -12,38 +12,40 @@
 
 namespace levin::train {
 
-// What a step gave, detached.
+// The result of a step, detached.
 struct StepResult {
-  Tensor loss;  // undefined: nothing was returned
+  Tensor loss;  // undefined: the step returned none
   NamedTensors outputs;
 };
 
 // Note [Whole-step capture]
-// A shape of batch is first trained op by op (libraries choose their plans, state gets its memory), then recorded, then
-// replayed. The record reads its batch from tensors of its own, into which each batch is copied. All that changes from step to
-// step is read from memory: lr and momentum (Optimizer::prepare_replay), step counts, loss scale, the generators' offsets
-// (Graph). So N steps one by one and N replays give the same bits; train/optimize/capture_test.cpp shows it. On the host a replay
-// does what the step would have told it: logged names and weights, versions of what was written, gradients' handles.
+// Batches of a shape are first trained op by op, so that libraries choose their plans and state gets its memory. Then a
+// step is recorded, and further steps are replays. The record reads its batch from tensors of its own, into which each
+// batch is copied. All that changes from step to step is read from memory: lr and momentum (Optimizer::prepare_replay),
+// step counts, the loss scale, the generators' offsets (Graph). So N steps and N replays give the same bits. On the
+// host a replay repeats the effects of the step: logged names and weights, versions of written tensors, and the handles
+// of gradients.
 class StepCapture {
  public:
-  explicit StepCapture(const Trainer::Run& run);  // of a run that is set up
+  explicit StepCapture(const Trainer::Run& run);  // after the run's optimizers were made
 
-  // Makes of `batch` (on the device) what the step will read: for a recorded shape, the record's tensors with these values.
+  // Copies a batch of a recorded shape into the record's tensors, which replace its fields. `batch` is on the device.
   void admit(Batch& batch);
-  // One step of `run`; its result, detached. A replay overwrites that of the one before.
+  // Trains one step. The next replay overwrites the result.
   StepResult step(Trainer::Run& run, const StepInfo& info);
+  // Ends the recording of steps, because `whose` overrides a hook inside of them.
   void prevent_by_hook(const char* hook, const Hooks& whose);
-  void gradients_were_cleared() { newest_ = nullptr; }  // outside of a step
+  void gradients_were_cleared() { newest_ = nullptr; }  // to call after clearing them outside of a step
 
  private:
   static constexpr int kWarmUp = 3;          // steps before the first record; one for further shapes
-  static constexpr std::size_t kShapes = 8;  // recorded at most: each keeps the memory of a step
+  static constexpr std::size_t kShapes = 8;  // most shapes that are recorded; each keeps the memory of a step
 
   struct Record {
     std::vector<Shape> shapes;
     std::vector<DType> dtypes;
-    std::int64_t samples;  // the weight of logged values, and what the step may divide by
-    int trained = 0;       // steps before it was recorded
+    std::int64_t samples;  // the weight of logged values; the step may divide by it
+    int trained = 0;       // steps before the recording
     Tensors inputs{};
     std::optional<Graph> graph{};
     StepResult result{};
@@ -58,7 +60,7 @@ class StepCapture {
   void prevent(const std::string& why);
   void tell(Trainer::Run& run);
 
-  // What records were made under: what of it changes, a replay would not obey.
+  // The settings under which records were made. A replay would ignore a change of them, so a change drops the records.
   struct Stamp {
     std::uint64_t layout = 0;
     double clip = 0;
@@ -68,8 +70,8 @@ class StepCapture {
   };
   Device device_;
   std::vector<Record> records_;
-  Record* newest_ = nullptr;  // whose gradients the parameters hold
-  bool recorded_ = false;     // a first record was made: libraries have their plans
+  Record* newest_ = nullptr;  // the parameters have its gradients
+  bool recorded_ = false;     // there was a record, so libraries have their plans
   Stamp stamp_, now_;
   std::vector<const nn::Module*> modules_{};
   std::string prevented_by_;

@@ -1,4 +1,4 @@
-// Clips gradients: what gradient_clip_val and TrainModule::clip_gradients do. optim/ has the arithmetic.
+// Clips gradients for gradient_clip_val and TrainModule::clip_gradients. optim/ has the arithmetic.
 #include <algorithm>
 
 #include "levin/ops.h"

@@ -1,4 +1,4 @@
-// What a module does with its optimizers: handles, toggling, clipping.
+// The optimizers of a module: OptimizerHandle, and toggling.
 #include "levin/ops.h"
 #include "train/run/run.h"
 

@@ -44,14 +44,14 @@ void Optimizers::forget_scaling() {
   if (scaler()) scaler()->forget();
   unscaled_.clear();
 }
-// With manual optimization clipping may have done it before the step.
+// With manual optimization clipping may have unscaled the gradients before the step.
 void Optimizers::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
   if (std::find(unscaled_.begin(), unscaled_.end(), &of) != unscaled_.end()) return;
   scaler()->unscale_(of, divisor);
   unscaled_.push_back(&of);
 }
 
-// At the first step of each optimizer in a fit: gradients of another model would leave it as it is for ever.
+// Warns at the first step of each optimizer in a fit if no parameter has a gradient: then no step changes a parameter.
 void Optimizers::look_for_gradients(optim::Optimizer& of) {
   if (run_.trial || run_.planning || std::find(looked_at_.begin(), looked_at_.end(), &of) != looked_at_.end()) return;
   looked_at_.push_back(&of);
@@ -67,7 +67,7 @@ void Optimizers::look_for_gradients(optim::Optimizer& of) {
        Repeat::yes);
 }
 
-// Hooks see true gradients; then they are clipped.
+// Calls the hook with the true gradients, and clips them.
 void Optimizers::prepare(optim::Optimizer& of) {
   const bool touched = run_.hooks.call(hooks::on_before_optimizer_step, of);
   if (run_.borrowed.manual) return;

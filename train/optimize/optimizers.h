@@ -12,7 +12,7 @@
 
 namespace levin::train {
 
-// What configure_optimizers gave, or a fit of an optimizer and a function. Throws ConfigError.
+// Checks the result of configure_optimizers, or the optimizer that fit was given. Throws ConfigError.
 void check_optimizers(const OptimizerConfig& config, bool manual);
 
 class Optimizers {
@@ -22,33 +22,34 @@ class Optimizers {
   [[nodiscard]] optim::Optimizer& front() const { return *all.front(); }
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // of all optimizers, each once
   [[nodiscard]] optim::GradScaler* scaler() const;               // null: no loss scale, or a plan on meta
-  [[nodiscard]] Tensor scaled(const Tensor& loss) const;         // what backward is given
+  [[nodiscard]] Tensor scaled(const Tensor& loss) const;         // the loss for backward: times the loss scale
 
   // ---- Of a step
-  // Runs the closure; then gradients are unscaled and divided by the window's weight, hooks run, gradients are clipped,
-  // and the optimizer updates. Without a loss scale all of that runs within the optimizer's own call, because LBFGS
-  // runs the closure again.
+  // Runs the closure, unscales the gradients, divides them by the window's weight, calls the hooks, clips the
+  // gradients, and updates. Returns the closure's loss. Without a loss scale all of that runs within the optimizer's
+  // own call, because LBFGS runs the closure again.
   Tensor step(optim::Optimizer& optimizer, const Function<Tensor()>& closure);
+  // TrainModule::clip_gradients. Throws ConfigError for a value other than gradient_clip_val.
   void clip(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
-  void forget_scaling();  // what an exception left open
-  // The other optimizers' parameters require no gradients until untoggle; nothing with one optimizer.
+  void forget_scaling();  // of a step that an exception ended
+  // Until untoggle, parameters of the other optimizers require no gradients. Does nothing with one optimizer. Throws
+  // StateError while an optimizer is toggled; `call` is for the message.
   void toggle(const optim::Optimizer& only, const char* call);
   void untoggle() noexcept;
   [[nodiscard]] const optim::Optimizer* toggled() const { return toggled_; }
 
-  // ---- Schedules: those that count, and those that watch a metric
-  void advance(SchedulerConfig::Interval interval);
+  // ---- Schedules
+  void advance(SchedulerConfig::Interval interval);  // those that count steps or epochs
+  // Those that watch a metric. Throws ConfigError for a metric that was not logged, if the schedule is strict.
   void advance_plateaus(SchedulerConfig::Interval interval);
-
-  // Whether the loss scale skipped the step that was just made, and lr_on_skipped_step holds schedules for that. Reads
-  // from the device where it holds them.
+  // Whether the loss scale skipped the last step and lr_on_skipped_step is hold. Reads from the device if it is.
   [[nodiscard]] bool held_by_skipped_step();
 
-  void begin_fit();
+  void begin_fit();  // forgets the state of the fit before
   std::vector<std::shared_ptr<optim::Optimizer>> all;
   std::vector<OptimizerHandle> handles;
   std::vector<SchedulerConfig> schedulers;
-  std::int64_t skipped_seen = 0;  // steps that the loss scale skipped, when the host last looked
+  std::int64_t skipped_seen = 0;  // steps that the loss scale has skipped, as the host last read
 
  private:
   void unscale_once(optim::Optimizer& of, const Tensor& divisor = {});
@@ -56,8 +57,8 @@ class Optimizers {
   void prepare(optim::Optimizer& of);
   Trainer::Run& run_;
   std::vector<const optim::Optimizer*> unscaled_;     // since their last step
-  std::vector<const optim::Optimizer*> looked_at_;    // in this fit, for gradients
-  const optim::GradScaler* norm_known_by_ = nullptr;  // the norm of the gradients that are clipped
+  std::vector<const optim::Optimizer*> looked_at_;    // whose gradients were checked in this fit
+  const optim::GradScaler* norm_known_by_ = nullptr;  // has the norm of the gradients to clip; null: none has
   const optim::Optimizer* toggled_ = nullptr;
   std::vector<std::pair<Tensor*, bool>> flags_before_toggle_;  // requires_grad of parameters of all optimizers
 };

@@ -33,7 +33,7 @@ constexpr std::array kModes{
          .masters = true},
 };
 
-// Other spellings. Those that leave open what is meant warn.
+// Other spellings. An ambiguous one warns.
 struct Alias {
   std::string_view name, means;
   bool warns = false;
@@ -111,7 +111,7 @@ Precision::Precision(const TrainerOptions& options) {
                       "\", which scales no loss; leave grad_scaler out, or use 16-mixed or 16-o2");
   scaler_options_ = options.grad_scaler.value_or(optim::GradScalerOptions{});
   if (masters_ && !options.grad_scaler) scaler_options_.max_scale = 0x1p24;  // Apex' limit
-  if (mode.scales) (void)optim::GradScaler(scaler_options_);                 // its options are checked now
+  if (mode.scales) (void)optim::GradScaler(scaler_options_);                 // checks the options
 }
 
 void Precision::convert(nn::Module* tree, Device device) {

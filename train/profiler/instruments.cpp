@@ -39,7 +39,6 @@ void Instruments::report_times() {
   time_report = times.report(run_.device);
   if (options_.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
 }
-// A report that can not be written is no reason to lose the run.
 void Instruments::finish_profiler() {
   try {
     if (options_.profiler) options_.profiler->finish();
@@ -92,7 +91,7 @@ void Instruments::Batches::start_waiting() {
   fetching_.emplace(of_.profiler(), "fetch_batch");
 }
 
-// A batch of the loader's, or the end. An interrupt while waiting leaves nothing of the run half done, so the run is
+// Takes a batch from the loader, or its end. During the wait no batch is half trained, so after a signal the run can be
 // saved.
 template <class Next>
 void Instruments::Batches::fetch(const Next& next) {

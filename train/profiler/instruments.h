@@ -1,5 +1,5 @@
-// What measures a run: the clock of its phases, the profiler, copies, waits for data and for the device, losses that
-// are no numbers.
+// Measures a run: the time of its phases, the profiler, copies, waits for data and for the device, losses that are no
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@ class Instruments {
  public:
   Instruments(Trainer::Run& run, const TrainerOptions& options) : run_(run), options_(options) {}
 
-  void begin_fit();  // reads LEVIN_SYNC_CHECK. Throws ConfigError
-  void start_clock();
+  void begin_fit();        // resets the counts, and reads LEVIN_SYNC_CHECK. Throws ConfigError
+  void start_clock();      // of the phases
   void report_times();     // prints the step-time report, also of a run that an exception ended
-  void finish_profiler();  // last of all, so that its report has teardown. An error is a warning
-  // The trainer's own reading from the device: noted, and not charged.
+  void finish_profiler();  // called last, so that the report has teardown. An error is a warning
+  // The trainer's own reads from the device: the ledger counts them, the sync budget does not.
   [[nodiscard]] SyncGuard own_waits() {
     return SyncGuard(syncs, sync_check == SyncCheck::off ? SyncCheck::off : SyncCheck::count);
   }
   [[nodiscard]] Profiler* profiler() const { return options_.profiler.get(); }
 
-  // The batches of a loader, measured: `for (Batch& batch : instruments.batches(loader, until))`. After each batch
-  // `until` says whether the loop ends. The wait for a batch is a phase and a span of the profiler; what its training
-  // copies and waits for is watched. An interrupt while the loop waits saves the run and throws.
+  // The batches of a loader, measured: `for (Batch& batch : instruments.batches(loader, until))`. The loop ends after a
+  // batch for which `until` returns true. The wait for a batch is a phase and a span of the profiler; the copies and
+  // waits of its training are watched. A signal during the wait saves the run and throws InterruptedError.
   class Batches;
   [[nodiscard]] Batches batches(data::DataLoader& loader, Function<bool()> until);
-  void step_done(const Batch& batch, const Tensor& loss, std::int64_t step);  // step: of the loss, in records
-  void look_at_loss();                                                        // reads it from the device
+  void step_done(const Batch& batch, const Tensor& loss, std::int64_t step);  // step: RunLogs::steps()
+  void look_at_loss();                                                        // reads the newest loss from the device
 
   StepTimes times;
-  std::string time_report;
+  std::string time_report;  // of the last fit
   BatchWatch watch;
   LossWatch losses;
   SyncLedger syncs;
@@ -44,7 +44,7 @@ class Instruments {
   DataWait data_wait;
 
  private:
-  [[nodiscard]] std::int64_t time_apart() const;  // ns on what is no part of steps
+  [[nodiscard]] std::int64_t time_apart() const;  // ns of validations and saves
   [[nodiscard]] bool measures_wait() const;
   void report_wait(const data::DataLoader& loader);
   Trainer::Run& run_;

@@ -1,4 +1,4 @@
-// Whom a run borrows: modules, data modules and optimizers, which the user owns.
+// The modules, data modules and optimizers that a run borrows from the user.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@ namespace levin {
 
 class Trainer::Borrowed {
  public:
-  // The data module of a stage, as long as this lives. Throws ConfigError for one that does not name itself.
+  // Sets the data module of a stage for a scope. Throws ConfigError for a data module that does not name itself.
   class DataScope {
    public:
     DataScope(Borrowed& borrowed, Trainer& trainer, DataModule* data);
@@ -28,7 +28,7 @@ class Trainer::Borrowed {
     DataOverrides overrides_before_;
     Trainer* trainer_before_ = nullptr;
   };
-  // The module knows the trainer, as long as this lives. Null: nothing.
+  // Sets the trainer of a module for a scope. A null module is allowed.
   class ModuleScope {
    public:
     ModuleScope(TrainModule* module, Trainer* trainer)
@@ -49,23 +49,24 @@ class Trainer::Borrowed {
   [[nodiscard]] static Overrides own_overrides_of(const TrainModule& module) { return module.overrides(); }
   [[nodiscard]] nn::Module* tree_of_active() const { return tree_of(*active); }
   [[nodiscard]] Overrides overrides_of(const TrainModule& module) const;  // with the data module's loaders
-  // Warns of transfer hooks that data module and module both have.
+  // Warns of transfer hooks that data module and module both override.
   void check_transfers(const char* call, const TrainModule& module) const;
-  // The loader that the hook of data module or module makes; `loop` none: for training.
+  // Makes the loader of a loop by the hook of the data module, else of the module. `loop`: unset is training. Returns
+  // what the hook returns, which may be null.
   [[nodiscard]] std::unique_ptr<data::DataLoader> loader_of_hook(std::optional<train::Loop> loop,
                                                                  TrainModule& module) const;
-  // Of data module and module. Throws ConfigError where they contradict each other.
+  // Of data module and module. Throws ConfigError for a name with two values.
   [[nodiscard]] HParams all_hparams() const;
 
   void remember(TrainModule& module, DataModule* data);  // for calls without a module
   void begin_fit(TrainModule& module);
   [[nodiscard]] bool last_lives() const { return !last_alive_.expired(); }
-  [[nodiscard]] bool lives(bool in_fit) const;            // what the last fit trained
+  [[nodiscard]] bool lives(bool in_fit) const;            // whether module and optimizers of the last fit exist
   void check_lives(const char* call, bool in_fit) const;  // throws StateError
   void watch(optim::Optimizer& optimizer) { optimizers_alive_.push_back(optimizer.alive()); }
 
-  // Of the stage at hand.
-  TrainModule* active = nullptr;
+  // Of the current stage.
+  TrainModule* active = nullptr;  // null: no stage runs
   DataModule* data_module = nullptr;
   DataOverrides data_overrides;
   // Of the running or last fit.
@@ -87,8 +88,8 @@ class Trainer::Borrowed {
 };
 
 namespace train {
-// The data module that stands in the loaders' place or was named. Throws ConfigError where loaders, or another one, are
-// given too.
+// Returns the data module that was given in place of loaders, or `named`; null without one. Throws ConfigError for two
+// data modules, and for a data module with loaders.
 [[nodiscard]] DataModule* data_module_of(const char* call, std::initializer_list<const LoaderRefs*> loaders,
                                          DataModule* named);
 }  // namespace train

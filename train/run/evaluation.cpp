@@ -33,7 +33,7 @@ train::ModeGuard::~ModeGuard() {
 
 namespace {
 
-// What differs between the three loops.
+// The differences between the three loops.
 struct Words {
   const char* call;
   const char* limit;
@@ -58,7 +58,7 @@ constexpr Words kWords[] = {
      &TrainModule::on_predict_model_eval},
 };
 const Words& words_of(Loop loop) { return kWords[static_cast<std::size_t>(loop)]; }
-// In front of an error.
+// The beginning of an error's text.
 const char* loop_name(Loop loop) { return loop == Loop::validation ? "validation" : words_of(loop).call; }
 
 const std::optional<Portion>& limit_of(const TrainerOptions& o, Loop loop) {
@@ -66,7 +66,7 @@ const std::optional<Portion>& limit_of(const TrainerOptions& o, Loop loop) {
   return loop == validation ? o.limit_val_batches : loop == test ? o.limit_test_batches : o.limit_predict_batches;
 }
 
-// Evaluations record nothing. NoGrad can be left inside, InferenceMode can not.
+// Evaluations record nothing. A hook can switch recording on inside of NoGrad, but not inside of InferenceMode.
 struct Unrecorded {
   explicit Unrecorded(bool strictly) {
     if (strictly)
@@ -78,8 +78,8 @@ struct Unrecorded {
   std::optional<NoGrad> lenient;
 };
 
-// What an evaluation logs. One inside of another (a hook evaluates) gives the outer one its values back. The outermost
-// leaves its own to be read.
+// Gives an evaluation an empty log. The outermost evaluation leaves its values there to be read. An evaluation in a
+// hook of another one restores the outer values.
 class OwnValues {
  public:
   OwnValues(train::MetricLog& log, bool inside) : log_(log), inside_(inside), outer_(std::exchange(log, {})) {}
@@ -97,7 +97,7 @@ class OwnValues {
 
 }  // namespace
 
-// ---- What validate, test and predict do
+// ---- Calls of users
 
 std::vector<Metrics> Trainer::Evaluation::call(const Call& c) {
   const Borrowed& borrowed = run_.borrowed;
@@ -139,7 +139,7 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
                                               const std::vector<data::DataLoader*>& given,
                                               std::vector<Tensors>* predictions, const Function<void()>& instead,
                                               const std::string& ckpt_path) {
-  // A hook may evaluate, another module too. Afterwards the stage around it continues with its own.
+  // A hook may evaluate, also another module. The stage around it then continues with its own module.
   const bool nested = run_.borrowed.active != nullptr;
   const Restore<TrainModule*> now_active(run_.borrowed.active, &module);
   const Borrowed::ModuleScope of_module(&module, &run_.trainer);
@@ -158,7 +158,7 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
     if (tree != run_.borrowed.tree || !run_.in_fit) run_.precision.convert(tree, run_.device_of(tree));
   };
   const Scope mixed(convert, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
-  // The profiler is in a hook already, where a hook evaluates.
+  // A hook's evaluation is not profiled: it would start actions inside of the hook's action.
   const bool of_a_hook = !validating && !sanity;
   const Restore profiled(run_.options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : run_.options.profiler);
   return all_batches(loop, module, run_.loaders.evaluated_in_turn(given, words.loader), predictions);
@@ -334,7 +334,7 @@ void Trainer::Evaluation::one_batch(Loop loop, TrainModule& module, StepInfo& at
   }
 }
 
-// The means of the evaluation, by loader; and their record.
+// Returns the means of the evaluation by loader, and writes their record.
 std::vector<Metrics> Trainer::Evaluation::results(Loop loop, std::size_t count) {
   std::vector<Metrics> result(std::max<std::size_t>(1, count));
   if (loop == Loop::predict) return result;
@@ -349,8 +349,8 @@ std::vector<Metrics> Trainer::Evaluation::results(Loop loop, std::size_t count) 
 
 // ---- Validation in a fit
 
-// A few batches of validation, so that its errors show before an epoch was trained. It leaves no trace: no metric, no count, no
-// random number.
+// Validates a few batches, so that errors of validation come before an epoch was trained. Metrics, counts and random
+// numbers are restored.
 void Trainer::Evaluation::sanity_check() {
   const std::int64_t count = run_.options.num_sanity_val_steps.value_or(2);
   if (run_.loaders.val.empty() || count == 0) return;
@@ -387,13 +387,13 @@ bool Trainer::Evaluation::due() {
 }
 
 void Trainer::Evaluation::validate() {
-  // First: a checkpoint that a hook of this validation writes knows that the validation ran.
+  // Set first, so that a checkpoint of a hook of this validation knows that the validation ran.
   run_.progress.validated_at = run_.progress.total_batches;
   const SyncGuard own = run_.instruments.own_waits();
   const Restore running(validating, true);
   const PhaseScope phase(run_.instruments.times, Phase::validating);
   run_.loaders.reload_val();
-  if (run_.loaders.val.empty()) return;  // the hook has none this time
+  if (run_.loaders.val.empty()) return;  // the hook returned no loader this time
   (void)run(Loop::validation, *run_.borrowed.active, run_.loaders.val);
   last_validation = train::steady_seconds();
 }
@@ -412,7 +412,7 @@ double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& loader
   const Restore restore(run_.logs.scope, train::LogScope::eval);
   const Restore of_a_batch(run_.logs.weight, train::BatchWeight());
   const Restore several(run_.logs.eval_loaders, 1);
-  auto* const module = dynamic_cast<TrainModule*>(over);  // its hooks see the batches, as in validate
+  auto* const module = dynamic_cast<TrainModule*>(over);  // its transfer hooks run, as in validate
   const Borrowed::ModuleScope of_module(module, &run_.trainer);
   Tensor sum;  // f64 on the values' device: read once, at the end
   double weight = 0;

@@ -1,4 +1,4 @@
-// Validation, test and predict, and the mean of a function over a loader.
+// Evaluations: validate, test, predict, the validations of a fit, and the mean of a function over a loader.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,37 @@ class Trainer::Evaluation {
 
   struct Call {
     train::Loop loop;
-    TrainModule* module = nullptr;  // null: that of the last call
+    TrainModule* module = nullptr;  // null: the module of the last call
     const LoaderRefs& loaders;
     DataModule* data = nullptr;
     std::string ckpt_path{};
-    std::vector<Tensors>* predictions = nullptr;  // null: they are not kept
+    std::vector<Tensors>* predictions = nullptr;  // null: predictions are not kept
   };
-  std::vector<Metrics> call(const Call& call);  // what validate, test and predict do
-  // A stage of its own, or inside of one that runs. `instead` is called in place of the batches, with everything set up
-  // for them: a search of the tuner.
+  std::vector<Metrics> call(const Call& call);  // Trainer::validate, test and predict
+  // Evaluates as a stage of its own, or inside of the stage that runs. A search of the tuner passes `instead`, which is
+  // called in place of the batches, after the set-up. Returns the metrics of each loader.
   std::vector<Metrics> run(train::Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& given,
                            std::vector<Tensors>* predictions = nullptr, const Function<void()>& instead = {},
                            const std::string& ckpt_path = {});
+  // Trainer::evaluate: the mean of f over the samples of the loader, with `tree` in eval mode.
   double mean_over(nn::Module* tree, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
 
   // ---- Validation in a fit
-  void sanity_check();
-  [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch
-  [[nodiscard]] bool due();                    // after the batch that was just trained
-  void validate();
+  void sanity_check();                         // num_sanity_val_steps batches before the first epoch
+  [[nodiscard]] bool epoch_validates() const;  // by check_val_every_n_epoch, if there is a loader
+  [[nodiscard]] bool due();                    // whether a validation follows the batch that was just trained
+  void validate();                             // the loop's own validation
 
-  // How many batches of each loader the options leave to an evaluation.
+  // The number of batches of each loader that the options leave to an evaluation.
   [[nodiscard]] std::vector<std::int64_t> counts(train::Loop loop, const std::vector<data::DataLoader*>& of) const;
 
   std::vector<data::DataLoader*>* loaders = nullptr;  // of the innermost evaluation
   train::Loop current_loop = train::Loop::validation;
-  int depth = 0;               // evaluations under way, one in a hook of another
-  std::int64_t batches = 0;    // that the loader at hand will give
+  int depth = 0;               // evaluations that run, each in a hook of the one before
+  std::int64_t batches = 0;    // of the current loader
   bool sanity = false;         // the sanity check runs
   bool validating = false;     // the loop's own validation runs
-  double last_validation = 0;  // end of it, or of set-up: seconds of the steady clock
+  double last_validation = 0;  // end of the last validation, or of the set-up: seconds of the steady clock
 
  private:
   std::vector<Metrics> stage(train::Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& given,
@@ -65,11 +66,11 @@ class Trainer::Evaluation {
 };
 
 namespace train {
-// "accuracy  0.98  0.97": a line a name, a column a loader; empty without metrics.
+// "accuracy  0.98  0.97": a line for each name, a column for each loader; empty without metrics.
 [[nodiscard]] std::string results_table(std::string_view call, const std::vector<Metrics>& results);
-[[nodiscard]] double steady_seconds();
+[[nodiscard]] double steady_seconds();  // of the steady clock
 
-// The mode flags of all modules of a tree, put back at the end.
+// Restores the mode flags of all modules of a tree at the end of the scope.
 class ModeGuard {
  public:
   explicit ModeGuard(nn::Module* tree);

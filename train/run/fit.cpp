@@ -1,4 +1,4 @@
-// A fit around its loop: what is set up and taken back, and what comes before the first epoch.
+// A fit around its loop: its set-up and its end, and what comes before the first epoch.
 #include "levin/autograd.h"
 #include "tensor/errors/warn.h"
 #include "train/checkpoint/content.h"
@@ -70,7 +70,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   check_interrupt();  // of a hook after on_fit_end
 }
 
-// Both ends of a fit leave nothing of it in the run but what calls after it need.
+// Resets the run at both ends of a fit. Calls after the fit need the parts that the end keeps.
 void Trainer::Run::attach(TrainModule& module, bool begins) {
   borrowed.active = begins ? &module : nullptr;
   Borrowed::attach(module, begins ? &trainer : nullptr);
@@ -101,7 +101,7 @@ void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const
   borrowed.overrides = has;
   borrowed.manual = !module.automatic_optimization();
   train::check_callbacks(*this);
-  if (options.enable_autolog_hparams) (void)borrowed.all_hparams();  // that contradict each other end the run here
+  if (options.enable_autolog_hparams) (void)borrowed.all_hparams();  // throws here for names with two values
   borrowed.check_transfers(call_name, module);
   loaders.begin_fit(given.train, given.val, has);
   borrowed.begin_fit(module);
@@ -124,8 +124,8 @@ void Trainer::Run::move_to_accelerator(TrainModule& module) {
   if (all == borrowed.tree) device = *to;
 }
 
-// Of the module as setup, configure_model and the file left it, in the dtype of the precision. Returns false where there
-// is none, and nothing is trained.
+// Called after setup, configure_model, the file and the precision have changed the module. Returns false if there is no
+// optimizer; then nothing is trained.
 bool Trainer::Run::configure_optimizers() {
   OptimizerConfig config = borrowed.active->configure_optimizers();
   train::check_optimizers(config, borrowed.manual);
@@ -150,7 +150,7 @@ bool Trainer::Run::configure_optimizers() {
 
 void Trainer::Run::train(std::unique_ptr<train::Incoming>& file) {
   if (file) files.resume(*file);
-  file.reset();  // the memory of a second copy of all
+  file.reset();  // frees a second copy of the weights
   if (precision.scaler()) optimizers.skipped_seen = precision.scaler()->skipped_steps();
   logs.start(Stage::fit);
   hooks.call(train::hooks::on_fit_start);
@@ -173,7 +173,7 @@ void Trainer::Run::train(std::unique_ptr<train::Incoming>& file) {
   check_interrupt();
 }
 
-// Of the fit before; not what a file brought, and not those of an open window of the fit before of this module.
+// Clears the gradients of the fit before, unless a file brought them or they belong to an open window of this module.
 void Trainer::Run::clear_gradients() {
   const bool resumes = !files.resumed_from.empty() ||
                        (borrowed.same_module && !borrowed.manual && !window.opens() && !window.gradients_torn);

@@ -53,7 +53,7 @@ void check_manual(const TrainerOptions& options) {
         "optimization");
 }
 
-// The variable that makes every launch wait; null: none.
+// The environment variable that makes every launch wait; null: none is set.
 const char* debugging_left_on() {
   for (const char* name : {"LEVIN_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING"}) {
     const char* const value = std::getenv(name);

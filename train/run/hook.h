@@ -1,5 +1,5 @@
-// The hooks and steps that the trainer calls, in the order of a run: the name of each, and what log() may do in it. Of
-// on_load_checkpoint there is none: it runs before anything may be logged.
+// The table of hooks and steps that the trainer calls, in the order of a run: the name of each, and what log() may do
+// in it. on_load_checkpoint has no row: it runs before anything may be logged.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 namespace levin {
 namespace train {
 
-// What a value logged in a hook belongs to.
+// What a value that a hook logs belongs to.
 enum class Logs : std::uint8_t {
   nothing,  // log() throws StateError
   epochs,   // the epoch alone: on_step throws ConfigError, a value weighs 1
-  batches,  // the batch at hand
+  batches,  // the current batch
 };
-// Messages, profilers and checkpoints have the name.
+// A row of the table.
 struct HookInfo {
-  const char* name;
+  const char* name;  // in messages, profilers and checkpoints
   Logs logs;
-  bool in_step = false;  // a body of it keeps the step from being captured
+  bool in_step = false;  // runs inside of a step: an override prevents the capture of the step
 };
-// One of class Hooks, by its member function.
+// A row with the member function of class Hooks.
 template <class F>
 struct Hook : HookInfo {
   F function;
@@ -30,7 +30,7 @@ struct Hook : HookInfo {
 template <class F>
 Hook(HookInfo, F) -> Hook<F>;
 
-inline constexpr HookInfo kOutside{"", Logs::batches};  // where no hook runs: the LogScope decides
+inline constexpr HookInfo kOutside{"", Logs::batches};  // no hook runs; the LogScope decides about log()
 
 }  // namespace train
 

@@ -22,7 +22,7 @@ Trainer& Callback::trainer() const {
   return *trainer_;
 }
 
-// Every hook runs, also when an earlier one asked to skip: counters of callbacks stay in step.
+// Every hook runs, also after one that returned skip_epoch, so the counters of callbacks stay in step.
 BatchStart Trainer::HookCalls::batch_start(const StepInfo& info) {
   run_.instruments.times.enter(Phase::hooks);
   BatchStart answer = BatchStart::proceed;
@@ -53,7 +53,7 @@ void call_one(Hooks& h, EndOf what, const StepInfo& info) {
 }  // namespace
 
 void Trainer::HookCalls::at_end(EndOf what, const StepInfo& step_info) {
-  std::optional<PhaseScope> phase;  // the end of a batch is in it already, that of a validation is in its own
+  std::optional<PhaseScope> phase;  // the end of a batch is in this phase already, a validation has its own
   if (what == EndOf::epoch) phase.emplace(run_.instruments.times, Phase::hooks);
   const train::HookInfo& end = *kEnds[static_cast<std::size_t>(what)];
   const ProfilerScope profiled(options_.profiler.get(), end.name);
@@ -112,7 +112,7 @@ void Trainer::HookCalls::setup(Stage stage) {
   call(train::hooks::setup, stage);
 }
 
-// The first error is the one to report: what a hook throws now would hide it.
+// A second error would hide the first one, so it becomes a warning: here, in exception() and in teardown().
 void train::with_error_in_flight(const Function<void(const std::exception&)>& report) {
   try {
     throw;
@@ -131,14 +131,13 @@ void Trainer::HookCalls::exception(const std::exception& error) noexcept {
         warn("W-TRAIN-EXCEPTION", WarningCategory::runtime,
              std::string("on_exception threw as well: ") + second.what());
       } catch (...) {}  // no memory for the text
-    } catch (...) {}    // not ours to name; the first error is on its way
+    } catch (...) {}    // no std::exception, and the first error is reported anyway
   };
   for (const auto& c : callbacks) one(*c);
   if (borrowed_.active) one(*borrowed_.active);
   if (borrowed_.data_module) one(*borrowed_.data_module);
 }
 
-// The first error is the one to report here, too.
 void Trainer::HookCalls::teardown(Stage stage, bool quietly) {
   const ProfilerScope profiled(options_.profiler.get(), train::hooks::teardown.name);
   const Inside in(*this, train::hooks::teardown);
@@ -179,14 +178,16 @@ std::int64_t count_of(const std::vector<std::shared_ptr<Callback>>& callbacks, C
   return std::count_if(callbacks.begin(), callbacks.end(), [&](const auto& c) { return c->kind() == kind; });
 }
 
-// Searches come first: the others see the run that they lead to. Checkpoints come last: what they save is what the others have done.
+// Searches come first, so the others see their result. Writers of checkpoints come last, so they save the work of the
+// others.
 void order(std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::stable_partition(callbacks.begin(), callbacks.end(),
                         [](const auto& c) { return c->kind() == Callback::Kind::search; });
   std::stable_partition(callbacks.begin(), callbacks.end(), [](const auto& c) { return !c->writes_checkpoints(); });
 }
 
-// Whether objects of `type` are of class `base` as well. The language asks an object, not a type_info; the platform's ABI knows.
+// Whether `type` is `base` or derives from it. C++ answers that for objects alone; the platform's ABI does for a
+// type_info.
 bool derives(const std::type_info& type, const std::type_info& base) {
   if (type == base) return true;
   if (const auto* one = dynamic_cast<const abi::__si_class_type_info*>(&type)) return derives(*one->__base_type, base);
@@ -254,7 +255,8 @@ void Trainer::HookCalls::collect() {
   own = callbacks;
 }
 
-// One replaces those of the trainer that are of its class or of one that it derives from, never another of the module's.
+// A callback of the module replaces callbacks of the trainer of the same class or a base class of it. It replaces no
+// other callback of the module.
 void Trainer::HookCalls::add_of(TrainModule& module) {
   const std::vector<std::shared_ptr<Callback>> added = module.configure_callbacks();
   std::string replaced;

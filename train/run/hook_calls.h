@@ -1,4 +1,4 @@
-// Calls the hooks of callbacks, module and data module: the one place that knows their order.
+// Calls the hooks of callbacks, module and data module, and is the one place that knows their order.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class Trainer::HookCalls {
   HookCalls(Run& run, const TrainerOptions& options, const Borrowed& borrowed)
       : run_(run), options_(options), borrowed_(borrowed) {}
 
-  // While one lives, `now` is the hook or step that runs: messages name it, and it decides what log() may do.
+  // Sets `now`, the hook or step that runs, for a scope. Messages name it, and it decides what log() may do.
   class Inside {
    public:
     Inside(HookCalls& hooks, const train::HookInfo& now) : hooks_(hooks), before_(std::exchange(hooks.now, &now)) {}
@@ -35,8 +35,8 @@ class Trainer::HookCalls {
     const train::HookInfo* before_;
   };
 
-  // Callbacks, then the module. Returns whether anybody overrides a hook inside of a step. A step with such a hook can
-  // not be captured.
+  // Calls the hook of the callbacks, then of the module. For a hook inside of a step it returns whether any of them
+  // overrides the hook; such a step cannot be captured.
   template <class F, class... A>
   bool call(const train::Hook<F>& which, A&&... args) {
     bool provided = false;
@@ -54,34 +54,34 @@ class Trainer::HookCalls {
     return provided;
   }
   template <class F>
-  void call_timed(const train::Hook<F>& which) {  // as the hooks' part of the step-time report
+  void call_timed(const train::Hook<F>& which) {  // the step-time report counts it to the hooks
     const PhaseScope phase(times(), Phase::hooks);
     call(which);
   }
-  BatchStart batch_start(const StepInfo& info);
-  // Callbacks and the module; then, of an epoch's end, callbacks that come after the module; writers of checkpoints
-  // last.
+  BatchStart batch_start(const StepInfo& info);  // on_train_batch_start; skip_epoch if any returns it
+  // The end of a batch, of a validation or of an epoch. Callbacks run first, then the module. At an epoch's end
+  // callbacks with after_module come next. Writers of checkpoints come last.
   void at_end(train::EndOf what, const StepInfo& info = {});
-  // State keys of the writers whose turn in the hook at hand has not come. A file that is written in it names them, and
-  // the resumed run calls them first.
+  // State keys of the writers that the current hook has still to call. A file that is written in it has these keys, and
+  // the resumed run calls these writers first, by call_writers_due.
   [[nodiscard]] std::vector<std::string> writers_to_come() const;
   void call_writers_due();
-  void setup(Stage stage);  // prepare_data, setup of the data module, setup of all
-  void teardown(Stage stage, bool quietly);
-  void exception(const std::exception& error) noexcept;
+  void setup(Stage stage);                   // prepare_data and setup of the data module, then setup of the others
+  void teardown(Stage stage, bool quietly);  // quietly: an error is a warning
+  void exception(const std::exception& error) noexcept;  // on_exception; an error there is a warning
 
-  // ---- Who is called
-  void collect();                   // the user's callbacks, and those that the options add
-  void begin(TrainModule& module);  // of a stage: the trainer's, and those that the module's configure_callbacks adds
-  void end();                       // of a stage: the trainer's alone, attached to none
+  // ---- The callbacks
+  void collect();                   // the user's, and those that the options add. Throws ConfigError
+  void begin(TrainModule& module);  // of a stage: adds those of configure_callbacks, and attaches all to the trainer
+  void end();                       // of a stage: detaches all, and drops those of the module
   void attach(Trainer* trainer);    // null: detaches
-  [[nodiscard]] const Callback* accumulation_schedule() const;  // that sets accumulate_grad_batches; null: none
+  [[nodiscard]] const Callback* accumulation_schedule() const;  // sets accumulate_grad_batches; null: none
 
-  std::vector<std::shared_ptr<Callback>> own;        // the user's and those of options, checkpoints last
-  std::vector<std::shared_ptr<Callback>> callbacks;  // the same and the module's, while one is fitted
-  std::vector<std::shared_ptr<Callback>> of_fit;     // of the last fit: a checkpoint after it asks these
-  const train::HookInfo* now = &train::kOutside;
-  std::vector<std::string> writers_due;  // of the file that the run resumes from
+  std::vector<std::shared_ptr<Callback>> own;        // the user's and those of the options, writers of checkpoints last
+  std::vector<std::shared_ptr<Callback>> callbacks;  // during a stage these and the module's
+  std::vector<std::shared_ptr<Callback>> of_fit;     // of the last fit, which a checkpoint after it asks
+  const train::HookInfo* now = &train::kOutside;     // the hook or step that runs
+  std::vector<std::string> writers_due;              // writers_to_come of the file that the run resumes from
 
  private:
   [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
@@ -93,12 +93,12 @@ class Trainer::HookCalls {
   Run& run_;
   const TrainerOptions& options_;
   const Borrowed& borrowed_;
-  std::optional<std::size_t> writers_from_;  // in the hook at hand the writers from here on are still to come
+  std::optional<std::size_t> writers_from_;  // index of the first callback that at_end has still to call as a writer
 };
 
 namespace train {
 [[nodiscard]] std::string class_of(const Callback& callback);  // for messages
-// In a catch block: calls `report` with the error, a std::exception whatever was thrown.
+// In a catch block: calls `report` with the error, or with a std::runtime_error if it is no std::exception.
 void with_error_in_flight(const Function<void(const std::exception&)>& report);
 }  // namespace train
 }  // namespace levin

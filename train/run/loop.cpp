@@ -35,8 +35,8 @@ void Trainer::Run::train_epochs() {
   hooks.call(train::hooks::on_train_end);
 }
 
-// Starts with the batch where the last run was cut, else with the first. The epoch's order is a function of its index
-// alone.
+// Starts with the batch at which the last run was cut, else with the first. The order of batches is a function of the
+// epoch's index alone.
 void Trainer::Run::train_epoch() {
   if (!trial) train::check_late_options(options, constructed_with, call_name);
   loaders.reload_train();
@@ -114,13 +114,13 @@ void Trainer::Run::train_batch(StepInfo at) {
   follow_batch();
 }
 
-// Forward, backward, and where a window of accumulation closes the optimizer's step. The optimizer calls the closure:
-// once, or as often as it likes (LBFGS). Gradients are cleared after the forward pass of a window's first batch, so that
-// those of the step before can be looked at until then. With a loss scale the device skips a step whose gradients are
-// not finite, and the host does not know.
+// Forward, backward, and the optimizer's step if the batch closes a window of accumulation. The optimizer calls the
+// closure once or several times (LBFGS). Gradients are cleared after the forward pass of a window's first batch, so
+// hooks can read those of the step before until then. With a loss scale the device skips a step whose gradients are not
+// finite, and the host does not know of it.
 train::StepResult Trainer::Run::automatic_step(const StepInfo& at) {
   const bool opens = window.opens(), closes = window.closes();
-  if (opens) optimizers.forget_scaling();  // what an exception left open
+  if (opens) optimizers.forget_scaling();  // of a step that an exception ended
   train::StepResult result;
   bool ran = false;
   const Function<Tensor()> closure = [&] {
@@ -169,8 +169,8 @@ train::StepResult Trainer::Run::automatic_step(const StepInfo& at) {
   return result;
 }
 
-// Does what is due after a batch, row by row of kDue. A run that resumes from a file of a hook in between starts in the
-// middle.
+// Does what is due after a batch, row by row of kDue. A run that resumes from a file of a hook in between starts at the
+// file's row.
 void Trainer::Run::follow_batch() {
   hooks.call_writers_due();
   while (progress.due != Due::nothing) {
@@ -192,7 +192,7 @@ void Trainer::Run::follow_epoch() {
   progress.start_epoch(progress.epoch + 1);
 }
 
-// What the steps log is forgotten: nothing was trained.
+// Nothing is trained, so logged values are dropped.
 void Trainer::Run::forward_epoch() {
   const NoGrad off;
   const Restore quiet(logs.train, train::MetricLog());
@@ -212,7 +212,7 @@ void Trainer::Run::forward_epoch() {
       check_interrupt();
     }
   } catch (const InterruptedError&) {
-    if (stop.signal == 0) check_interrupt();  // the loader's, which waited
+    if (stop.signal == 0) check_interrupt();  // the signal ended a wait of the loader
     throw;
   }
   if (progress.batches_done > 0) return;  // an epoch is open, and the run that resumes ends it
@@ -221,9 +221,9 @@ void Trainer::Run::forward_epoch() {
 }
 
 void Trainer::Run::check_interrupt() {
-  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // else: another trainer's
+  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // false: the signal is not for this
   if (signal == 0) return;
-  if (trial) {  // what would be saved is not the run: the search ends, takes its trial back and asks again
+  if (trial) {  // a trial is not saved: the search ends, restores the run and checks again
     stop.requested = true;
     return;
   }

@@ -1,4 +1,4 @@
-// What a TrainModule does where it is not overridden.
+// The default bodies of TrainModule, and what a module asks its trainer for.
 #include <cstdio>
 #include <typeinfo>
 

@@ -9,8 +9,8 @@ OnMeta::OnMeta(nn::Module& tree) : tree_(tree), device_(tree.device()) {
   for (const nn::BufferRef& b : tree.buffers()) before_.emplace_back(b.value, *b.value);
   for (const auto& [name, generator] : tree.generators()) generators_.emplace_back(generator, generator->state());
   try {
-    tree.to(Device::meta());  // the modules' own device, too: they make tensors there
-    // One that has two names is one tensor; and a module that lay on meta gets values of its own.
+    tree.to(Device::meta());  // modules make tensors on their own device, so it changes too
+    // A tensor with two names stays one tensor, and a module that was on meta gets values of its own.
     std::map<const detail::TensorImpl*, Tensor> made;
     for (const auto& [slot, value] : before_) {
       Tensor& fresh = made[value.impl()];
@@ -30,8 +30,8 @@ void OnMeta::restore() noexcept {
   for (const auto& [slot, value] : before_) *slot = value;
   for (const auto& [generator, state] : generators_) generator->set_state(state);
   try {
-    tree_.to(device_);  // no value moves: they are there
-  } catch (...) {}      // no memory for the list of them
+    tree_.to(device_);  // copies nothing: the values are there
+  } catch (...) {}      // no memory for the list of tensors
 }
 
 }  // namespace levin::train

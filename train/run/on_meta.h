@@ -1,4 +1,4 @@
-// A module on shapes alone.
+// Puts a module on shapes alone.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace levin::train {
 
-// A module whose values are shapes for a scope. What was there, gradients and generators included, comes back as it was.
+// Moves a module to meta for a scope. The end restores its tensors, gradients and generators.
 class OnMeta {
  public:
   explicit OnMeta(nn::Module& tree);

@@ -25,7 +25,7 @@ struct Probe : TrainModuleOf<Probe> {
   Numbers validated_after;  // batches trained when validations began, without sanity checks
   Numbers stepped_after;    // batches of the epoch, the current one included, when the optimizer stepped
   Numbers cleared_at;       // batch_idx when gradients were cleared
-  Numbers samples;          // of the batches trained on
+  Numbers samples;          // indices of trained samples
   std::int64_t validation_batches = 0, backwards = 0, epoch_ends = 0;
   bool note_words = false;
 
@@ -86,7 +86,7 @@ struct Ran {
   double w = 0;
 };
 
-// x of sample i is i + 1, so each batch has another gradient.
+// x of sample i is i + 1, so the gradient differs between batches.
 inline data::DataLoader ramp(std::int64_t batches, std::int64_t batch_size = 1, bool shuffle = false) {
   std::vector<float> x;
   for (std::int64_t i = 0; i < batches * batch_size; ++i) x.push_back(static_cast<float>(i + 1));

@@ -1,4 +1,4 @@
-// Where a run stands.
+// The counters and the position of a run.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace levin::train {
 
-// One value: a checkpoint keeps it, a resume and the end of a tuner's trial put it back whole. A further counter is a
-// member here and a line in each_counter.
+// A checkpoint keeps this value; a resume and the end of a tuner's trial restore it as a whole. A new counter is a
+// member here and a line of each_counter.
 struct Progress {
   std::int64_t epoch = 0;           // complete epochs
-  std::int64_t forward_epochs = 0;  // of them, those in which nothing was trained
-  std::int64_t batches_done = 0;    // of the epoch that is open
-  data::LoaderState position{};     // which ones: a loader without in_order gives them as they finish
+  std::int64_t forward_epochs = 0;  // complete epochs that trained nothing
+  std::int64_t batches_done = 0;    // of the open epoch
+  data::LoaderState position{};     // which batches: a loader without in_order gives them as they finish
   std::int64_t global_step = 0;     // optimizer steps
   std::int64_t total_batches = 0;
-  std::int64_t skipped_batches = 0;  // by skip_epoch: drawn and not trained
-  std::int64_t records = 0;          // of steps, written to loggers and history
-  std::int64_t validated_at = -1;    // total_batches when a validation last ended
-  Due due = Due::nothing;
-  bool closing = false;  // the epoch ends before its last batch: its schedules have moved, its end has not come
+  std::int64_t skipped_batches = 0;  // drawn and not trained, because a hook returned skip_epoch
+  std::int64_t records = 0;          // written to loggers and history
+  std::int64_t validated_at = -1;    // total_batches at the last validation; -1: none
+  Due due = Due::nothing;            // the next thing to do after a batch or at the end of an epoch
+  bool closing = false;  // the epoch ends before its last batch; its schedules have moved, its end is still to come
 
   void start_epoch(std::int64_t e) {
     epoch = e;
@@ -31,8 +31,8 @@ struct Progress {
     closing = false;
   }
 
-  // f(name in files, the counter, the least that it can be, whether every file has it), in the order of files, which
-  // have global_step above them.
+  // Calls f(name in files, counter, least value, whether every file has it) in the order of files, where global_step
+  // has another place.
   template <class Self, class F>
   static void each_counter(Self& p, F&& f) {
     f("epochs_completed", p.epoch, 0, true);

@@ -1,4 +1,4 @@
-// Which of the processes of a run this one is.
+// The rank of this process among the processes of a run.
 #pragma once
 
 namespace levin::train {

@@ -1,4 +1,4 @@
-// Where a resumed run continues: what of a trained batch, or of an ended epoch, is still to be done.
+// The place where a resumed run continues: what is still to be done of a trained batch or of an ended epoch.
 #pragma once
 
 #include <array>
@@ -15,20 +15,19 @@ namespace levin::train {
 // in them.
 enum class EndOf : std::uint8_t { batch, validation, epoch };
 
-// The next thing to do. A hook that runs before it may write a checkpoint, which keeps the Due of that moment, and the
-// resumed run begins with it.
+// The next thing to do. A hook that runs before it may write a checkpoint. The file keeps the Due of that moment, and
+// the resumed run begins there.
 enum class Due : std::uint8_t { nothing, record, validation, plateaus, epoch_end };
 
-// What follows in the loop, a row a Due. Files hold the names; files of version 3 hold the row's number, so a further
-// row goes to the end.
+// A row for each Due. Files have the names; files of version 3 have the index of the row, so a new row goes to the end.
 struct DueRow {
   Due due;
   const char* name;
-  std::optional<EndOf> written_in;  // the hook whose writers a file with this Due may have left out
-  Due next;                         // after it is done
+  std::optional<EndOf> written_in;  // the hook in which files with this Due are written
+  Due next;                         // the Due after this one is done
 };
 inline constexpr std::array kDue = {
-    DueRow{Due::nothing, "nothing", {}, Due::nothing},  // the next batch, or the next epoch
+    DueRow{Due::nothing, "nothing", {}, Due::nothing},  // then the next batch or epoch
     DueRow{Due::record, "record", EndOf::batch, Due::validation},
     DueRow{Due::validation, "validation", {}, Due::plateaus},
     DueRow{Due::plateaus, "plateaus", EndOf::validation, Due::nothing},
@@ -42,8 +41,8 @@ static_assert([] {
   return true;
 }());
 
-// The state from before on_train_epoch_end ran in the middle of an epoch, which max_steps cut. A resumed run starts
-// from it and calls the hook again at the end of the epoch.
+// The state before on_train_epoch_end ran in the middle of an epoch that max_steps cut. A resumed run starts from this
+// state, and calls the hook again at the end of the epoch.
 struct EpochCut {
   std::vector<MetricLog::Saved> log;
   bool stop_kept;

@@ -1,5 +1,5 @@
 // A run: the parts of a Trainer, and the loop over them. Each part has its own header. run/fit.cpp sets a fit up and
-// takes it down, run/loop.cpp is the loop, run/step.cpp one step.
+// ends it, run/loop.cpp is the loop, run/step.cpp trains one batch.
 #pragma once
 
 #include <memory>
@@ -28,30 +28,31 @@ struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
   [[nodiscard]] static Run& of(const Trainer& trainer) { return *trainer.run_; }
 
-  // ---- A fit (fit.cpp). `instead` is called in place of the training, with everything set up for it: a search of the
-  // tuner.
+  // ---- A fit (fit.cpp)
+  // Trainer::fit. A search of the tuner passes `instead`, which is called in place of the training, after the set-up.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   void check_idle(const char* call) const;        // throws StateError while a stage runs
-  void move_to_accelerator(TrainModule& module);  // where the options name one
+  void move_to_accelerator(TrainModule& module);  // that the options name; nothing for auto
 
   // ---- The loop (loop.cpp)
-  void train_epochs();
-  void train_epoch();
-  void train_batch(StepInfo info);
-  void follow_batch();   // what follows on_train_batch_end
-  void follow_epoch();   // what follows on_train_epoch_end
-  void forward_epoch();  // an epoch of forward passes, in which nothing is trained
+  void train_epochs();              // until a limit is reached or a stop is granted
+  void train_epoch();               // from the batch where the epoch stands
+  void train_batch(StepInfo info);  // the step, and everything up to the next batch
+  void follow_batch();              // after on_train_batch_end: the record, a validation, plateau schedules
+  void follow_epoch();              // after on_train_epoch_end: means, plateau schedules, the next epoch
+  void forward_epoch();             // runs training_step on each batch, and trains nothing
   [[nodiscard]] bool limits_reached() const;
-  void check_interrupt();  // saves and throws InterruptedError when a signal came
+  void check_interrupt();  // after a signal it saves the run and throws InterruptedError
 
   // ---- One batch (step.cpp)
-  void to_device(TrainModule& module, Batch& batch, Device device);  // as steps read it: device, dtype
-  train::StepResult step(const StepInfo& info);                      // captured, where the options say so
-  train::StepResult step_now(const StepInfo& info);                  // op by op
+  // Calls the transfer hooks, and moves and converts the batch to `device` and the precision's dtype.
+  void to_device(TrainModule& module, Batch& batch, Device device);
+  train::StepResult step(const StepInfo& info);      // captured, if TrainerOptions::capture asks for it
+  train::StepResult step_now(const StepInfo& info);  // op by op
   void manual_backward(const Tensor& loss);
 
-  [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;
-  [[nodiscard]] Device device_of(nn::Module* tree) const;  // of its parameters; the run's for a tree without any
+  [[nodiscard]] StepInfo info(const Batch* batch = nullptr) const;  // of the current batch
+  [[nodiscard]] Device device_of(nn::Module* tree) const;           // of the tree's parameters; `device` if it has none
 
   Trainer& trainer;
   TrainerOptions options, constructed_with;  // constructed_with: options as the constructor left them
@@ -64,7 +65,7 @@ struct Trainer::Run {
   train::Stopping stop{options, progress, hooks.callbacks};
   train::Window window{options, progress, loaders.batches, borrowed.manual};
   train::Optimizers optimizers{*this};
-  std::optional<train::StepCapture> capture;  // while fit runs, where it is asked for
+  std::optional<train::StepCapture> capture;  // during a fit whose options ask for it
   CaptureReport capture_report;
   train::RunLogs logs{*this};
   train::Instruments instruments{*this, options};
@@ -72,16 +73,16 @@ struct Trainer::Run {
   Files files{*this};
   train::Ranks ranks;
 
-  // ---- Of the stage at hand
-  Device device = Device::cpu();  // the parameters'
-  const char* call_name = "";     // the call under way, for messages: "fit", "validate", "test", "evaluate"
+  // ---- The current stage
+  Device device = Device::cpu();  // of the parameters
+  const char* call_name = "";     // for messages: "fit", "validate", "test", "predict", "evaluate"
   bool in_fit = false;
-  bool in_batch = false;  // from its transfer to its end: progress.batches_done is its index
+  bool in_batch = false;  // from the transfer of a training batch to its end; progress.batches_done is its index
   bool in_training_step = false;
-  bool searching = false;  // the stage is there for the tuner
-  bool trial = false;      // of the tuner: what happens is taken back, so nothing is reported or saved
-  Tensor seen_loss;        // of the newest step, detached: its handle is used again where nobody kept it
-  bool planning = false;   // a step on meta (Note [Plans]): without the loss scale, which has values
+  bool searching = false;  // the stage is a search of the tuner
+  bool trial = false;      // a trial of the tuner, which is undone, so it reports and saves nothing
+  Tensor seen_loss;        // of the newest step, detached; its handle is used again if the user kept no copy
+  bool planning = false;   // a step on meta (Note [Plans]), which has no loss scale: that has values
 
  private:
   void begin_fit(TrainModule& module, const FitOptions& options, const Overrides& has);

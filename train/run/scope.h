@@ -1,4 +1,4 @@
-// Guards of what is set for the length of a scope.
+// Guards that set something for a scope and restore it at the end.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace levin::train {
 
-// Sets what holds for the length of a scope, and takes it back however the scope ends, also where setting it throws.
+// Calls `enter`, and `leave` at the end of the scope, also if `enter` throws.
 template <class Enter, class Leave>
 class Scope {
  public:
@@ -28,6 +28,7 @@ class Scope {
   Leave leave_;
 };
 
+// Sets a variable, and restores it at the end of the scope.
 template <class T>
 class Restore {
  public:
@@ -41,7 +42,7 @@ class Restore {
   T before_;
 };
 
-// A limit of the memory in use on a device for a scope; none where `bytes` is unset and the scope does not lift it.
+// Limits the memory in use on a device for a scope. `bytes`: unset is no limit.
 class MemoryLimit {
  public:
   MemoryLimit(Device device, std::optional<std::int64_t> bytes)

@@ -13,24 +13,24 @@
 namespace levin::train {
 namespace {
 
-// The handler may run on any thread, in the middle of anything: it touches this one number.
+// The handler may run on any thread, in the middle of any code, so it writes this number alone.
 std::atomic<int> g_received{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may not wait for a lock");
 
 struct Handled {
   int number;
   const char* name;
-  bool always;  // also in place of a handler that the program has
+  bool always;  // also in place of the program's own handler
 };
 constexpr std::array kHandled = {Handled{SIGINT, "SIGINT", true}, Handled{SIGTERM, "SIGTERM", true},
                                  Handled{SIGHUP, "SIGHUP", false}, Handled{SIGUSR1, "SIGUSR1", false}};
 
-// Guards of all threads share the process's handlers: the first to come installs them, the last to go puts back what
-// was there. The handler never takes the lock.
+// Guards of all threads share the process's handlers: the first guard installs them, the last one restores those of the
+// program. The handler takes no lock.
 struct Handlers {
   std::mutex mutex;
   int guards = 0;
-  std::array<std::optional<struct sigaction>, kHandled.size()> before;  // none: left as it is
+  std::array<std::optional<struct sigaction>, kHandled.size()> before;  // none: was not replaced
   std::optional<struct sigaction> before_file_size;
 };
 Handlers& handlers() {
@@ -52,7 +52,7 @@ bool is(const struct sigaction& action, void (*what)(int)) {
 extern "C" void levin_on_signal(int number) {
   int none = 0;
   if (!g_received.compare_exchange_strong(none, number))
-    _exit(128 + number);  // the second one: the user waits no longer
+    _exit(128 + number);  // the second signal: the user does not want to wait
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
   struct sigaction action {};
   action.sa_handler = levin_on_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;  // reads and writes of the run go on
+  action.sa_flags = SA_RESTART;  // the run's reads and writes continue
   for (std::size_t i = 0; i < kHandled.size(); ++i) {
     const struct sigaction now = action_now(kHandled[i].number);
     h.before[i].reset();
@@ -76,7 +76,7 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
     sigaction(kHandled[i].number, &action, nullptr);
   }
   h.before_file_size.reset();
-  if (const struct sigaction now = action_now(SIGXFSZ); is(now, SIG_DFL)) {  // writing then fails, and that is handled
+  if (const struct sigaction now = action_now(SIGXFSZ); is(now, SIG_DFL)) {  // ignored, so that the write fails
     h.before_file_size = now;
     action.sa_handler = SIG_IGN;
     sigaction(SIGXFSZ, &action, nullptr);

@@ -1,4 +1,4 @@
-// One batch: to the device, through the module's step, and what the step gave. The automatic step is in loop.cpp.
+// One batch: moves it to the device, runs the module's step, and returns the result. The automatic step is in loop.cpp.
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/run/run.h"
@@ -64,8 +64,8 @@ Tensor train::Window::share(const StepOutput& output) const {
 
 // ---- The batch
 
-// A hook of the data module goes before that of the module. A hook that neither overrides is not called: its default
-// body does nothing that precision.inputs does not do in place, and moving a Batch through it would cost in each step.
+// A hook of the data module replaces that of the module. A hook that neither overrides is not called: precision.inputs
+// does the same in place, and moving a Batch through a hook costs time in each step.
 void Trainer::Run::to_device(TrainModule& module, Batch& batch, Device where) {
   const ProfilerScope profiled(instruments.profiler(), "batch_to_device");
   DataModule* const data = borrowed.data_module;

@@ -103,7 +103,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
                          .schedulers = options.schedulers};
   train::check_optimizers(config, /*manual=*/false);
   StepModule module(std::move(step), tree, std::move(config));
-  run_->device = parameters.front().value->device();  // which a tree does not tell of bare tensors
+  run_->device = parameters.front().value->device();  // bare tensors have no tree that knows their device
   train::check_accelerator(run_->options, "fit", run_->device);
   const train::Restore<const optim::Optimizer*> lone(run_->borrowed.lone_optimizer, tree ? nullptr : &optimizer);
   const auto forget = [&] { run_->borrowed.fit_module = run_->borrowed.last_module = nullptr; };
@@ -112,7 +112,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
 }
 
 namespace {
-// `run` gives the results of an evaluation.
+// Prints the results of an evaluation unless it ran in a hook, and returns them.
 std::vector<Metrics> shown(const char* call, const EvaluationOptions& options, std::vector<Metrics> results,
                            bool inside) {
   if (options.verbose && !inside) std::fputs(train::results_table(call, results).c_str(), stderr);
