@@ -1,4 +1,4 @@
-// The names of checkpoint files.
+// Makes the names of checkpoint files.
 #pragma once
 
 #include <cstdint>

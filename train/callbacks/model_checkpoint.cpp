@@ -228,7 +228,7 @@ void ModelCheckpoint::save() {
   }
 }
 
-// The third in a row ends the run, because nothing of what it trains is kept.
+// The third failure in a row ends the run, whose training would be lost.
 void ModelCheckpoint::count_failures() {
   if (failure_.empty()) {
     failed_ = 0;

@@ -1,4 +1,4 @@
-// What loggers that write files share: their folder, and their handling of a disk that refuses.
+// Helpers of loggers that write files: their folder, and what they do when the disk refuses a write.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Options whose values are texts: accelerator, benchmark and float32_matmul_precision.
+// Options that name an accelerator, and options of the engines, which hold during a stage.
 #pragma once
 
 #include <array>

@@ -27,7 +27,7 @@ void ProfilerScope::start(std::string_view action) {
 void ProfilerScope::stop() noexcept {
   try {
     profiler_->stop(*action_);
-  } catch (...) {}  // it was stopped by hand; the work at hand matters more
+  } catch (...) {}  // the user stopped the action, and the work inside of it matters more
 }
 
 struct SimpleProfiler::Actions {

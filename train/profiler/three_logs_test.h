@@ -1,4 +1,4 @@
-// A module for tests of what a step costs apart from its arithmetic.
+// A module for tests of the costs of a step besides its arithmetic.
 #pragma once
 
 #include <cstdint>

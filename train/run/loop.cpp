@@ -23,7 +23,7 @@ void Trainer::Run::train_epochs() {
     const Restore logging(logs.scope, LogScope::train_epoch);
     hooks.call(train::hooks::on_train_start);
   }
-  // An epoch in whose middle a file was written is finished, whatever the limits.
+  // An epoch in which the file of a resume was written is ended also after a limit is reached.
   const auto is_open = [&] { return progress.due != Due::nothing || progress.closing; };
   while (loaders.batches > 0 && (!limits_reached() || is_open())) {
     check_interrupt();
@@ -66,8 +66,8 @@ void Trainer::Run::train_epoch() {
     }
   }
   const bool whole = progress.batches_done == loaders.batches, granted = stop.granted() || progress.closing;
-  // max_steps leaves the epoch open for the run that resumes. A loader that gave fewer batches than its size() promised
-  // ends the epoch: waiting for the rest would never end.
+  // max_steps leaves the epoch open for the run that resumes. A loader with fewer batches than its size() ends the
+  // epoch, because the rest never comes.
   const bool open = !whole && !skipped && !granted && stop.max_steps_reached();
   if (!whole && !open && !granted && !borrowed.manual) optimizers.advance(Interval::epoch);
   progress.closing = !whole && !open;

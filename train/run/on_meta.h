@@ -1,4 +1,4 @@
-// Puts a module on shapes alone.
+// Moves a module to the meta device for a scope.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace levin::train {
 
-// Moves a module to meta for a scope. The end restores its tensors, gradients and generators.
+// On meta the module's values are shapes. The end of the scope restores its tensors, gradients and generators.
 class OnMeta {
  public:
   explicit OnMeta(nn::Module& tree);

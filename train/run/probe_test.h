@@ -1,4 +1,4 @@
-// A module of one weight that notes what the loop does with it.
+// A module of one weight that notes the calls of the loop.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct Trainer::Run {
 
   // ---- The loop (loop.cpp)
   void train_epochs();              // until a limit is reached or a stop is granted
-  void train_epoch();               // from the batch where the epoch stands
+  void train_epoch();               // from the batch after the last trained one
   void train_batch(StepInfo info);  // the step, and everything up to the next batch
   void follow_batch();              // after on_train_batch_end: the record, a validation, plateau schedules
   void follow_epoch();              // after on_train_epoch_end: means, plateau schedules, the next epoch

@@ -1,4 +1,4 @@
-// What the tuner's tests share: a module with a rate, and the files of a search.
+// A module with a learning rate and the files of a search, for the tuner's tests.
 #pragma once
 
 #include <filesystem>
