@@ -37,6 +37,7 @@ class LEVIN_API Error : public std::runtime_error {
   std::uint32_t batch_words_ = 0;  // the length of the batch's name at the start of what()
 };
 
+// One class for each kind of error.
 #define LEVIN_ERROR_TYPE(Name)                                                        \
   class LEVIN_API Name : public Error {                                               \
    public:                                                                            \

@@ -59,6 +59,23 @@ TEST_CASE("no file of the tree has assert, stream headers in headers, or an op o
   CHECK(joined(violations) == "");
 }
 
+TEST_CASE("every function and class of the public headers has a comment, alone or with its group") {
+  std::vector<std::string> violations;
+  for (const std::string& path : source_files(levin::test::source_dir())) {
+    if (!path.starts_with("include/")) continue;
+    for (const auto& v : undocumented(path, read(path))) violations.push_back(v);
+  }
+  CHECK(joined(violations) == "");
+
+  const auto names = [](const char* text) { return joined(undocumented("a.h", text)); };
+  CHECK(names("[[nodiscard]] LEVIN_API Tensor\nexp(const Tensor& x);\n") == "a.h:1: exp has no comment\n");
+  CHECK(names("// e^x.\nLEVIN_API Tensor exp(const Tensor& x);\n\nLEVIN_API Tensor log(const Tensor& x);\n") ==
+        "a.h:4: log has no comment\n");
+  CHECK(names("// ---- Pointwise\n  class LEVIN_API Node : public Base {\n") == "a.h:2: Node has no comment\n");
+  CHECK(names("// e^x and log.\nLEVIN_API Tensor exp(Tensor x);\nLEVIN_API Tensor log(Tensor x);\n") == "");
+  CHECK(names("LEVIN_API Tensor t(Tensor x);  // rank 2\nnamespace detail {\nLEVIN_API int f();\n}\n") == "");
+}
+
 TEST_CASE("levin/levin.h includes every public header") {
   std::set<std::string> reached;
   const auto visit = [&](const auto& self, const std::string& name) -> void {

@@ -467,6 +467,35 @@ std::vector<string> text_violations(const string& path, string_view text) {
   return out;
 }
 
+std::vector<string> undocumented(const string& path, string_view text) {
+  static const std::regex is_class(R"((class|struct)\s+LEVIN_API\s+(\w+))"),
+      is_function(R"(LEVIN_API[^(]*?([\w<=>*/+-]+)\s*\()");
+  std::vector<string> out;
+  const string code = without_strings(text);
+  bool said = false;  // by a comment of the group
+  int internal = 0;   // braces open since namespace detail
+  for (std::size_t at = 0, line = 1; at < text.size(); ++line) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const string_view all = text.substr(at, end - at), own = string_view(code).substr(at, end - at);
+    const string_view words = all.substr(std::min(all.find_first_not_of(' '), all.size()));
+    if (words.empty()) said = false;
+    if (starts(words, "//")) said = said || !starts(words, "// ----");
+    const bool is_internal = internal > 0 || starts(words, "namespace detail {");
+    if (is_internal) internal += static_cast<int>(std::ranges::count(own, '{') - std::ranges::count(own, '}'));
+    const std::size_t mark = own.find("LEVIN_API");
+    if (mark != string::npos && !said && !is_internal && all.find("//") == string::npos && !starts(words, "#") &&
+        !starts(words, "friend")) {
+      std::smatch found;
+      const string rest = code.substr(at), line_alone(own);
+      const bool named = std::regex_search(line_alone, found, is_class) || std::regex_search(rest, found, is_function);
+      out.push_back(path + ":" + std::to_string(line) + ": " + (named ? found[found.size() - 1].str() : line_alone) +
+                    " has no comment");
+    }
+    at = end + 1;
+  }
+  return out;
+}
+
 string include_cycle(const std::vector<std::pair<string, string>>& headers) {
   std::map<string, std::vector<string>> edges;
   for (const auto& [path, text] : headers) {

@@ -30,6 +30,11 @@ std::vector<std::string> include_violations(const std::string& path, std::string
 // autograd/ops; in .cuh and .cu files nothing that the shim cannot run.
 std::vector<std::string> text_violations(const std::string& path, std::string_view text);
 
+// Each declaration of a public header that is marked LEVIN_API and has no comment of its own: neither at its end, nor
+// above it, nor above an earlier line of its group, which is a run of lines without a blank one. A heading ("// ----")
+// is no comment of its own. Namespace detail and friends are exempt.
+std::vector<std::string> undocumented(const std::string& path, std::string_view text);
+
 // A cycle among the headers, as `a -> b -> a`, or nothing. Each pair is a path and the file's text.
 std::string include_cycle(const std::vector<std::pair<std::string, std::string>>& headers);
 
