@@ -1,44 +1,26 @@
-#include "optim/options.h"
-#include "optim/updates.h"
+#include "optim/optimizer_of.h"
 
 namespace levin::optim {
-namespace {
 
-void check(const AdagradOptions& o) {
-  check_not_negative("adagrad", "lr_decay", o.lr_decay);
-  check_not_negative("adagrad", "eps", o.eps);
-  check_not_negative("adagrad", "weight_decay", o.weight_decay);
-  check_not_negative("adagrad", "initial_accumulator_value", o.initial_accumulator_value);
-}
+template <>
+struct Kind<AdagradOptions> {
+  static constexpr const char *kName = "adagrad", *kWriter = "adagrad_step";
 
-}  // namespace
-
-Adagrad::Adagrad(Parameters parameters, AdagradOptions options) { add_group(std::move(parameters), options); }
-
-void Adagrad::add_group(Parameters parameters, AdagradOptions o) {
-  check(o);
-  add("adagrad", std::move(parameters), o.lr, o.rounding);
-  options_.push_back(o);
-}
-
-void Adagrad::update(int g, const float* found_inf) {
-  const AdagradOptions& o = options_[static_cast<std::size_t>(g)];
-  Updates::run(
-      *this, g,
-      kernels::AdagradRule{&groups_[static_cast<std::size_t>(g)].lr, o.lr_decay, o.eps, o.weight_decay, o.maximize},
-      "adagrad_step", found_inf);
-}
-
-std::array<const char*, Optimizer::kMaxState> Adagrad::state_names(int) const { return {"sum", nullptr, nullptr}; }
-double Adagrad::initial_state(int group, int) const {
-  return options_[static_cast<std::size_t>(group)].initial_accumulator_value;
-}
-
-std::vector<std::pair<const char*, double*>> Adagrad::numbers(int group) {
-  AdagradOptions& o = options_[static_cast<std::size_t>(group)];
-  return {{"lr_decay", &o.lr_decay}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
-}
-
-void Adagrad::check_numbers(int group) const { check(options_[static_cast<std::size_t>(group)]); }
+  static void check(const AdagradOptions& o) {
+    check_not_negative(kName, "lr_decay", o.lr_decay);
+    check_not_negative(kName, "eps", o.eps);
+    check_not_negative(kName, "weight_decay", o.weight_decay);
+    check_not_negative(kName, "initial_accumulator_value", o.initial_accumulator_value);
+  }
+  static kernels::AdagradRule rule(const AdagradOptions& o, const double* lr) {
+    return {lr, o.lr_decay, o.eps, o.weight_decay, o.maximize};
+  }
+  static std::array<const char*, 3> state_names(const AdagradOptions&, const auto&) { return {"sum"}; }
+  static double initial_state(const AdagradOptions& o) { return o.initial_accumulator_value; }
+  static std::vector<std::pair<const char*, double*>> numbers(AdagradOptions& o) {
+    return {{"lr_decay", &o.lr_decay}, {"eps", &o.eps}, {"weight_decay", &o.weight_decay}};
+  }
+};
+template class OptimizerOf<AdagradOptions>;
 
 }  // namespace levin::optim

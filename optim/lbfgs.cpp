@@ -93,6 +93,50 @@ struct LBFGS::Memory {
   Vector direction, last_gradient;
   double diagonal = 1, t = 0, last_loss = 0;
   std::int64_t iterations = 0, evaluations = 0;
+
+  // Keeps the pair of the last step and its change of the gradient, at most `most` of them.
+  void keep_pair(const Vector& gradient, int most) {
+    Vector y = gradient, s = direction;
+    add_scaled(y, -1, last_gradient);
+    for (double& v : s) v *= t;
+    const double ys = inner(y, s);
+    if (!(ys > 1e-10)) return;  // such a pair would break positive definiteness; PyTorch's threshold
+    if (static_cast<int>(steps.size()) == most) {
+      steps.pop_front();
+      changes.pop_front();
+      weights.pop_front();
+    }
+    diagonal = ys / inner(y, y);
+    steps.push_back(std::move(s));
+    changes.push_back(std::move(y));
+    weights.push_back(1 / ys);
+  }
+  // -H gradient with the inverse Hessian H of the pairs, by the two-loop recursion (algorithm 7.4).
+  [[nodiscard]] Vector newton_direction(const Vector& gradient) const {
+    Vector q = gradient;
+    for (double& v : q) v = -v;
+    Vector alpha(steps.size());
+    for (std::size_t k = steps.size(); k-- > 0;) {
+      alpha[k] = weights[k] * inner(steps[k], q);
+      add_scaled(q, -alpha[k], changes[k]);
+    }
+    for (double& v : q) v *= diagonal;
+    for (std::size_t k = 0; k < steps.size(); ++k) {
+      const double beta = weights[k] * inner(changes[k], q);
+      add_scaled(q, alpha[k] - beta, steps[k]);
+    }
+    return q;
+  }
+  // Begins the next iteration where the loss and its gradient are these; t becomes the first step length to try.
+  void begin_iteration(double loss, const Vector& gradient, double lr, int most) {
+    if (++iterations > 1) keep_pair(gradient, most);
+    direction = newton_direction(gradient);
+    last_gradient = gradient;
+    last_loss = loss;
+    double total = 0;
+    for (const double v : gradient) total += std::abs(v);
+    t = iterations == 1 ? std::min(1.0, 1 / total) * lr : lr;
+  }
 };
 
 LBFGS::LBFGS(Parameters parameters, LBFGSOptions options) : options_(options), memory_(std::make_unique<Memory>()) {
@@ -168,86 +212,37 @@ Tensor LBFGS::step(const Function<Tensor()>& closure) {
   const Parameters& parameters = groups_[0].parameters;
   const double lr = groups_[0].lr;
   const int max_eval = options_.max_eval > 0 ? options_.max_eval : options_.max_iter * 5 / 4;
-  Tensor first_loss = closure();
-  double loss = first_loss.item();
+  const Tensor first_loss = closure();
   int evals = 1;
-  Vector g = gathered(parameters, What::gradients);
-  if (largest(g) <= options_.tolerance_grad) return first_loss;
-  for (int iteration = 0; iteration < options_.max_iter; ++iteration) {
-    ++m.iterations;
-    if (m.iterations == 1) {
-      m.direction = g;
-      for (double& v : m.direction) v = -v;
-      m.diagonal = 1;
-    } else {
-      Vector y = g, s = m.direction;
-      add_scaled(y, -1, m.last_gradient);
-      for (double& v : s) v *= m.t;
-      const double ys = inner(y, s);
-      if (ys > 1e-10) {  // else the pair would break positive definiteness; PyTorch's threshold
-        if (static_cast<int>(m.steps.size()) == options_.history_size) {
-          m.steps.pop_front();
-          m.changes.pop_front();
-          m.weights.pop_front();
-        }
-        m.diagonal = ys / inner(y, y);
-        m.steps.push_back(std::move(s));
-        m.changes.push_back(std::move(y));
-        m.weights.push_back(1 / ys);
-      }
-      // The two-loop recursion (algorithm 7.4).
-      Vector q = g;
-      for (double& v : q) v = -v;
-      Vector alpha(m.steps.size());
-      for (std::size_t k = m.steps.size(); k-- > 0;) {
-        alpha[k] = m.weights[k] * inner(m.steps[k], q);
-        add_scaled(q, -alpha[k], m.changes[k]);
-      }
-      for (double& v : q) v *= m.diagonal;
-      for (std::size_t k = 0; k < m.steps.size(); ++k) {
-        const double beta = m.weights[k] * inner(m.changes[k], q);
-        add_scaled(q, alpha[k] - beta, m.steps[k]);
-      }
-      m.direction = std::move(q);
-    }
-    m.last_gradient = g;
-    m.last_loss = loss;
-    double total = 0;
-    for (const double v : g) total += std::abs(v);
-    m.t = m.iterations == 1 ? std::min(1.0, 1 / total) * lr : lr;
-    const double slope = inner(g, m.direction);
-    if (slope > -options_.tolerance_change) break;
+  Point now{.f = first_loss.item(), .g = gathered(parameters, What::gradients)};
+  const auto converged = [&] { return largest(now.g) <= options_.tolerance_grad; };
+  if (converged()) return first_loss;
+  for (int iteration = 1; iteration <= options_.max_iter; ++iteration) {
+    m.begin_iteration(now.f, now.g, lr, options_.history_size);
+    now.t = 0;
+    now.slope = inner(now.g, m.direction);
+    if (now.slope > -options_.tolerance_change) break;
     const Vector x = gathered(parameters, What::values);
-    bool converged = false;
+    const auto at = [&](double t) {
+      ++evals;
+      write_values(parameters, x, t, m.direction);
+      Point p{.t = t, .f = closure().item(), .g = gathered(parameters, What::gradients)};
+      p.slope = inner(p.g, m.direction);
+      return p;
+    };
     if (options_.line_search == LineSearch::strong_wolfe) {
-      const auto eval = [&](double t) {
-        ++evals;
-        write_values(parameters, x, t, m.direction);
-        Point p;
-        p.t = t;
-        p.f = closure().item();
-        p.g = gathered(parameters, What::gradients);
-        p.slope = inner(p.g, m.direction);
-        return p;
-      };
-      const Point found = wolfe_search({0, loss, g, slope}, m.t, largest(m.direction), options_.tolerance_change, eval);
-      m.t = found.t;
-      loss = found.f;
-      g = found.g;
+      now = wolfe_search(now, m.t, largest(m.direction), options_.tolerance_change, at);
+      m.t = now.t;
       write_values(parameters, x, m.t, m.direction);
-      converged = largest(g) <= options_.tolerance_grad;
+    } else if (iteration < options_.max_iter) {
+      now = at(m.t);
     } else {
       write_values(parameters, x, m.t, m.direction);
-      if (iteration + 1 < options_.max_iter) {
-        loss = closure().item();
-        g = gathered(parameters, What::gradients);
-        converged = largest(g) <= options_.tolerance_grad;
-        ++evals;
-      }
+      break;
     }
-    if (converged || evals >= max_eval) break;
+    if (converged() || evals >= max_eval) break;
     if (largest(m.direction) * std::abs(m.t) <= options_.tolerance_change) break;
-    if (std::abs(loss - m.last_loss) < options_.tolerance_change) break;
+    if (std::abs(now.f - m.last_loss) < options_.tolerance_change) break;
   }
   m.evaluations += evals;
   return first_loss;

@@ -174,10 +174,10 @@ std::vector<ParamRef> Optimizer::parameters() const {
   return all;
 }
 
-const Optimizer::Group& Optimizer::group_at(int group) const {
+std::size_t Optimizer::index_of(int group) const {
   if (group < 0 || group >= groups())
     fail<IndexError>(std::string(name()), ": group ", group, " is asked for, there are ", groups());
-  return groups_[static_cast<std::size_t>(group)];
+  return static_cast<std::size_t>(group);
 }
 
 namespace {
@@ -188,20 +188,25 @@ void check_lr(const std::string& op, const char* what, double lr) {
 }  // namespace
 
 void Optimizer::set_lr(int group, double lr) {
-  (void)group_at(group);
+  Group& g = groups_[index_of(group)];
   check_lr(name(), "lr", lr);
-  groups_[static_cast<std::size_t>(group)].lr = lr;
+  g.lr = lr;
 }
 
 std::optional<double> Optimizer::momentum(int) const { return {}; }
 void Optimizer::set_momentum(int, double) { fail<ConfigError>(std::string(name()), ": it has no momentum"); }
 std::optional<double> Optimizer::weight_decay(int group) const {
-  (void)group_at(group);
-  // numbers() hands out places to write to; reading through them changes nothing.
-  for (const auto& [key, value] : const_cast<Optimizer*>(this)->numbers(group)) {
-    if (std::string_view(key) == "weight_decay") return *value;
+  for (const auto& [key, value] : number_values(group)) {
+    if (std::string_view(key) == "weight_decay") return value;
   }
   return {};
+}
+std::vector<std::pair<const char*, double>> Optimizer::number_values(int group) const {
+  (void)index_of(group);  // a user's numbers() need not check
+  std::vector<std::pair<const char*, double>> values;
+  // numbers() gives places to write to; reading through them changes nothing.
+  for (const auto& [key, place] : const_cast<Optimizer*>(this)->numbers(group)) values.emplace_back(key, *place);
+  return values;
 }
 std::string Optimizer::type_name() const { return detail::type_name(typeid(*this)); }
 std::weak_ptr<const void> Optimizer::alive() const {
@@ -309,9 +314,7 @@ NamedTensors Optimizer::state_refs() const {
     const Group& group = group_at(g);
     out.emplace_back(group_key(g, "lr"), number(group.lr));
     if (group.initial_lr) out.emplace_back(group_key(g, "initial_lr"), number(*group.initial_lr));
-    // numbers() hands out places to write to; reading through them changes nothing.
-    for (const auto& [key, value] : const_cast<Optimizer*>(this)->numbers(g))
-      out.emplace_back(group_key(g, key), number(*value));
+    for (const auto& [key, value] : number_values(g)) out.emplace_back(group_key(g, key), number(value));
     const auto names = state_names(g);
     // On a device the counts live there: a replayed step moves them without the host.
     const std::vector<std::int64_t> steps =
@@ -334,90 +337,111 @@ NamedTensors Optimizer::state_refs() const {
   return out;
 }
 
-void Optimizer::load_state_dict(const NamedTensors& state) {
-  const std::string op = name();
-  std::vector<char> used(state.size(), 0);
-  const auto find = [&](const std::string& key, DType dtype, const Shape& shape) -> const Tensor* {
+// A state on its way into an optimizer: everything is read and checked into copies, and only then anything changes.
+struct Optimizer::Loading {
+  Optimizer& optimizer;
+  const NamedTensors& state;
+  const std::string op = optimizer.name();
+  std::vector<char> used = std::vector<char>(state.size(), 0);
+  std::vector<Group> groups = optimizer.groups_;
+  std::vector<std::pair<double*, double>> numbers{};  // place and new value
+  std::vector<std::pair<Master*, Tensor>> masters{};
+
+  // Null when the state has no such entry.
+  const Tensor* find(const std::string& key, DType dtype, const Shape& shape) {
     for (std::size_t i = 0; i < state.size(); ++i) {
       if (state[i].first != key) continue;
       used[i] = 1;
       const Tensor& t = state[i].second;
-      if (t.dtype() != dtype || t.shape() != shape) {
+      if (t.dtype() != dtype || t.shape() != shape)
         fail<ConfigError>(op, ": state ", key, " is ", t, ", expected ", dtype, " ", shape);
-      }
       return &t;
     }
     return nullptr;
-  };
-  if (masters_) Masters::check(*this);
-  // Everything is read and checked into copies; only then anything changes.
-  std::vector<Group> fresh = groups_;
-  std::vector<std::pair<double*, double>> values;
-  std::vector<std::pair<Master*, Tensor>> masters;
-  for (int g = 0; g < groups(); ++g) {
-    Group& group = fresh[static_cast<std::size_t>(g)];
-    const Tensor* lr = find(group_key(g, "lr"), DType::f64, {1});
-    if (!lr)
-      fail<ConfigError>(op, ": state has no ", group_key(g, "lr"), "; it belongs to an optimizer with other groups");
-    group.lr = lr->item();
+  }
+  const Tensor& get(const std::string& key, DType dtype, const Shape& shape, const char* otherwise) {
+    const Tensor* const t = find(key, dtype, shape);
+    if (!t) fail<ConfigError>(op, ": state has no ", key, "; ", otherwise);
+    return *t;
+  }
+
+  void read_group(int g) {
+    Group& group = groups[static_cast<std::size_t>(g)];
+    const auto number = [&](const char* key, const char* otherwise) {
+      return get(group_key(g, key), DType::f64, {1}, otherwise).item();
+    };
+    group.lr = number("lr", "it belongs to an optimizer with other groups");
     check_lr(op, "the state's lr", group.lr);
-    const Tensor* initial = find(group_key(g, "initial_lr"), DType::f64, {1});
+    const Tensor* const initial = find(group_key(g, "initial_lr"), DType::f64, {1});
     group.initial_lr = initial ? std::optional<double>(initial->item()) : std::nullopt;
     if (initial) check_lr(op, "the state's initial_lr", *group.initial_lr);
-    for (const auto& [key, place] : numbers(g)) {
-      const Tensor* v = find(group_key(g, key), DType::f64, {1});
-      if (!v) fail<ConfigError>(op, ": state has no ", group_key(g, key), "; it was saved by another optimizer");
-      values.emplace_back(place, v->item());
-    }
-    const auto names = state_names(g);
+    for (const auto& [key, place] : optimizer.numbers(g))
+      numbers.emplace_back(place, number(key, "it was saved by another optimizer"));
+    const auto names = optimizer.state_names(g);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const ParamRef& p = group.parameters[i];
-      State s;
-      if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
-      if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
-      for (std::size_t k = 0; k < names.size(); ++k) {
-        if (!names[k]) continue;
-        const Tensor* t = find(p.name + "." + names[k], Updates::state_dtype(p.value->dtype()), p.value->shape());
-        if (!t && s.step > 0)
-          fail<ConfigError>(op, ": state has no ", p.name, ".", names[k], "; it was saved by another optimizer");
-        if (t) s.tensors[k] = t->detach().contiguous().clone().to(p.value->device());
-      }
-      s.dtype = p.value->dtype();
-      group.state[i] = std::move(s);
+      group.state[i] = state_of(p, names);
       if (group.masters.empty() || !group.masters[i]) continue;
-      const Tensor* master = find(p.name + ".master", DType::f32, p.value->shape());
-      if (!master)
-        fail<ConfigError>(op, ": state has no ", p.name, ".master; it was saved without use_master_weights()");
-      masters.emplace_back(group.masters[i].get(), master->detach().contiguous().clone().to(p.value->device()));
+      const Tensor& master =
+          get(p.name + ".master", DType::f32, p.value->shape(), "it was saved without use_master_weights()");
+      masters.emplace_back(group.masters[i].get(), copied(master, p));
     }
     group.steps = group.numbers = {};  // made again from the state at the next step
   }
-  NamedTensors rest;
-  const NamedTensors extra = extra_state();
-  for (std::size_t i = 0; i < state.size(); ++i) {
-    if (used[i]) continue;
-    const bool known =
-        std::any_of(extra.begin(), extra.end(), [&](const auto& e) { return e.first == state[i].first; });
-    if (!known)
-      fail<ConfigError>(op, ": state ", state[i].first,
-                        " is unknown here; it was saved by another optimizer or for other parameters");
-    rest.push_back(state[i]);
+  State state_of(const ParamRef& p, const std::array<const char*, kMaxState>& names) {
+    State s;
+    if (const Tensor* step = find(p.name + ".step", DType::i64, {1})) s.step = step->item<std::int64_t>();
+    if (s.step < 0) fail<ConfigError>(op, ": state ", p.name, ".step is ", s.step, ", expected 0 or more");
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      if (!names[k]) continue;
+      const std::string key = p.name + "." + names[k];
+      const DType dtype = Updates::state_dtype(p.value->dtype());
+      const Tensor* const t = s.step > 0 ? &get(key, dtype, p.value->shape(), "it was saved by another optimizer")
+                                         : find(key, dtype, p.value->shape());
+      if (t) s.tensors[k] = copied(*t, p);
+    }
+    s.dtype = p.value->dtype();
+    return s;
   }
-  // The numbers are checked where they stand; one out of range puts the old ones back.
-  const auto exchange = [&] {
-    for (auto& [place, value] : values) std::swap(*place, value);
-  };
-  exchange();
+  static Tensor copied(const Tensor& t, const ParamRef& p) {
+    return t.detach().contiguous().clone().to(p.value->device());
+  }
+
+  // The entries that only load_extra_state knows.
+  [[nodiscard]] NamedTensors rest() const {
+    NamedTensors rest;
+    const NamedTensors extra = optimizer.extra_state();
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      if (used[i]) continue;
+      if (std::ranges::none_of(extra, [&](const auto& e) { return e.first == state[i].first; }))
+        fail<ConfigError>(op, ": state ", state[i].first,
+                          " is unknown here; it was saved by another optimizer or for other parameters");
+      rest.push_back(state[i]);
+    }
+    return rest;
+  }
+  // The numbers are checked in their places; one out of range puts the old ones back.
+  void exchange() {
+    for (auto& [place, value] : numbers) std::swap(*place, value);
+  }
+};
+
+void Optimizer::load_state_dict(const NamedTensors& state) {
+  if (masters_) Masters::check(*this);
+  Loading loading{*this, state};
+  for (int g = 0; g < groups(); ++g) loading.read_group(g);
+  const NamedTensors rest = loading.rest();
+  loading.exchange();
   try {
     for (int g = 0; g < groups(); ++g) check_numbers(g);
     load_extra_state(rest);
   } catch (...) {
-    exchange();
+    loading.exchange();
     throw;
   }
-  groups_ = std::move(fresh);
+  groups_ = std::move(loading.groups);
   ++layout_;
-  for (auto& [master, value] : masters) {
+  for (auto& [master, value] : loading.masters) {
     master->value = std::move(value);
     master->value.requires_grad_();
   }

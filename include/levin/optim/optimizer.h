@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -140,11 +141,12 @@ class LEVIN_API Optimizer {
   virtual void check_skippable() const;  // throws ConfigError where step_unless is impossible
   // `optimizer` is the name for messages: constructors call add(), and name() is pure until they are done.
   void add(const char* optimizer, Parameters parameters, double lr, Rounding rounding = Rounding::nearest);
-  [[nodiscard]] const Group& group_at(int group) const;
+  [[nodiscard]] std::size_t index_of(int group) const;  // throws IndexError for an unknown group
+  [[nodiscard]] const Group& group_at(int group) const { return groups_[index_of(group)]; }
   // PyTorch's names of the state tensors ("momentum_buffer", "exp_avg"), null for unused ones.
   [[nodiscard]] virtual std::array<const char*, kMaxState> state_names(int group) const = 0;
-  [[nodiscard]] virtual double initial_state(int group,
-                                             int which) const;  // the value that a state tensor starts with: 0
+  // The value that a state tensor starts with: 0.
+  [[nodiscard]] virtual double initial_state(int group, int which) const;
   // Numbers of a group besides lr, saved with the state: {"momentum", &options.momentum}, ...
   [[nodiscard]] virtual std::vector<std::pair<const char*, double*>> numbers(int group);
   // Throws ConfigError when one of them is out of its constructor's range.
@@ -157,116 +159,24 @@ class LEVIN_API Optimizer {
   std::uint64_t layout_ = 0;
 
  private:
+  struct Loading;
   [[nodiscard]] bool on_meta() const;
   void step_groups(const float* found_inf);
+  [[nodiscard]] std::vector<std::pair<const char*, double>> number_values(int group) const;
   bool masters_ = false, gathered_ = false;
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
 
-struct SGDOptions {
-  double lr = 1e-3;
-  double momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;
-  Rounding rounding = Rounding::nearest;
-};
-// b = momentum b + (1 - dampening) g;  p -= lr b, or lr (g + momentum b) with nesterov. g includes weight_decay p.
-class LEVIN_API SGD final : public Optimizer {
+// What SGD, Adam, AdamW, RMSprop and Adagrad share: groups with options of their own. Options out of range throw
+// ConfigError.
+template <class Options>
+class LEVIN_API OptimizerOf : public Optimizer {
  public:
-  explicit SGD(Parameters parameters, SGDOptions options = {});
-  void add_group(Parameters parameters, SGDOptions options);
+  explicit OptimizerOf(Parameters parameters, Options options = {});
+  void add_group(Parameters parameters, Options options);
   std::optional<double> momentum(int group) const override;
   void set_momentum(int group, double value) override;
-  const char* name() const override { return "sgd"; }
-  bool reads_device_numbers() const override { return true; }
-
- private:
-  void update(int group, const float* found_inf) override;
-  std::array<const char*, kMaxState> state_names(int group) const override;
-  std::vector<std::pair<const char*, double*>> numbers(int group) override;
-  void check_numbers(int group) const override;
-  std::vector<SGDOptions> options_;
-};
-
-struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool amsgrad = false, maximize = false;
-  Rounding rounding = Rounding::nearest;
-};
-// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-// p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Kingma & Ba, 2015. weight_decay is added to g.
-class LEVIN_API Adam : public Optimizer {
- public:
-  explicit Adam(Parameters parameters, AdamOptions options = {});
-  void add_group(Parameters parameters, AdamOptions options);
-  std::optional<double> momentum(int group) const override;
-  void set_momentum(int group, double value) override;
-  const char* name() const override { return "adam"; }
-  bool reads_device_numbers() const override { return true; }
-
- protected:
-  enum class Decay : bool { coupled, decoupled };
-  Adam(Parameters parameters, AdamOptions options, Decay decay);
-
- private:
-  void update(int group, const float* found_inf) override;
-  std::array<const char*, kMaxState> state_names(int group) const override;
-  std::vector<std::pair<const char*, double*>> numbers(int group) override;
-  void check_numbers(int group) const override;
-  std::vector<AdamOptions> options_;
-  Decay decay_ = Decay::coupled;
-};
-
-struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
-  bool amsgrad = false, maximize = false;
-  Rounding rounding = Rounding::nearest;
-};
-// Adam whose weight decay shrinks p by lr weight_decay instead of joining g. Loshchilov & Hutter, 2019.
-class LEVIN_API AdamW final : public Adam {
- public:
-  explicit AdamW(Parameters parameters, AdamWOptions options = {});
-  void add_group(Parameters parameters, AdamWOptions options);
-  const char* name() const override { return "adamw"; }
-};
-
-struct RMSpropOptions {
-  double lr = 1e-2;
-  double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false, maximize = false;
-  Rounding rounding = Rounding::nearest;
-};
-// v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps); centered subtracts the squared mean from v.
-class LEVIN_API RMSprop final : public Optimizer {
- public:
-  explicit RMSprop(Parameters parameters, RMSpropOptions options = {});
-  void add_group(Parameters parameters, RMSpropOptions options);
-  std::optional<double> momentum(int group) const override;
-  void set_momentum(int group, double value) override;
-  const char* name() const override { return "rmsprop"; }
-  bool reads_device_numbers() const override { return true; }
-
- private:
-  void update(int group, const float* found_inf) override;
-  std::array<const char*, kMaxState> state_names(int group) const override;
-  std::vector<std::pair<const char*, double*>> numbers(int group) override;
-  void check_numbers(int group) const override;
-  std::vector<RMSpropOptions> options_;
-};
-
-struct AdagradOptions {
-  double lr = 1e-2;
-  double lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
-  bool maximize = false;
-  Rounding rounding = Rounding::nearest;
-};
-// s += g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps). Duchi et al., 2011.
-class LEVIN_API Adagrad final : public Optimizer {
- public:
-  explicit Adagrad(Parameters parameters, AdagradOptions options = {});
-  void add_group(Parameters parameters, AdagradOptions options);
-  const char* name() const override { return "adagrad"; }
+  const char* name() const override;
   bool reads_device_numbers() const override { return true; }
 
  private:
@@ -275,7 +185,77 @@ class LEVIN_API Adagrad final : public Optimizer {
   double initial_state(int group, int which) const override;
   std::vector<std::pair<const char*, double*>> numbers(int group) override;
   void check_numbers(int group) const override;
-  std::vector<AdagradOptions> options_;
+  std::vector<Options> options_;
+};
+
+// In the formulas below g is the gradient, negated with `maximize`, plus weight_decay p. `rounding` is for 16-bit
+// parameters without masters.
+
+// SGD: b = momentum b + (1 - dampening) g, b = g in the first step;  p -= lr b, or lr (g + momentum b) with nesterov.
+struct LEVIN_API SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false, maximize = false;  // nesterov needs momentum above 0 and dampening 0
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<SGDOptions>;
+class LEVIN_API SGD final : public OptimizerOf<SGDOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+enum class WeightDecay : bool { coupled, decoupled };
+// amsgrad: p moves by the largest v so far.
+template <WeightDecay decay>
+struct LEVIN_API AdamOptionsOf {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = decay == WeightDecay::decoupled ? 1e-2 : 0;
+  bool amsgrad = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+using AdamOptions = AdamOptionsOf<WeightDecay::coupled>;
+using AdamWOptions = AdamOptionsOf<WeightDecay::decoupled>;
+extern template class OptimizerOf<AdamOptions>;
+extern template class OptimizerOf<AdamWOptions>;
+// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+// p -= lr m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Kingma & Ba, 2015.
+class LEVIN_API Adam : public OptimizerOf<AdamOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+// Adam whose weight decay shrinks p by lr weight_decay p instead of joining g. Loshchilov & Hutter, 2019.
+class LEVIN_API AdamW final : public OptimizerOf<AdamWOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// RMSprop: v = alpha v + (1 - alpha) g^2;  b = momentum b + g / (sqrt(v) + eps);  p -= lr b. centered subtracts the
+// squared mean of g from v. Tieleman & Hinton, 2012.
+struct LEVIN_API RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false, maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<RMSpropOptions>;
+class LEVIN_API RMSprop final : public OptimizerOf<RMSpropOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
+};
+
+// Adagrad: s += g^2, from initial_accumulator_value;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps). Duchi et
+// al., 2011.
+struct LEVIN_API AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
+  bool maximize = false;
+  Rounding rounding = Rounding::nearest;
+};
+extern template class OptimizerOf<AdagradOptions>;
+class LEVIN_API Adagrad final : public OptimizerOf<AdagradOptions> {
+ public:
+  using OptimizerOf::OptimizerOf;
 };
 
 enum class LineSearch : std::uint8_t { none, strong_wolfe };
