@@ -49,7 +49,7 @@ def plain_names(mangled):
 
 
 def source_of(file):
-    """autograd_ops_index_sort_cu.o.ptxas -> autograd/ops/index/sort.cu; a file outside the tree lies in its first folder."""
+    """autograd_ops_index_sort_cu.o.ptxas -> autograd/ops/index/sort.cu; a file outside the tree: its first folder."""
     name = file.name.removesuffix(".o.ptxas")
     return SOURCES.get(name, re.sub(r"_cu$", ".cu", name).replace("_", "/", 1))
 

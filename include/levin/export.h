@@ -21,6 +21,7 @@
 #include "levin/stop/old_compiler"
 #elif __cplusplus < 202002L
 #error \
-    "Levin needs C++20: compile with -std=c++20 (Meson: cpp_std=c++20, CMake: target_compile_features(mine PRIVATE cxx_std_20))"
+    "Levin needs C++20: compile with -std=c++20 \
+(Meson: cpp_std=c++20, CMake: target_compile_features(mine PRIVATE cxx_std_20))"
 #include "levin/stop/old_standard"
 #endif

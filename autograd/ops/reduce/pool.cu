@@ -23,7 +23,8 @@ Tensor max_pool_gather(const Tensor& x, const Tensor& index, const Windows& at);
 Tensor avg_pool(const Tensor& x, const Windows& at);
 Tensor avg_pool_backward(const Tensor& gy, const Windows& at);
 
-// kernel(on, x, y) fills the result [out]. An empty one calls no kernel: of rows without columns there may be very many.
+// kernel(on, x, y) fills the result [out]. An empty one calls no kernel: of rows without columns there may be very
+// many.
 template <class Kernel>
 Tensor fill(const OpInfo& info, const Tensor& x_, const Shape& out, const Kernel& kernel) {
   const Tensor x = x_.contiguous();
