@@ -7,7 +7,8 @@
 #include "levin/nn/layers.h"
 #include "levin/ops.h"
 #include "levin/train/averaging.h"
-#include "train/run/run.h"
+#include "train/run/evaluation.h"
+#include "train/run/scope.h"
 
 namespace levin {
 namespace {

@@ -8,6 +8,7 @@
 #include "train/callbacks/checkpoint_name.h"
 #include "train/callbacks/monitored.h"
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 
 namespace levin {
 namespace fs = std::filesystem;

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "train/run/run.h"
+#include "levin/train.h"
+#include "train/logs/metric_log.h"
+#include "train/run/progress.h"
 
 namespace levin::train {
 

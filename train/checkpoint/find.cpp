@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 
 namespace levin {
 

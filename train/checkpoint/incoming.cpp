@@ -5,6 +5,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 
 namespace levin {
 

@@ -6,6 +6,7 @@
 // - in the metadata, under "levin.hashes", XXH3 hashes of every tensor and of that text.
 // A resume checks hashes, names and shapes before it changes the run.
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -52,6 +53,8 @@ std::size_t bytes_of_file(const std::string& path) {
 }  // namespace
 
 namespace train {
+
+bool is_ours(std::string_view name) { return name.starts_with("levin."); }
 
 std::string optimizer_prefix(std::size_t i) { return "levin.optimizer." + std::to_string(i) + "."; }
 std::string gradient_prefix(std::size_t i) { return "levin.gradient." + std::to_string(i) + "."; }

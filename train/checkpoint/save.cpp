@@ -110,28 +110,16 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only) {
   written.insert(path);
 }
 
-// Calls on_save_checkpoint of callbacks and module, which may change the weights and their own state. After a fit these
-// are the callbacks of that fit, which are attached during the call.
+// Calls on_save_checkpoint of callbacks and module, which may change the weights and their own state.
 train::SavedStates Trainer::Files::ask_all(CheckpointContent& content, WeightsOnly only) {
   const Borrowed& borrowed = run_.borrowed;
-  const std::vector<std::shared_ptr<Callback>>& asked = run_.in_fit ? run_.hooks.callbacks : run_.hooks.of_fit;
-  std::vector<Trainer*> before;
-  const auto attach = [&] {
-    for (const auto& c : asked) before.push_back(std::exchange(c->trainer_, &run_.trainer));
-  };
-  const auto detach = [&] {
-    for (std::size_t i = 0; i < asked.size(); ++i) asked[i]->trainer_ = before[i];
-  };
-  const train::Scope attached(attach, detach);
-  const Borrowed::ModuleScope of_module(borrowed.fit_module, &run_.trainer);
-  const HookCalls::Inside in(run_.hooks, train::hooks::on_save_checkpoint);
   train::SavedStates states;
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
     content.state = std::move(state);
     h.on_save_checkpoint(content);
     if (!key.empty()) states.emplace_back(key, std::move(content.state));
   };
-  for (const auto& c : asked) {
+  for (const auto& c : run_.hooks.of_last_fit(run_.in_fit)) {
     const std::string key = c->state_key();
     ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
   }
@@ -151,6 +139,10 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only) {
   for (const auto& logger : run_.logs.loggers) logger->save();  // the resumed run continues the records on disk
   make_folder(path);
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
+  // After a fit the callbacks and the module of that fit are asked, and attached until the file is written.
+  const HookCalls::Attached attached(run_.hooks.of_last_fit(run_.in_fit), run_.trainer);
+  const Borrowed::ModuleScope of_module(run_.borrowed.fit_module, &run_.trainer);
+  const HookCalls::Inside in(run_.hooks, train::hooks::on_save_checkpoint);
   CheckpointContent content{.weights = train::weights_of(run_), .state = {}};
   const train::SavedStates states = ask_all(content, only);
   NamedTensors& tensors = content.weights;
@@ -184,6 +176,10 @@ std::string Trainer::Files::save_interrupted() {
     written.insert(path);
     return "saved " + path + ", ckpt_path = \"last\" goes on from there";
   } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
+}
+
+bool Trainer::Files::enabled() const {
+  return run_.options.enable_checkpointing.value_or(true) && run_.options.fast_dev_run == 0;
 }
 
 void Trainer::Files::cut_epoch() {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tensor/text/number_text.h"
-#include "train/run/run.h"
+#include "train/run/evaluation.h"
 
 namespace levin {
 

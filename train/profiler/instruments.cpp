@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string_view>
 
 #include "train/run/run.h"
@@ -82,7 +83,7 @@ Instruments::Batches::Batches(Instruments& instruments, data::DataLoader& loader
 Instruments::Batches::~Batches() {
   fetching_.reset();
   charged_.reset();
-  of_.times.enter(Phase::unexplained);
+  if (std::uncaught_exceptions() == exceptions_) of_.times.enter(Phase::unexplained);
 }
 
 void Instruments::Batches::start_waiting() {
@@ -98,6 +99,7 @@ void Instruments::Batches::fetch(const Next& next) {
   try {
     next();
   } catch (const InterruptedError&) {
+    at_.reset();  // the loader's workers stop before the run is saved
     fetching_.reset();
     of_.run_.check_interrupt();
     throw;

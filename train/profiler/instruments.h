@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -84,6 +85,7 @@ class Instruments::Batches {
   std::optional<ProfilerScope> fetching_;
   std::optional<SyncGuard> charged_;
   bool ended_ = false;
+  int exceptions_ = std::uncaught_exceptions();  // an exception that ends the loop keeps its phase
 };
 
 inline Instruments::Batches Instruments::batches(data::DataLoader& loader, Function<bool()> until) {

@@ -152,7 +152,8 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
     const Scope mixed([] {}, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
     return stage(loop, module, given, predictions, instead, ckpt_path);
   }
-  run_.hooks.attach(&run_.trainer);
+  const auto attach = [&] { run_.hooks.attach(&run_.trainer); };
+  const Scope attached(attach, attach);
   nn::Module* const tree = Borrowed::tree_of(module);
   const auto convert = [&] {
     if (tree != run_.borrowed.tree || !run_.in_fit) run_.precision.convert(tree, run_.device_of(tree));
@@ -264,7 +265,7 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
     logs.eval_loader = static_cast<int>(l);
     batches = of_each[l];
     if (predictions) predictions->emplace_back();
-    if (of_each[l] > 0) batches_of(loop, module, *given[l], of_each[l], predictions);
+    if (of_each[l] > 0) batches_of(loop, module, *given[l], of_each[l], there, predictions);
   }
   logs.eval_loader = -1;
   logs.weight = {};
@@ -282,8 +283,7 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
 }
 
 void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count,
-                                     std::vector<Tensors>* predictions) {
-  const Device there = run_.device_of(Borrowed::tree_of(module));
+                                     Device there, std::vector<Tensors>* predictions) {
   const bool in_sequence = loop == Loop::validation && run_.loaders.overfits();
   if (run_.in_fit || in_sequence) loader.load_state({.epoch = run_.progress.epoch, .in_sequence = in_sequence});
   std::int64_t done = 0;

@@ -58,7 +58,7 @@ class Trainer::Evaluation {
                              const std::string& ckpt_path);
   std::vector<Metrics> all_batches(train::Loop loop, TrainModule& module, std::vector<data::DataLoader*> given,
                                    std::vector<Tensors>* predictions);
-  void batches_of(train::Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count,
+  void batches_of(train::Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count, Device there,
                   std::vector<Tensors>* predictions);
   void one_batch(train::Loop loop, TrainModule& module, StepInfo& at);
   std::vector<Metrics> results(train::Loop loop, std::size_t count);

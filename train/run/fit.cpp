@@ -19,13 +19,14 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   DataModule* const data = train::data_module_of("fit", {&given.train, &given.val}, given.data_module);
   const Borrowed::DataScope with(borrowed, trainer, data);
   const Overrides has = borrowed.overrides_of(module);
-  train::check_fit(*this, module, given, has);
+  const bool manual = !module.automatic_optimization();
+  train::check_fit(*this, given, has, manual);
   borrowed.remember(module, data);
   const Restore named(call_name, "fit");
   const Scope attached([&] { attach(module, true); }, [&] { attach(module, false); });
   const Restore for_tuner(searching, static_cast<bool>(instead));
   const Restore recorded(logs.loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : logs.loggers);
-  begin_fit(module, given, has);
+  begin_fit(module, given, has, manual);
   const SyncGuard noted = instruments.own_waits();
   const train::SignalGuard signals(options.handle_signals);
   std::optional<train::MemoryLimit> limit;
@@ -94,13 +95,13 @@ void Trainer::Run::attach(TrainModule& module, bool begins) {
   loaders.forget();
 }
 
-void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const Overrides& has) {
+void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const Overrides& has, bool manual) {
   if (!options.max_epochs && stop.max_epochs() == 1000)
     warn("W-TRAIN-EPOCHS", WarningCategory::possible_user,
          "fit: neither max_epochs nor max_steps is set; training for 1000 epochs");
+  train::check_callbacks(*this, has, manual);
   borrowed.overrides = has;
-  borrowed.manual = !module.automatic_optimization();
-  train::check_callbacks(*this);
+  borrowed.manual = manual;
   if (options.enable_autolog_hparams) (void)borrowed.all_hparams();  // throws here for names with two values
   borrowed.check_transfers(call_name, module);
   loaders.begin_fit(given.train, given.val, has);

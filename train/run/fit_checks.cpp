@@ -74,7 +74,7 @@ void check_overrides(const TrainerOptions& options, const Overrides& has, bool m
 
 }  // namespace
 
-void check_fit(const Trainer::Run& run, TrainModule& module, const FitOptions& given, const Overrides& has) {
+void check_fit(const Trainer::Run& run, const FitOptions& given, const Overrides& has, bool manual) {
   if (!has.training_step) fail<ConfigError>("fit: the module has no training_step; override it");
   if (!has.configure_optimizers) fail<ConfigError>("fit: the module has no configure_optimizers; override it");
   check_options(run.options);
@@ -90,10 +90,10 @@ void check_fit(const Trainer::Run& run, TrainModule& module, const FitOptions& g
           "fit: a validation loader is the training loader, which can not begin a second loop in the middle of its "
           "epoch; make another one of the same data");
   }
-  check_overrides(run.options, has, !module.automatic_optimization(), !val.empty() || has.val_loader);
+  check_overrides(run.options, has, manual, !val.empty() || has.val_loader);
 }
 
-void check_callbacks(const Trainer::Run& run) {
+void check_callbacks(const Trainer::Run& run, const Overrides& has, bool manual) {
   if (run.logs.loggers.empty() && run.options.fast_dev_run == 0) {
     for (const auto& c : run.hooks.callbacks) {
       if (c->needs_logger())
@@ -103,14 +103,14 @@ void check_callbacks(const Trainer::Run& run) {
   }
   const Callback* const schedule = run.hooks.accumulation_schedule();
   if (!schedule) return;
-  if (run.borrowed.manual)
+  if (manual)
     fail<ConfigError>("fit: callbacks holds a ", class_of(*schedule),
                       " and the module optimizes manually; drop it and step "
                       "every so many batches, or use automatic optimization");
-  if (run.borrowed.overrides.optimizer_step || run.borrowed.overrides.optimizer_zero_grad)
+  if (has.optimizer_step || has.optimizer_zero_grad)
     warn("W-TRAIN-ACCUMULATION", WarningCategory::possible_user,
          "fit: callbacks holds a " + class_of(*schedule) + " and the module overrides " +
-             (run.borrowed.overrides.optimizer_step ? "optimizer_step" : "optimizer_zero_grad") +
+             (has.optimizer_step ? "optimizer_step" : "optimizer_zero_grad") +
              ", which is called once a window of the schedule, not once a batch");
 }
 

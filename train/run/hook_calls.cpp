@@ -168,6 +168,15 @@ void Trainer::HookCalls::end() {
   attach(nullptr);  // the module's as well
   callbacks = own;
 }
+Trainer::HookCalls::Attached::Attached(const std::vector<std::shared_ptr<Callback>>& callbacks, Trainer& trainer)
+    : callbacks_(callbacks) {
+  before_.reserve(callbacks.size());
+  for (const auto& c : callbacks) before_.push_back(std::exchange(c->trainer_, &trainer));
+}
+Trainer::HookCalls::Attached::~Attached() {
+  for (std::size_t i = 0; i < before_.size(); ++i) callbacks_[i]->trainer_ = before_[i];
+}
+
 void Trainer::HookCalls::attach(Trainer* t) {
   for (const auto& c : callbacks) c->trainer_ = t;
 }

@@ -35,6 +35,19 @@ class Trainer::HookCalls {
     const train::HookInfo* before_;
   };
 
+  // Attaches callbacks to the trainer for a scope.
+  class Attached {
+   public:
+    Attached(const std::vector<std::shared_ptr<Callback>>& callbacks, Trainer& trainer);
+    ~Attached();
+    Attached(const Attached&) = delete;
+    Attached& operator=(const Attached&) = delete;
+
+   private:
+    const std::vector<std::shared_ptr<Callback>>& callbacks_;
+    std::vector<Trainer*> before_;
+  };
+
   // Calls the hook of the callbacks, then of the module. For a hook inside of a step it returns whether any of them
   // overrides the hook; such a step cannot be captured.
   template <class F, class... A>
@@ -75,6 +88,10 @@ class Trainer::HookCalls {
   void begin(TrainModule& module);  // of a stage: adds those of configure_callbacks, and attaches all to the trainer
   void end();                       // of a stage: detaches all, and drops those of the module
   void attach(Trainer* trainer);    // null: detaches
+  // The callbacks that a checkpoint asks: those at hand in a fit, those of the last fit after it.
+  [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& of_last_fit(bool in_fit) const {
+    return in_fit ? callbacks : of_fit;
+  }
   [[nodiscard]] const Callback* accumulation_schedule() const;  // sets accumulate_grad_batches; null: none
 
   std::vector<std::shared_ptr<Callback>> own;        // the user's and those of the options, writers of checkpoints last

@@ -85,7 +85,7 @@ struct Trainer::Run {
   bool planning = false;   // a step on meta (Note [Plans]), which has no loss scale: that has values
 
  private:
-  void begin_fit(TrainModule& module, const FitOptions& options, const Overrides& has);
+  void begin_fit(TrainModule& module, const FitOptions& options, const Overrides& has, bool manual);
   void attach(TrainModule& module, bool begins);
   [[nodiscard]] bool configure_optimizers();
   void train(std::unique_ptr<train::Incoming>& file);

@@ -7,6 +7,7 @@
 #include "levin/memory.h"
 #include "train/callbacks/monitored.h"
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 #include "train/tuner/plan.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"

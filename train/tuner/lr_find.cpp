@@ -5,6 +5,7 @@
 
 #include "levin/ops.h"
 #include "tensor/text/number_text.h"
+#include "train/run/run.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
 

@@ -7,6 +7,7 @@
 #include "levin/autograd.h"
 #include "tensor/memory/allocator.h"
 #include "train/run/on_meta.h"
+#include "train/run/run.h"
 #include "train/tuner/search.h"
 
 namespace levin {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "levin/train/tuner.h"
-#include "train/run/run.h"
+#include "train/run/evaluation.h"
 
 namespace levin::train {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "levin/train/tuner.h"
-#include "train/run/run.h"
+#include "train/run/evaluation.h"
 
 namespace levin::train {
 

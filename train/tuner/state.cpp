@@ -15,6 +15,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint/content.h"
+#include "train/run/run.h"
 #include "train/tuner/search.h"
 
 namespace levin::train {

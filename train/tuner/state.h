@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "train/run/run.h"
+#include "train/run/evaluation.h"
 
 namespace levin::train {
 
