@@ -1,4 +1,4 @@
-// A step on shapes alone.
+// Plans the memory of a step by running it on shapes alone.
 #pragma once
 
 #include <optional>

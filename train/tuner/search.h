@@ -1,4 +1,4 @@
-// What Tuner and the finder callbacks share.
+// The searches of the tuner, which Tuner and the finder callbacks call.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A run before a search of the tuner, and what the searches share.
+// Keeps and restores a run around the trials of a search.
 #pragma once
 
 #include <cstddef>
