@@ -1,4 +1,4 @@
-// Which calls of attention can go to the vendor's library in a build with CUDA, and how they are said in its terms.
+// Which calls of attention can go to the vendor's library in a build with CUDA, and how they read in its terms.
 // Plain host code, so that every build tests it; kernels/attention/cudnn_attention.cpp makes the call.
 //
 // The library's row statistic is ours: the natural logarithm of the sum of a row's exponentials, in f32. So each

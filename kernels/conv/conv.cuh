@@ -18,7 +18,7 @@
 // reads for one output row is contiguous for every stride. From the window it writes the matrix of taps by pixels,
 // which stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back
 // into a window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
-// 3x3 and 5x5 kernels of stride 1 on many channels in f32 go another way: winograd.cuh, which says what its error is.
+// 3x3 and 5x5 kernels of stride 1 on many channels in f32 run by winograd.cuh, which states its error.
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
 // blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.
@@ -142,8 +142,8 @@ void fill_window(const ConvShape& s, const Window& win, const T* image, int64_t 
   for (int64_t k = 0; k < kLanes<F>; ++k) to[k] = F(0);  // write_taps reads whole vectors
 }
 
-// [channels * taps, pixels] from a window, rows `pitch` apart. Output rows are copied in whole vectors; what is too
-// much is overwritten by the next one, and the last has room.
+// [channels * taps, pixels] from a window, rows `pitch` apart. Output rows are copied in whole vectors: the next row
+// overwrites the excess, and the last row has room for it.
 template <class F>
 void write_taps(const ConvShape& s, const Window& win, const F* window, int64_t channels, F* to, int64_t pitch) {
   constexpr int L = kLanes<F>;

@@ -1,4 +1,4 @@
-// Which convolutions go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host
+// Which convolutions go to the vendor's library in a build with CUDA, and how they read in its terms. Plain host
 // code, so that every build tests it; kernels/conv/cudnn_conv.cpp makes the call.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace levin::kernels {
 enum class ConvPass : std::uint8_t { forward, input_gradient, weight_gradient };
 
 // y [N, K, P, Q] = conv(x [N, C, H, W], w [K, C / groups, R, S]) + bias [K]; `pass` says which of the three is computed
-// from the other two. Strides are in elements and in the order of the sizes, however the memory lies.
+// from the other two. Strides are in elements and in the order of the sizes, for any layout of the memory.
 struct LibraryConv {
   struct Operand {
     void* data;

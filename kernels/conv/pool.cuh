@@ -10,8 +10,8 @@
 //
 // A plane belongs to one task, so results do not depend on the number of threads. No window is empty.
 //
-// On devices gpu::max_pool and its kin take the same arguments: a thread an output, and for the two gradients a thread
-// an input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
+// On devices gpu::max_pool and the others take the same arguments: a thread an output, and for the two gradients a
+// thread an input, which goes over the windows that see it in order: no atomics, and the bits of the CPU.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_POOL_CUH
 #define LEVIN_KERNELS_POOL_CUH

@@ -164,7 +164,7 @@ __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
 }
 
 // The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order
-// of each_chunk. The loads of four vectors (of double: two) stand together, however few there are.
+// of each_chunk. The loads of four vectors (of double: two) stand together, even where there are few.
 template <class T>
 inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
 template <int kThreads, class T, class S, class F>

@@ -85,7 +85,7 @@ cublasComputeType_t compute_type(const LibraryProduct& p) {
 // d's type the sums of 16-bit numbers would be rounded to 16 bits once a part, and leave f16's range where the product
 // does not. Levin promises sums of 16-bit numbers in f32, so the parts lie in the workspace in the type of the sums,
 // and a step of its own adds them in one order: results repeat. A product of f32 or f64 loses nothing, because there
-// both types are one; it is asked for the same, since the library does not say in which order it adds in d.
+// both types are one; Levin asks for the same there, since the library does not specify in which order it adds in d.
 constexpr std::uint32_t kSumsOfParts = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 // What the heuristic may choose from.

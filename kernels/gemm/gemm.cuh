@@ -281,7 +281,7 @@ inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
 // [k, rows of the tile]. B: nothing; the last panel, whose columns do not fill their vectors; all panels, once for all
 // tasks; each panel, by the task that uses it at once.
 enum class PackedA : std::uint8_t { nothing, rows, tiles };
-enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_user };
+enum class PackedB : std::uint8_t { nothing, last_panel, all_panels, by_task };
 
 // How a product is cut. F is the type of its sums.
 template <class F>
@@ -322,8 +322,8 @@ struct GemmPlan {
     // Few rows: each panel is packed by the task that uses it at once, for all rows, in memory of its own. Packed
     // panels that wander from core to core would cost as much as the products.
     if (!kPlain || b.col != 1 || tiles.count > 3) {
-      const bool by_user = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
-      packed_b = by_user ? PackedB::by_user : PackedB::all_panels;
+      const bool by_task = tiles.count <= 16 && (!may_spread || panels >= 2 * num_threads());
+      packed_b = by_task ? PackedB::by_task : PackedB::all_panels;
     } else if (last_cols < last_width) {
       packed_b = PackedB::last_panel;
     }
@@ -364,7 +364,7 @@ class PlannedGemm {
       const int64_t k0 = block * plan_.size.k / plan_.k_blocks, k1 = (block + 1) * plan_.size.k / plan_.k_blocks;
       const Block at{{a_.data + k0 * a_.col, a_.row, a_.col}, {b_.data + k0 * b_.row, b_.row, b_.col}, k1 - k0, block};
       pack(at);
-      if (plan_.packed_b == PackedB::by_user) {
+      if (plan_.packed_b == PackedB::by_task) {
         multiply_panels(at);
       } else {
         multiply_tasks(at);

@@ -10,7 +10,7 @@
 //   get(line, k)                   those elements from (line, k) on, zeros outside of the matrix
 //   put(shared, line, k)           the same into 16 aligned bytes of shared memory, perhaps asynchronously
 // so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh). A target
-// says where the sums go, and its epilogue what becomes of them on the way: Plain, or as in gemm_gelu_device.cuh.
+// says where the sums go, and its epilogue what to do with them on the way: Plain, or as in gemm_gelu_device.cuh.
 //
 // Note [Two products]
 // f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep,
@@ -457,7 +457,7 @@ template <bool kAlongK, class T>
   for (const int64_t step : steps) vectors = vectors && step % kVec<T> == 0;
   return {p, line, k, lines, depth, vectors};
 }
-// Calls f with it, its chunks along whichever of its two strides is 1.
+// Calls f with that operand, its chunks along the one of its two strides that is 1.
 template <class T, class F>
 void with_lines(const T* p, int64_t line, int64_t k, int64_t lines, int64_t depth, std::span<const int64_t> steps,
                 F&& f) {

@@ -1,4 +1,4 @@
-// Which products go to the vendor's library in a build with CUDA, and how they are said in its terms. Plain host code,
+// Which products go to the vendor's library in a build with CUDA, and how they read in its terms. Plain host code,
 // so that every build tests it; kernels/gemm/cublas.cpp makes the call.
 #pragma once
 

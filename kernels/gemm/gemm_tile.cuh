@@ -161,7 +161,7 @@ inline void copy_run(const T* src, int64_t stride, F* __restrict dst, int64_t co
   }
 }
 
-// Of a and b by turns the lower halves, or the upper ones: a[0], b[0], a[1], ...
+// The lower halves of a and b interleaved, or the upper ones: a[0], b[0], a[1], ...
 template <class F, int kFirst, int... I>
 [[gnu::always_inline]] inline Vector<F> interleaved(Vector<F> a, Vector<F> b, std::integer_sequence<int, I...>) {
 #if defined(__clang__)

@@ -19,7 +19,7 @@
 
 namespace levin::kernels::lib::cudnn {
 
-// What cuDNN does not take. Never leaves kernels/lib: the caller has kernels of its own.
+// A call that cuDNN does not take. Never leaves the calls of cuDNN: their caller has kernels of its own.
 struct Refused {
   cudnnStatus_t status;
 };
@@ -90,7 +90,7 @@ struct Target {
 // A tensor in memory. A user of a finished descriptor copies what it needs.
 [[nodiscard]] Descriptor memory(std::int64_t uid, cudnnDataType_t type, std::span<const std::int64_t> sizes,
                                 std::span<const std::int64_t> strides);
-// One that is made and used up inside of the graph and never in memory.
+// A tensor that the graph makes and uses up itself, never in memory.
 [[nodiscard]] Descriptor passing(std::int64_t uid, cudnnDataType_t type, std::span<const std::int64_t> sizes,
                                  std::span<const std::int64_t> strides);
 // An f32 number that the call brings along, in as many dimensions as the tensors it meets.

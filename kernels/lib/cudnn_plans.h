@@ -60,7 +60,7 @@ struct CudnnPlans {
   int plans = 0;               // of the others: made for the device
   int unloaded = 0;            // or compiled for it, and not loaded because there is no driver
   std::int64_t workspace = 0;  // bytes, of the first
-  std::string why;             // what cuDNN said last where there is neither
+  std::string why;             // cuDNN's last message where there is neither
 };
 
 }  // namespace levin::kernels::lib

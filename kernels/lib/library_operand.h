@@ -1,4 +1,4 @@
-// What every operand of a vendor's library is asked.
+// Address, alignment and sizes of an operand of a vendor's library.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which calls of batch norm in training can go to the vendor's library in a build with CUDA, and how they are said in
+// Which calls of batch norm in training can go to the vendor's library in a build with CUDA, and how they read in
 // its terms. Plain host code, so that every build tests it; kernels/norm/cudnn_norm.cpp makes the call.
 //
 // The library's statistics are ours: the mean and 1 / sqrt(var + eps) of the batch with the biased variance, in f32. So
@@ -18,8 +18,8 @@
 namespace levin::kernels {
 
 // y = (x - mean) rstd w + b, and the batch's mean and rstd; with `backward` gx, gw and gb from gy, x, w and these
-// instead. Strides are in elements and in the order of the sizes [N, C, H, W], however the memory lies; all else is f32
-// [C].
+// instead. Strides are in elements and in the order of the sizes [N, C, H, W], for any layout of the memory; all else
+// is f32 [C].
 struct LibraryBatchNorm {
   bool backward = false;
   DType dtype = DType::f16;  // of x, y and gx

@@ -37,7 +37,7 @@ enum class Reduce : uint8_t { sum, prod, max, min };  // max and min: NaN wins
 // What is reduced: x, x != 0, |x|, x^2, |x|^p, (x - shift)^2, exp(x - shift). All but the first two need floats.
 enum class Map : uint8_t { value, nonzero, abs, square, power, deviation, exp };
 
-// What becomes of a reduced value v: v, v / number, sqrt(v), sqrt(v / number), v^number, log(v) + shift, v or 0 where
+// The result of a reduced value v: v, v / number, sqrt(v), sqrt(v / number), v^number, log(v) + shift, v or 0 where
 // it is not finite, v > 0.
 struct Finish {
   enum Kind : uint8_t { as_is, divide, root, divide_root, power, log, finite, positive };

@@ -162,7 +162,7 @@ __device__ A reduce_items(const T* row, const ReduceAt& at, std::int64_t chunk, 
 }
 
 inline constexpr int kReduceThreads = 256;
-// Blocks a processor: said, because ptxas aims at five by itself and then spills.
+// Blocks a processor: given, because ptxas aims at five by itself and then spills.
 inline constexpr int kReduceBlocks = 3;
 
 // `group` (a power of two up to 32) lanes an output.

@@ -45,7 +45,7 @@ class Body {
 //                  some leave before; warp functions whose mask names a lane that is not there; more than 48 KiB in
 //                  LEVIN_SHARED arrays, or more than 227 KiB with the dynamic bytes
 // and what `body` throws. After an error the other threads of the block are unwound, the blocks left do not run, and
-// the next launch starts afresh.
+// the next launch starts clean.
 void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name);
 
 // For tests: how often this thread has passed from one stack to another since it started.

@@ -73,7 +73,7 @@ struct ExpSum {
   }
 };
 
-// What becomes of x, and of (gy, y), when the sums are known.
+// The results of x, and of (gy, y), once the sums are known.
 template <class T, bool kLog>
 struct SoftmaxOf {
   using A = Accum<T>;

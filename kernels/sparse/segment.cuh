@@ -211,7 +211,7 @@ void gather_csr(const Cpu& on, const CsrView& a, const U* x, U* y, int64_t width
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
 // Columns of a segment that are worked on together, and as many of its rows beside each other as fit: loops then run
-// over `span` neighbouring elements however narrow the segment is.
+// over `span` neighbouring elements even of narrow segments.
 template <class A>
 struct SegmentTile {
   static constexpr int64_t kSpan = 256;
