@@ -1,6 +1,7 @@
 // Comparisons and logic (bool results, no gradient), and selection by a condition.
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "autograd/ops/pointwise/pointwise.h"
 
@@ -245,8 +246,11 @@ bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
   if (a.shape() != b.shape()) return false;
   if (a.numel() == 0) return true;
   const Tensor x = a.detach().to(DType::f64), y = b.detach().to(DType::f64);
-  // The difference of equal infinities is NaN, so equality is tested first.
-  return all(logical_or(eq(x, y), le(abs(x - y), abs(y) * rtol + atol))).item<bool>();
+  // The difference of equal infinities is NaN, so equality counts for itself. An infinite y makes the tolerance
+  // infinite, so the difference has to be finite.
+  const Tensor apart = abs(x - y);
+  const Tensor near = logical_and(lt(apart, std::numeric_limits<double>::infinity()), le(apart, abs(y) * rtol + atol));
+  return all(logical_or(eq(x, y), near)).item<bool>();
 }
 
 }  // namespace levin

@@ -153,13 +153,16 @@ LEVIN_OP_CASE(masked_fill) {
   return c;
 }
 
-TEST_CASE("equal asks for the same shape, dtype and values; allclose accepts equal infinities") {
+TEST_CASE("equal asks for the same shape, dtype and values; allclose accepts equal infinities alone") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(equal(tensor({1.0, 2.0}, cpu), tensor({1.0, 2.0}, cpu)));
   CHECK_FALSE(equal(tensor({1.0, 2.0}, cpu), tensor({1.f, 2.f}, cpu)));
   CHECK_FALSE(equal(tensor({nan}, cpu), tensor({nan}, cpu)));
   CHECK(allclose(tensor({1.0, inf}, cpu), tensor({1.0 + 1e-9, inf}, cpu)));
   CHECK_FALSE(allclose(tensor({1.0}, cpu), tensor({1.1}, cpu)));
+  CHECK_FALSE(allclose(tensor({1.0}, cpu), tensor({inf}, cpu)));
+  CHECK_FALSE(allclose(tensor({-inf}, cpu), tensor({inf}, cpu)));
+  CHECK_FALSE(allclose(tensor({inf}, cpu), tensor({1.0}, cpu)));
 }
 
 TEST_CASE("numbers outside a tensor's dtype compare and clamp as numbers, and do not fill") {
