@@ -17,6 +17,22 @@
 
 namespace levin::train {
 
+// Note [Checkpoint files]
+// A checkpoint is one safetensors file. Its tensors:
+//   NAME                       the weights under their own names, so PyTorch reads the file as a state dict
+//   levin.optimizer.I.NAME     the state of optimizer I
+//   levin.lr_scheduler.I.NAME  the state of schedule I
+//   levin.precision.NAME       the loss scale, if the run has one
+//   levin.gradient.I.NAME      gradients of an open window of accumulation, and of manual optimization
+//   levin.window_weight        the window's weight, with exact weighting
+//   levin.metric.PATH          the states of the module's metrics
+//   levin.callback.KEY.NAME    the tensors of callbacks, of the module (KEY levin.module) and of the data module
+// Its metadata:
+//   levin.state   one JSON text (write_text.cpp): version, epoch, global_step, loops (counters, what is due, limits, a
+//                 stop), names of optimizers, values of callbacks, hparams, generators, logged sums, metrics
+//   levin.hashes  the XXH3 hash of every tensor and of that text
+// A resume checks hashes, names and shapes before it changes the run.
+
 // The content of a file whose hashes are right and whose counters are in range.
 struct Checkpoint {
   std::string path;

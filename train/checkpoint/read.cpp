@@ -1,12 +1,5 @@
-// Note [Checkpoint files]
-// A checkpoint is one safetensors file:
-// - the weights under their own names, so PyTorch reads the file as a state dict;
-// - every other tensor below "levin.";
-// - in the metadata, under "levin.state", counters as one JSON text;
-// - in the metadata, under "levin.hashes", XXH3 hashes of every tensor and of that text.
-// A resume checks hashes, names and shapes before it changes the run.
+// Reads checkpoints, and describes damaged ones. See Note [Checkpoint files].
 #include "train/checkpoint/content.h"
-#include "train/run/run.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -17,6 +10,7 @@
 #include "levin/train/checkpoint.h"
 #include "tensor/files/file.h"
 #include "train/checkpoint/text.h"
+#include "train/run/run.h"
 
 namespace levin {
 namespace {

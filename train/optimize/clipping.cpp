@@ -1,4 +1,5 @@
-// Clips gradients for gradient_clip_val and TrainModule::clip_gradients. optim/ has the arithmetic.
+// Clips gradients for gradient_clip_val and TrainModule::clip_gradients. Optimizers::prepare calls it before each
+// update, through TrainModule::configure_gradient_clipping. optim/clip.cpp has the arithmetic.
 #include <algorithm>
 
 #include "levin/ops.h"

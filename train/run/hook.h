@@ -1,5 +1,5 @@
-// The table of hooks and steps that the trainer calls, in the order of a run: the name of each, and what log() may do
-// in it. on_load_checkpoint has no row: it runs before anything may be logged.
+// The table of hooks and steps that the trainer calls: the name of each, and what log() may do in it.
+// on_load_checkpoint has no row: it runs before anything may be logged.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Calls the hooks of callbacks, module and data module, and is the one place that knows their order.
+// Calls a hook of callbacks, module and data module, and is the one place that knows their order among each other. The
+// order of the hooks is the loop's (run/loop.cpp, evaluation.cpp, fit.cpp); levin/train/hooks.h lists it.
 #pragma once
 
 #include <cstddef>

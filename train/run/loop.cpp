@@ -13,6 +13,7 @@ using train::LogScope;
 using train::Restore;
 using Interval = SchedulerConfig::Interval;
 
+// max_steps cannot be reached inside of a window, max_epochs counts complete epochs. A stop waits for the window.
 bool Trainer::Run::limits_reached() const {
   return stop.max_steps_reached() || stop.max_epochs_reached() || (!window.is_open() && stop.granted());
 }
@@ -23,13 +24,14 @@ void Trainer::Run::train_epochs() {
     const Restore logging(logs.scope, LogScope::train_epoch);
     hooks.call(train::hooks::on_train_start);
   }
-  // An epoch in which the file of a resume was written is ended also after a limit is reached.
+  // A file may have been written in the middle of a batch or of an epoch's end. Its run finishes that, whatever the
+  // limits.
   const auto is_open = [&] { return progress.due != Due::nothing || progress.closing; };
   while (loaders.batches > 0 && (!limits_reached() || is_open())) {
     check_interrupt();
     train_epoch();
   }
-  if (!trial && !window.weighs_exactly()) instruments.losses.end();  // a batch of no weight has no loss
+  if (!trial && !window.weighs_exactly()) instruments.losses.end();  // exact: NaN, where a batch weighs 0
   check_interrupt();                                                 // of the last batch, or of what followed it
   files.training = false;
   hooks.call(train::hooks::on_train_end);
@@ -42,7 +44,7 @@ void Trainer::Run::train_epoch() {
   loaders.reload_train();
   logs.scope = LogScope::train_epoch;
   hooks.call_timed(train::hooks::on_train_epoch_start);
-  if (progress.due != Due::nothing) follow_batch();
+  if (progress.due != Due::nothing) follow_batch();  // of the file that the run resumed from
   bool skipped = false;
   const auto ends = [&] {
     return progress.batches_done >= loaders.batches || stop.max_steps_reached() || progress.closing ||

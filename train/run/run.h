@@ -40,7 +40,7 @@ struct Trainer::Run {
   void train_batch(StepInfo info);  // the step, and everything up to the next batch
   void follow_batch();              // after on_train_batch_end: the record, a validation, plateau schedules
   void follow_epoch();              // after on_train_epoch_end: means, plateau schedules, the next epoch
-  void forward_epoch();             // runs training_step on each batch, and trains nothing
+  void forward_epoch();             // Trainer::forward_epoch: runs training_step on each batch, and trains nothing
   [[nodiscard]] bool limits_reached() const;
   void check_interrupt();  // after a signal it saves the run and throws InterruptedError
 
@@ -56,7 +56,7 @@ struct Trainer::Run {
 
   Trainer& trainer;
   TrainerOptions options, constructed_with;  // constructed_with: options as the constructor left them
-  // ---- Parts
+  // ---- Parts. A part that refers to another one is declared after it.
   train::Progress progress;
   Borrowed borrowed;
   HookCalls hooks{*this, options, borrowed};
@@ -81,15 +81,17 @@ struct Trainer::Run {
   bool in_training_step = false;
   bool searching = false;  // the stage is a search of the tuner
   bool trial = false;      // a trial of the tuner, which is undone, so it reports and saves nothing
-  Tensor seen_loss;        // of the newest step, detached; its handle is used again if the user kept no copy
-  bool planning = false;   // a step on meta (Note [Plans]), which has no loss scale: that has values
+  Tensor seen_loss;        // of the newest step, detached; reused without an allocation if the user kept no copy
+  bool planning = false;   // a step on meta (Note [Plans]), without a loss scale, whose value meta does not have
 
  private:
+  // ---- fit.cpp. `has`: what module and data module override. `begins`: false at the end of the fit.
   void begin_fit(TrainModule& module, const FitOptions& options, const Overrides& has, bool manual);
   void attach(TrainModule& module, bool begins);
   [[nodiscard]] bool configure_optimizers();
-  void train(std::unique_ptr<train::Incoming>& file);
+  void train(std::unique_ptr<train::Incoming>& file);  // from the resume to on_fit_end, around train_epochs
   void clear_gradients();
+  // ---- The step: automatic_step in loop.cpp, the others in step.cpp
   [[nodiscard]] train::StepResult automatic_step(const StepInfo& info);
   [[nodiscard]] train::StepResult manual_step(const StepInfo& info);
   [[nodiscard]] StepOutput training_step(const StepInfo& info);

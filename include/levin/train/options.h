@@ -28,7 +28,7 @@ class LEVIN_API Portion {
  public:
   template <std::integral I>
   Portion(I count) : count_(static_cast<std::int64_t>(count)) {}
-  Portion(double fraction);  // above 1 an integral value is a count
+  Portion(double fraction);  // a number above 1 without a fraction, such as 3.0, is a count
   [[nodiscard]] bool is_fraction() const { return is_fraction_; }
   [[nodiscard]] std::int64_t count() const { return count_; }
   [[nodiscard]] double fraction() const { return fraction_; }
@@ -141,8 +141,9 @@ class LEVIN_API Callbacks : public std::vector<std::shared_ptr<Callback>> {
   }
 };
 
-// Known from PyTorch; the three values mean the same. Every op gives the same bits for the same input: Levin's kernels
-// do, and of cuDNN's engines only those are used that do.
+// Known from PyTorch; the three values mean the same. In a process every op gives the same bits for the same input:
+// Levin's kernels do, and of cuDNN's engines only those are used that do. Between two processes
+// TrainerOptions::benchmark may choose another of these engines.
 enum class Deterministic : std::uint8_t { off, on, warn };
 
 // The constructor of Trainer throws ConfigError for a value out of range and for options that exclude each other.
@@ -169,7 +170,8 @@ struct TrainerOptions {
   std::int64_t max_steps = -1;               // optimizer steps
   std::optional<std::int64_t> min_steps{};   // optimizer steps
   std::optional<Duration> max_time{};        // time of training; ignored, with an info line, if callbacks has a Timer
-  // Batches an epoch, or the fraction of them. Unset: all. 0: the loop is off.
+  // Batches an epoch, or the fraction of them. Unset: all. 0: the loop runs no batch and calls none of its hooks;
+  // without training batches a fit validates in its sanity check alone.
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
   // Trains and validates on the same few batches, to see that a model can learn them: sets limit_train_batches and
   // limit_val_batches. Loaders that shuffle are read in sequence, with a warning. Unset or 0: off.
@@ -237,6 +239,7 @@ struct TrainerOptions {
   // The same by Apex' names: O0 32-true, O1 16-mixed, O2 16-o2, O3 16-true. ConfigError if `precision` says another.
   std::string amp_level{};
   std::optional<optim::GradScalerOptions> grad_scaler{};  // the loss scale; ConfigError for a precision without one
+  // Whether schedules move for a step that the loss scale skipped.
   OnSkippedStep lr_on_skipped_step = OnSkippedStep::advance;
 
   // ---- Speed and debugging
@@ -245,7 +248,8 @@ struct TrainerOptions {
   std::shared_ptr<Profiler> profiler{};
   // Replays steps on a device that launches kernels, without the host's cost of each op. Steps run op by op, with a
   // warning, if
-  //   a hook of the step is overridden, gradients accumulate, or the module optimizes manually;
+  //   a hook inside of the step is overridden (on_before_zero_grad, on_before_backward, on_after_backward,
+  //   on_before_optimizer_step), gradients accumulate, or the module optimizes manually;
   //   the step waits for the device (item(), printing) or logs a number of the host;
   //   the device records nothing, or has no memory for the record;
   //   the batch's shape is none of the first eight.
