@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "levin/train/checkpoint.h"
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
 
@@ -343,6 +344,53 @@ TEST_CASE("a callback keeps its state across a resume") {
   second.fit(dir / "c.safetensors");
   CHECK(counter->batches == 9);
   CHECK(counter->sum.to_vector<float>() == std::vector<float>{9, 9});
+}
+
+TEST_CASE("a fit and an evaluation inside of a save after a fit are refused, and the file is written") {
+  struct Model : TrainModuleOf<Model> {
+    Model() : TrainModuleOf(nn::Options{.gen = Generator(3), .device = Device::cpu()}) {}
+    Net net{*this, "net"};
+    StepOutput training_step(const Batch& b, std::int64_t) override { return squared_error(net(b[0]), b[1]); }
+    void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
+      log("loss", squared_error(net(b[0]), b[1]));
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
+    }
+  };
+  struct Nested : Callback {
+    Model* model = nullptr;
+    data::DataLoader data = loader();
+    bool saved = false;
+    void on_save_checkpoint(CheckpointContent&) override {
+      CHECK_THROWS_AS(trainer().fit(*model, {.train = data}), StateError);
+      CHECK_THROWS_AS((void)trainer().validate(*model, data), StateError);
+      saved = true;
+    }
+  };
+  // The second one is asked after the nested calls, and is attached still.
+  struct Last : Callback {
+    bool was_attached = false;
+    void on_save_checkpoint(CheckpointContent&) override { was_attached = attached(); }
+  };
+  const TemporaryFolder dir;
+  Model model;
+  data::DataLoader data = loader();
+  auto nested = std::make_shared<Nested>();
+  auto last = std::make_shared<Last>();
+  nested->model = &model;
+  TrainerOptions options = silent();
+  options.max_steps = 2;
+  options.callbacks = {nested, last};
+  Trainer trainer(options);
+  trainer.fit(model, {.train = data});
+  trainer.save_checkpoint(dir / "c.safetensors");
+  CHECK(nested->saved);
+  CHECK(last->was_attached);
+  CHECK(read_checkpoint_info(dir / "c.safetensors").global_step == 2);
+  trainer.options().max_steps = 3;
+  trainer.fit(model, {.train = data});  // after the save the trainer is free
+  CHECK(trainer.global_step() == 3);
 }
 
 TEST_CASE("a callback whose state is tensors alone keeps it across a resume") {

@@ -56,10 +56,12 @@ class Trainer::Files {
   // training: between on_train_start and on_train_end. unfinished: the run resumes from a file that was written there,
   // so it ends its training also where the limits are reached.
   bool training = false, unfinished = false;
+  bool saving = false;  // a checkpoint is being written
 
  private:
   void write(const std::string& path, WeightsOnly weights);
-  [[nodiscard]] train::SavedStates ask_all(CheckpointContent& content, WeightsOnly only);
+  [[nodiscard]] train::SavedStates ask_all(const std::vector<std::shared_ptr<Callback>>& asked,
+                                           CheckpointContent& content, WeightsOnly only);
   [[nodiscard]] std::string best() const;
   [[nodiscard]] train::FoundCheckpoint last() const;
   // Sets the field of each BatchSizeFinder to the size that it has in the file, before loaders are made.

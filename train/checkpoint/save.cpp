@@ -111,7 +111,8 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only) {
 }
 
 // Calls on_save_checkpoint of callbacks and module, which may change the weights and their own state.
-train::SavedStates Trainer::Files::ask_all(CheckpointContent& content, WeightsOnly only) {
+train::SavedStates Trainer::Files::ask_all(const std::vector<std::shared_ptr<Callback>>& asked,
+                                           CheckpointContent& content, WeightsOnly only) {
   const Borrowed& borrowed = run_.borrowed;
   train::SavedStates states;
   const auto ask = [&](Hooks& h, const std::string& key, CallbackState state) {
@@ -119,7 +120,7 @@ train::SavedStates Trainer::Files::ask_all(CheckpointContent& content, WeightsOn
     h.on_save_checkpoint(content);
     if (!key.empty()) states.emplace_back(key, std::move(content.state));
   };
-  for (const auto& c : run_.hooks.of_last_fit(run_.in_fit)) {
+  for (const std::shared_ptr<Callback>& c : asked) {
     const std::string key = c->state_key();
     ask(*c, key, key.empty() || only == WeightsOnly::yes ? CallbackState{} : c->state());
   }
@@ -138,13 +139,15 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only) {
   const ProfilerScope profiled(run_.instruments.profiler(), "save_checkpoint");
   for (const auto& logger : run_.logs.loggers) logger->save();  // the resumed run continues the records on disk
   make_folder(path);
+  const train::Restore during(saving, true);
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
   // After a fit the callbacks and the module of that fit are asked, and attached until the file is written.
-  const HookCalls::Attached attached(run_.hooks.of_last_fit(run_.in_fit), run_.trainer);
+  const std::vector<std::shared_ptr<Callback>> asked = run_.hooks.of_last_fit(run_.in_fit);
+  const HookCalls::Attached attached(asked, run_.trainer);
   const Borrowed::ModuleScope of_module(run_.borrowed.fit_module, &run_.trainer);
   const HookCalls::Inside in(run_.hooks, train::hooks::on_save_checkpoint);
   CheckpointContent content{.weights = train::weights_of(run_), .state = {}};
-  const train::SavedStates states = ask_all(content, only);
+  const train::SavedStates states = ask_all(asked, content, only);
   NamedTensors& tensors = content.weights;
   for (const auto& [name, t] : tensors) {
     if (train::is_ours(name))

@@ -12,9 +12,6 @@
 
 namespace levin::train {
 
-// Checks the result of configure_optimizers, or the optimizer that fit was given. Throws ConfigError.
-void check_optimizers(const OptimizerConfig& config, bool manual);
-
 class Optimizers {
  public:
   explicit Optimizers(Trainer::Run& run) : run_(run) {}

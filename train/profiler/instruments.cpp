@@ -83,6 +83,7 @@ Instruments::Batches::Batches(Instruments& instruments, data::DataLoader& loader
 Instruments::Batches::~Batches() {
   fetching_.reset();
   charged_.reset();
+  at_.reset();  // ends the pass of the loader, in the phase of the batch
   if (std::uncaught_exceptions() == exceptions_) of_.times.enter(Phase::unexplained);
 }
 

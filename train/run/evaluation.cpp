@@ -103,6 +103,7 @@ std::vector<Metrics> Trainer::Evaluation::call(const Call& c) {
   const Borrowed& borrowed = run_.borrowed;
   const char* const name = words_of(c.loop).call;
   const bool in_hook = borrowed.active != nullptr;
+  if (!in_hook) run_.check_idle(name);
   if (!c.module && in_hook)
     fail<StateError>(name, ": called in a hook without a module; give the one that is to be evaluated");
   if (!c.module && !borrowed.last_module)

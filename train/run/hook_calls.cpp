@@ -168,10 +168,10 @@ void Trainer::HookCalls::end() {
   attach(nullptr);  // the module's as well
   callbacks = own;
 }
-Trainer::HookCalls::Attached::Attached(const std::vector<std::shared_ptr<Callback>>& callbacks, Trainer& trainer)
-    : callbacks_(callbacks) {
-  before_.reserve(callbacks.size());
-  for (const auto& c : callbacks) before_.push_back(std::exchange(c->trainer_, &trainer));
+Trainer::HookCalls::Attached::Attached(std::vector<std::shared_ptr<Callback>> callbacks, Trainer& trainer)
+    : callbacks_(std::move(callbacks)) {
+  before_.reserve(callbacks_.size());
+  for (const auto& c : callbacks_) before_.push_back(std::exchange(c->trainer_, &trainer));
 }
 Trainer::HookCalls::Attached::~Attached() {
   for (std::size_t i = 0; i < before_.size(); ++i) callbacks_[i]->trainer_ = before_[i];

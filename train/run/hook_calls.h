@@ -39,13 +39,13 @@ class Trainer::HookCalls {
   // Attaches callbacks to the trainer for a scope.
   class Attached {
    public:
-    Attached(const std::vector<std::shared_ptr<Callback>>& callbacks, Trainer& trainer);
+    Attached(std::vector<std::shared_ptr<Callback>> callbacks, Trainer& trainer);
     ~Attached();
     Attached(const Attached&) = delete;
     Attached& operator=(const Attached&) = delete;
 
    private:
-    const std::vector<std::shared_ptr<Callback>>& callbacks_;
+    std::vector<std::shared_ptr<Callback>> callbacks_;  // a copy: a callback may begin another fit
     std::vector<Trainer*> before_;
   };
 

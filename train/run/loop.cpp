@@ -103,10 +103,10 @@ void Trainer::Run::train_batch(StepInfo at) {
     instruments.times.count_step();
   }
   ++progress.batches_done;
-  ++progress.total_batches;
-  progress.position.hand_out(at.batch->position);
   window.gradients_torn = window.batch_torn = false;
   in_batch = false;
+  progress.position.hand_out(at.batch->position);
+  ++progress.total_batches;
   const bool held = closes && optimizers.held_by_skipped_step();
   if (closes && !borrowed.manual && !held) optimizers.advance(Interval::step);
   if (!borrowed.manual && progress.batches_done == loaders.batches) optimizers.advance(Interval::epoch);

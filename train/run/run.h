@@ -26,6 +26,8 @@ namespace levin {
 
 struct Trainer::Run {
   Run(Trainer& trainer, TrainerOptions options);
+  Run(const Run&) = delete;  // parts refer to each other
+  Run& operator=(const Run&) = delete;
   [[nodiscard]] static Run& of(const Trainer& trainer) { return *trainer.run_; }
 
   // ---- A fit (fit.cpp)

@@ -1,6 +1,7 @@
 // Guards that set something for a scope and restore it at the end.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 

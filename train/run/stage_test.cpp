@@ -308,6 +308,7 @@ TEST_CASE("SIGUSR1 and SIGHUP save and end a run like SIGTERM") {
     }
   };
   for (const auto& [signal, name] : {std::pair{SIGUSR1, "SIGUSR1"}, std::pair{SIGHUP, "SIGHUP"}}) {
+    const auto before = std::signal(signal, SIG_DFL);  // nohup starts programs that ignore SIGHUP, and so would a run
     const TemporaryFolder dir;
     const auto hit = std::make_shared<Hit>();
     hit->signal = signal;
@@ -324,6 +325,7 @@ TEST_CASE("SIGUSR1 and SIGHUP save and end a run like SIGTERM") {
         doctest::Contains(("stopped by " + std::string(name) + " after 2 optimizer steps; saved ").c_str()),
         InterruptedError);
     CHECK(trainer.stop_signal() == signal);
+    std::signal(signal, before);
   }
 }
 

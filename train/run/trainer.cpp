@@ -75,6 +75,10 @@ void Trainer::Run::check_idle(const char* call) const {
     fail<StateError>(call, ": the trainer is running ", call_name,
                      ", and this was called in a hook or step of it; call "
                      "it when that has ended, or use another Trainer");
+  if (files.saving)
+    fail<StateError>(call,
+                     ": the trainer is writing a checkpoint, and this was called in on_save_checkpoint; call it "
+                     "when the file is written, or use another Trainer");
 }
 Device Trainer::Run::device_of(nn::Module* of) const {
   if (of) {
