@@ -178,8 +178,7 @@ std::optional<Layer> layer_of(string_view path) {
     return std::nullopt;
   }
   if (starts(path, "kernels/comm/")) return Layer::comm;
-  // The command-line program lies in train/ and still counts as a program.
-  if (starts(path, "examples/") || starts(path, "bench/") || path == "train/levin.cpp") return Layer::programs;
+  if (starts(path, "examples/") || starts(path, "bench/")) return Layer::programs;
   const string folder = first_word(path);
   constexpr Face kFolders[] = {
       {"tensor", Layer::tensor}, {"kernels", Layer::kernels}, {"autograd", Layer::autograd}, {"nn", Layer::nn},

@@ -30,7 +30,8 @@ class Trainer::Files {
   // Writes a checkpoint. Throws FileError, OutOfMemoryError, and ConfigError for a weight whose name begins with
   // "levin.". In a trial of the tuner it only warns.
   void save(const std::string& path, WeightsOnly weights);
-  // Saves the run as `last` after a signal. Returns the result as text for the error; throws nothing.
+  // Saves the run as `last` after a signal. Returns the result, also an error of the save, as text for the
+  // error.
   [[nodiscard]] std::string save_interrupted();
   // The file that a ckpt_path names. Throws ConfigError if there is none for "best"; warns if there is none for "last".
   [[nodiscard]] train::FoundCheckpoint find(const std::string& ckpt_path) const;

@@ -8,9 +8,9 @@ namespace levin::train {
 // All of these throw ConfigError.
 // Before any work: the options, the hooks that the module has, and the given loaders.
 void check_fit(const Trainer::Run& run, const FitOptions& given, const Overrides& has, bool manual);
-void check_callbacks(const Trainer::Run& run, const Overrides& has,
-                     bool manual);                 // callbacks that need a logger, and a schedule of accumulation
-void check_accumulation(const Trainer::Run& run);  // after the optimizers were made
+// Callbacks that need a logger, and a schedule of accumulation.
+void check_callbacks(const Trainer::Run& run, const Overrides& has, bool manual);
+void check_accumulation(const Trainer::Run& run);                   // after the optimizers were made
 void check_optimizers(const OptimizerConfig& config, bool manual);  // of configure_optimizers, or given to fit
 
 // Warnings.

@@ -33,7 +33,7 @@ struct Trainer::Run {
   // ---- A fit (fit.cpp)
   // Trainer::fit. A search of the tuner passes `instead`, which is called in place of the training, after the set-up.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
-  void check_idle(const char* call) const;        // throws StateError while a stage runs
+  void check_idle(const char* call) const;        // throws StateError while a stage runs or a checkpoint is written
   void move_to_accelerator(TrainModule& module);  // that the options name; nothing for auto
 
   // ---- The loop (loop.cpp)

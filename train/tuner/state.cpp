@@ -200,6 +200,7 @@ void SavedRun::evaluate(Loop loop, data::DataLoader& loader, std::vector<Tensors
 
 void check_free(const Trainer::Run& run, const char* call) {
   if (run.borrowed.active) fail<StateError>(call, ": the trainer is running; search between runs, or by a callback");
+  run.check_idle(call);
 }
 
 bool skipped_by_dev_run(const Trainer::Run& run, const char* call) {
