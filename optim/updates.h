@@ -15,9 +15,11 @@ namespace levin::optim {
 // A schedule calls Optimizer::set_lr, which writes Group::lr. An optimizer's rule (its Kind in adam.cpp, sgd.cpp, ...)
 // has a pointer to that number.
 // CPU: Updates::run hands the rule to kernels::cpu::update, which reads *rule.lr (kernels/update/update.cuh).
-// Devices: Updates::prepare writes lr and momentum to two f64 on the device (Group::numbers), only where they changed.
-// kernels::update_on_device passes their address, and the kernel reads them (kernels/update/update_device.cuh). So a
-// recorded step follows the schedule: Optimizer::prepare_replay writes before each replay.
+// GPU, simt: Updates::prepare (optimizer.cpp) writes lr and momentum to two f64 on the device (Group::numbers), only
+// where they changed. kernels::update_on_device passes their address, and the kernel reads them
+// (kernels/update/update_device.cuh). So a recorded step follows the schedule: Optimizer::prepare_replay writes before
+// each replay.
+// LBFGS has no rule: its step reads Group::lr on the host.
 struct Updates {
   // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
   // `writer` is the op's name in the error of a stale saved tensor. On a device that launches kernels nothing changes

@@ -20,16 +20,19 @@ namespace levin::train {
 // Note [Checkpoint files]
 // A checkpoint is one safetensors file. Its tensors:
 //   NAME                       the weights under their own names, so PyTorch reads the file as a state dict
-//   levin.optimizer.I.NAME     the state of optimizer I
-//   levin.lr_scheduler.I.NAME  the state of schedule I
-//   levin.precision.NAME       the loss scale, if the run has one
+//   levin.optimizer.I.NAME     Optimizer::state_dict of optimizer I: PARAMETER.exp_avg, PARAMETER.step, group0.lr, ...
+//   levin.lr_scheduler.I.NAME  Scheduler::state_dict of schedule I
+//   levin.precision.NAME       GradScaler::state_dict, if the run has a loss scale
 //   levin.gradient.I.NAME      gradients of an open window of accumulation, and of manual optimization
 //   levin.window_weight        the window's weight, with exact weighting
 //   levin.metric.PATH          the states of the module's metrics
-//   levin.callback.KEY.NAME    the tensors of callbacks, of the module (KEY levin.module) and of the data module
-// Its metadata:
-//   levin.state   one JSON text (write_text.cpp): version, epoch, global_step, loops (counters, what is due, limits, a
-//                 stop), names of optimizers, values of callbacks, hparams, generators, logged sums, metrics
+//   levin.callback.KEY.NAME    tensors of callbacks, of the module (levin.module) and of the data module (levin.data)
+// Its metadata, which a file of weights alone lacks:
+//   levin.state   one JSON text (write_text.cpp): version, epoch, global_step, optimizers (names), lr_schedulers (their
+//                 number), callbacks (values by KEY), hparams, generators, log (sums of an open epoch), metrics, and
+//     loops       the counters of Progress (run/progress.h), batches_ahead, batches_per_epoch, batch_size, accumulate,
+//                 batches_validated, train_loaded_at, val_loaded_at, max_epochs, max_steps, stop, stopped_by, training,
+//                 closing, due, writers_to_come
 //   levin.hashes  the XXH3 hash of every tensor and of that text
 // A resume checks hashes, names and shapes before it changes the run.
 
