@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "levin/graph.h"
 #include "levin/ops.h"
 
 namespace levin {
@@ -32,19 +33,8 @@ enum class Reduce : std::uint8_t { sum, mean, min, max };
 
 // ---- Sparse matrices in compressed rows
 
-// The pattern of a sparse matrix [rows, cols]: entries k in [crow[i], crow[i + 1]) belong to row i and stand in column
-// col[k]; entries may repeat. Entry k has the value values[edge[k]], or values[k] where edge is undefined. For messages
-// along edges rows are destinations and columns are sources.
-struct Csr {
-  Tensor crow{};  // [rows + 1]
-  Tensor col{};   // [E]
-  Tensor edge{};  // [E], a permutation; or undefined
-  std::int64_t cols = 0;
-  // crow, col and edge of the transposed matrix, or undefined.
-  Tensor t_crow{}, t_col{}, t_edge{};
-  [[nodiscard]] std::int64_t rows() const { return crow.numel() - 1; }
-  [[nodiscard]] std::int64_t entries() const { return col.numel(); }
-};
+// Patterns are Csr of levin/graph.h. An op examines its pattern at each call, except where checked() did before.
+
 // `a` with t_crow, t_col and t_edge, by a stable sort of the columns. A backward of spmm or sddmm that misses them
 // sorts each time: call this once for a graph that is used again.
 [[nodiscard]] LEVIN_API Csr with_transpose(const Csr& a);

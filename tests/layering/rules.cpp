@@ -58,6 +58,7 @@ constexpr Face kFaces[] = {
     {"shape", Layer::tensor},
     {"tensor", Layer::tensor},
     {"generator", Layer::tensor},
+    {"graph", Layer::tensor},
     {"memory", Layer::tensor},
     {"function", Layer::tensor},
     {"stream", Layer::tensor},
