@@ -45,7 +45,7 @@ class Planned {
                                 .handle_signals = false}) {
     const Generator gen(1);
     if (s.program == "mnist") {
-      mnist::Settings how;
+      ClassifierSettings how;
       how.model = s.model;
       how.optimizer = s.optimizer;
       how.lr = 1e-3;

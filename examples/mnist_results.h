@@ -1,4 +1,4 @@
-// What mnist shows of a trained classifier: the confusion of digits, and the misclassified pictures.
+// The picture of what mnist misclassified.
 #pragma once
 
 #include <algorithm>
@@ -7,48 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "levin/levin.h"
+#include "examples/predictions.h"
 
 namespace levin::examples {
 
 inline constexpr std::int64_t kClasses = 10, kSide = 28;
-
-struct Predictions {
-  std::vector<std::int64_t> truth, predicted;  // by position in the test set
-  std::array<std::array<std::int64_t, kClasses>, kClasses> confusion{};
-
-  void add(const Tensor& logits, const Tensor& labels) {
-    const std::vector<std::int64_t> t = labels.to_vector<std::int64_t>();
-    const std::vector<std::int64_t> p = argmax(logits, 1).to_vector<std::int64_t>();
-    for (std::size_t i = 0; i < t.size(); ++i) {
-      truth.push_back(t[i]);
-      predicted.push_back(p[i]);
-      ++confusion[static_cast<std::size_t>(t[i])][static_cast<std::size_t>(p[i])];
-    }
-  }
-  [[nodiscard]] std::vector<std::int64_t> wrong() const {
-    std::vector<std::int64_t> at;
-    for (std::size_t i = 0; i < truth.size(); ++i) {
-      if (truth[i] != predicted[i]) at.push_back(static_cast<std::int64_t>(i));
-    }
-    return at;
-  }
-  void print() const {
-    std::printf("confusion (row: true digit, column: predicted)\n     ");
-    for (std::int64_t c = 0; c < kClasses; ++c) std::printf("%6lld", static_cast<long long>(c));
-    std::printf("   correct\n");
-    for (std::size_t r = 0; r < kClasses; ++r) {
-      std::int64_t all = 0;
-      std::printf("%5zu", r);
-      for (const std::int64_t n : confusion[r]) {
-        all += n;
-        std::printf("%6lld", static_cast<long long>(n));
-      }
-      std::printf("  %6.2f %%\n",
-                  all > 0 ? 100.0 * static_cast<double>(confusion[r][r]) / static_cast<double>(all) : 0);
-    }
-  }
-};
 
 // Digits of 3 x 5 pixels for the labels below the pictures, three bits per row.
 inline constexpr std::uint8_t kFont[kClasses][5] = {{7, 5, 5, 5, 7}, {2, 6, 2, 2, 7}, {7, 1, 7, 4, 7}, {7, 1, 7, 1, 7},

@@ -19,9 +19,9 @@ struct Csr;
 // nothing again, on any device.
 class LEVIN_API CsrFacts {
  public:
-  // Examines a pattern on cpu, with its transpose where it has one. Throws IndexError with the position for offsets that
-  // do not rise from 0 to the number of entries, for a column, an edge or a transposed row out of range and for an edge
-  // that is given twice; DTypeError, ShapeError and DeviceError for tensors that do not fit each other.
+  // Examines a pattern on cpu, with its transpose where it has one. Throws IndexError with the position for offsets
+  // that do not rise from 0 to the number of entries, for a column, an edge or a transposed row out of range and for an
+  // edge that is given twice; DTypeError, ShapeError and DeviceError for tensors that do not fit each other.
   explicit CsrFacts(const Csr& a);
   // The same facts of `copy`, whose tensors have the same content.
   CsrFacts(const CsrFacts& facts, const Csr& copy);
@@ -64,9 +64,9 @@ namespace levin::gnn {
 
 // A list of edges; the position of an edge in it is the edge's id.
 struct EdgeList {
-  Tensor src{}, dst{};     // i64 or i32 [E]
-  Tensor weight{};         // [E] of a float dtype, or undefined
-  Tensor attr{};           // [E, D], or undefined
+  Tensor src{}, dst{};                      // i64 or i32 [E]
+  Tensor weight{};                          // [E] of a float dtype, or undefined
+  Tensor attr{};                            // [E, D], or undefined
   std::int64_t num_src = -1, num_dst = -1;  // nodes; -1: the largest id and one, of both sides
 };
 
@@ -78,15 +78,15 @@ struct GraphOptions {
 // A graph that does not change: multigraphs, self-loops, isolated nodes, no nodes and no edges are legal. Copies share
 // the memory.
 //
-// Edges are kept by destination: in csr() row i has the edges into node i, ascending by source, equal ones by id. Tensors
-// of values an edge are in the order of csr() where ops work on them, and by id where users give them: edge_ids() is the
-// way between.
+// Edges are kept by destination: in csr() row i has the edges into node i, ascending by source, equal ones by id.
+// Tensors of values an edge are in the order of csr() where ops work on them, and by id where users give them:
+// edge_ids() is the way between.
 class LEVIN_API Graph {
  public:
-  // Throws DTypeError, ShapeError and DeviceError for tensors that do not fit each other, IndexError with the edge for a
-  // node out of range, ConfigError for two numbers of nodes without `bipartite`.
+  // Throws DTypeError, ShapeError and DeviceError for tensors that do not fit each other, IndexError with the edge for
+  // a node out of range, ConfigError for two numbers of nodes without `bipartite`.
   [[nodiscard]] static Graph from_coo(const EdgeList& edges, GraphOptions options = {});
-  // A graph of edges that are sorted by destination, source: crow, col (and edge as ids) of `a`. Throws as checked() and
+  // A graph of edges sorted by destination, source: crow, col (and edge as ids) of `a`. Throws as checked(), and
   // IndexError with the position for a row whose columns fall.
   [[nodiscard]] static Graph from_csr(Csr a, GraphOptions options = {}, Tensor weight = {}, Tensor attr = {});
 
@@ -99,7 +99,7 @@ class LEVIN_API Graph {
   // The edges by destination, with those by source as the transpose, checked. `edge` is undefined and t_edge holds
   // positions in this order: values [E] beside it are in this order.
   [[nodiscard]] const Csr& csr() const;
-  // The id of each edge of csr(): values_in_order = index_select(values_by_id, 0, edge_ids()). Undefined where the edges
+  // The id of each edge of csr(): values_in_order = index_select(values_by_id, 0, edge_ids()). Undefined where edges
   // were given in that order.
   [[nodiscard]] const Tensor& edge_ids() const;
   [[nodiscard]] const Tensor& weight() const;  // by id, or undefined

@@ -10,7 +10,9 @@
 namespace levin {
 namespace {
 
-std::array<const Tensor*, 6> parts_of(const Csr& a) { return {&a.crow, &a.col, &a.edge, &a.t_crow, &a.t_col, &a.t_edge}; }
+std::array<const Tensor*, 6> parts_of(const Csr& a) {
+  return {&a.crow, &a.col, &a.edge, &a.t_crow, &a.t_col, &a.t_edge};
+}
 constexpr std::array<const char*, 6> kNames{"crow", "col", "edge", "t_crow", "t_col", "t_edge"};
 
 // One side of a pattern: `names` are those of its three tensors, cut after `what`.
@@ -21,11 +23,14 @@ struct Side {
 };
 
 void check_tensor(const char* name, const Tensor& t, DType dtype, std::int64_t elements) {
-  if (!t.defined()) fail<ShapeError>("checked: ", name, " is undefined; a pattern has crow and col, its transpose also t_edge");
-  if (t.device() != Device::cpu()) fail<DeviceError>("checked: ", name, " is on ", t.device(), ", expected cpu; check the pattern before to()");
+  if (!t.defined())
+    fail<ShapeError>("checked: ", name, " is undefined; a pattern has crow and col, its transpose also t_edge");
+  if (t.device() != Device::cpu())
+    fail<DeviceError>("checked: ", name, " is on ", t.device(), ", expected cpu; check the pattern before to()");
   if (t.dtype() != dtype) fail<DTypeError>("checked: ", name, " is ", t.dtype(), ", expected ", dtype);
   if (t.rank() != 1 || (elements >= 0 && t.numel() != elements))
-    fail<ShapeError>("checked: ", name, " has shape ", t.shape(), ", expected [", elements < 0 ? std::string("E") : text(elements), "]");
+    fail<ShapeError>("checked: ", name, " has shape ", t.shape(), ", expected [",
+                     elements < 0 ? std::string("E") : text(elements), "]");
 }
 
 // The longest row.
@@ -60,7 +65,8 @@ void check_permutation(const char* name, const Tensor& t) {
   std::vector<bool> seen(static_cast<std::size_t>(t.numel()));
   for (std::int64_t k = 0; k < t.numel(); ++k) {
     if (seen[static_cast<std::size_t>(at[k])])
-      fail<IndexError>("checked: ", name, "[", k, "] is ", std::int64_t{at[k]}, ", which another entry has; expected a permutation");
+      fail<IndexError>("checked: ", name, "[", k, "] is ", std::int64_t{at[k]},
+                       ", which another entry has; expected a permutation");
     seen[static_cast<std::size_t>(at[k])] = true;
   }
 }
@@ -92,9 +98,9 @@ void check_transpose(const Csr& a) {
     for (std::int64_t k = t_crow[j]; k < t_crow[j + 1]; ++k) {
       const auto at = static_cast<std::size_t>(t_edge[k]);
       if (row_of[at] != t_col[k] || col_of[at] != j)
-        fail<IndexError>("checked: t_edge[", k, "] is ", std::int64_t{t_edge[k]}, ", which stands in row ", std::int64_t{row_of[at]},
-                         " and column ", std::int64_t{col_of[at]}, ", expected row ", std::int64_t{t_col[k]}, " and column ", j,
-                         "; make the transpose with with_transpose");
+        fail<IndexError>("checked: t_edge[", k, "] is ", std::int64_t{t_edge[k]}, ", which stands in row ",
+                         std::int64_t{row_of[at]}, " and column ", std::int64_t{col_of[at]}, ", expected row ",
+                         std::int64_t{t_col[k]}, " and column ", j, "; make the transpose with with_transpose");
     }
   }
 }
@@ -113,7 +119,8 @@ std::array<std::int64_t, 2> check_all(const Csr& a) {
 CsrFacts::CsrFacts(const Csr& a) {
   if (a.cols < 0 || a.cols > kMaxDim) fail<ShapeError>("checked: cols is ", a.cols, ", expected 0 to ", kMaxDim);
   check_tensor("crow", a.crow, DType::i64, -1);
-  if (a.crow.numel() == 0) fail<ShapeError>("checked: crow has shape [0], expected one element more than there are rows");
+  if (a.crow.numel() == 0)
+    fail<ShapeError>("checked: crow has shape [0], expected one element more than there are rows");
   if (!a.col.defined() || (a.col.dtype() != DType::i32 && a.col.dtype() != DType::i64))
     fail<DTypeError>("checked: col is ", a.col.defined() ? text(a.col.dtype()) : "undefined", ", expected i32 or i64");
   const DType index = a.col.dtype();
