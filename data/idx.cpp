@@ -1,12 +1,11 @@
 #include "data/idx.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
 #include <new>
 #include <vector>
 
+#include "data/readers/unpack.h"
 #include "levin/data.h"
 
 // The format: two zero bytes, the element type, the rank, a big-endian 32-bit size for each dimension, the elements
@@ -29,68 +28,6 @@ struct KnownType {
 constexpr KnownType kTypes[] = {
     {0x08, {DType::u8, 1}},  {0x09, {DType::i32, 1, true}}, {0x0b, {DType::i32, 2, true}},
     {0x0c, {DType::i32, 4}}, {0x0d, {DType::f32, 4}},       {0x0e, {DType::f64, 8}},
-};
-
-// The unpacked bytes in order.
-class Gunzip {
- public:
-  explicit Gunzip(Source& source) : source_(source), buffer_(std::size_t{1} << 16) {
-    // 16: gzip framing, with its check sum.
-    if (inflateInit2(&stream_, 15 + 16) != Z_OK) fail<OutOfMemoryError>(source.name(), ": no memory to unpack it");
-  }
-  Gunzip(const Gunzip&) = delete;
-  Gunzip& operator=(const Gunzip&) = delete;
-  ~Gunzip() { inflateEnd(&stream_); }
-
-  // Fills up to n bytes; fewer only at the end of the stream.
-  std::size_t read(void* out, std::size_t n) {
-    auto* to = static_cast<Bytef*>(out);
-    std::size_t got = 0;
-    while (got < n && !ended_) {
-      if (stream_.avail_in == 0) refill();
-      stream_.next_out = to + got;
-      const auto room = static_cast<uInt>(std::min<std::size_t>(n - got, std::size_t{1} << 30));
-      stream_.avail_out = room;
-      const int rc = inflate(&stream_, Z_NO_FLUSH);
-      got += room - stream_.avail_out;
-      if (rc == Z_STREAM_END) {
-        ended_ = true;
-      } else if (rc == Z_MEM_ERROR) {
-        fail<OutOfMemoryError>(source_.name(), ": no memory to unpack it");
-      } else if (rc != Z_OK) {
-        fail<FormatError>(source_.name(), ": the gzip stream is damaged near byte ", at_ - stream_.avail_in, ": ",
-                          stream_.msg ? stream_.msg : "it ends too early");
-      }
-    }
-    return got;
-  }
-  // The stream must end here with its check sum, and the file must end with the stream.
-  void finish(std::uint64_t unpacked) {
-    std::byte more{};
-    if (read(&more, 1) != 0)
-      fail<FormatError>(source_.name(), ": unpacks to more than the ", unpacked, " bytes its header implies");
-    if (at_ - stream_.avail_in != source_.size()) {
-      fail<FormatError>(source_.name(), ": ", source_.size() - (at_ - stream_.avail_in),
-                        " bytes follow the gzip stream, expected none");
-    }
-  }
-
- private:
-  void refill() {
-    const std::uint64_t left = source_.size() - at_;
-    if (left == 0) fail<FormatError>(source_.name(), ": the gzip stream is cut off after ", source_.size(), " bytes");
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer_.size()));
-    source_.read(at_, buffer_.data(), n);
-    at_ += n;
-    stream_.next_in = buffer_.data();
-    stream_.avail_in = static_cast<uInt>(n);
-  }
-
-  Source& source_;
-  std::vector<Bytef> buffer_;
-  z_stream stream_{};
-  std::uint64_t at_ = 0;
-  bool ended_ = false;
 };
 
 struct Header {
@@ -127,8 +64,8 @@ Header read_header(const std::string& file, const Read& read) {
 
 Tensor read_packed(Source& source) {
   const std::string& file = source.name();
-  Gunzip gunzip(source);
-  const Header h = read_header(file, [&](void* out, std::size_t n) { return gunzip.read(out, n); });
+  const std::unique_ptr<Unpacked> unpacked = gunzip(source);
+  const Header h = read_header(file, [&](void* out, std::size_t n) { return unpacked->read(out, n); });
   const Shape shape = detail::checked_shape(file + ":", h.dims);
   const std::uint64_t bytes = static_cast<std::uint64_t>(shape.numel()) * h.type.width;
   if (bytes > source.size() * kMaxRatio) {
@@ -136,11 +73,15 @@ Tensor read_packed(Source& source) {
                       " bytes of gzip hold at most ", source.size() * kMaxRatio);
   }
   const auto fill = [&](void* out) {
-    const std::size_t got = gunzip.read(out, static_cast<std::size_t>(bytes));
+    const std::size_t got = unpacked->read(out, static_cast<std::size_t>(bytes));
     if (got != bytes) {
       fail<FormatError>(file, ": unpacks to ", got, " bytes of data, expected ", bytes, " for shape ", shape);
     }
-    gunzip.finish(bytes);
+    // The stream must end here with its check sum, and the file must end with the stream.
+    std::byte more{};
+    if (unpacked->read(&more, 1) != 0)
+      fail<FormatError>(file, ": unpacks to more than the ", bytes, " bytes its header implies");
+    unpacked->finish();
   };
   if (h.type.dtype == DType::u8) {
     Tensor x = empty(shape, Device::cpu(), DType::u8);
@@ -162,9 +103,7 @@ Tensor read_packed(Source& source) {
 
 Tensor read_idx(Source& source) {
   const std::string& file = source.name();
-  std::array<unsigned char, 2> first{};
-  if (source.size() >= 2) source.read(0, first.data(), 2);
-  if (first[0] == 0x1f && first[1] == 0x8b) return read_packed(source);
+  if (is_gzip(source)) return read_packed(source);
   std::uint64_t at = 0;
   const Header h = read_header(file, [&](void* out, std::size_t n) {
     const auto got = static_cast<std::size_t>(std::min<std::uint64_t>(n, source.size() - at));

@@ -4,6 +4,7 @@
 #include "levin/autograd.h"
 #include "levin/build_info.h"
 #include "levin/data.h"
+#include "levin/data/readers.h"
 #include "levin/device.h"
 #include "levin/dtype.h"
 #include "levin/engines.h"

@@ -49,6 +49,7 @@ TEST_CASE("fuzz: the corpus of checkpoint_file is read or refused by a typed err
 TEST_CASE("fuzz: the corpus of checkpoint_state is read or refused by a typed error") {
   run_corpus("checkpoint_state");
 }
+TEST_CASE("fuzz: the corpus of cifar is read or refused by a typed error") { run_corpus("cifar"); }
 TEST_CASE("fuzz: the corpus of idx is read or refused by a typed error") { run_corpus("idx"); }
 TEST_CASE("fuzz: the corpus of npy is read or refused by a typed error") { run_corpus("npy"); }
 TEST_CASE("fuzz: the corpus of ops is computed or refused by typed errors") { run_corpus("ops"); }

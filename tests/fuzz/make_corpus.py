@@ -3,6 +3,7 @@
 checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3)."""
 import gzip
 import json
+import lzma
 import pathlib
 import random
 import struct
@@ -87,6 +88,31 @@ write("idx", "gz", gzip.compress(idx(8, [10, 10], 1), mtime=0))
 write("idx", "gz_wide", gzip.compress(idx(14, [3], 8), mtime=0))
 write("idx", "gz_more", gzip.compress(idx(8, [2], 1) + b"more", mtime=0))
 write("idx", "gz_bomb", gzip.compress(idx(8, [1 << 15], 1), mtime=0))
+
+# ---- CIFAR-10: a label and 3,072 pixels a record
+def record(label, step):
+    return bytes([label]) + bytes(i * step % 256 for i in range(3072))
+
+
+def xz(content, filters=None, check=lzma.CHECK_CRC32):
+    filters = filters or [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 4096}]
+    return lzma.compress(content, format=lzma.FORMAT_XZ, check=check, filters=filters)
+
+
+DELTA = [{"id": lzma.FILTER_DELTA, "dist": 1}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 4096}]
+TWO = record(9, 1) + record(0, 0)
+write("cifar", "gz", gzip.compress(TWO, mtime=0))
+write("cifar", "gz_label", gzip.compress(record(3, 0) + record(10, 0), mtime=0))
+write("cifar", "plain", record(7, 0))
+write("cifar", "short", record(7, 0)[:-1])
+write("cifar", "xz", xz(TWO))
+write("cifar", "xz_delta", xz(TWO, DELTA, lzma.CHECK_CRC64))
+write("cifar", "xz_none", xz(record(1, 0), check=lzma.CHECK_NONE))
+write("cifar", "xz_sha256", xz(record(1, 0), check=lzma.CHECK_SHA256))
+write("cifar", "xz_cifar100", xz(b"\1" + record(1, 0)))
+write("cifar", "xz_more", xz(record(1, 0)) + b"more")
+write("cifar", "xz_bomb", xz(b"\0" * 3073 * 60))
+write("cifar", "meta", "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n")
 
 # ---- PNG: check sums are 0, and the target corrects them
 def chunk(kind, content):

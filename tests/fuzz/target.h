@@ -29,6 +29,7 @@ bool safetensors(Bytes in);       // load_safetensors
 bool npy(Bytes in);               // load_npy
 bool idx(Bytes in);               // load_idx, plain and gzipped: both must agree
 bool png(Bytes in);               // load_png, with corrected check sums of its chunks
+bool cifar(Bytes in);             // load_cifar10_files with corrected check sums of xz, cifar10_classes
 bool checkpoint_file(Bytes in);   // the readers of checkpoints
 bool checkpoint_state(Bytes in);  // the same; the bytes are the text of a run's state, and all hashes are right
 bool options(Bytes in);           // trainer's options from the environment and from older flags, one a line

@@ -8,6 +8,7 @@ std::span<const Target> targets() {
   static constexpr std::array kAll = {
       Target{"checkpoint_file", checkpoint_file},
       Target{"checkpoint_state", checkpoint_state},
+      Target{"cifar", cifar},
       Target{"idx", idx},
       Target{"npy", npy},
       Target{"ops", ops},
