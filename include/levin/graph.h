@@ -25,10 +25,18 @@ class LEVIN_API CsrFacts {
   explicit CsrFacts(const Csr& a);
   // The same facts of `copy`, whose tensors have the same content.
   CsrFacts(const CsrFacts& facts, const Csr& copy);
+  // The facts of a pattern that its maker has made legal: nothing is examined. After a wrong promise ops read and write
+  // anywhere.
+  struct Promise {
+    std::int64_t longest_row = 0, longest_column = -1;
+    bool ascending = false;
+  };
+  CsrFacts(const Csr& a, const Promise& promise);
   // Whether the tensors of `a` are the examined ones, unwritten since.
   [[nodiscard]] bool hold(const Csr& a) const;
   std::int64_t longest_row = 0;     // entries of the longest row
   std::int64_t longest_column = 0;  // of the longest column; -1 where the pattern has no transpose
+  bool ascending = false;  // whether col ascends in each row, and edge among equal ones; so do t_col and t_edge
 
  private:
   void keep(const Csr& a);
@@ -73,22 +81,28 @@ struct EdgeList {
 struct GraphOptions {
   bool bipartite = false;  // sources and destinations are different nodes; otherwise num_src equals num_dst
   bool transposed = true;  // keep the edges by source, too, which backward reads
+  bool trusted = false;    // from_csr examines nothing where the pattern's facts are known and say `ascending`
 };
 
 // A graph that does not change: multigraphs, self-loops, isolated nodes, no nodes and no edges are legal. Copies share
 // the memory.
 //
 // Edges are kept by destination: in csr() row i has the edges into node i, ascending by source, equal ones by id.
-// Tensors of values an edge are in the order of csr() where ops work on them, and by id where users give them:
+// Tensors with a value for each edge are in the order of csr() where ops work on them, and by id where users give them:
 // edge_ids() is the way between.
 class LEVIN_API Graph {
  public:
-  // Throws DTypeError, ShapeError and DeviceError for tensors that do not fit each other, IndexError with the edge for
-  // a node out of range, ConfigError for two numbers of nodes without `bipartite`.
+  // The edges of a list, on cpu, by a stable counting sort: O(nodes + edges). Indices of the graph are i32 where nodes
+  // and edges are fewer than 2^31, otherwise i64. Throws DTypeError, ShapeError and DeviceError for tensors that do not
+  // fit each other, IndexError with the edge for a node out of range, ConfigError for two numbers of nodes without
+  // `bipartite`, and ShapeError for more than 2^40 - 1 nodes.
   [[nodiscard]] static Graph from_coo(const EdgeList& edges, GraphOptions options = {});
-  // A graph of edges sorted by destination, source: crow, col (and edge as ids) of `a`. Throws as checked(), and
-  // IndexError with the position for a row whose columns fall.
-  [[nodiscard]] static Graph from_csr(Csr a, GraphOptions options = {}, Tensor weight = {}, Tensor attr = {});
+  // A graph of edges that are sorted by destination, source, id: crow and col of `a`, with the ids of its entries, a
+  // permutation, or undefined for 0, 1, ... Keeps the tensors, also those of the transpose, without a copy. Throws as
+  // checked(), IndexError with the position for a row whose columns or ids fall, ConfigError for `a` with `edge` and
+  // for other numbers of rows and columns without `bipartite`.
+  [[nodiscard]] static Graph from_csr(Csr a, GraphOptions options = {}, Tensor weight = {}, Tensor attr = {},
+                                      Tensor edge_ids = {});
 
   [[nodiscard]] std::int64_t num_nodes() const { return num_dst(); }
   [[nodiscard]] std::int64_t num_src() const;
@@ -99,17 +113,18 @@ class LEVIN_API Graph {
   // The edges by destination, with those by source as the transpose, checked. `edge` is undefined and t_edge holds
   // positions in this order: values [E] beside it are in this order.
   [[nodiscard]] const Csr& csr() const;
-  // The id of each edge of csr(): values_in_order = index_select(values_by_id, 0, edge_ids()). Undefined where edges
-  // were given in that order.
+  // The id of each edge of csr(): values_in_order = index_select(values_by_id, 0, edge_ids()). Undefined where the
+  // edges were given in that order.
   [[nodiscard]] const Tensor& edge_ids() const;
   [[nodiscard]] const Tensor& weight() const;  // by id, or undefined
   [[nodiscard]] const Tensor& attr() const;    // by id, or undefined
-  [[nodiscard]] EdgeList edges() const;        // by id
+  [[nodiscard]] EdgeList edges() const;        // by id, in the graph's index dtype; waits for a device
   [[nodiscard]] Tensor in_degree() const;      // i64 [num_dst]
   [[nodiscard]] Tensor out_degree() const;     // i64 [num_src]
-  // Whether the edges with their weights equal their mirror as a multiset.
+  // Whether the edges with their weights equal their mirror as a multiset: a <- b with weight w as often as b <- a. The
+  // answer is kept. False for a bipartite graph. NaN equals NaN.
   [[nodiscard]] bool is_undirected() const;
-  // Examines every invariant of the tensors anew. Throws as from_csr.
+  // Examines every invariant of the tensors anew, on any device. Throws as from_csr.
   void validate() const;
   [[nodiscard]] Graph to(Device device) const;
   // Equal for two handles on the same graph, also on different devices.

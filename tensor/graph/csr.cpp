@@ -6,6 +6,7 @@
 
 #include "levin/error.h"
 #include "levin/graph.h"
+#include "tensor/graph/rows.h"
 
 namespace levin {
 namespace {
@@ -62,12 +63,12 @@ template <class I>
 void check_permutation(const char* name, const Tensor& t) {
   check_range<I>(name, t, t.numel());
   const I* at = t.data<I>();
-  std::vector<bool> seen(static_cast<std::size_t>(t.numel()));
+  std::vector<std::uint8_t> seen(static_cast<std::size_t>(t.numel()));
   for (std::int64_t k = 0; k < t.numel(); ++k) {
     if (seen[static_cast<std::size_t>(at[k])])
       fail<IndexError>("checked: ", name, "[", k, "] is ", std::int64_t{at[k]},
                        ", which another entry has; expected a permutation");
-    seen[static_cast<std::size_t>(at[k])] = true;
+    seen[static_cast<std::size_t>(at[k])] = 1;
   }
 }
 
@@ -106,15 +107,36 @@ void check_transpose(const Csr& a) {
 }
 
 template <class I>
-std::array<std::int64_t, 2> check_all(const Csr& a) {
-  std::array<std::int64_t, 2> longest{check_side<I>({a.crow, a.col, a.edge, {"crow", "col", "edge"}, a.cols}), -1};
-  if (!a.t_crow.defined()) return longest;
-  longest[1] = check_side<I>({a.t_crow, a.t_col, a.t_edge, {"t_crow", "t_col", "t_edge"}, a.rows()});
+CsrFacts::Promise check_all(const Csr& a) {
+  CsrFacts::Promise found{.longest_row = check_side<I>({a.crow, a.col, a.edge, {"crow", "col", "edge"}, a.cols}),
+                          .ascending = detail::first_descent(a.crow, a.col, a.edge) < 0};
+  if (!a.t_crow.defined()) return found;
+  found.longest_column = check_side<I>({a.t_crow, a.t_col, a.t_edge, {"t_crow", "t_col", "t_edge"}, a.rows()});
   check_transpose<I>(a);
-  return longest;
+  found.ascending = found.ascending && detail::first_descent(a.t_crow, a.t_col, a.t_edge) < 0;
+  return found;
+}
+
+template <class I>
+std::int64_t descent(const Tensor& offsets, const Tensor& index, const Tensor& ids) {
+  const auto* row = offsets.data<std::int64_t>();
+  const I *at = index.data<I>(), *id = ids.defined() ? ids.data<I>() : nullptr;
+  for (std::int64_t i = 0; i + 1 < offsets.numel(); ++i) {
+    for (std::int64_t k = row[i] + 1; k < row[i + 1]; ++k) {
+      if (at[k] < at[k - 1] || (id && at[k] == at[k - 1] && id[k] <= id[k - 1])) return k;
+    }
+  }
+  return -1;
 }
 
 }  // namespace
+
+namespace detail {
+std::int64_t first_descent(const Tensor& offsets, const Tensor& index, const Tensor& ids) {
+  return index.dtype() == DType::i32 ? descent<std::int32_t>(offsets, index, ids)
+                                     : descent<std::int64_t>(offsets, index, ids);
+}
+}  // namespace detail
 
 CsrFacts::CsrFacts(const Csr& a) {
   if (a.cols < 0 || a.cols > kMaxDim) fail<ShapeError>("checked: cols is ", a.cols, ", expected 0 to ", kMaxDim);
@@ -138,14 +160,18 @@ CsrFacts::CsrFacts(const Csr& a) {
       fail<ShapeError>("checked: ", kNames[i], " has strides, expected a contiguous tensor; call contiguous()");
   }
   keep(a);
-  const auto longest = index == DType::i32 ? check_all<std::int32_t>(a) : check_all<std::int64_t>(a);
-  longest_row = longest[0];
-  longest_column = longest[1];
+  const Promise found = index == DType::i32 ? check_all<std::int32_t>(a) : check_all<std::int64_t>(a);
+  longest_row = found.longest_row;
+  longest_column = found.longest_column;
+  ascending = found.ascending;
 }
 
 CsrFacts::CsrFacts(const CsrFacts& facts, const Csr& copy)
-    : longest_row(facts.longest_row), longest_column(facts.longest_column) {
-  keep(copy);
+    : CsrFacts(copy, Promise{facts.longest_row, facts.longest_column, facts.ascending}) {}
+
+CsrFacts::CsrFacts(const Csr& a, const Promise& promise)
+    : longest_row(promise.longest_row), longest_column(promise.longest_column), ascending(promise.ascending) {
+  keep(a);
 }
 
 void CsrFacts::keep(const Csr& a) {
