@@ -189,7 +189,8 @@ TEST_CASE("a file of more bytes than any memory is a typed error") {
   const TemporaryFolder folder;
   const std::string path = folder / "data_batch_1.bin";
   write_file_atomically(path, record(1, 0));
-  for (const std::uintmax_t bytes : {std::uintmax_t{9223372036854775807}, std::uintmax_t{1} << 60, kCifarRecord << 48}) {
+  for (const std::uintmax_t bytes :
+       {std::uintmax_t{9223372036854775807}, std::uintmax_t{1} << 60, kCifarRecord << 48}) {
     std::error_code refused;
     std::filesystem::resize_file(path, bytes / kCifarRecord * kCifarRecord, refused);  // sparse, where it can be made
     if (!refused) CHECK_THROWS_AS((void)load_cifar10_files({path}), OutOfMemoryError);

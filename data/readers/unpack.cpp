@@ -29,7 +29,9 @@ bool is_xz(detail::Source& source) {
 std::vector<std::byte> read_unpacked(detail::Source& source, std::uint64_t most, std::uint64_t xz_memory) {
   const std::string& file = source.name();
   std::vector<std::byte> bytes;
-  const std::unique_ptr<Unpacked> unpacked = is_gzip(source) ? gunzip(source) : is_xz(source) ? unxz(source, xz_memory) : nullptr;
+  const std::unique_ptr<Unpacked> unpacked = is_gzip(source) ? gunzip(source)
+                                             : is_xz(source) ? unxz(source, xz_memory)
+                                                             : nullptr;
   if (!unpacked) {
     if (source.size() > most) fail<FormatError>(file, ": has ", source.size(), " bytes, expected at most ", most);
     resize(bytes, source.size(), file);

@@ -12,6 +12,7 @@
 #include "levin/extend.h"
 #include "levin/flops.h"
 #include "levin/generator.h"
+#include "levin/graph_edges.h"
 #include "levin/live_graph.h"
 #include "levin/memory.h"
 #include "levin/nn.h"

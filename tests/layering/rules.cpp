@@ -59,6 +59,7 @@ constexpr Face kFaces[] = {
     {"tensor", Layer::tensor},
     {"generator", Layer::tensor},
     {"graph", Layer::tensor},
+    {"graph_edges", Layer::tensor},
     {"memory", Layer::tensor},
     {"function", Layer::tensor},
     {"stream", Layer::tensor},
