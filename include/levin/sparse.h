@@ -3,12 +3,13 @@
 // elements. 16-bit floats are summed in f32, and the order of sums is fixed, so results repeat bit for bit for any
 // number of threads. No op waits for a device, so a recorded graph may hold all of them.
 //
-// Positions are i64. On the CPU an offset, column or edge out of range throws IndexError before anything is computed.
-// On a device the kernels find it, skip the access, and the next wait throws. Other errors as in levin/ops.h.
+// Offsets are i64, columns and edges i64 or i32. On the CPU an offset, column or edge out of range throws IndexError
+// before anything is computed. On a device the kernels find it, skip the access, and the next wait throws. Other errors
+// as in levin/ops.h.
 //
-//   const Csr a = with_transpose({.crow = iptr, .col = isrc, .cols = nodes});   // once a graph
-//   Tensor s = leaky_relu(index_select(u, 0, a.col) + gather_csr(v, a.crow, a.col.numel()), 0.2);   // [E, H]
-//   Tensor y = spmm(a, segment_softmax(s, a.crow), h);                                              // [N, H, C]
+//   const Csr a = checked(with_transpose({.crow = iptr, .col = isrc, .cols = nodes}));   // once a graph
+//   Tensor s = leaky_relu(index_select(u, 0, a.col) + gather_csr(v, a), 0.2);   // [E, H]
+//   Tensor y = spmm(a, segment_softmax(s, a), h);                               // [N, H, C]
 #pragma once
 
 #include <cstdint>
@@ -18,25 +19,31 @@
 
 namespace levin {
 
-// ---- Segments: segment i of x [E, ...] is x[offsets[i] .. offsets[i + 1]); offsets [N + 1] rise from 0 to E.
+// ---- Segments: segment i of x [E, ...] is x[offsets[i] .. offsets[i + 1]); offsets [N + 1] rise from 0 to E. A Csr
+// stands for its offsets crow, which are not examined again where checked() did before; E is its number of entries.
 
 enum class Reduce : std::uint8_t { sum, mean, min, max };
 // y[i] = the reduction of segment i of x [E, ...], column by column: [N, ...]. 0 for an empty segment and every
 // reduction. min and max: NaN wins, and the gradient goes to the first element with the value. Floats.
 // torch_scatter.segment_csr.
 [[nodiscard]] LEVIN_API Tensor segment_reduce(const Tensor& x, const Tensor& offsets, Reduce reduce = Reduce::sum);
+[[nodiscard]] LEVIN_API Tensor segment_reduce(const Tensor& x, const Csr& a, Reduce reduce = Reduce::sum);
 // y[k] = x[i] for k in segment i: x [N, ...] -> [entries, ...]; every dtype. torch_scatter.gather_csr.
 [[nodiscard]] LEVIN_API Tensor gather_csr(const Tensor& x, const Tensor& offsets, std::int64_t entries);
+[[nodiscard]] LEVIN_API Tensor gather_csr(const Tensor& x, const Csr& a);
 // exp(x - max) / sum(exp(x - max)) over each segment of x [E, ...], column by column: [E, ...]; a segment of -inf alone
 // gives 0. Floats.
 [[nodiscard]] LEVIN_API Tensor segment_softmax(const Tensor& x, const Tensor& offsets);
+[[nodiscard]] LEVIN_API Tensor segment_softmax(const Tensor& x, const Csr& a);
 
 // ---- Sparse matrices in compressed rows
 
-// Patterns are Csr of levin/graph.h. An op examines its pattern at each call, except where checked() did before.
+// Patterns are Csr of levin/graph.h. An op examines its pattern at each call, except where checked() did before: on the
+// CPU it then reads no position but to compute, on a device it launches no check of the rows.
 
-// `a` with t_crow, t_col and t_edge, by a stable sort of the columns. A backward of spmm or sddmm that misses them
-// sorts each time: call this once for a graph that is used again.
+// `a` with t_crow, t_col and t_edge, of col's dtype, by a stable sort of the columns. A backward of spmm or sddmm that
+// misses them sorts each time: call this once for a graph that is used again. Keeps the facts of checked(); on a device
+// longest_column is then the number of entries at most.
 [[nodiscard]] LEVIN_API Csr with_transpose(const Csr& a);
 // The transposed matrix, with the values of a.
 [[nodiscard]] LEVIN_API Csr transpose(const Csr& a);

@@ -4,7 +4,7 @@
 // the op checks indices (first_outside) before any of these runs; on a device the kernels do: they report an index
 // outside and skip the access, see Note [Errors that kernels find]. Sizes may be zero.
 //
-//   first_outside(on, const int64_t* index, n, bound)      the first position whose index is not in [0, bound), or -1
+//   first_outside(on, const I* index, n, bound)            the first position whose index is not in [0, bound), or -1
 //   index_select(on, const U* x, index, U* y, outer, dim, m, inner)
 //     y[o, i, :] = x[o, index[i], :];  x: [outer, dim, inner], y: [outer, m, inner], contiguous
 //   index_add(on, const T* x, index, const T* src, T* y, outer, dim, m, inner, int64_t skip)
@@ -92,12 +92,14 @@ namespace cpu {
 
 inline constexpr int64_t kIndexTask = 32 * 1024;  // elements moved by one thread at a time
 
-inline int64_t first_outside(const Cpu&, const int64_t* index, int64_t n, int64_t bound) {
+template <class I>
+int64_t first_outside(const Cpu&, const I* index, int64_t n, int64_t bound) {
   const auto limit = static_cast<uint64_t>(bound);
+  const auto is_outside = [=](I v) { return static_cast<uint64_t>(int64_t{v}) >= limit; };
   bool is_bad = false;
-  for (int64_t i = 0; i < n; ++i) is_bad |= static_cast<uint64_t>(index[i]) >= limit;
+  for (int64_t i = 0; i < n; ++i) is_bad |= is_outside(index[i]);
   if (!is_bad) return -1;
-  return std::find_if(index, index + n, [&](int64_t v) { return static_cast<uint64_t>(v) >= limit; }) - index;
+  return std::find_if(index, index + n, is_outside) - index;
 }
 
 template <class U>

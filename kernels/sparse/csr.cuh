@@ -21,10 +21,38 @@
 
 namespace levin::kernels {
 
-// A sparse pattern as kernels take it. col null: entry k stands in column k. edge null: its value is value[k, :].
+// Positions of 4 or 8 bytes each, or none.
+struct Positions {
+  const void* at = nullptr;
+  bool is_wide = true;
+  LEVIN_HD explicit operator bool() const { return at != nullptr; }
+  LEVIN_HD std::int64_t operator[](std::int64_t k) const {
+    return is_wide ? static_cast<const std::int64_t*>(at)[k] : static_cast<const std::int32_t*>(at)[k];
+  }
+};
+
+// A sparse pattern as kernels take it. No col: entry k stands in column k. No edge: its value is value[k, :].
+// longest_row: its entries where the pattern was examined, and no kernel checks it again; -1 where it was not.
 struct CsrView {
-  const std::int64_t *crow, *col, *edge;
-  std::int64_t rows, cols, entries;
+  const std::int64_t* crow;
+  Positions col, edge;  // of one width
+  std::int64_t rows, cols, entries, longest_row = -1;
+};
+
+// The same for loops on the CPU, I: the type of positions.
+template <class I>
+struct CsrArrays {
+  const std::int64_t* crow;
+  const I *col, *edge;
+  std::int64_t rows, entries;
+  explicit CsrArrays(const CsrView& a)
+      : crow(a.crow),
+        col(static_cast<const I*>(a.col.at)),
+        edge(static_cast<const I*>(a.edge.at)),
+        rows(a.rows),
+        entries(a.entries) {}
+  [[nodiscard]] std::int64_t column(std::int64_t k) const { return col ? std::int64_t{col[k]} : k; }
+  [[nodiscard]] std::int64_t place(std::int64_t k) const { return edge ? std::int64_t{edge[k]} : k; }
 };
 
 namespace cpu {
@@ -89,6 +117,7 @@ __global__ void check_rows(CsrRows a, IndexRange range) {
 }
 // Reports offsets that do not rise from 0 to the number of entries, as an index of `what`.
 inline void check_rows(const Gpu& on, const char* what, const CsrView& a) {
+  if (a.rows == 0 || a.longest_row >= 0) return;
   on.launch(check_rows<>, item_grid(a.rows + 1), CsrRows{a.crow, a.rows, a.entries},
             IndexRange(on, what, a.entries + 1));
 }

@@ -160,7 +160,7 @@ struct ExtremeOfRow : Terms<V, T> {
 template <class T, class F>
 void with_terms(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* value, const T* x,
                 const T* y, const Heads& h, F&& f) {
-  if (a.rows > 0) check_rows(on, offsets, a);
+  check_rows(on, offsets, a);
   if (h.width() == 0) return;
   with_vectors<T>(value ? h.inner : h.width(), {x, y},
                   [&]<int V>(std::integral_constant<int, V>) { f(Terms<V, T>(on, op, a, value, x, h)); });
@@ -230,7 +230,7 @@ __global__ __launch_bounds__(kMoveThreads) void dot_groups(CsrView a, const std:
 template <class T, class Room>
 void sddmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* x, const T* z, T* y,
            const Heads& h, const Room& room) {
-  if (a.rows > 0) check_rows(on, offsets, a);
+  check_rows(on, offsets, a);
   const std::int64_t items = (a.entries + kEntryGroup - 1) / kEntryGroup * h.heads;
   if (items == 0 || a.rows == 0) return;
   const auto chunks = static_cast<std::uint64_t>((h.inner + kVec<T> - 1) / kVec<T>);
@@ -273,14 +273,15 @@ void spmm_extreme(const Cpu& on, const CsrView& a, const T* value, const T* x, T
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-template <class T>
-void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, const Heads& of, bool mean) {
+template <class T, class I>
+void spmm_by(const Cpu& on, const CsrView& view, const T* value, const T* x, T* y, const Heads& of, bool mean) {
+  const CsrArrays<I> a(view);
   using A = Accum<T>;
   constexpr std::int64_t kTile = 256;
   // Without values heads do not matter.
   const Heads h = value ? of : Heads{1, of.width()};
   const std::int64_t width = h.width();
-  each_row_block(on, a, width, [=](std::int64_t begin, std::int64_t end) {
+  each_row_block(on, view, width, [=](std::int64_t begin, std::int64_t end) {
     A tile[kTile];
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t first = a.crow[i], last = a.crow[i + 1];
@@ -288,10 +289,8 @@ void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, con
       for (std::int64_t head = 0; head < h.heads; ++head)
         for (std::int64_t c = 0; c < h.inner; c += kTile) {
           const std::int64_t n = h.inner - c < kTile ? h.inner - c : kTile, at = head * h.inner + c;
-          const auto weight = [&](std::int64_t k) {
-            return value ? A(value[(a.edge ? a.edge[k] : k) * h.heads + head]) : A(1);
-          };
-          const auto from = [&](std::int64_t k) { return x + (a.col ? a.col[k] : k) * width + at; };
+          const auto weight = [&](std::int64_t k) { return value ? A(value[a.place(k) * h.heads + head]) : A(1); };
+          const auto from = [&](std::int64_t k) { return x + a.column(k) * width + at; };
           for (std::int64_t j = 0; j < n; ++j) tile[j] = 0;
           std::int64_t k = first;
           for (; k + 4 <= last; k += 4) {
@@ -313,24 +312,41 @@ void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, con
 }
 
 template <class T>
-void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* z, T* y, const Heads& h) {
+void spmm(const Cpu& on, const CsrView& a, const T* value, const T* x, T* y, const Heads& h, bool mean) {
+  if (a.col.is_wide)
+    spmm_by<T, std::int64_t>(on, a, value, x, y, h, mean);
+  else
+    spmm_by<T, std::int32_t>(on, a, value, x, y, h, mean);
+}
+
+template <class T, class I>
+void sddmm_by(const Cpu& on, const CsrView& view, const T* x, const T* z, T* y, const Heads& h) {
   using A = Accum<T>;
+  const CsrArrays<I> a(view);
   constexpr std::int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / std::int64_t{sizeof(A)};  // sums side by side, in registers
-  each_row_block(on, a, h.width(), [=](std::int64_t begin, std::int64_t end) {
+  each_row_block(on, view, h.width(), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
         for (std::int64_t head = 0; head < h.heads; ++head) {
           const T* const p = x + (i * h.heads + head) * h.inner;
-          const T* const q = z + ((a.col ? a.col[k] : k) * h.heads + head) * h.inner;
+          const T* const q = z + (a.column(k) * h.heads + head) * h.inner;
           A lanes[kLanes] = {}, sum = 0;
           std::int64_t j = 0;
           for (; j + kLanes <= h.inner; j += kLanes)
             for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += A(p[j + l]) * A(q[j + l]);
           for (; j < h.inner; ++j) sum += A(p[j]) * A(q[j]);
           for (std::int64_t l = 0; l < kLanes; ++l) sum += lanes[l];
-          y[(a.edge ? a.edge[k] : k) * h.heads + head] = T(sum);
+          y[a.place(k) * h.heads + head] = T(sum);
         }
   });
+}
+
+template <class T>
+void sddmm(const Cpu& on, const CsrView& a, const T* x, const T* z, T* y, const Heads& h) {
+  if (a.col.is_wide)
+    sddmm_by<T, std::int64_t>(on, a, x, z, y, h);
+  else
+    sddmm_by<T, std::int32_t>(on, a, x, z, y, h);
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

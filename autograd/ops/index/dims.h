@@ -56,11 +56,12 @@ inline void check_index_type(const char* op, const Tensor& x, const Tensor& inde
   check_same_device(op, x, index);
 }
 
-// Throws IndexError unless every index is in [0, bound). `what` names the thing whose size is the bound.
-inline void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
+// Throws IndexError unless every index, of type I, is in [0, bound). `what` names the thing whose size is the bound.
+template <class I = std::int64_t>
+void check_indices(const char* op, const Tensor& index, std::int64_t bound, const std::string& what) {
   if (!index.device().is_cpu()) return;
   const Tensor dense = index.contiguous();
-  const auto* values = ptr<const std::int64_t>(dense);
+  const auto* values = ptr<const I>(dense);
   const std::int64_t at = kernels::cpu::first_outside(Cpu{}, values, dense.numel(), bound);
   if (at < 0) return;
   std::string position;

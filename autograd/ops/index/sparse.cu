@@ -1,6 +1,9 @@
 // Segments and sparse products. The sums are each other's derivatives: those of spmm are spmm of the transpose and
 // sddmm, those of sddmm are two spmm. The extremes differentiate through the positions where they were found.
+#include <algorithm>
 #include <array>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,26 +47,43 @@ class Room {
   mutable std::vector<Tensor> kept_;
 };
 
+// Positions of columns and edges; offsets are i64.
+constexpr Types<std::int32_t, std::int64_t> kPositions{};
+
+// The longest row of a pattern that was examined, or -1.
+std::int64_t longest_row_of(const Csr& a) {
+  const CsrFacts* const facts = a.known();
+  return facts ? facts->longest_row : -1;
+}
+
 // A pattern as kernels read it. Segments have no columns.
 struct DensePattern {
   Tensor crow, col, edge;
   CsrView view{};
   static Tensor dense(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
-  explicit DensePattern(const Csr& a, std::int64_t entries)
+  static kernels::Positions positions(const Tensor& t) {
+    if (!t.defined()) return {};
+    const bool is_wide = t.dtype() == DType::i64;
+    return {is_wide ? static_cast<const void*>(ptr<const std::int64_t>(t)) : ptr<const std::int32_t>(t), is_wide};
+  }
+  DensePattern(const Csr& a, std::int64_t entries, std::int64_t longest_row)
       : crow(dense(a.crow)), col(dense(a.col)), edge(dense(a.edge)) {
-    const auto pointer = [](const Tensor& t) { return t.defined() ? ptr<const std::int64_t>(t) : nullptr; };
-    view = {pointer(crow), pointer(col), pointer(edge), a.rows(), col.defined() ? a.cols : entries, entries};
+    view = {ptr<const std::int64_t>(crow),    positions(col), positions(edge), a.rows(),
+            col.defined() ? a.cols : entries, entries,        longest_row};
   }
 };
 
-// The pattern that a backward reads.
+// The pattern that a backward reads. Of segments it has the offsets alone.
 struct SavedCsr {
   std::array<SavedInput, 6> parts{};
   std::int64_t cols = 0;
-  explicit SavedCsr(const Csr& a) : cols(a.cols) {
+  std::shared_ptr<const CsrFacts> facts{};
+  std::int64_t longest_row = -1;
+  explicit SavedCsr(const Csr& a) : cols(a.cols), facts(a.facts), longest_row(longest_row_of(a)) {
     const std::array<const Tensor*, 6> from{&a.crow, &a.col, &a.edge, &a.t_crow, &a.t_col, &a.t_edge};
     for (std::size_t i = 0; i < 6; ++i) parts[i] = *from[i];
   }
+  SavedCsr(const Tensor& offsets, std::int64_t longest_row_) : longest_row(longest_row_) { parts[0] = offsets; }
   [[nodiscard]] Csr get() const {
     return {.crow = parts[0].get(),
             .col = parts[1].get(),
@@ -71,7 +91,8 @@ struct SavedCsr {
             .cols = cols,
             .t_crow = parts[3].get(),
             .t_col = parts[4].get(),
-            .t_edge = parts[5].get()};
+            .t_edge = parts[5].get(),
+            .facts = facts};
   }
 };
 
@@ -127,26 +148,28 @@ const T* values_of(const Tensor& value) {
 
 struct CsrTranspose {
   static constexpr OpInfo info{.name = "csr_transpose"};
-  std::int64_t cols;
+  std::int64_t cols, longest_row;
 
   // Of the transpose: offsets, rows of a, positions in a.
   std::array<Tensor, 3> forward(const Tensor& crow, const Tensor& col) {
-    const auto indices = [&](std::int64_t n) { return empty({n}, crow.device(), DType::i64); };
-    const DensePattern p(Csr{.crow = crow, .col = col, .cols = cols}, col.numel());
-    std::array<Tensor, 3> t{indices(cols + 1), indices(col.numel()), indices(col.numel())};
-    auto *const t_crow = ptr<std::int64_t>(t[0]), *const t_row = ptr<std::int64_t>(t[1]),
-                *const t_at = ptr<std::int64_t>(t[2]);
-    dispatch(
-        info, col, kIndex,
-        overloaded{[&]<class T>(const Cpu& on, T) { kernels::cpu::csr_transpose(on, p.view, t_crow, t_row, t_at); },
-                   [&]<class T>(const Gpu& on, T) {
-                     namespace gpu = kernels::gpu;
-                     const gpu::RowKey key{gpu::IndexRange(on, info.name, cols), p.view.col};
-                     with_sorted(on, gpu::Grouping(col.numel(), cols), key, crow,
-                                 [&]<class K>(const gpu::KeyOrder<K>& in) {
-                                   gpu::csr_transpose(on, kTransposeOffsets, p.view, in, t_crow, t_row, t_at);
-                                 });
-                   }});
+    const auto indices = [&](DType dtype, std::int64_t n) { return empty({n}, crow.device(), dtype); };
+    const DensePattern p(Csr{.crow = crow, .col = col, .cols = cols}, col.numel(), longest_row);
+    std::array<Tensor, 3> t{indices(DType::i64, cols + 1), indices(col.dtype(), col.numel()),
+                            indices(col.dtype(), col.numel())};
+    auto* const t_crow = ptr<std::int64_t>(t[0]);
+    dispatch(info, col, kPositions,
+             overloaded{[&]<class T>(const Cpu& on, T) {
+                          kernels::cpu::csr_transpose(on, p.view, t_crow, ptr<T>(t[1]), ptr<T>(t[2]));
+                        },
+                        [&]<class T>(const Gpu& on, T) {
+                          namespace gpu = kernels::gpu;
+                          const gpu::ColumnKey key{gpu::IndexRange(on, info.name, cols), p.view.col};
+                          with_sorted(on, gpu::Grouping(col.numel(), cols), key, crow,
+                                      [&]<class K>(const gpu::KeyOrder<K>& in) {
+                                        gpu::csr_transpose(on, kTransposeOffsets, p.view, in, t_crow, ptr<T>(t[1]),
+                                                           ptr<T>(t[2]));
+                                      });
+                        }});
     return t;
   }
 };
@@ -159,15 +182,16 @@ LEVIN_OP_TABLE(CsrTranspose)
   fail<ShapeError>(op, ": ", what, " has shape ", shape, ", expected ", expected);
 }
 
-void check_positions(const char* op, const char* what, const Tensor& t, const Tensor& x) {
-  if (t.dtype() != DType::i64)
-    fail<DTypeError>(op, ": ", what, " is ", t.dtype(), ", expected i64; convert it with to(DType::i64)");
+void check_positions(const char* op, const char* what, const Tensor& t, DType dtype, const Tensor& x) {
+  if (t.dtype() != dtype)
+    fail<DTypeError>(op, ": ", what, " is ", t.dtype(), ", expected ", dtype, "; convert it with to(DType::", dtype,
+                     ")");
   check_same_device(op, x, t);
   if (t.rank() != 1) refuse(op, what, t.shape(), "rank 1");
 }
 
 void check_offsets(const char* op, const char* what, const Tensor& offsets, std::int64_t entries, const Tensor& x) {
-  check_positions(op, what, offsets, x);
+  check_positions(op, what, offsets, DType::i64, x);
   const std::int64_t rows = offsets.numel() - 1;
   if (rows < 0) refuse(op, what, offsets.shape(), "one element more than there are rows");
   if (rows == 0 && entries > 0)
@@ -184,26 +208,62 @@ void check_offsets(const char* op, const char* what, const Tensor& offsets, std:
   if (at[rows] != entries) bad(rows, text(entries) + ", the number of entries");
 }
 
-// Columns `col` in [0, cols), and `edge`, the places of the entries' values; x gives the device.
+void check_range(const char* op, const Tensor& t, std::int64_t bound, const char* what) {
+  if (t.dtype() == DType::i64)
+    check_indices<std::int64_t>(op, t, bound, what);
+  else
+    check_indices<std::int32_t>(op, t, bound, what);
+}
+// Offsets of segments of x, or of `entries` elements; longest_row: -1, or of an examined pattern.
+void check_segments(const char* op, const Tensor& offsets, std::int64_t entries, std::int64_t longest_row,
+                    const Tensor& x) {
+  if (longest_row < 0) return check_offsets(op, "offsets", offsets, entries, x);
+  check_same_device(op, x, offsets);
+}
+
+// Columns `col` in [0, cols), and `edge`, the places of the entries' values, of `dtype`; x gives the device.
 void check_entries(const char* op, const std::array<const char*, 2>& names, const Tensor& col, const Tensor& edge,
-                   std::int64_t cols, const Tensor& x) {
-  check_positions(op, names[0], col, x);
-  check_indices(op, col, cols, "the dimension of columns");
+                   std::int64_t cols, DType dtype, const Tensor& x) {
+  check_positions(op, names[0], col, dtype, x);
+  check_range(op, col, cols, "the dimension of columns");
   if (!edge.defined()) return;
-  check_positions(op, names[1], edge, x);
+  check_positions(op, names[1], edge, dtype, x);
   if (edge.numel() != col.numel()) refuse(op, names[1], edge.shape(), "one element an entry, " + text(col.numel()));
-  check_indices(op, edge, col.numel(), "the values");
+  check_range(op, edge, col.numel(), "the values");
 }
 void check_csr(const char* op, const Csr& a, const Tensor& x) {
+  if (a.known()) return check_same_device(op, x, a.crow);
+  check_defined(op, a.crow, a.col);
+  if (a.col.dtype() != DType::i32 && a.col.dtype() != DType::i64)
+    fail<DTypeError>(op, ": col is ", a.col.dtype(), ", expected i32 or i64; convert it with to(DType::i64)");
   if (a.cols < 0 || a.cols > kMaxDim) fail<ShapeError>(op, ": cols is ", a.cols, ", expected 0 to ", kMaxDim);
-  check_entries(op, {"col", "edge"}, a.col, a.edge, a.cols, x);
+  check_entries(op, {"col", "edge"}, a.col, a.edge, a.cols, a.col.dtype(), x);
   check_offsets(op, "crow", a.crow, a.entries(), x);
+}
+
+// The facts `known` of a pattern for `other`, the same pattern with its transpose, or transposed.
+std::shared_ptr<const CsrFacts> facts_for(const Csr& other, const CsrFacts& known, std::int64_t longest_row,
+                                          std::int64_t longest_column) {
+  const auto facts = std::make_shared<CsrFacts>(known, other);
+  facts->longest_row = longest_row;
+  facts->longest_column = longest_column;
+  return facts;
+}
+// The longest row of checked offsets. A device is not asked: there it is the number of entries.
+std::int64_t longest_of(const Tensor& offsets, std::int64_t entries) {
+  if (!offsets.device().is_cpu()) return entries;
+  const auto* at = ptr<const std::int64_t>(offsets);
+  std::int64_t longest = 0;
+  for (std::int64_t i = 1; i < offsets.numel(); ++i) longest = std::max(longest, at[i] - at[i - 1]);
+  return longest;
 }
 
 // As above, with the transpose, which is checked where the caller gave it.
 Csr sorted_by_column(const Csr& a) {
+  const CsrFacts* const known = a.known();
   if (a.t_crow.defined()) {
-    check_entries("transpose", {"t_col", "t_edge"}, a.t_col, a.t_edge, a.rows(), a.crow);
+    if (known) return a;
+    check_entries("transpose", {"t_col", "t_edge"}, a.t_col, a.t_edge, a.rows(), a.col.dtype(), a.crow);
     check_offsets("transpose", "t_crow", a.t_crow, a.entries(), a.crow);
     if (a.t_crow.numel() != a.cols + 1 || a.t_col.numel() != a.entries())
       refuse(
@@ -211,23 +271,31 @@ Csr sorted_by_column(const Csr& a) {
           text(a.cols + 1) + " offsets, and " + text(a.entries()) + " entries in t_col; make them with with_transpose");
     return a;
   }
-  const auto [crow, col, at] = apply(CsrTranspose{a.cols}, a.crow, a.col);
+  constexpr auto kMost = std::int64_t{std::numeric_limits<std::int32_t>::max()};
+  if (a.col.dtype() == DType::i32 && std::max(a.rows(), a.entries()) > kMost)
+    fail<ShapeError>("with_transpose: there are ", a.rows(), " rows and ", a.entries(), " entries, expected at most ",
+                     kMost, " where positions are i32; convert col and edge with to(DType::i64)");
+  const auto [crow, col, at] = apply(CsrTranspose{a.cols, longest_row_of(a)}, a.crow, a.col);
   Csr both = a;
   both.t_crow = crow;
   both.t_col = col;
-  both.t_edge = a.edge.defined() ? index_select(a.edge, 0, at) : at;
+  both.t_edge = a.edge.defined() ? index_select(a.edge, 0, at.to(DType::i64)) : at;
+  both.facts = known ? facts_for(both, *known, known->longest_row, longest_of(crow, a.entries())) : nullptr;
   return both;
 }
 // The transposed matrix of a matrix whose entries were checked.
 Csr swapped(const Csr& a) {
   const Csr b = sorted_by_column(a);
-  return {.crow = b.t_crow,
-          .col = b.t_col,
-          .edge = b.t_edge,
-          .cols = b.rows(),
-          .t_crow = b.crow,
-          .t_col = b.col,
-          .t_edge = b.edge};
+  Csr t{.crow = b.t_crow,
+        .col = b.t_col,
+        .edge = b.t_edge,
+        .cols = b.rows(),
+        .t_crow = b.crow,
+        .t_col = b.col,
+        .t_edge = b.edge};
+  if (const CsrFacts* const known = b.known())
+    t.facts = facts_for(t, *known, known->longest_column, known->longest_row);
+  return t;
 }
 
 void check_has_rows(const char* op, const char* what, const Tensor& x) {
@@ -236,10 +304,11 @@ void check_has_rows(const char* op, const char* what, const Tensor& x) {
 
 // ---- Sums and means
 
-Tensor sum_of_rows(const Names& names, const Csr& a, const Tensor& value, const Tensor& x, bool mean) {
-  if (is_widened(x)) return sum_of_rows(names, a, wide(value), wide(x), mean).to(x.dtype());
+Tensor sum_of_rows(const Names& names, const Csr& a, std::int64_t longest_row, const Tensor& value, const Tensor& x,
+                   bool mean) {
+  if (is_widened(x)) return sum_of_rows(names, a, longest_row, wide(value), wide(x), mean).to(x.dtype());
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype());
-  const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0]);
+  const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0], longest_row);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
   dispatch(OpInfo{.name = names.op}, x, kFloats,
@@ -256,13 +325,13 @@ Tensor sum_of_rows(const Names& names, const Csr& a, const Tensor& value, const 
 
 struct GatherCsr {
   static constexpr OpInfo info{.name = "gather_csr"};
-  std::int64_t entries;
+  std::int64_t entries, longest_row;
   SavedInput offsets{};
 
   Tensor forward(const Tensor& x, const Tensor& offsets_) {
     offsets = offsets_;
     Tensor y = empty(x.shape().with(0, entries), x.device(), x.dtype());
-    const DensePattern p(Csr{.crow = offsets_}, entries);
+    const DensePattern p(Csr{.crow = offsets_}, entries, longest_row);
     const Tensor dense = x.contiguous();
     const std::int64_t width = width_of(x);
     dispatch(info, x, kAll,
@@ -275,9 +344,8 @@ struct GatherCsr {
                         }});
     return y;
   }
-  Grads<2> backward(const Tensor& gy, Need<2>) { return {segment_reduce(gy, offsets.get())}; }
+  Grads<2> backward(const Tensor& gy, Need<2>);
 };
-LEVIN_OP_TABLE(GatherCsr)
 
 struct Sddmm {
   static constexpr OpInfo info{.name = "sddmm", .autocast = AutocastPolicy::widest};
@@ -305,7 +373,7 @@ struct Spmm {
       x = x_;
       FlopCounter::count(info.name, {2, of.entries(), width_of(x_)});
     }
-    return sum_of_rows(names, of, value_, x_, mean);
+    return sum_of_rows(names, of, a.longest_row, value_, x_, mean);
   }
   Grads<2> backward(const Tensor& gy, Need<2> need) {
     const Csr of = a.get();
@@ -317,16 +385,21 @@ struct Spmm {
     }
     if (need[1]) {
       grads[1] = of.col.defined() ? apply(Spmm{false, SavedCsr(swapped(of)), kSpmm}, value.get(), g)
-                                  : gather_csr(g, of.crow, entries);
+                                  : apply(GatherCsr{entries, a.longest_row}, g, of.crow);
     }
     return grads;
   }
 };
 LEVIN_OP_TABLE(Spmm)
 
-Tensor products(const OpInfo& info, const Csr& a, const Tensor& x_, const Tensor& z_) {
-  if (is_widened(x_)) return products(info, a, wide(x_), wide(z_)).to(x_.dtype());
-  const DensePattern p(a, a.entries());
+Grads<2> GatherCsr::backward(const Tensor& gy, Need<2>) {
+  return {apply(Spmm{false, SavedCsr(offsets.get(), longest_row), kSegments}, Tensor{}, gy)};
+}
+LEVIN_OP_TABLE(GatherCsr)
+
+Tensor products(const OpInfo& info, const Csr& a, std::int64_t longest_row, const Tensor& x_, const Tensor& z_) {
+  if (is_widened(x_)) return products(info, a, longest_row, wide(x_), wide(z_)).to(x_.dtype());
+  const DensePattern p(a, a.entries(), longest_row);
   const Heads h{x_.rank() == 3 ? x_.shape()[1] : 1, x_.shape().back()};
   Tensor y = empty(x_.rank() == 3 ? Shape{a.entries(), h.heads} : Shape{a.entries()}, x_.device(), x_.dtype());
   const Tensor left = x_.contiguous(), right = z_.contiguous();
@@ -344,7 +417,7 @@ Tensor products(const OpInfo& info, const Csr& a, const Tensor& x_, const Tensor
 Tensor Sddmm::forward(const Tensor& x_, const Tensor& z_) {
   x = x_;
   z = z_;
-  Tensor y = products(info, a.get(), x_, z_);
+  Tensor y = products(info, a.get(), a.longest_row, x_, z_);
   FlopCounter::count(info.name, {2, y.numel(), x_.shape().back()});
   return y;
 }
@@ -359,14 +432,14 @@ LEVIN_OP_TABLE(Sddmm)
 // ---- The largest and the smallest
 
 // The second result is the entry of each element, i64, -1 where the row has none.
-std::array<Tensor, 2> extreme_of_rows(const Names& names, const Csr& a, const Tensor& value, const Tensor& x,
-                                      bool largest) {
+std::array<Tensor, 2> extreme_of_rows(const Names& names, const Csr& a, std::int64_t longest_row, const Tensor& value,
+                                      const Tensor& x, bool largest) {
   if (is_widened(x)) {
-    const auto [y, at] = extreme_of_rows(names, a, wide(value), wide(x), largest);
+    const auto [y, at] = extreme_of_rows(names, a, longest_row, wide(value), wide(x), largest);
     return {y.to(x.dtype()), at};
   }
   Tensor y = empty(x.shape().with(0, a.rows()), x.device(), x.dtype()), at = empty(y.shape(), y.device(), DType::i64);
-  const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0]);
+  const DensePattern p(a, a.col.defined() ? a.entries() : x.shape()[0], longest_row);
   const Tensor v = DensePattern::dense(value), dense = x.contiguous();
   const Heads h = heads_of(value, x);
   dispatch(OpInfo{.name = names.op}, x, kFloats,
@@ -394,7 +467,7 @@ struct SpmmExtreme {
   std::array<Tensor, 2> forward(const Tensor& value_, const Tensor& x_) {
     value = value_;
     x = x_;
-    std::array<Tensor, 2> found = extreme_of_rows(names, a.get(), value_, x_, largest);
+    std::array<Tensor, 2> found = extreme_of_rows(names, a.get(), a.longest_row, value_, x_, largest);
     arg = found[1];
     return found;
   }
@@ -404,13 +477,13 @@ struct SpmmExtreme {
     const Heads h = heads_of(value, x);
     const std::int64_t rows = arg.shape()[0], width = h.width();
     const Tensor at = reshape(clamp(arg, 0, std::nullopt), {rows, width}), flat = reshape(at, -1);
-    const Tensor column = a.col.defined() ? reshape(index_select(a.col, 0, flat), {rows, width}) : at;
+    const Tensor column = a.col.defined() ? reshape(index_select(a.col, 0, flat).to(DType::i64), {rows, width}) : at;
     Tensor y = gather(reshape(x, {x.shape()[0], width}), 0, column);
     if (value.defined()) {
       const auto swapped = [&](const Tensor& t, std::int64_t p, std::int64_t q) {
         return permute(reshape(t, {rows, p, q}), {0, 2, 1});
       };
-      const Tensor entry = a.edge.defined() ? index_select(a.edge, 0, flat) : flat;
+      const Tensor entry = a.edge.defined() ? index_select(a.edge, 0, flat).to(DType::i64) : flat;
       const Tensor of = reshape(swapped(entry, h.heads, h.inner), {rows * h.inner, h.heads});
       const Tensor v = gather(reshape(value, {value.shape()[0], h.heads}), 0, of);
       y = y * reshape(swapped(v, h.inner, h.heads), {rows, width});
@@ -435,6 +508,7 @@ LEVIN_OP_TABLE(SpmmExtreme)
 
 struct SegmentSoftmaxBackward {
   static constexpr OpInfo info{.name = "segment_softmax_backward"};
+  std::int64_t longest_row;
   SavedInput gy{}, y{}, offsets{};
 
   Tensor forward(const Tensor& gy_, const Tensor& y_, const Tensor& offsets_) {
@@ -443,10 +517,10 @@ struct SegmentSoftmaxBackward {
     offsets = offsets_;
     return run(gy_, y_, offsets_);
   }
-  static Tensor run(const Tensor& gy_, const Tensor& y_, const Tensor& offsets_) {
+  [[nodiscard]] Tensor run(const Tensor& gy_, const Tensor& y_, const Tensor& offsets_) const {
     if (is_widened(y_)) return run(wide(gy_), wide(y_), offsets_).to(y_.dtype());
     Tensor gx = empty_like(y_);
-    const DensePattern p(Csr{.crow = offsets_}, y_.shape()[0]);
+    const DensePattern p(Csr{.crow = offsets_}, y_.shape()[0], longest_row);
     const Tensor g = gy_.contiguous(), out = y_.contiguous();
     const std::int64_t width = width_of(y_);
     dispatch(info, y_, kFloats,
@@ -474,6 +548,7 @@ LEVIN_OP_TABLE(SegmentSoftmaxBackward)
 
 struct SegmentSoftmax {
   static constexpr OpInfo info{.name = "segment_softmax", .autocast = AutocastPolicy::full};
+  std::int64_t longest_row;
   SavedInput offsets{};
   SavedOutput y{};
 
@@ -483,10 +558,10 @@ struct SegmentSoftmax {
     y = out;
     return out;
   }
-  static Tensor run(const Tensor& x, const Tensor& offsets_) {
+  [[nodiscard]] Tensor run(const Tensor& x, const Tensor& offsets_) const {
     if (is_widened(x)) return run(wide(x), offsets_).to(x.dtype());
     Tensor out = empty_like(x);
-    const DensePattern p(Csr{.crow = offsets_}, x.shape()[0]);
+    const DensePattern p(Csr{.crow = offsets_}, x.shape()[0], longest_row);
     const Tensor dense = x.contiguous();
     const std::int64_t width = width_of(x);
     dispatch(info, x, kFloats,
@@ -502,38 +577,65 @@ struct SegmentSoftmax {
   }
   auto saved_outputs() { return std::tie(y); }
   Grads<2> backward(const Tensor& gy, NeedMask) {
-    return {apply(SegmentSoftmaxBackward{}, gy, y.get(), offsets.get())};
+    return {apply(SegmentSoftmaxBackward{longest_row}, gy, y.get(), offsets.get())};
   }
 };
 LEVIN_OP_TABLE(SegmentSoftmax)
 
-Tensor reduced(const Csr& a, const Tensor& value, const Tensor& x, Reduce reduce, const Names& names) {
-  if (reduce == Reduce::sum || reduce == Reduce::mean)
-    return apply(Spmm{reduce == Reduce::mean, SavedCsr(a), names}, value, x);
-  return apply(SpmmExtreme{reduce == Reduce::max, SavedCsr(a), names}, value, x)[0];
+Tensor reduced(const SavedCsr& a, const Tensor& value, const Tensor& x, Reduce reduce, const Names& names) {
+  if (reduce == Reduce::sum || reduce == Reduce::mean) return apply(Spmm{reduce == Reduce::mean, a, names}, value, x);
+  return apply(SpmmExtreme{reduce == Reduce::max, a, names}, value, x)[0];
+}
+
+// ---- Segments: the offsets of a pattern that was examined are not examined again.
+
+Tensor segment_reduce_of(const Tensor& x, const Tensor& offsets, std::int64_t longest_row, Reduce reduce) {
+  check_has_rows("segment_reduce", "x", x);
+  check_segments("segment_reduce", offsets, x.shape()[0], longest_row, x);
+  return reduced(SavedCsr(offsets, longest_row), Tensor{}, x, reduce, kSegments);
+}
+Tensor gather_csr_of(const Tensor& x, const Tensor& offsets, std::int64_t longest_row, std::int64_t entries) {
+  check_has_rows("gather_csr", "x", x);
+  check_segments("gather_csr", offsets, entries, longest_row, x);
+  if (x.shape()[0] != offsets.numel() - 1)
+    refuse("gather_csr", "x", x.shape(), text(offsets.numel() - 1) + " rows, as offsets has");
+  return apply(GatherCsr{entries, longest_row}, x, offsets);
+}
+Tensor segment_softmax_of(const Tensor& x, const Tensor& offsets, std::int64_t longest_row) {
+  check_has_rows("segment_softmax", "x", x);
+  check_segments("segment_softmax", offsets, x.shape()[0], longest_row, x);
+  return apply(SegmentSoftmax{longest_row}, x, offsets);
+}
+// x has a row an entry of a.
+void check_entry_rows(const char* op, const Tensor& x, const Csr& a) {
+  check_defined(op, x, a.crow, a.col);
+  if (x.rank() == 0 || x.shape()[0] != a.entries())
+    refuse(op, "x", x.shape(), text(a.entries()) + " rows, one an entry");
 }
 
 }  // namespace
 
 Tensor segment_reduce(const Tensor& x, const Tensor& offsets, Reduce reduce) {
-  check_has_rows("segment_reduce", "x", x);
-  check_offsets("segment_reduce", "offsets", offsets, x.shape()[0], x);
-  return reduced(Csr{.crow = offsets}, Tensor{}, x, reduce, kSegments);
+  return segment_reduce_of(x, offsets, -1, reduce);
+}
+Tensor segment_reduce(const Tensor& x, const Csr& a, Reduce reduce) {
+  check_entry_rows("segment_reduce", x, a);
+  return segment_reduce_of(x, a.crow, longest_row_of(a), reduce);
 }
 
 Tensor gather_csr(const Tensor& x, const Tensor& offsets, std::int64_t entries) {
-  check_has_rows("gather_csr", "x", x);
   if (entries < 0) fail<ShapeError>("gather_csr: entries is ", entries, ", expected at least 0");
-  check_offsets("gather_csr", "offsets", offsets, entries, x);
-  if (x.shape()[0] != offsets.numel() - 1)
-    refuse("gather_csr", "x", x.shape(), text(offsets.numel() - 1) + " rows, as offsets has");
-  return apply(GatherCsr{entries}, x, offsets);
+  return gather_csr_of(x, offsets, -1, entries);
+}
+Tensor gather_csr(const Tensor& x, const Csr& a) {
+  check_defined("gather_csr", x, a.crow, a.col);
+  return gather_csr_of(x, a.crow, longest_row_of(a), a.entries());
 }
 
-Tensor segment_softmax(const Tensor& x, const Tensor& offsets) {
-  check_has_rows("segment_softmax", "x", x);
-  check_offsets("segment_softmax", "offsets", offsets, x.shape()[0], x);
-  return apply(SegmentSoftmax{}, x, offsets);
+Tensor segment_softmax(const Tensor& x, const Tensor& offsets) { return segment_softmax_of(x, offsets, -1); }
+Tensor segment_softmax(const Tensor& x, const Csr& a) {
+  check_entry_rows("segment_softmax", x, a);
+  return segment_softmax_of(x, a.crow, longest_row_of(a));
 }
 
 Csr with_transpose(const Csr& a) {
@@ -557,7 +659,7 @@ Tensor spmm(const Csr& a, const Tensor& value, const Tensor& x, Reduce reduce) {
       refuse("spmm", "value", value.shape(),
              "[E], or [E, H] beside x [cols, H, ...], with E = " + text(a.entries()) + " and x " + text(x.shape()));
   }
-  return reduced(a, value, x, reduce, kSpmm);
+  return reduced(SavedCsr(a), value, x, reduce, kSpmm);
 }
 
 Tensor sddmm(const Csr& a, const Tensor& x, const Tensor& z) {

@@ -290,8 +290,13 @@ void add_csr_errors(OpCase& c, const std::string& op, const std::function<void(c
   error("falling", small({0, 1, 0}, {0, 3}), throws<IndexError>, ": crow[2] is 0, expected 1 or more");
   error("end", small({0, 1, 1}, {0, 3}), throws<IndexError>, ": crow[2] is 1, expected 2");
   bad = small({0, 1, 2}, {0, 3});
-  bad.col = bad.col.to(DType::i32);
-  error("dtype", bad, throws<DTypeError>, ": col is i32, expected i64");
+  bad.col = bad.col.to(DType::u8);
+  error("dtype", bad, throws<DTypeError>, ": col is u8, expected i32 or i64");
+  bad.col = ints({0, 4}).to(DType::i32);
+  error("narrow column", bad, throws<IndexError>, ": index 4 at position [1] is out of range");
+  bad.col = ints({0, 3}).to(DType::i32);
+  bad.edge = ints({0, 1});
+  error("dtype of edge", bad, throws<DTypeError>, ": edge is i64, expected i32");
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "kernels/executor/cpu.h"
+#include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "levin/sparse.h"
@@ -145,6 +147,148 @@ TEST_CASE("the transpose is the adjoint, and the transpose of the transpose is t
   CHECK_FALSE(back.edge.defined());
   CHECK(spmm(a, {}, ones({40}, cpu, DType::f64)).to_vector<double>() ==
         (narrow(a.crow, 0, 1, 50) - narrow(a.crow, 0, 0, 50)).to(DType::f64).to_vector<double>());
+}
+
+// The positions of `a` as i32.
+Csr narrowed(Csr a) {
+  for (Tensor* t : {&a.col, &a.edge, &a.t_col, &a.t_edge})
+    if (t->defined()) *t = t->to(DType::i32);
+  a.facts = nullptr;
+  return a;
+}
+
+TEST_CASE("positions of four and of eight bytes give the same bits, with edges, a transpose, facts or none") {
+  const auto run = [](const Device device) {
+    const Csr random = random_graph(60, 40, 700);
+    Csr with_edge = random;
+    with_edge.edge = sort(cos(arange(700, cpu).to(DType::f64) * 1.7)).indices;
+    Generator gen(9);
+    for (const Csr& wide : {random, with_edge, with_transpose(with_edge), checked(with_transpose(with_edge))}) {
+      const Csr narrow = wide.facts ? checked(narrowed(wide)) : narrowed(wide);
+      Tensor value = randn({700, 2}, gen, cpu), x = randn({40, 2, 8}, gen, cpu), z = randn({60, 2, 8}, gen, cpu);
+      value = value.to(device), x = x.to(device), z = z.to(device);
+      value.requires_grad_(), x.requires_grad_(), z.requires_grad_();
+      const auto all = [&](const Csr& a) {
+        Tensors out;
+        const auto add = [&](const Tensor& y, std::vector<Tensor> in) {
+          out.push_back(y.detach());
+          for (const Tensor& g : grad(sum(y * y), in)) out.push_back(g);
+        };
+        for (const Reduce r : {Reduce::sum, Reduce::mean, Reduce::max}) add(spmm(a, value, x, r), {value, x});
+        add(spmm(a, {}, x), {x});
+        add(sddmm(a, z, x), {z, x});
+        add(segment_softmax(value, a), {value});
+        add(segment_reduce(value, a), {value});
+        add(gather_csr(z, a), {z});
+        return out;
+      };
+      const Tensors one = all(wide.to(device)), other = all(narrow.to(device));
+      for (std::size_t i = 0; i < one.size(); ++i) {
+        CAPTURE(i);
+        CHECK(one[i].to_vector<float>() == other[i].to_vector<float>());
+      }
+      const Csr t = with_transpose(narrow), u = transpose(narrow);
+      CHECK(t.t_col.dtype() == DType::i32);
+      CHECK(t.t_edge.dtype() == DType::i32);
+      CHECK(t.t_col.to(DType::i64).to_vector<std::int64_t>() == with_transpose(wide).t_col.to_vector<std::int64_t>());
+      CHECK((t.known() != nullptr) == (wide.known() != nullptr));
+      CHECK((u.known() != nullptr) == (wide.known() != nullptr));
+    }
+  };
+  run(cpu);
+  if (const auto device = test::launching_device()) run(*device);
+}
+
+TEST_CASE("a segment op over a pattern equals that over its offsets, and names a wrong number of entries") {
+  const Csr a = checked(random_graph(20, 9, 50));
+  Generator gen(2);
+  const Tensor x = randn({50, 3}, gen, cpu), rows = randn({20, 3}, gen, cpu);
+  CHECK(segment_softmax(x, a).to_vector<float>() == segment_softmax(x, a.crow).to_vector<float>());
+  CHECK(segment_reduce(x, a, Reduce::mean).to_vector<float>() ==
+        segment_reduce(x, a.crow, Reduce::mean).to_vector<float>());
+  CHECK(gather_csr(rows, a).to_vector<float>() == gather_csr(rows, a.crow, 50).to_vector<float>());
+  CHECK_THROWS_WITH_AS((void)segment_softmax(rows, a), doctest::Contains("has shape [20, 3], expected 50 rows"),
+                       ShapeError);
+  CHECK_THROWS_AS((void)segment_reduce(rows, a), ShapeError);
+  CHECK_THROWS_AS((void)gather_csr(x, a), ShapeError);
+}
+
+TEST_CASE("transposes keep the facts of a pattern, with longest row and column exchanged") {
+  const Csr a = checked({.crow = ints({0, 3, 3, 4}), .col = ints({0, 1, 1, 1}), .cols = 4}), both = with_transpose(a),
+            t = transpose(both);
+  REQUIRE(both.known());
+  REQUIRE(t.known());
+  CHECK(both.known()->longest_row == 3);
+  CHECK(both.known()->longest_column == 3);
+  CHECK(t.known()->longest_row == 3);
+  CHECK(with_transpose(checked({.crow = ints({0, 1, 2}), .col = ints({0, 0}), .cols = 1})).known()->longest_column ==
+        2);
+  CHECK_FALSE(with_transpose(random_graph(5, 5, 9)).known());
+}
+
+TEST_CASE("no op examines a pattern that was checked, and each examines one that was written since") {
+  // crow = [0, 3, 2, 3] is wrong, and rows of it lie in memory: an op that does not look computes.
+  const auto spoil = [](const Csr& a) { const_cast<std::int64_t*>(a.crow.data<std::int64_t>())[1] = 3; };
+  const Csr raw{.crow = ints({0, 2, 2, 3}), .col = ints({0, 1, 2}), .cols = 3};
+  const Tensor x = ones({3, 2}, cpu), value = ones({3}, cpu);
+  const std::pair<const char*, std::function<void(const Csr&)>> ops[] = {
+      {"spmm", [&](const Csr& a) { (void)spmm(a, value, x); }},
+      {"spmm max", [&](const Csr& a) { (void)spmm(a, value, x, Reduce::max); }},
+      {"sddmm", [&](const Csr& a) { (void)sddmm(a, x, x); }},
+      {"segment_softmax", [&](const Csr& a) { (void)segment_softmax(x, a); }},
+      {"segment_reduce", [&](const Csr& a) { (void)segment_reduce(x, a); }},
+      {"with_transpose", [&](const Csr& a) { (void)with_transpose(a); }},
+  };
+  for (const auto& [name, op] : ops) {
+    CAPTURE(name);
+    Csr a = raw;
+    a.crow = raw.crow.clone();
+    a.col = raw.col.clone();
+    a = checked(a);
+    spoil(a);  // without a new version, as no user can
+    CHECK_NOTHROW(op(a));
+    a.facts = nullptr;
+    CHECK_THROWS_AS(op(a), IndexError);
+    a.crow = raw.crow.clone();
+    a = checked(a);
+    a.crow.mutable_data<std::int64_t>()[1] = 3;
+    CHECK_THROWS_AS(op(a), IndexError);
+    a.crow = raw.crow.clone();
+    a = checked(a);
+    a.col.mutable_data<std::int64_t>()[1] = 3;
+    if (std::string(name).starts_with("s") && !std::string(name).starts_with("seg")) CHECK_THROWS_AS(op(a), IndexError);
+  }
+}
+
+TEST_CASE("a backward does not examine a pattern that was checked, nor its transpose") {
+  const Csr a = checked(with_transpose({.crow = ints({0, 2, 2, 3}), .col = ints({0, 1, 2}), .cols = 3}));
+  Tensor x = ones({3, 2}, cpu);
+  x.requires_grad_();
+  const Tensor y = spmm(a, {}, x);
+  const_cast<std::int64_t*>(a.t_crow.data<std::int64_t>())[1] = 2;  // [0, 2, 2, 3]
+  CHECK(grad(sum(y), std::span(&x, 1))[0].to_vector<float>() == std::vector<float>{2, 2, 0, 0, 1, 1});
+}
+
+TEST_CASE("on simt no op launches a check of rows that were examined before they came there") {
+  if (device_count(DeviceType::simt) == 0) return test::skip("no simt in this build");
+  const Device simt = Device::simt();
+  const Csr raw{.crow = ints({0, 2, 2, 3}), .col = ints({0, 1, 2}), .cols = 3};
+  const Tensor x = ones({3, 2}, simt);
+  for (const bool known : {true, false}) {
+    const Csr a = (known ? checked(raw) : raw).to(simt);
+    ptr<std::int64_t>(a.crow)[1] = 3;  // memory of the host, and no new version
+    const auto reports = [&](const Tensor& y) {
+      if (known)
+        CHECK_NOTHROW((void)y.to_vector<float>());
+      else
+        CHECK_THROWS_AS((void)y.to_vector<float>(), IndexError);
+    };
+    reports(spmm(a, {}, x));
+    reports(spmm(a, {}, x, Reduce::max));
+    reports(sddmm(a, x, x));
+    reports(segment_softmax(x, a));
+    reports(gather_csr(x, a));
+  }
 }
 
 TEST_CASE("a device reports columns and offsets out of range at the next wait, whatever else it read") {
