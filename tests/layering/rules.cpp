@@ -60,6 +60,7 @@ constexpr Face kFaces[] = {
     {"generator", Layer::tensor},
     {"graph", Layer::tensor},
     {"graph_edges", Layer::tensor},
+    {"image", Layer::tensor},
     {"memory", Layer::tensor},
     {"function", Layer::tensor},
     {"stream", Layer::tensor},
