@@ -1,3 +1,5 @@
+#include "data/image.h"
+
 #include <png.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 namespace levin::data {
 namespace {
 
-constexpr std::size_t kMaxFile = std::size_t{1} << 30;
 constexpr std::uint64_t kMaxRatio = 1032;  // what deflate can do, as for IDX files
 
 // libpng's state, freed also by an exception.
@@ -70,8 +71,7 @@ void save_png(const std::string& path, const Tensor& image) {
   write_file_atomically(path, encode_png(image, "save_png: " + path));
 }
 
-Tensor load_png(const std::string& path) {
-  const std::string content = read_file(path, kMaxFile);
+Tensor read_png(const std::string& path, std::string_view content) {
   if (content.starts_with("\x89PNG")) check_chunks(path, content);
   Image in;
   if (!png_image_begin_read_from_memory(&in.png, content.data(), content.size())) {
@@ -93,6 +93,8 @@ Tensor load_png(const std::string& path) {
   }
   return image;
 }
+
+Tensor load_png(const std::string& path) { return read_png(path, read_file(path, kMostImageFile)); }
 
 Tensor contact_sheet(const Tensor& images, std::int64_t columns, std::uint8_t gap) {
   if (images.dtype() != DType::u8) fail<DTypeError>("contact_sheet: pictures are ", images.dtype(), ", expected u8");

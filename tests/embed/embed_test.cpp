@@ -191,14 +191,31 @@ TEST_CASE("a small program needs at most 10 shared objects, and the stripped lib
   const fs::path program = kWork / "hello", shared = kWork / "stripped.so", archive = kWork / "stripped.a";
   must(compile_line("-O2 -s -o " + quoted(program) + " " + quoted(kSource / "examples/embed/main.cpp") + " " +
                     libraries));
-  const int objects = nonblank_lines(must("ldd " + quoted(program)).output);
+  const std::string needed = must("ldd " + quoted(program)).output;
+  const int objects = nonblank_lines(needed);
   CHECK(objects > 0);
   CHECK(objects <= 10);
   CHECK(libraries.find("-Wl,--gc-sections") != std::string::npos);
+  // The libraries of readers come only with the readers.
+  CHECK(needed.find("libjpeg") == std::string::npos);
+  CHECK(needed.find("liblzma") == std::string::npos);
+  std::string optional;  // of the link line
+  const std::size_t begin = libraries.find("-Wl,--push-state");
+  if (begin != std::string::npos) optional = libraries.substr(begin, libraries.find(' ', begin) - begin);
+  const fs::path reader = kWork / "reader.cpp";
+  std::ofstream(reader) << "#include <levin/levin.h>\nint main(int, char** paths) {\n"
+                           "  (void)levin::data::load_jpeg(paths[1]);\n"
+                           "  (void)levin::data::load_cifar10_files({paths[1]});\n}\n";
+  must(compile_line("-O1 -o " + quoted(kWork / "reader") + " " + quoted(reader) + " " + libraries));
+  const std::string reader_needs = must("ldd " + quoted(kWork / "reader")).output;
+  for (const char* name : {"jpeg", "lzma"}) {
+    const bool built = optional.find(std::string("-l") + name) != std::string::npos;
+    CHECK((reader_needs.find(std::string("lib") + name) != std::string::npos) == built);
+  }
   // As a shared library: Levin's weight without an archive's relocations and names.
   const fs::path built = fs::path(levin::test::build_dir()) / "liblevin.a";
   must("c++ -shared -s " LEVIN_SHARED_ARGS " -o " + quoted(shared) + " -Wl,--whole-archive " + quoted(built) +
-       " -Wl,--no-whole-archive -ltbb -lz -lpng");
+       " -Wl,--no-whole-archive -ltbb -lz -lpng " + optional);
   must("strip --strip-unneeded -o " + quoted(archive) + " $(readlink -f " + quoted(built) + ")");
 #if !defined(LEVIN_CUDA)  // kernels for GPUs determine its size otherwise
   CHECK(megabytes(shared) <= 6.0);

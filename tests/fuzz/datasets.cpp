@@ -5,7 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "data/image.h"
 #include "data/readers/cifar.h"
+#include "levin/serialize.h"
 #include "tests/fuzz/target.h"
 
 namespace levin::fuzz {
@@ -57,6 +59,16 @@ bool cifar(Bytes in) {
     for (std::size_t at = 0; at < records.size(); at += data::kCifarRecord) {
       expect(records[at] < std::byte{10}, "load_cifar10_files gave a wrong label");
     }
+  });
+}
+
+bool jpeg(Bytes in) {
+  constexpr std::uint64_t kMostPixels = 1 << 12;
+  return !refused([&] {
+    const Tensor x = data::read_jpeg("memory", text_of(in), kMostPixels);
+    expect(x.rank() == 2 || (x.rank() == 3 && x.size(2) == 3), "load_jpeg gave another shape");
+    expect(static_cast<std::uint64_t>(x.size(0) * x.size(1)) <= kMostPixels, "load_jpeg gave too many pixels");
+    (void)content_hash("", x);
   });
 }
 

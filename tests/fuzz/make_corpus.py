@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: tests/fuzz/make_corpus.py. Keeps the files that a fuzzer found, and
-checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3)."""
+checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3), and jpeg, by Pillow."""
 import gzip
 import json
 import lzma

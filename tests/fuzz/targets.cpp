@@ -10,6 +10,7 @@ std::span<const Target> targets() {
       Target{"checkpoint_state", checkpoint_state},
       Target{"cifar", cifar},
       Target{"idx", idx},
+      Target{"jpeg", jpeg},
       Target{"npy", npy},
       Target{"ops", ops},
       Target{"options", options},

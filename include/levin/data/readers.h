@@ -1,12 +1,14 @@
-// Readers of datasets: CIFAR-10.
+// Readers of datasets: CIFAR-10, JPEG, folders of images.
 //
 // Readers check a file before anything changes and throw FileError for one that cannot be read (absent, a folder,
 // without permission), FormatError with file, position, actual and expected value for other content than expected, and
 // OutOfMemoryError where its content does not fit. A packed file is known by its first bytes, not by its name. A build
-// without liblzma throws UnsupportedError for xz (Meson's option `lzma`).
+// without libjpeg or liblzma throws UnsupportedError for JPEG or xz files (Meson's options `jpeg` and `lzma`).
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,5 +43,59 @@ struct Cifar10 {
 inline constexpr std::array<Normalization, 3> kCifar10Normalization{{{0.4914f, 0.2470f},  //
                                                                      {0.4822f, 0.2435f},
                                                                      {0.4465f, 0.2616f}}};
+
+// ---- Images, known by their first bytes: u8 [H, W] grey or [H, W, 3] RGB, on cpu, as load_png gives and save_png
+// takes them. An orientation that EXIF notes, and colour profiles, are not applied.
+
+// A JPEG file, baseline or progressive, of 8 bits a sample; pixels as Pillow and torchvision decode them. CMYK becomes
+// RGB. Throws FormatError for a damaged or cut file, also where libjpeg would guess lost pixels, for other kinds of
+// JPEG, and for more than 2^28 pixels.
+[[nodiscard]] LEVIN_API Tensor load_jpeg(const std::string& path);
+// PNG or JPEG. With `colors` a grey image becomes RGB by three equal channels, an RGB image grey by 0.299 R + 0.587 G +
+// 0.114 B.
+enum class Colors : std::uint8_t { rgb, grey };
+[[nodiscard]] LEVIN_API Tensor load_image(const std::string& path);
+[[nodiscard]] LEVIN_API Tensor load_image(const std::string& path, Colors colors);
+// An image scaled to height x width by a triangle filter over all pixels that a new pixel covers (bilinear with
+// antialias), along rows, then along columns, each rounded: the pixels of Pillow and torchvision.transforms.Resize,
+// which may differ by 1 where they begin with columns. Throws DTypeError and ShapeError unless the image is u8 [H, W]
+// or [H, W, 3] on cpu, ConfigError for a side that is not 1 to 2^20.
+struct ImageSize {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+};
+[[nodiscard]] LEVIN_API Tensor resize_image(const Tensor& image, ImageSize size);
+
+struct ImageFolderOptions {
+  Colors colors = Colors::rgb;
+  std::optional<ImageSize> size{};  // scales each image to this size by resize_image, whatever its shape
+};
+// Images in a folder for each class, as torchvision's ImageFolder: root/cat/1.jpg, root/dog/a/2.png. Class k is folder
+// k in the order of names' bytes; its images are the files below it, also through links, whose names end in .png, .jpg
+// or .jpeg, in the order of their folders and names. Sample: {u8 [C, H, W], i64 []}, C = 3 for RGB and 1 for grey, the
+// layout that transforms take. Images keep their sizes unless `size` is given; the loader does not stack unequal ones
+// (ShapeError).
+//
+// Files are listed once, and each is read when its sample is. Throws FileError where a folder cannot be read, there is
+// no class, or a class has no image; UnsupportedError for files that end in .bmp, .pgm, .ppm, .tif, .tiff or .webp.
+class LEVIN_API ImageFolder final : public Dataset {
+ public:
+  // A file and the index of its class.
+  struct File {
+    std::string path;
+    std::int64_t label = 0;
+  };
+  explicit ImageFolder(const std::string& root, const ImageFolderOptions& options = {});
+  ~ImageFolder() override;
+  [[nodiscard]] std::int64_t size() const override { return static_cast<std::int64_t>(files_.size()); }
+  [[nodiscard]] Sample get(std::int64_t index, Generator& rng) const override;
+  [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }  // names, by label
+  [[nodiscard]] const std::vector<File>& files() const { return files_; }             // by index
+
+ private:
+  ImageFolderOptions options_;
+  std::vector<std::string> classes_;
+  std::vector<File> files_;
+};
 
 }  // namespace levin::data
