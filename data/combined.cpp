@@ -29,6 +29,7 @@ class CombinedPass final : public DataLoader::Pass {
 
   bool next(Batch& out) override {
     DataLoader::Impl& impl = *impl_;
+    out.fields.clear();
     if (next_ == size_) {
       impl.state = {.epoch = impl.state.epoch + 1};
       leave();

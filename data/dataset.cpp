@@ -7,6 +7,7 @@
 #include "data/random.h"
 #include "data/sampler.h"
 #include "levin/data.h"
+#include "tensor/core/sole_owner.h"
 
 namespace levin::data {
 namespace {
@@ -63,12 +64,16 @@ class TensorDataset final : public Dataset {
     }
     return sample;
   }
-  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom&) const override {
-    Tensors batch;
-    for (const Tensor& field : fields_) {
+  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
+    return gather_into(indices, random, {});
+  }
+  Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom&, Tensors batch) const override {
+    batch.resize(fields_.size());
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      const Tensor& field = fields_[f];
       const auto n = static_cast<std::int64_t>(indices.size());
-      batch.push_back(empty(row_shape(field).inserted(0, n), Device::cpu(), field.dtype()));
-      std::byte* to = bytes_of(batch.back());
+      batch[f] = recycled(std::move(batch[f]), row_shape(field).inserted(0, n), field.dtype());
+      std::byte* to = bytes_of(batch[f]);
       for (std::size_t i = 0; i < indices.size(); ++i) {
         check_index(indices[i], size());
         prefetch(field, indices, i);
@@ -115,9 +120,14 @@ class ImageDataset final : public Dataset {
     convert(index, reinterpret_cast<float*>(bytes_of(sample[0])), reinterpret_cast<std::int64_t*>(bytes_of(sample[1])));
     return sample;
   }
-  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom&) const override {
+  Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
+    return gather_into(indices, random, {});
+  }
+  Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom&, Tensors batch) const override {
     const auto n = static_cast<std::int64_t>(indices.size());
-    Tensors batch{empty(row_shape(images_).inserted(0, n), Device::cpu()), empty({n}, Device::cpu(), DType::i64)};
+    batch.resize(2);
+    batch[0] = recycled(std::move(batch[0]), row_shape(images_).inserted(0, n), DType::f32);
+    batch[1] = recycled(std::move(batch[1]), {n}, DType::i64);
     auto* pixels = reinterpret_cast<float*>(bytes_of(batch[0]));
     auto* labels = reinterpret_cast<std::int64_t*>(bytes_of(batch[1]));
     for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -170,10 +180,28 @@ class Subset final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   Sample get(std::int64_t index, Generator& rng) const override { return base_->get(mapped(index), rng); }
   Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
-    std::vector<std::int64_t> inner;
-    inner.reserve(indices.size());
-    for (const std::int64_t index : indices) inner.push_back(mapped(index));
-    return base_->gather(inner, random);
+    return gather_into(indices, random, {});
+  }
+  Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom& random, Tensors spare) const override {
+    // A usual batch has its list on the stack. For a larger one the thread keeps the list's memory; a subset that
+    // `base_` asks meanwhile finds none and makes its own.
+    std::array<std::int64_t, 1024> few;
+    static thread_local std::vector<std::int64_t> kept;
+    std::vector<std::int64_t> many =
+        indices.size() > few.size() ? std::exchange(kept, {}) : std::vector<std::int64_t>();
+    if (indices.size() > few.size()) many.resize(indices.size());
+    const std::span<std::int64_t> inner(many.empty() ? few.data() : many.data(), indices.size());
+    for (std::size_t i = 0; i < indices.size(); ++i) inner[i] = mapped(indices[i]);
+    Tensors batch = base_->gather_into(inner, random, std::move(spare));
+    if (!many.empty()) kept = std::move(many);
+    return batch;
+  }
+  // The subset of a subset is one of the whole, which has one list of indices.
+  static DatasetRef of(DatasetRef base, std::vector<std::int64_t> indices) {
+    const auto* outer = dynamic_cast<const Subset*>(base.get());
+    if (!outer) return std::make_shared<Subset>(std::move(base), std::move(indices));
+    for (std::int64_t& index : indices) index = outer->mapped(index);
+    return std::make_shared<Subset>(outer->base_, std::move(indices));
   }
   std::int64_t random_index(std::int64_t index) const override { return base_->random_index(mapped(index)); }
 
@@ -215,6 +243,20 @@ void check_base(const DatasetRef& base, const char* what) {
 
 Dataset::~Dataset() = default;
 std::int64_t Dataset::random_index(std::int64_t index) const { return index; }
+Tensors Dataset::gather_into(std::span<const std::int64_t> indices, const EpochRandom& random, Tensors) const {
+  return gather(indices, random);
+}
+
+Tensor recycled(Tensor spare, const Shape& shape, DType dtype) {
+  const bool fits = spare.defined() && spare.device().is_cpu() && spare.dtype() == dtype && spare.shape() == shape &&
+                    spare.is_contiguous();
+  if (fits && levin::detail::is_sole_owner(spare)) {
+    spare.get().storage->wrote("recycled");
+    return spare;
+  }
+  // Page-locked memory that a device may still read: another block of it, which needs no copy later either.
+  return fits && spare.is_pinned() ? levin::detail::empty_pinned(shape, dtype) : empty(shape, Device::cpu(), dtype);
+}
 
 Tensors Dataset::gather(std::span<const std::int64_t> indices, const EpochRandom& random) const {
   std::vector<Sample> samples;
@@ -289,7 +331,7 @@ DatasetRef transform(DatasetRef base, Function<Sample(Sample, Generator&)> f) {
 }
 DatasetRef subset(DatasetRef base, std::vector<std::int64_t> indices) {
   check_base(base, "subset");
-  return std::make_shared<Subset>(std::move(base), std::move(indices));
+  return Subset::of(std::move(base), std::move(indices));
 }
 std::vector<DatasetRef> random_split(DatasetRef base, const std::vector<std::int64_t>& sizes,
                                      const Generator& generator) {

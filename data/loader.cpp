@@ -87,8 +87,7 @@ DataLoader::Iterator::~Iterator() = default;
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
   if (!pass_) fail<StateError>("loader: the iterator was moved from; use the one that it was moved to");
   if (done_) fail<StateError>("loader: the epoch has ended, there is no batch behind its last");
-  done_ = true;           // also when next throws
-  batch_.fields.clear();  // its memory, still in the cache, serves the next batch
+  done_ = true;  // also when next throws
   done_ = !pass_->next(batch_);
   return *this;
 }

@@ -21,6 +21,10 @@
 // in_order finished batches stand in a queue, and the consumer takes the first; the content of a batch is the same,
 // because it follows from the batch's position.
 //
+// A batch allocates nothing in the steady state. The consumer's batches are handles on fields that the pass keeps, too;
+// when the consumer asks for the next batch, these fields go to `spare`, and the next batch to be loaded takes them.
+// Fields that the consumer still holds are not written again (recycled), so it may keep, move or change its batch.
+//
 // With a timeout the consumer runs no user code, which might block: one more thread loads a batch that no worker has
 // begun, or the consumer itself where no thread can be made. The end of a loop waits kPatience for running user code.
 // Threads that are left behind hold the pass's shared part, and with it the loader's; the last of them releases both.
@@ -60,20 +64,22 @@ void DataLoader::Impl::forget_lone_thread() {
   initialized.erase({std::this_thread::get_id(), options.num_workers});
 }
 
-Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
-  Tensors fields = load_pageable(indices, random, worker);
+Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
+                               Tensors spare) {
+  Tensors fields = load_pageable(indices, random, worker, std::move(spare));
   if (!options.pin_memory || !can_pin()) return fields;
   for (Tensor& t : fields) {
-    if (t.defined() && t.device().is_cpu() && !t.requires_grad()) t = t.pin_memory();
+    if (t.defined() && t.device().is_cpu() && !t.is_pinned() && !t.requires_grad()) t = t.pin_memory();
   }
   return fields;
 }
 
-Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker) {
+Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
+                                        Tensors spare) {
   try {
     if (options.num_workers > 0) initialize_worker(worker);
     const bool one_by_one = !options.batch_size || options.collate;
-    if (!one_by_one) return dataset->gather(indices, random);
+    if (!one_by_one) return dataset->gather_into(indices, random, std::move(spare));
     std::vector<Sample> samples;
     for (const std::int64_t index : indices) {
       try {
@@ -106,6 +112,7 @@ struct LoadingPass::Shared {
   std::vector<std::int64_t> todo;       // positions of the batches still to come, in order
   std::vector<Slot> ring;               // batch todo[k] has place k % size; empty without workers
   std::vector<Slot> finished;           // instead of the ring's places without in_order
+  std::vector<Tensors> spare;           // fields of batches that the consumer is done with
   std::vector<std::int64_t> under_way;  // places in todo being loaded
   std::int64_t next_load = 0;           // the first of todo that no thread has begun
   std::int64_t next_out = 0;            // how many were handed out
@@ -135,6 +142,8 @@ struct LoadingPass::Shared {
       // So that no container grows in a task: batches under way and finished are at most one more than places.
       finished.reserve(slots + 1);
       under_way.reserve(slots + 1);
+      spare.reserve(slots + 2);
+      if (!in_order) impl->state.ahead.reserve(static_cast<std::size_t>(plan.size()));
     } catch (const std::exception&) {  // bad_alloc or length_error
       fail<OutOfMemoryError>("loader: no memory for a ring of ", slots,
                              " batches, num_workers * prefetch_factor; lower prefetch_factor");
@@ -148,9 +157,18 @@ struct LoadingPass::Shared {
     return !stop && next_load < std::min(size(), next_out + static_cast<std::int64_t>(ring.size()));
   }
 
-  [[nodiscard]] Tensors load(std::int64_t k, int worker) {
+  [[nodiscard]] Tensors load(std::int64_t k, int worker, Tensors in_place_of) {
     const levin::detail::ThreadModesScope scope(modes);
-    return impl->load(indices(k), random, worker);
+    return impl->load(indices(k), random, worker, std::move(in_place_of));
+  }
+  // With the lock held: the fields that came last, whose memory may still be in the cache. Page-locked ones go round,
+  // so that a device has time to read them.
+  [[nodiscard]] Tensors take_spare() {
+    if (spare.empty()) return {};
+    const auto at = impl->options.pin_memory ? spare.begin() : spare.end() - 1;
+    Tensors taken = std::move(*at);
+    spare.erase(at);
+    return taken;
   }
 
   // With the lock held. A task whose enqueueing failed may be in the queue all the same, so it stays counted: this pass
@@ -175,10 +193,11 @@ struct LoadingPass::Shared {
 
   // Loads batch todo[k] and puts it into its place. With the lock held before and after.
   void load_ahead(std::unique_lock<std::mutex>& lock, std::int64_t k, int worker) {
-    lock.unlock();
     Slot done;
+    Tensors in_place_of = take_spare();
+    lock.unlock();
     try {
-      done.fields = load(k, worker);
+      done.fields = load(k, worker, std::move(in_place_of));
     } catch (...) { done.error = std::current_exception(); }
     done.place = k;
     done.ready = true;
@@ -247,6 +266,8 @@ bool LoadingPass::next(Batch& out) {
   Shared& s = *shared_;
   Impl& impl = *s.impl;
   std::unique_lock lock(s.mutex);
+  out.fields.clear();
+  if (!lent_.empty() && s.spare.size() < s.spare.capacity()) s.spare.push_back(std::move(lent_));
   if (s.next_out == s.size()) {
     impl.state = {.epoch = s.random.epoch() + 1};
     leave();
@@ -279,7 +300,8 @@ bool LoadingPass::next(Batch& out) {
   const std::int64_t position = s.position(taken.place);
   const std::span<const std::int64_t> indices = s.indices(taken.place);
   impl.state.hand_out(position);
-  out.fields = std::move(taken.fields);
+  lent_ = std::move(taken.fields);
+  out.fields.assign(lent_.begin(), lent_.end());
   out.indices.assign(indices.begin(), indices.end());
   out.position = position;
   return true;
@@ -308,8 +330,9 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   if (help && !(s.impl->times_out() && start_lone(lock))) {
     Slot mine;
     mine.place = s.next_load++;
+    Tensors in_place_of = s.take_spare();
     lock.unlock();
-    mine.fields = s.load(mine.place, s.impl->options.num_workers);
+    mine.fields = s.load(mine.place, s.impl->options.num_workers, std::move(in_place_of));
     lock.lock();
     return mine;
   }

@@ -56,9 +56,11 @@ struct DataLoader::Impl {
   [[nodiscard]] std::int64_t combined_batches() const;
   // Where part k stands before batch `batch` of epoch `epoch`; nothing when it has no part in it.
   [[nodiscard]] std::optional<LoaderState> place(std::size_t k, std::int64_t epoch, std::int64_t batch) const;
-  // One batch, on any thread. `worker` is num_workers for the calling thread.
-  [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
-  [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker);
+  // One batch, on any thread. `worker` is num_workers for the calling thread; `spare`: Dataset::gather_into.
+  [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
+                             Tensors spare);
+  [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
+                                      Tensors spare);
 
  private:
   void initialize_worker(int id);
@@ -108,6 +110,7 @@ struct LoadingPass final : DataLoader::Pass {
   void wait(std::unique_lock<std::mutex>& lock, const Ready& ready);
 
   std::shared_ptr<Shared> shared_;
+  Tensors lent_;         // the fields of the newest batch
   bool looping_ = true;  // this pass, and with it the loader
 };
 

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -12,10 +13,12 @@
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 constinit thread_local std::int64_t news = 0, bytes = 0, peak = 0, fail_at = 0;
+constinit std::atomic<std::int64_t> all_news{0};
 constinit thread_local bool fail_later = false, failed = false;
 
 void* allocate(std::size_t wanted) {
   ++news;
+  all_news.fetch_add(1, std::memory_order_relaxed);
   if (fail_at > 0 && --fail_at == 0) {
     if (fail_later) fail_at = 1;
     failed = true;
@@ -40,6 +43,7 @@ void release(void* p) {
 [[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { release(p); }
 bool levin::test::counts_allocations() { return true; }
 std::int64_t levin::test::allocations() { return news; }
+std::int64_t levin::test::allocations_of_all_threads() { return all_news; }
 std::int64_t levin::test::bytes_in_use() { return bytes; }
 std::int64_t levin::test::peak_bytes() { return peak; }
 void levin::test::reset_peak_bytes() { peak = bytes; }
@@ -52,6 +56,7 @@ bool levin::test::allocation_failed() { return failed; }
 #else
 bool levin::test::counts_allocations() { return false; }
 std::int64_t levin::test::allocations() { return 0; }
+std::int64_t levin::test::allocations_of_all_threads() { return 0; }
 std::int64_t levin::test::bytes_in_use() { return 0; }
 std::int64_t levin::test::peak_bytes() { return 0; }
 void levin::test::reset_peak_bytes() {}

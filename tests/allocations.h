@@ -7,6 +7,7 @@ namespace levin::test {
 
 [[nodiscard]] bool counts_allocations();   // not under sanitizers, which replace operator new
 [[nodiscard]] std::int64_t allocations();  // of this thread since its start
+[[nodiscard]] std::int64_t allocations_of_all_threads();
 void skip_allocations();
 
 // Of this thread: the bytes that it holds, and their peak since the reset.

@@ -47,10 +47,21 @@ class LEVIN_API Dataset {
   // The fields of a batch of these samples; by default each by get, then collate. Override it where whole batches are
   // cheaper, with the same result.
   [[nodiscard]] virtual Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const;
+  // The same in the memory of an earlier batch: `spare` has its fields, or none. A loader calls this function. By
+  // default gather, without that memory. Override both where batches come at a high rate; recycled() gives the fields.
+  [[nodiscard]] virtual Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom& random,
+                                            Tensors spare) const;
   // The index whose random numbers sample `index` gets: its own. A dataset over another one returns that one's.
   [[nodiscard]] virtual std::int64_t random_index(std::int64_t index) const;
 };
 using DatasetRef = std::shared_ptr<const Dataset>;
+
+// A tensor on cpu of this shape and dtype whose elements are to be written: `spare` if it has them and its memory is in
+// no other use, else a new one. Page-locked memory stays page-locked. In gather_into:
+//
+//   spare.resize(1);
+//   spare[0] = recycled(std::move(spare[0]), {n, 3}, DType::f32);
+[[nodiscard]] LEVIN_API Tensor recycled(Tensor spare, const Shape& shape, DType dtype);
 
 // Stacks each field on a new dimension 0. Throws ShapeError or DTypeError naming field and sample where they differ,
 // DataError for no samples, undefined fields or fields that differ in number, DeviceError for one that is not on cpu.
