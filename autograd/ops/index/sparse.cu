@@ -1,15 +1,11 @@
 // Segments and sparse products. The sums are each other's derivatives: those of spmm are spmm of the transpose and
 // sddmm, those of sddmm are two spmm. The extremes differentiate through the positions where they were found.
-#include <algorithm>
 #include <array>
-#include <limits>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/executor/dispatch.h"
-#include "kernels/sparse/csr_transpose.cuh"
 #include "kernels/sparse/segment.cuh"
 #include "kernels/sparse/spmm.cuh"
 
@@ -19,8 +15,7 @@
 #endif
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
-#include "autograd/ops/index/dims.h"
-#include "autograd/ops/index/sorted.h"
+#include "autograd/ops/index/pattern.h"
 #include "levin/autograd.h"
 #include "levin/flops.h"
 #include "levin/ops.h"
@@ -32,69 +27,6 @@ namespace {
 using kernels::Bits;
 using kernels::CsrView;
 using kernels::Heads;
-
-// Scratch memory of a kernel; it lives as long as this object.
-class Room {
- public:
-  explicit Room(const Tensor& beside) : device_(beside.device()) {}
-  void* operator()(std::int64_t bytes) const {
-    kept_.push_back(empty({bytes}, device_, DType::u8));
-    return ptr<std::uint8_t>(kept_.back());
-  }
-
- private:
-  Device device_;
-  mutable std::vector<Tensor> kept_;
-};
-
-// Positions of columns and edges; offsets are i64.
-constexpr Types<std::int32_t, std::int64_t> kPositions{};
-
-// The longest row of a pattern that was examined, or -1.
-std::int64_t longest_row_of(const Csr& a) {
-  const CsrFacts* const facts = a.known();
-  return facts ? facts->longest_row : -1;
-}
-
-// A pattern as kernels read it. Segments have no columns.
-struct DensePattern {
-  Tensor crow, col, edge;
-  CsrView view{};
-  static Tensor dense(const Tensor& t) { return t.defined() ? t.contiguous() : t; }
-  static kernels::Positions positions(const Tensor& t) {
-    if (!t.defined()) return {};
-    const bool is_wide = t.dtype() == DType::i64;
-    return {is_wide ? static_cast<const void*>(ptr<const std::int64_t>(t)) : ptr<const std::int32_t>(t), is_wide};
-  }
-  DensePattern(const Csr& a, std::int64_t entries, std::int64_t longest_row)
-      : crow(dense(a.crow)), col(dense(a.col)), edge(dense(a.edge)) {
-    view = {ptr<const std::int64_t>(crow),    positions(col), positions(edge), a.rows(),
-            col.defined() ? a.cols : entries, entries,        longest_row};
-  }
-};
-
-// The pattern that a backward reads. Of segments it has the offsets alone.
-struct SavedCsr {
-  std::array<SavedInput, 6> parts{};
-  std::int64_t cols = 0;
-  std::shared_ptr<const CsrFacts> facts{};
-  std::int64_t longest_row = -1;
-  explicit SavedCsr(const Csr& a) : cols(a.cols), facts(a.facts), longest_row(longest_row_of(a)) {
-    const std::array<const Tensor*, 6> from{&a.crow, &a.col, &a.edge, &a.t_crow, &a.t_col, &a.t_edge};
-    for (std::size_t i = 0; i < 6; ++i) parts[i] = *from[i];
-  }
-  SavedCsr(const Tensor& offsets, std::int64_t longest_row_) : longest_row(longest_row_) { parts[0] = offsets; }
-  [[nodiscard]] Csr get() const {
-    return {.crow = parts[0].get(),
-            .col = parts[1].get(),
-            .edge = parts[2].get(),
-            .cols = cols,
-            .t_crow = parts[3].get(),
-            .t_col = parts[4].get(),
-            .t_edge = parts[5].get(),
-            .facts = facts};
-  }
-};
 
 // Elements of one row of x [n, ...].
 std::int64_t width_of(const Tensor& x) {
@@ -122,184 +54,14 @@ Tensor shares_of(const Tensor& crow, const Tensor& x) {
   return reshape(reciprocal(wide).to(x.dtype()), Dims(shape.dims()));
 }
 
-// How errors of kernels name an op and its offsets.
-struct Names {
-  const char *op, *offsets;
-};
 constexpr Names kSegments{"segment_reduce", "segment_reduce: offsets must rise from 0 to the number of rows of x"};
 constexpr Names kSpmm{"spmm", "spmm: crow must rise from 0 to the number of entries"};
 constexpr const char* kSddmmOffsets = "sddmm: crow must rise from 0 to the number of entries";
 constexpr const char* kSoftmaxOffsets = "segment_softmax: offsets must rise from 0 to the number of rows of x";
 constexpr const char* kGatherOffsets = "gather_csr: offsets must rise from 0 to entries";
-constexpr const char* kTransposeOffsets = "with_transpose: crow must rise from 0 to the number of entries";
-
-// On the CPU 16-bit tensors are converted to f32, computed in f32 and rounded once.
-bool is_widened(const Tensor& x) {
-  return x.device().is_cpu() && (x.dtype() == DType::f16 || x.dtype() == DType::bf16);
-}
-Tensor wide(const Tensor& x) { return x.defined() ? x.to(DType::f32) : x; }
-
-template <class T>
-const T* values_of(const Tensor& value) {
-  return value.defined() ? ptr<const T>(value) : nullptr;
-}
-
-// ---- The transpose
-
-struct CsrTranspose {
-  static constexpr OpInfo info{.name = "csr_transpose"};
-  std::int64_t cols, longest_row;
-
-  // Of the transpose: offsets, rows of a, positions in a.
-  std::array<Tensor, 3> forward(const Tensor& crow, const Tensor& col) {
-    const auto indices = [&](DType dtype, std::int64_t n) { return empty({n}, crow.device(), dtype); };
-    const DensePattern p(Csr{.crow = crow, .col = col, .cols = cols}, col.numel(), longest_row);
-    std::array<Tensor, 3> t{indices(DType::i64, cols + 1), indices(col.dtype(), col.numel()),
-                            indices(col.dtype(), col.numel())};
-    auto* const t_crow = ptr<std::int64_t>(t[0]);
-    dispatch(info, col, kPositions,
-             overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::csr_transpose(on, p.view, t_crow, ptr<T>(t[1]), ptr<T>(t[2]));
-                        },
-                        [&]<class T>(const Gpu& on, T) {
-                          namespace gpu = kernels::gpu;
-                          const gpu::ColumnKey key{gpu::IndexRange(on, info.name, cols), p.view.col};
-                          with_sorted(on, gpu::Grouping(col.numel(), cols), key, crow,
-                                      [&]<class K>(const gpu::KeyOrder<K>& in) {
-                                        gpu::csr_transpose(on, kTransposeOffsets, p.view, in, t_crow, ptr<T>(t[1]),
-                                                           ptr<T>(t[2]));
-                                      });
-                        }});
-    return t;
-  }
-};
-LEVIN_OP_TABLE(CsrTranspose)
-
-// ---- Checks
-
-[[noreturn, gnu::cold, gnu::noinline]] void refuse(const char* op, const char* what, const Shape& shape,
-                                                   const std::string& expected) {
-  fail<ShapeError>(op, ": ", what, " has shape ", shape, ", expected ", expected);
-}
-
-void check_positions(const char* op, const char* what, const Tensor& t, DType dtype, const Tensor& x) {
-  if (t.dtype() != dtype)
-    fail<DTypeError>(op, ": ", what, " is ", t.dtype(), ", expected ", dtype, "; convert it with to(DType::", dtype,
-                     ")");
-  check_same_device(op, x, t);
-  if (t.rank() != 1) refuse(op, what, t.shape(), "rank 1");
-}
-
-void check_offsets(const char* op, const char* what, const Tensor& offsets, std::int64_t entries, const Tensor& x) {
-  check_positions(op, what, offsets, DType::i64, x);
-  const std::int64_t rows = offsets.numel() - 1;
-  if (rows < 0) refuse(op, what, offsets.shape(), "one element more than there are rows");
-  if (rows == 0 && entries > 0)
-    refuse(op, what, offsets.shape(), "more: there are " + text(entries) + " entries and no rows");
-  if (!offsets.device().is_cpu()) return;
-  const Tensor dense = offsets.contiguous();
-  const auto* at = ptr<const std::int64_t>(dense);
-  const auto bad = [&](std::int64_t i, const std::string& expected) {
-    fail<IndexError>(op, ": ", what, "[", i, "] is ", at[i], ", expected ", expected);
-  };
-  if (at[0] != 0) bad(0, "0");
-  for (std::int64_t i = 1; i <= rows; ++i)
-    if (at[i] < at[i - 1]) bad(i, text(at[i - 1]) + " or more; offsets never fall");
-  if (at[rows] != entries) bad(rows, text(entries) + ", the number of entries");
-}
-
-void check_range(const char* op, const Tensor& t, std::int64_t bound, const char* what) {
-  if (t.dtype() == DType::i64)
-    check_indices<std::int64_t>(op, t, bound, what);
-  else
-    check_indices<std::int32_t>(op, t, bound, what);
-}
-// Offsets of segments of x, or of `entries` elements; longest_row: -1, or of an examined pattern.
-void check_segments(const char* op, const Tensor& offsets, std::int64_t entries, std::int64_t longest_row,
-                    const Tensor& x) {
-  if (longest_row < 0) return check_offsets(op, "offsets", offsets, entries, x);
-  check_same_device(op, x, offsets);
-}
-
-// Columns `col` in [0, cols), and `edge`, the places of the entries' values, of `dtype`; x gives the device.
-void check_entries(const char* op, const std::array<const char*, 2>& names, const Tensor& col, const Tensor& edge,
-                   std::int64_t cols, DType dtype, const Tensor& x) {
-  check_positions(op, names[0], col, dtype, x);
-  check_range(op, col, cols, "the dimension of columns");
-  if (!edge.defined()) return;
-  check_positions(op, names[1], edge, dtype, x);
-  if (edge.numel() != col.numel()) refuse(op, names[1], edge.shape(), "one element an entry, " + text(col.numel()));
-  check_range(op, edge, col.numel(), "the values");
-}
-void check_csr(const char* op, const Csr& a, const Tensor& x) {
-  if (a.known()) return check_same_device(op, x, a.crow);
-  check_defined(op, a.crow, a.col);
-  if (a.col.dtype() != DType::i32 && a.col.dtype() != DType::i64)
-    fail<DTypeError>(op, ": col is ", a.col.dtype(), ", expected i32 or i64; convert it with to(DType::i64)");
-  if (a.cols < 0 || a.cols > kMaxDim) fail<ShapeError>(op, ": cols is ", a.cols, ", expected 0 to ", kMaxDim);
-  check_entries(op, {"col", "edge"}, a.col, a.edge, a.cols, a.col.dtype(), x);
-  check_offsets(op, "crow", a.crow, a.entries(), x);
-}
-
-// The facts `known` of a pattern for `other`, the same pattern with its transpose, or transposed.
-std::shared_ptr<const CsrFacts> facts_for(const Csr& other, const CsrFacts& known, std::int64_t longest_row,
-                                          std::int64_t longest_column) {
-  const auto facts = std::make_shared<CsrFacts>(known, other);
-  facts->longest_row = longest_row;
-  facts->longest_column = longest_column;
-  return facts;
-}
-// The longest row of checked offsets. A device is not asked: there it is the number of entries.
-std::int64_t longest_of(const Tensor& offsets, std::int64_t entries) {
-  if (!offsets.device().is_cpu()) return entries;
-  const auto* at = ptr<const std::int64_t>(offsets);
-  std::int64_t longest = 0;
-  for (std::int64_t i = 1; i < offsets.numel(); ++i) longest = std::max(longest, at[i] - at[i - 1]);
-  return longest;
-}
-
-// As above, with the transpose, which is checked where the caller gave it.
-Csr sorted_by_column(const Csr& a) {
-  const CsrFacts* const known = a.known();
-  if (a.t_crow.defined()) {
-    if (known) return a;
-    check_entries("transpose", {"t_col", "t_edge"}, a.t_col, a.t_edge, a.rows(), a.col.dtype(), a.crow);
-    check_offsets("transpose", "t_crow", a.t_crow, a.entries(), a.crow);
-    if (a.t_crow.numel() != a.cols + 1 || a.t_col.numel() != a.entries())
-      refuse(
-          "transpose", "t_crow", a.t_crow.shape(),
-          text(a.cols + 1) + " offsets, and " + text(a.entries()) + " entries in t_col; make them with with_transpose");
-    return a;
-  }
-  constexpr auto kMost = std::int64_t{std::numeric_limits<std::int32_t>::max()};
-  if (a.col.dtype() == DType::i32 && std::max(a.rows(), a.entries()) > kMost)
-    fail<ShapeError>("with_transpose: there are ", a.rows(), " rows and ", a.entries(), " entries, expected at most ",
-                     kMost, " where positions are i32; convert col and edge with to(DType::i64)");
-  const auto [crow, col, at] = apply(CsrTranspose{a.cols, longest_row_of(a)}, a.crow, a.col);
-  Csr both = a;
-  both.t_crow = crow;
-  both.t_col = col;
-  both.t_edge = a.edge.defined() ? index_select(a.edge, 0, at.to(DType::i64)) : at;
-  both.facts = known ? facts_for(both, *known, known->longest_row, longest_of(crow, a.entries())) : nullptr;
-  return both;
-}
-// The transposed matrix of a matrix whose entries were checked.
-Csr swapped(const Csr& a) {
-  const Csr b = sorted_by_column(a);
-  Csr t{.crow = b.t_crow,
-        .col = b.t_col,
-        .edge = b.t_edge,
-        .cols = b.rows(),
-        .t_crow = b.crow,
-        .t_col = b.col,
-        .t_edge = b.edge};
-  if (const CsrFacts* const known = b.known())
-    t.facts = facts_for(t, *known, known->longest_column, known->longest_row);
-  return t;
-}
 
 void check_has_rows(const char* op, const char* what, const Tensor& x) {
-  if (x.rank() == 0) refuse(op, what, x.shape(), "[rows, ...]");
+  if (x.rank() == 0) refuse_shape(op, what, x.shape(), "[rows, ...]");
 }
 
 // ---- Sums and means
@@ -598,7 +360,7 @@ Tensor gather_csr_of(const Tensor& x, const Tensor& offsets, std::int64_t longes
   check_has_rows("gather_csr", "x", x);
   check_segments("gather_csr", offsets, entries, longest_row, x);
   if (x.shape()[0] != offsets.numel() - 1)
-    refuse("gather_csr", "x", x.shape(), text(offsets.numel() - 1) + " rows, as offsets has");
+    refuse_shape("gather_csr", "x", x.shape(), text(offsets.numel() - 1) + " rows, as offsets has");
   return apply(GatherCsr{entries, longest_row}, x, offsets);
 }
 Tensor segment_softmax_of(const Tensor& x, const Tensor& offsets, std::int64_t longest_row) {
@@ -610,7 +372,7 @@ Tensor segment_softmax_of(const Tensor& x, const Tensor& offsets, std::int64_t l
 void check_entry_rows(const char* op, const Tensor& x, const Csr& a) {
   check_defined(op, x, a.crow, a.col);
   if (x.rank() == 0 || x.shape()[0] != a.entries())
-    refuse(op, "x", x.shape(), text(a.entries()) + " rows, one an entry");
+    refuse_shape(op, "x", x.shape(), text(a.entries()) + " rows, one an entry");
 }
 
 }  // namespace
@@ -638,26 +400,18 @@ Tensor segment_softmax(const Tensor& x, const Csr& a) {
   return segment_softmax_of(x, a.crow, longest_row_of(a));
 }
 
-Csr with_transpose(const Csr& a) {
-  check_csr("with_transpose", a, a.crow);
-  return sorted_by_column(a);
-}
-Csr transpose(const Csr& a) {
-  check_csr("transpose", a, a.crow);
-  return swapped(a);
-}
-
 Tensor spmm(const Csr& a, const Tensor& value, const Tensor& x, Reduce reduce) {
   check_has_rows("spmm", "x", x);
   check_csr("spmm", a, x);
-  if (x.shape()[0] != a.cols) refuse("spmm", "x", x.shape(), text(a.cols) + " rows, the columns of the matrix");
+  if (x.shape()[0] != a.cols) refuse_shape("spmm", "x", x.shape(), text(a.cols) + " rows, the columns of the matrix");
   if (value.defined()) {
     check_dtypes_meet("spmm", x, value);
     check_same_device("spmm", x, value);
     const bool fits = value.rank() == 1 || (value.rank() == 2 && x.rank() >= 2 && x.shape()[1] == value.shape()[1]);
     if (!fits || value.shape()[0] != a.entries())
-      refuse("spmm", "value", value.shape(),
-             "[E], or [E, H] beside x [cols, H, ...], with E = " + text(a.entries()) + " and x " + text(x.shape()));
+      refuse_shape(
+          "spmm", "value", value.shape(),
+          "[E], or [E, H] beside x [cols, H, ...], with E = " + text(a.entries()) + " and x " + text(x.shape()));
   }
   return reduced(SavedCsr(a), value, x, reduce, kSpmm);
 }
@@ -669,9 +423,9 @@ Tensor sddmm(const Csr& a, const Tensor& x, const Tensor& z) {
   const bool fits = (x.rank() == 2 || x.rank() == 3) && z.rank() == x.rank() && x.shape()[0] == a.rows() &&
                     z.shape()[0] == a.cols && x.shape().with(0, 0) == z.shape().with(0, 0);
   if (!fits)
-    refuse("sddmm", "z", z.shape(),
-           "[cols, F] beside x [rows, F], or [cols, H, F] beside [rows, H, F], with " + text(a.cols) + " cols, " +
-               text(a.rows()) + " rows and x " + text(x.shape()));
+    refuse_shape("sddmm", "z", z.shape(),
+                 "[cols, F] beside x [rows, F], or [cols, H, F] beside [rows, H, F], with " + text(a.cols) + " cols, " +
+                     text(a.rows()) + " rows and x " + text(x.shape()));
   return apply(Sddmm{SavedCsr(a)}, x, z);
 }
 
