@@ -418,6 +418,30 @@ def spmm(s, make):
     return lambda: a @ x
 
 
+def edge_ends(s, make):
+    crow, col = drawn_graph(s[0], s[1], make)
+    return torch.arange(s[0], device=make.device).repeat_interleave(s[1]), col
+
+
+def edge_scores(s, make):
+    row, col = edge_ends(s, make)
+    return (make((s[0], s[2])), make((s[0], s[2]))), lambda u, v: F.leaky_relu(u[col] + v[row], 0.2)
+
+
+def gatv2_scores(s, make):
+    row, col = edge_ends(s, make)
+    inputs = make((s[0], s[2], s[3])), make((s[0], s[2], s[3])), make((s[2], s[3]))
+    return inputs, lambda l, r, attn: (F.leaky_relu(l[col] + r[row], 0.2) * attn).sum(-1)
+
+
+def both_of(case):
+    """A case that returns inputs and their function, with gradients."""
+    def side(s, make):
+        inputs, f = case(s, make)
+        return both(lambda *_: inputs, f)(s, make)
+    return side
+
+
 def segment_sum(s, make):
     x, offsets = make((s[0] * s[1], s[2])), torch.arange(0, s[0] * s[1] + 1, s[1], device=make.device)
     return lambda: torch.segment_reduce(x, "sum", offsets=offsets, axis=0, unsafe=True)
@@ -508,6 +532,7 @@ OPS = {
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
     "spmm": spmm, "segment_sum": segment_sum,
+    "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),
     "sgd_momentum": update((sgd(foreach=True), sgd(fused=True))),
 }

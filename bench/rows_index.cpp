@@ -59,6 +59,12 @@ Csr drawn_graph(std::int64_t nodes, std::int64_t degree) {
                          .col = integers(nodes, {nodes * degree}),
                          .cols = nodes});
 }
+// The same, examined, with positions of four bytes.
+Csr checked_graph(std::int64_t nodes, std::int64_t degree) {
+  Csr a = drawn_graph(nodes, degree).to(Device::cpu());
+  for (Tensor* t : {&a.col, &a.t_col, &a.t_edge}) *t = t->to(DType::i32);
+  return checked(a).to(device());
+}
 void graphs(std::vector<Kernel>& k) {
   const std::vector<Shape> sizes{
       {32, 4, 16}, {2708, 4, 16}, {20000, 25, 128}, {1000000, 25, 128}};  // [nodes, degree, features]
@@ -100,6 +106,32 @@ void graphs(std::vector<Kernel>& k) {
                  return w;
                },
                sizes});
+}
+// Scores of attention with their gradients: [nodes, degree, heads] of GAT, [nodes, degree, heads, channels] of GATv2.
+void scores(std::vector<Kernel>& k) {
+  k.push_back({"edge_scores_both",
+               Sizes::own,
+               floats(),
+               [](const Shape& s, DType d) {
+                 const Csr a = checked_graph(s[0], s[1]);
+                 const Tensor u = random({s[0], s[2]}, d), v = random({s[0], s[2]}, d);
+                 return both_of(
+                     {u, v}, [=](const Tensors& in) { return edge_scores(a, in[0], in[1]); },
+                     3 * double(s[0] * s[1]) * (double(s[2] * itemsize(d)) * 2 + 8));
+               },
+               {{32, 5, 8}, {2708, 5, 8}, {100000, 25, 8}}});
+  k.push_back({"gatv2_scores_both",
+               Sizes::own,
+               floats(),
+               [](const Shape& s, DType d) {
+                 const Csr a = checked_graph(s[0], s[1]);
+                 const Tensor l = random({s[0], s[2], s[3]}, d), r = random({s[0], s[2], s[3]}, d),
+                              attn = random({s[2], s[3]}, d);
+                 return both_of(
+                     {l, r, attn}, [=](const Tensors& in) { return gatv2_scores(a, in[0], in[1], in[2]); },
+                     3 * double(s[0] * s[1]) * (double(s[2] * (s[3] + 1) * itemsize(d)) + 8));
+               },
+               {{32, 5, 8, 8}, {2708, 5, 8, 8}, {20000, 25, 4, 32}}});
 }
 // Segments of one length: [segments, length, features].
 void segments(std::vector<Kernel>& k) {
@@ -145,6 +177,7 @@ void segments(std::vector<Kernel>& k) {
 void index_rows(std::vector<Kernel>& k) { indexing(k); }
 void graph_rows(std::vector<Kernel>& k) {
   graphs(k);
+  scores(k);
   segments(k);
 }
 

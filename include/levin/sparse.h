@@ -1,5 +1,5 @@
-// Ops on graphs: reductions of segments, products with a sparse matrix whose values are edge weights, and softmax over
-// the edges of a node. Differentiable to any order. Spmm's and sddmm's passes make no tensor of entries x features
+// Ops on graphs: reductions of segments, products with a sparse matrix whose values are edge weights, and attention
+// over the edges of a node. Differentiable to any order. Spmm's and sddmm's passes make no tensor of entries x features
 // elements. 16-bit floats are summed in f32, and the order of sums is fixed, so results repeat bit for bit for any
 // number of threads. No op waits for a device, so a recorded graph may hold all of them.
 //
@@ -8,8 +8,7 @@
 // as in levin/ops.h.
 //
 //   const Csr a = checked(with_transpose({.crow = iptr, .col = isrc, .cols = nodes}));   // once a graph
-//   Tensor s = leaky_relu(index_select(u, 0, a.col) + gather_csr(v, a), 0.2);   // [E, H]
-//   Tensor y = spmm(a, segment_softmax(s, a), h);                               // [N, H, C]
+//   Tensor y = spmm(a, segment_softmax(edge_scores(a, u, v), a), h);   // attention: u, v [N, H], h [N, H, C]
 #pragma once
 
 #include <cstdint>
@@ -55,5 +54,16 @@ enum class Reduce : std::uint8_t { sum, mean, min, max };
 // Products on the pattern: y[k] = sum of x[i] z[col[k]] over the features, for k in row i: x [rows, F], z [cols, F] ->
 // [E], or with heads x [rows, H, F], z [cols, H, F] -> [E, H]. Floats.
 [[nodiscard]] LEVIN_API Tensor sddmm(const Csr& a, const Tensor& x, const Tensor& z);
+
+// ---- Scores of edges, before segment_softmax. Their first derivatives sum by rows and by columns and scatter nothing.
+
+// The scores of GAT: s[k, h] = leaky_relu(u[col[k], h] + v[i, h]) for k in row i: u [cols, H], v [rows, H] -> [E, H].
+// Floats. Velickovic et al., "Graph Attention Networks", 2018.
+[[nodiscard]] LEVIN_API Tensor edge_scores(const Csr& a, const Tensor& u, const Tensor& v, double negative_slope = 0.2);
+// The scores of GATv2: s[k, h] = sum over c of attn[h, c] leaky_relu(l[col[k], h, c] + r[i, h, c]) for k in row i, with
+// l [cols, H, C], r [rows, H, C], attn [H, C] -> [E, H]. Value and first derivative make no [E, H, C] tensor. Floats.
+// Brody, Alon, Yahav, "How Attentive are Graph Attention Networks?", 2021.
+[[nodiscard]] LEVIN_API Tensor gatv2_scores(const Csr& a, const Tensor& l, const Tensor& r, const Tensor& attn,
+                                            double negative_slope = 0.2);
 
 }  // namespace levin

@@ -634,6 +634,24 @@ constexpr Form kForms[] = {
        const Tensor x = c.one_in(4) ? p.any() : p.of({a.rows(), width}, dtype);
        return Tensors{sddmm(a, x, c.one_in(4) ? p.any() : p.of({a.cols, width}, dtype))};
      }},
+    {"edge_scores",
+     [](Chooser& c, Pool& p) {
+       const Csr a = pattern(c, p);
+       const std::int64_t heads = c.size();
+       const DType dtype = c.dtype();
+       const Tensor u = c.one_in(4) ? p.any() : p.of({a.cols, heads}, dtype);
+       const Tensor v = c.one_in(4) ? p.any() : p.of({a.rows(), heads}, dtype);
+       return Tensors{edge_scores(a, u, v, c.real())};
+     }},
+    {"gatv2_scores",
+     [](Chooser& c, Pool& p) {
+       const Csr a = pattern(c, p);
+       const std::int64_t heads = c.size(), channels = c.size();
+       const DType dtype = c.dtype();
+       const Tensor l = c.one_in(4) ? p.any() : p.of({a.cols, heads, channels}, dtype);
+       const Tensor r = c.one_in(4) ? p.any() : p.of({a.rows(), heads, channels}, dtype);
+       return Tensors{gatv2_scores(a, l, r, c.one_in(4) ? p.any() : p.of({heads, channels}, dtype), c.real())};
+     }},
     {"transposed pattern",
      [](Chooser& c, Pool& p) {
        const Csr a = transpose(pattern(c, p));

@@ -19,7 +19,7 @@
 namespace levin {
 
 [[gnu::cold, gnu::noinline]] void refuse_shape(const char* op, const char* what, const Shape& shape,
-                                                const std::string& expected) {
+                                               const std::string& expected) {
   fail<ShapeError>(op, ": ", what, " has shape ", shape, ", expected ", expected);
 }
 
@@ -97,7 +97,8 @@ void check_entries(const char* op, const std::array<const char*, 2>& names, cons
   check_range(op, col, cols, "the dimension of columns");
   if (!edge.defined()) return;
   check_positions(op, names[1], edge, dtype, x);
-  if (edge.numel() != col.numel()) refuse_shape(op, names[1], edge.shape(), "one element an entry, " + text(col.numel()));
+  if (edge.numel() != col.numel())
+    refuse_shape(op, names[1], edge.shape(), "one element an entry, " + text(col.numel()));
   check_range(op, edge, col.numel(), "the values");
 }
 
