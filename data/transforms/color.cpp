@@ -106,8 +106,7 @@ class ColorJitter final : public Transform::Step {
     for (std::int64_t i = 3; i > 0; which /= i + 1, --i)
       std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(which % (i + 1))]);
     std::array<double, 4> by{};
-    for (std::size_t k = 0; k < 4; ++k)
-      by[k] = draw_between(rng, ranges_[k].low, ranges_[k].high);
+    for (std::size_t k = 0; k < 4; ++k) by[k] = draw_between(rng, ranges_[k].low, ranges_[k].high);
     const std::int64_t plane = in.height() * in.width(), channels = in.channels();
     if (plane == 0) return;
     std::copy_n(from, in.bytes(), to);

@@ -78,7 +78,8 @@ class RandomCrop final : public Transform::Step {
             y[j] = s < 0 ? fill : row[s];
           };
           for (std::int64_t j = 0; j < begin; ++j) outside(j);
-          if (end > begin) std::memcpy(y + begin, row + left + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+          if (end > begin)
+            std::memcpy(y + begin, row + left + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
           for (std::int64_t j = end; j < width; ++j) outside(j);
         }
       }
@@ -225,10 +226,10 @@ class RandomAffine final : public Transform::Step {
             const auto pixel = [&](bool inside, std::int64_t i, std::int64_t j) {
               return inside ? static_cast<float>(p[i * width + j]) : fill;
             };
-            const float value =
-                weights[0] * pixel(in_top && in_left, r, s) + weights[1] * pixel(in_top && in_right, r, s + 1) +
-                weights[2] * pixel(in_bottom && in_left, r + 1, s) +
-                weights[3] * pixel(in_bottom && in_right, r + 1, s + 1);
+            const float value = weights[0] * pixel(in_top && in_left, r, s) +
+                                weights[1] * pixel(in_top && in_right, r, s + 1) +
+                                weights[2] * pixel(in_bottom && in_left, r + 1, s) +
+                                weights[3] * pixel(in_bottom && in_right, r + 1, s + 1);
             if constexpr (std::is_same_v<T, float>)
               to[c * plane + at] = value;
             else

@@ -37,8 +37,9 @@ class TransformedImages final : public Dataset {
     planes_[0].push_back({DType::u8, images_.shape().removed(0)});
     planes_[1].push_back({DType::i64, {}});
     for (const auto& step : steps) {
-      if (step->field() > 1) fail<IndexError>("image_dataset: a transform is for field ", step->field(),
-                                              ", samples have fields 0 (image) and 1 (label)");
+      if (step->field() > 1)
+        fail<IndexError>("image_dataset: a transform is for field ", step->field(),
+                         ", samples have fields 0 (image) and 1 (label)");
       std::vector<Plane>& planes = planes_[step->field()];
       planes.push_back(step->plan(planes.back()));
       place_ = std::max(place_, (planes.back().bytes() + 63) / 64 * 64);

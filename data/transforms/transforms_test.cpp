@@ -119,9 +119,12 @@ TEST_CASE("transforms of color give torchvision's numbers") {
     const std::vector<int>& want;
     std::int64_t channels = 3;
   } pictures[] = {
-      {{.brightness = exactly(1.4)}, kBright},   {{.contrast = exactly(0.6)}, kContrast},
-      {{.contrast = exactly(1.7)}, kGreyContrast, 1}, {{.saturation = exactly(1.7)}, kSaturation},
-      {{.hue = exactly(0.2)}, kHue},             {{.hue = exactly(-0.45)}, kHueBack},
+      {{.brightness = exactly(1.4)}, kBright},
+      {{.contrast = exactly(0.6)}, kContrast},
+      {{.contrast = exactly(1.7)}, kGreyContrast, 1},
+      {{.saturation = exactly(1.7)}, kSaturation},
+      {{.hue = exactly(0.2)}, kHue},
+      {{.hue = exactly(-0.45)}, kHueBack},
   };
   for (std::size_t i = 0; i < std::size(pictures); ++i) {
     CAPTURE(i);
@@ -142,11 +145,8 @@ TEST_CASE("transforms of color give torchvision's numbers") {
 }
 
 TEST_CASE("transforms of geometry give torchvision's numbers") {
-  const RandomAffineOptions turned{.degrees = exactly(30),
-                                   .scale = exactly(1.3),
-                                   .shear_x = exactly(10),
-                                   .shear_y = exactly(5),
-                                   .fill = 9};
+  const RandomAffineOptions turned{
+      .degrees = exactly(30), .scale = exactly(1.3), .shear_x = exactly(10), .shear_y = exactly(5), .fill = 9};
   CHECK(values(apply(random_affine(turned), picture())) == numbers(kNearest));
   CHECK(values(apply(random_affine({.degrees = exactly(60), .scale = exactly(0.6), .fill = 9}), picture())) ==
         numbers(kNearestFar));
@@ -165,8 +165,7 @@ TEST_CASE("transforms of geometry give torchvision's numbers") {
   const std::pair<PaddingMode, const std::vector<int>*> modes[] = {
       {PaddingMode::edge, &kEdge}, {PaddingMode::reflect, &kReflect}, {PaddingMode::symmetric, &kSymmetric}};
   for (const auto& [mode, want] : modes)
-    CHECK(values(apply(random_crop({.size = {10, 9}, .padding = {3, 2}, .mode = mode}), picture(1))) ==
-          numbers(*want));
+    CHECK(values(apply(random_crop({.size = {10, 9}, .padding = {3, 2}, .mode = mode}), picture(1))) == numbers(*want));
 }
 
 TEST_CASE("a rotation by quarter turns moves pixels, and a bilinear border is interpolated with the fill") {
@@ -180,8 +179,8 @@ TEST_CASE("a rotation by quarter turns moves pixels, and a bilinear border is in
   // Scaled by a half about the center, each result pixel is two image pixels apart; outside lies the fill.
   const auto small = values(apply(random_affine({.scale = exactly(0.5), .fill = 7}), x));
   CHECK(small == std::vector<double>{7, 7, 7, 7, 5, 7, 7, 7, 7});
-  const auto half = values(apply(
-      random_affine({.scale = exactly(2. / 3), .interpolation = Interpolation::bilinear, .fill = 100}), x));
+  const auto half = values(
+      apply(random_affine({.scale = exactly(2. / 3), .interpolation = Interpolation::bilinear, .fill = 100}), x));
   // The corner sees (-0.5, -0.5): a quarter of pixel 1 and three of the fill.
   CHECK(half[0] == doctest::Approx(0.25 * 1 + 0.75 * 100));
   CHECK(half[4] == doctest::Approx(5));
@@ -324,8 +323,7 @@ TEST_CASE("a dataset of transformed images has the bits of its samples, with any
                      samples = transform(tensor_dataset({images, wide}), compose(list));
     CHECK(rows->size() == kImages);
     for (const int workers : {0, 1, 3}) {
-      const DataLoaderOptions o{
-          .batch_size = 8, .shuffle = true, .num_workers = workers, .generator = Generator(4)};
+      const DataLoaderOptions o{.batch_size = 8, .shuffle = true, .num_workers = workers, .generator = Generator(4)};
       DataLoader a(rows, o), b(samples, o);
       for (int epoch = 0; epoch < 2; ++epoch) {
         auto other = b.begin();
@@ -345,11 +343,9 @@ TEST_CASE("transforms refuse options, samples and datasets that they cannot take
   Generator rng(1);
   const Tensor x = picture();
   CHECK_THROWS_WITH_AS(random_crop({.size = {3, 0}}), doctest::Contains("random_crop: size is {3, 0}"), ConfigError);
-  CHECK_THROWS_WITH_AS(random_crop({.padding = {-1, 0}}), doctest::Contains("random_crop: padding is -1"),
-                       ConfigError);
+  CHECK_THROWS_WITH_AS(random_crop({.padding = {-1, 0}}), doctest::Contains("random_crop: padding is -1"), ConfigError);
   CHECK_THROWS_WITH_AS(random_crop({.fill = NAN}), doctest::Contains("random_crop: fill is"), ConfigError);
-  CHECK_THROWS_WITH_AS(random_horizontal_flip(1.5), doctest::Contains("random_horizontal_flip: p is 1.5"),
-                       ConfigError);
+  CHECK_THROWS_WITH_AS(random_horizontal_flip(1.5), doctest::Contains("random_horizontal_flip: p is 1.5"), ConfigError);
   CHECK_THROWS_WITH_AS(random_affine({.scale = 1}), doctest::Contains("random_affine: scale is 0 to 2"), ConfigError);
   CHECK_THROWS_WITH_AS(random_affine({.shear_x = 90}), doctest::Contains("random_affine: shear_x"), ConfigError);
   CHECK_THROWS_WITH_AS(random_affine({.degrees = {3, 2}}), doctest::Contains("degrees is 3 to 2"), ConfigError);
