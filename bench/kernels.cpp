@@ -61,7 +61,6 @@ std::vector<Kernel> all_kernels() {
   index_rows(k);
   product_rows(k);
   graph_rows(k);
-  image_rows(k);
   list_rows(k);
   return k;
 }

@@ -1,10 +1,10 @@
 // All of Levin.
 #pragma once
 
-#include "levin/augment.h"
 #include "levin/autograd.h"
 #include "levin/build_info.h"
 #include "levin/data.h"
+#include "levin/data/graph.h"
 #include "levin/data/readers.h"
 #include "levin/data/transforms.h"
 #include "levin/device.h"
