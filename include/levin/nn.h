@@ -12,6 +12,7 @@
 
 #include "levin/nn/attention.h"
 #include "levin/nn/call.h"
+#include "levin/nn/graph.h"
 #include "levin/nn/init.h"
 #include "levin/nn/layers.h"
 #include "levin/nn/module.h"
