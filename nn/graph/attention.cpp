@@ -9,19 +9,14 @@ namespace {
 
 // The edges of a layer with attention.
 struct Edges {
-  Csr csr{}, sources{};  // sources: gather_pattern(csr)
-  Tensor replaced{};     // of Looped
+  Csr csr{};
+  Tensor replaced{};  // of Looped
 };
 
 Edges edges_of(const Csr& a, bool add_self_loops) {
-  Edges e{.csr = a};
-  if (add_self_loops) {
-    Looped looped = with_self_loops(a);
-    e.csr = std::move(looped.csr);
-    e.replaced = std::move(looped.replaced);
-  }
-  e.sources = gather_pattern(e.csr);
-  return e;
+  if (!add_self_loops) return {.csr = a};
+  Looped looped = with_self_loops(a);
+  return {std::move(looped.csr), std::move(looped.replaced)};
 }
 std::shared_ptr<const Edges> edges_of(const Adj& on, bool add_self_loops, detail::GraphMemo& memo) {
   if (const Graph* g = on.graph())
@@ -60,7 +55,7 @@ AttentionResult attended(const Layer& layer, const Edges& e, Tensor scores, cons
   const auto& o = layer.options;
   if (e.replaced.defined())
     scores = masked_fill(scores, unsqueeze(e.replaced, 1), -std::numeric_limits<double>::infinity());
-  AttentionResult r{.csr = e.csr, .alpha = segment_softmax(scores, e.csr.crow)};
+  AttentionResult r{.csr = e.csr, .alpha = segment_softmax(scores, e.csr)};
   if (drops && o.dropout > 0) r.alpha = dropout(r.alpha, o.dropout, generator);
   const Tensor y = spmm(e.csr, r.alpha, h);  // [N, H, C]
   r.y = o.concat || o.heads == 1 ? reshape(y, {y.size(0), o.heads * o.out}) : mean(y, {1});
@@ -92,9 +87,10 @@ GATConv::GATConv(nn::Module& parent, std::string_view name, Options given)
 AttentionResult GATConv::attend_heads(const Tensor& h_src, const Tensor& h_dst, const Tensor& x_dst,
                                       const Adj& on) const {
   const auto e = edges_of(on, options.add_self_loops, *memo_);
-  Tensor s = spmm(e->sources, {}, sum(h_src * att_src, {2}));
-  if (h_dst.defined()) s = s + gather_csr(sum(h_dst * att_dst, {2}), e->csr.crow, e->csr.entries());
-  return attended(*this, *e, leaky_relu(s, options.negative_slope), h_src, x_dst, is_training(), generator_);
+  const Tensor u = sum(h_src * att_src, {2});
+  const Tensor scores = h_dst.defined() ? edge_scores(e->csr, u, sum(h_dst * att_dst, {2}), options.negative_slope)
+                                        : leaky_relu(gather_sources(e->csr, u), options.negative_slope);
+  return attended(*this, *e, scores, h_src, x_dst, is_training(), generator_);
 }
 
 AttentionResult GATConv::attend(const Tensor& x, const Adj& on) const {
@@ -146,8 +142,7 @@ AttentionResult GATv2Conv::attend(const Tensor& x_src, const Tensor& x_dst, cons
   const Tensor l = by_heads(lin_l(x_src), heads, width);
   const bool same = !lin_r && x_src.impl() == x_dst.impl();
   const Tensor r = same ? l : by_heads((lin_r ? *lin_r : lin_l)(x_dst), heads, width);
-  const Tensor z = spmm(e->sources, {}, l) + gather_csr(r, e->csr.crow, e->csr.entries());
-  const Tensor scores = sum(leaky_relu(z, options.negative_slope) * att, {2});
+  const Tensor scores = gatv2_scores(e->csr, l, r, reshape(att, {heads, width}), options.negative_slope);
   AttentionResult out = attended(*this, *e, scores, l, x_dst, is_training(), generator_);
   call.gave(out.y);
   return out;

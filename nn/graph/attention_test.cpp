@@ -58,8 +58,8 @@ TEST_CASE("GATv2Conv gives the attention, values and gradients of the path, with
     return conv;
   };
   const auto conv = made("conv", {.in = 2, .out = 2});
-  CHECK(state_names(*conv) == std::vector<std::string>{"att", "bias", "lin_l.weight", "lin_l.bias", "lin_r.weight",
-                                                       "lin_r.bias"});
+  CHECK(state_names(*conv) ==
+        std::vector<std::string>{"att", "bias", "lin_l.weight", "lin_l.bias", "lin_r.weight", "lin_r.bias"});
   const Tensor x = trained(p.x);
   const AttentionResult r = conv->attend(x, p.graph);
   check_near(numbers(by_id_then_loops(r, p.graph)),
@@ -81,7 +81,8 @@ TEST_CASE("GATv2Conv gives the attention, values and gradients of the path, with
 TEST_CASE("attention replaces a node's loops by one, whose alpha is that of a graph without them") {
   Generator gen(17);
   Root root;
-  const Graph plain = graph_of({0, 1, 2, 3}, {1, 2, 1, 2}, 5), loops = graph_of({0, 1, 1, 1, 2, 3, 4}, {1, 1, 2, 1, 1, 2, 4}, 5);
+  const Graph plain = graph_of({0, 1, 2, 3}, {1, 2, 1, 2}, 5),
+              loops = graph_of({0, 1, 1, 1, 2, 3, 4}, {1, 1, 2, 1, 1, 2, 4}, 5);
   GATConv gat(root, "gat", {.in = 3, .out = 2, .heads = 2});
   GATv2Conv v2(root, "v2", {.in = 3, .out = 2, .heads = 2});
   const Tensor x = wave({5, 3}, .2);
@@ -96,28 +97,34 @@ TEST_CASE("attention on a block gives the rows of the graph, with weights for ea
   const Graph g = random_graph(6, 15, gen);
   const Csr& a = g.csr();
   const std::int64_t entries = a.crow.to_vector<std::int64_t>()[3];
-  const Block block{checked({.crow = slice(a.crow, 0, 0, 4).contiguous(), .col = slice(a.col, 0, 0, entries).contiguous(),
-                             .cols = 6}), {}};
+  const Block block{
+      checked(
+          {.crow = slice(a.crow, 0, 0, 4).contiguous(), .col = slice(a.col, 0, 0, entries).contiguous(), .cols = 6}),
+      {}};
   const Tensor x = wave({6, 3}, .2);
   GATConv gat(root, "gat", {.in = 3, .out = 2, .heads = 3, .concat = false, .residual = true});
   GATConv pair(root, "pair", {.in = {3, 3}, .out = 2, .heads = 3});
-  GATv2Conv v2(root, "v2", {.in = 3, .out = 2, .residual = true}), one(root, "one", {.in = 3, .out = 2, .share_weights = true});
+  GATv2Conv v2(root, "v2", {.in = 3, .out = 2, .residual = true}),
+      one(root, "one", {.in = 3, .out = 2, .share_weights = true});
   check_same(gat(x, block), narrow(gat(x, g), 0, 0, 3), 1e-12);
   check_same(pair(x, block), narrow(pair(x, g), 0, 0, 3), 1e-12);
   check_same(v2(x, block), narrow(v2(x, g), 0, 0, 3), 1e-12);
   check_same(one(x, block), narrow(one(x, g), 0, 0, 3), 1e-12);
   CHECK(!one.lin_r);
-  CHECK(state_names(pair) == std::vector<std::string>{"att_src", "att_dst", "bias", "lin_src.weight", "lin_dst.weight"});
+  CHECK(state_names(pair) ==
+        std::vector<std::string>{"att_src", "att_dst", "bias", "lin_src.weight", "lin_dst.weight"});
   check_gradients(pair, x, [&](const Tensor& t) { return pair(t, block); });
 
   // More destinations than sources, and none of their features.
-  const Graph two = Graph::from_coo({.src = ids({0, 1, 1}), .dst = ids({3, 0, 0}), .num_src = 2, .num_dst = 4},
-                                    {.bipartite = true});
+  const Graph two =
+      Graph::from_coo({.src = ids({0, 1, 1}), .dst = ids({3, 0, 0}), .num_src = 2, .num_dst = 4}, {.bipartite = true});
   GATConv half(root, "half", {.in = {3, 4}, .out = 2, .add_self_loops = false});
   const Tensor sources = wave({2, 3}, .6), h = linear(sources, half.lin_src->weight);
   const Tensor y = half(sources, Tensor(), two);
-  check_same(y, stack({select(h, 0, 1), zeros({2}, Device::cpu(), DType::f64), zeros({2}, Device::cpu(), DType::f64),
-                       select(h, 0, 0)}), 1e-12);
+  check_same(y,
+             stack({select(h, 0, 1), zeros({2}, Device::cpu(), DType::f64), zeros({2}, Device::cpu(), DType::f64),
+                    select(h, 0, 0)}),
+             1e-12);
   CHECK(half(sources, wave({4, 4}, .1), two).shape() == Shape{4, 2});
   GATConv looped(root, "looped", {.in = {3, 4}, .out = 2});
   CHECK(looped.attend(sources, wave({4, 4}, .1), two).alpha.size(0) == 5);
@@ -151,7 +158,8 @@ TEST_CASE("propagate by hand gives what spmm gives, and gradients reach both sid
   const Graph g = random_graph(5, 12, gen);
   const Tensor x = wave({5, 3}, .5);
   for (const Reduce reduce : {Reduce::sum, Reduce::mean, Reduce::max, Reduce::min}) {
-    const Tensor y = propagate(g, x, x, [](const Tensor& x_j, const Tensor&) { return x_j; }, reduce);
+    const Tensor y = propagate(
+        g, x, x, [](const Tensor& x_j, const Tensor&) { return x_j; }, reduce);
     check_same(y, spmm(g.csr(), {}, x, reduce), 1e-12);
   }
   Tensors in{trained(x), trained(wave({5, 3}, .1))};
@@ -161,7 +169,10 @@ TEST_CASE("propagate by hand gives what spmm gives, and gradients reach both sid
       },
       in);
   CHECK_MESSAGE(r.ok, r.message);
-  CHECK_THROWS_AS((void)propagate(g, x, {}, [](const Tensor&, const Tensor&) { return zeros({2, 3}, Device::cpu()); }),
+  CHECK_THROWS_AS((void)propagate(g, x, {},
+                                  [](const Tensor&, const Tensor&) {
+                                    return zeros({2, 3}, Device::cpu());
+                                  }),
                   ShapeError);
 }
 

@@ -42,7 +42,8 @@ TEST_CASE("GCNConv keeps the last of a node's loops, counts duplicates and leave
     set(conv->bias, p.b);
     return conv;
   };
-  const auto conv = made("conv", {.in = 2, .out = 2}), bare = made("bare", {.in = 2, .out = 2, .add_self_loops = false});
+  const auto conv = made("conv", {.in = 2, .out = 2}),
+             bare = made("bare", {.in = 2, .out = 2, .add_self_loops = false});
   const std::vector<double> expected{-1.4, 2.3, -4.15, 7.2375, .662202, 5.123735, -.461018, .224778, 1.6, 1.55};
   check_near((*conv)(x, g), expected);
   check_near((*bare)(x, g), {-1.4, 2.3, -5.096152, 8.460254, .682875, 5.118567, .367261, 3.140766, .1, -.2});
@@ -61,8 +62,7 @@ TEST_CASE("edge weights get gradients through the degrees of GCNConv") {
   GCNConv conv(root, "conv", {.in = 2, .out = 3});
   const Tensor x = wave({5, 2}, .3), weight = rand({12}, gen, Device::cpu(), DType::f64) + 0.5;
   Tensors in{trained(x), trained(weight), conv.lin.weight, conv.bias};
-  const GradcheckResult r =
-      gradcheck([&](std::span<const Tensor> t) { return Tensors{conv(t[0], g, t[1])}; }, in);
+  const GradcheckResult r = gradcheck([&](std::span<const Tensor> t) { return Tensors{conv(t[0], g, t[1])}; }, in);
   CHECK_MESSAGE(r.ok, r.message);
   GCNConv plain(root, "plain", {.in = 3, .out = 2, .normalize = false});
   Tensors two{trained(wave({5, 3}, .3)), trained(weight), plain.lin.weight};
@@ -120,8 +120,8 @@ TEST_CASE("GCNConv refuses options, weights and graphs that do not fit") {
   CHECK_THROWS_AS((void)conv(wave({4, 3}, 1), p.graph), ShapeError);
   CHECK_THROWS_AS((void)conv(p.x, p.graph, wave({5}, 1)), ShapeError);
   CHECK_THROWS_AS((void)conv(p.x, p.graph, ids({1, 2, 3, 4, 5, 6})), DTypeError);
-  const Graph bipartite = Graph::from_coo({.src = ids({0}), .dst = ids({1}), .num_src = 3, .num_dst = 2},
-                                          {.bipartite = true});
+  const Graph bipartite =
+      Graph::from_coo({.src = ids({0}), .dst = ids({1}), .num_src = 3, .num_dst = 2}, {.bipartite = true});
   CHECK_THROWS_WITH_AS((void)conv(wave({3, 2}, 1), bipartite), doctest::Contains("bipartite"), ShapeError);
   CHECK_THROWS_AS((void)conv(p.x, Block{p.graph.csr(), {}}), ConfigError);
 }
@@ -178,8 +178,8 @@ TEST_CASE("GINConv gives the values of the path, with eps as buffer and as param
   Root root;
   const GINConvOptions o{.mlp = {.channels = {2, 2, 2}, .norm = Norm::none, .bias = true}, .eps = 0.1};
   GINConv conv(root, "conv", o);
-  CHECK(state_names(conv) == std::vector<std::string>{"eps", "nn.lins.0.weight", "nn.lins.0.bias", "nn.lins.1.weight",
-                                                      "nn.lins.1.bias"});
+  CHECK(state_names(conv) ==
+        std::vector<std::string>{"eps", "nn.lins.0.weight", "nn.lins.0.bias", "nn.lins.1.weight", "nn.lins.1.bias"});
   CHECK(conv.parameter_count().total() == 12);
   set(conv.mlp.lins[0].weight, p.w);
   set(conv.mlp.lins[0].bias, p.b);
@@ -199,7 +199,8 @@ TEST_CASE("graph layers work without nodes and without edges") {
   GCNConv gcn(root, "gcn", {.in = 2, .out = 3}), bare(root, "bare", {.in = 2, .out = 3, .add_self_loops = false});
   SAGEConv sage(root, "sage", {.in = 2, .out = 3}), most(root, "most", {.in = 2, .out = 3, .aggr = Reduce::max});
   GINConv gin(root, "gin", {.mlp = {.channels = {2, 3}}});
-  GATConv gat(root, "gat", {.in = 2, .out = 3}), gat_bare(root, "gat_bare", {.in = 2, .out = 3, .add_self_loops = false});
+  GATConv gat(root, "gat", {.in = 2, .out = 3}),
+      gat_bare(root, "gat_bare", {.in = 2, .out = 3, .add_self_loops = false});
   GATv2Conv v2(root, "v2", {.in = 2, .out = 3}), v2_bare(root, "v2_bare", {.in = 2, .out = 3, .add_self_loops = false});
   for (const std::int64_t nodes : {0, 3}) {
     CAPTURE(nodes);
@@ -246,7 +247,8 @@ TEST_CASE("a layer's rows move with the nodes, and the order of edges changes no
   const std::int64_t nodes = 7, edges = 20;
   const Graph g = random_graph(nodes, edges, gen);
   const EdgeList list = g.edges();
-  const auto src = list.src.to(DType::i64).to_vector<std::int64_t>(), dst = list.dst.to(DType::i64).to_vector<std::int64_t>();
+  const auto src = list.src.to(DType::i64).to_vector<std::int64_t>(),
+             dst = list.dst.to(DType::i64).to_vector<std::int64_t>();
   const std::vector<std::int64_t> to = gen.permutation(nodes), order = gen.permutation(edges);
   std::vector<std::int64_t> new_src, new_dst, mixed_src, mixed_dst, from(to.size());
   for (std::size_t e = 0; e < src.size(); ++e) {
@@ -276,8 +278,8 @@ TEST_CASE("finite differences agree with the gradients of all graph layers") {
 }
 
 TEST_CASE("features without gradient need no transpose in the first layer") {
-  const Graph g = Graph::from_coo({.src = ids({0, 1}), .dst = ids({1, 2}), .num_src = 3, .num_dst = 3},
-                                  {.transposed = false});
+  const Graph g =
+      Graph::from_coo({.src = ids({0, 1}), .dst = ids({1, 2}), .num_src = 3, .num_dst = 3}, {.transposed = false});
   Root root;
   SAGEConv conv(root, "conv", {.in = 2, .out = 3});
   const Tensor x = wave({3, 2}, .1);

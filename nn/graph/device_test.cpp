@@ -39,7 +39,8 @@ TEST_CASE("graph layers on a device give the CPU's values and gradients without 
   Generator seed(1);
   Layers here({.gen = seed, .device = Device::cpu()}), there({.gen = seed, .device = device});
   const Graph moved = on.graph.to(device);
-  const Tensor x = trained(on.x), w = trained(on.weight), x2 = trained(on.x.to(device)), w2 = trained(on.weight.to(device));
+  const Tensor x = trained(on.x), w = trained(on.weight), x2 = trained(on.x.to(device)),
+               w2 = trained(on.weight.to(device));
   for (const bool weights_trained : {true, false}) {
     here.zero_grad();
     there.zero_grad();

@@ -27,11 +27,11 @@ Tensor weights_of(const char* op, const Graph& g, const Tensor& given) {
 Tensor loop_weights(const Csr& a, std::int64_t loops, const Tensor& w, double fill) {
   const Device device = a.crow.device();
   const std::int64_t entries = a.entries();
-  const Tensor row = gather_csr(arange(a.rows(), device), a.crow, entries);
+  const Tensor row = gather_csr(arange(a.rows(), device), a);
   // Counted from 1, in f64, which holds every position; 0: none.
-  const Tensor place = where(eq(a.col.to(DType::i64), row), arange(entries, device) + 1,
-                             zeros({}, device, DType::i64)).to(DType::f64);
-  const Tensor last = narrow(segment_reduce(place, a.crow, Reduce::max), 0, 0, loops).to(DType::i64);
+  const Tensor place =
+      where(eq(a.col.to(DType::i64), row), arange(entries, device) + 1, zeros({}, device, DType::i64)).to(DType::f64);
+  const Tensor last = narrow(segment_reduce(place, a, Reduce::max), 0, 0, loops).to(DType::i64);
   return index_select(cat({full({1}, fill, device, w.dtype()), w}), 0, last);
 }
 
@@ -47,9 +47,9 @@ Tensor looped_weights(const Csr& a, const Looped& looped, const Tensor& w, doubl
 
 // w_e c_s c_d.
 Tensor coefficients(const Csr& a, const Tensor& w) {
-  const Tensor degree = segment_reduce(w, a.crow), none = le(degree, 0);
+  const Tensor degree = segment_reduce(w, a), none = le(degree, 0);
   const Tensor c = masked_fill(rsqrt(masked_fill(degree, none, 1)), none, 0);
-  return gather_sources(a, c) * w * gather_csr(c, a.crow, a.entries());
+  return gather_sources(a, c) * w * gather_csr(c, a);
 }
 
 SparseMatrix normalised(const Csr& a, const std::optional<Looped>& looped, const Tensor& in_order_weight,
@@ -58,7 +58,7 @@ SparseMatrix normalised(const Csr& a, const std::optional<Looped>& looped, const
   const Tensor w = in_order_weight.defined() ? in_order_weight.to(dtype) : Tensor();
   SparseMatrix out{looped ? looped->csr : a, {}};
   const double fill = o.improved ? 2 : 1;
-  const Tensor weights = looped          ? looped_weights(a, *looped, w, fill, dtype)
+  const Tensor weights = looped        ? looped_weights(a, *looped, w, fill, dtype)
                          : w.defined() ? w
                                        : ones({a.entries()}, a.crow.device(), dtype);
   out.value = coefficients(out.csr, weights).to(o.dtype);
@@ -80,7 +80,8 @@ const GCNConvOptions& checked(const GCNConvOptions& o) {
   nn::check_size("GCNConv", "in", o.in);
   nn::check_size("GCNConv", "out", o.out);
   if (!o.normalize && o.add_self_loops.value_or(false))
-    fail<ConfigError>("GCNConv: add_self_loops is true and normalize is false, expected both; add the loops to the edges");
+    fail<ConfigError>(
+        "GCNConv: add_self_loops is true and normalize is false, expected both; add the loops to the edges");
   return o;
 }
 
@@ -106,16 +107,18 @@ SparseMatrix GCNConv::matrix(const Adj& on, const Tensor& edge_weight) const {
   const Graph* g = on.graph();
   if (!g) {
     if (options.normalize || !edge_weight.defined())
-      fail<ConfigError>("GCNConv: a block needs edge_weight and normalize = false, because a sample has no degrees; "
-                        "give coefficients of gcn_norm, or a graph of the sampled edges");
+      fail<ConfigError>(
+          "GCNConv: a block needs edge_weight and normalize = false, because a sample has no degrees; "
+          "give coefficients of gcn_norm, or a graph of the sampled edges");
     check_weights("GCNConv", edge_weight, on.csr().entries(), on.csr().crow.device());
     return {on.csr(), edge_weight.to(dtype())};
   }
   if (options.cached) {
     const std::lock_guard lock(memo_->mutex);
     if (memo_->graph && !memo_->graph->is_same(*g))
-      fail<StateError>("GCNConv: the graph is another one than that of the first call, which cached = true keeps; "
-                       "construct the layer with cached = false");
+      fail<StateError>(
+          "GCNConv: the graph is another one than that of the first call, which cached = true keeps; "
+          "construct the layer with cached = false");
   }
   const Tensor w = weights_of("GCNConv", *g, edge_weight);
   const GcnNormOptions norm{options.improved, options.add_self_loops.value_or(true), dtype()};

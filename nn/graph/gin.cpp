@@ -32,7 +32,8 @@ Tensor BatchNorm::operator()(const Tensor& x) const {
   const nn::Call call(*this, x);
   if (x.rank() == 2 && x.size(0) == 1 && is_training()) {
     if (!options.allow_single_element)
-      fail<ShapeError>("BatchNorm: x has shape ", x.shape(), ", expected more than one row in training; evaluate, or "
+      fail<ShapeError>("BatchNorm: x has shape ", x.shape(),
+                       ", expected more than one row in training; evaluate, or "
                        "set allow_single_element");
     return call.gives(
         batch_norm_eval(x, module.weight, module.bias, module.running_mean, module.running_var, options.eps));

@@ -30,12 +30,11 @@ Side with_loops(const Tensor& crow, const Tensor& col, std::int64_t loops) {
   return s;
 }
 
-// The facts of `b`, whose rows and columns are at most `more` entries longer than those of `a`.
-void take_facts(const Csr& a, Csr& b, std::int64_t more) {
-  if (!a.known()) return;
+// Gives `b` the facts of `a`, as long as those of `a` hold, with other bounds.
+void take_facts(const Csr& a, Csr& b, std::int64_t longest_row, std::int64_t longest_column) {
   const auto facts = std::make_shared<CsrFacts>(*a.facts, b);
-  facts->longest_row += more;
-  if (facts->longest_column >= 0) facts->longest_column += more;
+  facts->longest_row = longest_row;
+  if (b.t_crow.defined()) facts->longest_column = longest_column;
   b.facts = facts;
 }
 
@@ -63,7 +62,7 @@ Looped with_self_loops(const Csr& a) {
     out.csr.t_col = t.col;
     out.csr.t_edge = index_select(cat({index_select(s.at, 0, old), loop_at}), 0, t.origin).to(index);
   }
-  take_facts(a, out.csr, 1);
+  if (const CsrFacts* facts = a.known()) take_facts(a, out.csr, facts->longest_row + 1, facts->longest_column + 1);
   out.replaced = logical_and(eq(s.col.to(DType::i64), s.row), logical_not(s.added));
   if (out.replaced.device().is_cpu() && sum(out.replaced).item<std::int64_t>() == 0) out.replaced = {};
   return out;
@@ -75,7 +74,7 @@ Csr gather_pattern(const Csr& a) {
   g.t_crow = a.t_crow;
   g.t_col = a.t_edge;
   g.t_edge = a.t_edge;
-  take_facts(a, g, 0);
+  if (const CsrFacts* facts = a.known()) take_facts(a, g, 1, facts->longest_column);
   return g;
 }
 

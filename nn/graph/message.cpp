@@ -35,12 +35,12 @@ Tensor propagate(const Adj& on, const Tensor& x_src, const Tensor& x_dst,
                  const Function<Tensor(const Tensor& x_j, const Tensor& x_i)>& message, Reduce reduce) {
   const Csr& a = on.csr();
   const Tensor x_j = gather_sources(a, x_src);
-  const Tensor x_i = x_dst.defined() ? gather_csr(x_dst, a.crow, a.entries()) : Tensor();
+  const Tensor x_i = x_dst.defined() ? gather_csr(x_dst, a) : Tensor();
   const Tensor m = message(x_j, x_i);
   if (m.rank() < 1 || m.size(0) != a.entries())
     fail<ShapeError>("propagate: message returned shape ", m.shape(), ", expected ", a.entries(),
                      " rows, one for each edge");
-  return segment_reduce(m, a.crow, reduce);
+  return segment_reduce(m, a, reduce);
 }
 
 }  // namespace levin::gnn

@@ -37,7 +37,8 @@ typename Conv::Options layer_options(const StackOptions<Conv>& o, std::int64_t i
     if (c.concat) {
       nn::check_at_least("Stack", "heads", c.heads, 1);
       if (out % c.heads != 0)
-        fail<ConfigError>("Stack: ", out, " features and ", c.heads, " heads, expected a divisor, because concat gives "
+        fail<ConfigError>("Stack: ", out, " features and ", c.heads,
+                          " heads, expected a divisor, because concat gives "
                           "each head its part");
       c.out = out / c.heads;
     }
@@ -99,7 +100,8 @@ Tensor Stack<Conv>::operator()(const Tensor& x, const Graph& g, const Tensor& ed
     if constexpr (std::is_same_v<Conv, GCNConv>) {
       return convs[i](h, g, edge_weight);
     } else {
-      if (edge_weight.defined()) fail<ConfigError>("Stack: edge_weight is given, and ", type_name(), " has no use of it");
+      if (edge_weight.defined())
+        fail<ConfigError>("Stack: edge_weight is given, and ", type_name(), " has no use of it");
       return convs[i](h, g);
     }
   };

@@ -17,8 +17,9 @@ TEST_CASE("the stacks of the literature have its numbers of parameters") {
   MLP head(root, "head", {.channels = {64, 64, 2}, .dropout = 0.5});
   CHECK(parameters(gin) + parameters(head) == 46'338);
   // Reddit.
-  CHECK(parameters(GraphSAGE(root, "reddit", {.in = 602, .hidden = 256, .layers = 2, .out = 41, .dropout = 0.5,
-                                              .norm = Norm::batch_norm})) == 330'025);
+  CHECK(parameters(GraphSAGE(
+            root, "reddit",
+            {.in = 602, .hidden = 256, .layers = 2, .out = 41, .dropout = 0.5, .norm = Norm::batch_norm})) == 330'025);
   // Five layers on MUTAG.
   GIN mutag(root, "mutag", {.in = 7, .hidden = 32, .layers = 5});
   std::int64_t count = 0;
@@ -30,13 +31,13 @@ TEST_CASE("the stacks of the literature have its numbers of parameters") {
 TEST_CASE("stacks name their parameters as PyTorch Geometric does") {
   Root root;
   GCN gcn(root, "gcn", {.in = 4, .hidden = 3, .layers = 2, .out = 2, .norm = Norm::batch_norm, .jk = Jumping::max});
-  CHECK(state_names(gcn) ==
-        std::vector<std::string>{"convs.0.bias", "convs.0.lin.weight", "convs.1.bias", "convs.1.lin.weight",
-                                 "norms.0.module.weight", "norms.0.module.bias", "norms.0.module.running_mean",
-                                 "norms.0.module.running_var", "norms.0.module.num_batches_tracked",
-                                 "norms.1.module.weight", "norms.1.module.bias", "norms.1.module.running_mean",
-                                 "norms.1.module.running_var", "norms.1.module.num_batches_tracked", "lin.weight",
-                                 "lin.bias"});
+  CHECK(state_names(gcn) == std::vector<std::string>{"convs.0.bias", "convs.0.lin.weight", "convs.1.bias",
+                                                     "convs.1.lin.weight", "norms.0.module.weight",
+                                                     "norms.0.module.bias", "norms.0.module.running_mean",
+                                                     "norms.0.module.running_var", "norms.0.module.num_batches_tracked",
+                                                     "norms.1.module.weight", "norms.1.module.bias",
+                                                     "norms.1.module.running_mean", "norms.1.module.running_var",
+                                                     "norms.1.module.num_batches_tracked", "lin.weight", "lin.bias"});
   GIN gin(root, "gin", {.in = 4, .hidden = 3, .layers = 1});
   CHECK(state_names(gin) == std::vector<std::string>{"convs.0.eps", "convs.0.nn.lins.0.weight",
                                                      "convs.0.nn.lins.0.bias", "convs.0.nn.lins.1.weight",
@@ -52,9 +53,14 @@ TEST_CASE("a stack is its layers with norm, activation and dropout between them"
   check_same(plain(p.x, p.graph, w), plain.convs[1](relu(plain.convs[0](p.x, p.graph, w)), p.graph, w), 1e-12);
   check_same(plain(sparse_matrix(p.x), p.graph), plain(p.x, p.graph), 1e-12);
 
-  GAT gat(root, "gat", {.in = 2, .hidden = 4, .layers = 2, .out = 3, .dropout = 0.6, .act = [](const Tensor& x) {
-                          return elu(x);
-                        }, .conv = {.heads = 2}});
+  GAT gat(root, "gat",
+          {.in = 2,
+           .hidden = 4,
+           .layers = 2,
+           .out = 3,
+           .dropout = 0.6,
+           .act = [](const Tensor& x) { return elu(x); },
+           .conv = {.heads = 2}});
   CHECK(gat.convs[0].options.out == 2);
   CHECK(gat.convs[0].options.dropout == 0.6);
   CHECK(!gat.convs[1].options.concat);
@@ -64,8 +70,9 @@ TEST_CASE("a stack is its layers with norm, activation and dropout between them"
   CHECK_THROWS_AS(GAT(root, "odd", {.in = 2, .hidden = 5, .layers = 2, .out = 3, .conv = {.heads = 2}}), ConfigError);
   CHECK_THROWS_AS((void)gat(p.x, p.graph, w), ConfigError);
 
-  GraphSAGE sage(root, "sage", {.in = 2, .hidden = 3, .layers = 2, .out = 4, .act_first = true,
-                                .norm = Norm::batch_norm, .jk = Jumping::cat});
+  GraphSAGE sage(
+      root, "sage",
+      {.in = 2, .hidden = 3, .layers = 2, .out = 4, .act_first = true, .norm = Norm::batch_norm, .jk = Jumping::cat});
   const Tensor a = sage.norms[0](relu(sage.convs[0](p.x, p.graph)));
   const Tensor b = sage.norms[1](relu(sage.convs[1](a, p.graph)));
   check_same(sage(p.x, p.graph), (*sage.lin)(cat({a, b}, 1)), 1e-12);
@@ -81,7 +88,9 @@ TEST_CASE("a stack on blocks gives the seeds' rows of the stack on the graph") {
   const auto crow = a.crow.to_vector<std::int64_t>();
   const auto rows = [&](std::int64_t n, std::int64_t cols) {
     return Block{checked({.crow = slice(a.crow, 0, 0, n + 1).contiguous(),
-                          .col = slice(a.col, 0, 0, crow[static_cast<std::size_t>(n)]).contiguous(), .cols = cols}), {}};
+                          .col = slice(a.col, 0, 0, crow[static_cast<std::size_t>(n)]).contiguous(),
+                          .cols = cols}),
+                 {}};
   };
   const std::vector<Block> blocks{rows(8, 8), rows(2, 8)};
   GraphSAGE sage(root, "sage", {.in = 3, .hidden = 5, .layers = 2, .out = 2});

@@ -91,8 +91,8 @@ struct GcnNormOptions {
 struct GCNConvOptions {
   std::int64_t in = 0, out = 0;
   bool improved = false;
-  bool cached = false;     // for one graph only: a call with another one throws StateError
-  bool normalize = true;   // false: the weights are the coefficients
+  bool cached = false;                   // for one graph only: a call with another one throws StateError
+  bool normalize = true;                 // false: the weights are the coefficients
   std::optional<bool> add_self_loops{};  // default: normalize; ConfigError for true without normalize
   bool bias = true;
 };
@@ -122,9 +122,9 @@ struct SAGEConvOptions {
   InFeatures in = 0;
   std::int64_t out = 0;
   Reduce aggr = Reduce::mean;
-  bool normalize = false;    // y <- y / max(|y|, 1e-12) in each row
-  bool root_weight = true;   // false: without the term of x_dst
-  bool project = false;      // x_src <- relu(lin(x_src)) first
+  bool normalize = false;   // y <- y / max(|y|, 1e-12) in each row
+  bool root_weight = true;  // false: without the term of x_dst
+  bool project = false;     // x_src <- relu(lin(x_src)) first
   bool bias = true;
 };
 // y_i = lin_l(reduction of x_src[s_e] over in(i)) + lin_r(x_dst[i]): [N, out]. lin_l has the bias, lin_r none. No loops
@@ -263,12 +263,12 @@ struct GATConvOptions {
   InFeatures in = 0;
   std::int64_t out = 0;  // features of a head
   std::int64_t heads = 1;
-  bool concat = true;            // [N, heads * out]; false: the mean over heads, [N, out]
-  double negative_slope = 0.2;   // of leaky_relu
-  double dropout = 0;            // of attention, for each edge and head
-  bool add_self_loops = true;    // one loop at each node that is source and destination, in place of its own
+  bool concat = true;           // [N, heads * out]; false: the mean over heads, [N, out]
+  double negative_slope = 0.2;  // of leaky_relu
+  double dropout = 0;           // of attention, for each edge and head
+  bool add_self_loops = true;   // one loop at each node that is source and destination, in place of its own
   bool bias = true;
-  bool residual = false;         // y += res(x_dst)
+  bool residual = false;  // y += res(x_dst)
 };
 // h = lin(x) as [N, H, C]; alpha_e = softmax over in(i) of leaky_relu(<att_src, h_{s_e}> + <att_dst, h_i>);
 // y_i = sum over in(i) of alpha_e h_{s_e}, plus bias. lin.weight [H C, in], or lin_src and lin_dst for {src, dst},
@@ -388,8 +388,8 @@ class LEVIN_API Stack : public nn::Module {
   // edge_weight by id, for GCN alone.
   Tensor operator()(const Tensor& x, const Graph& g, const Tensor& edge_weight = {}) const;
   // Of sparse features, for GCN alone.
-  Tensor operator()(const SparseMatrix& x, const Graph& g, const Tensor& edge_weight = {}) const
-      requires std::same_as<Conv, GCNConv>;
+  Tensor operator()(const SparseMatrix& x, const Graph& g,
+                    const Tensor& edge_weight = {}) const requires std::same_as<Conv, GCNConv>;
   // Layer i works on blocks[i], the outermost first. Throws ShapeError for another number of blocks.
   Tensor operator()(const Tensor& x, std::span<const Block> blocks) const;
 
