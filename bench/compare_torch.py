@@ -394,6 +394,27 @@ def col2im(shape, make):
     return lambda: F.fold(columns, (shape[2], shape[2]), **windows(shape))
 
 
+def random_flip(shape, make):
+    x = make((shape[0], shape[1], shape[2], shape[2]))
+
+    def flip():
+        mirrored = torch.rand(shape[0], 1, 1, 1, device=make.device) < 0.5
+        return torch.where(mirrored, x.flip(3), x)
+
+    return flip
+
+
+def mixup(shape, make):
+    x, beta = make((shape[0], shape[1], shape[2], shape[2])), torch.distributions.Beta(0.2, 0.2)
+    labels = torch.rand(shape[0], 10, device=make.device)
+
+    def mix():
+        w = float(beta.sample())
+        return [t.roll(1, 0).mul_(1 - w).add_(t.mul(w)) for t in (x, labels)][0]
+
+    return mix
+
+
 def index_rows(shape, make):
     x, i = make(shape), torch.randint(0, shape[0], (shape[0],), device=make.device)
     return lambda: x.index_select(0, i)
@@ -531,6 +552,7 @@ OPS = {
     "attention": attention(False)[0], "attention_backward": attention(False)[1],
     "attention_causal": attention(True)[0], "attention_causal_backward": attention(True)[1],
     "conv2d": conv, "conv2d_both": conv_both, "im2col": im2col, "col2im": col2im,
+    "random_flip": random_flip, "mixup": mixup,
     "spmm": spmm, "segment_sum": segment_sum,
     "edge_scores_both": both_of(edge_scores), "gatv2_scores_both": both_of(gatv2_scores),
     "adamw": update((adamw(foreach=True), adamw(fused=True))),

@@ -61,6 +61,7 @@ std::vector<Kernel> all_kernels() {
   index_rows(k);
   product_rows(k);
   graph_rows(k);
+  image_rows(k);
   list_rows(k);
   return k;
 }

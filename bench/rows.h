@@ -36,6 +36,7 @@ void norm_rows(std::vector<Kernel>& k);
 void index_rows(std::vector<Kernel>& k);
 void product_rows(std::vector<Kernel>& k);
 void graph_rows(std::vector<Kernel>& k);
+void image_rows(std::vector<Kernel>& k);
 void list_rows(std::vector<Kernel>& k);
 
 // ---- Parts of rows

@@ -1,6 +1,7 @@
 // All of Levin.
 #pragma once
 
+#include "levin/augment.h"
 #include "levin/autograd.h"
 #include "levin/build_info.h"
 #include "levin/data.h"

@@ -32,8 +32,8 @@ template <class R>
 constexpr R rounded(R x) {  // to the nearest whole number, half to even; |x| < 2^51
   return (x + R{0x1.8p52}) - R{0x1.8p52};
 }
-template <class R>
-constexpr Angle<R> angle_of(R degrees, double (*value)(R)) {
+template <class R, class Value>
+constexpr Angle<R> angle_of(R degrees, const Value& value) {
   const R quarters = rounded(degrees / R{90.0});
   const R x = (degrees - quarters * R{90.0}) * R{0.017453292519943295}, square = x * x;  // |x| <= pi / 4
   // Taylor: the terms left out are below 2^-53.
@@ -49,10 +49,10 @@ constexpr Angle<R> angle_of(R degrees, double (*value)(R)) {
   }
 }
 
-// u: six uniform numbers, 0 <= u < 1. torchvision's R(angle) SHy(sy) SHx(sx) has determinant 1; its inverse by the scale
-// leads from the result to the image. `value` gives the double of an R.
-template <class R>
-constexpr AffineMap affine_map(const AffineRanges& ranges, const double (&u)[6], double (*value)(R)) {
+// u: six uniform numbers, 0 <= u < 1. torchvision's R(angle) SHy(sy) SHx(sx) has determinant 1; its inverse by the
+// scale leads from the result to the image. `value` gives the double of an R.
+template <class R, class Value>
+constexpr AffineMap affine_map(const AffineRanges& ranges, const double (&u)[6], const Value& value) {
   const auto drawn = [&](int k) { return R{ranges.low[k]} + R{u[k]} * (R{ranges.high[k]} - R{ranges.low[k]}); };
   const R degrees = drawn(0), tx = rounded(drawn(1)), ty = rounded(drawn(2)), scale = drawn(3), zero{0.0};
   const Angle<R> turn = angle_of(degrees, value), x = angle_of(drawn(4), value), y = angle_of(drawn(5), value),

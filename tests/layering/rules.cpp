@@ -70,6 +70,7 @@ constexpr Face kFaces[] = {
     {"sync", Layer::tensor},
     {"comm", Layer::comm},
     {"extend", Layer::autograd},
+    {"augment", Layer::autograd},
     {"autograd", Layer::autograd},
     {"ops", Layer::autograd},
     {"build_info", Layer::autograd},
