@@ -6,7 +6,12 @@
 
 namespace levin::detail {
 
+// Reads the source from begin to end, each byte once.
 [[nodiscard]] Tensor read_npy(Source& source);
+// The bytes of save_npy before the values. Throws DTypeError `what: ...` for bf16.
+[[nodiscard]] std::string npy_header(const std::string& what, const Tensor& x);
+// No surrogates, nothing longer than needed, nothing over U+10FFFF.
+[[nodiscard]] bool valid_utf8(std::string_view s);
 [[nodiscard]] TensorFile read_safetensors(Source& source, SafetensorsLimits limits = {});
 
 // The bytes of save_safetensors before the first tensor; `order` is the order of the tensors that follow.

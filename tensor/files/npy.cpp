@@ -164,7 +164,7 @@ Tensor transposed(const Tensor& columns, const Shape& shape) {
   return detail::dense_on_host("", as_strided(columns, shape, strides, 0));
 }
 
-const char* code_of(const Tensor& x, const std::string& path) {
+const char* code_of(const Tensor& x, const std::string& what) {
   switch (x.dtype()) {
     case DType::f32: return "<f4";
     case DType::f64: return "<f8";
@@ -175,7 +175,7 @@ const char* code_of(const Tensor& x, const std::string& path) {
     case DType::b8: return "|b1";
     case DType::bf16: break;
   }
-  fail<DTypeError>("save_npy: ", path, ": NumPy has no bf16; convert with to(DType::f32), or use save_safetensors");
+  fail<DTypeError>(what, ": NumPy has no bf16; convert with to(DType::f32), or use save_safetensors");
 }
 
 }  // namespace
@@ -227,9 +227,8 @@ Tensor load_npy(const std::string& path) {
   return detail::read_npy(source);
 }
 
-void save_npy(const std::string& path, const Tensor& x) {
-  const char* code = code_of(x, path);
-  const Tensor dense = detail::dense_on_host("save_npy: " + path, x);
+std::string detail::npy_header(const std::string& what, const Tensor& x) {
+  const char* code = code_of(x, what);
   std::string dict = std::string("{'descr': '") + code + "', 'fortran_order': False, 'shape': (";
   for (const std::int64_t size : x.shape()) dict += text(size) + ", ";
   if (x.rank() > 1) dict.resize(dict.size() - 2);
@@ -242,7 +241,12 @@ void save_npy(const std::string& path, const Tensor& x) {
   dict += '\n';
   std::string head(kMagic, kMagicBytes);
   head += {'\1', '\0', static_cast<char>(dict.size() & 0xff), static_cast<char>(dict.size() >> 8)};
-  head += dict;
+  return head + dict;
+}
+
+void save_npy(const std::string& path, const Tensor& x) {
+  const std::string head = detail::npy_header("save_npy: " + path, x);
+  const Tensor dense = detail::dense_on_host("save_npy: " + path, x);
   const std::array parts{std::as_bytes(std::span<const char>(head)), detail::bytes_of(dense)};
   write_file_atomically(path, parts);
 }

@@ -16,6 +16,7 @@ namespace {
 
 using detail::FileType;
 using detail::Source;
+using detail::valid_utf8;
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxHeaderEver = 100'000'000;  // the reference implementation's limit
@@ -37,30 +38,6 @@ std::string_view code_of(DType t) {
   return std::find_if(std::begin(kTypes), std::end(kTypes),
                       [&](const KnownType& k) { return k.type.dtype == t && !k.type.widened(); })
       ->code;
-}
-
-bool valid_utf8(std::string_view s) {
-  std::size_t i = 0;
-  while (i < s.size()) {
-    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(s[at]); };
-    const unsigned lead = byte(i);
-    const std::size_t more = lead < 0x80   ? 0
-                             : lead < 0xc2 ? 9
-                             : lead < 0xe0 ? 1
-                             : lead < 0xf0 ? 2
-                             : lead < 0xf5 ? 3
-                                           : 9;
-    if (more == 9 || s.size() - i <= more) return false;
-    unsigned code = more == 0 ? lead : lead & (0x3fu >> more);
-    for (std::size_t k = 1; k <= more; ++k) {
-      if ((byte(i + k) & 0xc0u) != 0x80u) return false;
-      code = code << 6 | (byte(i + k) & 0x3fu);
-    }
-    constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-    i += more + 1;
-  }
-  return true;
 }
 
 // ---- Reading
@@ -349,6 +326,30 @@ void check_names(const std::string& path, const Pairs& pairs, const char* what) 
 }  // namespace
 
 namespace detail {
+
+bool valid_utf8(std::string_view s) {
+  std::size_t i = 0;
+  while (i < s.size()) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(s[at]); };
+    const unsigned lead = byte(i);
+    const std::size_t more = lead < 0x80   ? 0
+                             : lead < 0xc2 ? 9
+                             : lead < 0xe0 ? 1
+                             : lead < 0xf0 ? 2
+                             : lead < 0xf5 ? 3
+                                           : 9;
+    if (more == 9 || s.size() - i <= more) return false;
+    unsigned code = more == 0 ? lead : lead & (0x3fu >> more);
+    for (std::size_t k = 1; k <= more; ++k) {
+      if ((byte(i + k) & 0xc0u) != 0x80u) return false;
+      code = code << 6 | (byte(i + k) & 0x3fu);
+    }
+    constexpr unsigned kLeast[] = {0, 0x80, 0x800, 0x10000};
+    if (code < kLeast[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+    i += more + 1;
+  }
+  return true;
+}
 
 TensorFile read_safetensors(Source& source, SafetensorsLimits limits) {
   const std::string& file = source.name();

@@ -52,12 +52,14 @@ TEST_CASE("fuzz: the corpus of checkpoint_state is read or refused by a typed er
   run_corpus("checkpoint_state");
 }
 TEST_CASE("fuzz: the corpus of cifar is read or refused by a typed error") { run_corpus("cifar"); }
+TEST_CASE("fuzz: the corpus of csv is read or refused by a typed error") { run_corpus("csv"); }
 TEST_CASE("fuzz: the corpus of idx is read or refused by a typed error") { run_corpus("idx"); }
 TEST_CASE("fuzz: the corpus of jpeg is read or refused by a typed error") {
   if (!data::has_jpeg()) return test::skip("no libjpeg in this build");
   run_corpus("jpeg");
 }
 TEST_CASE("fuzz: the corpus of npy is read or refused by a typed error") { run_corpus("npy"); }
+TEST_CASE("fuzz: the corpus of npz is read or refused by a typed error") { run_corpus("npz"); }
 TEST_CASE("fuzz: the corpus of ops is computed or refused by typed errors") { run_corpus("ops"); }
 TEST_CASE("fuzz: the corpus of options is read or refused by a typed error") { run_corpus("options"); }
 TEST_CASE("fuzz: the corpus of png is read or refused by a typed error") { run_corpus("png"); }

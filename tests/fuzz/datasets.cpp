@@ -7,6 +7,8 @@
 
 #include "data/image.h"
 #include "data/readers/cifar.h"
+#include "data/readers/csv.h"
+#include "data/readers/npz.h"
 #include "levin/serialize.h"
 #include "tests/fuzz/target.h"
 
@@ -62,6 +64,41 @@ bool cifar(Bytes in) {
   });
 }
 
+// The first byte is the schema, the rest the file, in blocks of a record and of the whole.
+bool csv(Bytes in) {
+  if (in.empty()) return false;
+  data::CsvSchema schema;
+  const unsigned way = in[0];
+  schema.header = (way & 1u) == 0;
+  if (way & 2u) schema.delimiter = ';';
+  if (way & 4u) schema.quote = '\0';
+  if (way & 8u || !schema.header) {
+    schema.columns = {{"a", data::CsvKind::f64, {}, {}},
+                      {"b", data::CsvKind::category, {}, -1},
+                      {"c", data::CsvKind::i64, {}, {}},
+                      {"d", data::CsvKind::boolean, {}, 1}};
+    if (way & 16u) schema.columns.resize(2);
+    if (way & 32u) schema.columns[1].categories = {"x", "y"};
+    if (way & 64u) schema.columns[0] = {"a", data::CsvKind::u8, {}, 7};
+  }
+  return !refused([&] {
+    detail::MemorySource source = memory(in.subspan(1));
+    const data::CsvTable table = data::read_csv(source, schema, 1);
+    expect(table.columns.size() == table.categories.size(), "load_csv gave columns without categories");
+    for (std::size_t k = 0; k < table.columns.size(); ++k) {
+      const Tensor& x = table.columns[k].second;
+      expect(x.numel() == table.columns[0].second.numel(), "load_csv gave columns of several lengths");
+      expect(static_cast<std::size_t>(x.numel()) <= in.size(), "load_csv gave more rows than bytes");
+      for (std::int64_t i = 0; table.categories[k].size() > 0 && i < x.numel(); ++i) {
+        const std::int64_t index = x.data<std::int64_t>()[i];
+        expect(index >= -1 && index < static_cast<std::int64_t>(table.categories[k].size()),
+               "load_csv gave an index without a word");
+      }
+      (void)content_hash("", x);
+    }
+  });
+}
+
 bool jpeg(Bytes in) {
   constexpr std::uint64_t kMostPixels = 1 << 12;
   return !refused([&] {
@@ -69,6 +106,34 @@ bool jpeg(Bytes in) {
     expect(x.rank() == 2 || (x.rank() == 3 && x.size(2) == 3), "load_jpeg gave another shape");
     expect(static_cast<std::uint64_t>(x.size(0) * x.size(1)) <= kMostPixels, "load_jpeg gave too many pixels");
     (void)content_hash("", x);
+  });
+}
+
+bool npz(Bytes in) {
+  constexpr std::uint64_t kMostBytes = 1 << 16;
+  return !refused([&] {
+    detail::MemorySource source = memory(in);
+    const NamedTensors read = data::read_npz(source, {.unpacked_bytes = kMostBytes});
+    std::uint64_t bytes = 0;
+    for (const auto& [name, tensor] : read) {
+      bytes += static_cast<std::uint64_t>(tensor.numel()) * itemsize(tensor.dtype());
+      (void)content_hash(name, tensor);
+    }
+    expect(bytes <= 4 * kMostBytes, "load_npz gave more than its limit");
+    // What was read can be written, and reads again.
+    const data::NpzParts parts = data::npz_parts("memory", read, data::NpzPacking::stored);
+    std::vector<std::uint8_t> written;
+    for (const auto& part : parts.parts) {
+      const auto* begin = reinterpret_cast<const std::uint8_t*>(part.data());
+      written.insert(written.end(), begin, begin + part.size());
+    }
+    detail::MemorySource again = memory(written);
+    const NamedTensors second = data::read_npz(again);
+    expect(second.size() == read.size(), "save_npz wrote another number of arrays");
+    for (std::size_t k = 0; k < read.size(); ++k) {
+      expect(second[k].first == read[k].first, "save_npz wrote another name");
+      expect(content_hash("", second[k].second) == content_hash("", read[k].second), "save_npz wrote other values");
+    }
   });
 }
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: tests/fuzz/make_corpus.py. Keeps the files that a fuzzer found, and
-checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3), and jpeg, by Pillow."""
+checkpoint_file/run, which a Trainer wrote (Python's library has no XXH3), jpeg, by
+Pillow, and npz/numpy_*, by NumPy."""
 import gzip
+import io
 import json
 import lzma
 import pathlib
 import random
 import struct
+import zipfile
 import zlib
 
 CORPUS = pathlib.Path(__file__).parent / "corpus"
@@ -113,6 +116,34 @@ write("cifar", "xz_cifar100", xz(b"\1" + record(1, 0)))
 write("cifar", "xz_more", xz(record(1, 0)) + b"more")
 write("cifar", "xz_bomb", xz(b"\0" * 3073 * 60))
 write("cifar", "meta", "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n")
+
+# ---- CSV: a byte for the schema, then the file
+for way, name, content in [
+        (0, "floats", "x,y\n1,2.5\n-3e2,nan\n"), (8, "kinds", "a,b,c,d\n1.5,w,7,true\n,,-8,0\n"),
+        (1, "no_header", "1,x,2,false\r\n+.5,\"y\",3,\n"), (10, "semicolon", "d;c;b;a\n1;2;3;4\n"),
+        (56, "given", "a,b\n1,x\n2,y\n3,\n"), (8, "quotes", 'e,a,b,c,d\n"p\n,""q""",1,"",2,"TRUE"'),
+        (12, "no_quotes", 'a,b,c,d\n1,5",2,1\n'), (88, "bytes", "b,a\nw,255\nw,NA\n"),
+        (0, "mark", "\ufeffx\n\n1\n\r\n2\r"), (0, "extremes", "x\n1e-60\n3.4e38\n1e-42\n-inf\n"),
+        (8, "integers", "c,a,b,d\n-9223372036854775808,1e308,,1\n"), (0, "ragged", "x,y\n1\n")]:
+    write("csv", name, bytes([way]) + content.encode())
+
+# ---- .npz
+def npz(members, method=zipfile.ZIP_STORED, **local):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in members:
+            with archive.open(zipfile.ZipInfo(name), "w", **local) as member:
+                member.write(content)
+    return out.getvalue()
+
+
+write("npz", "empty", npz([]))
+write("npz", "deflated", npz([("a.npy", npy("<i4", (40,)))], zipfile.ZIP_DEFLATED))
+write("npz", "two", npz([("a.npy", npy("|u1", (2,))), ("b/c.npy", npy(">f8", ()))]))
+write("npz", "zip64", npz([("a.npy", npy("<f2", (1, 2)))], force_zip64=True))
+write("npz", "comment", npz([("a.npy", npy("|b1", (1,)))])[:-2] + b"\3\0abc")
+write("npz", "no_array", npz([("a.txt", b"text")]))
+write("npz", "up", npz([("../a.npy", npy("|u1", (2,)))]))
 
 # ---- PNG: check sums are 0, and the target corrects them
 def chunk(kind, content):

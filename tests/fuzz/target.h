@@ -27,8 +27,10 @@ struct Target {
 bool ops(Bytes in);               // bytes as calls of ops, their arguments and gradients
 bool safetensors(Bytes in);       // load_safetensors
 bool npy(Bytes in);               // load_npy
+bool csv(Bytes in);               // load_csv by several schemas
 bool idx(Bytes in);               // load_idx, plain and gzipped: both must agree
 bool jpeg(Bytes in);              // load_jpeg
+bool npz(Bytes in);               // load_npz, and save_npz of what it gave
 bool png(Bytes in);               // load_png, with corrected check sums of its chunks
 bool cifar(Bytes in);             // load_cifar10_files with corrected check sums of xz, cifar10_classes
 bool checkpoint_file(Bytes in);   // the readers of checkpoints

@@ -1,4 +1,4 @@
-// Readers of datasets: CIFAR-10, JPEG, folders of images.
+// Readers of datasets: CIFAR-10, JPEG, folders of images, CSV, .npz.
 //
 // Readers check a file before anything changes and throw FileError for one that cannot be read (absent, a folder,
 // without permission), FormatError with file, position, actual and expected value for other content than expected, and
@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "levin/data.h"
+#include "levin/serialize.h"
 
 namespace levin::data {
 
@@ -97,5 +99,68 @@ class LEVIN_API ImageFolder final : public Dataset {
   std::vector<std::string> classes_;
   std::vector<File> files_;
 };
+
+// ---- CSV: columns of a text file as tensors, after RFC 4180, in any locale
+
+// What a column holds.
+enum class CsvKind : std::uint8_t {
+  f32,  // decimal: 1, -2.5, +1e-3, inf, nan
+  f64,
+  i32,  // whole numbers
+  i64,
+  u8,
+  boolean,   // true, True, TRUE, 1 and false, False, FALSE, 0, as bool
+  category,  // words, as i64 indices
+};
+struct CsvColumn {
+  std::string name;  // in the header; without a header the column's name in the result
+  CsvKind kind = CsvKind::f32;
+  std::vector<std::string> categories{};  // of `category`: index k is word k. Empty: the words that occur, sorted
+  std::optional<double> missing{};        // the value of a missing field; by default NaN for f32 and f64
+};
+struct CsvSchema {
+  std::vector<CsvColumn> columns{};  // to read, in this order; empty: all, as f32
+  bool header = true;                // the first record has the names. Else column k of the file is columns[k]
+  char delimiter = ',';
+  char quote = '"';  // '\0': none
+  // Fields that count as missing, quoted ones excepted.
+  std::vector<std::string> missing_words{"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"};
+};
+struct CsvTable {
+  NamedTensors columns;                              // each [rows], in the schema's order
+  std::vector<std::vector<std::string>> categories;  // of each column; empty where its kind is another
+  // Throws IndexError when there is no such column.
+  [[nodiscard]] LEVIN_API const Tensor& operator[](std::string_view name) const;
+};
+// Reads the columns of the schema; others may hold anything. Lines end in LF or CRLF, empty lines are passed over, a
+// byte order mark is ignored, spaces around a number are, too. A quoted field may hold delimiters, line ends and
+// doubled quotes. Throws FormatError with line and column, both from 1, for a record with another number of fields than
+// the first, a value that its kind cannot hold (1.5 or 300 as u8, 1e39 as f32), a missing value of a column without
+// `missing` that is neither f32 nor f64, a word that is not among given categories, a quote in the wrong place, words
+// that are not UTF-8, a record of more than 1 MiB, more than 100,000 columns or 2^20 words in a column; for a name that
+// the header lacks or has twice. Throws ConfigError for a schema that contradicts itself. Memory: at most eight times
+// the file, beside words.
+[[nodiscard]] LEVIN_API CsvTable load_csv(const std::string& path, const CsvSchema& schema = {});
+// Rows as samples, a field for each group of columns: csv_dataset(table, {{"width", "height"}, {"species"}}) has
+// samples {f32 [2], i64 []}. A group of one column gives [], of K columns [K]. Throws IndexError for a name that the
+// table lacks, DTypeError for a group of several dtypes, ConfigError for an empty group.
+[[nodiscard]] LEVIN_API DatasetRef csv_dataset(const CsvTable& table,
+                                               const std::vector<std::vector<std::string>>& fields);
+
+// ---- .npz: NumPy's arrays in a zip file
+
+struct NpzLimits {
+  std::uint64_t unpacked_bytes = std::uint64_t{1} << 36;  // of all arrays together
+};
+// What numpy.savez and savez_compressed write, zip64 included: each member `name.npy`, stored or deflated, read as
+// load_npy does, in the file's order. Throws FormatError for a damaged or cut file, a member whose check sum is wrong,
+// whose headers contradict each other or that overlaps another, one that is encrypted, packed in another way or no
+// array, names that are not unique, valid UTF-8 of at most 512 bytes below the archive, over 10,000 members, and arrays
+// of more than NpzLimits allows. Before a member is unpacked, its size is checked against the bytes in the file.
+[[nodiscard]] LEVIN_API NamedTensors load_npz(const std::string& path, NpzLimits limits = {});
+// Written by write_file_atomically; the same tensors give the same bytes. numpy.load reads it. Throws DTypeError for
+// bf16, UnsupportedError for meta tensors, ConfigError for names that load_npz refuses.
+enum class NpzPacking : std::uint8_t { stored, deflated };
+LEVIN_API void save_npz(const std::string& path, const NamedTensors& tensors, NpzPacking packing = NpzPacking::stored);
 
 }  // namespace levin::data
