@@ -1,5 +1,7 @@
 // The benchmark programs run and their reports are whole. No test measures time: --quick takes one sample of the
 // smallest shapes, and the tests only look for the presence of figures.
+#include <cmath>
+
 #include "levin/device.h"
 #include "tests/train/program.h"
 #include "tests/where.h"
@@ -164,9 +166,27 @@ TEST_CASE("bench_step reports whole rows of training steps, on a device also of 
   }
 }
 
+TEST_CASE("bench_graph reports SpMM beside the bandwidth of the same run, its slope over the edges, and an epoch") {
+  const auto r = report_of("bench_graph", {});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  CHECK(names_of(r->rows) == std::vector<std::string>{"gcn_epoch/f32/cora", "spmm/f32/100x25x64", "spmm/f32/100x25x16",
+                                                      "spmm/f32/100x25x128", "spmm_linear/f32/10000_nodes/64",
+                                                      "spmm_linear/f32/25_a_row/64"});
+  for (const json& row : r->rows) {
+    INFO(row.dump());
+    CHECK_FALSE(row.contains("error_occurred"));
+    CHECK(row.at("real_time").get<double>() > 0);
+    const std::string name = row.at("name");
+    if (name.starts_with("spmm/")) CHECK(row.at("of_triad").get<double>() > 0);
+    if (name.starts_with("spmm_linear/")) CHECK(std::isfinite(row.at("slope").get<double>()));
+  }
+}
+
 TEST_CASE("a benchmark program lists its flags, and refuses by name one that it has not or that lacks its value") {
   const TemporaryFolder dir;
-  for (const char* name : {"bench_kernels", "bench_step", "bench_trainer"}) {
+  for (const char* name : {"bench_graph", "bench_kernels", "bench_step", "bench_trainer"}) {
     const Program program(name, dir, "bench");
     if (!program.built()) return;
     const auto said = [&](std::vector<std::string> arguments, int code, const char* words) {

@@ -19,6 +19,7 @@
 #include "kernels/math/math.h"
 #include "kernels/softmax/softmax.cuh"
 #include "kernels/sparse/csr.cuh"
+#include "kernels/sparse/tiles.cuh"
 
 #define LEVIN_LEVEL_FILE "kernels/sparse/segment.cuh"
 #include "kernels/executor/each_level.h"
@@ -210,97 +211,119 @@ void gather_csr(const Cpu& on, const CsrView& a, const U* x, U* y, int64_t width
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// Columns of a segment that are worked on together, and as many of its rows beside each other as fit: loops then run
-// over `span` neighbouring elements even of narrow segments.
-template <class A>
-struct SegmentTile {
-  static constexpr int64_t kSpan = 256;
-  int64_t columns, rows;
-  A a[kSpan], b[kSpan];
+// Rows are worked on in groups of about so many elements, which lie in the first-level cache.
+inline constexpr int64_t kGroupElements = 4096;
 
-  explicit SegmentTile(int64_t width) : columns(width < kSpan ? width : kSpan), rows(kSpan / columns) {
-    if (columns != width) rows = 1;
-  }
-  // f(first element, span) for the columns from c on of entries [first, last).
-  template <class F>
-  void each(int64_t first, int64_t last, int64_t width, int64_t c, const F& f) const {
-    const int64_t n = width - c < columns ? width - c : columns;
-    for (int64_t k = first; k < last; k += rows) f(k * width + c, n * (last - k < rows ? last - k : rows));
-  }
-  // values[column] = op of the tile's rows in order, for all of them.
-  template <class F>
-  void fold(A* values, const F& op) const {
-    for (int64_t j = 0; j < columns; ++j) {
-      A all = values[j];
-      for (int64_t r = 1; r < rows; ++r) all = op(all, values[r * columns + j]);
-      for (int64_t r = 0; r < rows; ++r) values[r * columns + j] = all;
+// y = x less the largest of its segment, or y = y / the sum of its segment; of the columns of a tile.
+template <class Tile, class T>
+void shift_segments(const Tile& tile, const int64_t* crow, int64_t begin, int64_t end, const T* x, T* y,
+                    int64_t width) {
+  using Lanes = typename Tile::Lanes;
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+  x += tile.first;
+  y += tile.first;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = crow[i], last = crow[i + 1];
+    Lanes top[Tile::kCount];
+#pragma GCC unroll 8
+    for (int n = 0; n < Tile::kCount; ++n) top[n] = Lanes{} + kLowest;
+    for (int64_t k = first; k < last; ++k) {
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n) {
+        const Lanes v = Tile::load(x + k * width + tile.at(n));
+        top[n] = v > top[n] ? v : top[n];
+      }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < Tile::kCount; ++n) top[n] = top[n] == kLowest ? Lanes{} : top[n];
+    for (int64_t k = first; k < last; ++k) {
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n)
+        Tile::store(y + k * width + tile.at(n), Tile::load(x + k * width + tile.at(n)) - top[n]);
     }
   }
-};
+}
+template <class Tile, class T>
+void scale_segments(const Tile& tile, const int64_t* crow, int64_t begin, int64_t end, T* y, int64_t width) {
+  using Lanes = typename Tile::Lanes;
+  y += tile.first;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = crow[i], last = crow[i + 1];
+    Lanes sum[Tile::kCount] = {};
+    for (int64_t k = first; k < last; ++k) {
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n) sum[n] += Tile::load(y + k * width + tile.at(n));
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < Tile::kCount; ++n) sum[n] = sum[n] == 0 ? Lanes{} : 1 / sum[n];
+    for (int64_t k = first; k < last; ++k) {
+      Lanes v[Tile::kCount];
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n) v[n] = Tile::load(y + k * width + tile.at(n)) * sum[n];
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n) Tile::store(y + k * width + tile.at(n), v[n]);
+    }
+  }
+}
+
+// f(first row, last row) for groups of the rows [begin, end).
+template <class F>
+void each_row_group(const int64_t* crow, int64_t begin, int64_t end, int64_t width, const F& f) {
+  while (begin < end) {
+    int64_t last = begin + 1;
+    while (last < end && (crow[last + 1] - crow[begin]) * width <= kGroupElements) ++last;
+    f(begin, last);
+    begin = last;
+  }
+}
 
 template <class T>
 void segment_softmax(const Cpu& on, const CsrView& s, const T* x, T* y, int64_t width) {
-  using A = Accum<T>;
   if (width == 0) return;
+  const int64_t* const crow = s.crow;
   each_row_block(on, s, width, [=](int64_t begin, int64_t end) {
-    constexpr A kLowest = -std::numeric_limits<A>::infinity();
-    SegmentTile<A> t(width);
-    A *const top = t.a, *const sum = t.b;
-    const int64_t whole = t.columns * t.rows;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = s.crow[i], last = s.crow[i + 1];
-      if (first == last) continue;
-      for (int64_t c = 0; c < width; c += t.columns) {
-        for (int64_t j = 0; j < whole; ++j) top[j] = kLowest, sum[j] = 0;
-        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
-          for (int64_t j = 0; j < n; ++j) {
-            const A v = A(x[at + j]);
-            top[j] = v > top[j] ? v : top[j];
-          }
-        });
-        t.fold(top, [](A p, A q) { return p > q ? p : q; });
-        for (int64_t j = 0; j < whole; ++j) top[j] = top[j] == kLowest ? A(0) : top[j];
-        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
-#pragma GCC ivdep
-          for (int64_t j = 0; j < n; ++j) {
-            const A e = math::exp_nonpositive(x[at + j] - top[j]);
-            y[at + j] = e;
-            sum[j] += e;
-          }
-        });
-        t.fold(sum, [](A p, A q) { return p + q; });
-        for (int64_t j = 0; j < whole; ++j) sum[j] = sum[j] == 0 ? A(0) : 1 / sum[j];
-        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
-#pragma GCC ivdep
-          for (int64_t j = 0; j < n; ++j) y[at + j] *= sum[j];
-        });
+    each_row_group(crow, begin, end, width, [=](int64_t first, int64_t last) {
+      each_column_tile<T>(width, [&](const auto& tile) { shift_segments(tile, crow, first, last, x, y, width); });
+      T* const e = y + crow[first] * width;
+      const int64_t n = (crow[last] - crow[first]) * width;
+      for (int64_t j = 0; j < n; ++j) e[j] = math::exp_nonpositive(e[j]);
+      each_column_tile<T>(width, [&](const auto& tile) { scale_segments(tile, crow, first, last, y, width); });
+    });
+  });
+}
+
+template <class Tile, class T>
+void slope_segments(const Tile& tile, const int64_t* crow, int64_t begin, int64_t end, const T* gy, const T* y, T* gx,
+                    int64_t width) {
+  using Lanes = typename Tile::Lanes;
+  gy += tile.first;
+  y += tile.first;
+  gx += tile.first;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t first = crow[i], last = crow[i + 1];
+    Lanes dot[Tile::kCount] = {};
+    for (int64_t k = first; k < last; ++k) {
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n)
+        dot[n] += Tile::load(gy + k * width + tile.at(n)) * Tile::load(y + k * width + tile.at(n));
+    }
+    for (int64_t k = first; k < last; ++k) {
+#pragma GCC unroll 8
+      for (int n = 0; n < Tile::kCount; ++n) {
+        const int64_t at = k * width + tile.at(n);
+        Tile::store(gx + at, (Tile::load(gy + at) - dot[n]) * Tile::load(y + at));
       }
     }
-  });
+  }
 }
 
 template <class T>
 void segment_softmax_backward(const Cpu& on, const CsrView& s, const T* gy, const T* y, T* gx, int64_t width) {
-  using A = Accum<T>;
-  if (width == 0) return;
+  const int64_t* const crow = s.crow;
   each_row_block(on, s, width, [=](int64_t begin, int64_t end) {
-    SegmentTile<A> t(width);
-    A* const dot = t.a;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = s.crow[i], last = s.crow[i + 1];
-      if (first == last) continue;
-      for (int64_t c = 0; c < width; c += t.columns) {
-        for (int64_t j = 0; j < t.columns * t.rows; ++j) dot[j] = 0;
-        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
-          for (int64_t j = 0; j < n; ++j) dot[j] += A(gy[at + j]) * A(y[at + j]);
-        });
-        t.fold(dot, [](A p, A q) { return p + q; });
-        t.each(first, last, width, c, [=](int64_t at, int64_t n) {
-#pragma GCC ivdep
-          for (int64_t j = 0; j < n; ++j) gx[at + j] = T((A(gy[at + j]) - dot[j]) * A(y[at + j]));
-        });
-      }
-    }
+    each_row_group(crow, begin, end, width, [=](int64_t first, int64_t last) {
+      each_column_tile<T>(width, [&](const auto& tile) { slope_segments(tile, crow, first, last, gy, y, gx, width); });
+    });
   });
 }
 

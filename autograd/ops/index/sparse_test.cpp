@@ -135,6 +135,41 @@ TEST_CASE("a graph with a hub: spmm equals the sum of messages, and no number of
   CHECK(largest(one[2] - y.detach()) <= 4 * eps * terms * largest(y.detach()));
 }
 
+TEST_CASE("rows of every width have the sums and the softmax of f64, over edges, heads and a mean") {
+  const std::int64_t entries = 900;
+  Csr a = random_graph(70, 50, entries);
+  a.edge = sort(cos(arange(entries, cpu).to(DType::f64) * 1.7)).indices;
+  const double eps = std::numeric_limits<float>::epsilon(), terms = 330;  // of the longest row
+  Generator gen(11);
+  const auto check = [&](std::int64_t heads, std::int64_t inner) {
+    CAPTURE(heads);
+    CAPTURE(inner);
+    const Tensor x = rand({50, heads, inner}, gen, cpu), value = rand({entries, heads}, gen, cpu);
+    // Head by head, by messages.
+    const Tensor v = index_select(value, 0, a.edge).to(DType::f64), wide = x.to(DType::f64);
+    Tensors by_head;
+    for (std::int64_t h = 0; h < heads; ++h) by_head.push_back(by_messages(a, select(v, 1, h), select(wide, 1, h)));
+    const Tensor expected = stack(by_head, 1), y = spmm(a, value, x);
+    CHECK(largest(y.to(DType::f64) - expected) <= terms * eps * largest(expected));
+    const Tensor count = clamp(narrow(a.crow, 0, 1, 70) - narrow(a.crow, 0, 0, 70), 1, std::nullopt).to(DType::f64);
+    const Tensor mean = expected / reshape(count, {70, 1, 1});
+    CHECK(largest(spmm(a, value, x, Reduce::mean).to(DType::f64) - mean) <= terms * eps * largest(mean));
+
+    Tensor s = (randn({entries, heads * inner}, gen, cpu) * 5).detach(), t = s.to(DType::f64);
+    s.requires_grad_(), t.requires_grad_();
+    const Tensor gy = rand(s.shape(), gen, cpu), p = segment_softmax(s, a), e = exp(t);
+    const Tensor q = e / gather_csr(segment_reduce(e, a), a);
+    CHECK(largest(p.detach().to(DType::f64) - q.detach()) <= 20 * eps);
+    const Tensor gs = grad(sum(p * gy), std::span(&s, 1))[0],
+                 gt = grad(sum(q * gy.to(DType::f64)), std::span(&t, 1))[0];
+    CHECK(largest(gs.to(DType::f64) - gt) <= 100 * eps);
+  };
+  for (const std::int64_t width : {1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 40, 64, 65, 100, 130})
+    check(1, width);
+  for (const auto& [heads, inner] : {std::pair{2, 1}, {8, 1}, {3, 4}, {8, 8}, {2, 7}, {3, 16}, {5, 24}, {2, 40}})
+    check(heads, inner);
+}
+
 TEST_CASE("the transpose is the adjoint, and the transpose of the transpose is the matrix") {
   const Csr a = random_graph(50, 40, 700), t = transpose(a), back = transpose(t);
   Generator gen(5);
