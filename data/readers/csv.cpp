@@ -116,7 +116,9 @@ struct Column {
   const CsvColumn* schema = nullptr;
   Tensor values{};
   void* data = nullptr;
-  std::map<std::string, std::int64_t, std::less<>> words{};  // each with its index
+  using Words = std::map<std::string, std::int64_t, std::less<>>;  // each with its index
+  Words words{};
+  std::array<const Words::value_type*, 64> recent{};  // words seen lately, by length and ends
 };
 
 class Reader {
@@ -130,7 +132,6 @@ class Reader {
 
   CsvTable read() {
     choose_columns();
-    allocate();
     while (text_.next_record()) read_row();
     CsvTable table;
     for (Column& column : columns_) {
@@ -201,28 +202,37 @@ class Reader {
     return found->second;
   }
 
-  // Rows are at most the line ends, and their fields at most the bytes, because each ends in one.
-  void allocate() {
-    std::uint64_t ends = 1;
-    std::vector<char> block(static_cast<std::size_t>(std::min<std::uint64_t>(source_.size(), 1 << 18)));
-    for (std::uint64_t at = 0; at < source_.size(); at += block.size()) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), source_.size() - at));
-      source_.read(at, block.data(), n);
-      ends += static_cast<std::uint64_t>(std::count(block.data(), block.data() + n, '\n'));
-    }
-    // The one field of a row is not empty.
+  // Room for the rows that the file has if they are as long as those so far, or as those at its beginning. Never more
+  // than its bytes can hold: each field ends in one, and the one field of a row is not empty.
+  void make_room() {
     const std::uint64_t bytes_each = std::max<std::uint64_t>(place_.size(), 2);
-    most_rows_ = static_cast<std::size_t>(std::min(ends, (source_.size() + 1) / bytes_each));
-    const Shape shape =
-        detail::checked_shape(source_.name() + ": its rows:", std::array{static_cast<std::int64_t>(most_rows_)});
-    for (Column& column : columns_) {
-      column.values = empty(shape, Device::cpu(), dtype_of(*column.schema));
-      column.data = column.values.get().storage->data;
+    const std::uint64_t most = (source_.size() + 1) / bytes_each;
+    std::uint64_t lines = rows_, bytes = text_.offset();
+    if (rows_ == 0) {
+      const char* const begin = text_.position();
+      bytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(text_.window_end() - begin), 1 << 14);
+      lines = static_cast<std::uint64_t>(std::count(begin, begin + bytes, '\n')) + 1;
     }
+    const double expected = static_cast<double>(source_.size()) * static_cast<double>(lines) /
+                            static_cast<double>(std::max<std::uint64_t>(bytes, 1));
+    // A little more than expected, and at least a quarter more than before.
+    std::uint64_t room = std::max(static_cast<std::uint64_t>(1.02 * expected) + 16, std::uint64_t{rows_} + rows_ / 4);
+    room = std::min(room, most);
+    if (room <= rows_) fail<FileError>(source_.name(), ": was changed while it was read");
+    const Shape shape =
+        detail::checked_shape(source_.name() + ": its rows:", std::array{static_cast<std::int64_t>(room)});
+    for (Column& column : columns_) {
+      Tensor values = empty(shape, Device::cpu(), dtype_of(*column.schema));
+      std::byte* const data = values.get().storage->data;
+      if (rows_) std::memcpy(data, column.data, rows_ * itemsize(values.dtype()));
+      column.values = std::move(values);
+      column.data = data;
+    }
+    room_ = static_cast<std::size_t>(room);
   }
 
   void read_row() {
-    if (rows_ == most_rows_) fail<FileError>(source_.name(), ": was changed while it was read");
+    if (rows_ == room_) make_room();
     const std::size_t count = place_.size();
     for (std::size_t k = 0; k < count; ++k) {
       bool more = false;
@@ -313,8 +323,12 @@ class Reader {
     text_.refuse(shown(value), " is no boolean, expected true, True, TRUE, 1, false, False, FALSE or 0");
   }
   std::int64_t index_of(Column& column, std::string_view word) const {
+    const std::size_t mix =
+        word.empty() ? 0 : static_cast<unsigned char>(word.front()) * 7u + static_cast<unsigned char>(word.back());
+    const Column::Words::value_type*& recent = column.recent[(mix + word.size()) % column.recent.size()];
+    if (recent && recent->first == word) return recent->second;
     const auto found = column.words.find(word);
-    if (found != column.words.end()) return found->second;
+    if (found != column.words.end()) return (recent = &*found)->second;
     if (!column.schema->categories.empty()) {
       text_.refuse(shown(word), " is none of the column's ", column.words.size(), " categories");
     }
@@ -342,11 +356,12 @@ class Reader {
     }
     return words;
   }
-  // The part of the values that was filled; a copy if it is much less than was allocated.
+  // The part of the values that was filled; a copy if there is much more room.
   Tensor rows_of(Column& column) const {
     const Shape shape{static_cast<std::int64_t>(rows_)};
-    if (rows_ + rows_ / 16 + 16 >= most_rows_) return as_strided(column.values, shape, contiguous_strides(shape), 0);
-    Tensor rows = empty(shape, Device::cpu(), column.values.dtype());
+    if (rows_ > 0 && rows_ + rows_ / 16 + 16 >= room_)
+      return as_strided(column.values, shape, contiguous_strides(shape), 0);
+    Tensor rows = empty(shape, Device::cpu(), dtype_of(*column.schema));
     if (rows_) std::memcpy(rows.get().storage->data, column.data, rows_ * itemsize(rows.dtype()));
     column.values = {};
     return rows;
@@ -359,7 +374,7 @@ class Reader {
   std::vector<Column> columns_{};     // in the schema's order
   std::vector<std::size_t> place_{};  // for each of the file's columns: which of columns_, or kNone
   std::vector<std::string> names_{};  // of the file's columns
-  std::size_t rows_ = 0, most_rows_ = 0;
+  std::size_t rows_ = 0, room_ = 0;
   bool missing_numbers_ = false;  // a missing word may look like a number
 };
 

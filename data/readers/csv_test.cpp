@@ -5,6 +5,7 @@
 #include <clocale>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 
 #include "data/readers/csv_text.h"
@@ -188,6 +189,26 @@ TEST_CASE("a file of many blocks reads like one of one block, whichever bytes a 
     const CsvTable t = parsed(text, schema, block);
     CHECK(values<std::int64_t>(t["n"]) == expected);
     CHECK(values<std::int64_t>(t["x"]).back() == static_cast<std::int64_t>(expected.size()) - 1);
+  }
+}
+
+TEST_CASE("a file whose rows become shorter has more rows than its beginning promised, and they are all read") {
+  std::string text = "x\n";
+  Floats expected;
+  for (int i = 0; i < 60'000; ++i) {
+    text += levin::text(i % 10) + (i < 300 ? "." + std::string(200, '0') : "") + "\n";
+    expected.push_back(static_cast<float>(i % 10));
+  }
+  CHECK(values<float>(parsed(text)["x"]) == expected);
+}
+
+TEST_CASE("a CSV file of more bytes than any memory is refused, and not read to its end") {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "x.csv", "x\n1\n");
+  for (const std::uintmax_t bytes : {std::uintmax_t{9223372036854775807}, std::uintmax_t{1} << 43}) {
+    std::error_code refused;
+    std::filesystem::resize_file(folder / "x.csv", bytes, refused);  // sparse, where it can be made
+    if (!refused) CHECK_THROWS_AS((void)load_csv(folder / "x.csv"), Error);
   }
 }
 

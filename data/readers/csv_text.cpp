@@ -12,6 +12,7 @@ CsvText::CsvText(detail::Source& source, char delimiter, char quote, std::size_t
       begin_(buffer_.data()),
       at_(begin_),
       end_(begin_) {
+  for (const char c : {delimiter, quote, '\n'}) stops_[static_cast<unsigned char>(c)] = c != '\0';
   move_window();
   constexpr std::string_view kMark = "\xef\xbb\xbf";  // UTF-8's byte order mark
   if (std::string_view(begin_, end_).starts_with(kMark)) begin_ = at_ = begin_ + kMark.size();
@@ -59,13 +60,10 @@ CsvField CsvText::next_field() {
   ++field_;
   if (at_ < end_ && *at_ == quote_ && quote_ != '\0') return quoted_field();
   const char* p = at_;
-  while (p < end_ && *p != delimiter_ && *p != '\n') {
-    if (*p == quote_ && quote_ != '\0') {
-      refuse(
-          "a quote inside of a field that does not begin with one; double it in a quoted field, or read quotes as "
-          "text with CsvSchema::quote = 0");
-    }
-    ++p;
+  while (p < end_ && !stops_[static_cast<unsigned char>(*p)]) ++p;
+  if (p < end_ && *p != delimiter_ && *p != '\n') {
+    refuse("a quote inside of a field that does not begin with one; double it in a quoted field, or read quotes as "
+           "text with CsvSchema::quote = 0");
   }
   CsvField field;
   field.value = {at_, static_cast<std::size_t>(p - at_)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ class CsvText {
   // and returns true when a field can end there.
   [[nodiscard]] const char* position() const { return at_; }
   [[nodiscard]] const char* window_end() const { return end_; }
+  // Of the record's beginning, in the file.
+  [[nodiscard]] std::uint64_t offset() const { return next_ - static_cast<std::uint64_t>(end_ - begin_); }
   [[nodiscard]] bool take(const char* end, bool& more) {
     if (end == end_ && !is_last()) return false;
     if (!end_field(end, more)) return false;
@@ -83,6 +86,7 @@ class CsvText {
   const char* end_;                     // of the window
   std::size_t field_ = 0;               // fields of the record that were read
   std::uint64_t line_ = 1, lines_ = 0;  // of the record: its first, and how many
+  std::array<bool, 256> stops_{};       // bytes at which a field without quotes may end
   std::string scratch_{};               // a field without its doubled quotes
   const std::vector<std::string>* names_ = nullptr;
 };
