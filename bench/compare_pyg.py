@@ -99,7 +99,8 @@ def case_of(layer, rng, dtype):
     bipartite = o.pop("bipartite", False) or "in_dst" in o
     sources, nodes = rng.randint(2, 12), rng.randint(2, 12)
     sources = sources if bipartite else nodes
-    weighted = layer == "GCNConv" and flip(rng, 0.6)
+    # PyTorch Geometric's `improved` acts on weights alone: without them its loops weigh 1.
+    weighted = layer == "GCNConv" and (flip(rng, 0.6) or o["improved"])
     index = edges(rng, sources, nodes, bipartite, weighted)
     net = layer_of(o).to(dtype)
     with torch.no_grad():

@@ -96,13 +96,18 @@ Made layer_of(const Case& c, nn::Module& root) {
   const auto kind = c.get<std::string>("layer", "");
   const auto out = c.get<std::int64_t>("out", 0);
   if (kind == "GCNConv") {
-    gnn::GCNConvOptions o{.in = c.in().src, .out = out, .improved = c.get("improved", false),
-                          .normalize = c.get("normalize", true), .bias = c.get("bias", true)};
+    gnn::GCNConvOptions o{.in = c.in().src,
+                          .out = out,
+                          .improved = c.get("improved", false),
+                          .normalize = c.get("normalize", true),
+                          .bias = c.get("bias", true)};
     o.add_self_loops = c.get("add_self_loops", o.normalize);
     return make<gnn::GCNConv>(root, o);
   }
   if (kind == "SAGEConv")
-    return make<gnn::SAGEConv>(root, gnn::SAGEConvOptions{.in = c.in(), .out = out, .aggr = c.aggr(),
+    return make<gnn::SAGEConv>(root, gnn::SAGEConvOptions{.in = c.in(),
+                                                          .out = out,
+                                                          .aggr = c.aggr(),
                                                           .normalize = c.get("normalize", false),
                                                           .root_weight = c.get("root_weight", true),
                                                           .project = c.get("project", false),
@@ -111,7 +116,8 @@ Made layer_of(const Case& c, nn::Module& root) {
     return make<gnn::GINConv>(
         root, gnn::GINConvOptions{.mlp = {.channels = c.get<std::vector<std::int64_t>>("channels", {}),
                                           .norm = c.get("norm", false) ? gnn::Norm::batch_norm : gnn::Norm::none},
-                                  .eps = c.get("eps", 0.0), .train_eps = c.get("train_eps", false)});
+                                  .eps = c.get("eps", 0.0),
+                                  .train_eps = c.get("train_eps", false)});
   if (kind == "GATConv") return make<gnn::GATConv>(root, attention_options<gnn::GATConvOptions>(c));
   if (kind == "GATv2Conv") {
     auto o = attention_options<gnn::GATv2ConvOptions>(c);
@@ -139,7 +145,9 @@ void compute(const Case& c, NamedTensors& results) {
   }
   (void)made.module->load_state_dict(state);
   const auto nodes = x.size(0);
-  const gnn::Graph g = gnn::Graph::from_coo({.src = c.find("src"), .dst = c.find("dst"), .num_src = nodes,
+  const gnn::Graph g = gnn::Graph::from_coo({.src = c.find("src"),
+                                             .dst = c.find("dst"),
+                                             .num_src = nodes,
                                              .num_dst = x_dst.defined() ? x_dst.size(0) : nodes},
                                             {.bipartite = x_dst.defined()});
   const Tensor y = made.call(x, x_dst, weight, g);
@@ -178,12 +186,15 @@ Cora read_cora(const std::string& folder) {
   const auto size = shape.to_vector<std::int64_t>();
   // Rows sum to 1.
   const Csr csr = checked(with_transpose({.crow = npy("x_indptr").to(DType::i64).contiguous(),
-                                          .col = npy("x_indices").to(DType::i64).contiguous(), .cols = size[1]}));
+                                          .col = npy("x_indices").to(DType::i64).contiguous(),
+                                          .cols = size[1]}));
   const Tensor value = npy("x_data").to(DType::f32);
   const Tensor scaled = value / clamp(gather_csr(segment_reduce(value, csr), csr), 1, std::nullopt);
   const Tensor dense = spmm(csr, scaled, eye(size[1], Device::cpu()));
-  return {gnn::Graph::from_coo({.src = select(edges, 0, 0).contiguous(), .dst = select(edges, 0, 1).contiguous(),
-                                .num_src = size[0], .num_dst = size[0]}),
+  return {gnn::Graph::from_coo({.src = select(edges, 0, 0).contiguous(),
+                                .dst = select(edges, 0, 1).contiguous(),
+                                .num_src = size[0],
+                                .num_dst = size[0]}),
           {csr, scaled},
           dense,
           npy("y").to(DType::i64),
@@ -207,8 +218,10 @@ template <class X>
 json epochs(const Cora& cora, const X& x, int n) {
   Generator gen(1);
   Net net({.gen = gen, .device = Device::cpu()});
-  optim::Adam adam(net.conv1.parameters(), {.lr = 0.01, .weight_decay = 5e-4});
-  adam.add_group(net.conv2.parameters(), {.lr = 0.01});
+  const std::vector<ParamRef> all = net.parameters();  // conv1.lin.weight, conv1.bias, then those of conv2
+  const auto second = all.begin() + 2;
+  optim::Adam adam(std::vector(all.begin(), second), {.lr = 0.01, .weight_decay = 5e-4});
+  adam.add_group(std::vector(second, all.end()), {.lr = 0.01});
   const Tensor target = index_select(cora.y, 0, cora.train);
   std::vector<double> seconds;
   double last = 0;
@@ -223,22 +236,21 @@ json epochs(const Cora& cora, const X& x, int n) {
   }
   net.eval();
   const Tensor logits = net(x, cora.graph);
-  return {{"seconds", seconds}, {"loss", last},
+  return {{"seconds", seconds},
+          {"loss", last},
           {"train_accuracy", accuracy(index_select(logits, 0, cora.train), target).item()}};
 }
 
 int main(int argc, char** argv) {
   std::string in, out, folder;
   int n = 200, threads = 0;
-  const Parsed parsed = parse(argc, argv, "Graph layers for bench/compare_pyg.py.",
-                              {{"--compare", "FILE", "compute the cases of this .safetensors file",
-                                [&](const std::string& v) { in = v; }},
-                               {"--out", "FILE", "write their outputs and gradients there",
-                                [&](const std::string& v) { out = v; }},
-                               {"--cora", "FOLDER", "time epochs of a GCN on these arrays",
-                                [&](const std::string& v) { folder = v; }},
-                               number_flag<int>("--epochs", "N", "of them (200)", 1, [&](int v) { n = v; }),
-                               number_flag<int>("--threads", "N", "of computation", 1, [&](int v) { threads = v; })});
+  const Parsed parsed = parse(
+      argc, argv, "Graph layers for bench/compare_pyg.py.",
+      {{"--compare", "FILE", "compute the cases of this .safetensors file", [&](const std::string& v) { in = v; }},
+       {"--out", "FILE", "write their outputs and gradients there", [&](const std::string& v) { out = v; }},
+       {"--cora", "FOLDER", "time epochs of a GCN on these arrays", [&](const std::string& v) { folder = v; }},
+       number_flag<int>("--epochs", "N", "of them (200)", 1, [&](int v) { n = v; }),
+       number_flag<int>("--threads", "N", "of computation", 1, [&](int v) { threads = v; })});
   if (parsed.ended) return *parsed.ended;
   try {
     if (threads > 0) set_num_threads(threads);

@@ -76,7 +76,7 @@ struct GraphMemo;  // what a layer keeps of the last graph
 // ---- GCN
 
 struct GcnNormOptions {
-  bool improved = false;       // loops of weight 2 instead of 1
+  bool improved = false;       // loops of weight 2 instead of 1, also without weights (PyTorch Geometric: only with)
   bool add_self_loops = true;  // each node gets one loop: its own, the last by id, else one of the weight above
   DType dtype = DType::f32;    // of the coefficients
 };
