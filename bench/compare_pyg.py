@@ -159,7 +159,8 @@ def compare(args, layer):
     with tempfile.TemporaryDirectory() as folder:
         source, result = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
         save_file(tensors, source, metadata)
-        subprocess.run([os.path.join(args.levin, "bench_graph_layers"), "--compare", source, "--out", result], check=True)
+        program = os.path.join(args.levin, "bench_graph_layers")
+        subprocess.run([program, "--compare", source, "--out", result], check=True)
         ours = load_file(result)
     worst = {"values": (0.0, "", ""), "gradients": (0.0, "", "")}
     for name, found in expected.items():
@@ -232,8 +233,9 @@ def time_cora(args):
     data, rounds = cora(args.cora), []
     forms = pyg_forms(data)
     for _ in range(args.rounds):
-        said = subprocess.run([os.path.join(args.levin, "bench_graph_layers"), "--cora", args.cora, "--epochs",
-                               str(args.epochs), "--threads", str(args.threads)], check=True, capture_output=True, text=True)
+        said = subprocess.run([os.path.join(args.levin, "bench_graph_layers"), "--cora", args.cora,
+                               "--epochs", str(args.epochs), "--threads", str(args.threads)],
+                              check=True, capture_output=True, text=True)
         report = json.loads(said.stdout)
         ours = {f"Levin, {k} features": statistics.median(v["seconds"][10:]) for k, v in report.items()}
         rounds.append({**ours, **{f"PyG, {k}": median_epoch(e, args.epochs) for k, e in forms.items()}})
@@ -256,12 +258,12 @@ def main():
     torch.set_num_threads(args.threads)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
     lines = [f"# Levin's graph layers and PyTorch Geometric {torch_geometric.__version__}", "",
-             f"{platform.processor() or platform.machine()}, {args.threads} threads, load {os.getloadavg()[0]:.1f}; torch "
-             f"{torch.__version__}; {datetime.date.today()}; commit {commit}.",
+             f"{platform.processor() or platform.machine()}, {args.threads} threads, load {os.getloadavg()[0]:.1f}; "
+             f"torch {torch.__version__}; {datetime.date.today()}; commit {commit}.",
              "Made by `python3 bench/compare_pyg.py "
              f"{' '.join('DIR' if a in (args.levin, args.cora) else a for a in sys.argv[1:])}`.", "",
-             f"Largest relative differences over {args.graphs} random multigraphs of each layer, {args.dtype}; tolerance "
-             f"{TOLERANCE:g}.", "", "| layer | outputs | gradients | met |", "|---|---:|---:|---|"]
+             f"Largest relative differences over {args.graphs} random multigraphs of each layer, {args.dtype}; "
+             f"tolerance {TOLERANCE:g}.", "", "| layer | outputs | gradients | met |", "|---|---:|---:|---|"]
     failed, report = [], {"differences": {}, "rounds": []}
     for layer in LAYERS:
         worst = compare(args, layer)
@@ -273,8 +275,8 @@ def main():
             print(f"{layer}: {tensor} differs by {d:.2e} in {options}", file=sys.stderr)
     if args.cora:
         rounds = report["rounds"] = time_cora(args)
-        lines += ["", "An epoch (forward, backward, Adam) of a two-layer GCN on Cora, median of the rounds' medians (smallest "
-                  "to largest).", "", "| form | microseconds | spread |", "|---|---:|---|"]
+        lines += ["", "An epoch (forward, backward, Adam) of a two-layer GCN on Cora, median of the rounds' medians "
+                  "(smallest to largest).", "", "| form | microseconds | spread |", "|---|---:|---|"]
         medians = {}
         for form in rounds[0]:
             of = [r[form] * 1e6 for r in rounds]
@@ -284,8 +286,9 @@ def main():
         ratios = [r[best["PyG"]] / r[best["Levin"]] for r in rounds]
         ours, ratio = medians[best["Levin"]] * 1e-6, statistics.median(ratios)
         met = ours <= TARGET_SECONDS and ratio >= TARGET_RATIO
-        lines += ["", f"Ratio of the fastest forms {ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f}). Target: at most "
-                  f"{TARGET_SECONDS * 1e6:.0f} us and a ratio of at least {TARGET_RATIO}: {'met' if met else 'not met'}."]
+        lines += ["", f"Ratio of the fastest forms {ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f}). Target: at "
+                  f"most {TARGET_SECONDS * 1e6:.0f} us and a ratio of at least {TARGET_RATIO}: "
+                  f"{'met' if met else 'not met'}."]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:

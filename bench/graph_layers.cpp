@@ -1,9 +1,9 @@
 // Graph layers for bench/compare_pyg.py, which has PyTorch Geometric's side.
 //
 //   bench_graph_layers --compare IN.safetensors --out OUT.safetensors
-//     The outputs and all gradients of the layers that IN describes. Metadata of IN: a name of each case and its options
-//     as JSON. Its tensors: "CASE/src", "CASE/dst", "CASE/x", "CASE/g" (upstream gradient), optionally "CASE/x_dst",
-//     "CASE/weight" and "CASE/p/NAME" for each parameter. OUT has "CASE/y", "CASE/d/x", "CASE/d/weight", ...
+//     The outputs and all gradients of the layers that IN describes. Metadata of IN: a name of each case and its
+//     options as JSON. Its tensors: "CASE/src", "CASE/dst", "CASE/x", "CASE/g" (upstream gradient), optionally
+//     "CASE/x_dst", "CASE/weight" and "CASE/p/NAME" for each parameter. OUT has "CASE/y", "CASE/d/x", ...
 //
 //   bench_graph_layers --cora FOLDER --epochs N
 //     Epochs of a two-layer GCN on all of Cora (Kipf & Welling, 2017: 16 hidden features, dropout 0.5, Adam 0.01, decay

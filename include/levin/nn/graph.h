@@ -1,5 +1,5 @@
-// Layers on graphs: parameters under PyTorch Geometric's names, with its options, defaults and initialisation. Ops below
-// them: levin/sparse.h.
+// Layers on graphs: parameters under PyTorch Geometric's names, with its options, defaults and initialisation. The ops
+// below them are in levin/sparse.h.
 //
 //   struct Net : nn::Module {
 //     using Module::Module;
@@ -10,8 +10,9 @@
 //
 // in(i) below are the edges e into node i, s_e the source of e, w_e its weight, N the number of nodes. Linear weights
 // are [out, in]. Layers whose graph gets self-loops or coefficients keep them for the graph of the last call, so the
-// first call with a graph costs more. Layers wait for no device. Constructors throw ConfigError for options out of range;
-// calls throw what their ops throw, ShapeError for features that do not fit the graph and DeviceError for another device.
+// first call with a graph costs more. Layers wait for no device. Constructors throw ConfigError for options out of
+// range; calls throw what their ops throw, ShapeError for features that do not fit the graph and DeviceError for
+// another device.
 #pragma once
 
 #include <concepts>
@@ -80,11 +81,11 @@ struct GcnNormOptions {
   bool add_self_loops = true;  // each node gets one loop: its own, the last by id, else one of the weight above
   DType dtype = DType::f32;    // of the coefficients
 };
-// The matrix of a GCN layer: c_s w_e c_d for each edge e of s -> d, loops included, with c_i = deg_i^(-1/2), deg_i = sum
-// of w_e over in(i), and c_i = 0 for deg_i <= 0. edge_weight [E] by id takes the place of g.weight(); without both
-// weights are 1. Degrees and products are in f32, or f64 for f64. Differentiable in edge_weight. A loop that is replaced
-// stays in the pattern with the value 0. Throws ShapeError for a bipartite graph and weights of another shape. Kipf &
-// Welling, 2017.
+// The matrix of a GCN layer: c_s w_e c_d for each edge e of s -> d, loops included, with c_i = deg_i^(-1/2), deg_i the
+// sum of w_e over in(i), and c_i = 0 for deg_i <= 0. edge_weight [E] by id takes the place of g.weight(); without both
+// weights are 1. Degrees and products are in f32, or f64 for f64. Differentiable in edge_weight. A loop that is
+// replaced stays in the pattern with the value 0. Throws ShapeError for a bipartite graph and weights of another shape.
+// Kipf & Welling, 2017.
 [[nodiscard]] LEVIN_API SparseMatrix gcn_norm(const Graph& g, const GcnNormOptions& options = {},
                                               const Tensor& edge_weight = {});
 
@@ -157,8 +158,8 @@ struct BatchNormOptions {
   bool track_running_stats = true;
   bool allow_single_element = false;  // a training batch of one row takes the running statistics
 };
-// nn::BatchNorm1d over nodes, x [N, F], as the child `module`. In training a batch of one row throws ShapeError, because
-// its variance is unknown, unless allow_single_element.
+// nn::BatchNorm1d over nodes, x [N, F], as the child `module`. In training a batch of one row throws ShapeError,
+// because its variance is unknown, unless allow_single_element.
 class LEVIN_API BatchNorm : public nn::Module {
  public:
   using Options = BatchNormOptions;
@@ -348,8 +349,8 @@ class LEVIN_API GATv2Conv : public nn::Module {
 [[nodiscard]] LEVIN_API Tensor propagate(const Adj& on, const Tensor& x_src, const Tensor& x_dst,
                                          const Function<Tensor(const Tensor& x_j, const Tensor& x_i)>& message,
                                          Reduce reduce = Reduce::sum);
-// x_src[s_e] for each edge in the order of `a`: x [cols, ...] -> [E, ...]. Its backward sums by the transpose, where `a`
-// has one.
+// x_src[s_e] for each edge in the order of `a`: x [cols, ...] -> [E, ...]. Its backward sums by the transpose, where
+// `a` has one.
 [[nodiscard]] LEVIN_API Tensor gather_sources(const Csr& a, const Tensor& x);
 
 // One row for each graph of a batch: the reduction of x[ptr[g] .. ptr[g + 1]); 0 for a graph without nodes.
