@@ -159,7 +159,7 @@ struct LoadingPass::Shared {
 
   [[nodiscard]] Tensors load(std::int64_t k, int worker, Tensors in_place_of) {
     const levin::detail::ThreadModesScope scope(modes);
-    return impl->load(indices(k), random, worker, std::move(in_place_of));
+    return impl->load(indices(k), random.of_batch(position(k)), worker, std::move(in_place_of));
   }
   // With the lock held: the fields that came last, whose memory may still be in the cache. Page-locked ones go round,
   // so that a device has time to read them.

@@ -30,10 +30,17 @@ class LEVIN_API EpochRandom {
   // A generator of this sample's own: a function of (seed, epoch, index).
   [[nodiscard]] Generator sample(std::int64_t index) const;
   [[nodiscard]] std::int64_t epoch() const { return epoch_; }
+  // The position in the epoch of the batch that a loader gathers; -1 outside of a loader.
+  [[nodiscard]] std::int64_t batch() const { return batch_; }
+  [[nodiscard]] EpochRandom of_batch(std::int64_t batch) const {
+    EpochRandom copy = *this;
+    copy.batch_ = batch;
+    return copy;
+  }
 
  private:
   std::uint64_t seed_;
-  std::int64_t epoch_;
+  std::int64_t epoch_, batch_ = -1;
 };
 
 // A set of samples by index. Both getters are called by several threads at once.
