@@ -25,12 +25,10 @@ void image_rows(std::vector<Kernel>& k) {
     return augment::random_affine(x, {.degrees = 15, .scale = 0.1, .interpolation = Interpolation::bilinear}, g);
   });
   row("cutout", 2, [](const Tensor& x, const Tensor&, Generator& g) { return augment::cutout(x, 8, g); });
-  row("mixup", 3, [](const Tensor& x, const Tensor& labels, Generator& g) {
-    return augment::mixup(x, labels, 0.2, g).images;
-  });
-  row("cutmix", 2, [](const Tensor& x, const Tensor& labels, Generator& g) {
-    return augment::cutmix(x, labels, 1, g).images;
-  });
+  row("mixup", 3,
+      [](const Tensor& x, const Tensor& labels, Generator& g) { return augment::mixup(x, labels, 0.2, g).images; });
+  row("cutmix", 2,
+      [](const Tensor& x, const Tensor& labels, Generator& g) { return augment::cutmix(x, labels, 1, g).images; });
 }
 
 }  // namespace levin::bench

@@ -1,5 +1,6 @@
 // random_crop, flips, random_affine and cutout: where a pixel of the result comes from.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -23,6 +24,20 @@ std::int64_t mapped(PaddingMode mode, std::int64_t i, std::int64_t n) {
     case PaddingMode::symmetric: return i < 0 ? -i - 1 : 2 * n - 1 - i;
   }
   return -1;
+}
+
+// memcpy, inline for the short rows of small images.
+void copy_row(void* to, const void* from, std::size_t bytes) {
+  using Piece = std::array<std::byte, 16>;
+  if (bytes < sizeof(Piece) || bytes > 8 * sizeof(Piece)) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const auto copy = [&](std::size_t at) {
+    std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, sizeof(Piece));
+  };
+  for (std::size_t at = 0; at + sizeof(Piece) < bytes; at += sizeof(Piece)) copy(at);
+  copy(bytes - sizeof(Piece));
 }
 
 class RandomCrop final : public Transform::Step {
@@ -78,8 +93,7 @@ class RandomCrop final : public Transform::Step {
             y[j] = s < 0 ? fill : row[s];
           };
           for (std::int64_t j = 0; j < begin; ++j) outside(j);
-          if (end > begin)
-            std::memcpy(y + begin, row + left + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+          if (end > begin) copy_row(y + begin, row + (left + begin), static_cast<std::size_t>(end - begin) * sizeof(T));
           for (std::int64_t j = end; j < width; ++j) outside(j);
         }
       }

@@ -59,15 +59,23 @@ class TransformedImages final : public Dataset {
   }
 
   Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
+    return gather_into(indices, random, {});
+  }
+  Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom& random, Tensors batch) const override {
     if (!by_rows_) return Dataset::gather(indices, random);
     const auto n = static_cast<std::int64_t>(indices.size());
-    Tensors batch;
-    for (const std::vector<Plane>& planes : planes_)
-      batch.push_back(empty(planes.back().shape.inserted(0, n), Device::cpu(), planes.back().dtype));
-    std::array<std::byte*, 2> row{bytes_of(batch[0]), bytes_of(batch[1])};
+    batch.resize(2);
+    std::array<std::byte*, 2> row{};
+    for (std::size_t f = 0; f < 2; ++f) {
+      const Plane& result = planes_[f].back();
+      batch[f] = recycled(std::move(batch[f]), result.shape.inserted(0, n), result.dtype);
+      row[f] = bytes_of(batch[f]);
+    }
     std::byte* const between = scratch();
-    for (const std::int64_t index : indices) {
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      const std::int64_t index = indices[i];
       check(index);
+      if (i + kRowsAhead < indices.size()) prefetch(indices[i + kRowsAhead]);
       try {
         Generator rng = random.sample(index);
         write(index, rng, row, between);
@@ -80,6 +88,14 @@ class TransformedImages final : public Dataset {
  private:
   void check(std::int64_t index) const {
     if (index < 0 || index >= size()) fail<IndexError>("dataset: index is ", index, ", expected 0 to ", size() - 1);
+  }
+  // Shuffled images lie anywhere: one that is wanted soon comes from memory while others are written.
+  static constexpr std::size_t kRowsAhead = 2, kCacheLine = 64, kMostAhead = 4096;
+  void prefetch(std::int64_t index) const {
+    if (index < 0 || index >= size()) return;  // refused when its turn comes
+    const std::size_t bytes = planes_[0][0].bytes();
+    const std::byte* const row = bytes_of(images_) + static_cast<std::size_t>(index) * bytes;
+    for (std::size_t i = 0; i < std::min(bytes, kMostAhead); i += kCacheLine) __builtin_prefetch(row + i);
   }
   static Tensor select_row(const Tensor& x, std::int64_t index) {
     Tensor row = empty(x.shape().removed(0), Device::cpu(), x.dtype());

@@ -7,6 +7,7 @@
 
 #include "levin/data/transforms.h"
 #include "levin/ops.h"
+#include "tests/allocations.h"
 #include "tests/ops/harness.h"
 
 namespace levin::data {
@@ -337,6 +338,22 @@ TEST_CASE("a dataset of transformed images has the bits of its samples, with any
     Generator one(9), two(9);
     for (std::size_t f = 0; f < 2; ++f) CHECK(same(rows->get(5, one)[f], samples->get(5, two)[f]));
   }
+}
+
+TEST_CASE("a batch of transformed images allocates nothing in the steady state") {
+  if (!levin::test::counts_allocations()) return levin::test::skip_allocations();
+  const DatasetRef images = image_dataset(
+      zeros({240, 3, 9, 11}, cpu, DType::u8), zeros({240}, cpu, DType::u8),
+      {random_crop({.padding = {2, 3}}), random_horizontal_flip(), color_jitter({.brightness = 0.4, .hue = 0.1}),
+       normalize({{0.5f, 0.25f}}), random_affine({.degrees = 20}), cutout(3), one_hot(4)});
+  DataLoader loader(images, {.batch_size = 4, .shuffle = true, .generator = Generator(1)});
+  std::int64_t before = 0, n = 0;
+  for (const Batch& b : loader) {
+    if (++n == 30) before = levin::test::allocations_of_all_threads();
+    if (n == 60) CHECK(levin::test::allocations_of_all_threads() - before == 0);
+    REQUIRE(b.size() == 4);
+  }
+  CHECK(n == 60);
 }
 
 TEST_CASE("transforms refuse options, samples and datasets that they cannot take, by name") {

@@ -1,5 +1,5 @@
-// Augmentations of batches of images [N, C, H, W] on any device, for on_after_batch_transfer of a training module or for
-// the step itself:
+// Augmentations of batches of images [N, C, H, W] on any device, for on_after_batch_transfer of a training module or
+// for the step itself:
 //
 //   Batch on_after_batch_transfer(Batch b) override {
 //     b.fields[0] = augment::random_horizontal_flip(augment::random_crop(b[0], {.padding = {4, 4}}, gen_), gen_);
@@ -51,7 +51,8 @@ struct Mixed {
   Tensor images, labels;
 };
 // w x[n] + (1 - w) x[n - 1] for images and labels, where -1 is the last and w is one number of Beta(alpha, alpha),
-// alpha > 0, for the batch. Floats. Zhang et al., "mixup: beyond empirical risk minimization", 2018; torchvision's MixUp.
+// alpha > 0, for the batch. Floats. Zhang et al., "mixup: beyond empirical risk minimization", 2018; torchvision's
+// MixUp.
 [[nodiscard]] LEVIN_API Mixed mixup(const Tensor& images, const Tensor& labels, double alpha, Generator& generator);
 // A box of image n - 1 on image n, around a random pixel, sqrt(1 - w) of both sides, w as in mixup; labels are mixed by
 // the part of image n that is left. Images of every dtype. Yun et al., "CutMix: regularization strategy to train strong

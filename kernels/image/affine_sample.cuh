@@ -58,17 +58,17 @@ struct AffinePoint {
                 y = (R{map[3]} * dx + R{map[4]} * dy + R{map[5]} + cy).v;
     seen = x > -1.0f && x < float(s.columns) && y > -1.0f && y < float(s.rows);  // false for NaN
     if (!seen) return;
+    column = floor_of(x);
+    row = floor_of(y);
+    const float across = x - float(column), down = y - float(row);
     if (how == Interpolation::nearest) {
-      // To even: torchvision's nearbyint.
-      column = std::int64_t(rintf(x));
-      row = std::int64_t(rintf(y));
+      // Half to even: torchvision's nearbyint.
+      column += across > 0.5f || (across == 0.5f && (column & 1) != 0);
+      row += down > 0.5f || (down == 0.5f && (row & 1) != 0);
       return;
     }
-    const float left = floorf(x), top = floorf(y);
-    column = std::int64_t(left);
-    row = std::int64_t(top);
-    u = A(x - left);
-    v = A(y - top);
+    u = A(across);
+    v = A(down);
   }
   // The weight of pixel (r, s).
   LEVIN_HD A weight(std::int64_t r, std::int64_t s) const {
@@ -76,27 +76,55 @@ struct AffinePoint {
     const A down = r == row ? A(1) - v : r == row + 1 ? v : A(0);
     return across * down;
   }
+
+ private:
+  // x86-64 without SSE4 has no instruction for floor.
+  LEVIN_HD static std::int64_t floor_of(float x) {
+    const auto cut = std::int64_t(x);
+    return cut - (x < float(cut));
+  }
 };
 
-// A pixel of y, from channel x.
+// Pixel (i, j) of all channels; x and y are the first channel.
 template <class T>
-LEVIN_HD T affine_pixel(const T* x, const AffineShape& s, const AffinePoint<Accum<T>>& p, Interpolation how, T fill) {
+LEVIN_HD void affine_sample_pixel(const T* x, T* y, const AffineShape& s, const float* map, Interpolation how, T fill,
+                                  std::int64_t i, std::int64_t j) {
   using A = Accum<T>;
-  if (!p.seen) return fill;
+  const AffinePoint<A> p(map, s, how, i, j);
   const auto inside = [&](std::int64_t r, std::int64_t c) { return r >= 0 && c >= 0 && r < s.rows && c < s.columns; };
-  if (how == Interpolation::nearest)
-    return inside(p.row, p.column) ? x[p.row * s.columns + p.column] : fill;
-  A sum = 0;
-  for (int k = 0; k < 4; ++k) {
-    const std::int64_t r = p.row + k / 2, c = p.column + k % 2;
-    const A w = p.weight(r, c);
-    // A pixel without weight is not read: its infinity or NaN would spread.
-    if (w != A(0)) sum += w * A(inside(r, c) ? x[r * s.columns + c] : fill);
+  const std::int64_t plane = s.plane(), from = p.row * s.columns + p.column;
+  T* to = y + (i * s.columns + j);
+  if (!p.seen || (how == Interpolation::nearest && !inside(p.row, p.column))) {
+    for (std::int64_t c = 0; c < s.channels; ++c) to[c * plane] = fill;
+    return;
   }
-  if constexpr (std::is_same_v<T, std::uint8_t>)
-    return T(rintf(sum < 0 ? 0.0f : sum > 255.0f ? 255.0f : sum));
-  else
-    return T(sum);
+  if (how == Interpolation::nearest) {
+    for (std::int64_t c = 0; c < s.channels; ++c) to[c * plane] = x[c * plane + from];
+    return;
+  }
+  const A w[4] = {(A(1) - p.u) * (A(1) - p.v), p.u * (A(1) - p.v), (A(1) - p.u) * p.v, p.u * p.v};
+  const auto result = [](A sum) {
+    if constexpr (std::is_same_v<T, std::uint8_t>)
+      return T(rintf(sum < 0 ? 0.0f : sum > 255.0f ? 255.0f : sum));
+    else
+      return T(sum);
+  };
+  // A pixel without weight is not read: its infinity or NaN would spread.
+  if (p.u != A(0) && p.v != A(0) && inside(p.row, p.column) && inside(p.row + 1, p.column + 1)) {
+    for (std::int64_t c = 0; c < s.channels; ++c) {
+      const T *upper = x + (c * plane + from), *lower = upper + s.columns;
+      to[c * plane] = result(w[0] * A(upper[0]) + w[1] * A(upper[1]) + w[2] * A(lower[0]) + w[3] * A(lower[1]));
+    }
+    return;
+  }
+  for (std::int64_t c = 0; c < s.channels; ++c) {
+    const auto pixel = [&](A weight, std::int64_t row, std::int64_t column) {
+      if (weight == A(0)) return A(0);
+      return weight * A(inside(row, column) ? x[c * plane + row * s.columns + column] : fill);
+    };
+    to[c * plane] = result(pixel(w[0], p.row, p.column) + pixel(w[1], p.row, p.column + 1) +
+                           pixel(w[2], p.row + 1, p.column) + pixel(w[3], p.row + 1, p.column + 1));
+  }
 }
 
 // The pixels of y whose points may lie within one pixel of (r, s) of x.
@@ -164,12 +192,8 @@ void affine_sample(const Cpu& on, const T* x, T* y, const AffineShape& s, const 
                   [=](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t line = begin; line < end; ++line) {
                       const std::int64_t n = line / s.rows, i = line - n * s.rows, image = n * s.channels * s.plane();
-                      for (std::int64_t j = 0; j < s.columns; ++j) {
-                        const AffinePoint<Accum<T>> p(maps + 6 * n, s, how, i, j);
-                        for (std::int64_t c = 0; c < s.channels; ++c)
-                          y[image + c * s.plane() + i * s.columns + j] =
-                              affine_pixel(x + image + c * s.plane(), s, p, how, fill);
-                      }
+                      for (std::int64_t j = 0; j < s.columns; ++j)
+                        affine_sample_pixel(x + image, y + image, s, maps + 6 * n, how, fill, i, j);
                     }
                   });
 }
@@ -195,11 +219,8 @@ __global__ void affine_sample_pixels(const T* x, T* y, AffineShape s, const floa
                                      std::int64_t pixels, Divider columns, Divider rows) {
   const std::int64_t u = own_item();
   if (u >= pixels) return;
-  const std::int64_t line = columns.quotient(u), n = rows.quotient(line), plane = s.plane();
-  const AffinePoint<Accum<T>> p(maps + 6 * n, s, how, line - n * s.rows, u - line * s.columns);
-  const std::int64_t image = n * s.channels * plane, at = image + u - n * plane;
-  for (std::int64_t c = 0; c < s.channels; ++c)
-    y[at + c * plane] = affine_pixel(x + image + c * plane, s, p, how, fill);
+  const std::int64_t line = columns.quotient(u), n = rows.quotient(line), image = n * s.channels * s.plane();
+  affine_sample_pixel(x + image, y + image, s, maps + 6 * n, how, fill, line - n * s.rows, u - line * s.columns);
 }
 template <class T>
 void affine_sample(const Gpu& on, const T* x, T* y, const AffineShape& s, const float* maps, Interpolation how,

@@ -1,13 +1,16 @@
-// Random numbers of augmentations, a few for each image. Image i takes its words from the counters kBlocks * i and on of
-// the range, so it draws the same on every device. `range` is what Generator::reserve(4 * kBlocks * n) gave.
-//   draw_offsets(on, int64_t* out, n, range, OffsetDraw)   out [n, 2]: rows and columns, each from low to low + count - 1
-//   draw_flips(on, bool* out, n, range, double p)          out [n]: true with probability p
-//   draw_boxes(on, int64_t* out, n, range, BoxDraw)        out [n, 4]: top, left, bottom, right of squares whose centers
-//                                                          are pixels of [height, width]
-//   draw_affine(on, float* out, n, range, AffineRanges)    out [n, 6]: tensor/image/affine.h
-//   draw_mix(on, float* weight, int64_t* box, range, MixDraw)  weight [1]: Beta(alpha, alpha). With a box [4] (top, left,
-//       bottom, right) its area is about 1 - weight of the image, and `weight` becomes what is left exactly.
-// All single operations: Note [One rounding].
+// Random numbers of augmentations:
+//
+//   draw_each(on, draw, n, range)    draw(i, words) for i in 0 .. n - 1; `range` is reserve(4 * Draw::kBlocks * n)'s
+//
+// Image i takes its words from the counters kBlocks * i and on of the range, so it draws the same on every device.
+// Draws write to `out`:
+//   OffsetDraw   int64_t [n, 2]: rows and columns, each from low to low + count - 1
+//   FlipDraw     bool [n]: true with a probability
+//   BoxDraw      int64_t [n, 4]: top, left, bottom, right of squares whose centers are pixels of [height, width]
+//   AffineDraw   float [n, 6]: tensor/image/affine.h
+//   MixDraw      weight [1]: Beta(alpha, alpha), n is 1. With a box [4] (top, left, bottom, right) the box has about
+//                1 - weight of the image's area, and `weight` becomes the part of the image that is left.
+// All in single operations: Note [One rounding].
 #ifndef LEVIN_KERNELS_IMAGE_DRAWS_CUH
 #define LEVIN_KERNELS_IMAGE_DRAWS_CUH
 
@@ -80,7 +83,8 @@ struct AffineDraw {
   float* out = nullptr;
   LEVIN_HD void operator()(int64_t i, const ImageWords& words) const {
     const PhiloxBlock a = words(2 * i), b = words(2 * i + 1);
-    const double u[6] = {a.x0 * 0x1p-32, a.x1 * 0x1p-32, a.x2 * 0x1p-32, a.x3 * 0x1p-32, b.x0 * 0x1p-32, b.x1 * 0x1p-32};
+    const double u[6] = {a.x0 * 0x1p-32, a.x1 * 0x1p-32, a.x2 * 0x1p-32,
+                         a.x3 * 0x1p-32, b.x0 * 0x1p-32, b.x1 * 0x1p-32};
     const levin::detail::AffineMap map =
         levin::detail::affine_map<Rn<double>>(ranges, u, [](Rn<double> x) { return x.v; });
     for (int k = 0; k < 6; ++k) out[6 * i + k] = float(map.m[k]);
@@ -94,7 +98,8 @@ namespace detail {
 LEVIN_HD Rn<double> log_rn(Rn<double> x) {
   using R = Rn<double>;
   // x = m 2^e, m in [sqrt(1/2), sqrt(2)).
-  const uint64_t bits = kernels::bit_cast<uint64_t>(x.v), raw = (bits - 0x3fe6a09e667f3bcdu + 0x4000000000000000u) >> 52;
+  const uint64_t bits = kernels::bit_cast<uint64_t>(x.v),
+                 raw = (bits - 0x3fe6a09e667f3bcdu + 0x4000000000000000u) >> 52;
   const double e = double(int64_t(raw)) - 1024.0;
   const R m{kernels::bit_cast<double>(bits - (raw << 52) + 0x4000000000000000u)};
   const R s = (m - R{1.0}) / (m + R{1.0}), square = s * s;  // |s| < 0.172: twelve terms of 2 artanh(s) reach 2^-53
@@ -117,7 +122,7 @@ LEVIN_HD Rn<double> exp_rn(Rn<double> x) {
 // variables", 2000), by their logarithms, so that small alphas lose nothing. A try fails with probability 5 % at most,
 // so kTries of them with 10^-83.
 struct MixDraw {
-  static constexpr int64_t kTries = 64, kBlocks = 2 * kTries * 2;
+  static constexpr int64_t kTries = 64, kBlocks = 4 * kTries + 1;
   double alpha;
   int64_t height = 0, width = 0;
   float* weight = nullptr;
@@ -136,17 +141,15 @@ struct MixDraw {
       const R z{normal_pair(w.x0, w.x1, l.x0, l.x1).first};
       const R t = R{1.0} + c * z;
       if (!(t.v > 0)) continue;
-      log_v = R{3.0} * log_rn_of(t);
-      if (small) boost = log_rn_of(R{unit_double(l.x2, l.x3 | (1u << 11))}) / R{alpha};
+      log_v = R{3.0} * detail::log_rn(t);
+      if (small) boost = detail::log_rn(R{unit_double(l.x2, l.x3 | (1u << 11))}) / R{alpha};
       // Accepted where log u < z^2 / 2 + d - d v + d log v.
       const R u{unit_double(w.x2, w.x3 | (1u << 11))};
       const R v = t * t * t;
-      if (log_rn_of(u).v < ((R{0.5} * z * z + d) - d * v + d * log_v).v) break;
+      if (detail::log_rn(u).v < ((R{0.5} * z * z + d) - d * v + d * log_v).v) break;
     }
     return detail::log_rn(d) + log_v + boost;
   }
-  LEVIN_HD static Rn<double> log_rn_of(Rn<double> x) { return detail::log_rn(x); }
-
   LEVIN_HD void operator()(int64_t, const ImageWords& words) const {
     using R = Rn<double>;
     const R apart = log_gamma(words, 0) - log_gamma(words, 2 * kTries);
@@ -156,7 +159,7 @@ struct MixDraw {
       *weight = float(lambda.v);
       return;
     }
-    // torchvision's box: half of sqrt(1 - lambda) of both sides, whole pixels, around a random pixel, cut at the border.
+    // torchvision's box: sqrt(1 - lambda) of both sides, whole pixels, around a random pixel, cut off at the border.
     const PhiloxBlock w = words(kBlocks - 1);
     const R part = R{0.5} * root(R{1.0} - lambda);
     const int64_t rows = int64_t((part * R{double(height)}).v), columns = int64_t((part * R{double(width)}).v);

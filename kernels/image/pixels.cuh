@@ -87,8 +87,8 @@ struct PixelLine {
     }
   }
   LEVIN_HD U pixel(std::int64_t j, U fill) const {
-    const U* const from = j >= begin && j < end ? (inside ? inside + first + j * step : nullptr)
-                                                : (outside ? outside + j : nullptr);
+    const U* const from =
+        j >= begin && j < end ? (inside ? inside + (first + j * step) : nullptr) : (outside ? outside + j : nullptr);
     return from ? *from : fill;
   }
 
@@ -110,27 +110,27 @@ inline constexpr std::int64_t kPixelTask = 32 * 1024;  // elements written by on
 template <class U>
 void move_pixels(const Cpu& on, const U* x, U* y, const PixelShape& s, const PixelMove& m, U fill) {
   if (s.columns == 0) return;
-  on.parallel_for(s.lines(), std::max<std::int64_t>(1, kPixelTask / s.columns),
-                  [=](std::int64_t begin, std::int64_t end) {
-                    U* to = y + begin * s.columns;
-                    for (std::int64_t l = begin; l < end; ++l, to += s.columns) {
-                      const std::int64_t plane = l / s.rows, n = plane / s.channels;
-                      const PixelLine<U> line(x, s, m, n, plane - n * s.channels, l - plane * s.rows);
-                      const auto part = [&](const U* from, std::int64_t first, std::int64_t last) {
-                        if (first >= last) return;
-                        if (from)
-                          std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first) * sizeof(U));
-                        else
-                          std::fill(to + first, to + last, fill);
-                      };
-                      part(line.outside, 0, line.begin);
-                      if (line.step == 1)
-                        part(line.inside ? line.inside + line.first : nullptr, line.begin, line.end);
-                      else
-                        std::reverse_copy(line.inside, line.inside + s.columns, to);
-                      part(line.outside, line.end, s.columns);
-                    }
-                  });
+  on.parallel_for(
+      s.lines(), std::max<std::int64_t>(1, kPixelTask / s.columns), [=](std::int64_t begin, std::int64_t end) {
+        U* to = y + begin * s.columns;
+        for (std::int64_t l = begin; l < end; ++l, to += s.columns) {
+          const std::int64_t plane = l / s.rows, n = plane / s.channels;
+          const PixelLine<U> line(x, s, m, n, plane - n * s.channels, l - plane * s.rows);
+          const auto part = [&](const U* from, std::int64_t shift, std::int64_t first, std::int64_t last) {
+            if (first >= last) return;
+            if (from)
+              std::memcpy(to + first, from + (shift + first), static_cast<std::size_t>(last - first) * sizeof(U));
+            else
+              std::fill(to + first, to + last, fill);
+          };
+          part(line.outside, 0, 0, line.begin);
+          if (line.step == 1)
+            part(line.inside, line.first, line.begin, line.end);
+          else
+            std::reverse_copy(line.inside, line.inside + s.columns, to);
+          part(line.outside, 0, line.end, s.columns);
+        }
+      });
 }
 
 }  // namespace cpu

@@ -35,8 +35,7 @@ void check_numbers(const char* op, const char* what, const Tensor& x, const Tens
   check_same_device(op, x, t);
   if (t.dtype() != dtype) fail<DTypeError>(op, ": ", what, " is ", t.dtype(), ", expected ", dtype);
   if (t.shape() != shape) fail<ShapeError>(op, ": ", what, " has shape ", t.shape(), ", expected ", shape);
-  if (t.requires_grad())
-    fail<UnsupportedError>(op, ": ", what, " requires grad and has no derivative; pass detach()");
+  if (t.requires_grad()) fail<UnsupportedError>(op, ": ", what, " requires grad and has no derivative; pass detach()");
 }
 
 // ---- Ops
@@ -292,9 +291,9 @@ Tensor random_crop(const Tensor& x, const RandomCropOptions& o, Generator& gener
   const bool constant = o.mode == PadMode::constant;
   const Tensor padded = constant ? x : pad(x, {o.padding[1], o.padding[1], o.padding[0], o.padding[0]}, o.mode);
   const Tensor offsets = empty({x.size(0), 2}, x.device(), DType::i64);
-  draw<std::int64_t>(
-      op, offsets, kernels::OffsetDraw{constant ? -o.padding[0] : 0, room[0], constant ? -o.padding[1] : 0, room[1]},
-      x.size(0), generator);
+  draw<std::int64_t>(op, offsets,
+                     kernels::OffsetDraw{constant ? -o.padding[0] : 0, room[0], constant ? -o.padding[1] : 0, room[1]},
+                     x.size(0), generator);
   return apply(Crop{size, 1, o.fill}, padded, offsets);
 }
 

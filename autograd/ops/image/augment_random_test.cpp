@@ -108,8 +108,7 @@ TEST_CASE("a random affine map is the one of data::random_affine") {
                                   .interpolation = how,
                                   .fill = 0.5};
       Generator a(1), b(1);
-      const Tensor batched = augment::random_affine(x, o, a),
-                   sample = data::random_affine(o)({squeeze(x, 0)}, b)[0];
+      const Tensor batched = augment::random_affine(x, o, a), sample = data::random_affine(o)({squeeze(x, 0)}, b)[0];
       CHECK(allclose(squeeze(batched, 0), sample, 1e-4, 1e-4));
     }
   }
@@ -157,8 +156,7 @@ TEST_CASE("augmentations of a copied generator move images and masks alike, in e
   const Tensor x = counted({4, 3, 6, 7}, DType::f64);
   for (const DType dtype : {DType::u8, DType::f16, DType::i64}) {
     const auto moved = [&](const Tensor& t, Generator& g) {
-      return augment::cutout(
-          augment::random_horizontal_flip(augment::random_crop(t, {.padding = {2, 2}}, g), g), 2, g);
+      return augment::cutout(augment::random_horizontal_flip(augment::random_crop(t, {.padding = {2, 2}}, g), g), 2, g);
     };
     const Tensor small = x - floor(x / 100) * 100;  // whole numbers that each dtype holds
     CHECK(values(moved(small, a)) == values(moved(slice(small, 1, 0, 3).to(dtype), b)));
@@ -230,20 +228,41 @@ TEST_CASE("random augmentations refuse what they cannot take before they draw") 
   Generator g(1);
   const Tensor x = zeros({2, 3, 4, 5}, cpu), labels = zeros({2, 3}, cpu), flat = zeros({2, 3}, cpu);
   refused<ShapeError>([&] { return augment::random_crop(flat, {}, g); }, "augment::random_crop: x has shape [2, 3]");
-  refused<ShapeError>([&] { return augment::random_crop(x, {.size = {5, 5}}, g); }, "a window of 5 pixels along dimension 2");
+  refused<ShapeError>(
+      [&] {
+        return augment::random_crop(x, {.size = {5, 5}}, g);
+      },
+      "a window of 5 pixels along dimension 2");
   refused<ConfigError>([&] { return augment::random_crop(x, {.size = {5, 0}}, g); }, "size is {5, 0}");
   refused<ShapeError>([&] { return augment::random_crop(x, {.padding = {-1, 0}}, g); }, "padding is -1");
-  refused<ShapeError>([&] { return augment::random_crop(x, {.padding = {4, 0}, .mode = PadMode::reflect}, g); }, "pad:");
+  refused<ShapeError>(
+      [&] {
+        return augment::random_crop(x, {.padding = {4, 0}, .mode = PadMode::reflect}, g);
+      },
+      "pad:");
   refused<DTypeError>([&] { return augment::random_crop(x.to(DType::u8), {.fill = 0.5}, g); }, "augment::random_crop");
-  refused<ConfigError>([&] { return augment::random_vertical_flip(x, g, -0.1); }, "augment::random_vertical_flip: p is -0.1");
-  refused<ConfigError>([&] { return augment::random_affine(x, {.scale = 2}, g); }, "augment::random_affine: scale is -1 to 3");
-  refused<UnsupportedError>([&] { return augment::random_affine(x.to(DType::i64), {}, g); }, "augment::random_affine: i64 on cpu");
+  refused<ConfigError>([&] { return augment::random_vertical_flip(x, g, -0.1); },
+                       "augment::random_vertical_flip: p is -0.1");
+  refused<ConfigError>([&] { return augment::random_affine(x, {.scale = 2}, g); },
+                       "augment::random_affine: scale is -1 to 3");
+  refused<UnsupportedError>([&] { return augment::random_affine(x.to(DType::i64), {}, g); },
+                            "augment::random_affine: i64 on cpu");
   refused<ConfigError>([&] { return augment::cutout(x, 0, g); }, "augment::cutout: size is 0");
   refused<ConfigError>([&] { return augment::mixup(x, labels, 0, g); }, "augment::mixup: alpha is 0");
-  refused<UnsupportedError>([&] { return augment::mixup(x.to(DType::u8), labels, 1, g); }, "augment::mixup: images of u8");
-  refused<ShapeError>([&] { return augment::mixup(x, zeros({2}, cpu), 1, g); }, "labels have shape [2], expected [2, classes]");
-  refused<DTypeError>([&] { return augment::cutmix(x, zeros({2, 3}, cpu, DType::i64), 1, g); }, "labels are i64, expected floats");
-  refused<ShapeError>([&] { return augment::cutmix(zeros({2, 3, 0, 4}, cpu), labels, 1, g); }, "expected images with pixels");
+  refused<UnsupportedError>([&] { return augment::mixup(x.to(DType::u8), labels, 1, g); },
+                            "augment::mixup: images of u8");
+  refused<ShapeError>([&] { return augment::mixup(x, zeros({2}, cpu), 1, g); },
+                      "labels have shape [2], expected [2, classes]");
+  refused<DTypeError>(
+      [&] {
+        return augment::cutmix(x, zeros({2, 3}, cpu, DType::i64), 1, g);
+      },
+      "labels are i64, expected floats");
+  refused<ShapeError>(
+      [&] {
+        return augment::cutmix(zeros({2, 3, 0, 4}, cpu), labels, 1, g);
+      },
+      "expected images with pixels");
   CHECK(g.state().offset == 0);
   // u8 images take a whole fill.
   CHECK(values(augment::random_affine(zeros({1, 1, 1, 1}, cpu, DType::u8), {.scale = {1, 1}, .fill = 200}, g)) ==

@@ -35,7 +35,9 @@ Tensor each_pixel(const Tensor& x, std::array<std::int64_t, 2> size, double fill
   return from_data(to, out, cpu);
 }
 std::array<std::int64_t, 2> size_of(const Tensor& x) { return {x.size(2), x.size(3)}; }
-std::int64_t number(const Tensor& t, std::int64_t i) { return t.to_vector<std::int64_t>()[static_cast<std::size_t>(i)]; }
+std::int64_t number(const Tensor& t, std::int64_t i) {
+  return t.to_vector<std::int64_t>()[static_cast<std::size_t>(i)];
+}
 
 Tensor positions(std::vector<std::int64_t> values, const Shape& shape) { return from_data(values, shape, cpu); }
 Tensor ramp(std::int64_t n, std::int64_t step, std::int64_t from = 0) {  // n numbers that go round
@@ -46,16 +48,20 @@ Tensor ramp(std::int64_t n, std::int64_t step, std::int64_t from = 0) {  // n nu
 constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
 
 const std::vector<Shape>& image_shapes() {
-  static const std::vector<Shape> shapes{{1, 1, 1, 1}, {2, 3, 4, 5}, {0, 3, 4, 4}, {3, 0, 2, 2},
+  static const std::vector<Shape> shapes{{1, 1, 1, 1}, {2, 3, 4, 5}, {0, 3, 4, 4},  {3, 0, 2, 2},
                                          {2, 1, 0, 3}, {4, 1, 1, 9}, {3, 2, 13, 17}};
   return shapes;
 }
 
 // Dyadic numbers, so that points in f32 are exact.
 Tensor dyadic_maps(std::int64_t n) {
-  const float kinds[][6] = {{0.75f, -0.25f, 0.5f, 0.25f, 0.75f, -0.75f}, {1, 0, 0, 0, 1, 0}, {0, 1, 0.25f, -1, 0, 0},
-                            {2, 0.5f, -1, -0.5f, 2, 0.125f},            {0.5f, 0.5f, 0, 0.5f, 0.5f, 0},  // no inverse
-                            {0, 0, 0.5f, 0, 0, 0.25f},                  {NAN, 0, 0, 0, 1, 0},
+  const float kinds[][6] = {{0.75f, -0.25f, 0.5f, 0.25f, 0.75f, -0.75f},
+                            {1, 0, 0, 0, 1, 0},
+                            {0, 1, 0.25f, -1, 0, 0},
+                            {2, 0.5f, -1, -0.5f, 2, 0.125f},
+                            {0.5f, 0.5f, 0, 0.5f, 0.5f, 0},  // no inverse
+                            {0, 0, 0.5f, 0, 0, 0.25f},
+                            {NAN, 0, 0, 0, 1, 0},
                             {1e30f, 0, 0, 0, 1e-30f, 0}};
   std::vector<float> v;
   for (std::int64_t i = 0; i < n; ++i) v.insert(v.end(), kinds[i % 8], kinds[i % 8] + 6);
@@ -77,8 +83,8 @@ Tensor affine_reference(const Tensor& x, const Tensor& maps, Interpolation how, 
     };
     if (how == Interpolation::nearest) return at(std::nearbyint(sy), std::nearbyint(sx));
     const double s = std::floor(sx), r = std::floor(sy), u = sx - s, v = sy - r;
-    const double value = (1 - v) * ((1 - u) * at(r, s) + u * at(r, s + 1)) +
-                         v * ((1 - u) * at(r + 1, s) + u * at(r + 1, s + 1));
+    const double value =
+        (1 - v) * ((1 - u) * at(r, s) + u * at(r, s + 1)) + v * ((1 - u) * at(r + 1, s) + u * at(r + 1, s + 1));
     return whole ? std::nearbyint(value) : value;
   });
 }
@@ -90,8 +96,8 @@ void refuse_numbers(OpCase& c, const std::string& op, const std::string& what, D
                       op + ": " + what + " is " + std::string(name(other))});
   c.errors.push_back({what + " of another shape", [=] { call(zeros(shape.inserted(0, 1), cpu, dtype)); },
                       throws<ShapeError>, op + ": " + what + " has shape"});
-  c.errors.push_back({what + " on another device", [=] { call(zeros(shape, Device::meta(), dtype)); },
-                      throws<DeviceError>, op});
+  c.errors.push_back(
+      {what + " on another device", [=] { call(zeros(shape, Device::meta(), dtype)); }, throws<DeviceError>, op});
 }
 Tensor image() { return zeros({2, 3, 4, 5}, cpu); }
 
@@ -120,15 +126,24 @@ LEVIN_OP_CASE(augment_crop) {
   }
   add({2, 1, 3, 3}, {3, 3}, positions({kEnd, 0, 0, -kEnd - 1}, {2, 2}), 1);
   add({2, 2, 4, 4}, {7, 21}, positions({-2, -9, 1, 2}, {2, 2}), 1);
-  refuse_numbers(c, "augment::crop", "offsets", DType::i64, {2, 2},
-                 [](const Tensor& t) { (void)augment::crop(image(), t, {2, 2}); });
-  c.errors.push_back({"rank", [] { (void)augment::crop(zeros({3, 4}, cpu), zeros({3, 2}, cpu, DType::i64), {1, 1}); },
+  refuse_numbers(c, "augment::crop", "offsets", DType::i64, {2, 2}, [](const Tensor& t) {
+    (void)augment::crop(image(), t, {2, 2});
+  });
+  c.errors.push_back({"rank",
+                      [] {
+                        (void)augment::crop(zeros({3, 4}, cpu), zeros({3, 2}, cpu, DType::i64), {1, 1});
+                      },
                       throws<ShapeError>, "augment::crop: x has shape [3, 4], expected [N, C, H, W]"});
-  c.errors.push_back({"size", [] { (void)augment::crop(image(), zeros({2, 2}, cpu, DType::i64), {-1, 1}); },
+  c.errors.push_back({"size",
+                      [] {
+                        (void)augment::crop(image(), zeros({2, 2}, cpu, DType::i64), {-1, 1});
+                      },
                       throws<ShapeError>, "augment::crop: size is -1"});
-  c.errors.push_back(
-      {"fill", [] { (void)augment::crop(image().to(DType::u8), zeros({2, 2}, cpu, DType::i64), {1, 1}, 0.5); },
-       throws<DTypeError>, "augment::crop"});
+  c.errors.push_back({"fill",
+                      [] {
+                        (void)augment::crop(image().to(DType::u8), zeros({2, 2}, cpu, DType::i64), {1, 1}, 0.5);
+                      },
+                      throws<DTypeError>, "augment::crop"});
   return c;
 }
 
@@ -140,17 +155,17 @@ LEVIN_OP_CASE(augment_flip) {
     Tensor which = empty({s[0]}, cpu, DType::b8);
     std::copy(flags.begin(), flags.end(), which.mutable_data<bool>());
     for (const int dim : {2, 3})
-      c.samples.push_back(
-          {.inputs = {real(s), fixed(which)},
-           .call = [=](const Tensors& in) { return Tensors{augment::flip(in[0], in[1], dim)}; },
-           .reference =
-               [=](const Tensors& in) {
-                 return Tensors{each_pixel(in[0], size_of(in[0]), 0, [&](const Read& read, const Place& p) {
-                   const bool turned = p[0] % 2 == 0;
-                   return read(p[0], p[1], turned && dim == 2 ? s[2] - 1 - p[2] : p[2],
-                               turned && dim == 3 ? s[3] - 1 - p[3] : p[3]);
-                 })};
-               }});
+      c.samples.push_back({.inputs = {real(s), fixed(which)},
+                           .call = [=](const Tensors& in) { return Tensors{augment::flip(in[0], in[1], dim)}; },
+                           .reference =
+                               [=](const Tensors& in) {
+                                 return Tensors{
+                                     each_pixel(in[0], size_of(in[0]), 0, [&](const Read& read, const Place& p) {
+                                       const bool turned = p[0] % 2 == 0;
+                                       return read(p[0], p[1], turned && dim == 2 ? s[2] - 1 - p[2] : p[2],
+                                                   turned && dim == 3 ? s[3] - 1 - p[3] : p[3]);
+                                     })};
+                               }});
   }
   refuse_numbers(c, "augment::flip", "which", DType::b8, {2},
                  [](const Tensor& t) { (void)augment::flip(image(), t, 3); });
@@ -162,17 +177,17 @@ LEVIN_OP_CASE(augment_flip) {
 LEVIN_OP_CASE(augment_erase) {
   OpCase c{.ops = {"augment::erase"}, .dtypes = kAllDTypes, .no_single = "an image has several numbers"};
   const auto add = [&](const Shape& s, const Tensor& boxes, int fill) {
-    c.samples.push_back(
-        {.inputs = {real(s), fixed(boxes)},
-         .call = [=](const Tensors& in) { return Tensors{augment::erase(in[0], in[1], fill)}; },
-         .reference =
-             [=](const Tensors& in) {
-               return Tensors{each_pixel(in[0], size_of(in[0]), 0, [&](const Read& read, const Place& p) {
-                 const auto b = [&](std::int64_t k) { return number(in[1], 4 * p[0] + k); };
-                 const bool inside = p[2] >= b(0) && p[3] >= b(1) && p[2] < b(2) && p[3] < b(3);
-                 return inside ? double(fill) : read(p[0], p[1], p[2], p[3]);
-               })};
-             }});
+    c.samples.push_back({.inputs = {real(s), fixed(boxes)},
+                         .call = [=](const Tensors& in) { return Tensors{augment::erase(in[0], in[1], fill)}; },
+                         .reference =
+                             [=](const Tensors& in) {
+                               return Tensors{
+                                   each_pixel(in[0], size_of(in[0]), 0, [&](const Read& read, const Place& p) {
+                                     const auto b = [&](std::int64_t k) { return number(in[1], 4 * p[0] + k); };
+                                     const bool inside = p[2] >= b(0) && p[3] >= b(1) && p[2] < b(2) && p[3] < b(3);
+                                     return inside ? double(fill) : read(p[0], p[1], p[2], p[3]);
+                                   })};
+                             }});
   };
   for (const Shape& s : image_shapes()) add(s, reshape(ramp(4 * s[0], 2, -1), {s[0], 4}), 1);
   add({3, 2, 4, 6}, positions({1, 2, 3, 5, -kEnd, -kEnd, kEnd, kEnd, 3, 3, 1, 1}, {3, 4}), 0);
@@ -196,13 +211,15 @@ LEVIN_OP_CASE(augment_paste) {
                  })};
                }});
   }
-  refuse_numbers(c, "augment::paste", "box", DType::i64, {4}, [](const Tensor& t) { (void)augment::paste(image(), t); });
+  refuse_numbers(c, "augment::paste", "box", DType::i64, {4},
+                 [](const Tensor& t) { (void)augment::paste(image(), t); });
   return c;
 }
 
 LEVIN_OP_CASE(augment_mix) {
   OpCase c{.ops = {"augment::mix"}, .dtypes = kFloatDTypes, .sums = 2};
-  for (const Shape& s : {Shape{1}, Shape{0, 3}, Shape{4}, Shape{3, 5}, Shape{2, 0}, Shape{3, 2, 5, 7}, Shape{5, 1300}}) {
+  for (const Shape& s :
+       {Shape{1}, Shape{0, 3}, Shape{4}, Shape{3, 5}, Shape{2, 0}, Shape{3, 2, 5, 7}, Shape{5, 1300}}) {
     for (const float w : {0.f, 0.25f, 1.f})
       c.samples.push_back({.inputs = {real(s), fixed(from_data(std::vector<float>{w}, {1}, cpu))},
                            .call = [](const Tensors& in) { return Tensors{augment::mix(in[0], in[1])}; },
