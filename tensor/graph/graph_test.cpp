@@ -11,6 +11,7 @@
 #include "levin/graph.h"
 #include "levin/ops.h"
 #include "levin/sparse.h"
+#include "tensor/graph/rows.h"
 #include "tests/device.h"
 
 namespace levin::gnn {
@@ -142,6 +143,35 @@ TEST_CASE("1000 random multigraphs give their edges back from both groupings") {
     wrong += list(built.csr().t_edge) != list(g.csr().t_edge) || list(built.csr().t_crow) != list(g.csr().t_crow);
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("edges beyond a bucket of the sort, and i64 indices, are sorted alike") {
+  Generator gen(5);
+  const std::int64_t num_src = 70000, num_dst = 50000, edges = 600000;
+  Ids src, dst;
+  for (std::int64_t e = 0; e < edges; ++e) {
+    src.push_back(gen.integer(0, num_src));
+    dst.push_back(e % 3 == 0 ? 7 : gen.integer(0, num_dst));  // a hub
+  }
+  const Tensor from = ids(src), to = ids(dst);
+  Ids order(src.size());
+  for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int64_t>(e);
+  const auto at = [](const Ids& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+    return std::pair(at(dst, a), at(src, a)) < std::pair(at(dst, b), at(src, b));
+  });
+  for (const std::int64_t most_narrow : {edges, edges - 1}) {
+    const levin::detail::Rows rows =
+        levin::detail::rows_of_edges("sort", from, to, num_src, num_dst, true, most_narrow);
+    CHECK(rows.csr.col.dtype() == (most_narrow == edges ? DType::i32 : DType::i64));
+    CHECK(list(rows.edge_ids) == order);
+    CHECK(checked(rows.csr).known()->ascending);
+    CHECK(checked(rows.csr).known()->longest_column == rows.csr.known()->longest_column);
+    CHECK(checked(rows.csr).known()->longest_row == rows.csr.known()->longest_row);
+    const Graph g = Graph::from_csr(rows.csr, {.bipartite = true}, {}, {}, rows.edge_ids);
+    CHECK(list(g.edges().src) == src);
+    CHECK(list(g.edges().dst) == dst);
+  }
 }
 
 TEST_CASE("a graph without its transpose has the same degrees and mirror") {

@@ -1,8 +1,9 @@
 #include "tensor/graph/rows.h"
 
 #include <algorithm>
-#include <limits>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "levin/error.h"
 
@@ -23,18 +24,11 @@ std::int64_t to_offsets(std::int64_t* counts, std::int64_t rows) {
   }
   return longest;
 }
-// Row i's cursor, at[i], stands at the end of row i after a sort: the start of row i + 1.
-void cursors_to_offsets(std::int64_t* at, std::int64_t rows) {
-  for (std::int64_t i = rows; i > 0; --i) at[i] = at[i - 1];
-  at[0] = 0;
-}
-
-// What one pass over the edges learns.
 struct Survey {
   bool by_dst = true;  // sorted by destination, source
   bool by_src = true;  // sorted by source
 };
-
+// Checks the edges and counts those of each row.
 template <class S>
 Survey survey(const char* op, const S* src, const S* dst, std::int64_t edges, std::int64_t num_src,
               std::int64_t num_dst, std::int64_t* rows) {
@@ -53,16 +47,56 @@ Survey survey(const char* op, const S* src, const S* dst, std::int64_t edges, st
   return s;
 }
 
-// The edges by source, equal ones by id.
-template <class S, class I>
-Tensor order_by_source(const S* src, std::int64_t edges, std::int64_t num_src) {
-  Tensor starts = zeros(num_src + 1), order = empty({edges}, Device::cpu(), dtype_of<I>);
-  auto* at = starts.mutable_data<std::int64_t>();
-  for (std::int64_t e = 0; e < edges; ++e) ++at[src[e] + 1];
-  to_offsets(at, num_src);
-  I* out = order.mutable_data<I>();
-  for (std::int64_t e = 0; e < edges; ++e) out[at[src[e]]++] = static_cast<I>(e);
-  return order;
+// Note [Sorting edges]
+// A counting sort that writes to all rows at once misses the cache at each write where there are millions of rows. So
+// entries first go to buckets of consecutive rows, few enough to write to all of them at once, in their order. A bucket
+// holds the entries of its rows, which are those of the sorted array from its first row's offset on: the buckets are
+// the array itself. Then each bucket, which mostly fits the cache, is sorted by row.
+constexpr std::int64_t kEntriesPerBucket = std::int64_t{1} << 17, kMostBuckets = 512;
+
+struct Buckets {
+  int shift = 0;  // 2^shift rows a bucket
+  std::int64_t count = 1;
+  std::vector<std::int64_t> start{};  // count + 1 entries
+
+  // `offsets` of `rows` rows.
+  Buckets(const std::int64_t* offsets, std::int64_t rows) {
+    const std::int64_t wanted = std::clamp<std::int64_t>(offsets[rows] / kEntriesPerBucket, 1, kMostBuckets);
+    while ((rows >> shift) >= wanted && shift < 62) ++shift;
+    count = (rows >> shift) + 1;
+    for (std::int64_t b = 0; b <= count; ++b) start.push_back(offsets[first_row(b, rows)]);
+  }
+  [[nodiscard]] std::int64_t first_row(std::int64_t bucket, std::int64_t rows) const {
+    return std::min(rows, bucket << shift);
+  }
+};
+
+// Sorts entries by row and keeps their order within a row. each(put) calls put(row, index, id) for each entry.
+template <class I, class Each>
+void sort_entries(const std::int64_t* offsets, std::int64_t rows, I* index, I* id, const Each& each) {
+  const Buckets buckets(offsets, rows);
+  Tensor row_of = empty({offsets[rows]}, Device::cpu(), dtype_of<I>);
+  I* row = row_of.mutable_data<I>();
+  std::vector<std::int64_t> at(buckets.start);
+  each([&, shift = buckets.shift](std::int64_t r, I i, I k) {
+    const std::int64_t to = at[static_cast<std::size_t>(r >> shift)]++;
+    row[to] = static_cast<I>(r);
+    index[to] = i;
+    id[to] = k;
+  });
+  std::vector<std::pair<I, I>> sorted;
+  for (std::int64_t b = 0; b < buckets.count; ++b) {
+    const std::int64_t begin = buckets.start[static_cast<std::size_t>(b)];
+    const std::int64_t end = buckets.start[static_cast<std::size_t>(b) + 1];
+    const std::int64_t low = buckets.first_row(b, rows);
+    sorted.resize(static_cast<std::size_t>(end - begin));
+    at.assign(offsets + low, offsets + buckets.first_row(b + 1, rows));
+    for (std::int64_t k = begin; k < end; ++k) {
+      const std::int64_t to = at[static_cast<std::size_t>(row[k] - low)]++;
+      sorted[static_cast<std::size_t>(to - begin)] = {index[k], id[k]};
+    }
+    for (std::int64_t k = begin; k < end; ++k) std::tie(index[k], id[k]) = sorted[static_cast<std::size_t>(k - begin)];
+  }
 }
 
 template <class I>
@@ -71,20 +105,16 @@ Csr columns(Csr a) {
   a.t_crow = zeros(a.cols + 1);
   a.t_col = empty({entries}, Device::cpu(), dtype_of<I>);
   a.t_edge = empty({entries}, Device::cpu(), dtype_of<I>);
-  auto* at = a.t_crow.mutable_data<std::int64_t>();
+  auto* t_crow = a.t_crow.mutable_data<std::int64_t>();
   const auto* crow = a.crow.data<std::int64_t>();
   const I* col = a.col.data<I>();
-  I *t_col = a.t_col.mutable_data<I>(), *t_edge = a.t_edge.mutable_data<I>();
-  for (std::int64_t k = 0; k < entries; ++k) ++at[col[k] + 1];
-  const std::int64_t longest = to_offsets(at, a.cols);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t k = crow[i]; k < crow[i + 1]; ++k) {
-      const std::int64_t to = at[col[k]]++;
-      t_col[to] = static_cast<I>(i);
-      t_edge[to] = static_cast<I>(k);
+  for (std::int64_t k = 0; k < entries; ++k) ++t_crow[col[k] + 1];
+  const std::int64_t longest = to_offsets(t_crow, a.cols);
+  sort_entries(t_crow, a.cols, a.t_col.mutable_data<I>(), a.t_edge.mutable_data<I>(), [&](auto put) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t k = crow[i]; k < crow[i + 1]; ++k) put(col[k], static_cast<I>(i), static_cast<I>(k));
     }
-  }
-  cursors_to_offsets(at, a.cols);
+  });
   const std::int64_t longest_row = a.facts->longest_row;
   a.facts = std::make_shared<const CsrFacts>(a, CsrFacts::Promise{longest_row, longest, true});
   return a;
@@ -96,28 +126,34 @@ Rows sorted_rows(const char* op, const Tensor& src_, const Tensor& dst_, std::in
   const S *src = src_.data<S>(), *dst = dst_.data<S>();
   Rows r;
   r.csr = {.crow = zeros(num_dst + 1), .col = empty({edges}, Device::cpu(), dtype_of<I>), .cols = num_src};
-  auto* at = r.csr.crow.mutable_data<std::int64_t>();
+  auto* crow = r.csr.crow.mutable_data<std::int64_t>();
   I* col = r.csr.col.mutable_data<I>();
-  const Survey found = survey(op, src, dst, edges, num_src, num_dst, at);
-  const std::int64_t longest = to_offsets(at, num_dst);
+  const Survey found = survey(op, src, dst, edges, num_src, num_dst, crow);
+  const std::int64_t longest = to_offsets(crow, num_dst);
   if (found.by_dst) {
     for (std::int64_t e = 0; e < edges; ++e) col[e] = static_cast<I>(src[e]);
   } else {
     r.edge_ids = empty({edges}, Device::cpu(), dtype_of<I>);
     I* ids = r.edge_ids.mutable_data<I>();
-    const auto put = [&](std::int64_t e) {
-      const std::int64_t to = at[dst[e]]++;
-      col[to] = static_cast<I>(src[e]);
-      ids[to] = static_cast<I>(e);
-    };
     if (found.by_src) {
-      for (std::int64_t e = 0; e < edges; ++e) put(e);
-    } else {
-      const Tensor order = order_by_source<S, I>(src, edges, num_src);
-      const I* next = order.data<I>();
-      for (std::int64_t k = 0; k < edges; ++k) put(next[k]);
+      sort_entries(crow, num_dst, col, ids, [&](auto put) {
+        for (std::int64_t e = 0; e < edges; ++e) put(dst[e], static_cast<I>(src[e]), static_cast<I>(e));
+      });
+    } else {  // by source first
+      Tensor starts = zeros(num_src + 1), target = empty({edges}, Device::cpu(), dtype_of<I>), id = empty_like(target);
+      auto* start = starts.mutable_data<std::int64_t>();
+      I *to = target.mutable_data<I>(), *at = id.mutable_data<I>();
+      for (std::int64_t e = 0; e < edges; ++e) ++start[src[e] + 1];
+      to_offsets(start, num_src);
+      sort_entries(start, num_src, to, at, [&](auto put) {
+        for (std::int64_t e = 0; e < edges; ++e) put(src[e], static_cast<I>(dst[e]), static_cast<I>(e));
+      });
+      sort_entries(crow, num_dst, col, ids, [&](auto put) {
+        for (std::int64_t i = 0; i < num_src; ++i) {
+          for (std::int64_t k = start[i]; k < start[i + 1]; ++k) put(to[k], static_cast<I>(i), at[k]);
+        }
+      });
     }
-    cursors_to_offsets(at, num_dst);
   }
   r.csr.facts = std::make_shared<const CsrFacts>(r.csr, CsrFacts::Promise{.longest_row = longest, .ascending = true});
   return r;
@@ -130,9 +166,8 @@ Csr with_columns(Csr a) {
 }
 
 Rows rows_of_edges(const char* op, const Tensor& src, const Tensor& dst, std::int64_t num_src, std::int64_t num_dst,
-                   bool transposed) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  const bool narrow = num_src <= kMost && num_dst <= kMost && src.numel() <= kMost;
+                   bool transposed, std::int64_t most_narrow) {
+  const bool narrow = std::max({num_src, num_dst, src.numel()}) <= most_narrow;
   const auto sort = [&]<class S>(S) {
     return narrow ? sorted_rows<S, std::int32_t>(op, src, dst, num_src, num_dst)
                   : sorted_rows<S, std::int64_t>(op, src, dst, num_src, num_dst);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "levin/graph.h"
 
@@ -16,9 +17,10 @@ struct Rows {
   Tensor edge_ids{};  // or undefined
 };
 // The edges by destination, source, id. src and dst [E] are contiguous, on cpu, of one integer dtype. Throws IndexError
-// `op: ...` with the edge for a node out of range.
+// `op: ...` with the edge for a node out of range. Indices are i32 up to `most_narrow` nodes and edges, then i64.
 [[nodiscard]] Rows rows_of_edges(const char* op, const Tensor& src, const Tensor& dst, std::int64_t num_src,
-                                 std::int64_t num_dst, bool transposed);
+                                 std::int64_t num_dst, bool transposed,
+                                 std::int64_t most_narrow = std::numeric_limits<std::int32_t>::max());
 // t_crow, t_col and t_edge of a checked, ascending pattern without `edge`.
 [[nodiscard]] Csr with_columns(Csr a);
 

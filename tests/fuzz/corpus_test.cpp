@@ -62,9 +62,11 @@ TEST_CASE("fuzz: the corpus of npy is read or refused by a typed error") { run_c
 TEST_CASE("fuzz: the corpus of npz is read or refused by a typed error") { run_corpus("npz"); }
 TEST_CASE("fuzz: the corpus of ops is computed or refused by typed errors") { run_corpus("ops"); }
 TEST_CASE("fuzz: the corpus of options is read or refused by a typed error") { run_corpus("options"); }
+TEST_CASE("fuzz: the corpus of planetoid is read or refused by a typed error") { run_corpus("planetoid"); }
 TEST_CASE("fuzz: the corpus of png is read or refused by a typed error") { run_corpus("png"); }
 TEST_CASE("fuzz: the corpus of safetensors is read or refused by a typed error") { run_corpus("safetensors"); }
 TEST_CASE("fuzz: the corpus of text is read or refused by a typed error") { run_corpus("text"); }
+TEST_CASE("fuzz: the corpus of tu is read or refused by a typed error") { run_corpus("tu"); }
 
 TEST_CASE("fuzz: each target has a corpus of its name, of a few kB") {
   std::set<std::string> targets, folders;

@@ -251,3 +251,27 @@ for number, content in enumerate(["d00:01:30:00", "d99:23:59:59", "d1", "d-1:00:
 rng = random.Random(1)
 for number in range(24):
     write("ops", "random%02d" % number, bytes(rng.randrange(256) for _ in range(40 + 8 * number)))
+
+# ---- TU text: a byte of options, then files by their letters
+TU = "=A\n1, 2\n2, 1\n1, 2\n3, 3\n5, 6\n=i\n1\n1\n1\n2\n4\n4\n=l\n7\n-1\n7\n2"
+write("tu", "plain", "\0" + TU)
+write("tu", "ones", "\4" + TU)
+write("tu", "labels", "\0" + TU + "\n=n\n3\n5\n3\n4\n3\n3\n=e\n0\n1\n1\n0\n1")
+write("tu", "attributes", "\3" + TU + "\n=m\n1.5, -2\n0, 1e1\n1,1\n2,2\n3,3\n4, 4\n=f\n1\n2\n4\n8\n16")
+write("tu", "between", "\0=A\n1, 2\n=i\n1\n2\n=l\n1\n1\n")
+write("tu", "huge", "\0=A\n=i\n1\n1\n=l\n1\n=n\n-9223372036854775808\n9223372036854775807\n")
+write("tu", "folds", "\0=t\n0\n2\n=s\n1\n19\n")
+
+# ---- Planetoid: a byte of options, then arrays: file, dtype, rank, dimensions, a byte an element
+PLANETOID = (bytes([0, 0, 2, 2, 5, 2, 1, 0, 0, 3, 2, 0, 1, 1, 0]) + bytes([1, 1, 1, 4, 0, 1, 1, 2]))
+SPLIT = bytes([7, 0, 1, 2, 3, 0, 11, 4, 1, 4, 0, 1, 0, 0, 9, 1, 1, 1, 2])
+SPARSE = (bytes([3, 2, 1, 5, 72, 72, 80, 80, 96, 4, 1, 1, 5, 0, 2, 1, 0, 1]) +
+          bytes([5, 0, 1, 5, 0, 2, 3, 3, 5, 6, 0, 1, 2, 4, 3]))
+write("planetoid", "plain", b"\0" + PLANETOID + SPLIT)
+write("planetoid", "dense", b"\0" + PLANETOID + SPLIT + bytes([2, 3, 2, 4, 1, 72, 64, 80, 66]))
+write("planetoid", "dense_to_sparse", b"\x40" + PLANETOID + SPLIT[:-1] + b"\2" + bytes([2, 5, 2, 4, 1, 7, 0, 8, 9]))
+write("planetoid", "sparse", b"\x43" + PLANETOID + SPLIT + SPARSE)
+write("planetoid", "sparse_to_dense", b"\0" + PLANETOID + SPLIT + SPARSE)
+write("planetoid", "full", b"\1" + PLANETOID + SPLIT)
+write("planetoid", "random", b"\2" + PLANETOID + bytes([1, 0, 1, 6, 0, 1, 1, 2, 0, 1]))
+write("planetoid", "not_a_number", b"\0" + PLANETOID + SPLIT + bytes([2, 2, 2, 4, 1, 255, 254, 80, 66]))

@@ -31,12 +31,14 @@ bool csv(Bytes in);               // load_csv by several schemas
 bool idx(Bytes in);               // load_idx, plain and gzipped: both must agree
 bool jpeg(Bytes in);              // load_jpeg
 bool npz(Bytes in);               // load_npz, and save_npz of what it gave
+bool planetoid(Bytes in);         // planetoid, from arrays in memory
 bool png(Bytes in);               // load_png, with corrected check sums of its chunks
 bool cifar(Bytes in);             // load_cifar10_files with corrected check sums of xz, cifar10_classes
 bool checkpoint_file(Bytes in);   // the readers of checkpoints
 bool checkpoint_state(Bytes in);  // the same; the bytes are the text of a run's state, and all hashes are right
 bool options(Bytes in);           // trainer's options from the environment and from older flags, one a line
 bool text(Bytes in);              // other texts: durations, equations of einsum, numbers of the programs' flags
+bool tu(Bytes in);                // tu and tu_folds, from text in memory
 
 // True when f threw an allowed error.
 template <class F>

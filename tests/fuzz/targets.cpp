@@ -16,9 +16,11 @@ std::span<const Target> targets() {
       Target{"npz", npz},
       Target{"ops", ops},
       Target{"options", options},
+      Target{"planetoid", planetoid},
       Target{"png", png},
       Target{"safetensors", safetensors},
       Target{"text", text},
+      Target{"tu", tu},
   };
   return kAll;
 }
