@@ -277,6 +277,36 @@ TEST_CASE("finite differences agree with the gradients of all graph layers") {
   });
 }
 
+TEST_CASE("graph layers of 16 bits, and of f32 under autocast, give the values of f32 to three digits") {
+  Generator gen(17);
+  const Graph g = random_graph(8, 20, gen, rand({20}, gen, Device::cpu()) + 0.5);
+  const auto made = [&](DType dtype) {
+    auto root = std::make_unique<nn::Module>(nn::Options{.gen = gen, .device = Device::cpu(), .dtype = dtype});
+    return root;
+  };
+  const auto full = made(DType::f32), half = made(DType::bf16);
+  const Tensor x = randn({8, 3}, gen, Device::cpu());
+  const auto check = [&]<class Layer>(Layer*, const typename Layer::Options& o) {
+    Layer a(*full, "layer", o), b(*half, "layer", o);
+    const Tensor y = a(x, g), z = b(x.to(DType::bf16), g);
+    CHECK(z.dtype() == DType::bf16);
+    check_same(z.to(DType::f32), y, 0.05);
+    Tensor mixed;
+    {
+      const Autocast on(DType::bf16);
+      mixed = a(x, g);
+      backward(sum(mixed.to(DType::f32)));
+    }
+    check_same(mixed.to(DType::f32), y, 0.05);
+    for (const ParamRef& p : a.parameters()) CHECK(p.value->grad().dtype() == DType::f32);
+  };
+  check(static_cast<GCNConv*>(nullptr), {.in = 3, .out = 2});
+  check(static_cast<SAGEConv*>(nullptr), {.in = 3, .out = 2, .normalize = true});
+  check(static_cast<GINConv*>(nullptr), {.mlp = {.channels = {3, 4, 2}, .norm = Norm::none}, .train_eps = true});
+  check(static_cast<GATConv*>(nullptr), {.in = 3, .out = 2, .heads = 2});
+  check(static_cast<GATv2Conv*>(nullptr), {.in = 3, .out = 2, .heads = 2});
+}
+
 TEST_CASE("features without gradient need no transpose in the first layer") {
   const Graph g =
       Graph::from_coo({.src = ids({0, 1}), .dst = ids({1, 2}), .num_src = 3, .num_dst = 3}, {.transposed = false});
