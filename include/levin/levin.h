@@ -9,6 +9,7 @@
 #include "levin/data/graph_batch.h"
 #include "levin/data/neighbor.h"
 #include "levin/data/readers.h"
+#include "levin/data/store.h"
 #include "levin/data/transforms.h"
 #include "levin/device.h"
 #include "levin/dtype.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensor/core/undefined.h"
+#include "tensor/memory/read_only.h"
 
 namespace levin {
 namespace {
@@ -39,6 +40,7 @@ void Tensor::check_host_access(const char* what, DType asked) const {
   if (dtype() != asked) fail<DTypeError>(what, ": the tensor is ", dtype(), ", asked for ", asked);
   if (!device().is_cpu())
     fail<DeviceError>(what, ": the tensor is on ", device(), ", expected cpu; copy it with to(Device::cpu())");
+  if (what[0] == 'm') detail::check_writable(what, *this);  // mutable_data
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "kernels/pointwise/transpose_device.cuh"
 #include "tensor/core/counted.h"
 #include "tensor/device/runtime.h"
+#include "tensor/memory/read_only.h"
 
 namespace levin {
 namespace pointwise {
@@ -162,6 +163,7 @@ LEVIN_OP_TABLE(ToDevice)
 LEVIN_OP_TABLE(Alias)
 
 void check_in_place(const char* op, const Tensor& x) {
+  detail::check_writable(op, x);
   if (grad_mode() && x.requires_grad()) {
     fail<AutogradError>(op, ": x requires grad; use a result of its own instead, or write under NoGrad");
   }

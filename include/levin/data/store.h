@@ -1,0 +1,67 @@
+// Data that is kept close: one copy in memory for all processes of a machine.
+//
+// Views of stores are read-only. A write through mutable_data or by copy_, fill_, add_ and mul_ throws StateError, and
+// any other write to them ends the process by SIGSEGV: the memory itself is protected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "levin/data.h"
+#include "levin/function.h"
+#include "levin/serialize.h"
+#include "levin/tensor.h"
+
+namespace levin::data {
+
+// How a named store is shared.
+struct SharedStoreOptions {
+  double timeout = 60;  // seconds to wait for the process that makes the store
+  // The name goes when so many processes have opened the store, so that a crash leaves nothing behind; 0: it stays
+  // until SharedStore::remove.
+  int processes = 0;
+};
+
+// Tensors in one mapping with one descriptor, which all processes of a machine share: their memory counts once. Copies
+// of the handle and views keep the mapping.
+//
+//   auto store = data::SharedStore::create({images, labels});   // before fork, or in the parent of spawned children
+//   auto train = data::tensor_dataset({store.view(0), store.view(1)});
+//
+// Unrelated processes use a name: SharedStore::open_or_create("mnist", [] { return load_tensors(); }).
+class LEVIN_API SharedStore {
+ public:
+  // A copy of `tensors` (dense, on cpu afterwards) in memory without a name. Throws UnsupportedError for meta tensors,
+  // OutOfMemoryError where the system has not enough.
+  [[nodiscard]] static SharedStore create(const Tensors& tensors);
+  // The store of this name. The first process makes it from make()'s tensors, the others wait for that one; a store
+  // whose maker died is made anew. Throws ConfigError for a name that is empty, longer than 200 bytes or has a '/',
+  // DataError when the timeout passes, FormatError for a store of another version or content, FileError where the
+  // system refuses; errors of make() as they are, and the next process makes the store.
+  [[nodiscard]] static SharedStore open_or_create(const std::string& name, const Function<Tensors()>& make,
+                                                  SharedStoreOptions options = {});
+  // The store behind the handle of a parent. Takes the descriptor. Throws FormatError where it is none, FileError for
+  // a descriptor that is not open.
+  [[nodiscard]] static SharedStore attach(int handle);
+  // Removes a name; processes that opened the store keep it. False where there is none.
+  static bool remove(const std::string& name);
+
+  [[nodiscard]] std::int64_t size() const;  // tensors
+  // Tensor i without a copy, read-only. Throws IndexError.
+  [[nodiscard]] Tensor view(std::int64_t i) const;
+  [[nodiscard]] Tensors views() const;
+  // The store's descriptor, for attach() in a child that is started by fork and exec or posix_spawn: this call lets
+  // children inherit it. A forked child needs no handle: it has the store.
+  [[nodiscard]] int handle() const;
+  [[nodiscard]] std::int64_t bytes() const;  // of the mapping
+  // Compares every tensor with its hash. Throws FormatError with the tensor that differs.
+  void verify() const;
+
+ private:
+  struct Impl;
+  explicit SharedStore(std::shared_ptr<const Impl> impl);
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace levin::data
