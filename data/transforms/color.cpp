@@ -1,7 +1,6 @@
 // color_jitter: brightness, contrast, saturation and hue by torchvision's formulas.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "data/transforms/step.h"
 
@@ -81,7 +80,7 @@ void hue(T* p, std::int64_t plane, float turn) {
 class ColorJitter final : public Transform::Step {
  public:
   ColorJitter(const ColorJitterOptions& o, std::size_t field) : Step("color_jitter", field) {
-    const double endless = std::numeric_limits<double>::max();
+    constexpr double kMostFactor = 1e30;  // sums of pixels by it are finite in f32
     const auto range = [](const char* what, const Spread& s, double neutral, double least, double most) {
       const Range r{std::max(least, s.low(neutral)), s.high(neutral)};
       if (!(s.low(neutral) <= s.high(neutral) && r.high >= least && r.high <= most) ||
@@ -90,8 +89,8 @@ class ColorJitter final : public Transform::Step {
                           ", expected rising numbers within ", least, " to ", most);
       return r;
     };
-    ranges_ = {range("brightness", o.brightness, 1, 0, endless), range("contrast", o.contrast, 1, 0, endless),
-               range("saturation", o.saturation, 1, 0, endless), range("hue", o.hue, 0, -0.5, 0.5)};
+    ranges_ = {range("brightness", o.brightness, 1, 0, kMostFactor), range("contrast", o.contrast, 1, 0, kMostFactor),
+               range("saturation", o.saturation, 1, 0, kMostFactor), range("hue", o.hue, 0, -0.5, 0.5)};
   }
   Plane plan(const Plane& in) const override {
     check_image(in);

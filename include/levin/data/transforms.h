@@ -86,7 +86,8 @@ struct RandomCropOptions {
   PaddingMode mode = PaddingMode::constant;
   double fill = 0;  // a pixel, in the image's range: 0 .. 255 for u8
 };
-// A window of the padded image, each position as likely. 2 draws.
+// A window of the padded image, each position as likely. 2 draws, also where there is one position, where PyTorch draws
+// nothing; pad_if_needed is not offered.
 [[nodiscard]] LEVIN_API Transform random_crop(RandomCropOptions options = {}, std::size_t field = 0);
 // Mirrors the image left to right with probability p. 1 draw.
 [[nodiscard]] LEVIN_API Transform random_horizontal_flip(double p = 0.5, std::size_t field = 0);
@@ -103,7 +104,8 @@ struct RandomRotationOptions {
   Interpolation interpolation = Interpolation::nearest;
   double fill = 0;
 };
-// The image turned about its center, of the same size: random_affine by the negative angle. 6 draws.
+// The image turned about its center, of the same size: random_affine by the negative angle. 6 draws. PyTorch's expand
+// and center are not offered.
 [[nodiscard]] LEVIN_API Transform random_rotation(RandomRotationOptions options, std::size_t field = 0);
 
 // A square of `size` pixels around a random pixel becomes `fill`; the part outside of the image is cut off. For even
@@ -114,13 +116,14 @@ struct RandomRotationOptions {
 // ---- Color
 
 struct ColorJitterOptions {
-  Spread brightness = 0, contrast = 0, saturation = 0;  // factors, 1 changes nothing; lower ends below 0 become 0
+  Spread brightness = 0, contrast = 0, saturation = 0;  // factors up to 1e30; lower ends below 0 become 0
   Spread hue = 0;                                       // turns of the color circle, within -0.5 to 0.5
 };
 // Brightness, contrast, saturation and hue changed in a random order, for 1 or 3 (RGB) channels. 5 draws.
 //   brightness f: f x;  contrast f: f x + (1 - f) m, m the mean of the grey image;  saturation f: f x + (1 - f) grey;
 //   hue h: h is added to the hue of HSV;  grey = 0.2989 R + 0.587 G + 0.114 B
 // Each result is limited to 0 .. 1, or 0 .. 255 and rounded down for u8. Saturation and hue leave 1 channel as it is.
+// m is summed in f64, so a u8 pixel may differ from PyTorch's by 1.
 [[nodiscard]] LEVIN_API Transform color_jitter(ColorJitterOptions options, std::size_t field = 0);
 
 }  // namespace levin::data
