@@ -62,8 +62,9 @@ CsvField CsvText::next_field() {
   const char* p = at_;
   while (p < end_ && !stops_[static_cast<unsigned char>(*p)]) ++p;
   if (p < end_ && *p != delimiter_ && *p != '\n') {
-    refuse("a quote inside of a field that does not begin with one; double it in a quoted field, or read quotes as "
-           "text with CsvSchema::quote = 0");
+    refuse(
+        "a quote inside of a field that does not begin with one; double it in a quoted field, or read quotes as "
+        "text with CsvSchema::quote = 0");
   }
   CsvField field;
   field.value = {at_, static_cast<std::size_t>(p - at_)};
