@@ -6,7 +6,7 @@
 // begins at step crow[i] + i. Work is cut into equal pieces of the path (Merrill, Garland, "Merge-based parallel sparse
 // matrix-vector multiplication", 2016). On a device a row that crosses a cut leaves a partial result in every piece and
 // a second kernel combines them in order; where cuts lie follows from rows, entries and width alone, and so do the
-// bits.
+// bits. A pattern whose rows are known to be short needs neither cuts nor a second kernel: Note [Short rows].
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/device/bits.cuh"
+#include "kernels/device/block.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/executor/cpu.h"
@@ -107,6 +108,59 @@ struct CsrRows {
   }
 };
 
+// Elements before row `at` of a tensor whose rows have `width`. Positions of 32 bits belong to widths below 2^32.
+__device__ __forceinline__ std::int64_t offset(std::int64_t at, std::int64_t width) { return at * width; }
+__device__ __forceinline__ std::int64_t offset(std::uint32_t at, std::int64_t width) {
+  return static_cast<std::int64_t>(std::uint64_t{at} * static_cast<std::uint32_t>(width));
+}
+
+// Where entry e stands: its column j, and the place of its value.
+struct EntryAt {
+  std::int64_t column, place;
+};
+// The same where all positions are known to be right and below 2^32.
+struct ShortEntryAt {
+  std::uint32_t column, place;
+};
+// A position below 2^32, by one load for both widths.
+__device__ __forceinline__ std::uint32_t low_word(const Positions& p, std::uint32_t k) {
+  return static_cast<const std::uint32_t*>(p.at)[std::size_t{k} << (p.is_wide ? 1 : 0)];
+}
+struct Entries {
+  CsrView a;
+  IndexRange cols, places;
+  std::int64_t wrong = -1;  // an entry that has a position outside
+  Entries(const Gpu& on, const char* op, const CsrView& a_)
+      : a(a_), cols(on, op, a_.cols), places(on, op, a_.entries) {}
+  // Whether both positions are right. Otherwise the kernel skips the entry, and calls report() at its end: code that
+  // reports within a loop of several loads takes half of the registers.
+  __device__ __forceinline__ bool find(std::int64_t e, EntryAt& at) {
+    at.column = a.col ? a.col[e] : e;
+    at.place = a.edge ? a.edge[e] : e;
+    const bool is_right = static_cast<std::uint64_t>(at.column) < static_cast<std::uint64_t>(cols.bound) &&
+                          static_cast<std::uint64_t>(at.place) < static_cast<std::uint64_t>(places.bound);
+    if (!is_right) wrong = e;
+    return is_right;
+  }
+  __device__ void report() const {
+    if (wrong < 0) return;
+    if (a.col) (void)cols.holds(a.col[wrong]);
+    if (a.edge) (void)places.holds(a.edge[wrong]);
+  }
+  __device__ __forceinline__ ShortEntryAt known(std::uint32_t e) const {
+    return {a.col ? low_word(a.col, e) : e, a.edge ? low_word(a.edge, e) : e};
+  }
+};
+// Segments: entry e stands in row e.
+struct SegmentEntries {
+  __device__ __forceinline__ bool find(std::int64_t e, EntryAt& at) {
+    at = {e, e};
+    return true;
+  }
+  __device__ void report() const {}
+  __device__ __forceinline__ ShortEntryAt known(std::uint32_t e) const { return {e, e}; }
+};
+
 template <class = void>
 __global__ void check_rows(CsrRows a, IndexRange range) {
   const std::int64_t r = own_item();
@@ -125,7 +179,7 @@ inline void check_rows(const Gpu& on, const char* what, const CsrView& a) {
 // ---- Reductions of rows
 
 inline constexpr std::int64_t kLongRow = 64;  // pieces of one row that a thread still combines alone
-inline constexpr int kLongGroup = 32;         // cuts that a block looks at for longer ones
+inline constexpr int kLongGroup = 32;         // cuts that a block looks at for longer ones: a lane of each warp has one
 inline constexpr std::int64_t kWantedPieces = 8192;
 
 // Pieces of the path. Narrow rows take small ones, so that the memory of a warp's pieces stays in the cache.
@@ -156,8 +210,33 @@ __global__ void find_cuts(CsrRows a, PathPieces pieces, std::int64_t* cut) {
   cut[c] = low;
 }
 
-// A Rule says what a reduction of V columns is: enter(first column), State start(), add(state, first entry, last
-// entry), merge(state, of later entries), finish(row, state, entries of the row).
+// A Rule says what a reduction of V columns is: enter(first column), enter_row(row), State start(), Value fetch(EntryAt
+// or ShortEntryAt), take(state, entry, value), merge(state, of other entries), finish(row, state, entries of the row);
+// as Entries do, find(entry, at), report() and known(entry).
+
+// Entries that a thread has on their way at a time: fewer where they and the state take many registers.
+template <class Rule>
+inline constexpr int kAhead = 4 * sizeof(typename Rule::Value) + sizeof(typename Rule::State) >= 160 ? 2 : 4;
+
+// Takes the entries [first, last).
+template <class Rule>
+__device__ __forceinline__ void take_entries(Rule& rule, typename Rule::State& state, std::int64_t first,
+                                             std::int64_t last) {
+  for (std::int64_t e = first; e < last; e += kAhead<Rule>) {
+    typename Rule::Value v[kAhead<Rule>];
+    bool is_there[kAhead<Rule>];
+#pragma unroll
+    for (int k = 0; k < kAhead<Rule>; ++k) {
+      EntryAt at;
+      is_there[k] = e + k < last && rule.find(e + k, at);
+      if (is_there[k]) v[k] = rule.fetch(at);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead<Rule>; ++k)
+      if (is_there[k]) rule.take(state, e + k, v[k]);
+  }
+}
+
 // part [count, 2, columns]: what a piece has of the row it begins within, and of the row it ends within.
 template <class Rule>
 __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* cut, Rule rule,
@@ -175,7 +254,8 @@ __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* 
   auto state = rule.start();
   for (; row < last; ++row) {
     const std::int64_t stop = a.clamped(a.crow[row + 1], e);
-    rule.add(state, e, stop);
+    rule.enter_row(row);
+    take_entries(rule, state, e, stop);
     if (is_inside)
       part[2 * c * width + column] = state;
     else
@@ -184,9 +264,10 @@ __global__ void reduce_pieces(CsrRows a, PathPieces pieces, const std::int64_t* 
     state = rule.start();
     e = stop;
   }
-  if (e == until && !is_inside) return;
-  rule.add(state, e, until);
-  part[(2 * c + (is_inside ? 0 : 1)) * width + column] = state;
+  if (e < until) rule.enter_row(row);
+  take_entries(rule, state, e, until);
+  if (e < until || is_inside) part[(2 * c + (is_inside ? 0 : 1)) * width + column] = state;
+  rule.report();
 }
 
 // The row that crosses cut c and ends in the piece after it: its pieces are [first, c].
@@ -228,11 +309,16 @@ __global__ __launch_bounds__(kMoveThreads) void combine_long_rows(CsrRows a, Pat
   using State = typename Rule::State;
   LEVIN_SHARED(State, shared, kMoveThreads);
   const int lane = int(threadIdx.x) % lanes, own = int(threadIdx.x) / lanes, parts = kMoveThreads / lanes;
-  for (int k = 0; k < kLongGroup; ++k) {
-    const std::int64_t c = std::int64_t{blockIdx.x} * kLongGroup + k;
-    if (c >= pieces.count) return;
+  // Each warp finds all cuts of the block that end such a row: its lanes look at one each.
+  const std::int64_t looked_at = std::int64_t{blockIdx.x} * kLongGroup + int(threadIdx.x) % 32;
+  bool is_long = false;
+  if (looked_at < pieces.count) {
+    const CutRow of(a, pieces, cut, looked_at);
+    is_long = of.row >= 0 && looked_at - of.first > kLongRow;
+  }
+  for (unsigned found = __ballot_sync(kAllLanes, is_long); found != 0; found &= found - 1) {
+    const std::int64_t c = std::int64_t{blockIdx.x} * kLongGroup + __ffs(int(found)) - 1;
     const CutRow of(a, pieces, cut, c);
-    if (of.row < 0 || c - of.first <= kLongRow) continue;
     for (std::int64_t first = 0; first < width; first += lanes) {
       const std::int64_t column = first + lane;
       if (column < width && of.first + own <= c) {
@@ -254,9 +340,10 @@ __global__ __launch_bounds__(kMoveThreads) void combine_long_rows(CsrRows a, Pat
   }
 }
 
-// Reduces the rows of a. width: columns in all, a multiple of Rule::kSize. room(bytes) gives device memory.
+// Reduces the rows of a by pieces of the path. width: columns in all, a multiple of Rule::kSize. room(bytes) gives
+// device memory.
 template <class Rule, class Room>
-void reduce_rows(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
+void reduce_by_pieces(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
   using State = typename Rule::State;
   const std::int64_t columns = width / Rule::kSize;
   if (view.rows == 0 || columns == 0) return;
@@ -269,7 +356,8 @@ void reduce_rows(const Gpu& on, const CsrView& view, const Rule& rule, std::int6
   on.launch(reduce_pieces<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
   if (pieces.count == 1) return;
   on.launch(combine_rows<Rule>, item_grid(items), a, pieces, cut, rule, part, items, Divider(columns));
-  if (pieces.count <= kLongRow) return;
+  // A row of n entries crosses at most n / length + 1 cuts.
+  if (pieces.count <= kLongRow || (view.longest_row >= 0 && view.longest_row / pieces.length + 1 <= kLongRow)) return;
   const int lanes = static_cast<int>(std::min<std::uint64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(columns))));
   on.launch(combine_long_rows<Rule>, Grid{.blocks = blocks_for(pieces.count, kLongGroup), .threads = kMoveThreads}, a,
             pieces, cut, rule, part, columns, lanes);
@@ -288,7 +376,7 @@ __global__ void find_group_rows(CsrRows a, std::int64_t* row, std::int64_t group
   row[g] = row_of(a.crow, e < a.entries ? e : a.entries - 1, 0, a.rows - 1);
 }
 
-// rule.enter(first column); rule(entry, row) for every entry and V columns.
+// rule.enter(first column); rule(entry, row) for every entry and V columns; rule.report().
 template <class Rule>
 __global__ void map_groups(CsrRows a, const std::int64_t* group_row, Rule rule, std::int64_t items, Divider columns) {
   const std::int64_t u = own_item();
@@ -298,10 +386,11 @@ __global__ void map_groups(CsrRows a, const std::int64_t* group_row, Rule rule, 
   std::int64_t row = group_row[g];
 #pragma unroll 4
   for (int k = 0; k < kEntryGroup; ++k) {
-    if (first + k >= a.entries) return;
+    if (first + k >= a.entries) break;
     if (a.crow[row + 1] <= first + k) row = row_of(a.crow, first + k, row, group_row[g + 1]);
     rule(first + k, row);
   }
+  rule.report();
 }
 // The rows of groups of entries; entries and rows are not 0.
 template <class Room>
@@ -312,7 +401,7 @@ template <class Room>
   return row;
 }
 template <class Rule, class Room>
-void map_entries(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
+void map_by_groups(const Gpu& on, const CsrView& view, const Rule& rule, std::int64_t width, const Room& room) {
   const std::int64_t columns = width / Rule::kSize, groups = (view.entries + kEntryGroup - 1) / kEntryGroup;
   if (view.rows == 0 || groups * columns == 0) return;
   on.launch(map_groups<Rule>, item_grid(groups * columns), CsrRows{view.crow, view.rows, view.entries},

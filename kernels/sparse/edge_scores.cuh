@@ -50,6 +50,16 @@ inline T dot_leaky(const T* w, const T* p, const T* q, std::int64_t n, T slope) 
   return sum;
 }
 
+// y = leaky(p + q), n columns.
+template <class T>
+inline void leaky_sums(T* y, const T* p, const T* q, std::int64_t n, T slope) {
+#pragma GCC ivdep
+  for (std::int64_t j = 0; j < n; ++j) {
+    const T s = p[j] + q[j];
+    y[j] = s * (s > 0 ? T(1) : slope);
+  }
+}
+
 template <class T, class I>
 void edge_scores_by(const Cpu& on, const CsrView& view, const T* x, const T* z, const T* attn, T* y, const Heads& h,
                     T slope) {
@@ -62,10 +72,9 @@ void edge_scores_by(const Cpu& on, const CsrView& view, const T* x, const T* z, 
         const T *const p = x + i * width, *const q = z + a.column(k) * width;
         T* const to = y + a.place(k) * h.heads;
         if (h.inner == 1) {
-          for (std::int64_t c = 0; c < width; ++c) {
-            const T s = p[c] + q[c], leaky = s > 0 ? s : s * slope;
-            to[c] = attn ? attn[c] * leaky : leaky;
-          }
+          leaky_sums(to, p, q, width, slope);
+          if (attn)
+            for (std::int64_t c = 0; c < width; ++c) to[c] *= attn[c];
         } else if (h.inner < 4 * kLanes) {
           for (std::int64_t c = 0; c < h.heads; ++c)
             to[c] = dot_leaky<kLanes>(attn + c * h.inner, p + c * h.inner, q + c * h.inner, h.inner, slope);
@@ -77,37 +86,53 @@ void edge_scores_by(const Cpu& on, const CsrView& view, const T* x, const T* z, 
   });
 }
 
-template <class T, class I>
+// Adds gy leaky'(p + q) to sum and gy leaky(p + q) to moment, n columns of one head.
+template <class T>
+inline void add_slopes(T* sum, T* moment, const T* p, const T* q, T gy, std::int64_t n, T slope) {
+  const T below = gy * slope;
+#pragma GCC ivdep
+  for (std::int64_t j = 0; j < n; ++j) {
+    const T s = p[j] + q[j], d = s > 0 ? gy : below;
+    sum[j] += d;
+    moment[j] += d * s;
+  }
+}
+// The same for n heads of one column.
+template <class T>
+inline void add_slopes(T* sum, T* moment, const T* p, const T* q, const T* gy, std::int64_t n, T slope) {
+#pragma GCC ivdep
+  for (std::int64_t j = 0; j < n; ++j) {
+    const T s = p[j] + q[j], of = s > 0 ? T(1) : slope, d = gy[j] * of;
+    sum[j] += d;
+    moment[j] += d * s;
+  }
+}
+
+// kColumns: of a head, where the compiler knows them; 0: any.
+template <int kColumns, class T, class I>
 void edge_scores_backward_by(const Cpu& on, const CsrView& view, const T* gy, const T* x, const T* z, const T* attn,
                              T* gx, T* t, const Heads& h, T slope) {
   const CsrArrays<I> a(view);
-  constexpr std::int64_t kTile = 256;
+  constexpr std::int64_t kTile = kColumns > 0 ? kColumns : 256;
   const std::int64_t width = h.width();
   // One head of `inner` columns, or columns that are heads of their own: then the gradient has a column for each.
-  const bool is_flat = h.inner == 1;
-  const std::int64_t groups = is_flat ? 1 : h.heads, columns = is_flat ? width : h.inner;
+  const bool is_flat = kColumns == 0 && h.inner == 1;
+  const std::int64_t groups = is_flat ? 1 : h.heads, columns = kColumns > 0 ? kColumns : is_flat ? width : h.inner;
   each_row_block(on, view, width, [=](std::int64_t begin, std::int64_t end) {
     T sum[kTile], moment[kTile];
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t head = 0; head < groups; ++head)
         for (std::int64_t c = 0; c < columns; c += kTile) {
-          const std::int64_t n = columns - c < kTile ? columns - c : kTile, at = head * columns + c;
+          const std::int64_t n = kColumns > 0 ? kColumns : columns - c < kTile ? columns - c : kTile;
+          const std::int64_t at = head * columns + c;
           const T* const p = x + i * width + at;
           for (std::int64_t j = 0; j < n; ++j) sum[j] = moment[j] = 0;
           for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k) {
-            const T* const q = z + a.column(k) * width + at;
-            const T* const g = gy + a.place(k) * h.heads + (is_flat ? c : head);
-            const auto add = [&](std::int64_t j, T of) {
-              const T s = p[j] + q[j], d = s > 0 ? of : of * slope;
-              sum[j] += d;
-              moment[j] += d * s;
-            };
-            if (is_flat) {
-              for (std::int64_t j = 0; j < n; ++j) add(j, g[j]);
-            } else {
-              const T of = *g;
-              for (std::int64_t j = 0; j < n; ++j) add(j, of);
-            }
+            const T *const q = z + a.column(k) * width + at, *const g = gy + a.place(k) * h.heads;
+            if (is_flat)
+              add_slopes(sum, moment, p, q, g + c, n, slope);
+            else
+              add_slopes(sum, moment, p, q, g[head], n, slope);
           }
           T* const to = gx + i * width + at;
           for (std::int64_t j = 0; j < n; ++j) to[j] = attn ? attn[at + j] * sum[j] : sum[j];
@@ -115,6 +140,14 @@ void edge_scores_backward_by(const Cpu& on, const CsrView& view, const T* gy, co
           for (std::int64_t j = 0; j < n; ++j) t[i * width + at + j] = moment[j];
         }
   });
+}
+template <class T, class I>
+void edge_scores_backward_of(const Cpu& on, const CsrView& a, const T* gy, const T* x, const T* z, const T* attn, T* gx,
+                             T* t, const Heads& h, T slope) {
+  if (h.inner == 8)
+    edge_scores_backward_by<8, T, I>(on, a, gy, x, z, attn, gx, t, h, slope);
+  else
+    edge_scores_backward_by<0, T, I>(on, a, gy, x, z, attn, gx, t, h, slope);
 }
 
 template <class T>
@@ -129,9 +162,9 @@ template <class T>
 void edge_scores_backward(const Cpu& on, const CsrView& a, const T* gy, const T* x, const T* z, const T* attn, T* gx,
                           T* t, const Heads& h, T slope) {
   if (a.col.is_wide)
-    edge_scores_backward_by<T, std::int64_t>(on, a, gy, x, z, attn, gx, t, h, slope);
+    edge_scores_backward_of<T, std::int64_t>(on, a, gy, x, z, attn, gx, t, h, slope);
   else
-    edge_scores_backward_by<T, std::int32_t>(on, a, gy, x, z, attn, gx, t, h, slope);
+    edge_scores_backward_of<T, std::int32_t>(on, a, gy, x, z, attn, gx, t, h, slope);
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

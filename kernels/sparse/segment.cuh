@@ -19,6 +19,7 @@
 #include "kernels/math/math.h"
 #include "kernels/softmax/softmax.cuh"
 #include "kernels/sparse/csr.cuh"
+#include "kernels/sparse/short_rows.cuh"
 #include "kernels/sparse/tiles.cuh"
 
 #define LEVIN_LEVEL_FILE "kernels/sparse/segment.cuh"
@@ -27,19 +28,12 @@
 
 namespace levin::kernels::gpu {
 
-// f(entry, V values of each of the tensors) for the entries of a row, four on their way at a time.
-template <int V, class T, class F, class... P>
-__device__ __forceinline__ void each_entry(int64_t first, int64_t last, int64_t width, F&& f, const T* x, P... more) {
-  int64_t e = first;
-#pragma unroll 4
-  for (; e < last; ++e) f(load<V>(x + e * width), load<V>(more + e * width)...);
-}
-
 // top and 1 / sum of each segment and column, as floats or doubles.
 template <int V, class T>
-struct ExpSumOfRow {
+struct ExpSumOfRow : SegmentEntries {
   static constexpr int kSize = V;
   using A = Accum<T>;
+  using Value = Vec<T, V>;
   struct State {
     A top[V], sum[V];
   };
@@ -47,24 +41,24 @@ struct ExpSumOfRow {
   A *top, *scale;
   int64_t width, column = 0;
   __device__ void enter(int64_t c) { column = c; }
+  __device__ void enter_row(int64_t) {}
   __device__ State start() const {
     State s;
     for (int j = 0; j < V; ++j) s.top[j] = lowest<A>(), s.sum[j] = 0;
     return s;
   }
-  __device__ void add(State& s, int64_t first, int64_t last) const {
-    each_entry<V, T>(
-        first, last, width,
-        [&](const Vec<T, V>& v) {
+  template <class At>
+  __device__ __forceinline__ Value fetch(const At& at) const {
+    return load<V>(x + offset(at.column, width) + column);
+  }
+  __device__ __forceinline__ void take(State& s, int64_t, const Value& v) const {
 #pragma unroll
-          for (int j = 0; j < V; ++j) {
-            const A value = A(v[j]), most = Larger{}(s.top[j], value), from = most == lowest<A>() ? A(0) : most;
-            if (most != s.top[j]) s.sum[j] *= exp_of<T>(s.top[j] - from);
-            s.sum[j] += exp_of<T>(value - from);
-            s.top[j] = most;
-          }
-        },
-        x + column);
+    for (int j = 0; j < V; ++j) {
+      const A value = A(v[j]), most = Larger{}(s.top[j], value), from = most == lowest<A>() ? A(0) : most;
+      if (most != s.top[j]) s.sum[j] *= exp_of<T>(s.top[j] - from);
+      s.sum[j] += exp_of<T>(value - from);
+      s.top[j] = most;
+    }
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
@@ -83,9 +77,12 @@ struct ExpSumOfRow {
 };
 // The sum of y gy of each segment and column.
 template <int V, class T>
-struct DotOfRow {
+struct DotOfRow : SegmentEntries {
   static constexpr int kSize = V;
   using A = Accum<T>;
+  struct Value {
+    Vec<T, V> gy, y;
+  };
   struct State {
     A sum[V];
   };
@@ -93,15 +90,16 @@ struct DotOfRow {
   A* dot;
   int64_t width, column = 0;
   __device__ void enter(int64_t c) { column = c; }
+  __device__ void enter_row(int64_t) {}
   __device__ State start() const { return State{}; }
-  __device__ void add(State& s, int64_t first, int64_t last) const {
-    each_entry<V, T>(
-        first, last, width,
-        [&](const Vec<T, V>& g, const Vec<T, V>& v) {
+  template <class At>
+  __device__ __forceinline__ Value fetch(const At& at) const {
+    const int64_t from = offset(at.column, width) + column;
+    return {load<V>(gy + from), load<V>(y + from)};
+  }
+  __device__ __forceinline__ void take(State& s, int64_t, const Value& v) const {
 #pragma unroll
-          for (int j = 0; j < V; ++j) s.sum[j] += A(g[j]) * A(v[j]);
-        },
-        gy + column, y + column);
+    for (int j = 0; j < V; ++j) s.sum[j] += A(v.gy[j]) * A(v.y[j]);
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
@@ -113,7 +111,7 @@ struct DotOfRow {
 };
 
 template <int V, class T>
-struct ExpOfEntry {
+struct ExpOfEntry : SegmentEntries {
   static constexpr int kSize = V;
   const T* x;
   const Accum<T>*top, *scale;
@@ -131,7 +129,7 @@ struct ExpOfEntry {
   }
 };
 template <int V, class T>
-struct SlopeOfEntry {
+struct SlopeOfEntry : SegmentEntries {
   static constexpr int kSize = V;
   const T *gy, *y;
   const Accum<T>* dot;
@@ -147,7 +145,7 @@ struct SlopeOfEntry {
   }
 };
 template <int V, class U>
-struct CopyOfRow {
+struct CopyOfRow : SegmentEntries {
   static constexpr int kSize = V;
   const U* x;
   U* y;
@@ -166,8 +164,8 @@ void segment_softmax(const Gpu& on, const char* offsets, const CsrView& a, const
   if (a.rows * width == 0) return;
   A* const top = static_cast<A*>(room(2 * a.rows * width * int64_t{sizeof(A)}));
   with_vectors<T>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {
-    reduce_rows(on, a, ExpSumOfRow<V, T>{x, top, top + a.rows * width, width}, width, room);
-    map_entries(on, a, ExpOfEntry<V, T>{x, top, top + a.rows * width, y, width}, width, room);
+    reduce_rows(on, a, ExpSumOfRow<V, T>{{}, x, top, top + a.rows * width, width}, width, room);
+    map_entries(on, a, ExpOfEntry<V, T>{{}, x, top, top + a.rows * width, y, width}, width, room);
   });
 }
 template <class T, class Room>
@@ -178,8 +176,8 @@ void segment_softmax_backward(const Gpu& on, const char* offsets, const CsrView&
   if (a.rows * width == 0) return;
   A* const dot = static_cast<A*>(room(a.rows * width * int64_t{sizeof(A)}));
   with_vectors<T>(width, {gy, y, gx}, [&]<int V>(std::integral_constant<int, V>) {
-    reduce_rows(on, a, DotOfRow<V, T>{gy, y, dot, width}, width, room);
-    map_entries(on, a, SlopeOfEntry<V, T>{gy, y, dot, gx, width}, width, room);
+    reduce_rows(on, a, DotOfRow<V, T>{{}, gy, y, dot, width}, width, room);
+    map_entries(on, a, SlopeOfEntry<V, T>{{}, gy, y, dot, gx, width}, width, room);
   });
 }
 template <class U, class Room>
@@ -187,7 +185,7 @@ void gather_csr(const Gpu& on, const char* offsets, const CsrView& a, const U* x
                 const Room& room) {
   check_rows(on, offsets, a);
   with_vectors<U>(width, {x, y}, [&]<int V>(std::integral_constant<int, V>) {
-    map_entries(on, a, CopyOfRow<V, U>{x, y, width}, width, room);
+    map_entries(on, a, CopyOfRow<V, U>{{}, x, y, width}, width, room);
   });
 }
 

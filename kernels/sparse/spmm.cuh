@@ -20,14 +20,9 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
 #include "kernels/sparse/csr.cuh"
+#include "kernels/sparse/pairs.cuh"
+#include "kernels/sparse/short_rows.cuh"
 #include "kernels/sparse/tiles.cuh"
-
-namespace levin::kernels {
-struct Heads {
-  std::int64_t heads, inner;
-  [[nodiscard]] std::int64_t width() const { return heads * inner; }
-};
-}  // namespace levin::kernels
 
 #define LEVIN_LEVEL_FILE "kernels/sparse/spmm.cuh"
 #include "kernels/executor/each_level.h"
@@ -35,58 +30,30 @@ struct Heads {
 
 namespace levin::kernels::gpu {
 
-// Terms v x[j] of one row, four on their way at a time; V columns of one head.
+// Terms v x[j] of one row; V columns of one head.
 template <int V, class T>
-struct Terms {
+struct Terms : Entries {
   static constexpr int kSize = V;
-  CsrView a;
+  struct Value {
+    Vec<T, V> x;
+    T weight;
+  };
   const T *value, *x;
   std::int64_t width;
   Divider inner;
   std::int64_t heads;
-  IndexRange cols, entries;
   std::int64_t column = 0, head = 0;
 
   Terms(const Gpu& on, const char* op, const CsrView& a_, const T* value_, const T* x_, const Heads& h)
-      : a(a_),
-        value(value_),
-        x(x_),
-        width(h.width()),
-        inner(h.inner),
-        heads(h.heads),
-        cols(on, op, a_.cols),
-        entries(on, op, a_.entries) {}
+      : Entries(on, op, a_), value(value_), x(x_), width(h.width()), inner(h.inner), heads(h.heads) {}
   __device__ void enter(std::int64_t c) {
     column = c;
     head = value ? inner.quotient(c) : 0;
   }
-  // f(entry, weight, values) for each entry in order.
-  template <class F>
-  __device__ __forceinline__ void each(std::int64_t first, std::int64_t last, F&& f) const {
-    for (std::int64_t e = first; e < last; e += 4) {
-      Vec<T, V> v[4];
-      T w[4];
-      bool is_there[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        v[k] = Vec<T, V>{};
-        w[k] = T(1.0f);
-        is_there[k] = e + k < last;
-        if (!is_there[k]) continue;
-        const std::int64_t j = a.col ? a.col[e + k] : e + k;
-        is_there[k] = cols.holds(j);
-        if (is_there[k]) v[k] = load<V>(x + j * width + column);
-        if (!value) continue;
-        const std::int64_t at = a.edge ? a.edge[e + k] : e + k;
-        if (a.edge && !entries.holds(at))
-          is_there[k] = false;
-        else
-          w[k] = value[at * heads + head];
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        if (is_there[k]) f(e + k, Accum<T>(w[k]), v[k]);
-    }
+  __device__ void enter_row(std::int64_t) {}
+  template <class At>
+  __device__ __forceinline__ Value fetch(const At& at) const {
+    return {load<V>(x + offset(at.column, width) + column), value ? value[offset(at.place, heads) + head] : T(1.0f)};
   }
 };
 
@@ -99,11 +66,9 @@ struct SumOfRow : Terms<V, T> {
   bool mean;
   SumOfRow(const Terms<V, T>& terms, T* y_, bool mean_) : Terms<V, T>(terms), y(y_), mean(mean_) {}
   __device__ State start() const { return State{}; }
-  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
-    this->each(first, last, [&](std::int64_t, Accum<T> w, const Vec<T, V>& v) {
+  __device__ __forceinline__ void take(State& s, std::int64_t, const typename Terms<V, T>::Value& v) const {
 #pragma unroll
-      for (int j = 0; j < V; ++j) s.sum[j] += w * Accum<T>(v[j]);
-    });
+    for (int j = 0; j < V; ++j) s.sum[j] += Accum<T>(v.weight) * Accum<T>(v.x[j]);
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
@@ -134,22 +99,20 @@ struct ExtremeOfRow : Terms<V, T> {
     return s;
   }
   // Entries come in order, but parts of long rows do not.
-  static __device__ __forceinline__ void take(State& s, int j, Accum<T> x, long long at) {
+  static __device__ __forceinline__ void choose(State& s, int j, Accum<T> x, long long at) {
     const bool better = x > s.best[j] || (x != x && s.best[j] == s.best[j]),
                tie = x == s.best[j] || (x != x && s.best[j] != s.best[j]);
     if (at < 0 || (s.at[j] >= 0 && !better && !(tie && at < s.at[j]))) return;
     s.best[j] = x;
     s.at[j] = at;
   }
-  __device__ void add(State& s, std::int64_t first, std::int64_t last) const {
-    this->each(first, last, [&](std::int64_t e, Accum<T> w, const Vec<T, V>& v) {
+  __device__ __forceinline__ void take(State& s, std::int64_t e, const typename Terms<V, T>::Value& v) const {
 #pragma unroll
-      for (int j = 0; j < V; ++j) take(s, j, sign * (w * Accum<T>(v[j])), e);
-    });
+    for (int j = 0; j < V; ++j) choose(s, j, sign * (Accum<T>(v.weight) * Accum<T>(v.x[j])), e);
   }
   __device__ void merge(State& s, const State& later) const {
 #pragma unroll
-    for (int j = 0; j < V; ++j) take(s, j, later.best[j], later.at[j]);
+    for (int j = 0; j < V; ++j) choose(s, j, later.best[j], later.at[j]);
   }
   __device__ void finish(std::int64_t row, const State& s, std::int64_t) const {
     for (int j = 0; j < V; ++j) {
@@ -183,64 +146,20 @@ void spmm_extreme(const Gpu& on, const char* op, const char* offsets, const CsrV
   });
 }
 
-// A team of `lanes` lanes has a group of entries of one head, four entries at a time.
 template <class T>
-__global__ __launch_bounds__(kMoveThreads) void dot_groups(CsrView a, const std::int64_t* group_row, IndexRange cols,
-                                                           IndexRange entries, const T* x, const T* b, T* y, Heads h,
-                                                           int lanes, std::int64_t items, Divider heads, bool vectors) {
-  const std::int64_t u = own_item() / lanes;
-  const int lane = int(threadIdx.x) % lanes;
-  const std::int64_t g = u < items ? heads.quotient(u) : 0, head = u - g * h.heads, first = g * kEntryGroup;
-  std::int64_t row = u < items ? group_row[g] : 0;
-  for (int k = 0; k < kEntryGroup; k += 4) {
-    const T *of_a[4], *of_b[4];
-    std::int64_t to[4];
-    Accum<T> sum[4] = {};
+struct DotOfEnds : Ends<T> {
+  using Ends<T>::Ends;
+  __device__ int weights(std::int64_t, std::int64_t) const { return 0; }
+  __device__ __forceinline__ void add(Accum<T>& sum, const Vec<T>& p, const Vec<T>& q, int) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t e = first + k + i;
-      to[i] = -1;
-      if (u >= items || e >= a.entries) continue;
-      if (a.crow[row + 1] <= e) row = row_of(a.crow, e, row, group_row[g + 1]);
-      const std::int64_t j = a.col ? a.col[e] : e, at = a.edge ? a.edge[e] : e;
-      if (!cols.holds(j) || (a.edge && !entries.holds(at))) continue;
-      of_a[i] = x + (row * h.heads + head) * h.inner;
-      of_b[i] = b + (j * h.heads + head) * h.inner;
-      to[i] = at;
-    }
-    for (std::int64_t c = lane * kVec<T>; c < h.inner; c += lanes * kVec<T>) {
-      Vec<T> v[4], w[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (to[i] < 0) continue;
-        v[i] = read_chunk(of_a[i], c, h.inner, vectors, T(0.0f));
-        w[i] = read_chunk(of_b[i], c, h.inner, vectors, T(0.0f));
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (to[i] < 0) continue;
-#pragma unroll
-        for (int j = 0; j < kVec<T>; ++j) sum[i] += Accum<T>(v[i][j]) * Accum<T>(w[i][j]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      for (int m = lanes / 2; m > 0; m /= 2) sum[i] += from_lane_xor(sum[i], m);
-      if (lane == 0 && to[i] >= 0) y[to[i] * h.heads + head] = T(sum[i]);
-    }
+    for (int j = 0; j < kVec<T>; ++j) sum += Accum<T>(p[j]) * Accum<T>(q[j]);
   }
-}
+};
 template <class T, class Room>
 void sddmm(const Gpu& on, const char* op, const char* offsets, const CsrView& a, const T* x, const T* z, T* y,
            const Heads& h, const Room& room) {
   check_rows(on, offsets, a);
-  const std::int64_t items = (a.entries + kEntryGroup - 1) / kEntryGroup * h.heads;
-  if (items == 0 || a.rows == 0) return;
-  const auto chunks = static_cast<std::uint64_t>((h.inner + kVec<T> - 1) / kVec<T>);
-  const int lanes = static_cast<int>(std::bit_ceil(std::clamp<std::uint64_t>(chunks, 1, 32)));
-  const bool vectors = h.inner % kVec<T> == 0 && aligned16(x) && aligned16(z);
-  on.launch(dot_groups<T>, item_grid(items * lanes), a, group_rows(on, a, room), IndexRange(on, op, a.cols),
-            IndexRange(on, op, a.entries), x, z, y, h, lanes, items, Divider(h.heads), vectors);
+  sum_pairs(on, DotOfEnds<T>(on, op, a, x, z, y, h), room);
 }
 
 }  // namespace levin::kernels::gpu
