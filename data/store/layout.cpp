@@ -13,7 +13,8 @@ namespace {
 constexpr std::string_view kMagic = "LVNSTORE";
 constexpr std::uint32_t kOrder = 0x01020304;
 constexpr std::size_t kHash = 32, kLeastEntry = 4 + 4 + 16 + kHash;
-constexpr std::size_t kVersionAt = 8, kOrderAt = 12, kBytesAt = 16, kSectionsAt = 24, kTableAt = 32, kHashAt = 40;
+constexpr std::size_t kVersionAt = 8, kOrderAt = 12, kBytesAt = 16, kSectionsAt = 24, kTableBytesAt = 32, kHashAt = 40,
+                      kTableAt = 80;
 
 template <class T>
 void put(std::string& out, T value) {
@@ -52,39 +53,49 @@ struct Reader {
 
 }  // namespace
 
+Section section_of(const std::string& name, const Tensor& dense, std::uint64_t offset) {
+  const auto bytes = levin::detail::bytes_of(dense);
+  return {name, dense.dtype(), dense.shape(), offset, bytes.size(), content_hash(text_of(bytes))};
+}
+void add_entry(const Section& s, std::string& table) {
+  put(table, static_cast<std::uint32_t>(s.name.size()));
+  put(table, static_cast<std::uint8_t>(s.dtype));
+  put(table, static_cast<std::uint8_t>(s.shape.rank()));
+  put(table, std::uint16_t{0});
+  put(table, s.offset);
+  put(table, s.bytes);
+  table += s.hash;
+  for (int d = 0; d < s.shape.rank(); ++d) put(table, s.shape[d]);
+  table += s.name;
+}
+void write_header(std::byte* to, std::uint64_t bytes, std::uint64_t sections, std::uint64_t table_at,
+                  const std::string& table) {
+  std::memcpy(to, kMagic.data(), kMagic.size());
+  put(to + kVersionAt, kVersion);
+  put(to + kOrderAt, kOrder);
+  put(to + kBytesAt, bytes);
+  put(to + kSectionsAt, sections);
+  put(to + kTableBytesAt, static_cast<std::uint64_t>(table.size()));
+  std::memcpy(to + kHashAt, content_hash(table).data(), kHash);
+  put(to + kTableAt, table_at);
+}
+
 Layout plan(const NamedTensors& tensors, std::size_t alignment) {
   Layout layout;
   std::size_t table = 0;
   for (const auto& [name, t] : tensors) table += kLeastEntry + 8 * static_cast<std::size_t>(t.rank()) + name.size();
   std::uint64_t at = aligned(kHeader + table, alignment);
   for (const auto& [name, t] : tensors) {
-    const auto bytes = levin::detail::bytes_of(t);
-    layout.sections.push_back({name, t.dtype(), t.shape(), at, bytes.size(), content_hash(text_of(bytes))});
-    at = aligned(at + bytes.size(), alignment);
+    layout.sections.push_back(section_of(name, t, at));
+    add_entry(layout.sections.back(), layout.table);
+    at = aligned(at + layout.sections.back().bytes, alignment);
   }
   layout.bytes = at;
-  for (const Section& s : layout.sections) {
-    put(layout.table, static_cast<std::uint32_t>(s.name.size()));
-    put(layout.table, static_cast<std::uint8_t>(s.dtype));
-    put(layout.table, static_cast<std::uint8_t>(s.shape.rank()));
-    put(layout.table, std::uint16_t{0});
-    put(layout.table, s.offset);
-    put(layout.table, s.bytes);
-    layout.table += s.hash;
-    for (int d = 0; d < s.shape.rank(); ++d) put(layout.table, s.shape[d]);
-    layout.table += s.name;
-  }
   return layout;
 }
 
 void write(const Layout& plan, const NamedTensors& tensors, std::byte* to) {
-  std::memcpy(to, kMagic.data(), kMagic.size());
-  put(to + kVersionAt, kVersion);
-  put(to + kOrderAt, kOrder);
-  put(to + kBytesAt, plan.bytes);
-  put(to + kSectionsAt, static_cast<std::uint64_t>(plan.sections.size()));
-  put(to + kTableAt, static_cast<std::uint64_t>(plan.table.size()));
-  std::memcpy(to + kHashAt, content_hash(plan.table).data(), kHash);
+  write_header(to, plan.bytes, plan.sections.size(), kHeader, plan.table);
   std::memcpy(to + kHeader, plan.table.data(), plan.table.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto bytes = levin::detail::bytes_of(tensors[i].second);
@@ -105,10 +116,11 @@ std::vector<Section> parse(std::span<const std::byte> bytes, const std::string& 
   if (!is_ready(head)) fail<FormatError>(where, ": the store is not complete; its maker was stopped");
   if (const auto total = get<std::uint64_t>(head + kBytesAt); total != bytes.size())
     fail<FormatError>(where, ": ", bytes.size(), " bytes, expected ", total);
-  const auto count = get<std::uint64_t>(head + kSectionsAt), table = get<std::uint64_t>(head + kTableAt);
-  if (table > bytes.size() - kHeader || count > table / kLeastEntry)
+  const auto count = get<std::uint64_t>(head + kSectionsAt), table = get<std::uint64_t>(head + kTableBytesAt),
+             table_at = get<std::uint64_t>(head + kTableAt);
+  if (table_at < kHeader || table_at > bytes.size() || table > bytes.size() - table_at || count > table / kLeastEntry)
     fail<FormatError>(where, ": ", count, " sections in a table of ", table, " bytes do not fit the store");
-  Reader reader{bytes.subspan(kHeader, static_cast<std::size_t>(table)), where};
+  Reader reader{bytes.subspan(static_cast<std::size_t>(table_at), static_cast<std::size_t>(table)), where};
   if (content_hash(text_of(reader.left)) != text_of(bytes.subspan(kHashAt, kHash)))
     fail<FormatError>(where, ": the table of sections does not have its hash; make the store again");
   std::vector<Section> sections;

@@ -10,10 +10,10 @@
 //       40     32  hash of the table
 //       72      4  1 when the store is complete, written last
 //       76      4  processes that have opened the store
-//       80     48  zeros
-//      128         table: for each section
+//       80      8  offset of the table
+//       88     40  zeros
+//      128         sections, each at a multiple of the alignment, and before or behind them the table: for each section
 //                  u32 length of the name, u8 dtype, u8 rank, u16 0, u64 offset, u64 bytes, 32 hash, i64 sizes, name
-//                  sections, each at a multiple of the alignment
 #pragma once
 
 #include <cstddef>
@@ -46,6 +46,12 @@ struct Layout {
 
 // Where dense tensors on cpu go; computes their hashes.
 [[nodiscard]] Layout plan(const NamedTensors& tensors, std::size_t alignment);
+// A section of this content, and its entry in a table.
+[[nodiscard]] Section section_of(const std::string& name, const Tensor& dense, std::uint64_t offset);
+void add_entry(const Section& section, std::string& table);
+// Writes a header without the ready flag.
+void write_header(std::byte* to, std::uint64_t bytes, std::uint64_t sections, std::uint64_t table_at,
+                  const std::string& table);
 // Writes all but the ready flag. `to` has plan.bytes zeros.
 void write(const Layout& plan, const NamedTensors& tensors, std::byte* to);
 // The sections of a complete store. Throws FormatError `where: ...` for other bytes. Reads no section.

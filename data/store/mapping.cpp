@@ -58,8 +58,9 @@ Tensor Mapping::view(std::size_t i) const {
   return from_blob(const_cast<std::byte*>(bytes_.data()) + s.offset, s.shape, s.dtype, std::move(owner), where_);
 }
 void Mapping::verify() const {
-  for (const Section& s : sections_) check_hash(bytes_, s, where_);
+  for (std::size_t i = 0; i < sections_.size(); ++i) verify(i);
 }
+void Mapping::verify(std::size_t i) const { check_hash(bytes_, sections_[i], where_); }
 
 void allocate(int fd, std::uint64_t bytes, const std::string& where) {
   int error = 0;

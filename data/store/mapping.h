@@ -37,6 +37,7 @@ class Mapping : public std::enable_shared_from_this<Mapping> {
   // Section i as a tensor without a copy, which keeps the mapping.
   [[nodiscard]] Tensor view(std::size_t i) const;
   void verify() const;
+  void verify(std::size_t i) const;  // section i
 
  private:
   Descriptor descriptor_;

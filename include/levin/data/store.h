@@ -1,4 +1,5 @@
-// Data that is kept close: one copy in memory for all processes of a machine.
+// Data that is kept close: one copy in memory for all processes of a machine (SharedStore), whole datasets in memory
+// (in_memory), results of expensive preprocessing in a file (cached).
 //
 // Views of stores are read-only. A write through mutable_data or by copy_, fill_, add_ and mul_ throws StateError, and
 // any other write to them ends the process by SIGSEGV: the memory itself is protected.
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "levin/data.h"
 #include "levin/function.h"
@@ -63,5 +65,48 @@ class LEVIN_API SharedStore {
   explicit SharedStore(std::shared_ptr<const Impl> impl);
   std::shared_ptr<const Impl> impl_;
 };
+
+// ---- Whole datasets
+
+// The samples of `base` as they are in epoch 0 of `generator`, loaded once by this call and kept in memory: random
+// transforms of `base` do not change from epoch to epoch, so put those behind it. Samples of one shape lie in one
+// tensor a field.
+[[nodiscard]] LEVIN_API DatasetRef in_memory(const DatasetRef& base, const Generator& generator = Generator(0));
+
+// ---- Record files: samples in chunks, with the hash of each, read where they lie. Bytes: data/store/layout.h
+
+// The samples of a file that write_records made, mapped read-only. Several threads may read. A chunk is compared with
+// its hash at its first use.
+class LEVIN_API RecordFile {
+ public:
+  // Throws FileError for a file that cannot be read, FormatError for other content than write_records makes.
+  explicit RecordFile(const std::string& path);
+  [[nodiscard]] std::int64_t size() const;
+  [[nodiscard]] const std::string& key() const;
+  // Sample i as read-only views. Throws IndexError, FormatError for a damaged chunk.
+  [[nodiscard]] Sample sample(std::int64_t i) const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+// Writes the samples of `dataset` as they are in epoch 0 of `generator`. `path` then holds all or what it held before:
+// bytes go to a temporary file, which is renamed. Throws FileError where the system refuses, DataError for samples
+// without fields, and errors of the dataset.
+LEVIN_API void write_records(const std::string& path, const Dataset& dataset, const std::string& key,
+                             const Generator& generator = Generator(0));
+
+// What a cache depends on.
+struct CacheKey {
+  std::string transform;               // name and version of the preprocessing: change it with the code
+  std::vector<std::string> sources{};  // files, known by size and time of their last change
+};
+// The samples of `dataset` from the record file `path`, which is written at first and where its key or number of
+// samples differs from what is asked for. Samples are copies. Several processes may begin at once: each writes, and one
+// file remains. Throws as RecordFile and write_records, FileError for a source that is absent, ConfigError for a null
+// dataset and an empty transform.
+[[nodiscard]] LEVIN_API DatasetRef cached(const DatasetRef& dataset, const std::string& path, const CacheKey& key,
+                                          const Generator& generator = Generator(0));
 
 }  // namespace levin::data
