@@ -140,6 +140,10 @@ DataLoader combine(const std::vector<NamedLoader>& parts, CombineMode mode) {
     for (const auto& [known, loader] : impl->parts) {
       if (known == name) fail<ConfigError>("combine: two loaders are named \"", name, "\"; give each its own name");
     }
+    if (part.stream())
+      fail<ConfigError>("combine: \"", name,
+                        "\" reads streams, and where a combination stands follows from its number of batches; give a "
+                        "loader over a Dataset");
     if (!part.options().in_order)
       fail<ConfigError>("combine: \"", name,
                         "\" has in_order = false, and where a combination stands follows from its number of batches; "

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "data/loader_pass.h"
 
@@ -41,6 +42,11 @@ void LoaderState::hand_out(std::int64_t position) {
   }
 }
 
+void LoaderState::hand_out(const Batch& of) {
+  for (const std::int64_t position : of.absent) hand_out(position);
+  hand_out(of.position);
+}
+
 void DataLoader::Impl::forget_workers() {
   const std::lock_guard lock(init_mutex);
   std::erase_if(initialized,
@@ -73,6 +79,12 @@ Plan DataLoader::Impl::plan(const LoaderState& of) const {
   if (!options.drop_last && n % step != 0) p.ends.push_back(n);
   return p;
 }
+std::optional<std::int64_t> DataLoader::Impl::length() const {
+  if (!stream) return batches();
+  const std::optional<std::int64_t> samples = stream->size();
+  const std::int64_t step = options.batch_size.value_or(1);
+  return samples ? std::optional(*samples / step + (!options.drop_last && *samples % step != 0)) : std::nullopt;
+}
 std::int64_t DataLoader::Impl::batches() const {
   if (!parts.empty()) return combined_batches();
   if (options.batch_sampler) return options.batch_sampler->size();
@@ -101,10 +113,18 @@ DataLoader::DataLoader(DatasetRef dataset, DataLoaderOptions options) : impl_(st
   if (!o.batch_sampler) {
     impl_->sampler = o.sampler ? o.sampler : o.shuffle ? random_sampler(n, o.generator) : sequential_sampler(n);
   }
-  if (o.num_workers == 0) return;
-  impl_->arena.emplace(worker_slots(o.num_workers), 0u);
-  impl_->arena
-      ->initialize();  // where it may throw: TBB waits for ever for an arena whose making failed in its first enqueue
+  impl_->make_arena();
+}
+DataLoader::DataLoader(IterableDatasetRef dataset, DataLoaderOptions options) : impl_(std::make_shared<Impl>()) {
+  check_options(dataset, options);
+  impl_->stream = std::move(dataset);
+  impl_->options = std::move(options);
+  impl_->make_arena();
+}
+void DataLoader::Impl::make_arena() {
+  if (options.num_workers == 0) return;
+  arena.emplace(worker_slots(options.num_workers), 0u);
+  arena->initialize();  // where it may throw: TBB waits for ever for an arena whose making failed in its first enqueue
 }
 DataLoader::DataLoader(Made, std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataLoader::DataLoader(DataLoader&&) noexcept = default;
@@ -135,6 +155,10 @@ std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
     check(size());
     return Combination::pass(impl_);
   }
+  if (i.stream) {
+    i.forget_workers();
+    return std::make_unique<LoadingPass>(impl_, Plan{});
+  }
   Plan plan = i.plan(i.state);
   check(plan.size());
   for (const std::int64_t index : plan.indices) {
@@ -146,7 +170,12 @@ std::unique_ptr<DataLoader::Pass> DataLoader::pass() {
   return std::make_unique<LoadingPass>(impl_, std::move(plan));
 }
 
-std::int64_t DataLoader::size() const { return impl().batches(); }
+std::optional<std::int64_t> DataLoader::length() const { return impl().length(); }
+std::int64_t DataLoader::size() const {
+  if (const std::optional<std::int64_t> n = length()) return *n;
+  fail<StateError>("loader: size() of streams without a length; override IterableDataset::size, or ask length()");
+}
+const IterableDatasetRef& DataLoader::stream() const { return impl().stream; }
 const DatasetRef& DataLoader::dataset() const {
   if (impl().parts.empty()) return impl().dataset;
   return std::max_element(
@@ -177,18 +206,19 @@ void DataLoader::set_epoch(std::int64_t epoch) {
 }
 LoaderState DataLoader::state() const { return impl().state; }
 void DataLoader::load_state(const LoaderState& state) {
-  if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
+  const std::int64_t most = impl().stream ? std::numeric_limits<std::int64_t>::max() : size();
+  if (state.epoch < 0 || state.batch < 0 || state.batch > most) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
-                     ", expected an epoch from 0 and a batch from 0 to ", size());
+                     ", expected an epoch from 0 and a batch from 0 to ", most);
   }
   if (!impl().parts.empty() && !state.ahead.empty())
     fail<StateError>("loader: the state says that batches were handed out ahead of batch ", state.batch,
                      ", and combined loaders give theirs in order");
   std::int64_t before = state.batch;
   for (const std::int64_t k : state.ahead) {
-    if (k <= before || k >= size()) {
+    if (k <= before || k >= most) {
       fail<StateError>("loader: the state says that batch ", k, " was handed out ahead of batch ", state.batch,
-                       ", expected ascending numbers above it and below ", size());
+                       ", expected ascending numbers above it and below ", most);
     }
     before = k;
   }

@@ -97,7 +97,8 @@ TEST_CASE("a batch of tensors or images in memory allocates nothing in the stead
   if (!levin::test::counts_allocations()) return levin::test::skip_allocations();
   std::vector<std::int64_t> turned;
   for (std::int64_t i = 0; i < 240; ++i) turned.push_back(239 - i);
-  for (const DatasetRef& base : {rows(240), images(240), subset(rows(240), turned), subset(subset(images(240), turned), turned)}) {
+  for (const DatasetRef& base :
+       {rows(240), images(240), subset(rows(240), turned), subset(subset(images(240), turned), turned)}) {
     for (const int workers : {0, 1, 2}) {
       for (const bool in_order : {true, false}) {
         CAPTURE(workers);
@@ -147,7 +148,8 @@ TEST_CASE("batches that a consumer keeps, moves or views are never written again
       REQUIRE(kept.size() == 10);
       for (std::size_t k = 0; k < kept.size(); ++k) {
         for (std::int64_t i = 0; i < 4; ++i)
-          CHECK(narrow(narrow(kept[k], 0, i, 1), 1, 0, 1).item<std::int64_t>() == expected[k][static_cast<std::size_t>(i)]);
+          CHECK(narrow(narrow(kept[k], 0, i, 1), 1, 0, 1).item<std::int64_t>() ==
+                expected[k][static_cast<std::size_t>(i)]);
       }
     }
   }

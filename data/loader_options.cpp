@@ -4,8 +4,7 @@
 namespace levin::data {
 namespace {
 
-void check_combination(const DatasetRef& dataset, const DataLoaderOptions& o) {
-  if (!dataset) fail<ConfigError>("loader: the dataset is null");
+void check_combination(const DataLoaderOptions& o) {
   if (o.num_workers < 0) fail<ConfigError>("loader: num_workers is ", o.num_workers, ", expected 0 or more");
   if (!(o.timeout >= 0)) fail<ConfigError>("loader: timeout is ", o.timeout, ", expected 0 (none) or more seconds");
   if (o.prefetch_factor && o.num_workers == 0) {
@@ -33,8 +32,9 @@ void check_combination(const DatasetRef& dataset, const DataLoaderOptions& o) {
 
 bool can_pin() { return device_count(DeviceType::cuda) + device_count(DeviceType::simt) > 0; }
 
-void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
-  check_combination(dataset, o);
+namespace {
+void check_and_warn(const DataLoaderOptions& o) {
+  check_combination(o);
   if (const int cpus = available_cpus(); o.num_workers > cpus) {
     warn("W-DATA-MANY-WORKERS", WarningCategory::possible_user,
          "loader: num_workers is " + text(o.num_workers) + " and this process may use " + text(cpus) +
@@ -46,6 +46,22 @@ void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
     warn("W-DATA-PIN", WarningCategory::user,
          "loader: pin_memory has no effect without a CUDA device; leave it out on cpu");
   }
+}
+}  // namespace
+
+void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
+  if (!dataset) fail<ConfigError>("loader: the dataset is null");
+  check_and_warn(o);
+}
+void check_options(const IterableDatasetRef& dataset, const DataLoaderOptions& o) {
+  if (!dataset) fail<ConfigError>("loader: the dataset is null");
+  if (o.shuffle || o.sampler || o.batch_sampler)
+    fail<ConfigError>("loader: ",
+                      o.shuffle   ? "shuffle"
+                      : o.sampler ? "sampler"
+                                  : "batch_sampler",
+                      " comes with an IterableDataset, whose samples have no index; shuffle inside of the stream");
+  check_and_warn(o);
 }
 
 }  // namespace levin::data

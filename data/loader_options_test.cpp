@@ -238,6 +238,13 @@ TEST_CASE("worker_init runs on every thread before it loads, as one of the worke
   CHECK(tries > 0);
 }
 
+TEST_CASE("a process among several on a machine is advised to take its share of the CPUs, less one") {
+  CHECK(workers_for(16, 1) == 15);
+  CHECK(workers_for(16, 8) == 1);
+  CHECK(workers_for(16, 100) == 1);
+  CHECK(workers_for(1, 1) == 1);
+}
+
 TEST_CASE("more workers than CPUs and pin_memory without a device are told, and change no values") {
   std::vector<std::string> ids, texts;
   auto before = set_warning_handler([&](const Warning& w) {

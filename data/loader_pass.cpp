@@ -4,7 +4,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "data/errors.h"
@@ -66,7 +68,9 @@ void DataLoader::Impl::forget_lone_thread() {
 
 Tensors DataLoader::Impl::load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
                                Tensors spare) {
-  Tensors fields = load_pageable(indices, random, worker, std::move(spare));
+  return pinned(load_pageable(indices, random, worker, std::move(spare)));
+}
+Tensors DataLoader::Impl::pinned(Tensors fields) const {
   if (!options.pin_memory || !can_pin()) return fields;
   for (Tensor& t : fields) {
     if (t.defined() && t.device().is_cpu() && !t.is_pinned() && !t.requires_grad()) t = t.pin_memory();
@@ -88,28 +92,46 @@ Tensors DataLoader::Impl::load_pageable(std::span<const std::int64_t> indices, c
       } catch (...) { rethrow_with("; loading sample " + text(index) + " of epoch " + text(random.epoch())); }
     }
     return options.batch_size ? options.collate(samples) : std::move(samples.front());
-  } catch (...) {
-    rethrow_with(worker < options.num_workers ? ", in worker " + text(worker)
-                 : times_out()                ? ", in a thread of its own"
-                                              : ", in the calling thread");
-  }
+  } catch (...) { rethrow_in(worker); }
+}
+
+DataLoader::Impl::Read DataLoader::Impl::load(Streams& streams, std::int64_t position, int worker) {
+  try {
+    if (options.num_workers > 0) initialize_worker(worker);
+    std::vector<Sample> samples = streams.read(position);
+    const auto count = static_cast<std::int64_t>(samples.size());
+    if (count == 0) return {};
+    Tensors fields = !options.batch_size ? std::move(samples.front())
+                     : options.collate   ? options.collate(samples)
+                                         : data::collate(samples);
+    return {.fields = pinned(std::move(fields)), .samples = count};
+  } catch (...) { rethrow_in(worker); }
+}
+
+void DataLoader::Impl::rethrow_in(int worker) const {
+  rethrow_with(worker < options.num_workers ? ", in worker " + text(worker)
+               : times_out()                ? ", in a thread of its own"
+                                            : ", in the calling thread");
 }
 
 struct LoadingPass::Slot {
   std::int64_t place = -1;  // in todo
   Tensors fields;
+  std::int64_t samples = 0;  // of streams
   std::exception_ptr error;
   bool ready = false;
 };
 
 struct LoadingPass::Shared {
   std::shared_ptr<Impl> impl;
+  std::unique_ptr<Streams> streams;  // of a loader over streams, which has no plan
   Plan plan;
   EpochRandom random;
   const levin::detail::ThreadModes modes;  // of the thread that began the loop: every batch is loaded under them
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::int64_t> todo;       // positions of the batches still to come, in order
+  std::vector<std::int64_t> todo;       // positions of the batches still to come, in order; of streams, some of them
+  std::int64_t beyond = 0;              // of streams: the position after those in `todo`; they are followed by all
   std::vector<Slot> ring;               // batch todo[k] has place k % size; empty without workers
   std::vector<Slot> finished;           // instead of the ring's places without in_order
   std::vector<Tensors> spare;           // fields of batches that the consumer is done with
@@ -124,19 +146,22 @@ struct LoadingPass::Shared {
 
   Shared(std::shared_ptr<Impl> i, Plan p)
       : impl(std::move(i)),
+        streams(impl->stream ? std::make_unique<Streams>(impl->stream, impl->options, impl->state) : nullptr),
         plan(std::move(p)),
         random(impl->options.generator, impl->state.epoch),
         modes(levin::detail::thread_modes()),
         in_order(impl->options.in_order) {
     const LoaderState& state = impl->state;
-    for (std::int64_t k = state.batch; k < plan.size(); ++k) {
+    const std::int64_t listed = !streams ? plan.size() : state.ahead.empty() ? state.batch : state.ahead.back() + 1;
+    beyond = listed;
+    for (std::int64_t k = state.batch; k < listed; ++k) {
       if (!std::binary_search(state.ahead.begin(), state.ahead.end(), k)) todo.push_back(k);
     }
-    // More places than batches are never used.
     const DataLoaderOptions& o = impl->options;
-    const std::size_t slots =
-        std::min(static_cast<std::size_t>(o.num_workers) * static_cast<std::size_t>(o.prefetch_factor.value_or(2)),
-                 static_cast<std::size_t>(std::max<std::int64_t>(1, plan.size())));
+    std::size_t slots =
+        static_cast<std::size_t>(o.num_workers) * static_cast<std::size_t>(o.prefetch_factor.value_or(2));
+    // More places than batches are never used.
+    if (!streams) slots = std::min(slots, static_cast<std::size_t>(std::max<std::int64_t>(1, plan.size())));
     try {
       ring.resize(slots);
       // So that no container grows in a task: batches under way and finished are at most one more than places.
@@ -150,16 +175,31 @@ struct LoadingPass::Shared {
     }
   }
 
-  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(todo.size()); }
-  [[nodiscard]] std::int64_t position(std::int64_t k) const { return todo[static_cast<std::size_t>(k)]; }
+  [[nodiscard]] std::int64_t listed() const { return static_cast<std::int64_t>(todo.size()); }
+  [[nodiscard]] std::int64_t size() const { return streams ? std::numeric_limits<std::int64_t>::max() : listed(); }
+  [[nodiscard]] std::int64_t position(std::int64_t k) const {
+    return k < listed() ? todo[static_cast<std::size_t>(k)] : beyond + (k - listed());
+  }
+  [[nodiscard]] bool at_end() const { return streams ? streams->all_handed_out() : next_out == size(); }
   [[nodiscard]] std::span<const std::int64_t> indices(std::int64_t k) const { return plan.batch(position(k)); }
   [[nodiscard]] bool room() const {
-    return !stop && next_load < std::min(size(), next_out + static_cast<std::int64_t>(ring.size()));
+    return !stop && next_load < std::min(size(), next_out + static_cast<std::int64_t>(ring.size())) &&
+           !(streams && streams->all_ended());
   }
 
-  [[nodiscard]] Tensors load(std::int64_t k, int worker, Tensors in_place_of) {
+  void load(Slot& to, int worker, Tensors in_place_of) {
     const levin::detail::ThreadModesScope scope(modes);
-    return impl->load(indices(k), random.of_batch(position(k)), worker, std::move(in_place_of));
+    if (!streams) {
+      to.fields = impl->load(indices(to.place), random.of_batch(position(to.place)), worker, std::move(in_place_of));
+      return;
+    }
+    Impl::Read read = impl->load(*streams, position(to.place), worker);
+    to.fields = std::move(read.fields);
+    to.samples = read.samples;
+  }
+  // With the lock held, after a load without an error.
+  void note(const Slot& loaded) {
+    if (streams && !loaded.error) streams->loaded(position(loaded.place), loaded.samples);
   }
   // With the lock held: the fields that came last, whose memory may still be in the cache. Page-locked ones go round,
   // so that a device has time to read them.
@@ -194,15 +234,16 @@ struct LoadingPass::Shared {
   // Loads batch todo[k] and puts it into its place. With the lock held before and after.
   void load_ahead(std::unique_lock<std::mutex>& lock, std::int64_t k, int worker) {
     Slot done;
+    done.place = k;
     Tensors in_place_of = take_spare();
     lock.unlock();
     try {
-      done.fields = load(k, worker, std::move(in_place_of));
+      load(done, worker, std::move(in_place_of));
     } catch (...) { done.error = std::current_exception(); }
-    done.place = k;
     done.ready = true;
     lock.lock();
     std::erase(under_way, k);
+    note(done);
     if (in_order)
       ring[static_cast<std::size_t>(k) % ring.size()] = std::move(done);
     else
@@ -216,7 +257,8 @@ struct LoadingPass::Shared {
     if (!stop) return;
     changed.notify_all();
     std::shared_ptr<Impl> last;  // destroyed after the lock is released, with the user's objects
-    if (left && running == 0) last = std::move(impl);
+    std::unique_ptr<Streams> last_streams;
+    if (left && running == 0) last = std::move(impl), last_streams = std::move(streams);
     lock.unlock();
   }
 
@@ -244,10 +286,12 @@ LoadingPass::~LoadingPass() {
   Shared& s = *shared_;
   // Destroyed after the lock is released, with the user's objects; a late task must not keep the dataset.
   std::shared_ptr<Impl> last;
+  std::unique_ptr<Streams> last_streams;
   std::unique_lock lock(s.mutex);
   s.stop = true;
   if (s.changed.wait_for(lock, kPatience, [&] { return s.running == 0; })) {
     last = std::move(s.impl);
+    last_streams = std::move(s.streams);
     lock.unlock();
     return;
   }
@@ -267,12 +311,22 @@ bool LoadingPass::next(Batch& out) {
   Impl& impl = *s.impl;
   std::unique_lock lock(s.mutex);
   out.fields.clear();
+  out.absent.clear();
   if (!lent_.empty() && s.spare.size() < s.spare.capacity()) s.spare.push_back(std::move(lent_));
-  if (s.next_out == s.size()) {
+  while (!next_place(lock, out)) {
+    if (!s.at_end()) continue;
     impl.state = {.epoch = s.random.epoch() + 1};
     leave();
     return false;
   }
+  return true;
+}
+
+// Takes one place. False at the end, and for a place without a batch, because its stream has ended.
+bool LoadingPass::next_place(std::unique_lock<std::mutex>& lock, Batch& out) {
+  Shared& s = *shared_;
+  Impl& impl = *s.impl;
+  if (s.at_end()) return false;
   start_workers();
   if (const std::string why = std::exchange(s.no_thread, {}); !why.empty()) {
     lock.unlock();
@@ -296,13 +350,23 @@ bool LoadingPass::next(Batch& out) {
     throw;
   }
   ++s.next_out;
-  lock.unlock();
   const std::int64_t position = s.position(taken.place);
-  const std::span<const std::int64_t> indices = s.indices(taken.place);
   impl.state.hand_out(position);
+  if (s.streams) {
+    if (taken.samples == 0) {
+      out.absent.push_back(position);
+      return false;
+    }
+    s.streams->handed_out();
+    out.indices.resize(static_cast<std::size_t>(taken.samples));
+    std::iota(out.indices.begin(), out.indices.end(), position * impl.options.batch_size.value_or(1));
+  } else {
+    const std::span<const std::int64_t> indices = s.indices(taken.place);
+    out.indices.assign(indices.begin(), indices.end());
+  }
+  lock.unlock();
   lent_ = std::move(taken.fields);
   out.fields.assign(lent_.begin(), lent_.end());
-  out.indices.assign(indices.begin(), indices.end());
   out.position = position;
   return true;
 }
@@ -325,15 +389,17 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   Shared& s = *shared_;
   const std::int64_t k = s.next_out;
   // Without in_order any batch serves: one from a worker, or one loaded here while no worker has begun.
-  const bool helpful = s.running < s.impl->options.num_workers || s.ring.empty();
+  // A batch of streams may have to wait for another one that is under way, so the consumer takes none beside workers.
+  const bool helpful = s.ring.empty() || (s.streams ? s.running == 0 : s.running < s.impl->options.num_workers);
   const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
   if (help && !(s.impl->times_out() && start_lone(lock))) {
     Slot mine;
     mine.place = s.next_load++;
     Tensors in_place_of = s.take_spare();
     lock.unlock();
-    mine.fields = s.load(mine.place, s.impl->options.num_workers, std::move(in_place_of));
+    s.load(mine, s.impl->options.num_workers, std::move(in_place_of));
     lock.lock();
+    s.note(mine);
     return mine;
   }
   if (s.in_order) {
@@ -375,8 +441,9 @@ std::string LoadingPass::awaited() const {
   const Shared& s = *shared_;
   const bool next = (s.in_order && !s.stop) || s.under_way.empty();
   const std::int64_t k = next ? s.next_out : *std::min_element(s.under_way.begin(), s.under_way.end());
-  return "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch()) + " (samples from " +
-         text(s.indices(k).front()) + " on)";
+  const std::string batch = "batch " + text(s.position(k)) + " of epoch " + text(s.random.epoch());
+  return s.streams ? batch + " (stream " + text(s.position(k) % s.streams->count()) + ")"
+                   : batch + " (samples from " + text(s.indices(k).front()) + " on)";
 }
 
 // False when the time is over.

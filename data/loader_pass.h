@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/loader_streams.h"
 #include "levin/data.h"
 #include "tensor/core/thread_modes.h"
 
@@ -35,6 +36,7 @@ struct Plan {
 
 struct DataLoader::Impl {
   DatasetRef dataset;
+  IterableDatasetRef stream;  // instead of dataset and sampler
   DataLoaderOptions options;
   SamplerRef sampler;
   std::vector<std::pair<std::string, DataLoader>> parts;  // of a combination, which has nothing of the above
@@ -52,17 +54,26 @@ struct DataLoader::Impl {
   // Whether a loop waits for a limited time: then its thread runs no user code.
   [[nodiscard]] bool times_out() const { return options.timeout > 0 && options.num_workers > 0; }
   [[nodiscard]] Plan plan(const LoaderState& of) const;
+  void make_arena();  // for workers
   [[nodiscard]] std::int64_t batches() const;
+  [[nodiscard]] std::optional<std::int64_t> length() const;
   [[nodiscard]] std::int64_t combined_batches() const;
   // Where part k stands before batch `batch` of epoch `epoch`; nothing when it has no part in it.
   [[nodiscard]] std::optional<LoaderState> place(std::size_t k, std::int64_t epoch, std::int64_t batch) const;
   // One batch, on any thread. `worker` is num_workers for the calling thread; `spare`: Dataset::gather_into.
   [[nodiscard]] Tensors load(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
                              Tensors spare);
-  [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
-                                      Tensors spare);
+  struct Read {  // of streams
+    Tensors fields;
+    std::int64_t samples = 0;  // 0: the stream has ended
+  };
+  [[nodiscard]] Read load(Streams& streams, std::int64_t position, int worker);
 
  private:
+  [[nodiscard]] Tensors load_pageable(std::span<const std::int64_t> indices, const EpochRandom& random, int worker,
+                                      Tensors spare);
+  [[nodiscard]] Tensors pinned(Tensors fields) const;  // as pin_memory asks
+  [[noreturn]] void rethrow_in(int worker) const;      // adds the thread to an error in flight
   void initialize_worker(int id);
 };
 
@@ -100,6 +111,7 @@ struct LoadingPass final : DataLoader::Pass {
   struct Shared;
   void leave();
   void start_workers();
+  [[nodiscard]] bool next_place(std::unique_lock<std::mutex>& lock, Batch& out);
   [[nodiscard]] bool start_lone(std::unique_lock<std::mutex>& lock);
   Slot take(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string awaited() const;

@@ -84,8 +84,95 @@ class Weighted final : public Sampler {
   std::uint64_t seed_;
 };
 
+class Listed final : public Sampler {
+ public:
+  Listed(std::vector<std::int64_t> indices, std::optional<std::uint64_t> seed)
+      : indices_(std::move(indices)), seed_(seed) {}
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override {
+    if (!seed_) return indices_;
+    std::vector<std::int64_t> order = permutation(size(), *seed_, epoch, Purpose::shuffle);
+    for (std::int64_t& i : order) i = indices_[static_cast<std::size_t>(i)];
+    return order;
+  }
+  bool shuffles() const override { return seed_.has_value(); }
+
+ private:
+  std::vector<std::int64_t> indices_;
+  std::optional<std::uint64_t> seed_;
+};
+
+class Distributed final : public Sampler {
+ public:
+  Distributed(std::int64_t n, const DistributedSamplerOptions& o) : n_(n), o_(o) {
+    const std::int64_t whole = n / o.world, rest = n % o.world;
+    size_ = whole + (o.drop_last ? 0 : o.pad ? rest > 0 : o.rank < rest);
+  }
+  std::int64_t size() const override { return size_; }
+  std::vector<std::int64_t> indices(std::int64_t epoch) const override {
+    std::vector<std::int64_t> order;
+    if (o_.shuffle) order = permutation(n_, o_.seed, epoch, Purpose::shuffle);
+    std::vector<std::int64_t> mine(static_cast<std::size_t>(size_));
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const std::int64_t at = (o_.rank + static_cast<std::int64_t>(i) * o_.world) % n_;
+      mine[i] = o_.shuffle ? order[static_cast<std::size_t>(at)] : at;
+    }
+    return mine;
+  }
+  bool shuffles() const override { return o_.shuffle; }
+
+ private:
+  std::int64_t n_, size_;
+  DistributedSamplerOptions o_;
+};
+
+class Cut final : public BatchSampler {
+ public:
+  Cut(SamplerRef sampler, std::int64_t batch_size, bool drop_last)
+      : sampler_(std::move(sampler)), step_(batch_size), drop_last_(drop_last) {}
+  std::int64_t size() const override {
+    const std::int64_t n = sampler_->size();
+    return n / step_ + (!drop_last_ && n % step_ != 0);
+  }
+  std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const override {
+    const std::vector<std::int64_t> order = sampler_->indices(epoch);
+    std::vector<std::vector<std::int64_t>> all;
+    const auto n = static_cast<std::int64_t>(order.size());
+    for (std::int64_t at = 0; at < n && (!drop_last_ || at + step_ <= n); at += step_)
+      all.emplace_back(order.begin() + at, order.begin() + std::min(n, at + step_));
+    return all;
+  }
+
+ private:
+  SamplerRef sampler_;
+  std::int64_t step_;
+  bool drop_last_;
+};
+
 }  // namespace
 
+SamplerRef subset_sampler(std::vector<std::int64_t> indices) {
+  return std::make_shared<Listed>(std::move(indices), std::nullopt);
+}
+SamplerRef subset_random_sampler(std::vector<std::int64_t> indices, const Generator& generator) {
+  check_size(static_cast<std::int64_t>(indices.size()), "subset_random_sampler");
+  return std::make_shared<Listed>(std::move(indices), generator.seed());
+}
+SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& o) {
+  check_size(n, "distributed_sampler");
+  if (o.world < 1 || o.rank < 0 || o.rank >= o.world)
+    fail<ConfigError>("distributed_sampler: rank is ", o.rank, " of ", o.world, ", expected 0 to world - 1");
+  if (o.drop_last && !o.pad)
+    fail<ConfigError>(
+        "distributed_sampler: drop_last comes with pad = false; drop_last gives all ranks as many "
+        "samples, and pad = false does not");
+  return std::make_shared<Distributed>(n, o);
+}
+BatchSamplerRef batch_sampler(SamplerRef sampler, std::int64_t batch_size, bool drop_last) {
+  if (!sampler) fail<ConfigError>("batch_sampler: the sampler is null");
+  if (batch_size < 1) fail<ConfigError>("batch_sampler: batch_size is ", batch_size, ", expected 1 or more");
+  return std::make_shared<Cut>(std::move(sampler), batch_size, drop_last);
+}
 SamplerRef sequential_sampler(std::int64_t n) {
   check_size(n, "sequential_sampler");
   return std::make_shared<Sequential>(n);

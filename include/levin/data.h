@@ -117,7 +117,8 @@ struct Fractions {
 
 // ---- Samplers
 
-// The order of the samples in an epoch, a function of the epoch alone.
+// The order of the samples in an epoch, a function of the epoch alone. A loader asks for the epoch that it is in, also
+// through a sampler or batch sampler over another one, so only DataLoader has a set_epoch.
 class LEVIN_API Sampler {
  public:
   virtual ~Sampler();
@@ -128,12 +129,31 @@ class LEVIN_API Sampler {
 using SamplerRef = std::shared_ptr<const Sampler>;
 // 0, 1, ... n-1 in each epoch.
 [[nodiscard]] LEVIN_API SamplerRef sequential_sampler(std::int64_t n);
-// A new permutation of 0 .. n-1 in each epoch (Fisher-Yates over Philox).
+// A new permutation of 0 .. n-1 in each epoch: Fisher-Yates from i = n-1 down to 1, which swaps i with
+// (w (i + 1)) / 2^32 for the word w of Philox4x32-10 with the number i.
 [[nodiscard]] LEVIN_API SamplerRef random_sampler(std::int64_t n, const Generator& generator);
 // `samples` draws with replacement, index i with probability weights[i] / sum. Throws ConfigError for a negative or
 // infinite weight, or when all are 0.
 [[nodiscard]] LEVIN_API SamplerRef weighted_sampler(std::vector<double> weights, std::int64_t samples,
                                                     const Generator& generator);
+
+// These indices in each epoch: as given, or in a new order each time.
+[[nodiscard]] LEVIN_API SamplerRef subset_sampler(std::vector<std::int64_t> indices);
+[[nodiscard]] LEVIN_API SamplerRef subset_random_sampler(std::vector<std::int64_t> indices, const Generator& generator);
+
+// How 0 .. n-1 are dealt to the processes of a training: rank r takes positions r, r + world, r + 2 world, ... of the
+// order, which is the same for all ranks. As torch.utils.data.DistributedSampler.
+struct DistributedSamplerOptions {
+  int rank = 0, world = 1;
+  bool shuffle = true;  // the order of random_sampler(n, Generator(seed)); false: 0, 1, ... n-1
+  // The order is repeated from its start until all ranks have ceil(n / world) samples. false: none is repeated, and the
+  // counts of ranks differ by one where world does not divide n; for evaluations.
+  bool pad = true;
+  bool drop_last = false;  // instead of padding: the end of the order is cut, so that all ranks have n / world samples
+  std::uint64_t seed = 0;  // the same on all ranks
+};
+// Throws ConfigError for a rank outside of 0 .. world-1, and for drop_last with pad = false.
+[[nodiscard]] LEVIN_API SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& options);
 
 // The samples of each batch of an epoch, a function of the epoch alone.
 class LEVIN_API BatchSampler {
@@ -143,6 +163,59 @@ class LEVIN_API BatchSampler {
   [[nodiscard]] virtual std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const = 0;
 };
 using BatchSamplerRef = std::shared_ptr<const BatchSampler>;
+// Consecutive parts of a sampler's order; drop_last leaves out a short last one. Throws ConfigError for a null sampler
+// and a batch_size below 1.
+[[nodiscard]] LEVIN_API BatchSamplerRef batch_sampler(SamplerRef sampler, std::int64_t batch_size,
+                                                      bool drop_last = false);
+
+// ---- Streams
+
+// Which part of the data a stream reads.
+struct WorkerInfo {
+  int id = 0;              // 0 <= id < num_workers
+  int num_workers = 1;     // the streams of an epoch; 1 for a loader without workers
+  std::uint64_t seed = 0;  // of the loader's generator
+  std::int64_t epoch = 0;
+  std::int64_t batch_size = 1;
+  // Whether sample i of the whole data belongs to this stream if the streams take whole batches in turn. Streams that
+  // give the samples that they own, in order, give the same batches with the same random numbers for any number of
+  // workers. Any other division makes the batches depend on the number of workers, as in PyTorch.
+  [[nodiscard]] bool owns(std::int64_t i) const { return i / batch_size % num_workers == id; }
+};
+// Of the stream that the calling thread opens or reads for a loader; elsewhere no value.
+[[nodiscard]] LEVIN_API std::optional<WorkerInfo> worker_info();
+
+// One pass over a part of the data. Several threads read it, one at a time.
+class LEVIN_API SampleStream {
+ public:
+  virtual ~SampleStream();
+  // The next sample; no value at the end. `rng` as for Dataset::get: a function of seed, epoch and the sample's place.
+  [[nodiscard]] virtual std::optional<Sample> next(Generator& rng) = 0;
+  // Passes over the next n samples, or over all where there are fewer, and returns true. Returns false, which is the
+  // default, where it cannot: the loader of a run that resumes then reads and drops them.
+  [[nodiscard]] virtual bool skip(std::int64_t n);
+};
+
+// Samples without an index, such as lines of a file or messages of a queue. A loader reads one stream for each worker,
+// each of which gives a part of the data:
+//
+//   struct Lines : data::IterableDataset {
+//     std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo& info) const override {
+//       return std::make_unique<LinesOf>("lines.txt", info);  // line i if info.owns(i)
+//     }
+//   };
+//   data::DataLoader loader(std::make_shared<Lines>(), {.batch_size = 32, .num_workers = 2});
+class LEVIN_API IterableDataset {
+ public:
+  virtual ~IterableDataset();
+  // A stream from the beginning of info.epoch. Several threads call it at once.
+  [[nodiscard]] virtual std::unique_ptr<SampleStream> stream(const WorkerInfo& info) const = 0;
+  // The samples of all streams together; by default no value: not known before the end.
+  [[nodiscard]] virtual std::optional<std::int64_t> size() const;
+  // Whether the streams never end. A Trainer then demands a limit of its own; by default false.
+  [[nodiscard]] virtual bool endless() const;
+};
+using IterableDatasetRef = std::shared_ptr<const IterableDataset>;
 
 // ---- The loader
 
@@ -156,10 +229,13 @@ struct BatchPart {
 // What a loader gives in one turn.
 struct Batch {
   Tensors fields{};  // of combined loaders: those of all parts, one after the other
-  // Of the samples in the dataset; of combined loaders: of the first part that has a batch.
+  // Of the samples in the dataset; of combined loaders: of the first part that has a batch; of streams: sample j of the
+  // batch at position p is p * batch_size + j.
   std::vector<std::int64_t> indices{};
   std::int64_t position = 0;       // in the epoch, from 0
   std::vector<BatchPart> parts{};  // of combined loaders
+  // Positions, most of them before this one, that have no batch because their stream had ended: W streams take turns.
+  std::vector<std::int64_t> absent{};
   // Throws IndexError when there is no such field.
   [[nodiscard]] LEVIN_API const Tensor& operator[](std::size_t field) const;
   // The fields of one part: b.part("labeled")[0]; none after its loader has ended. Throws IndexError for an unknown
@@ -207,8 +283,9 @@ struct LoaderState {
   std::vector<std::int64_t> ahead{};  // later ones that were handed out, ascending; only with in_order = false
   // Whether this epoch has the order of the dataset, also with shuffle; with a sampler that of epoch 0.
   bool in_sequence = false;
-  // Counts the batch at `position` as handed out.
+  // Counts the batch at `position` as handed out; of a batch, also the positions that are absent.
   LEVIN_API void hand_out(std::int64_t position);
+  LEVIN_API void hand_out(const Batch& batch);
   [[nodiscard]] std::int64_t handed_out() const { return batch + static_cast<std::int64_t>(ahead.size()); }
 };
 
@@ -240,6 +317,11 @@ class LEVIN_API DataLoader {
   // batch_size, prefetch_factor or persistent_workers without workers, batch_sampler with any option that it decides.
   // Warns of more workers than CPUs (W-DATA-MANY-WORKERS) and of pin_memory without a CUDA device (W-DATA-PIN).
   explicit DataLoader(DatasetRef dataset, DataLoaderOptions options = {});
+  // Over streams. Also throws ConfigError for shuffle, sampler and batch_sampler, which need indices. Without in_order
+  // a batch still follows from its position. A run resumes with the number of workers that it had, unless streams give
+  // what WorkerInfo::owns names.
+  explicit DataLoader(IterableDatasetRef dataset, DataLoaderOptions options = {});
+  explicit DataLoader(std::nullptr_t, DataLoaderOptions options = {}) : DataLoader(DatasetRef(), std::move(options)) {}
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
   ~DataLoader();
@@ -269,10 +351,12 @@ class LEVIN_API DataLoader {
   [[nodiscard]] Iterator begin();
   [[nodiscard]] End end() const { return {}; }
 
-  [[nodiscard]] std::int64_t size() const;  // batches in an epoch
+  [[nodiscard]] std::int64_t size() const;                   // batches in an epoch; throws StateError without a length
+  [[nodiscard]] std::optional<std::int64_t> length() const;  // the same; no value for streams without a declared size
+  [[nodiscard]] const IterableDatasetRef& stream() const;    // null for a loader over a Dataset
   // For combined loaders: the largest dataset, whether any loader shuffles, the first batch size, the fewest workers.
-  [[nodiscard]] const DatasetRef& dataset() const;
-  [[nodiscard]] bool shuffles() const;  // by `shuffle`, or by Sampler::shuffles
+  [[nodiscard]] const DatasetRef& dataset() const;  // null for a loader over streams
+  [[nodiscard]] bool shuffles() const;              // by `shuffle`, or by Sampler::shuffles
   [[nodiscard]] std::optional<std::int64_t> batch_size() const;
   [[nodiscard]] int num_workers() const;
   [[nodiscard]] const DataLoaderOptions& options() const;  // of a plain loader
@@ -303,8 +387,8 @@ class LEVIN_API DataLoader {
 //
 // The combination holds the loaders, which need not outlive it; do not loop over them while a loop over it runs. The
 // position of each part is a function of epoch and batch. A combination among the parts adds its own parts, named
-// "outer.inner". Throws ConfigError for no loaders, a null one, a name given twice, one with in_order = false, one
-// without batches that would start again, and a combination by another mode.
+// "outer.inner". Throws ConfigError for no loaders, a null one, a name given twice, one with in_order = false, one over
+// streams, one without batches that would start again, and a combination by another mode.
 struct NamedLoader {
   std::string name;
   DataLoader* loader = nullptr;

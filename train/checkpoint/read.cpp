@@ -101,7 +101,11 @@ Checkpoint read_all(const std::string& path, Needs needs) {
   if (progress.global_step < 0)
     fail<FormatError>("resume: ", path, ": \"global_step\" is ", progress.global_step, ", expected 0 or more");
   const std::vector<std::int64_t>& ahead = progress.position.ahead;
-  const std::int64_t in_order = progress.batches_done - static_cast<std::int64_t>(ahead.size());
+  std::int64_t in_order = 0;
+  if (__builtin_add_overflow(progress.batches_done, progress.batches_absent, &in_order))
+    fail<FormatError>("resume: ", path, ": \"batches_absent\" is ", progress.batches_absent,
+                      ", expected fewer positions than 2^63 with the batches of the epoch");
+  in_order -= static_cast<std::int64_t>(ahead.size());
   for (std::size_t i = 0; i < ahead.size(); ++i) {
     if (ahead[i] <= (i == 0 ? in_order : ahead[i - 1]) || in_order < 0)
       fail<FormatError>("resume: ", path, ": batch ", ahead[i], " was trained ahead of ", in_order,

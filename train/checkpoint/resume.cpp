@@ -22,7 +22,8 @@ using train::state_in;
 // Throws ConfigError for a file that does not fit the run: its counters, batches, optimizers or window.
 void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
-  const std::int64_t size = run.loaders.train->size(), max_epochs = run.stop.max_epochs();
+  const std::int64_t size = run.loaders.train->length().value_or(train::kUnknownBatches);
+  const std::int64_t max_epochs = run.stop.max_epochs();
   const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
   const bool whole = file.epoch_is_whole();
   if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
@@ -43,7 +44,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
                         " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
   };
   differ("batch size", file.batch_size, run.loaders.train->batch_size().value_or(0));
-  differ("a number of batches of", file.batches_per_epoch, run.loaders.batches);
+  if (run.loaders.train->length()) differ("a number of batches of", file.batches_per_epoch, run.loaders.batches);
   if (file.optimizers.size() != run.optimizers.all.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
                       run.optimizers.all.size());
@@ -345,7 +346,9 @@ void Trainer::Files::resume(train::Incoming& in) {
   run_.window.weight = Tensor();
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) run_.window.weight = t.to(run_.device);
   run_.progress = file.progress;
-  if (file.epoch_is_whole()) {  // by the number of batches in this run
+  if (file.epoch_is_whole() && !run_.loaders.train->length()) {
+    run_.loaders.batches = run_.progress.batches_done;  // its end was reached
+  } else if (file.epoch_is_whole()) {                   // by the number of batches in this run
     run_.progress.batches_done = run_.loaders.batches;
     run_.progress.position = {.epoch = run_.progress.epoch, .batch = run_.loaders.batches};
   }

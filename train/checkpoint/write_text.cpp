@@ -96,7 +96,7 @@ std::string loops_text(const Trainer::Run& run) {
     all.add(name, number(counter));
   });
   return all.add("batches_ahead", numbers(run.progress.position.ahead))
-      .add("batches_per_epoch", number(run.loaders.batches))
+      .add("batches_per_epoch", number(run.loaders.batches == kUnknownBatches ? 0 : run.loaders.batches))
       .add("batch_size", number(run.loaders.train ? run.loaders.train->batch_size().value_or(0) : 0))
       .add("train_loaded_at", number(run.loaders.train_loaded_at))
       .add("val_loaded_at", number(run.loaders.val_loaded_at))

@@ -26,7 +26,13 @@ void inspect_loader(const data::DataLoader& loader, const std::string& name, Shu
   if (shuffling == Shuffling::is_unusual && loader.shuffles())
     warn("W-DATA-EVAL-SHUFFLE", WarningCategory::possible_user,
          "the " + name + " shuffles, and an evaluation needs no order; switch shuffle off", Repeat::yes);
-  if (loader.size() == 0)
+  if (loader.stream() && loader.stream()->size() && loader.num_workers() > 1)
+    warn("W-DATA-STREAM-LENGTH", WarningCategory::possible_user,
+         "the " + name + " reads streams that declare a length of " + text(*loader.stream()->size()) +
+             " samples with " + text(loader.num_workers()) +
+             " workers; the length is wrong if the streams do not divide the samples, see WorkerInfo::owns",
+         Repeat::yes);
+  if (loader.length() == 0)
     warn("W-DATA-EMPTY", WarningCategory::user, "the " + name + " has no batches; was that meant?", Repeat::yes);
   const data::DataLoaderOptions& o = loader.options();
   if (o.persistent_workers && o.pin_memory && reload_every > 0)

@@ -1,19 +1,44 @@
 #include "train/data/stage_loaders.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "train/run/run.h"
 
 namespace levin::train {
+
+std::int64_t limited(const data::DataLoader& loader, const std::optional<Portion>& limit, const char* option) {
+  const Portion portion = limit.value_or(Portion(1.0));
+  if (loader.length()) return portion.of(*loader.length(), option);
+  if (portion.is_fraction() && portion.fraction() > 0 && portion.fraction() < 1)
+    fail<ConfigError>(
+        "Trainer: ", option, " is ", portion.fraction(),
+        " and the loader has no length, expected a count or 1.0; override IterableDataset::size, or give a "
+        "number of batches");
+  const std::int64_t count = portion.of(kUnknownBatches, option);  // checks it
+  return portion.is_fraction() && portion.fraction() > 0 ? kUnknownBatches : count;
+}
+
 namespace {
+
+// Streams that never end need a limit of the run.
+void check_ends(const Trainer::Run& run, const data::DataLoader& loader, std::int64_t batches, const char* option,
+                bool trains) {
+  if (!loader.stream() || !loader.stream()->endless() || batches != kUnknownBatches) return;
+  const TrainerOptions& o = run.options;
+  if (trains && (o.max_steps >= 0 || o.max_time)) return;
+  fail<ConfigError>("fit: the streams of a loader never end, and ", option, " is no number of batches; give one",
+                    trains ? ", or max_steps or max_time" : "");
+}
 
 // The number of batches that the limit leaves of the loader. overfit_batches sets the limits, and its loaders are read
 // in sequence.
 std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const std::optional<Portion>& limit,
                         const char* option, const char* id) {
   const bool overfits = run.loaders.overfits();
-  const std::int64_t count = limit.value_or(Portion(1.0)).of(loader.size(), overfits ? "overfit_batches" : option);
+  const std::int64_t count = limited(loader, limit, overfits ? "overfit_batches" : option);
+  check_ends(run, loader, count, option, std::string_view(option) == "limit_train_batches");
   if (overfits && loader.shuffles())
     warn(id, WarningCategory::user,
          "fit: overfit_batches is set, and the loader that has " + std::string(option) +
@@ -55,6 +80,9 @@ void StageLoaders::begin_fit(const LoaderRefs& given, const LoaderRefs& given_va
   if (!given.empty()) use_train(combined_train_ ? *combined_train_ : *given.all().front());
 }
 
+void StageLoaders::epoch_begins() {
+  if (train && !train->length()) batches = most_;
+}
 void StageLoaders::start_epoch(Progress& progress) {
   progress.position.epoch = progress.epoch;
   data::LoaderState from = progress.position;
@@ -88,7 +116,8 @@ void StageLoaders::use_train(data::DataLoader& loader) {
         "fit: the training loader is combined as sequential, which is for evaluations; use "
         "max_size_cycle, min_size or max_size");
   inspect(loader, "train_loader", Shuffling::is_usual);
-  batches = batches_of(run_, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
+  batches = most_ =
+      batches_of(run_, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   train = &loader;
   resolve_validation();
 }
@@ -142,6 +171,13 @@ void StageLoaders::resolve_validation() {
   const ValidationInterval every = run_.options.val_check_interval.value_or(ValidationInterval(1.0));
   if (every.time()) return;
   const Portion& p = every.portion();
+  if (p.is_fraction() && !train->length()) {
+    if (p.fraction() != 1)
+      fail<ConfigError>("Trainer: val_check_interval is ", p.fraction(),
+                        " and the training loader has no length, expected a count, a duration or 1.0");
+    val_every = kUnknownBatches;  // at the end of the epoch
+    return;
+  }
   if (p.is_fraction()) {
     val_every = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(batches) * p.fraction()));
     return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +14,14 @@
 
 namespace levin::train {
 
+// The batches of an epoch whose end is not known yet: of a loader without a length, and without a limit. When the last
+// batch is at hand StageLoaders::batches becomes the number of batches.
+inline constexpr std::int64_t kUnknownBatches = std::numeric_limits<std::int64_t>::max();
+// How many batches the limit leaves of the loader. Throws ConfigError, which names `option`: as Portion::of, for a
+// fraction between 0 and 1 of a loader without a length, and for the whole of streams that never end.
+[[nodiscard]] std::int64_t limited(const data::DataLoader& loader, const std::optional<Portion>& limit,
+                                   const char* option);
+
 // Uses given loaders at once, and asks a hook when its loader is needed.
 class StageLoaders {
  public:
@@ -23,6 +32,9 @@ class StageLoaders {
   void begin_fit(const LoaderRefs& train, const LoaderRefs& val, const Overrides& has);
   void begin_evaluation() { inspected_.clear(); }  // a new stage, which warns of its loaders again
   void start_epoch(Progress& progress);            // sets the training loader to the position of the run
+  void epoch_begins();                             // its number of batches may be unknown again
+  // Whether the end of the epoch shows only by the loader's end, so that the loop looks one batch ahead.
+  [[nodiscard]] bool looks_ahead() const { return train && !train->length() && batches == most_; }
   // Set `train` and `val`, and count their batches by the options. Both throw ConfigError for a loader that contradicts
   // the options, before any work on it.
   void use_train(data::DataLoader& loader);
@@ -49,6 +61,7 @@ class StageLoaders {
   std::int64_t train_loaded_at = 0, val_loaded_at = 0;                  // epochs in which hooks were asked
 
  private:
+  std::int64_t most_ = 0;  // `batches`, before a loader without a length has ended
   // Calls inspect_loader once a stage for each name.
   void inspect(const data::DataLoader& loader, const std::string& name, Shuffling shuffling);
   void resolve_validation();

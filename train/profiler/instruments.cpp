@@ -76,7 +76,7 @@ void Instruments::report_wait(const data::DataLoader& loader) {
 }
 
 Instruments::Batches::Batches(Instruments& instruments, data::DataLoader& loader, Function<bool()> until)
-    : of_(instruments), loader_(loader), until_(std::move(until)) {
+    : of_(instruments), loader_(loader), until_(std::move(until)), ahead_(instruments.run_.loaders.looks_ahead()) {
   start_waiting();
   fetch([&] { at_.emplace(loader_.begin()); });
 }
@@ -107,18 +107,38 @@ void Instruments::Batches::fetch(const Next& next) {
   }
   if (*at_ == loader_.end()) {
     ended_ = true;
+    if (ahead_) {  // before the first batch
+      of_.run_.loaders.batches = of_.run_.progress.batches_done;
+      if (of_.run_.loaders.batches == 0)
+        warn("W-DATA-EMPTY", WarningCategory::user, "the train_loader's streams gave no batch; was that meant?",
+             Repeat::yes);
+    }
     return;
   }
+  if (ahead_) look_ahead();
   fetching_.reset();
   if (of_.measures_wait()) of_.data_wait.arrived(steady_ns());
   of_.watch.batch_start();
   charged_.emplace(of_.syncs, of_.sync_check, of_.options_.sync_budget.value_or(0));
 }
 
+// Takes the batch from the iterator, and moves the iterator to the next one. A number of batches that is not known yet
+// is known at the end. Only training loops have such a loader.
+void Instruments::Batches::look_ahead() {
+  std::swap(current_, **at_);
+  std::int64_t& batches = of_.run_.loaders.batches;
+  const std::int64_t done = of_.run_.progress.batches_done + 1;
+  if (done >= batches) return;  // by a limit
+  try {
+    ++*at_;
+  } catch (...) { next_error_ = std::current_exception(); }
+  if (!next_error_ && *at_ == loader_.end()) batches = done;
+}
+
 void Instruments::Batches::next() {
   of_.watch.batch_done();
   if (of_.measures_wait()) of_.report_wait(loader_);
-  (**at_).fields.clear();  // their memory serves the next batch
+  (ahead_ ? current_ : **at_).fields.clear();  // their memory serves the next batch
   if (until_()) {
     ended_ = true;
     return;
@@ -126,7 +146,10 @@ void Instruments::Batches::next() {
   of_.run_.check_interrupt();
   start_waiting();
   charged_.reset();
-  fetch([&] { ++*at_; });
+  fetch([&] {
+    if (next_error_) std::rethrow_exception(std::exchange(next_error_, nullptr));
+    if (!ahead_) ++*at_;
+  });
 }
 
 }  // namespace levin::train

@@ -62,7 +62,7 @@ class Instruments::Batches {
   struct End {};
   struct Iterator {
     Batches& of;
-    [[nodiscard]] Batch& operator*() const { return **of.at_; }
+    [[nodiscard]] Batch& operator*() const { return of.ahead_ ? of.current_ : **of.at_; }
     Iterator& operator++() {
       of.next();
       return *this;
@@ -76,12 +76,18 @@ class Instruments::Batches {
   void start_waiting();
   template <class Next>
   void fetch(const Next& next);
+  void look_ahead();
   void next();
 
   Instruments& of_;
   data::DataLoader& loader_;
   Function<bool()> until_;
   std::optional<data::DataLoader::Iterator> at_;
+  // Of a loader without a length, whose last batch shows only by the wait for the next one: the batch at hand, while
+  // at_ stands at the next one, and the error of the wait, which belongs to the next batch.
+  const bool ahead_;
+  Batch current_{};
+  std::exception_ptr next_error_{};
   std::optional<ProfilerScope> fetching_;
   std::optional<SyncGuard> charged_;
   bool ended_ = false;

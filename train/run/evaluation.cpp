@@ -224,7 +224,10 @@ std::vector<std::int64_t> Trainer::Evaluation::counts(Loop loop, const std::vect
   const char* const option = in_sequence ? "overfit_batches" : words_of(loop).limit;
   std::vector<std::int64_t> all;
   for (const data::DataLoader* l : of) {
-    std::int64_t count = limit_of(run_.options, loop).value_or(Portion(1.0)).of(l->size(), option);
+    std::int64_t count = train::limited(*l, limit_of(run_.options, loop), option);
+    if (count == train::kUnknownBatches && l->stream()->endless())
+      fail<ConfigError>(words_of(loop).call, ": the streams of a loader never end, and ", option,
+                        " is no number of batches; give one");
     if (sanity) {
       if (const std::int64_t few = run_.options.num_sanity_val_steps.value_or(2); few >= 0)
         count = std::min(count, few);
@@ -382,6 +385,7 @@ bool Trainer::Evaluation::epoch_validates() const {
 bool Trainer::Evaluation::due() {
   if (!epoch_validates()) return false;
   const std::int64_t of_run = run_.progress.total_batches + run_.progress.skipped_batches;
+  if (run_.loaders.val_every == train::kUnknownBatches) return run_.progress.batches_done == run_.loaders.batches;
   if (run_.loaders.val_every > 0)
     return (run_.options.check_val_every_n_epoch ? run_.progress.batches_done : of_run) % run_.loaders.val_every == 0;
   return train::steady_seconds() - last_validation >= run_.options.val_check_interval->time()->seconds();

@@ -105,7 +105,8 @@ void Trainer::Run::train_batch(StepInfo at) {
   ++progress.batches_done;
   window.gradients_torn = window.batch_torn = false;
   in_batch = false;
-  progress.position.hand_out(at.batch->position);
+  progress.position.hand_out(*at.batch);
+  progress.batches_absent += static_cast<std::int64_t>(at.batch->absent.size());
   ++progress.total_batches;
   const bool held = closes && optimizers.held_by_skipped_step();
   if (closes && !borrowed.manual && !held) optimizers.advance(Interval::step);
@@ -191,6 +192,8 @@ void Trainer::Run::follow_epoch() {
   Metrics means = logs.take_means(logs.train);
   optimizers.advance_plateaus(Interval::epoch);
   if (!means.empty() && logs.steps() > 0) logs.write(logs.steps() - 1, std::move(means));
+  // An epoch without a batch leaves `batches` at 0, which ends the training.
+  if (progress.batches_done > 0) loaders.epoch_begins();
   progress.start_epoch(progress.epoch + 1);
 }
 

@@ -14,6 +14,7 @@ struct Progress {
   std::int64_t epoch = 0;           // complete epochs
   std::int64_t forward_epochs = 0;  // complete epochs that trained nothing
   std::int64_t batches_done = 0;    // of the open epoch
+  std::int64_t batches_absent = 0;  // positions of the open epoch without a batch: Batch::absent
   data::LoaderState position{};     // which batches: a loader without in_order gives them as they finish
   std::int64_t global_step = 0;     // optimizer steps
   std::int64_t total_batches = 0;
@@ -25,7 +26,7 @@ struct Progress {
 
   void start_epoch(std::int64_t e) {
     epoch = e;
-    batches_done = 0;
+    batches_done = batches_absent = 0;
     position = {.epoch = e};
     due = Due::nothing;
     closing = false;
@@ -38,6 +39,7 @@ struct Progress {
     f("epochs_completed", p.epoch, 0, true);
     f("forward_epochs", p.forward_epochs, 0, false);
     f("batches_in_epoch", p.batches_done, 0, true);
+    f("batches_absent", p.batches_absent, 0, false);
     f("total_batches", p.total_batches, 0, true);
     f("skipped_batches", p.skipped_batches, 0, false);
     f("records", p.records, 0, true);

@@ -182,7 +182,9 @@ std::int64_t Trainer::batch_idx() const {
   return run_->in_batch ? run_->progress.batches_done : run_->progress.batches_done - 1;
 }
 std::int64_t Trainer::total_batch_idx() const { return run_->progress.total_batches; }
-std::int64_t Trainer::batches_per_epoch() const { return run_->loaders.batches; }
+std::int64_t Trainer::batches_per_epoch() const {
+  return run_->loaders.batches == train::kUnknownBatches ? -1 : run_->loaders.batches;
+}
 bool Trainer::epoch_is_cut() const { return run_->files.cut.has_value(); }
 bool Trainer::is_last_batch() const { return batch_idx() + 1 >= run_->loaders.batches; }
 bool Trainer::sanity_checking() const { return run_->evaluation.sanity; }
@@ -203,7 +205,8 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
                      train::class_of(*schedule), "; count steps instead, by max_steps");
   run_->loaders.load_train();
   const std::int64_t epochs = run_->stop.max_epochs(), steps = run_->options.max_steps;
-  if (epochs < 0) return steps < 0 ? std::nullopt : std::optional(steps);
+  if (epochs < 0 || run_->loaders.batches == train::kUnknownBatches)
+    return steps < 0 ? std::nullopt : std::optional(steps);
   const std::int64_t window = run_->options.accumulate_grad_batches;
   const std::int64_t an_epoch = run_->loaders.batches / window + (run_->loaders.batches % window == 0 ? 0 : 1);
   std::int64_t all = 0;
@@ -213,7 +216,9 @@ std::optional<std::int64_t> Trainer::estimated_stepping_batches() const {
 const std::string& Trainer::step_time_report() const { return run_->instruments.time_report; }
 const StepTimes& Trainer::step_times() const { return run_->instruments.times; }
 const Trainer::CopyReport& Trainer::copy_report() const { return run_->instruments.watch.copies(); }
-std::int64_t Trainer::evaluation_batches() const { return run_->evaluation.batches; }
+std::int64_t Trainer::evaluation_batches() const {
+  return run_->evaluation.batches == train::kUnknownBatches ? -1 : run_->evaluation.batches;
+}
 const SyncLedger& Trainer::sync_report() const { return run_->instruments.syncs; }
 void Trainer::request_stop(KeepStop keep, std::string_view why) {
   run_->stop.request(keep, why.empty() ? std::string("request_stop in ") + run_->hooks.now->name : std::string(why));

@@ -95,10 +95,13 @@ class Trials {
     run.options.check_val_every_n_epoch = std::nullopt;
   }
 
-  // The number of samples: no batch is larger.
+  // The number of samples: no batch is larger. Streams may have any number.
   [[nodiscard]] std::int64_t samples() {
+    const auto count = [](const data::DataLoader& l) {
+      return l.stream() ? std::numeric_limits<std::int64_t>::max() : l.dataset()->size();
+    };
     const data::DataLoader* known = loop_ ? run_.loaders.own_evaluated.get() : run_.loaders.own_train.get();
-    return known ? known->dataset()->size() : made(options_.init_val)->dataset()->size();
+    return known ? count(*known) : count(*made(options_.init_val));
   }
 
   [[nodiscard]] bool fits(std::int64_t size) {

@@ -187,8 +187,8 @@ void SavedRun::train(std::int64_t steps, std::shared_ptr<Callback> watch) {
   o.min_epochs = o.min_steps = std::nullopt;
   o.log_every_n_steps = 0;
   if (!r.loaders.val.empty()) {
-    const Portion given = o.limit_val_batches.value_or(Portion(1.0));
-    o.limit_val_batches = Portion(std::min(steps, given.of(r.loaders.val.front()->size(), "limit_val_batches")));
+    o.limit_val_batches =
+        Portion(std::min(steps, limited(*r.loaders.val.front(), o.limit_val_batches, "limit_val_batches")));
   }
   r.train_epochs();
 }

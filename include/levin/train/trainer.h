@@ -212,15 +212,17 @@ class LEVIN_API Trainer {
   // Index of the batch in its epoch; -1 before the first batch of an epoch.
   [[nodiscard]] std::int64_t batch_idx() const;
   [[nodiscard]] std::int64_t total_batch_idx() const;  // batches trained in all epochs
-  // Batches of an epoch, as limit_train_batches leaves them; 0 until the training loader is known.
+  // Batches of an epoch, as limit_train_batches leaves them; 0 until the training loader is known, -1 while its streams
+  // have no known end.
   [[nodiscard]] std::int64_t batches_per_epoch() const;
   // True in the last batch of an epoch, from its first hook to its last.
   [[nodiscard]] bool is_last_batch() const;
   // `step` of the next LogRecord of training: global_step(), or with manual optimization total_batch_idx().
   [[nodiscard]] std::int64_t record_step() const;
   [[nodiscard]] std::int64_t max_epochs() const;  // the limit in force; -1: none
-  // Optimizer steps of the whole run, at most 2^63 - 1; no value if nothing limits them. Asks train_loader if the
-  // loader is not known yet. Throws StateError outside of fit, and while a callback schedules accumulate_grad_batches.
+  // Optimizer steps of the whole run, at most 2^63 - 1; no value if nothing limits them, or epochs alone and the loader
+  // has no length. Asks train_loader if the loader is not known yet. Throws StateError outside of fit, and while a
+  // callback schedules accumulate_grad_batches.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
 
   // ---- What the trainer is doing
@@ -239,7 +241,7 @@ class LEVIN_API Trainer {
   // True if val_check_interval is the fraction 1.0 and check_val_every_n_epoch is 1. Then checks of a finished epoch
   // (early stopping, checkpoints) belong to its end, else to the end of a validation.
   [[nodiscard]] bool validates_once_an_epoch() const;
-  // Batches that the evaluation takes from the loader at hand.
+  // Batches that the evaluation takes from the loader at hand; -1: all of streams without a length.
   [[nodiscard]] std::int64_t evaluation_batches() const;
 
   // ---- End a run

@@ -1,0 +1,119 @@
+#include "data/loader_streams.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/errors.h"
+
+namespace levin::data {
+namespace {
+
+thread_local const WorkerInfo* reading = nullptr;  // what worker_info() gives
+
+class Reading {
+ public:
+  explicit Reading(const WorkerInfo& info) : before_(std::exchange(reading, &info)) {}
+  ~Reading() { reading = before_; }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  const WorkerInfo* before_;
+};
+
+}  // namespace
+
+SampleStream::~SampleStream() = default;
+bool SampleStream::skip(std::int64_t) { return false; }
+IterableDataset::~IterableDataset() = default;
+std::optional<std::int64_t> IterableDataset::size() const { return std::nullopt; }
+bool IterableDataset::endless() const { return false; }
+std::optional<WorkerInfo> worker_info() { return reading ? std::optional(*reading) : std::nullopt; }
+
+Streams::Streams(IterableDatasetRef of, const DataLoaderOptions& options, const LoaderState& from)
+    : of_(std::move(of)),
+      batch_size_(options.batch_size.value_or(1)),
+      count_(std::max(1, options.num_workers)),
+      epoch_(from.epoch),
+      drop_last_(options.drop_last),
+      generator_(options.generator),
+      random_(options.generator, from.epoch),
+      all_(new One[static_cast<std::size_t>(count_)]),
+      first_(static_cast<std::size_t>(count_)),
+      end_(static_cast<std::size_t>(count_), -1) {
+  for (std::int64_t w = 0; w < count_; ++w) first_[static_cast<std::size_t>(w)] = (from.batch - w + count_ - 1) / count_;
+  for (const std::int64_t p : from.ahead) ++first_[static_cast<std::size_t>(p % count_)];
+  for (std::int64_t w = 0; w < count_; ++w) {
+    const auto at = static_cast<std::size_t>(w);
+    all_[at].next = first_[at] = std::max<std::int64_t>(0, first_[at]);
+  }
+}
+
+std::optional<Sample> Streams::next(One& one, std::int64_t index) {
+  Generator rng = random_.sample(index);
+  try {
+    return one.samples->next(rng);
+  } catch (...) { rethrow_with("; reading sample " + text(index) + " of epoch " + text(epoch_)); }
+}
+
+void Streams::open(One& one, const WorkerInfo& info, std::int64_t position) {
+  one.samples = of_->stream(info);
+  if (!one.samples) fail<DataError>("loader: stream() returned null for reader ", info.id, ", expected a SampleStream");
+  const std::int64_t batches = position / count_;
+  if (batches == 0 || one.samples->skip(batches * batch_size_)) return;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    for (std::int64_t j = 0; j < batch_size_; ++j) {
+      if (next(one, (b * count_ + info.id) * batch_size_ + j)) continue;
+      one.ended = true;
+      return;
+    }
+  }
+}
+
+std::vector<Sample> Streams::read(std::int64_t position) {
+  const std::int64_t id = position % count_;
+  One& one = all_[static_cast<std::size_t>(id)];
+  std::unique_lock lock(one.mutex);
+  one.turn.wait(lock, [&] { return one.failed || one.next == position / count_; });
+  std::vector<Sample> samples;
+  if (one.failed) return samples;
+  const WorkerInfo info{.id = static_cast<int>(id),
+                        .num_workers = static_cast<int>(count_),
+                        .seed = generator_.seed(),
+                        .epoch = epoch_,
+                        .batch_size = batch_size_};
+  const Reading scope(info);
+  try {
+    if (!one.ended && !one.samples) open(one, info, position);
+    while (!one.ended && static_cast<std::int64_t>(samples.size()) < batch_size_) {
+      std::optional<Sample> s = next(one, position * batch_size_ + static_cast<std::int64_t>(samples.size()));
+      if (s)
+        samples.push_back(std::move(*s));
+      else
+        one.ended = true;
+    }
+  } catch (...) {
+    one.failed = true;
+    one.turn.notify_all();
+    throw;
+  }
+  if (drop_last_ && static_cast<std::int64_t>(samples.size()) < batch_size_) samples.clear();
+  ++one.next;
+  one.turn.notify_all();
+  return samples;
+}
+
+void Streams::loaded(std::int64_t position, std::int64_t samples) {
+  const auto w = static_cast<std::size_t>(position % count_);
+  const std::int64_t batch = position / count_;
+  if (samples > 0 || (end_[w] >= 0 && end_[w] <= batch)) return;
+  if (end_[w] < 0) {
+    ++ended_;
+    left_ += batch - first_[w];
+  } else {
+    left_ -= end_[w] - batch;  // an earlier one of the stream's empty places came later
+  }
+  end_[w] = batch;
+}
+
+}  // namespace levin::data
