@@ -6,13 +6,6 @@
 
 namespace levin {
 
-Batch train::move_batch(Batch batch, Device device) {
-  for (Tensor& t : batch.fields) {
-    if (t.defined() && t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
-  }
-  return batch;
-}
-
 DataModule::~DataModule() = default;
 
 Batch DataModule::transfer_batch_to_device(Batch batch, Device device) {

@@ -60,15 +60,24 @@ void StepCapture::prevent_by_hook(const char* hook, const Hooks& whose) {
           " is overridden and runs inside of the step");
 }
 
+bool StepCapture::Record::fits(const Batch& batch) const {
+  return samples == batch.size() && shapes.size() == batch.fields.size() &&
+         std::equal(batch.fields.begin(), batch.fields.end(), shapes.begin(),
+                    [](const Tensor& t, const Shape& s) { return t.defined() && t.shape() == s; }) &&
+         std::equal(batch.fields.begin(), batch.fields.end(), dtypes.begin(),
+                    [](const Tensor& t, DType d) { return t.dtype() == d; });
+}
+const Tensors* StepCapture::inputs_of(const Batch& batch) const {
+  if (!prevented_by_.empty()) return nullptr;
+  const auto there = [](const Tensor& t) { return t.defined() && t.device().is_cpu() && !t.requires_grad(); };
+  const auto it = std::find_if(records_.begin(), records_.end(), [&](const Record& r) {
+    return r.graph && r.fits(batch) && std::all_of(batch.fields.begin(), batch.fields.end(), there);
+  });
+  return it == records_.end() ? nullptr : &it->inputs;
+}
+
 StepCapture::Record* StepCapture::find(const Batch& batch) {
-  const auto same = [&](const Record& r) {
-    return r.samples == batch.size() && r.shapes.size() == batch.fields.size() &&
-           std::equal(batch.fields.begin(), batch.fields.end(), r.shapes.begin(),
-                      [](const Tensor& t, const Shape& s) { return t.defined() && t.shape() == s; }) &&
-           std::equal(batch.fields.begin(), batch.fields.end(), r.dtypes.begin(),
-                      [](const Tensor& t, DType d) { return t.dtype() == d; });
-  };
-  const auto it = std::find_if(records_.begin(), records_.end(), same);
+  const auto it = std::find_if(records_.begin(), records_.end(), [&](const Record& r) { return r.fits(batch); });
   if (it != records_.end()) return &*it;
   if (std::any_of(batch.fields.begin(), batch.fields.end(), [](const Tensor& t) { return !t.defined(); })) {
     prevent("a field of the batch is undefined");
@@ -92,7 +101,9 @@ void StepCapture::admit(Batch& batch) {
   Record* const record = find(batch);
   if (!record || !record->graph) return;
   const NoGrad off;
-  for (std::size_t i = 0; i < batch.fields.size(); ++i) copy_(record->inputs[i], batch.fields[i]);
+  for (std::size_t i = 0; i < batch.fields.size(); ++i) {
+    if (!batch.fields[i].shares_storage(record->inputs[i])) copy_(record->inputs[i], batch.fields[i]);
+  }
   batch.fields = record->inputs;
 }
 

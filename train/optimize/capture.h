@@ -21,16 +21,19 @@ struct StepResult {
 // Note [Whole-step capture]
 // Batches of a shape are first trained op by op, so that libraries choose their plans and state gets its memory. Then a
 // step is recorded, and further steps are replays. The record reads its batch from tensors of its own, into which each
-// batch is copied. All that changes from step to step is read from memory: lr and momentum (Optimizer::prepare_replay),
-// step counts, the loss scale, the generators' offsets (Graph). So N steps and N replays give the same bits. On the
-// host a replay repeats the effects of the step: logged names and weights, versions of written tensors, and the handles
-// of gradients.
+// batch is copied: from the host where that is possible (Note [Copies beside the step]), else within the device. All
+// that changes from step to step is read from memory: lr and momentum (Optimizer::prepare_replay), step counts, the
+// loss scale, the generators' offsets (Graph). So N steps and N replays give the same bits. On the host a replay
+// repeats the effects of the step: logged names and weights, versions of written tensors, and the handles of gradients.
 class StepCapture {
  public:
   explicit StepCapture(const Trainer::Run& run);  // after the run's optimizers were made
 
-  // Copies a batch of a recorded shape into the record's tensors, which replace its fields. `batch` is on the device.
+  // Copies a batch of a recorded shape into the record's tensors, which replace its fields. `batch` is on the device;
+  // its fields may be these tensors already.
   void admit(Batch& batch);
+  // The tensors that a recorded step reads for this batch on cpu; null without a record.
+  [[nodiscard]] const Tensors* inputs_of(const Batch& batch) const;
   // Trains one step. The next replay overwrites the result.
   StepResult step(Trainer::Run& run, const StepInfo& info);
   // Ends the recording of steps, because `whose` overrides a hook inside of them.
@@ -52,6 +55,7 @@ class StepCapture {
     Tensors gradients{};  // of the optimizer's parameters
     std::vector<detail::Ref<detail::Storage>> written{};
     std::vector<MetricLog::Noted> logged{};
+    [[nodiscard]] bool fits(const Batch& batch) const;
   };
   [[nodiscard]] Record* find(const Batch& batch);
   [[nodiscard]] bool changed(Trainer::Run& run);

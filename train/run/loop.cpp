@@ -55,7 +55,7 @@ void Trainer::Run::train_epoch() {
     for (Batch& batch : instruments.batches(*loaders.train, ends)) {
       logs.begin_batch(batch);
       const Restore during(in_batch, true);
-      to_device(*borrowed.active, batch, device);
+      to_device(*borrowed.active, batch, device, capture ? &*capture : nullptr);
       if (capture) capture->admit(batch);
       StepInfo at = info(&batch);
       if (hooks.batch_start(at) == BatchStart::skip_epoch) {

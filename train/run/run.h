@@ -8,6 +8,7 @@
 #include "levin/train.h"
 #include "train/checkpoint/files.h"
 #include "train/data/stage_loaders.h"
+#include "train/data/transfer.h"
 #include "train/logs/run_logs.h"
 #include "train/optimize/capture.h"
 #include "train/optimize/optimizers.h"
@@ -47,8 +48,9 @@ struct Trainer::Run {
   void check_interrupt();  // after a signal it saves the run and throws InterruptedError
 
   // ---- One batch (step.cpp)
-  // Calls the transfer hooks, and moves and converts the batch to `device` and the precision's dtype.
-  void to_device(TrainModule& module, Batch& batch, Device device);
+  // Calls the transfer hooks, and moves and converts the batch to `device` and the precision's dtype. `recorded`: the
+  // steps that may read the batch where a record expects it, or null.
+  void to_device(TrainModule& module, Batch& batch, Device device, const train::StepCapture* recorded = nullptr);
   train::StepResult step(const StepInfo& info);      // captured, if TrainerOptions::capture asks for it
   train::StepResult step_now(const StepInfo& info);  // op by op
   void manual_backward(const Tensor& loss);
@@ -64,6 +66,7 @@ struct Trainer::Run {
   HookCalls hooks{*this, options, borrowed};
   train::Precision precision;
   train::StageLoaders loaders{*this};
+  train::Transfer transfer;
   train::Stopping stop{options, progress, hooks.callbacks};
   train::Window window{options, progress, loaders.batches, borrowed.manual};
   train::Optimizers optimizers{*this};

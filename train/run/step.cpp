@@ -66,7 +66,7 @@ Tensor train::Window::share(const StepOutput& output) const {
 
 // A hook of the data module replaces that of the module. A hook that neither overrides is not called: precision.inputs
 // does the same in place, and moving a Batch through a hook costs time in each step.
-void Trainer::Run::to_device(TrainModule& module, Batch& batch, Device where) {
+void Trainer::Run::to_device(TrainModule& module, Batch& batch, Device where, const train::StepCapture* recorded) {
   const ProfilerScope profiled(instruments.profiler(), "batch_to_device");
   DataModule* const data = borrowed.data_module;
   const DataOverrides& theirs = borrowed.data_overrides;
@@ -79,6 +79,10 @@ void Trainer::Run::to_device(TrainModule& module, Batch& batch, Device where) {
     batch = data->transfer_batch_to_device(std::move(batch), where);
   else if (own.transfer_batch_to_device)
     batch = module.transfer_batch_to_device(std::move(batch), where);
+  if (where.launches()) {
+    const bool changes = theirs.on_after_batch_transfer || own.on_after_batch_transfer;
+    transfer.move(batch, where, recorded && !changes ? recorded->inputs_of(batch) : nullptr);
+  }
   precision.inputs(batch, where);
   if (theirs.on_after_batch_transfer)
     batch = data->on_after_batch_transfer(std::move(batch));
