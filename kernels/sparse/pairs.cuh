@@ -1,5 +1,5 @@
-// Sums over the features of both ends of each entry: y[place, head] = sum over c of term(x[row, head, c], z[column, head,
-// c]). Sums of an entry have one order, whichever kernel takes it.
+// Sums over the features of both ends of each entry: y[place, head] = sum over c of term(x[row, head, c],
+// z[column, head, c]). Sums of an entry have one order, whichever kernel takes it.
 #pragma once
 
 #include <algorithm>

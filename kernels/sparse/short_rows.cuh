@@ -1,14 +1,15 @@
 // Reductions of rows, and passes over entries, where no row is long.
 //
 // Note [Short rows]
-// Where the pattern was examined and its longest row is at most kShortRow entries, as in citation graphs, molecules and
-// sampled neighbourhoods, a group of lanes takes a row from begin to end: one kernel, without cuts, partial sums, checks
-// of rows or of positions. A group is [entry lanes, column lanes]. Column lanes cover 16 bytes each, up to a warp's 32;
-// wider rows are several tiles. Entry lanes fill up narrow groups, so that an average row has about four entries a lane
-// and the longest no more than a warp can wait for; they combine pair by pair. The shape of a group follows from rows,
-// entries, width and longest row alone, and so do the bits. A warp that has one row and no entry lanes reads the columns
-// of 32 entries at once and hands them round. Plan of lanes by width: Yang, Buluc, Owens, "Design principles for sparse
-// matrix multiplication on the GPU", 2018.
+// Where the pattern was examined and its longest row is at most kShortRow entries, as in citation graphs, molecules
+// and sampled neighbourhoods, a group of lanes takes a row from begin to end: one kernel, without cuts, partial sums,
+// checks of rows or of positions. A group is [entry lanes, column lanes]. Column lanes cover 16 bytes each, up to a
+// warp's 32; wider rows are several tiles. Entry lanes fill up narrow groups, so that an average row has about four
+// entries a lane and the longest not many more; they combine pair by pair. Neighbouring lanes have neighbouring
+// entries, so narrow rows are read in whole lines. The shape of a group follows from rows, entries, width and longest
+// row alone, and so do the bits. A warp that has one row and no entry lanes reads the columns of 32 entries at once
+// and hands them round. Lanes by width: Yang, Buluc, Owens, "Design Principles for Sparse Matrix Multiplication on the
+// GPU", 2018.
 #pragma once
 
 #include <algorithm>
