@@ -73,6 +73,22 @@ class LEVIN_API SharedStore {
 // tensor a field.
 [[nodiscard]] LEVIN_API DatasetRef in_memory(const DatasetRef& base, const Generator& generator = Generator(0));
 
+// ---- Files in memory
+
+struct PreloadOptions {
+  std::string target = "/dev/shm/levin";  // a folder of a file system in memory
+  enum class Verify : std::uint8_t { size, hash };
+  Verify verify = Verify::size;  // by what a file that is there already counts as equal
+  bool keep = true;              // false: removed when the last process that preloaded them exits
+};
+// Copies files and folders into memory and returns their new paths, in the order of `paths`. The first process of a
+// machine copies, the others wait for it; what is there already and equal is not copied. Without room for what is
+// missing and a tenth more, a warning (W-DATA-PRELOAD) has both numbers, and `paths` are returned. Each file appears
+// whole or not at all. Throws FileError for a path that is absent and where the system refuses, ConfigError for an
+// empty target.
+[[nodiscard]] LEVIN_API std::vector<std::string> preload_to_ram(const std::vector<std::string>& paths,
+                                                                const PreloadOptions& options = {});
+
 // ---- Record files: samples in chunks, with the hash of each, read where they lie. Bytes: data/store/layout.h
 
 // The samples of a file that write_records made, mapped read-only. Several threads may read. A chunk is compared with
