@@ -138,7 +138,7 @@ struct CsvTable {
 // the first, a value that its kind cannot hold (1.5 or 300 as u8, 1e39 as f32), a missing value of a column without
 // `missing` that is neither f32 nor f64, a word that is not among given categories, a quote in the wrong place, words
 // that are not UTF-8, a record of more than 1 MiB, more than 100,000 columns or 2^20 words in a column; for a name that
-// the header lacks or has twice. Throws ConfigError for a schema that contradicts itself. Memory: at most eight times
+// the header lacks or has twice. Throws ConfigError for a schema that contradicts itself. Memory: at most 16 times
 // the file, beside words.
 [[nodiscard]] LEVIN_API CsvTable load_csv(const std::string& path, const CsvSchema& schema = {});
 // Rows as samples, a field for each group of columns: csv_dataset(table, {{"width", "height"}, {"species"}}) has
