@@ -171,7 +171,9 @@ struct TrainerOptions {
   std::optional<std::int64_t> min_steps{};   // optimizer steps
   std::optional<Duration> max_time{};        // time of training; ignored, with an info line, if callbacks has a Timer
   // Batches an epoch, or the fraction of them. Unset: all. 0: the loop runs no batch and calls none of its hooks;
-  // without training batches a fit validates in its sanity check alone.
+  // without training batches a fit validates in its sanity check alone. A loader over streams that declare no size
+  // takes a count or 1.0, else ConfigError. Streams that never end (IterableDataset::endless) need a count, for
+  // training also max_steps or max_time.
   std::optional<Portion> limit_train_batches{}, limit_val_batches{}, limit_test_batches{}, limit_predict_batches{};
   // Trains and validates on the same few batches, to see that a model can learn them: sets limit_train_batches and
   // limit_val_batches. Loaders that shuffle are read in sequence, with a warning. Unset or 0: off.
@@ -179,8 +181,8 @@ struct TrainerOptions {
 
   // ---- Validation in a fit
 
-  // Unset: 1.0, at the end of each epoch. ConfigError for a count above the batches of an epoch, and for a fraction
-  // with check_val_every_n_epoch = nullopt.
+  // Unset: 1.0, at the end of each epoch. ConfigError for a count above the batches of an epoch, for a fraction with
+  // check_val_every_n_epoch = nullopt, and for one below 1.0 of a training loader without a length.
   std::optional<ValidationInterval> val_check_interval{};
   // Epochs between two that validate. nullopt: val_check_interval counts batches over all epochs.
   std::optional<std::int64_t> check_val_every_n_epoch{1};
