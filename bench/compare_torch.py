@@ -373,11 +373,27 @@ def segment_parts(s, make):
     return make((s[0] * s[1], s[2])), torch.arange(0, s[0] * s[1] + 1, s[1], device=make.device)
 
 
+def scatter_softmax(x, segment, rows):
+    """Softmax over segments as users of PyTorch write it: torch has no op for it."""
+    top = x.new_full((rows, x.shape[1]), -torch.inf).scatter_reduce(0, segment[:, None].expand_as(x), x, "amax")
+    e = (x - top.detach()[segment]).exp()
+    return e / torch.zeros_like(top).index_add(0, segment, e)[segment]
+
+
+def segments_of(s, make):
+    return torch.arange(s[0], device=make.device).repeat_interleave(s[1])
+
+
 def segment_softmax(s, make):
-    """The segments are of one length: a softmax over it is what PyTorch does best."""
-    x, _ = segment_parts(s, make)
-    x = x.view(s[0], s[1], s[2])
-    return lambda: torch.softmax(x, 1)
+    x, segment = segment_parts(s, make)[0], segments_of(s, make)
+    return lambda: scatter_softmax(x, segment, s[0])
+
+
+def segment_softmax_backward(s, make):
+    x, segment = segment_parts(s, make)[0].requires_grad_(), segments_of(s, make)
+    y = scatter_softmax(x, segment, s[0])
+    seed = torch.ones_like(y)
+    return recorded(lambda: torch.autograd.grad(y, x, seed, retain_graph=True))
 
 
 def windows(s):
@@ -433,8 +449,9 @@ def drawn_graph(nodes, degree, make):
 
 
 def spmm(s, make):
+    """Positions of 32 bits are PyTorch's faster ones, too."""
     crow, col = drawn_graph(s[0], s[1], make)
-    a = torch.sparse_csr_tensor(crow, col, make((s[0] * s[1],)), (s[0], s[0]))
+    a = torch.sparse_csr_tensor(crow.int(), col.int(), make((s[0] * s[1],)), (s[0], s[0]))
     x = make((s[0], s[2]))
     return lambda: a @ x
 
@@ -542,7 +559,7 @@ OPS = {
     "scatter_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter(1, i, v)),
     "scatter_add_elements": lambda s, m: (lambda x=m(s), v=m(s), i=positions(s, m): x.scatter_add(1, i, v)),
     "gelu_mlp": lambda s, m: (lambda a=mlp_inputs(s, m): gelu_mlp(*a)), "gelu_mlp_both": both(mlp_inputs, gelu_mlp),
-    "segment_softmax": segment_softmax,
+    "segment_softmax": segment_softmax, "segment_softmax_backward": segment_softmax_backward,
     "ema": ema, "clip_grad_norm": clip, "unscale": unscale, "flatten": flatten, "unflatten": unflatten,
     "embedding": embedding, "embedding_backward": embedding_backward,
     "gather_rows": index_rows, "scatter_add_rows": scatter_add_rows,
@@ -564,7 +581,9 @@ TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backw
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh")
               for rows in (512, 4096)},
            "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20,
-           "sgd_100_tiny": 20}
+           "sgd_100_tiny": 20, "spmm/f32/2708x4x16": 2,
+           **{f"segment_softmax{pass_}/f32/{shape}": 2 for pass_ in ("", "_backward")
+              for shape in ("64x4x1", "2708x4x16", "1000000x25x1")}}
 # The same on cuda: a small step that replays one graph, beside PyTorch's eager step
 CUDA_TARGETS = {"mnist_mlp_128_step_captured/64": 5, "mnist_mlp_512_step_captured/64": 5}
 

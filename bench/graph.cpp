@@ -140,7 +140,8 @@ class GcnEpoch {
     features_ = known({.crow = offsets(row), .col = randint(0, 1433, {kFeatures}, gen, Device::cpu()), .cols = 1433});
     value_ = full({kFeatures}, 1 / 18., device());
     const Tensor loops = arange(kNodes, Device::cpu());
-    Tensor src = randint(0, kNodes, {kEdges}, gen, Device::cpu()), dst = randint(0, kNodes, {kEdges}, gen, Device::cpu());
+    Tensor src = randint(0, kNodes, {kEdges}, gen, Device::cpu()),
+           dst = randint(0, kNodes, {kEdges}, gen, Device::cpu());
     const Tensor from = cat({src, dst, loops}), to = cat({dst, src, loops});
     const Tensor order = sort(to * kNodes + from).indices;
     graph_ = known({.crow = offsets(index_select(to, 0, order)), .col = index_select(from, 0, order), .cols = kNodes});

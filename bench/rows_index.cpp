@@ -53,11 +53,12 @@ void indexing(std::vector<Kernel>& k) {
                }});
 }
 
-// Every node has `degree` edges from nodes drawn at random.
+// Every node has `degree` edges from nodes drawn at random. Examined once, as graphs are that train.
 Csr drawn_graph(std::int64_t nodes, std::int64_t degree) {
-  return with_transpose({.crow = arange(0, nodes * degree + 1, degree, device()),
-                         .col = integers(nodes, {nodes * degree}),
-                         .cols = nodes});
+  const Csr a{.crow = arange(0, nodes * degree + 1, degree, Device::cpu()),
+              .col = integers(nodes, {nodes * degree}).to(DType::i32).to(Device::cpu()),
+              .cols = nodes};
+  return with_transpose(checked(a)).to(device());
 }
 // The same, examined, with positions of four bytes.
 Csr checked_graph(std::int64_t nodes, std::int64_t degree) {

@@ -140,6 +140,19 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
     A tile[kTile];
     for (int64_t t = begin; t < end; ++t) {
       const int64_t o = t / dim, r = t % dim;
+      // Rows that get nothing go together.
+      int64_t same = 0;
+      while (t + same < end && r + same < dim &&
+             begin_of[static_cast<size_t>(r + same)] == begin_of[static_cast<size_t>(r + same + 1)])
+        ++same;
+      if (same > 0) {
+        if (x)
+          std::copy_n(x + t * inner, same * inner, y + t * inner);
+        else
+          std::fill_n(y + t * inner, same * inner, T{});
+        t += same - 1;
+        continue;
+      }
       const int64_t *first = order.data() + begin_of[static_cast<size_t>(r)],
                     *last = order.data() + begin_of[static_cast<size_t>(r + 1)];
       if (r == skip) last = first;

@@ -84,6 +84,61 @@ void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
   }
 }
 
+// Row by row; the rank is 2 or more.
+void run_rows(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, std::int64_t grain) {
+  if (plan.numel == 0) return;
+  const auto last = static_cast<std::size_t>(plan.rank - 1);
+  const std::int64_t inner = plan.sizes[last], rows = plan.numel / inner;
+  std::int64_t step[kMaxOperands];
+  for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][last];
+  const bool blocks = by_blocks(plan, step);
+  on.parallel_for(rows, std::max<std::int64_t>(1, grain / inner), [&](std::int64_t begin, std::int64_t end) {
+    std::array<std::int64_t, kMaxRank> index{};
+    std::int64_t rest = begin;
+    for (std::size_t d = last; d-- > 0;) {
+      index[d] = rest % plan.sizes[d];
+      rest /= plan.sizes[d];
+    }
+    char* p[kMaxOperands];
+    for (int k = 0; k < plan.operands; ++k) {
+      const auto& steps = plan.steps[static_cast<std::size_t>(k)];
+      p[k] = plan.data[static_cast<std::size_t>(k)];
+      for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
+    }
+    for (std::int64_t row = begin; row < end; ++row) {
+      run_row(loop, functor, plan, blocks, p, step, inner);
+      for (std::size_t d = last; d-- > 0;) {
+        const bool carry = ++index[d] == plan.sizes[d];
+        for (int k = 0; k < plan.operands; ++k) {
+          const std::int64_t s = plan.steps[static_cast<std::size_t>(k)][d];
+          p[k] += carry ? s * (1 - plan.sizes[d]) : s;
+        }
+        if (!carry) break;
+        index[d] = 0;
+      }
+    }
+  });
+}
+
+// Rows of few elements, several as one: what repeats from row to row is written out for kManyBytes of them, so that the
+// loop is called for long rows. `room`: memory for that.
+constexpr std::int64_t kManyBytes = 2048;
+struct alignas(64) ManyRows {
+  char room[kMaxOperands][kManyBytes];
+};
+// Rows that fit together, or 1 where an operand is neither dense nor one row that repeats.
+std::int64_t rows_together(const PointwisePlan& plan) {
+  if (plan.rank != 2) return 1;
+  const std::int64_t inner = plan.sizes[1];
+  std::int64_t together = plan.sizes[0];
+  for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
+    const std::int64_t width = plan.width[k];
+    if (plan.steps[k][1] != width || (plan.steps[k][0] != inner * width && plan.steps[k][0] != 0)) return 1;
+    together = std::min(together, kManyBytes / (inner * width));
+  }
+  return std::max<std::int64_t>(1, together);
+}
+
 }  // namespace
 
 void PointwisePlan::add(void* p, const Shape& common, const Shape& shape, const Strides& strides, DType dtype) {
@@ -140,37 +195,28 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
     if (plan.rank == 0) row.steps = {};
     return run_pointwise_row(on, loop, functor, row, grain);
   }
-  const auto last = static_cast<std::size_t>(plan.rank - 1);
-  const std::int64_t inner = plan.sizes[last], rows = plan.numel / inner;
-  std::int64_t step[kMaxOperands];
-  for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][last];
-  const bool blocks = by_blocks(plan, step);
-  on.parallel_for(rows, std::max<std::int64_t>(1, grain / inner), [&](std::int64_t begin, std::int64_t end) {
-    std::array<std::int64_t, kMaxRank> index{};
-    std::int64_t rest = begin;
-    for (std::size_t d = last; d-- > 0;) {
-      index[d] = rest % plan.sizes[d];
-      rest /= plan.sizes[d];
+  if (const std::int64_t together = rows_together(plan); together > 1) {
+    ManyRows many;
+    PointwisePlan joined = plan, rest = plan;
+    const std::int64_t inner = plan.sizes[1], done = plan.sizes[0] / together * together;
+    joined.sizes[0] = done / together;
+    joined.sizes[1] = inner * together;
+    joined.numel = done * inner;
+    rest.sizes[0] -= done;
+    rest.numel -= joined.numel;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
+      const std::int64_t bytes = inner * plan.width[k];
+      rest.data[k] += done * plan.steps[k][0];
+      joined.steps[k][0] = together * plan.steps[k][0];
+      if (plan.steps[k][0] != 0) continue;
+      joined.data[k] = many.room[k];
+      for (std::int64_t r = 0; r < together; ++r)
+        std::memcpy(many.room[k] + r * bytes, plan.data[k], static_cast<std::size_t>(bytes));
     }
-    char* p[kMaxOperands];
-    for (int k = 0; k < plan.operands; ++k) {
-      const auto& steps = plan.steps[static_cast<std::size_t>(k)];
-      p[k] = plan.data[static_cast<std::size_t>(k)];
-      for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
-    }
-    for (std::int64_t row = begin; row < end; ++row) {
-      run_row(loop, functor, plan, blocks, p, step, inner);
-      for (std::size_t d = last; d-- > 0;) {
-        const bool carry = ++index[d] == plan.sizes[d];
-        for (int k = 0; k < plan.operands; ++k) {
-          const std::int64_t s = plan.steps[static_cast<std::size_t>(k)][d];
-          p[k] += carry ? s * (1 - plan.sizes[d]) : s;
-        }
-        if (!carry) break;
-        index[d] = 0;
-      }
-    }
-  });
+    run_rows(on, loop, functor, joined, grain);
+    return run_rows(on, loop, functor, rest, grain);
+  }
+  run_rows(on, loop, functor, plan, grain);
 }
 
 }  // namespace levin::kernels

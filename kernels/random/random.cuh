@@ -57,8 +57,15 @@ namespace levin::kernels::cpu {
 LEVIN_PICK(uniform)
 LEVIN_PICK(normal)
 LEVIN_PICK(randint)
-LEVIN_PICK(dropout)
+LEVIN_PICK(drop_elements)
 LEVIN_PICK(permutation)
+
+// No double goes to the level's function, or f32 would miss the highest: Note [Levels and types].
+template <class T>
+void dropout(const Cpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
+  using A = Accum<T>;
+  drop_elements(on, x, y, n, range, chance(p), p < 1 ? A(1 / (1 - p)) : A(0));
+}
 }  // namespace levin::kernels::cpu
 
 namespace levin::kernels::gpu {
@@ -395,10 +402,8 @@ void randint(const Cpu& on, T* out, int64_t n, RandomRange range, int64_t low, i
 }
 
 template <class T>
-void dropout(const Cpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
+void drop_elements(const Cpu& on, const T* x, T* y, int64_t n, RandomRange range, Chance drop, Accum<T> scale) {
   using A = Accum<T>;
-  const Chance drop = chance(p);
-  const A scale = p < 1 ? A(1 / (1 - p)) : A(0);
   each_tile<false>(on, n, range, [=](int64_t at, int64_t count, const uint32_t* words, const uint32_t*) {
     const T* const in = x + at;
     T* const out = y + at;

@@ -270,7 +270,7 @@ template <class T, class I>
 void sddmm_by(const Cpu& on, const CsrView& view, const T* x, const T* z, T* y, const Heads& h) {
   using A = Accum<T>;
   const CsrArrays<I> a(view);
-  constexpr std::int64_t kLanes = 2 * LEVIN_VECTOR_BYTES / std::int64_t{sizeof(A)};  // sums side by side, in registers
+  constexpr std::int64_t kLanes = LEVIN_VECTOR_BYTES / std::int64_t{sizeof(A)};  // sums side by side, in a register
   each_row_block(on, view, h.width(), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k)
@@ -282,7 +282,12 @@ void sddmm_by(const Cpu& on, const CsrView& view, const T* x, const T* z, T* y, 
           for (; j + kLanes <= h.inner; j += kLanes)
             for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += A(p[j + l]) * A(q[j + l]);
           for (; j < h.inner; ++j) sum += A(p[j]) * A(q[j]);
-          for (std::int64_t l = 0; l < kLanes; ++l) sum += lanes[l];
+          if (h.inner >= kLanes) {
+#pragma GCC unroll 8
+            for (std::int64_t half = kLanes / 2; half > 0; half /= 2)
+              for (std::int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+            sum += lanes[0];
+          }
           y[a.place(k) * h.heads + head] = T(sum);
         }
   });

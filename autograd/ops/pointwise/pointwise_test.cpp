@@ -343,6 +343,31 @@ TEST_CASE("the remainder of bytes by 255 is what is below 255") {
   CHECK(remainder(full({1}, least, cpu, DType::i64), full({1}, -1, cpu, DType::i64)).item<std::int64_t>() == 0);
 }
 
+TEST_CASE("a row that repeats gives every row what it gives alone, also where it is a row of what changes") {
+  Generator gen(4);
+  for (const std::int64_t width : {1, 3, 7, 16, 100, 511, 700}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::u8}) {
+      CAPTURE(width);
+      CAPTURE(dtype);
+      const std::int64_t rows = 2 * (2048 / width) + 3;
+      const Tensor x = (rand({rows, width}, gen, Device::cpu()) * 90).to(dtype),
+                   row = (rand({width}, gen, Device::cpu()) * 90).to(dtype), y = x - row, z = row * x,
+                   less = lt(x, row);
+      for (const std::int64_t i : {std::int64_t{0}, std::int64_t{1}, rows / 2, rows - 2, rows - 1}) {
+        const auto is_same = [](const Tensor& a, const Tensor& b) -> bool {
+          return all(eq(a, b)).to_vector<bool>()[0];
+        };
+        CHECK(is_same(select(y, 0, i), select(x, 0, i) - row));
+        CHECK(is_same(select(z, 0, i), row * select(x, 0, i)));
+        CHECK(is_same(select(less, 0, i), lt(select(x, 0, i), row)));
+      }
+    }
+  }
+  Tensor own = ones({600, 4}, Device::cpu());
+  add_(own, select(own, 0, 0));
+  CHECK(sum(own).item() == 600 * 4 * 2);
+}
+
 TEST_CASE("sin and cos of a row that has near and far numbers in any place are right to 2 units in the last place") {
   std::vector<float> x;
   for (int i = 0; i < 3000; ++i) x.push_back(i % 700 == 3 ? 1e6f * float(i) * float(i) * 1e10f : float(i) * 0.37f);
