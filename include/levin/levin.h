@@ -7,6 +7,7 @@
 #include "levin/data.h"
 #include "levin/data/graph.h"
 #include "levin/data/graph_batch.h"
+#include "levin/data/graph_store.h"
 #include "levin/data/neighbor.h"
 #include "levin/data/readers.h"
 #include "levin/data/store.h"
