@@ -580,12 +580,38 @@ TARGETS = {"add_1": 5, "add_1_recorded": 5, "backward_chain/add_1000": 5, "backw
            "matmul/f32/512x512x512": 1, "matmul/f32/1024x1024x1024": 1, "matmul/f32/2048x2048x2048": 1,
            **{f"{op}/f32/{rows}x1024": 2 for op in ("softmax", "layer_norm", "gelu_erf", "gelu_tanh")
               for rows in (512, 4096)},
-           "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "adamw_100_tiny": 20,
-           "sgd_100_tiny": 20, "spmm/f32/2708x4x16": 2,
+           "mnist_mlp_128_step/64": 2, "mnist_mlp_512_step/64": 2, "mnist_cnn_step/64": 1.5, "resnet8_step/128": 1.3,
+           "adamw_100_tiny": 20, "sgd_100_tiny": 20, "spmm/f32/2708x4x16": 2,
            **{f"segment_softmax{pass_}/f32/{shape}": 2 for pass_ in ("", "_backward")
               for shape in ("64x4x1", "2708x4x16", "1000000x25x1")}}
 # The same on cuda: a small step that replays one graph, beside PyTorch's eager step
 CUDA_TARGETS = {"mnist_mlp_128_step_captured/64": 5, "mnist_mlp_512_step_captured/64": 5}
+
+
+class Residual(torch.nn.Module):
+    """A block of examples/resnet.h."""
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        n = torch.nn
+        self.body = n.Sequential(n.Conv2d(inputs, outputs, 3, stride, 1, bias=False), n.BatchNorm2d(outputs), n.ReLU(),
+                                 n.Conv2d(outputs, outputs, 3, 1, 1, bias=False), n.BatchNorm2d(outputs))
+        self.shortcut = n.Identity() if inputs == outputs else n.Sequential(
+            n.Conv2d(inputs, outputs, 1, stride, bias=False), n.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet_case(batch, device, channels_last):
+    n = torch.nn
+    net = n.Sequential(n.Conv2d(3, 16, 3, padding=1, bias=False), n.BatchNorm2d(16), n.ReLU(), Residual(16, 16, 1),
+                       Residual(16, 32, 2), Residual(32, 64, 2), n.AdaptiveAvgPool2d(1), n.Flatten(), n.Linear(64, 10))
+    net = net.to(device)
+    images, labels = torch.rand(batch, 3, 32, 32, device=device), torch.randint(0, 10, (batch,), device=device)
+    if channels_last:
+        net, images = net.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
+    return training(net, opt, lambda: F.cross_entropy(net(images), labels))
 
 
 class Block(torch.nn.Module):
@@ -640,6 +666,7 @@ def torch_case(name, device):
              "mnist_mlp_512_step/64": lambda: step_case(mlp([512, 512]), 64, device),
              "mnist_cnn_step/64": lambda: faster_of(step_case(lenet(), 64, device),
                                                     step_case(lenet(), 64, device, True)),
+             "resnet8_step/128": lambda: faster_of(resnet_case(128, device, False), resnet_case(128, device, True)),
              "gpt_small_step/4/128": lambda: gpt_case((2, 128, 4, 1024), 4, 128, device),
              "gcn_step/2708/4/1433": lambda: gcn_case(2708, 4, 1433, device),
              "gpt2_124m_step/16/1024": lambda: gpt_case((12, 768, 12, 50304), 16, 1024, device),

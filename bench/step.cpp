@@ -9,6 +9,7 @@
 
 #include "bench/main.h"
 #include "bench/stopwatch.h"
+#include "examples/resnet.h"
 #include "levin/levin.h"
 
 namespace levin::bench {
@@ -169,6 +170,24 @@ void mnist_step(benchmark::State& state, How how) {
   });
 }
 
+// A residual network of 8 layers, SGD with momentum.
+void resnet_step(benchmark::State& state, How how) {
+  Generator gen(1);
+  nn::Module root({.gen = gen, .device = device()});
+  const examples::ResNet net(root, "net", 1, 10);
+  optim::SGD opt(root.parameters(), {.lr = 0.1, .momentum = 0.9});
+  const std::int64_t batch = state.range(0);
+  const Tensor images = rand({batch, 3, 32, 32}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
+  // Multiplications: 3 x 3 convolutions of each stage, the projections, the last layer.
+  const double wide = 32.0 * 32 * 9 * 16 * 16, rest = 2 * wide + 1.5 * wide + 1.5 * wide + wide / 9 + 640;
+  run_steps(state, how, opt, batch, of_training(batch, 32.0 * 32 * 27 * 16, rest), [&] {
+    const Tensor loss = cross_entropy(net(images), labels);
+    opt.zero_grad();
+    backward(loss);
+    opt.step();
+  });
+}
+
 // Arguments: batch, length. In bf16 on a GPU, f32 elsewhere.
 void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   Generator gen(1);
@@ -261,6 +280,7 @@ void prepare() {
   if (!small_ones) {
     add("mnist_mlp_512_step", {batch}, mnist_step<Mlp>);
     add("mnist_cnn_step", {batch}, mnist_step<LeNet>);
+    add("resnet8_step", {128}, resnet_step);
   }
   const GptShape small = small_ones ? GptShape{.layers = 2, .width = 32, .heads = 1, .words = 64}
                                     : GptShape{.layers = 2, .width = 128, .heads = 4, .words = 1024};

@@ -62,6 +62,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--sampler", "NAME", "full or neighbor"},
     {"--fanout", "LIST", "neighbours a layer"},
     {"--runs", "K", "repeat with other seeds"},
+    {"--augment", "LIST", "changes of training pictures: crop, flip, cutout, mixup; or none"},
     // Machine
     {"--device", "NAME", "auto, cpu, cuda, cuda:I, simt"},
     {"--accelerator", "NAME", "auto, cpu, cuda"},
@@ -178,6 +179,8 @@ class Flags {
   CLI::Option* add_argument(const char* name, T& value, const char* help) {
     return app_.add_option(name, value, help)->type_name("")->required();
   }
+  // Whether the command line has the flag; after parse.
+  [[nodiscard]] bool given(const char* name) const { return app_.count(name) > 0; }
   void add_switch(const char* name, bool& value) {
     app_.add_flag(name, value, find(name).help);
     names_.emplace_back(name);

@@ -111,12 +111,13 @@ inline TrainerOptions trainer_options(const TrainingSettings& s) {
                          .fast_dev_run = dev_run_batches(s),
                          .max_epochs = s.epochs,
                          .max_steps = s.max_steps,
-                         .limit_train_batches = portion("--limit-train-batches", s.limit_train_batches),
                          .enable_checkpointing = !s.out.empty(),
                          .enable_progress_bar = !s.quiet,
                          .enable_model_summary = !s.quiet,
                          .precision = s.precision,
                          .default_root_dir = s.out};
+  if (s.limit_train_batches != "1.0")
+    options.limit_train_batches = portion("--limit-train-batches", s.limit_train_batches);
   if (!s.max_time.empty()) options.max_time = Duration(s.max_time);
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{

@@ -1,0 +1,57 @@
+// Learning on graphs: classes of the nodes of one graph (gnn node), or of whole graphs (gnn graph).
+#include "examples/gnn_graph.h"
+#include "examples/gnn_node.h"
+
+using namespace levin;
+using namespace levin::examples;
+using gnn_program::Settings;
+
+namespace {
+
+Settings parse(int argc, char** argv) {
+  Settings s;
+  s.epochs = 0;
+  s.batch_size = 0;
+  s.keeps_best = true;
+  Flags flags("gnn", "Trains a network on graphs: classes of nodes (node) or of graphs (graph).");
+  flags.add_argument("task", s.task, "node or graph")->check(CLI::IsMember({"node", "graph"}));
+  flags.add("--model", s.model)->check(CLI::IsMember({"gcn", "gat", "sage", "gin"}));
+  flags.add("--sampler", s.sampler)->check(CLI::IsMember({"full", "neighbor"}));
+  flags.add("--fanout", s.fanout);
+  flags.add("--runs", s.runs)->check(at_least(1));
+  add_training_flags(flags, s);
+  flags.add("--clip", s.clip)->check(at_least(0));
+  flags.parse(argc, argv);
+  const bool is_node = s.task == "node";
+  if (s.model.empty()) s.model = is_node ? "gcn" : "gin";
+  if (is_node == (s.model == "gin")) flags.refuse("--model " + s.model + " is not for gnn " + s.task);
+  const auto needs = [&](bool there, std::initializer_list<const char*> names, const char* what) {
+    for (const char* name : names) {
+      if (!there && flags.given(name)) flags.refuse(std::string(name) + " needs " + what);
+    }
+  };
+  needs(is_node, {"--sampler", "--runs"}, "gnn node");
+  needs(s.sampler == "neighbor", {"--fanout"}, "--sampler neighbor");
+  needs(!is_node || s.sampler == "neighbor", {"--batch-size", "--workers", "--limit-train-batches"},
+        "--sampler neighbor or gnn graph");
+  if (s.sampler == "neighbor" && s.model == "gcn")
+    flags.refuse("--model gcn needs all neighbours of a node; take gat or sage for --sampler neighbor");
+  if (s.runs > 1 && !s.resume.empty()) flags.refuse("--resume is for one run; drop --runs");
+  if (!flags.given("--epochs")) s.epochs = !is_node ? 350 : s.sampler == "neighbor" ? 10 : 200;
+  if (!flags.given("--lr")) s.lr = s.model == "gat" ? 0.005 : 0.01;
+  if (!flags.given("--batch-size")) s.batch_size = is_node ? 1024 : 32;
+  check_training_flags(flags, s);
+  return s;
+}
+
+int run(const Settings& s) {
+  if (s.threads > 0) set_num_threads(s.threads);
+  make_output_folder(out_folder(s));
+  return s.task == "node" ? gnn_program::node_program(s) : gnn_program::graph_program(s);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("gnn", [&] { return run(parse(argc, argv)); });
+}

@@ -1,0 +1,182 @@
+// What the tasks of gnn share: settings, and the graphs that they train on.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/dataset.h"
+#include "examples/training.h"
+#include "levin/data/graph.h"
+#include "levin/data/graph_batch.h"
+#include "levin/data/neighbor.h"
+#include "levin/nn/graph.h"
+
+namespace levin::examples::gnn_program {
+
+struct Settings : TrainingSettings {
+  std::string task, model, sampler = "full", fanout = "15,10";
+  std::int64_t runs = 1;
+  double clip = 0;
+};
+
+// The numbers of "15,10".
+inline std::vector<std::int64_t> fanouts(const Settings& s) {
+  std::vector<std::int64_t> all;
+  for (const std::string& word : words(s.fanout)) {
+    std::int64_t k = 0;
+    const auto [at, error] = std::from_chars(word.data(), word.data() + word.size(), k);
+    if (error != std::errc() || at != word.data() + word.size() || k < -1)
+      fail<ConfigError>("--fanout: \"", s.fanout, "\" is no list of two counts such as 15,10 (-1: all neighbours)");
+    all.push_back(k);
+  }
+  if (all.size() != 2)
+    fail<ConfigError>("--fanout: \"", s.fanout, "\" has ", all.size(), " counts, expected one for each of 2 layers");
+  return all;
+}
+
+// ---- One graph
+
+struct NodeTask {
+  gnn::NodeData data;
+  bool real = false;
+  std::string said;  // the program's first line
+  [[nodiscard]] std::int64_t features() const { return data.x.defined() ? data.x.size(1) : data.sparse_x.csr.cols; }
+};
+
+// The identity: features of nodes that have none.
+inline gnn::SparseFeatures identity(std::int64_t nodes) {
+  return {.csr = checked({.crow = arange(0, nodes + 1, 1, Device::cpu()),
+                          .col = arange(0, nodes, 1, Device::cpu()),
+                          .cols = nodes,
+                          .t_crow = arange(0, nodes + 1, 1, Device::cpu()),
+                          .t_col = arange(0, nodes, 1, Device::cpu()),
+                          .t_edge = arange(0, nodes, 1, Device::cpu())}),
+          .values = ones({nodes}, Device::cpu())};
+}
+
+// --data, else $LEVIN_DATA/cora, else the karate club; for sampled neighbourhoods a planted partition.
+inline NodeTask find_nodes(const Settings& s) {
+  std::string dir = s.data;
+  if (dir.empty()) {
+    const std::string root = environment("LEVIN_DATA");
+    if (!root.empty() && std::filesystem::exists(root + "/cora/edge_index.npy")) dir = root + "/cora";
+  }
+  if (!dir.empty()) {
+    NodeTask task{.data = gnn::planetoid(dir, "", {.sparse_features = s.sampler == "full"}),
+                  .real = true,
+                  .said = "data: " + dir};
+    gnn::NodeData& d = task.data;
+    if (d.sparse_x.defined()) d.sparse_x = gnn::row_normalize(d.sparse_x);
+    if (d.x.defined()) d.x = gnn::row_normalize(d.x);
+    if (!d.x.defined() && !d.sparse_x.defined()) {
+      if (s.sampler != "full")
+        fail<DataError>("--data: ", dir,
+                        " has no features of nodes, which --sampler neighbor needs; take --sampler full");
+      d.sparse_x = identity(d.graph.num_nodes());
+      task.said += " (no features: each node has its own)";
+    }
+    return task;
+  }
+  const std::string give = "; --data DIR names a folder with edge_index.npy, y.npy and so on";
+  if (s.sampler == "neighbor") {
+    return {.data = gnn::planted_partition({.num_nodes = std::int64_t{1} << 15, .seed = s.seed}),
+            .said = "data: a generated graph of planted classes" + give};
+  }
+  return {.data = gnn::karate_club(), .said = "data: Zachary's karate club" + give};
+}
+
+// ---- Many graphs
+
+struct GraphTask {
+  gnn::GraphSamples data;
+  std::vector<gnn::Fold> folds{};
+  bool real = false;
+  std::string said{};
+};
+
+// `count` random trees with nodes of seven kinds, and six nodes more: a path in class 0, all joined in class 1.
+inline gnn::GraphSamples draw_graphs(const Generator& gen, std::int64_t count) {
+  constexpr std::int64_t kKinds = 7, kMore = 6;
+  gnn::GraphSamples all{.name = "cliques", .num_classes = 2, .num_features = kKinds, .class_labels = {0, 1}};
+  for (std::int64_t g = 0; g < count; ++g) {
+    Generator rng = gen.fork(std::to_string(g));
+    const std::int64_t label = g % 2, tree = rng.integer(6, 16), nodes = tree + kMore;
+    std::vector<std::int64_t> src, dst;
+    const auto join = [&](std::int64_t a, std::int64_t b) {
+      src.insert(src.end(), {a, b});
+      dst.insert(dst.end(), {b, a});
+    };
+    for (std::int64_t i = 1; i < tree; ++i) join(i, rng.integer(0, i));
+    join(tree, rng.integer(0, tree));
+    for (std::int64_t i = 1; i < kMore; ++i) {
+      for (std::int64_t j = label == 1 ? 0 : i - 1; j < i; ++j) join(tree + i, tree + j);
+    }
+    Tensor x = zeros({nodes, kKinds}, Device::cpu());
+    for (std::int64_t i = 0; i < nodes; ++i) x.mutable_data<float>()[i * kKinds + rng.integer(0, kKinds)] = 1;
+    const auto ids = [](const std::vector<std::int64_t>& v) {
+      return from_data<std::int64_t>(v, {static_cast<std::int64_t>(v.size())}, Device::cpu());
+    };
+    all.graphs.push_back(
+        {.graph = gnn::Graph::from_coo({.src = ids(src), .dst = ids(dst), .num_src = nodes, .num_dst = nodes}),
+         .x = x,
+         .y = full({}, label, Device::cpu(), DType::i64)});
+  }
+  return all;
+}
+
+// Ten random parts of the graphs, each of which is the test part of a fold.
+inline std::vector<gnn::Fold> draw_folds(std::int64_t graphs, const Generator& gen) {
+  constexpr std::int64_t kFolds = 10;
+  Generator rng = gen.fork("folds");
+  const std::vector<std::int64_t> order = rng.permutation(graphs);
+  std::vector<gnn::Fold> folds;
+  for (std::int64_t k = 0; k < kFolds; ++k) {
+    std::vector<std::int64_t> train, test;
+    for (std::int64_t i = 0; i < graphs; ++i)
+      (i * kFolds / graphs == k ? test : train).push_back(order[static_cast<std::size_t>(i)]);
+    const auto ids = [](const std::vector<std::int64_t>& v) {
+      return from_data<std::int64_t>(v, {static_cast<std::int64_t>(v.size())}, Device::cpu());
+    };
+    folds.push_back({.train = ids(train), .test = ids(test)});
+  }
+  return folds;
+}
+
+// --data (a folder of TU files, whose name the files have), else $LEVIN_DATA/mutag, else drawn molecules.
+inline GraphTask find_graphs(const Settings& s) {
+  namespace fs = std::filesystem;
+  const Generator gen(s.seed);
+  std::string dir = s.data;
+  if (dir.empty()) {
+    const std::string root = environment("LEVIN_DATA");
+    if (!root.empty() && fs::exists(root + "/mutag/MUTAG_A.txt")) dir = root + "/mutag";
+  }
+  if (dir.empty()) {
+    GraphTask task{.data = draw_graphs(gen.fork("graphs"), 200),
+                   .said = "data: drawn graphs with and without a clique; --data DIR names a folder of TU files"};
+    task.folds = draw_folds(static_cast<std::int64_t>(task.data.graphs.size()), gen);
+    return task;
+  }
+  std::string name;
+  std::error_code error;
+  for (const fs::directory_entry& e : fs::directory_iterator(dir, error)) {
+    const std::string file = e.path().filename().string(), end = "_A.txt";
+    if (file.size() > end.size() && file.ends_with(end)) name = file.substr(0, file.size() - end.size());
+  }
+  if (name.empty()) fail<DataError>("--data: ", dir, " has no file NAME_A.txt; expected a folder of TU files");
+  GraphTask task{.data = gnn::tu(dir, name), .real = true, .said = "data: " + name + " from " + dir};
+  const auto count = static_cast<std::int64_t>(task.data.graphs.size());
+  if (fs::exists(dir + "/10fold_idx"))
+    task.folds = gnn::tu_folds(dir, count);
+  else
+    task.folds = draw_folds(count, gen);
+  return task;
+}
+
+}  // namespace levin::examples::gnn_program

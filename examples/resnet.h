@@ -1,0 +1,65 @@
+// Residual networks for pictures of 32 x 32: He et al., "Deep Residual Learning for Image Recognition", 2016, section
+// 4.2, with projections where the shape changes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levin/levin.h"
+
+namespace levin::examples {
+
+// Two convolutions beside a shortcut: a 1 x 1 convolution where the shape changes.
+struct ResidualBlock final : nn::Module {
+  ResidualBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, std::int64_t stride)
+      : Module(parent, name),
+        conv1(*this, "conv1", {.in = in, .out = out, .kernel = 3, .stride = stride, .padding = 1, .bias = false}),
+        bn1(*this, "bn1", {.features = out}),
+        conv2(*this, "conv2", {.in = out, .out = out, .kernel = 3, .padding = 1, .bias = false}),
+        bn2(*this, "bn2", {.features = out}) {
+    if (in == out && stride == 1) return;
+    shortcut = std::make_unique<nn::Conv2d>(
+        *this, "shortcut", nn::Conv2dOptions{.in = in, .out = out, .kernel = 1, .stride = stride, .bias = false});
+    shortcut_bn = std::make_unique<nn::BatchNorm2d>(*this, "shortcut_bn", nn::BatchNormOptions{.features = out});
+  }
+  nn::Conv2d conv1;
+  nn::BatchNorm2d bn1;
+  nn::Conv2d conv2;
+  nn::BatchNorm2d bn2;
+  std::unique_ptr<nn::Conv2d> shortcut;
+  std::unique_ptr<nn::BatchNorm2d> shortcut_bn;
+  Tensor operator()(const Tensor& x) const {
+    const Tensor y = bn2(conv2(relu(bn1(conv1(x)))));
+    return relu(y + (shortcut ? (*shortcut_bn)((*shortcut)(x)) : x));
+  }
+};
+
+// Pictures [N, 3, 32, 32] -> [N, classes]: 6 n + 2 layers, n = blocks_a_stage of the widths 16, 32 and 64.
+struct ResNet final : nn::Module {
+  ResNet(nn::Module& parent, std::string_view name, std::int64_t blocks_a_stage, std::int64_t classes)
+      : Module(parent, name), fc(*this, "fc", {.in = 64, .out = classes}) {
+    std::int64_t in = 16;
+    for (std::int64_t stage = 0; stage < 3; ++stage) {
+      for (std::int64_t k = 0; k < blocks_a_stage; ++k) {
+        const std::int64_t out = std::int64_t{16} << stage;
+        blocks.push_back(std::make_unique<ResidualBlock>(
+            *this, "block" + std::to_string(stage) + "_" + std::to_string(k), in, out, stage > 0 && k == 0 ? 2 : 1));
+        in = out;
+      }
+    }
+  }
+  nn::Conv2d conv{*this, "conv", {.in = 3, .out = 16, .kernel = 3, .padding = 1, .bias = false}};
+  nn::BatchNorm2d bn{*this, "bn", {.features = 16}};
+  std::vector<std::unique_ptr<ResidualBlock>> blocks;
+  nn::Linear fc;
+  Tensor operator()(const Tensor& pictures) const {
+    Tensor x = relu(bn(conv(pictures)));
+    for (const auto& block : blocks) x = (*block)(x);
+    return fc(mean(x, {2, 3}));
+  }
+};
+
+}  // namespace levin::examples

@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "levin/data.h"
+#include "tests/train/program.h"
+#include "tests/where.h"
+
+using namespace levin;
+using levin::test::json_of;
+using levin::test::Program;
+using levin::test::TemporaryFolder;
+using Ended = Program::Ended;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool built(const TemporaryFolder& dir) { return Program("gnn", dir).built(); }
+Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
+  return Program("gnn", dir).run(std::move(arguments));
+}
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+std::string weights_of(const std::string& out) {
+  std::string all;
+  for (const auto& [name, t] : load_safetensors(out + "/model.safetensors").tensors) all += content_hash(name, t);
+  return all;
+}
+// The folder of a data set beside the checkout; empty where it is absent, and then the test counts as skipped.
+std::string real_data(const char* name) {
+  const std::string dir = test::source_dir() + "/../shared/datasets/" + name;
+  if (fs::exists(dir)) return dir;
+  test::skip(std::string("no data set ") + name);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("gnn node learns the karate club without data, and leaves its result files") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "out", json = dir / "r.json";
+  const Ended e = run(dir, {"node", "--epochs", "60", "--quiet", "--out", out, "--json", json});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  CHECK(e.output.starts_with("data: Zachary's karate club"));
+  CHECK(e.output.find("confusion") != std::string::npos);
+  CHECK(e.output.find("test accuracy after the last epoch") != std::string::npos);
+  for (const char* name : {"model.safetensors", "embedding.svg", "loss.svg", "metrics.csv", "report.txt"})
+    CHECK_MESSAGE(fs::file_size(fs::path(out) / name) > 0, name);
+  const std::string picture = text_of(out + "/embedding.svg");
+  CHECK(std::count(picture.begin(), picture.end(), '\n') > 34 + 4);  // a dot a node, a name a class
+  CHECK(picture.find("nan") == std::string::npos);
+  const nlohmann::json r = json_of(json);
+  for (const char* field : {"program", "status", "data", "seed", "device", "precision", "strategy", "world_size",
+                            "epochs", "optimizer_steps", "train_seconds", "samples_per_second", "peak_bytes",
+                            "parameters", "test_accuracy", "val_accuracy", "epoch_milliseconds"})
+    CHECK_MESSAGE(r.contains(field), field);
+  CHECK(r["program"] == "gnn");
+  CHECK(r["status"] == "done");
+  CHECK(r["data"] == "generated");
+  CHECK(r["optimizer_steps"] == 60);
+  CHECK(r["parameters"] == 34 * 16 + 16 + 16 * 4 + 4);
+  CHECK(r["test_accuracy"].get<double>() > 0.5);  // the largest class has 0.38
+  CHECK(r["epoch_milliseconds"].get<double>() > 0);
+}
+
+TEST_CASE("gnn node trains each model, also on sampled neighbourhoods, with equal bits for any number of workers") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  for (const char* model : {"gat", "sage"}) {
+    const Ended e = run(dir, {"node", "--model", model, "--epochs", "40", "--quiet", "--json", dir / "m.json"});
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    CHECK(json_of(dir / "m.json")["test_accuracy"].get<double>() > 0.5);
+  }
+  const auto sampled = [&](const std::string& name, const char* workers, const char* threads) {
+    const std::string out = dir / name;
+    const Ended e = run(dir, {"node",      "--model",      "sage",     "--sampler", "neighbor",
+                              "--fanout",  "5,3",          "--epochs", "1",         "--limit-train-batches",
+                              "4",         "--batch-size", "256",      "--workers", workers,
+                              "--threads", threads,        "--quiet",  "--out",     out,
+                              "--json",    dir / "s.json"});
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    CHECK(e.output.starts_with("data: a generated graph of planted classes"));
+    return weights_of(out);
+  };
+  const std::string base = sampled("a", "0", "1");
+  CHECK(sampled("b", "1", "2") == base);
+  CHECK(sampled("c", "4", "2") == base);
+}
+
+TEST_CASE("gnn node repeats with other seeds, and gives mean and deviation") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const Ended e = run(dir, {"node", "--runs", "3", "--epochs", "30", "--quiet", "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  CHECK(e.output.find("over 3 runs") != std::string::npos);
+  const nlohmann::json r = json_of(dir / "r.json");
+  CHECK(r["runs"] == 3);
+  CHECK(r["test_accuracy_mean"].get<double>() > 0.4);
+  CHECK(r["test_accuracy_std"].get<double>() >= 0);
+}
+
+TEST_CASE("a gnn run that is cut and resumed gives the weights of an uncut run") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const auto weights = [&](const std::string& name, std::vector<std::string> more) {
+    const std::string out = dir / name;
+    more.insert(more.begin(), {"node", "--epochs", "12", "--quiet", "--out", out});
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    return weights_of(out);
+  };
+  const std::string base = weights("a", {});
+  CHECK(weights("b", {"--max-steps", "7"}) != base);
+  CHECK(weights("b", {"--resume", "last"}) == base);
+}
+
+TEST_CASE("gnn graph tells drawn graphs with a clique from those without, fold by fold") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string out = dir / "out";
+  const Ended e = run(dir, {"graph", "--epochs", "8", "--quiet", "--out", out, "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  CHECK(e.output.starts_with("data: drawn graphs"));
+  CHECK(e.output.find("fold 10") != std::string::npos);
+  CHECK(fs::file_size(fs::path(out) / "embedding.svg") > 0);
+  const nlohmann::json r = json_of(dir / "r.json");
+  CHECK(r["fold_accuracy_mean"].get<double>() > 0.9);
+  CHECK(r["fold_accuracy_std"].get<double>() >= 0);
+  CHECK(r["parameters"] == 11202);
+}
+
+TEST_CASE("gnn refuses flags that have no meaning for its task") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const auto refused = [&](std::vector<std::string> arguments, const char* why) {
+    const Ended e = run(dir, std::move(arguments));
+    CAPTURE(e.output);
+    CHECK(e.code == 2);
+    CHECK(e.output.find(why) != std::string::npos);
+  };
+  refused({"node", "--model", "gin"}, "--model gin is not for gnn node");
+  refused({"graph", "--model", "gcn"}, "--model gcn is not for gnn graph");
+  refused({"node", "--fanout", "3,3"}, "--fanout needs --sampler neighbor");
+  refused({"node", "--batch-size", "8"}, "--batch-size needs --sampler neighbor");
+  refused({"graph", "--runs", "2"}, "--runs needs gnn node");
+  refused({"node", "--sampler", "neighbor"}, "--model gcn needs all neighbours");
+  refused({"node", "--model", "sage", "--sampler", "neighbor", "--fanout", "3,x"}, "is no list of two counts");
+  refused({"node", "--swa", "1"}, "--swa has no meaning for this program");
+  CHECK(run(dir, {"edge"}).code == 2);
+  CHECK(run(dir, {"node", "--data", dir / "nowhere"}).code != 0);
+}
+
+TEST_CASE("gnn node learns Cora to the published accuracy") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string data = real_data("cora");
+  if (data.empty()) return;
+  const Ended e = run(dir, {"node", "--data", data, "--quiet", "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  const nlohmann::json r = json_of(dir / "r.json");
+  CHECK(r["data"] == "real");
+  CHECK(r["parameters"] == 23063);
+  CHECK(r["test_accuracy"].get<double>() > 0.785);  // no seed of fifty is below
+}
