@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "nn/graph/loops.h"
@@ -15,7 +17,9 @@ SparseMatrix sparse_matrix(const Tensor& x) {
   const auto* place = at.data<std::int64_t>();
   for (std::int64_t k = 0; k < entries; ++k) ++offset[place[2 * k] + 1];
   for (std::int64_t i = 0; i < rows; ++i) offset[i + 1] += offset[i];
-  const Csr csr{.crow = crow, .col = select(at, 1, 1).contiguous(), .cols = x.size(1)};
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  const DType index = entries <= most && x.size(1) <= most ? DType::i32 : DType::i64;
+  const Csr csr{.crow = crow, .col = select(at, 1, 1).to(index).contiguous(), .cols = x.size(1)};
   return {checked(with_transpose(csr)), masked_select(x, ne(x.detach(), 0))};
 }
 
