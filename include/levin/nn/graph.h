@@ -39,8 +39,8 @@ struct SparseMatrix {
   Csr csr{};
   Tensor value{};
 };
-// The elements of x [rows, cols] on cpu that are not 0, with the transpose, in x's dtype; columns are i32 where they fit.
-// Throws DeviceError elsewhere.
+// The elements of x [rows, cols] on cpu that are not 0, with the transpose, in x's dtype; columns are i32 where these
+// fit. Throws DeviceError elsewhere.
 [[nodiscard]] LEVIN_API SparseMatrix sparse_matrix(const Tensor& x);
 
 // The edges that a layer works on: those of a Graph or of a Block, which must live during the call.
