@@ -41,7 +41,8 @@ Streams::Streams(IterableDatasetRef of, const DataLoaderOptions& options, const 
       all_(new One[static_cast<std::size_t>(count_)]),
       first_(static_cast<std::size_t>(count_)),
       end_(static_cast<std::size_t>(count_), -1) {
-  for (std::int64_t w = 0; w < count_; ++w) first_[static_cast<std::size_t>(w)] = (from.batch - w + count_ - 1) / count_;
+  for (std::int64_t w = 0; w < count_; ++w)
+    first_[static_cast<std::size_t>(w)] = (from.batch - w + count_ - 1) / count_;
   for (const std::int64_t p : from.ahead) ++first_[static_cast<std::size_t>(p % count_)];
   for (std::int64_t w = 0; w < count_; ++w) {
     const auto at = static_cast<std::size_t>(w);

@@ -32,7 +32,7 @@ class Counting : public IterableDataset {
     std::int64_t n = 0;
     Division division = Division::by_batch;
     bool seeks = false, declares = false;
-    std::int64_t bad = -1;         // this sample throws
+    std::int64_t bad = -1;             // this sample throws
     std::atomic<int>* read = nullptr;  // counts samples
   };
   explicit Counting(Options o) : o_(o) {}
@@ -115,8 +115,8 @@ TEST_CASE("streams that give what they own give the same batches and random numb
       for (const int workers : {1, 2, 5}) {
         CAPTURE(n);
         CAPTURE(workers);
-        DataLoader several = over(
-            {.n = n}, {.batch_size = 4, .num_workers = workers, .drop_last = drop, .generator = Generator(3)});
+        DataLoader several =
+            over({.n = n}, {.batch_size = 4, .num_workers = workers, .drop_last = drop, .generator = Generator(3)});
         CHECK(batches(several) == first);
         CHECK(batches(several) == second);
         CHECK(several.state().epoch == 2);
@@ -136,7 +136,8 @@ TEST_CASE("streams divided by sample give every sample once, in an order that th
       if (repeat > 0) CHECK(got == before);
       before = got;
       std::vector<std::int64_t> samples = first_column(got);
-      if (workers == 3) CHECK(std::vector(samples.begin(), samples.begin() + 8) == std::vector<std::int64_t>{0, 3, 6, 9, 1, 4, 7, 10});
+      if (workers == 3)
+        CHECK(std::vector(samples.begin(), samples.begin() + 8) == std::vector<std::int64_t>{0, 3, 6, 9, 1, 4, 7, 10});
       std::sort(samples.begin(), samples.end());
       CHECK(samples == all);
     }
@@ -294,7 +295,8 @@ TEST_CASE("streams have a length where they declare one, and refuse what needs a
   CHECK_THROWS_WITH_AS((void)combine({{"s", &unknown}}), doctest::Contains("reads streams"), ConfigError);
   DataLoader single = over({.n = 3}, {.batch_size = std::nullopt, .num_workers = 1});
   for (const Batch& b : single) CHECK(b[0].shape() == Shape{3});
-  DataLoader own = over({.n = 5}, {.batch_size = 2, .collate = [](std::span<const Sample> s) { return Tensors{s.back()[0]}; }});
+  DataLoader own =
+      over({.n = 5}, {.batch_size = 2, .collate = [](std::span<const Sample> s) { return Tensors{s.back()[0]}; }});
   std::vector<std::int64_t> last;
   for (const Batch& b : own) last.push_back(b[0].data<std::int64_t>()[0]);
   CHECK(last == std::vector<std::int64_t>{1, 3, 4});

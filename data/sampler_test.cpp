@@ -33,8 +33,7 @@ TEST_CASE("the shuffle of 0 .. 9 with seed 42 in epoch 0 is 0 6 9 4 5 7 2 3 1 8"
 }
 
 TEST_CASE("ranks take every world-th place: padded from the start, cut at the end, or as it is") {
-  CHECK(ranks(10, {.world = 4, .shuffle = false}) ==
-        std::vector<Order>{{0, 4, 8}, {1, 5, 9}, {2, 6, 0}, {3, 7, 1}});
+  CHECK(ranks(10, {.world = 4, .shuffle = false}) == std::vector<Order>{{0, 4, 8}, {1, 5, 9}, {2, 6, 0}, {3, 7, 1}});
   CHECK(ranks(10, {.world = 4, .shuffle = false, .drop_last = true}) ==
         std::vector<Order>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
   CHECK(ranks(10, {.world = 4, .shuffle = false, .pad = false}) ==

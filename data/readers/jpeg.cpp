@@ -136,7 +136,7 @@ Tensor read_jpeg(const std::string& path, std::string_view content, std::uint64_
   const J_COLOR_SPACE stored = state.jpeg_color_space;
   const bool grey = stored == JCS_GRAYSCALE, inks = stored == JCS_CMYK || stored == JCS_YCCK;
   if (!grey && !inks && stored != JCS_YCbCr && stored != JCS_RGB) {
-    fail<FormatError>(path, ": has ", state.num_components, " components of unknown colours, expected grey, RGB or CMYK");
+    fail<FormatError>(path, ": has ", state.num_components, " components of unknown color, expected grey, RGB or CMYK");
   }
   const std::uint64_t bytes = height * width * (grey ? 1u : 3u);
   if (height * width > most_pixels || bytes > content.size() * kMostRatio) {

@@ -72,7 +72,7 @@ Tensor resize_image(const Tensor& image, ImageSize size) {
   }
   const bool grey = image.rank() == 2, rgb = image.rank() == 3 && image.size(2) == 3;
   if (!(grey || rgb) || image.numel() == 0) {
-    fail<ShapeError>("resize_image: the picture has shape ", image.shape(), ", expected [H, W] or [H, W, 3], not empty");
+    fail<ShapeError>("resize_image: the image has shape ", image.shape(), ", expected [H, W] or [H, W, 3], not empty");
   }
   if (std::min(size.height, size.width) < 1 || std::max(size.height, size.width) > kMostSide) {
     fail<ConfigError>("resize_image: the size is ", size.height, " x ", size.width, ", expected sides from 1 to ",
