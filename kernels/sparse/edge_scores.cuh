@@ -42,9 +42,10 @@ inline T dot_leaky(const T* w, const T* p, const T* q, std::int64_t n, T slope) 
       const T s = p[j + l] + q[j + l];
       lanes[l] += w[j + l] * (s > 0 ? s : s * slope);
     }
+  const T slopes[] = {slope, T(1)};  // no branch, which would be taken by chance
   for (; j < n; ++j) {
     const T s = p[j] + q[j];
-    sum += w[j] * (s > 0 ? s : s * slope);
+    sum += w[j] * (s * slopes[s > 0]);
   }
   for (std::int64_t l = 0; l < L; ++l) sum += lanes[l];
   return sum;
@@ -86,38 +87,37 @@ void edge_scores_by(const Cpu& on, const CsrView& view, const T* x, const T* z, 
   });
 }
 
-// Adds gy leaky'(p + q) to sum and gy leaky(p + q) to moment, n columns of one head.
-template <class T>
-inline void add_slopes(T* sum, T* moment, const T* p, const T* q, T gy, std::int64_t n, T slope) {
-  const T below = gy * slope;
-#pragma GCC ivdep
-  for (std::int64_t j = 0; j < n; ++j) {
-    const T s = p[j] + q[j], d = s > 0 ? gy : below;
-    sum[j] += d;
-    moment[j] += d * s;
+// Adds gy leaky'(p + q) to sum and gy leaky(p + q) to moment, n columns; gy_at(j) is gy of column j. Neither way has a
+// branch on the sign, which would be taken by chance: blocks of a constant size are vector code, the rest looks up.
+template <class T, class F>
+inline void add_slopes(T* sum, T* moment, const T* p, const T* q, const F& gy_at, std::int64_t n, T slope) {
+  constexpr std::int64_t kBlock = 8;
+  const T slopes[] = {slope, T(1)};
+  std::int64_t j = 0;
+  for (; j + kBlock <= n; j += kBlock) {
+    T s[kBlock], of[kBlock];
+    for (std::int64_t l = 0; l < kBlock; ++l) s[l] = p[j + l] + q[j + l];
+    for (std::int64_t l = 0; l < kBlock; ++l) of[l] = s[l] > 0 ? T(1) : slope;
+    for (std::int64_t l = 0; l < kBlock; ++l) of[l] *= gy_at(j + l);
+    for (std::int64_t l = 0; l < kBlock; ++l) sum[j + l] += of[l];
+    for (std::int64_t l = 0; l < kBlock; ++l) moment[j + l] += of[l] * s[l];
   }
-}
-// The same for n heads of one column.
-template <class T>
-inline void add_slopes(T* sum, T* moment, const T* p, const T* q, const T* gy, std::int64_t n, T slope) {
-#pragma GCC ivdep
-  for (std::int64_t j = 0; j < n; ++j) {
-    const T s = p[j] + q[j], of = s > 0 ? T(1) : slope, d = gy[j] * of;
+  for (; j < n; ++j) {
+    const T s = p[j] + q[j], d = gy_at(j) * slopes[s > 0];
     sum[j] += d;
     moment[j] += d * s;
   }
 }
 
-// kColumns: of a head, where the compiler knows them; 0: any.
-template <int kColumns, class T, class I>
+// kFlat: columns are heads of their own, and the gradient has a column for each. kColumns: of a head, or of all heads,
+// where the compiler knows them; 0: any.
+template <int kColumns, bool kFlat, class T, class I>
 void edge_scores_backward_by(const Cpu& on, const CsrView& view, const T* gy, const T* x, const T* z, const T* attn,
                              T* gx, T* t, const Heads& h, T slope) {
   const CsrArrays<I> a(view);
   constexpr std::int64_t kTile = kColumns > 0 ? kColumns : 256;
   const std::int64_t width = h.width();
-  // One head of `inner` columns, or columns that are heads of their own: then the gradient has a column for each.
-  const bool is_flat = kColumns == 0 && h.inner == 1;
-  const std::int64_t groups = is_flat ? 1 : h.heads, columns = kColumns > 0 ? kColumns : is_flat ? width : h.inner;
+  const std::int64_t groups = kFlat ? 1 : h.heads, columns = kColumns > 0 ? kColumns : kFlat ? width : h.inner;
   each_row_block(on, view, width, [=](std::int64_t begin, std::int64_t end) {
     T sum[kTile], moment[kTile];
     for (std::int64_t i = begin; i < end; ++i)
@@ -129,13 +129,19 @@ void edge_scores_backward_by(const Cpu& on, const CsrView& view, const T* gy, co
           for (std::int64_t j = 0; j < n; ++j) sum[j] = moment[j] = 0;
           for (std::int64_t k = a.crow[i]; k < a.crow[i + 1]; ++k) {
             const T *const q = z + a.column(k) * width + at, *const g = gy + a.place(k) * h.heads;
-            if (is_flat)
-              add_slopes(sum, moment, p, q, g + c, n, slope);
+            if constexpr (kFlat)
+              add_slopes(
+                  sum, moment, p, q, [=](std::int64_t j) { return g[c + j]; }, n, slope);
             else
-              add_slopes(sum, moment, p, q, g[head], n, slope);
+              add_slopes(
+                  sum, moment, p, q, [of = g[head]](std::int64_t) { return of; }, n, slope);
           }
           T* const to = gx + i * width + at;
-          for (std::int64_t j = 0; j < n; ++j) to[j] = attn ? attn[at + j] * sum[j] : sum[j];
+          // Not by `?:` within the loop: masked loads from a null pointer take a hundred times as long.
+          if (attn)
+            for (std::int64_t j = 0; j < n; ++j) to[j] = attn[at + j] * sum[j];
+          else
+            for (std::int64_t j = 0; j < n; ++j) to[j] = sum[j];
           if (!t) continue;
           for (std::int64_t j = 0; j < n; ++j) t[i * width + at + j] = moment[j];
         }
@@ -144,10 +150,11 @@ void edge_scores_backward_by(const Cpu& on, const CsrView& view, const T* gy, co
 template <class T, class I>
 void edge_scores_backward_of(const Cpu& on, const CsrView& a, const T* gy, const T* x, const T* z, const T* attn, T* gx,
                              T* t, const Heads& h, T slope) {
-  if (h.inner == 8)
-    edge_scores_backward_by<8, T, I>(on, a, gy, x, z, attn, gx, t, h, slope);
-  else
-    edge_scores_backward_by<0, T, I>(on, a, gy, x, z, attn, gx, t, h, slope);
+  const auto with = [&]<int kColumns, bool kFlat>() {
+    edge_scores_backward_by<kColumns, kFlat, T, I>(on, a, gy, x, z, attn, gx, t, h, slope);
+  };
+  if (h.inner == 1) return h.heads == 8 ? with.template operator()<8, true>() : with.template operator()<0, true>();
+  return h.inner == 8 ? with.template operator()<8, false>() : with.template operator()<0, false>();
 }
 
 template <class T>
