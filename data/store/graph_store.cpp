@@ -26,6 +26,35 @@ struct Numbers {
 };
 constexpr std::int64_t kNumbers = sizeof(Numbers) / sizeof(std::int64_t);
 
+// Throws E where features, classes or parts do not fit the graph; looks at their values where it has `values`.
+template <class E>
+void check_nodes(const std::string& where, const NodeData& nodes, bool values) {
+  const Graph& g = nodes.graph;
+  const std::int64_t n = std::max(g.num_src(), g.num_dst());
+  const auto fits = [&](const Tensor& t) { return g.is_bipartite() || t.size(0) == n; };
+  const Tensor &x = nodes.x, &y = nodes.y;
+  if (x.defined() && (!is_float(x.dtype()) || x.rank() != 2 || !fits(x)))
+    fail<E>(where, ": x is ", x.dtype(), " ", x.shape(), ", expected floats [", n, ", F], a row a node");
+  const auto check = [&](const char* name, const Tensor& t, std::int64_t bound) {
+    if (!t.defined()) return;
+    if (t.dtype() != DType::i64 || t.rank() != 1)
+      fail<E>(where, ": ", name, " is ", t.dtype(), " ", t.shape(), ", expected i64 with one dimension");
+    if (!values) return;
+    const Tensor dense = t.contiguous();
+    const auto* at = dense.data<std::int64_t>();
+    for (std::int64_t i = 0; i < t.numel(); ++i) {
+      if (at[i] < 0 || at[i] >= bound)
+        fail<E>(where, ": ", name, "[", i, "] is ", at[i], ", expected 0 to ", bound - 1);
+    }
+  };
+  if (nodes.num_classes < 0) fail<E>(where, ": num_classes is ", nodes.num_classes, ", expected 0 or more");
+  check("y", y, nodes.num_classes);
+  if (y.defined() && !fits(y)) fail<E>(where, ": y is ", y.shape(), ", expected [", n, "], a class a node");
+  check("train", nodes.train, n);
+  check("val", nodes.val, n);
+  check("test", nodes.test, n);
+}
+
 NodeData read(const std::string& path, bool trusted) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) fail<FileError>(path, ": opening failed: ", std::generic_category().message(errno));
@@ -49,13 +78,34 @@ NodeData read(const std::string& path, bool trusted) {
         .t_crow = section("t_crow"),
         .t_col = section("t_col"),
         .t_edge = section("t_edge")};
+  const bool turned = a.t_crow.defined();
+  const auto is_offsets = [&](const Tensor& t) {
+    return t.dtype() == DType::i64 && t.rank() == 1 && t.numel() == of.cols + 1;
+  };
+  const auto is_index = [&](const Tensor& t) { return t.dtype() == col.dtype() && t.shape() == col.shape(); };
+  if (of.cols < 0 || of.cols > kMaxDim || a.t_col.defined() != turned || a.t_edge.defined() != turned ||
+      (turned && (!is_offsets(a.t_crow) || !is_index(a.t_col) || !is_index(a.t_edge))))
+    fail<FormatError>(path, ": the sections of the transpose do not fit ", of.cols, " nodes and ", col.numel(),
+                      " edges; save the graph again");
   if (trusted)
     a.facts = std::make_shared<const CsrFacts>(a, CsrFacts::Promise{of.longest_row, of.longest_column, true});
   GraphOptions options;
   options.bipartite = of.bipartite != 0;
-  options.transposed = a.t_crow.defined();
+  options.transposed = turned;
   options.trusted = trusted;
-  NodeData nodes{.graph = Graph::from_csr(std::move(a), options, section("weight"), section("attr"), section("ids"))};
+  const auto make = [&] {
+    try {
+      return Graph::from_csr(std::move(a), options, section("weight"), section("attr"), section("ids"));
+    } catch (const ShapeError& e) { fail<FormatError>(path, ": ", e.what()); } catch (const DTypeError& e) {
+      fail<FormatError>(path, ": ", e.what());
+    } catch (const ConfigError& e) { fail<FormatError>(path, ": ", e.what()); }
+  };
+  NodeData nodes{.graph = make()};
+  // attach_graph trusts these numbers where open_graph has taken the file.
+  if (const CsrFacts* facts = nodes.graph.csr().known();
+      !facts || facts->longest_row != of.longest_row || facts->longest_column != of.longest_column)
+    fail<FormatError>(path, ": the longest row and column are ", of.longest_row, " and ", of.longest_column,
+                      " by the file, others by its pattern; save the graph again");
   if (name.numel() > 0)
     nodes.name.assign(reinterpret_cast<const char*>(name.data<std::uint8_t>()), static_cast<std::size_t>(name.numel()));
   nodes.x = section("x");
@@ -64,6 +114,7 @@ NodeData read(const std::string& path, bool trusted) {
   nodes.val = section("val");
   nodes.test = section("test");
   nodes.num_classes = of.num_classes;
+  check_nodes<FormatError>(path, nodes, !trusted);
   return nodes;
 }
 
@@ -75,6 +126,7 @@ void save_graph(const std::string& path, const NodeData& nodes) {
   const Csr& a = nodes.graph.csr();
   if (!nodes.graph.device().is_cpu())
     fail<DeviceError>("save_graph: the graph is on ", nodes.graph.device(), ", expected cpu");
+  check_nodes<DataError>("save_graph", nodes, true);
   const CsrFacts* facts = a.known();
   if (!facts) fail<StateError>("save_graph: the graph's tensors were written after it was made");
   const Numbers numbers{a.cols, facts->longest_row, facts->longest_column, nodes.graph.is_bipartite(),

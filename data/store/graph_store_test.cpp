@@ -77,3 +77,19 @@ TEST_CASE("a damaged graph file, another store and an absent file are refused by
   sparse.sparse_x.values = empty({1}, Device::cpu());
   CHECK_THROWS_AS(save_graph(path, sparse), UnsupportedError);
 }
+
+TEST_CASE("features, classes and parts that do not fit the graph are refused before a file is written") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "graph";
+  const auto refuses = [&](auto&& change, const char* what) {
+    NodeData nodes = karate_club();
+    change(nodes);
+    CHECK_THROWS_WITH_AS(save_graph(path, nodes), doctest::Contains(what), DataError);
+    CHECK_FALSE(std::filesystem::exists(path));
+  };
+  refuses([](NodeData& n) { n.x = empty({33, 2}, Device::cpu()); }, "x is f32 [33, 2], expected floats [34, F]");
+  refuses([](NodeData& n) { n.y = n.y.to(DType::i32); }, "y is i32 [34], expected i64");
+  refuses([](NodeData& n) { n.num_classes = 3; }, "expected 0 to 2");
+  refuses([](NodeData& n) { n.num_classes = -1; }, "num_classes is -1");
+  refuses([](NodeData& n) { n.train = tensor<std::int64_t>({34}, Device::cpu()); }, "train[0] is 34, expected 0 to 33");
+}

@@ -154,6 +154,12 @@ void check_hash(std::span<const std::byte> bytes, const Section& section, const 
   if (found != section.hash)
     fail<FormatError>(where, ": section \"", section.name, "\" has hash ", found, ", expected ", section.hash,
                       "; the store is damaged, make it again");
+  if (section.dtype != DType::b8) return;
+  for (const std::byte b : bytes.subspan(section.offset, section.bytes)) {
+    if (b > std::byte{1})
+      fail<FormatError>(where, ": section \"", section.name, "\" has a bool of ", static_cast<int>(b),
+                        ", expected 0 or 1");
+  }
 }
 
 bool is_ready(const std::byte* store) {

@@ -56,7 +56,7 @@ void write_header(std::byte* to, std::uint64_t bytes, std::uint64_t sections, st
 void write(const Layout& plan, const NamedTensors& tensors, std::byte* to);
 // The sections of a complete store. Throws FormatError `where: ...` for other bytes. Reads no section.
 [[nodiscard]] std::vector<Section> parse(std::span<const std::byte> bytes, const std::string& where);
-// Compares a section with its hash. Throws FormatError.
+// Compares a section with its hash, and bytes of a bool with 0 and 1. Throws FormatError.
 void check_hash(std::span<const std::byte> bytes, const Section& section, const std::string& where);
 [[nodiscard]] bool is_ready(const std::byte* store);
 void set_ready(std::byte* store);

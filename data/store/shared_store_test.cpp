@@ -371,3 +371,10 @@ TEST_CASE("a store's table that lies about sizes is refused") {
   store::write(good, tensors, bytes.data());
   CHECK_THROWS_WITH_AS((void)store::parse(bytes, "x"), doctest::Contains("not complete"), FormatError);
 }
+
+TEST_CASE("a bool in a store that is neither 0 nor 1 is found by verify, though it has its hash") {
+  const Tensor flags = zeros({3}, Device::cpu(), DType::b8);
+  CHECK_NOTHROW(SharedStore::create({flags}).verify());
+  flags.get().storage->data[1] = std::byte{2};
+  CHECK_THROWS_WITH_AS(SharedStore::create({flags}).verify(), doctest::Contains("a bool of 2"), FormatError);
+}

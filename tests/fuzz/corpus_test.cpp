@@ -65,6 +65,7 @@ TEST_CASE("fuzz: the corpus of options is read or refused by a typed error") { r
 TEST_CASE("fuzz: the corpus of planetoid is read or refused by a typed error") { run_corpus("planetoid"); }
 TEST_CASE("fuzz: the corpus of png is read or refused by a typed error") { run_corpus("png"); }
 TEST_CASE("fuzz: the corpus of safetensors is read or refused by a typed error") { run_corpus("safetensors"); }
+TEST_CASE("fuzz: the corpus of store is read or refused by a typed error") { run_corpus("store"); }
 TEST_CASE("fuzz: the corpus of text is read or refused by a typed error") { run_corpus("text"); }
 TEST_CASE("fuzz: the corpus of tu is read or refused by a typed error") { run_corpus("tu"); }
 

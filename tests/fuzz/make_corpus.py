@@ -262,6 +262,50 @@ write("tu", "between", "\0=A\n1, 2\n=i\n1\n2\n=l\n1\n1\n")
 write("tu", "huge", "\0=A\n=i\n1\n1\n=l\n1\n=n\n-9223372036854775808\n9223372036854775807\n")
 write("tu", "folds", "\0=t\n0\n2\n=s\n1\n19\n")
 
+# ---- Stores: a header, a table, sections; the target corrects size and hashes
+DTYPES = {"f4": 0, "i4": 4, "i8": 5, "u1": 6, "b1": 7}
+
+
+def store(sections, keep_hashes=False):
+    """Sections are (name, dtype, shape, numbers)."""
+    least = sum(56 + 8 * len(shape) + len(name) for name, _, shape, _ in sections)
+    table, data, at = b"", b"", 128 + least + -least % 8
+    for name, dtype, shape, numbers in sections:
+        code = {"f4": "f", "i4": "i", "i8": "q", "u1": "B", "b1": "B"}[dtype]
+        content = struct.pack("<%d%s" % (len(numbers), code), *numbers)
+        table += struct.pack("<IBBHQQ32s", len(name), DTYPES[dtype], len(shape), 0, at + len(data), len(content), b"")
+        table += struct.pack("<%dq" % len(shape), *shape) + name.encode()
+        data += content + b"\0" * (-len(content) % 8)
+    header = b"LVNSTORE" + struct.pack("<IIQQQ32xIIQ", 1, 0x01020304, 0, len(sections), len(table), 1, 0, 128)
+    header = (header + bytes([keep_hashes])).ljust(128, b"\0")
+    return header + table + b"\0" * (at - 128 - len(table)) + data
+
+
+def records(first, fields, *chunks):
+    return store([("", *chunk) for chunk in chunks] + [("key", "u1", [1], [107]), ("first", "i8", [len(first)], first),
+                                                       ("fields", "i8", [len(fields)], fields)])
+
+
+PAIR = [("numbers", "i8", [5], [2, 1, 0, 0, 2]), ("name", "u1", [1], [103]), ("crow", "i8", [3], [0, 1, 2]),
+        ("col", "i4", [2], [1, 0])]
+TURNING = [("numbers", "i8", [5], [2, 1, 1, 0, 2])] + PAIR[1:]
+TURNED = [("t_crow", "i8", [3], [0, 1, 2]), ("t_col", "i4", [2], [1, 0]), ("t_edge", "i4", [2], [1, 0])]
+write("store", "shared", store([("0", "f4", [2, 1], [1, 2]), ("1", "b1", [2], [0, 1]), ("2", "i8", [], [5])]))
+write("store", "none", store([]))
+write("store", "empty", store([("0", "f4", [0, 1 << 40, 1 << 40], [])]))
+write("store", "wrong_hash", store([("0", "f4", [1], [1])], keep_hashes=True))
+write("store", "no_bool", store([("0", "b1", [2], [0, 2])]))
+write("store", "records", records([0, 2, 3], [2, 1], ("f4", [2, 1], [1, 2]), ("u1", [2], [3, 4]), ("i8", [1], [5])))
+write("store", "records_none", records([0], []))
+write("store", "records_huge", records([0, 1 << 40], [1], ("f4", [1 << 40, 0], [])))
+write("store", "graph", store(PAIR))
+write("store", "graph_turned", store(TURNING + TURNED))
+write("store", "graph_half", store(TURNING + TURNED[1:]))
+write("store", "graph_nodes", store(PAIR + [("x", "f4", [2, 1], [1, 2]), ("y", "i8", [2], [0, 1]),
+                                            ("train", "i8", [1], [1])]))
+write("store", "graph_class", store(PAIR + [("y", "i8", [2], [0, 2])]))
+write("store", "graph_promise", store([("numbers", "i8", [5], [2, 7, 1, 0, 2])] + PAIR[1:]))
+
 # ---- Planetoid: a byte of options, then arrays: file, dtype, rank, dimensions, a byte an element
 PLANETOID = (bytes([0, 0, 2, 2, 5, 2, 1, 0, 0, 3, 2, 0, 1, 1, 0]) + bytes([1, 1, 1, 4, 0, 1, 1, 2]))
 SPLIT = bytes([7, 0, 1, 2, 3, 0, 11, 4, 1, 4, 0, 1, 0, 0, 9, 1, 1, 1, 2])

@@ -37,6 +37,7 @@ bool cifar(Bytes in);             // load_cifar10_files with corrected check sum
 bool checkpoint_file(Bytes in);   // the readers of checkpoints
 bool checkpoint_state(Bytes in);  // the same; the bytes are the text of a run's state, and all hashes are right
 bool options(Bytes in);           // trainer's options from the environment and from older flags, one a line
+bool store(Bytes in);             // SharedStore, RecordFile and graphs of one file, with corrected hashes
 bool text(Bytes in);              // other texts: durations, equations of einsum, numbers of the programs' flags
 bool tu(Bytes in);                // tu and tu_folds, from text in memory
 

@@ -19,6 +19,7 @@ std::span<const Target> targets() {
       Target{"planetoid", planetoid},
       Target{"png", png},
       Target{"safetensors", safetensors},
+      Target{"store", store},
       Target{"text", text},
       Target{"tu", tu},
   };

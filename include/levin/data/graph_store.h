@@ -13,13 +13,15 @@
 namespace levin::gnn {
 
 // Writes a graph on cpu with what its nodes have. `path` then holds all or what it held before. Throws FileError where
-// the system refuses, UnsupportedError for sparse_x. Names of classes are not kept. Bytes: data/store/layout.h.
+// the system refuses, UnsupportedError for sparse_x, DataError for x, y and parts that do not fit the graph. Names of
+// classes are not kept. Bytes: data/store/layout.h.
 LEVIN_API void save_graph(const std::string& path, const NodeData& nodes);
 // The graph of such a file as read-only views. Compares every tensor with its hash and examines the pattern: the cost
-// of reading the file. Throws FileError, FormatError for other content, IndexError for a pattern that is not legal.
+// of reading the file. Throws FileError, FormatError for other content, IndexError for a pattern that is not legal. A
+// file that another program cuts short while it is mapped ends the process by SIGBUS: replace it by renaming.
 [[nodiscard]] LEVIN_API NodeData open_graph(const std::string& path);
-// The same in constant time: nothing but the file's header is examined. For a file that open_graph or save_graph of
-// the same job vouches for: a damaged one makes ops read anywhere.
+// The same in constant time: nothing but the file's header and the shapes of its tensors is examined. For a file that
+// open_graph or save_graph of the same job vouches for: a damaged one makes ops read anywhere.
 [[nodiscard]] LEVIN_API NodeData attach_graph(const std::string& path);
 
 }  // namespace levin::gnn

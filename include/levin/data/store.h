@@ -2,7 +2,8 @@
 // (in_memory), results of expensive preprocessing in a file (cached).
 //
 // Views of stores are read-only. A write through mutable_data or by copy_, fill_, add_ and mul_ throws StateError, and
-// any other write to them ends the process by SIGSEGV: the memory itself is protected.
+// any other write to them ends the process by SIGSEGV: the memory itself is protected. A file that another program cuts
+// short while it is mapped ends the process by SIGBUS at the next read behind its new end: replace files by renaming.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,7 @@ class LEVIN_API SharedStore {
   // children inherit it. A forked child needs no handle: it has the store.
   [[nodiscard]] int handle() const;
   [[nodiscard]] std::int64_t bytes() const;  // of the mapping
-  // Compares every tensor with its hash. Throws FormatError with the tensor that differs.
+  // Compares every tensor with its hash, and bool with 0 and 1. Throws FormatError with the tensor that differs.
   void verify() const;
 
  private:
