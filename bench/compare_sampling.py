@@ -4,8 +4,8 @@
   bench/compare_sampling.py build/release/bench/bench_sampling [--json FILE]
 
 The peer is PyTorch Geometric's NeighborLoader with pyg-lib or torch-sparse; where neither is installed, a sampler in
-NumPy: for each hop all nodes of the frontier at once, with replacement (NumPy has no draw without it for many rows), and
-np.unique for the local numbers. Prints sampled edges a second of one core each, and the ratio.
+NumPy: for each hop all nodes of the frontier at once, with replacement (NumPy has no draw without it for many rows),
+and np.unique for the local numbers. Prints sampled edges a second of one core each, and the ratio.
 """
 import argparse
 import json

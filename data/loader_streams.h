@@ -25,8 +25,8 @@ class Streams {
   Streams(IterableDatasetRef of, const DataLoaderOptions& options, const LoaderState& from);
 
   [[nodiscard]] std::int64_t count() const { return count_; }
-  // The samples of batch `position`, none after its stream has ended. Waits for the batch before it in the stream, which
-  // another thread has begun. After an error of that stream: none.
+  // The samples of batch `position`, none after its stream has ended. Waits for the batch before it in the stream,
+  // which another thread has begun. After an error of that stream: none.
   [[nodiscard]] std::vector<Sample> read(std::int64_t position);
   // With the caller's lock held: batch `position` was loaded, `samples` of them.
   void loaded(std::int64_t position, std::int64_t samples);
