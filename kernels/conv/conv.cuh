@@ -208,12 +208,53 @@ inline int64_t conv_grain(double flops, int64_t tasks) {
   return std::max<int64_t>(1, int64_t(double(kChunkFlops) * double(tasks) / std::max(flops, 1.0)));
 }
 
+// The pixels of x that a strided 1x1 convolution sees: [batch, in, out height, out width].
+template <class T>
+void seen_pixels(const Cpu& on, const ConvShape& s, const T* x, T* seen) {
+  const int64_t rows = s.out_height(), cols = s.out_width(), image = s.height * s.width;
+  on.parallel_for(s.batch * s.in_channels, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, rows * cols)),
+                  [=](int64_t begin, int64_t end) {
+                    for (int64_t plane = begin; plane < end; ++plane) {
+                      T* to = seen + plane * rows * cols;
+                      for (int64_t r = 0; r < rows; ++r, to += cols) {
+                        const T* const from = x + plane * image + r * s.stride_h * s.width;
+                        if (s.stride_w == 2) {  // a constant stride becomes shuffles
+                          for (int64_t c = 0; c < cols; ++c) to[c] = from[2 * c];
+                        } else {
+                          for (int64_t c = 0; c < cols; ++c) to[c] = from[c * s.stride_w];
+                        }
+                      }
+                    }
+                  });
+}
+// The reverse: gx is 0 but for the pixels that are seen.
+template <class T>
+void spread_pixels(const Cpu& on, const ConvShape& s, const T* seen, T* gx) {
+  const int64_t rows = s.out_height(), cols = s.out_width(), image = s.height * s.width;
+  on.parallel_for(s.batch * s.in_channels, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, image)),
+                  [=](int64_t begin, int64_t end) {
+                    for (int64_t plane = begin; plane < end; ++plane) {
+                      std::fill_n(gx + plane * image, image, T(0.0f));
+                      const T* from = seen + plane * rows * cols;
+                      for (int64_t r = 0; r < rows; ++r, from += cols) {
+                        T* const to = gx + plane * image + r * s.stride_h * s.width;
+                        for (int64_t c = 0; c < cols; ++c) to[c * s.stride_w] = from[c];
+                      }
+                    }
+                  });
+}
+
 template <class T>
 void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
   using F = Accum<T>;
   constexpr bool kPlain = std::is_same_v<T, F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
   if (s.batch * s.out_channels * pixels == 0) return;
+  if (s.strided_pointwise()) {
+    const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
+    seen_pixels(on, s, x, seen.as<T>());
+    return conv_forward(on, s.of_seen_pixels(), seen.as<T>(), w, bias, y);
+  }
   if constexpr (std::is_same_v<T, float>) {
     if (winograd_forward_pays(s)) return winograd_forward(on, s, x, w, bias, y);
   }
@@ -326,6 +367,11 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
     std::fill_n(gx, s.batch * s.in_channels * image, T(0.0f));
     return;
   }
+  if (s.strided_pointwise()) {
+    const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
+    conv_input_gradient(on, s.of_seen_pixels(), gy, w, seen.as<T>());
+    return spread_pixels(on, s, seen.as<T>(), gx);
+  }
   if constexpr (std::is_same_v<T, float>) {
     if (winograd_input_pays(s)) return winograd_input_gradient(on, s, gy, w, gx);
   }
@@ -385,6 +431,11 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
   if (s.batch * pixels == 0) {
     std::fill_n(gw, s.out_channels * k, T(0.0f));
     return;
+  }
+  if (s.strided_pointwise()) {
+    const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
+    seen_pixels(on, s, x, seen.as<T>());
+    return conv_weight_gradient(on, s.of_seen_pixels(), seen.as<T>(), gy, gw);
   }
   if constexpr (std::is_same_v<T, float>) {
     if (winograd_weight_pays(s)) return winograd_weight_gradient(on, s, x, gy, gw);

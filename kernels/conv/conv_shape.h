@@ -28,6 +28,18 @@ struct ConvShape {
   [[nodiscard]] bool pointwise() const {
     return taps() == 1 && stride_h == 1 && stride_w == 1 && padding_h == 0 && padding_w == 0;
   }
+  // A product over every stride-th pixel.
+  [[nodiscard]] bool strided_pointwise() const {
+    return taps() == 1 && padding_h == 0 && padding_w == 0 && (stride_h > 1 || stride_w > 1);
+  }
+  // The convolution of stride 1 over the pixels that this one sees.
+  [[nodiscard]] ConvShape of_seen_pixels() const {
+    ConvShape seen = *this;
+    seen.height = out_height();
+    seen.width = out_width();
+    seen.stride_h = seen.stride_w = 1;
+    return seen;
+  }
   [[nodiscard]] double flops() const {
     return 2.0 * double(batch) * double(out_channels) * double(pixels()) * double(group_in()) * double(taps());
   }
