@@ -1,4 +1,4 @@
-// Small pictures in colour: trains a residual network on CIFAR-10.
+// Small pictures in color: trains a residual network on CIFAR-10.
 #include <map>
 
 #include "examples/cifar_data.h"
@@ -22,7 +22,7 @@ cifar::Settings parse(int argc, char** argv) {
   s.ema = 0.995;
   s.label_smoothing = 0.1;
   std::string augment = "crop,flip,cutout";
-  Flags flags("cifar", "Trains a classifier of small pictures in colour.");
+  Flags flags("cifar", "Trains a classifier of small pictures in color.");
   flags.add("--augment", augment);
   parse_classifier_flags(flags, s, {"resnet8", "resnet20"}, argc, argv);
   if (s.swa > 0 && !flags.given("--ema")) s.ema = 0;
@@ -52,8 +52,8 @@ Pictures find(const cifar::Settings& s, const Generator& gen) {
   Pictures p;
   std::pair<Tensor, Tensor> train, test;
   if (dir.empty()) {
-    train = cifar::draw_patterns(gen.fork("train"), 20000);
-    test = cifar::draw_patterns(gen.fork("test"), 2000);
+    train = cifar::draw_patterns(gen.fork("train"), 10000);
+    test = cifar::draw_patterns(gen.fork("test"), 1000);
     p.classes = cifar::kPatterns;
     p.said = std::string("data: generated patterns, not CIFAR-10; ") + kWhere;
   } else {

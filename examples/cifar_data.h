@@ -12,7 +12,7 @@
 
 namespace levin::examples::cifar {
 
-// Pictures u8 [count, 3, 32, 32] of ten patterns in two random colours, shifted, scaled and noisy, and labels u8
+// Pictures u8 [count, 3, 32, 32] of ten patterns in two random colors, shifted, scaled and noisy, and labels u8
 // [count]: a function of the generator's seed and the index, for machines without CIFAR-10.
 inline std::pair<Tensor, Tensor> draw_patterns(const Generator& gen, std::int64_t count) {
   constexpr std::int64_t kSide = 32;
@@ -24,8 +24,8 @@ inline std::pair<Tensor, Tensor> draw_patterns(const Generator& gen, std::int64_
     Generator rng = gen.fork(std::to_string(i));
     const auto kind = static_cast<int>(rng.integer(0, 10));
     label[i] = static_cast<std::uint8_t>(kind);
-    double colour[2][3];
-    for (auto& one : colour) {
+    double color[2][3];
+    for (auto& one : color) {
       for (double& channel : one) channel = rng.uniform() * 255;
     }
     const double x0 = 10 + 12 * rng.uniform(), y0 = 10 + 12 * rng.uniform(), size = 6 + 5 * rng.uniform(),
@@ -49,7 +49,7 @@ inline std::pair<Tensor, Tensor> draw_patterns(const Generator& gen, std::int64_
           default: inside = wave(2 * r); break;                                          // rings
         }
         for (std::int64_t c = 0; c < 3; ++c) {
-          const double value = colour[inside ? 1 : 0][c] + noise * (rng.uniform() - 0.5);
+          const double value = color[inside ? 1 : 0][c] + noise * (rng.uniform() - 0.5);
           pixel[((i * 3 + c) * kSide + y) * kSide + x] = static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0));
         }
       }

@@ -1,4 +1,4 @@
-// The picture of a learned embedding: its two principal components, a dot a sample, coloured by class.
+// The picture of a learned embedding: its two principal components, a dot a sample, colored by class.
 #pragma once
 
 #include <algorithm>
@@ -71,8 +71,8 @@ inline Projection principal_components(const Tensor& x) {
 // embedding.svg: the samples of x [N, D] by principal components, with a legend of the classes.
 inline void draw_embedding(const std::string& path, const Tensor& x, const std::vector<std::int64_t>& label,
                            const std::vector<std::string>& classes, const std::string& title) {
-  static constexpr const char* kColours[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee",
-                                             "#aa3377", "#bbbbbb", "#ee8866", "#44bb99", "#222255"};
+  static constexpr const char* kColors[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee",
+                                            "#aa3377", "#bbbbbb", "#ee8866", "#44bb99", "#222255"};
   constexpr double kWidth = 760, kHeight = 620, kLeft = 30, kTop = 50, kPlot = 540;
   const Projection p = principal_components(x);
   std::array<double, 2> low{}, high{};
@@ -99,13 +99,13 @@ inline void draw_embedding(const std::string& path, const Tensor& x, const std::
     const auto at = [&](std::size_t a) { return (p.points[i][a] - low[a]) / (high[a] - low[a]); };
     add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\" fill-opacity=\"0.7\"/>\n",
         kLeft + 8 + at(0) * (kPlot - 16), kTop + kPlot - 8 - at(1) * (kPlot - 16),
-        kColours[static_cast<std::size_t>(label[i]) % std::size(kColours)]);
+        kColors[static_cast<std::size_t>(label[i]) % std::size(kColors)]);
   }
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const double y = kTop + 16 + 22 * static_cast<double>(c);
     add("<circle cx=\"%.0f\" cy=\"%.0f\" r=\"6\" fill=\"%s\"/>\n<text x=\"%.0f\" y=\"%.0f\" "
         "font-size=\"14\">%s</text>\n",
-        kLeft + kPlot + 20, y, kColours[c % std::size(kColours)], kLeft + kPlot + 32, y + 5, classes[c].c_str());
+        kLeft + kPlot + 20, y, kColors[c % std::size(kColors)], kLeft + kPlot + 32, y + 5, classes[c].c_str());
   }
   add("<text x=\"%.0f\" y=\"%.0f\" font-size=\"13\">first component (%.0f %% of the variance); upwards: the second "
       "(%.0f "

@@ -18,7 +18,7 @@ Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
 }
 // As short as a run can be that trains, validates and tests.
 std::vector<std::string> short_run(std::vector<std::string> more) {
-  more.insert(more.begin(), {"--epochs", "1", "--limit-train-batches", "6", "--batch-size", "32", "--quiet"});
+  more.insert(more.begin(), {"--epochs", "1", "--limit-train-batches", "4", "--batch-size", "32", "--quiet"});
   return more;
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("cifar says where its data belong, trains on drawn patterns, and leave
   const nlohmann::json r = json_of(dir / "r.json");
   CHECK(r["program"] == "cifar");
   CHECK(r["data"] == "generated");
-  CHECK(r["optimizer_steps"] == 6);
+  CHECK(r["optimizer_steps"] == 4);
   CHECK(!r["val_loss"].is_null());
   CHECK(r["test_accuracy"].get<double>() >= 0);
 }
@@ -62,7 +62,6 @@ TEST_CASE("cifar gives the same weights for any number of workers, and each augm
   CHECK(weights({"--workers", "3"}) == base);
   CHECK(weights({"--augment", "crop,flip"}) != base);
   CHECK(weights({"--augment", "crop,flip,cutout,mixup"}) != base);
-  CHECK(weights({"--augment", "none"}) != base);
 }
 
 TEST_CASE("cifar refuses an unknown augmentation, and a folder without its files") {
