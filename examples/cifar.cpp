@@ -116,7 +116,8 @@ int main(int argc, char** argv) {
     const ClassifierProgram program{
         .name = "cifar",
         .class_is = "class",
-        .find = [&s](const ClassifierSettings&, const Generator& gen) { return find(s, gen.fork("pictures")); },
+        .find = [&s](const ClassifierSettings&,
+                     const Generator& gen) { return read_data([&] { return find(s, gen.fork("pictures")); }); },
         .make_model = [&s](const ClassifierSettings& now, const Generator& gen,
                            Device device) -> std::unique_ptr<Classifier> {
           return std::make_unique<cifar::ResNetClassifier>(now, s.mixup, gen, device);

@@ -179,6 +179,12 @@ class Flags {
   CLI::Option* add_argument(const char* name, T& value, const char* help) {
     return app_.add_option(name, value, help)->type_name("")->required();
   }
+  // Help and default of an added flag where this program's differ from the vocabulary's; empty: unchanged.
+  void describe(const char* name, const std::string& default_text, const std::string& help = {}) {
+    CLI::Option* const option = app_.get_option(name);
+    if (!default_text.empty()) option->default_str(default_text);
+    if (!help.empty()) option->description(help);
+  }
   // Whether the command line has the flag; after parse.
   [[nodiscard]] bool given(const char* name) const { return app_.count(name) > 0; }
   void add_switch(const char* name, bool& value) {
@@ -285,6 +291,14 @@ struct Result {
     write_file_atomically(path, json_text(j));
   }
 };
+
+// find(), whose files are data: one that cannot be read is a DataError.
+template <class Find>
+auto read_data(Find&& find) {
+  try {
+    return find();
+  } catch (const FileError& e) { fail<DataError>("--data: ", e.what()); }
+}
 
 // Runs a program's body and turns its exceptions into a message and an exit code.
 template <class Body>

@@ -21,6 +21,12 @@ Settings parse(int argc, char** argv) {
   flags.add("--runs", s.runs)->check(at_least(1));
   add_training_flags(flags, s);
   flags.add("--clip", s.clip)->check(at_least(0));
+  flags.describe("--model", "gcn for node, gin for graph");
+  flags.describe("--epochs", "200; 10 with --sampler neighbor; 350 for graph");
+  flags.describe("--lr", "0.01; 0.005 for gat");
+  flags.describe("--batch-size", "1024 nodes, 32 graphs");
+  flags.describe("--data", "",
+                 "a folder of Planetoid's arrays or of TU files (default: $LEVIN_DATA/cora or mutag, built-in graphs)");
   flags.parse(argc, argv);
   const bool is_node = s.task == "node";
   if (s.model.empty()) s.model = is_node ? "gcn" : "gin";
@@ -30,12 +36,13 @@ Settings parse(int argc, char** argv) {
       if (!there && flags.given(name)) flags.refuse(std::string(name) + " needs " + what);
     }
   };
-  needs(is_node, {"--sampler", "--runs"}, "gnn node");
+  needs(is_node, {"--sampler", "--runs", "--resume"}, "gnn node");
   needs(s.sampler == "neighbor", {"--fanout"}, "--sampler neighbor");
   needs(!is_node || s.sampler == "neighbor", {"--batch-size", "--workers", "--limit-train-batches"},
         "--sampler neighbor or gnn graph");
   if (s.sampler == "neighbor" && s.model == "gcn")
     flags.refuse("--model gcn needs all neighbours of a node; take gat or sage for --sampler neighbor");
+  (void)gnn_program::fanouts(s);
   if (s.runs > 1 && !s.resume.empty()) flags.refuse("--resume is for one run; drop --runs");
   if (!flags.given("--epochs")) s.epochs = !is_node ? 350 : s.sampler == "neighbor" ? 10 : 200;
   if (!flags.given("--lr")) s.lr = s.model == "gat" ? 0.005 : 0.01;

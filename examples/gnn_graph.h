@@ -94,7 +94,7 @@ inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, D
   data::DataLoader test(gnn::graph_dataset(chosen_graphs(task, fold.test)),
                         {.batch_size = s.batch_size, .num_workers = s.workers});
   GraphOutcome outcome;
-  const auto fit = [&] { trainer.fit(net, {.train = &graphs, .val = &test, .ckpt_path = s.resume}); };
+  const auto fit = [&] { trainer.fit(net, {.train = &graphs, .val = &test}); };
   const auto after = [&] {
     const NoGrad off;
     net.eval();
@@ -124,7 +124,7 @@ inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, D
 // mean over the folds is best (Xu et al., 2019); no other part of the data chooses the epoch, so it is optimistic.
 inline int graph_program(const Settings& s) {
   const Device device = examples::device(s.device);
-  const GraphTask task = find_graphs(s);
+  const GraphTask task = read_data([&] { return find_graphs(s); });
   std::printf("%s: %zu graphs, %lld features, %lld classes, %zu folds\n", task.said.c_str(), task.data.graphs.size(),
               static_cast<long long>(task.data.num_features), static_cast<long long>(task.data.num_classes),
               task.folds.size());
@@ -135,9 +135,12 @@ inline int graph_program(const Settings& s) {
   std::vector<std::vector<double>> curves;
   GraphOutcome first;
   double seconds = 0;
+  std::int64_t samples = 0, steps = 0;
   for (std::size_t k = 0; k < task.folds.size(); ++k) {
     GraphOutcome outcome = run_fold(s, task, k, device, predictions);
     seconds += outcome.seconds;
+    samples += outcome.samples;
+    steps += outcome.result.optimizer_steps;
     const bool interrupted = outcome.interrupted;
     if (!interrupted) curves.push_back(outcome.accuracies);
     if (!interrupted && !curves.back().empty())
@@ -167,7 +170,9 @@ inline int graph_program(const Settings& s) {
                 100 * deviation);
   }
   if (!s.json.empty()) {
-    first.result.train_seconds = seconds;
+    first.result.train_seconds = seconds;  // of all folds, as the next two
+    first.result.optimizer_steps = steps;
+    first.result.samples_per_second = static_cast<double>(samples) / std::max(seconds, 1e-9);
     first.result.more["model"] = s.model;
     first.result.more["fold_accuracy_mean"] = number(best);
     first.result.more["fold_accuracy_std"] = number(deviation);

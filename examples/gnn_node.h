@@ -311,7 +311,7 @@ inline NodeOutcome run_node(Settings s, const NodeTask& task, Device device, boo
 // All runs of `gnn node`, their table and the JSON result.
 inline int node_program(const Settings& s) {
   const Device device = examples::device(s.device);
-  const NodeTask task = find_nodes(s);
+  const NodeTask task = read_data([&] { return find_nodes(s); });
   const gnn::Graph& g = task.data.graph;
   std::printf("%s: %lld nodes, %lld edges, %lld features, %lld classes; %lld nodes for training, %lld for the test\n",
               task.said.c_str(), static_cast<long long>(g.num_nodes()), static_cast<long long>(g.num_edges()),
@@ -320,11 +320,16 @@ inline int node_program(const Settings& s) {
   std::fflush(stdout);
   std::vector<double> last, best, chosen;
   NodeOutcome first;
+  double seconds = 0;
+  std::int64_t samples = 0, steps = 0;
   for (std::int64_t k = 0; k < s.runs; ++k) {
     Settings now = s;
     now.seed += static_cast<std::uint64_t>(k);
     NodeOutcome outcome = run_node(now, task, device, k == 0);
     const bool interrupted = outcome.interrupted;
+    seconds += outcome.seconds;
+    samples += outcome.samples;
+    steps += outcome.steps;
     if (!interrupted) {
       last.push_back(outcome.last);
       best.push_back(outcome.best);
@@ -358,6 +363,9 @@ inline int node_program(const Settings& s) {
   if (!s.json.empty()) {
     nlohmann::ordered_json& more = first.result.more;
     const auto [mean, deviation] = mean_and_deviation(chosen);
+    first.result.train_seconds = seconds;  // of all runs, as the next two
+    first.result.optimizer_steps = steps;
+    first.result.samples_per_second = static_cast<double>(samples) / std::max(seconds, 1e-9);
     more["model"] = s.model;
     more["sampler"] = s.sampler;
     more["test_accuracy"] = number(chosen.empty() ? std::nan("") : chosen.front());

@@ -238,6 +238,9 @@ class RankBatches final : public data::BatchSampler {
     std::vector<std::vector<std::int64_t>> every, mine;
     if (whole_) {
       every = whole_->batches(epoch);
+      if (static_cast<std::int64_t>(every.size()) != all())
+        fail<DataError>("NeighborLoader: the batch sampler gave ", every.size(), " batches for epoch ", epoch,
+                        ", its size() is ", all());
     } else {
       const std::vector<std::int64_t> order = order_->indices(epoch);
       for (std::int64_t g = 0; g < all(); ++g) {
@@ -298,6 +301,7 @@ NeighborBatch unpack(const data::Batch& batch) {
   NeighborBatch b;
   if (!unpack_fields(batch.fields, b))
     fail<DataError>("unpack: the batch has ", batch.fields.size(), " fields, expected those of a NeighborLoader");
+  b.graph.versions = {b.graph.crow.version(), b.graph.src.version()};
   return b;
 }
 

@@ -379,6 +379,8 @@ void NeighborSampler::sample_into(std::span<const std::int64_t> seeds, std::int6
   const Impl& impl = *impl_;
   if (epoch < 0 || batch < 0)
     fail<ConfigError>("sample: epoch is ", epoch, " and batch ", batch, ", expected 0 or more");
+  if (!impl.graph.known())
+    fail<StateError>("sample: the graph's tensors were written after the sampler was made; make a new one");
   impl.check_seeds(seeds);
   const auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
   const data::Counter words = data::philox({low(batch), low(batch >> 32), low(epoch), kBatchStream}, impl.options.seed);
@@ -402,6 +404,7 @@ void NeighborSampler::sample_into(std::span<const std::int64_t> seeds, std::int6
         scratch->ids);
     impl.finish(lists, out);
     impl.transpose(out);
+    out.versions = {out.crow.version(), out.src.version()};
   } catch (...) {
     out = {};
     impl.give_back(std::move(scratch));
@@ -426,13 +429,19 @@ Block SampledSubgraph::block(int layer) const {
     csr.t_edge = transposed[3 * at + 2];
   }
   const std::int64_t rows = *std::max_element(longest_row.begin(), longest_row.begin() + reach);
+  if (!is_untouched()) return {std::move(csr), prefix(e_id, edges)};
   return {promised(std::move(csr), rows, columns), prefix(e_id, edges)};
 }
 
 Block SampledSubgraph::whole() const {
   if (!crow.defined()) fail<StateError>("whole: the subgraph is empty; sample() makes one");
   const std::int64_t rows = longest_row.empty() ? 0 : *std::max_element(longest_row.begin(), longest_row.end());
-  return {promised({.crow = crow, .col = src, .cols = n_id.numel()}, rows), e_id};
+  Csr csr{.crow = crow, .col = src, .cols = n_id.numel()};
+  return {is_untouched() ? promised(std::move(csr), rows) : csr, e_id};
+}
+
+bool SampledSubgraph::is_untouched() const {
+  return versions == std::array<std::uint32_t, 2>{crow.version(), src.version()};
 }
 
 }  // namespace levin::gnn

@@ -84,6 +84,22 @@ TEST_CASE("a sample of the karate club has the published nodes and edges") {
   CHECK(next.edges_per_hop == Ints{6, 11});
 }
 
+TEST_CASE("what is written into a graph or a sample after it was made is found, not trusted") {
+  Csr graph = karate();
+  const NeighborSampler sampler(graph, options({3, 2}));
+  SampledSubgraph s = sampler.sample(kSeeds, 0, 0);
+  CHECK(s.block(0).csr.known() != nullptr);
+  CHECK(s.whole().csr.known() != nullptr);
+  s.src.mutable_data<std::int32_t>()[0] = -1;
+  CHECK(s.block(0).csr.known() == nullptr);
+  CHECK(s.whole().csr.known() == nullptr);
+  if (graph.col.dtype() == DType::i32)
+    graph.col.mutable_data<std::int32_t>()[0] = 1;
+  else
+    graph.col.mutable_data<std::int64_t>()[0] = 1;
+  CHECK_THROWS_AS((void)sampler.sample(kSeeds, 0, 0), StateError);
+}
+
 TEST_CASE("a sampler of a Graph gives the ids of the graph's edges") {
   const SampledSubgraph s = NeighborSampler(karate_club().graph, options({3, 2})).sample(kSeeds, 0, 0);
   CHECK(values(s.e_id) == Ints{62, 83, 105, 80, 84, 121, 30, 140, 131, 144, 114, 149, 12, 21, 13, 145, 103, 137});

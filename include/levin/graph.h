@@ -42,6 +42,7 @@ class LEVIN_API CsrFacts {
   void keep(const Csr& a);
   std::array<Tensor, 6> parts_{};  // handles keep the memory, so no other tensor gets the same
   std::array<std::uint32_t, 6> version_{};
+  std::int64_t cols_ = 0;
 };
 
 // The pattern of a sparse matrix [rows, cols]: entries k in [crow[i], crow[i + 1]) belong to row i and stand in column

@@ -30,9 +30,9 @@ struct RowGroups {
   std::int64_t rows, columns;
   Divider tiles;
 
-  // Whether positions are known, fit into 32 bits, and no row is long.
+  // Whether positions are known, fit into 32 bits with a row's length beyond the last, and no row is long.
   [[nodiscard]] static bool takes(const CsrView& a, std::int64_t width) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 8 * kShortRow;
     return a.longest_row >= 0 && a.longest_row <= kShortRow && std::max({a.entries, a.cols, a.rows, width}) <= kMost;
   }
   RowGroups(const CsrView& a, std::int64_t columns_) : rows(a.rows), columns(columns_) {

@@ -20,7 +20,7 @@ Edges edges_of(const Csr& a, bool add_self_loops) {
 }
 std::shared_ptr<const Edges> edges_of(const Adj& on, bool add_self_loops, detail::GraphMemo& memo) {
   if (const Graph* g = on.graph())
-    return remembered<Edges>(memo, *g, Tensor(), [&] { return edges_of(g->csr(), add_self_loops); });
+    return remembered<Edges>(memo, *g, Tensor(), DType::f32, [&] { return edges_of(g->csr(), add_self_loops); });
   return std::make_shared<const Edges>(edges_of(on.csr(), add_self_loops));
 }
 

@@ -307,6 +307,17 @@ TEST_CASE("graph layers of 16 bits, and of f32 under autocast, give the values o
   check(static_cast<GATv2Conv*>(nullptr), {.in = 3, .out = 2, .heads = 2});
 }
 
+TEST_CASE("a layer that is converted to another dtype computes with the graph of an earlier call") {
+  Generator gen(3);
+  const Graph g = random_graph(8, 20, gen);
+  Root root;
+  GCNConv gcn(root, "gcn", {.in = 3, .out = 2});
+  const Tensor x = randn({8, 3}, gen, Device::cpu(), DType::f64);
+  const Tensor wide = gcn(x, g);
+  gcn.to(DType::f32);
+  check_same(gcn(x.to(DType::f32), g).to(DType::f64), wide, 1e-5);
+}
+
 TEST_CASE("features without gradient need no transpose in the first layer") {
   const Graph g =
       Graph::from_coo({.src = ids({0, 1}), .dst = ids({1, 2}), .num_src = 3, .num_dst = 3}, {.transposed = false});

@@ -125,14 +125,15 @@ SparseMatrix GCNConv::matrix(const Adj& on, const Tensor& edge_weight) const {
   const bool trained = w.defined() && w.requires_grad() && grad_mode();
   if (!options.normalize) {
     const auto given = [&] { return SparseMatrix{g->csr(), w.defined() ? in_order(*g, w).to(dtype()) : w}; };
-    return trained ? given() : *remembered<SparseMatrix>(*memo_, *g, w, given);
+    return trained ? given() : *remembered<SparseMatrix>(*memo_, *g, w, dtype(), given);
   }
   if (trained) {
     check_square("GCNConv", *g);
-    const auto loops = remembered<std::optional<Looped>>(*memo_, *g, Tensor(), [&] { return loops_of(*g, norm); });
+    const auto loops =
+        remembered<std::optional<Looped>>(*memo_, *g, Tensor(), dtype(), [&] { return loops_of(*g, norm); });
     return normalised(g->csr(), *loops, in_order(*g, w), norm);
   }
-  return *remembered<SparseMatrix>(*memo_, *g, w, [&] {
+  return *remembered<SparseMatrix>(*memo_, *g, w, dtype(), [&] {
     const NoGrad off;
     return gcn_norm(*g, norm, w);
   });

@@ -125,6 +125,7 @@ void for_blocks(std::int64_t rows, std::int64_t batch_size, Body&& body) {
 
 Tensor one_layer(const std::string& what, const BlockLayer& layer, const Csr& a, const Tensor& edge_ids,
                  const Tensor& x, std::int64_t batch_size, Device device) {
+  if (!a.known()) (void)CsrFacts(a);  // it was written after its graph was made
   const std::unique_ptr<Parts> parts = parts_of(a, edge_ids);
   Rows out(what, a.rows());
   for_blocks(a.rows(), batch_size, [&](std::int64_t begin, std::int64_t count) {

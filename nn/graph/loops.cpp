@@ -1,6 +1,7 @@
 #include "nn/graph/loops.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "levin/ops.h"
 
@@ -34,8 +35,18 @@ Side with_loops(const Tensor& crow, const Tensor& col, std::int64_t loops) {
 void take_facts(const Csr& a, Csr& b, std::int64_t longest_row, std::int64_t longest_column) {
   const auto facts = std::make_shared<CsrFacts>(*a.facts, b);
   facts->longest_row = longest_row;
+  facts->ascending = false;  // a loop stands last in its row
   if (b.t_crow.defined()) facts->longest_column = longest_column;
   b.facts = facts;
+}
+
+// With positions that fit any number of entries.
+Csr widened(const Csr& a) {
+  const auto wide = [](const Tensor& t) { return t.defined() ? t.to(DType::i64) : t; };
+  Csr b = a;
+  b.col = wide(a.col), b.edge = wide(a.edge), b.t_col = wide(a.t_col), b.t_edge = wide(a.t_edge);
+  if (const CsrFacts* facts = a.known()) b.facts = std::make_shared<const CsrFacts>(*facts, b);
+  return b;
 }
 
 }  // namespace
@@ -45,6 +56,8 @@ Looped with_self_loops(const Csr& a) {
   out.loops = std::min(a.rows(), a.cols);
   const std::int64_t entries = a.entries();
   const DType index = a.col.dtype();
+  if (index == DType::i32 && entries + out.loops > std::numeric_limits<std::int32_t>::max())
+    return with_self_loops(widened(a));
   const Side s = with_loops(a.crow, a.col, out.loops);
   out.csr = {.crow = s.crow, .col = s.col, .cols = a.cols};
   const Tensor edge = a.edge.defined() ? a.edge.to(DType::i64) : Tensor();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "levin/nn/graph.h"
 #include "levin/stream.h"
@@ -35,18 +36,24 @@ struct GraphMemo {
   Tensor weight;  // the handle keeps the memory, so no other tensor gets the same
   std::uint32_t version = 0;
   const std::type_info* type = nullptr;
+  DType dtype = DType::f32;
   std::shared_ptr<const void> kept;
+  std::vector<std::shared_ptr<const void>> recorded;  // what recordings read, as long as the layer lives
 };
 
 }  // namespace detail
 
-// What make() returns for the graph and a tensor beside it, made again when one of them is another one. During a
-// recording what is made belongs to the recording and is not kept.
+// What make() returns for the graph, a tensor beside it and a dtype, made again when one of them is another one. During
+// a recording what is made belongs to the recording and is not kept.
 template <class T, class Make>
-std::shared_ptr<const T> remembered(detail::GraphMemo& memo, const Graph& g, const Tensor& weight, Make&& make) {
+std::shared_ptr<const T> remembered(detail::GraphMemo& memo, const Graph& g, const Tensor& weight, DType dtype,
+                                    Make&& make) {
   const std::lock_guard lock(memo.mutex);
-  const bool same = memo.graph && *memo.type == typeid(T) && memo.graph->is_same(g) && memo.device == g.device() &&
-                    memo.weight.impl() == weight.impl() && (!weight.defined() || memo.version == weight.version());
+  const bool same = memo.graph && *memo.type == typeid(T) && memo.dtype == dtype && memo.graph->is_same(g) &&
+                    memo.device == g.device() && memo.weight.impl() == weight.impl() &&
+                    (!weight.defined() || memo.version == weight.version());
+  if (same && is_capturing(g.device()) && (memo.recorded.empty() || memo.recorded.back() != memo.kept))
+    memo.recorded.push_back(memo.kept);
   if (same) return std::static_pointer_cast<const T>(memo.kept);
   auto made = std::make_shared<const T>(make());
   if (is_capturing(g.device())) return made;
@@ -55,6 +62,7 @@ std::shared_ptr<const T> remembered(detail::GraphMemo& memo, const Graph& g, con
   memo.weight = weight;
   memo.version = weight.defined() ? weight.version() : 0;
   memo.type = &typeid(T);
+  memo.dtype = dtype;
   memo.kept = made;
   return made;
 }

@@ -53,8 +53,8 @@ Tensor jumping_knowledge(std::span<const Tensor> xs, Jumping mode) {
   if (mode == Jumping::last) return xs.back();
   if (mode == Jumping::cat) return cat(xs, -1);
   Tensor y = xs[0];
-  // The first of equal elements gets the gradient.
-  for (std::size_t i = 1; i < xs.size(); ++i) y = where(gt(xs[i], y), xs[i], y);
+  // The first of equal elements gets the gradient, and NaN wins.
+  for (std::size_t i = 1; i < xs.size(); ++i) y = where(logical_or(gt(xs[i], y), ne(xs[i], xs[i])), xs[i], y);
   return y;
 }
 

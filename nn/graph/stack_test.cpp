@@ -104,6 +104,14 @@ TEST_CASE("jumping knowledge joins layers; of equal elements the first layer get
   const Tensor a = trained(values({1, 5, 2}, {1, 3})), b = trained(values({3, 4, 2}, {1, 3}));
   const std::vector<Tensor> xs{a, b};
   check_near(jumping_knowledge(xs, Jumping::last), {3, 4, 2});
+  const double nan = std::nan("");
+  for (const bool first : {false, true}) {
+    const Tensor whole = tensor({1.0, 2.0}, Device::cpu()), broken = tensor({nan, 1.0}, Device::cpu());
+    const std::vector<Tensor> two = first ? std::vector<Tensor>{broken, whole} : std::vector<Tensor>{whole, broken};
+    const auto y = jumping_knowledge(two, Jumping::max).to_vector<double>();
+    CHECK(std::isnan(y[0]));
+    CHECK(y[1] == 2);
+  }
   check_near(jumping_knowledge(xs, Jumping::cat), {1, 5, 2, 3, 4, 2});
   const Tensor most = jumping_knowledge(xs, Jumping::max);
   check_near(most, {3, 5, 2});

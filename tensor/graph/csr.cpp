@@ -175,6 +175,7 @@ CsrFacts::CsrFacts(const Csr& a, const Promise& promise)
 }
 
 void CsrFacts::keep(const Csr& a) {
+  cols_ = a.cols;
   const auto parts = parts_of(a);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     parts_[i] = *parts[i];
@@ -183,13 +184,14 @@ void CsrFacts::keep(const Csr& a) {
 }
 
 bool CsrFacts::hold(const Csr& a) const {
+  if (a.cols != cols_) return false;
   const auto parts = parts_of(a);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Tensor &own = parts_[i], &other = *parts[i];
     if (own.defined() != other.defined()) return false;
     if (!own.defined()) continue;
     if (!own.shares_storage(other) || own.offset() != other.offset() || own.shape() != other.shape() ||
-        own.dtype() != other.dtype() || other.version() != version_[i])
+        !other.is_contiguous() || own.dtype() != other.dtype() || other.version() != version_[i])
       return false;
   }
   return true;

@@ -23,6 +23,9 @@ TEST_CASE("a checked pattern knows its longest row until something writes into i
   Csr other = a;
   other.col = other.col.clone();
   CHECK(other.known() == nullptr);
+  Csr narrower = a;
+  narrower.cols = 3;
+  CHECK(narrower.known() == nullptr);
   a.col.mutable_data<std::int32_t>()[0] = 1;
   CHECK(a.known() == nullptr);
 }

@@ -29,7 +29,7 @@ std::int64_t largest(const char* op, const char* name, const Tensor& t) {
     }
   };
   t.dtype() == DType::i32 ? scan(std::int32_t{}) : scan(std::int64_t{});
-  return most;
+  return std::min(most, kMaxDim);  // beyond it the graph is refused, and 1 more must not overflow
 }
 
 Tensor offsets_to_degrees(const Tensor& offsets) {
@@ -228,8 +228,10 @@ Graph Graph::from_csr(Csr a, GraphOptions options, Tensor weight, Tensor attr, T
                       " columns, expected one number of nodes; set `bipartite` where they are different nodes");
   const EdgeList list{.src = a.col, .dst = a.col, .weight = weight, .attr = attr};
   detail::check_edges(kOp, list);
-  if (edge_ids.defined() && (edge_ids.dtype() != a.col.dtype() || edge_ids.shape() != a.col.shape()))
-    fail<ShapeError>(kOp, ": edge_ids is ", text(edge_ids), ", expected ", a.col.dtype(), " ", a.col.shape());
+  if (edge_ids.defined() && (edge_ids.dtype() != a.col.dtype() || edge_ids.shape() != a.col.shape() ||
+                             !edge_ids.is_contiguous() || edge_ids.device() != a.col.device()))
+    fail<ShapeError>(kOp, ": edge_ids is ", text(edge_ids), ", expected ", a.col.dtype(), " ", a.col.shape(),
+                     ", contiguous and on ", a.col.device());
   if (!options.transposed) {
     if (a.t_crow.defined()) {
       const std::int64_t longest = a.facts->longest_row;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -221,8 +223,10 @@ TEST_CASE("an edge list that fits no graph is refused with its position") {
   bad.num_src = bad.num_dst = kMaxDim;
   CHECK_THROWS_AS(build(bad)(), ShapeError);
   bad.num_src = bad.num_dst = -1;
-  bad.dst = ids({1, 0, 2, 1, 3, std::int64_t{1} << 62});
-  CHECK_THROWS_AS(build(bad)(), ShapeError);
+  for (const std::int64_t id : {std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::max()}) {
+    bad.dst = ids({1, 0, 2, 1, 3, id});
+    CHECK_THROWS_AS(build(bad)(), ShapeError);
+  }
   bad = path();
   bad.dst = ids<std::int32_t>({1, 0, 2, 1, 3, 2});
   CHECK(has(message<DTypeError>(build(bad)), "dst is i32 and src i64"));

@@ -157,8 +157,13 @@ TEST_CASE("gnn refuses flags that have no meaning for its task") {
   refused({"node", "--sampler", "neighbor"}, "--model gcn needs all neighbours");
   refused({"node", "--model", "sage", "--sampler", "neighbor", "--fanout", "3,x"}, "is no list of two counts");
   refused({"node", "--swa", "1"}, "--swa has no meaning for this program");
+  refused({"graph", "--resume", "x"}, "--resume needs gnn node");
+  refused({"node", "--fanout", "x", "--sampler", "neighbor", "--model", "sage"}, "is no list of two counts");
   CHECK(run(dir, {"edge"}).code == 2);
-  CHECK(run(dir, {"node", "--data", dir / "nowhere"}).code != 0);
+  CHECK(run(dir, {"node", "--data", dir / "nowhere"}).code == 65);
+  CHECK(run(dir, {"graph", "--data", dir / "nowhere"}).code == 65);
+  const Ended help = run(dir, {"--help"});
+  CHECK(help.output.find("200; 10 with --sampler neighbor; 350 for graph") != std::string::npos);
 }
 
 TEST_CASE("gnn node learns Cora to the published accuracy") {

@@ -9,6 +9,7 @@
 // A sample is a function of (graph, seeds, fanouts, seed, epoch, batch) alone: threads and workers change no bit.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,9 @@ struct LEVIN_API SampledSubgraph {
   std::vector<std::int64_t> longest_column{};  // of each block, -1 without its transpose
   std::int64_t batch_size = 0;
   bool is_padding = false;  // a batch that makes the number of a rank's batches equal, for no metric
+  // Versions of crow and src as they were drawn. Ops examine the blocks of a subgraph that was written since.
+  std::array<std::uint32_t, 2> versions{};
+  [[nodiscard]] bool is_untouched() const;
   [[nodiscard]] int hops() const { return static_cast<int>(nodes_per_hop.size()) - 1; }
   // What layer `layer` of hops() needs, 0 the one that reads features: the sources are the first nodes up to hop
   // hops() - layer, the destinations those up to one hop less. All are views. The seeds' results are those of whole()

@@ -93,8 +93,8 @@ struct GcnNormOptions {
 struct GCNConvOptions {
   std::int64_t in = 0, out = 0;
   bool improved = false;
-  bool cached = false;                   // for one graph only: a call with another one throws StateError
-  bool normalize = true;                 // false: the weights are the coefficients
+  bool cached = false;    // for one graph only: a call after one whose coefficients were kept throws StateError
+  bool normalize = true;  // false: the weights are the coefficients
   std::optional<bool> add_self_loops{};  // default: normalize; ConfigError for true without normalize
   bool bias = true;
 };
