@@ -1,10 +1,9 @@
 #include <doctest/doctest.h>
 
-#include <limits>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
