@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 
 #include "data/loader_pass.h"
 
@@ -206,7 +205,10 @@ void DataLoader::set_epoch(std::int64_t epoch) {
 }
 LoaderState DataLoader::state() const { return impl().state; }
 void DataLoader::load_state(const LoaderState& state) {
-  const std::int64_t most = impl().stream ? std::numeric_limits<std::int64_t>::max() : size();
+  // Numbers of samples stay below 2^62, so that the streams' arithmetic does not overflow.
+  const DataLoaderOptions& o = impl().options;
+  const std::int64_t most =
+      impl().stream ? (std::int64_t{1} << 62) / o.batch_size.value_or(1) / std::max(1, o.num_workers) : size();
   if (state.epoch < 0 || state.batch < 0 || state.batch > most) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", most);
@@ -222,6 +224,12 @@ void DataLoader::load_state(const LoaderState& state) {
     }
     before = k;
   }
+  // A loop over streams lists the positions that were left out: no more than workers have under way.
+  constexpr std::int64_t kLeftOut = 1 << 20;
+  if (impl().stream && before - state.batch > static_cast<std::int64_t>(state.ahead.size()) + kLeftOut)
+    fail<StateError>("loader: the state says that batch ", before, " was handed out and ",
+                     before - state.batch - static_cast<std::int64_t>(state.ahead.size()),
+                     " batches before it were not, expected at most ", kLeftOut, "; the state is damaged");
   impl().state = state;
   impl().next_epoch = state.epoch;
   impl().resume = true;

@@ -105,7 +105,10 @@ DataLoader::Impl::Read DataLoader::Impl::load(Streams& streams, std::int64_t pos
                      : options.collate   ? options.collate(samples)
                                          : data::collate(samples);
     return {.fields = pinned(std::move(fields)), .samples = count};
-  } catch (...) { rethrow_in(worker); }
+  } catch (...) {
+    streams.fail(position);
+    rethrow_in(worker);
+  }
 }
 
 void DataLoader::Impl::rethrow_in(int worker) const {

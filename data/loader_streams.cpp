@@ -59,7 +59,8 @@ std::optional<Sample> Streams::next(One& one, std::int64_t index) {
 
 void Streams::open(One& one, const WorkerInfo& info, std::int64_t position) {
   one.samples = of_->stream(info);
-  if (!one.samples) fail<DataError>("loader: stream() returned null for reader ", info.id, ", expected a SampleStream");
+  if (!one.samples)
+    levin::fail<DataError>("loader: stream() returned null for reader ", info.id, ", expected a SampleStream");
   const std::int64_t batches = position / count_;
   if (batches == 0 || one.samples->skip(batches * batch_size_)) return;
   for (std::int64_t b = 0; b < batches; ++b) {
@@ -75,33 +76,34 @@ std::vector<Sample> Streams::read(std::int64_t position) {
   const std::int64_t id = position % count_;
   One& one = all_[static_cast<std::size_t>(id)];
   std::unique_lock lock(one.mutex);
-  one.turn.wait(lock, [&] { return one.failed || one.next == position / count_; });
+  one.turn.wait(lock, [&] { return one.failed < position / count_ || one.next == position / count_; });
   std::vector<Sample> samples;
-  if (one.failed) return samples;
+  if (one.failed < position / count_) return samples;
   const WorkerInfo info{.id = static_cast<int>(id),
                         .num_workers = static_cast<int>(count_),
                         .seed = generator_.seed(),
                         .epoch = epoch_,
                         .batch_size = batch_size_};
   const Reading scope(info);
-  try {
-    if (!one.ended && !one.samples) open(one, info, position);
-    while (!one.ended && static_cast<std::int64_t>(samples.size()) < batch_size_) {
-      std::optional<Sample> s = next(one, position * batch_size_ + static_cast<std::int64_t>(samples.size()));
-      if (s)
-        samples.push_back(std::move(*s));
-      else
-        one.ended = true;
-    }
-  } catch (...) {
-    one.failed = true;
-    one.turn.notify_all();
-    throw;
+  if (!one.ended && !one.samples) open(one, info, position);
+  while (!one.ended && static_cast<std::int64_t>(samples.size()) < batch_size_) {
+    std::optional<Sample> s = next(one, position * batch_size_ + static_cast<std::int64_t>(samples.size()));
+    if (s)
+      samples.push_back(std::move(*s));
+    else
+      one.ended = true;
   }
   if (drop_last_ && static_cast<std::int64_t>(samples.size()) < batch_size_) samples.clear();
   ++one.next;
   one.turn.notify_all();
   return samples;
+}
+
+void Streams::fail(std::int64_t position) {
+  One& one = all_[static_cast<std::size_t>(position % count_)];
+  const std::lock_guard lock(one.mutex);
+  one.failed = std::min(one.failed, position / count_);
+  one.turn.notify_all();
 }
 
 void Streams::loaded(std::int64_t position, std::int64_t samples) {

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,8 +27,10 @@ class Streams {
 
   [[nodiscard]] std::int64_t count() const { return count_; }
   // The samples of batch `position`, none after its stream has ended. Waits for the batch before it in the stream,
-  // which another thread has begun. After an error of that stream: none.
+  // which another thread has begun. Behind a batch that failed: none.
   [[nodiscard]] std::vector<Sample> read(std::int64_t position);
+  // The load of batch `position` threw, before, in or after read: later batches of its stream do not wait for it.
+  void fail(std::int64_t position);
   // With the caller's lock held: batch `position` was loaded, `samples` of them.
   void loaded(std::int64_t position, std::int64_t samples);
   void handed_out() { --left_; }
@@ -40,7 +43,8 @@ class Streams {
     std::condition_variable turn;
     std::int64_t next = 0;  // the batch of this stream to be read
     std::unique_ptr<SampleStream> samples;
-    bool ended = false, failed = false;
+    bool ended = false;
+    std::int64_t failed = std::numeric_limits<std::int64_t>::max();  // the first batch whose load threw
   };
   void open(One& one, const WorkerInfo& info, std::int64_t position);
   [[nodiscard]] std::optional<Sample> next(One& one, std::int64_t index);

@@ -233,6 +233,33 @@ TEST_CASE("an error of a stream reaches the loop at its batch, with sample, epoc
   CHECK_FALSE(worker_info().has_value());
 }
 
+TEST_CASE("an error of worker_init reaches the loop, and no thread waits for the batch that it kept from being read") {
+  const test::Warnings warnings;
+  std::atomic<int> calls{0}, read{0};
+  const auto init = [&](int) {
+    if (calls++ > 0) return;
+    // Another worker reads the other stream, and then waits for this one.
+    for (int ms = 0; ms < 3000 && read == 0; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    throw std::runtime_error("no connection");
+  };
+  DataLoader loader = over({.n = 64, .read = &read}, {.batch_size = 2, .num_workers = 2, .worker_init = init});
+  CHECK(contains(message<DataError>([&] { (void)batches(loader); }), "no connection; in worker_init"));
+  CHECK(warnings.count("W-DATA-LEFT") == 0);
+}
+
+TEST_CASE("a state that no loop over streams reaches is refused, so that it fills no memory and overflows nothing") {
+  constexpr std::int64_t far = std::int64_t{1} << 40;
+  DataLoader loader = over({.n = 64}, {.batch_size = 4, .num_workers = 2, .in_order = false});
+  CHECK(contains(message<StateError>([&] {
+                   loader.load_state({.batch = 3, .ahead = {5, far}});
+                 }),
+                 "batches before it were not, expected at most 1048576"));
+  CHECK(contains(message<StateError>([&] { loader.load_state({.batch = std::int64_t{1} << 60}); }),
+                 "expected an epoch from 0 and a batch from 0 to 576460752303423488"));
+  loader.load_state({.batch = 3, .ahead = {5, 1000}});
+}
+
 TEST_CASE("a stream that blocks ends the loop by its timeout, and is left behind") {
   test::Warnings warnings;
   struct Gate {
