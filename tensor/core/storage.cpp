@@ -18,20 +18,21 @@ struct Storage::External {
   std::shared_ptr<void> owner;
   std::string source;
   Ref<Storage> parent;
-  // Asked of a nested type, which sees the origin.
+  // Asked of a nested type, which sees count and origin. Acquire: what another thread did before it dropped its
+  // reference has happened.
   static bool is_own(const Storage& s) {
+    if (s.refs_.load(std::memory_order_acquire) != 1) return false;
     const bool pinned = s.origin_ == Origin::pinned && s.block_->uses.empty();
     return pinned || s.origin_ == Origin::inlined || s.origin_ == Origin::pooled;
   }
-  friend bool has_own_memory(const Storage& s) { return is_own(s); }
+  friend bool is_sole_with_own_memory(const Storage& s) { return is_own(s); }
 };
-inline bool has_own_memory(const Storage& s);
+inline bool is_sole_with_own_memory(const Storage& s);
 
 bool is_sole_owner(const Tensor& t) {
   if (!t.defined()) return false;
   const TensorImpl& p = t.get();
-  return p.refs.load(std::memory_order_acquire) == 1 && !p.meta && p.storage->use_count() == 1 &&
-         has_own_memory(*p.storage);
+  return p.refs.load(std::memory_order_acquire) == 1 && !p.meta && is_sole_with_own_memory(*p.storage);
 }
 
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
