@@ -89,11 +89,28 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
+// Whether a decimal number outside of every type's range is close to 0.
+bool is_small(std::string_view s) {
+  const std::size_t e = std::min(s.find_first_of("eE"), s.size());
+  const std::string_view digits = s.substr(0, e);
+  const auto first = static_cast<std::int64_t>(std::min(digits.find_first_of("123456789"), digits.size()));
+  const auto point = static_cast<std::int64_t>(std::min(digits.find('.'), digits.size()));
+  std::int32_t exponent = 0;
+  if (e < s.size()) {
+    s.remove_prefix(e + (s[e + 1] == '+' ? 2 : 1));
+    if (std::from_chars(s.data(), s.data() + s.size(), exponent).ec != std::errc()) return s[0] == '-';
+  }
+  return exponent + point < first;
+}
+
 // A number outside of T's range, by a wider type: a small one becomes 0, a large one does not fit.
 template <class T>
 bool read_extreme(std::string_view s, T& value) {
   std::conditional_t<std::is_same_v<T, float>, double, long double> wide{};
-  if (std::from_chars(s.data(), s.data() + s.size(), wide).ec != std::errc()) return false;
+  if (std::from_chars(s.data(), s.data() + s.size(), wide).ec != std::errc()) {
+    value = s[0] == '-' ? -T{0} : T{0};
+    return is_small(s);
+  }
   if (std::abs(wide) > std::numeric_limits<T>::max()) return false;
   value = static_cast<T>(wide);
   return true;

@@ -81,6 +81,16 @@ TEST_CASE("numbers may have signs, spaces and quotes; small ones become 0, those
   CHECK(values<float>(t["x"]) == Floats{1, 2, 3, .5f, -.5f, 0, 1e-42f, inf, -inf, 4});
   const CsvSchema doubles{.columns = {{"x", CsvKind::f64}}}, ints{.columns = {{"x", CsvKind::i32}}};
   CHECK(values<double>(parsed("x\n1e-400\n1.7976931348623157e308\n", doubles)["x"])[0] == 0);
+  for (const std::string& small : Words{"1e-400", "-1e-5000", "1e-99999999999", "0." + std::string(6000, '0') + "1"}) {
+    CHECK(values<float>(parsed("x\n" + small + "\n")["x"]) == Floats{0});
+    CHECK(values<double>(parsed("x\n" + small + "\n", doubles)["x"])[0] == 0);
+    CHECK(std::signbit(values<float>(parsed("x\n" + small + "\n")["x"])[0]) == (small[0] == '-'));
+  }
+  for (const std::string& large :
+       Words{"1e400", "-1e5000", "1E+5000", "1e99999999999", "1" + std::string(6000, '0') + ".5"}) {
+    CHECK(contains(refused("x\n" + large + "\n"), "is no f32"));
+    if (large != "1e400") CHECK(contains(refused("x\n" + large + "\n", doubles), "is no f64"));
+  }
   CHECK(contains(refused("x\n1e39\n"), "t.csv: line 2, column 1 ('x'): '1e39' is no f32"));
   CHECK(contains(refused("x\n1e309\n", doubles), "'1e309' is no f64"));
   CHECK(contains(refused("x\n1\n2147483648\n", ints), "line 3, column 1 ('x'): '2147483648' is no i32"));

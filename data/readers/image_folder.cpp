@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <memory>
 #include <set>
@@ -19,7 +18,7 @@ constexpr std::string_view kNotRead[] = {".bmp", ".pgm", ".ppm", ".tif", ".tiff"
 
 bool ends_in(const std::string& name, std::span<const std::string_view> endings) {
   std::string lower = name;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : lower) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);  // in any locale
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return lower.ends_with(e); });
 }
 
@@ -31,7 +30,12 @@ Entries entries_of(const std::string& folder) {
   const std::unique_ptr<DIR, decltype(close)> all(::opendir(folder.c_str()), close);
   if (!all) fail<FileError>(folder, ": is no folder that can be read: ", std::generic_category().message(errno));
   Entries entries;
-  while (const dirent* const entry = ::readdir(all.get())) {
+  while (true) {
+    errno = 0;
+    const dirent* const entry = ::readdir(all.get());
+    if (!entry && errno != 0)
+      fail<FileError>(folder, ": reading the folder failed: ", std::generic_category().message(errno));
+    if (!entry) break;
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
     struct stat info {};

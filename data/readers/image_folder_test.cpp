@@ -1,5 +1,14 @@
 #include <doctest/doctest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <zlib.h>
+
+#include <cerrno>
+#include <cstddef>
 
 #include <filesystem>
 #include <functional>
@@ -133,6 +142,27 @@ TEST_CASE("images of several sizes are not stacked, unless the folder scales the
   CHECK(x.data<std::uint8_t>()[0] == 10);
   CHECK(x.data<std::uint8_t>()[53] == 20);
   CHECK_THROWS_AS((void)batch({.size = ImageSize{3, -1}}), ConfigError);
+}
+
+TEST_CASE("an image folder that the disk stops to list is an error, and not a shorter list") {
+  const TemporaryFolder folder;
+  save(folder / "a/1.png", filled({4, 6, 3}, 10));
+  const pid_t child = ::fork();
+  if (child == 0) {  // the kernel answers each getdents64 of the child by EIO
+    sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getdents64, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program{4, rules};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      ::_exit(2);
+    ::_exit(contains(message_of([&] { ImageFolder data(folder.path()); }), "reading the folder failed: ") ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) return skip("no seccomp");
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("an image folder without classes or images, or with a damaged or unread one, is refused by name") {

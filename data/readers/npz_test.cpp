@@ -163,6 +163,14 @@ TEST_CASE("a .npz file whose headers lie is refused by the member's name before 
                  "expected to end at byte"));
   CHECK(contains(refusal(patched(good.size() - 12, std::string("\3\0", 2)), reads), "in several parts"));
   CHECK(outcome(patched(good.size() - 2, std::string("\4\0", 2)) + "note", reads) == Outcome::accepted);  // a comment
+  // A directory that is longer than its two entries can be: its bytes stand at byte 12 of the end record.
+  std::string wide = good;
+  wide.insert(good.size() - 22, 400'000, '\0');
+  std::uint32_t claimed = 0;
+  std::memcpy(&claimed, wide.data() + wide.size() - 10, sizeof claimed);
+  claimed += 400'000;
+  std::memcpy(wide.data() + wide.size() - 10, &claimed, sizeof claimed);
+  CHECK(contains(refusal(wide, reads), "bytes, expected at most 393302"));
   const auto limited = [](detail::Source& s) { (void)read_npz(s, {.unpacked_bytes = 200}); };
   CHECK(contains(refusal(good, limited), "unpack to more than 200 bytes"));
   const std::string zeros =

@@ -14,7 +14,8 @@ namespace {
 using detail::Source;
 
 constexpr std::size_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kLocatorBytes = 20, kEnd64Bytes = 56;
-constexpr std::uint64_t kMaxRatio = 1032;  // what deflate can do
+constexpr std::uint64_t kMaxEntry = kCentralBytes + 3 * 0xffff;  // with name, extra field and comment
+constexpr std::uint64_t kMaxRatio = 1032;                        // what deflate can do
 constexpr std::uint16_t kEncrypted = 1, kSizesFollow = 8;
 
 // Little-endian numbers of bytes in memory; the caller knows that they are there.
@@ -71,6 +72,10 @@ Directory find_directory(Source& source) {
   }
   if (d.members > kZipMembers) {
     fail<FormatError>(file, ": has ", d.members, " members, expected at most ", kZipMembers);
+  }
+  if (d.bytes > d.members * kMaxEntry) {
+    fail<FormatError>(file, ": the directory of ", d.members, " members has ", d.bytes, " bytes, expected at most ",
+                      d.members * kMaxEntry);
   }
   return d;
 }

@@ -32,18 +32,34 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20, kChunkSamples = 4096;
   fail<FileError>(where, ": ", what, " failed: ", std::generic_category().message(errno));
 }
 
+// A file that no other writer has: Note [Temporary files of the dead].
+struct Temporary {
+  explicit Temporary(const std::string& path) {
+    struct stat made {};
+    do {
+      do {  // a process of another container may have our number
+        name = levin::detail::temporary_name(path);
+        file = Descriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      } while (file.get() < 0 && errno == EEXIST);
+      if (file.get() < 0) fail_system(name, "making the file");
+      (void)::flock(file.get(), LOCK_EX | LOCK_NB);
+    } while (::fstat(file.get(), &made) == 0 && made.st_nlink == 0);  // it looked stale before it was locked
+  }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  ~Temporary() {
+    if (!kept) ::unlink(name.c_str());
+  }
+
+  std::string name;
+  Descriptor file;
+  bool kept = false;
+};
+
 class Writer {
  public:
-  explicit Writer(const std::string& path) : path_(path), temporary_(levin::detail::temporary_name(path)) {
-    file_ = Descriptor(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (file_.get() < 0) fail_system(temporary_, "making the file");
-    (void)::flock(file_.get(), LOCK_EX | LOCK_NB);  // Note [Temporary files of the dead]
+  explicit Writer(const std::string& path) : path_(path), temporary_(path) {
     append(std::array<std::byte, kHeader>{}.data(), kHeader);
-  }
-  Writer(const Writer&) = delete;
-  Writer& operator=(const Writer&) = delete;
-  ~Writer() {
-    if (!done_) ::unlink(temporary_.c_str());
   }
 
   void add(Sample sample) {
@@ -69,9 +85,10 @@ class Writer {
     alignas(4) std::array<std::byte, kHeader> complete = header;
     set_ready(complete.data());
     put(complete.data(), complete.size(), 0);
-    if (::fsync(file_.get()) != 0 && errno != EINVAL && errno != EROFS) fail_system(temporary_, "fsync");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_system(path_, "renaming the complete file to this name");
-    done_ = true;
+    if (::fsync(temporary_.file.get()) != 0 && errno != EINVAL && errno != EROFS) fail_system(temporary_.name, "fsync");
+    if (::rename(temporary_.name.c_str(), path_.c_str()) != 0)
+      fail_system(path_, "renaming the complete file to this name");
+    temporary_.kept = true;
     const std::string folder = path_.substr(0, path_.find_last_of('/') + 1);
     const Descriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (directory.get() >= 0) (void)::fsync(directory.get());
@@ -83,10 +100,10 @@ class Writer {
   }
   void put(const void* data, std::size_t bytes, std::uint64_t at) {
     for (std::size_t done = 0; done < bytes;) {
-      const ssize_t n =
-          ::pwrite(file_.get(), static_cast<const char*>(data) + done, bytes - done, static_cast<off_t>(at + done));
+      const ssize_t n = ::pwrite(temporary_.file.get(), static_cast<const char*>(data) + done, bytes - done,
+                                 static_cast<off_t>(at + done));
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) fail_system(temporary_, "writing");
+      if (n <= 0) fail_system(temporary_.name, "writing");
       done += static_cast<std::size_t>(n);
     }
   }
@@ -111,14 +128,13 @@ class Writer {
     bytes_ = 0;
   }
 
-  std::string path_, temporary_, table_;
-  Descriptor file_;
+  std::string path_, table_;
+  Temporary temporary_;
   std::vector<Sample> chunk_;
   std::size_t bytes_ = 0;
   std::vector<std::int64_t> first_, fields_;
   std::uint64_t end_ = 0, sections_ = 0;
   std::int64_t samples_ = 0;
-  bool done_ = false;
 };
 
 std::string key_text(const CacheKey& key, std::int64_t samples, const Generator& generator) {

@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +16,7 @@
 #include "levin/data/store.h"
 #include "levin/error.h"
 #include "levin/serialize.h"
+#include "tensor/files/file.h"
 #include "tests/temporary.h"
 
 using namespace levin;
@@ -174,6 +178,41 @@ TEST_CASE("a killed or failing writer of records leaves no file that is read, an
   // The killed writer's file is gone, too.
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
   CHECK_THROWS_AS(write_records(folder / "absent/records", Made(1, false), "k"), FileError);
+}
+
+TEST_CASE("a writer of records passes by the temporary files of another container's process of its number") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "records", next = levin::detail::temporary_name(path), taken = folder / "taken";
+  const int other = ::open(taken.c_str(), O_RDWR | O_CREAT, 0600);
+  REQUIRE(::flock(other, LOCK_EX | LOCK_NB) == 0);  // its writer lives
+  const std::size_t digits = next.rfind('-') + 1;
+  const int n = std::stoi(next.substr(digits));
+  for (int i = n + 1; i < n + 4; ++i)
+    REQUIRE(::link(taken.c_str(), (next.substr(0, digits) + std::to_string(i)).c_str()) == 0);
+  write_records(path, Made(3, false), "k");
+  CHECK(RecordFile(path).size() == 3);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 5);
+  ::close(other);
+}
+
+TEST_CASE("a writer of records that cannot write its header leaves no temporary file") {
+  const test::TemporaryFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{64, 64};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    int code = 1;
+    try {
+      write_records(folder / "records", Made(3, false), "k");
+    } catch (const FileError&) { code = 0; } catch (...) {
+    }
+    ::_exit(code);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("damage to a record file is a FormatError, at the latest where its chunk is used") {
