@@ -1,13 +1,17 @@
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,7 +24,8 @@
 // Note [Files in memory]
 // A source lies in a folder of the target that is named by the hash of the source's path. A process that looks or
 // copies holds the lock (flock) of the target's file "lock". A process without `keep` holds a shared lock on a file
-// beside its folder; the one that can lock it alone at its exit is the last, and removes the folder.
+// beside its folder; the one that can lock it alone at its exit is the last, and removes the folder, unless a process
+// with `keep` has left a file "<folder>.kept" beside it.
 namespace levin::data {
 namespace {
 
@@ -46,20 +51,84 @@ void lock(const Descriptor& fd, int kind, const fs::path& path) {
   }
 }
 
-// The regular files of a source.
-void list_files(const fs::path& from, const fs::path& to, std::vector<File>& files) {
-  std::error_code error;
-  if (fs::is_directory(from, error)) {
-    fs::create_directories(to, error);
-    if (error) fail_system(to, "making the folder", error);
+// What the copy of a source has.
+class Listing {
+ public:
+  std::vector<File> files;
+  std::vector<fs::path> folders;                     // each behind the one that it lies in
+  std::vector<std::pair<fs::path, fs::path>> links;  // a folder that was listed before: where, and to what
+
+  void add(const fs::path& from, const fs::path& to) {
+    struct stat info {};
+    if (::stat(from.c_str(), &info) != 0) fail_system(from, "looking at the file", {errno, std::generic_category()});
+    if (!S_ISDIR(info.st_mode)) {
+      if (!S_ISREG(info.st_mode)) fail<FileError>(from.string(), ": is neither a file nor a folder");
+      files.push_back({from, to, static_cast<std::uintmax_t>(info.st_size)});
+      have(to, fs::file_type::regular);
+      return;
+    }
+    const auto [first, is_new] = seen_.insert({{info.st_dev, info.st_ino}, to});
+    if (!is_new) {
+      links.emplace_back(to, first->second.lexically_relative(to.parent_path()));
+      have(to, fs::file_type::symlink, links.back().second);
+      return;
+    }
+    folders.push_back(to);
+    have(to, fs::file_type::directory);
+    std::error_code error;
     for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error))
-      list_files(at->path(), to / at->path().filename(), files);
+      add(at->path(), to / at->path().filename());
     if (error) fail_system(from, "reading the folder", error);
-    return;
   }
-  const std::uintmax_t bytes = fs::file_size(from, error);
-  if (error) fail_system(from, "looking at the file", error);
-  files.push_back({from, to, bytes});
+
+  // Removes from a folder of the target what the source does not have, and temporary files of killed processes.
+  void remove_others(const fs::path& folder) const {
+    std::error_code error;
+    std::vector<fs::path> others, below;
+    if (!fs::exists(folder, error)) return;
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+      const fs::path& path = at->path();
+      const fs::file_type type = at->symlink_status(error).type();
+      const auto found = entries_.find(path.string());
+      if (found == entries_.end() || found->second.type != type ||
+          (type == fs::file_type::symlink && fs::read_symlink(path, error) != found->second.link)) {
+        others.push_back(path);
+      } else if (type == fs::file_type::directory) {
+        below.push_back(path);
+      }
+    }
+    if (error) fail_system(folder, "reading the folder", error);
+    for (const fs::path& path : others) {
+      fs::remove_all(path, error);
+      if (error) fail_system(path, "removing what the source does not have", error);
+    }
+    for (const fs::path& path : below) remove_others(path);
+  }
+
+ private:
+  struct Entry {
+    fs::file_type type;
+    fs::path link;
+  };
+  void have(const fs::path& to, fs::file_type type, fs::path link = {}) {
+    entries_.insert({to.string(), {type, std::move(link)}});
+  }
+
+  std::unordered_map<std::string, Entry> entries_;
+  std::map<std::pair<dev_t, ino_t>, fs::path> seen_;
+};
+
+// The target's lock, or why there is none.
+std::optional<Descriptor> lock_target(const fs::path& target, std::string& reason) {
+  try {
+    std::error_code error;
+    fs::create_directories(target, error);
+    if (error) fail_system(target, "making the folder", error);
+    Descriptor all = open_lock(target / "lock");
+    lock(all, LOCK_EX, target);
+    return all;
+  } catch (const FileError& e) { reason = e.what(); }
+  return {};
 }
 
 bool same_content(const File& file) {
@@ -122,13 +191,15 @@ void store::remove_unused_preloads() noexcept {
       lock(all, LOCK_EX, target);
       if (::flock(one.lock.get(), LOCK_EX | LOCK_NB) != 0) continue;
       std::error_code ignored;
-      fs::remove_all(one.folder, ignored);
+      if (!fs::exists(one.folder.string() + ".kept", ignored)) fs::remove_all(one.folder, ignored);
       fs::remove(one.users, ignored);
     }
     leaving().list.clear();
   } catch (...) {  // nobody is left to be told
   }
 }
+
+std::string preload_target() { return "/dev/shm/levin-" + text(static_cast<std::int64_t>(::getuid())); }
 
 std::vector<std::string> preload_to_ram(const std::vector<std::string>& paths, const PreloadOptions& options) {
   if (options.target.empty()) fail<ConfigError>("preload_to_ram: the target is empty, expected a folder in memory");
@@ -137,44 +208,55 @@ std::vector<std::string> preload_to_ram(const std::vector<std::string>& paths, c
   for (const std::string& path : paths) {
     if (!fs::exists(path, error)) fail<FileError>("preload_to_ram: ", path, " is absent");
   }
-  fs::create_directories(target, error);
-  if (error) fail_system(target, "making the folder", error);
-  const Descriptor all = open_lock(target / "lock");
-  lock(all, LOCK_EX, target);
+  const auto without = [&](const std::string& why) {
+    warn("W-DATA-PRELOAD", WarningCategory::user, "preload_to_ram: " + why + "; the files are read where they are");
+    return paths;
+  };
+  std::string reason;
+  const std::optional<Descriptor> all = lock_target(target, reason);
+  if (!all) return without(reason);
   std::vector<File> missing;
   std::vector<std::string> result;
   std::vector<fs::path> folders;
+  std::vector<Listing> listings;
   std::uintmax_t needed = 0;
   for (const std::string& path : paths) {
     const fs::path from = fs::canonical(path, error);
     if (error) fail_system(path, "looking at the path", error);
     folders.push_back(target / content_hash(from.string()));
-    fs::create_directories(folders.back(), error);
-    if (error) fail_system(folders.back(), "making the folder", error);
     result.push_back((folders.back() / from.filename()).string());
-    std::vector<File> files;
-    list_files(from, result.back(), files);
-    for (File& file : files) {
+    Listing& listing = listings.emplace_back();
+    listing.add(from, result.back());
+    listing.remove_others(folders.back());
+    for (const File& file : listing.files) {
       if (is_there(file, options.verify)) continue;
       needed += file.bytes;
-      missing.push_back(std::move(file));
+      missing.push_back(file);
     }
   }
   const fs::space_info space = fs::space(target, error);
   if (error) fail_system(target, "asking for free space", error);
   if (needed > 0 && space.available < needed + needed / 10) {
-    warn("W-DATA-PRELOAD", WarningCategory::user,
-         "preload_to_ram: " + std::to_string(needed) + " bytes and a tenth more are needed, " +
-             std::to_string(space.available) + " are free in " + options.target +
-             "; the files are read where they are");
-    return paths;
+    return without(std::to_string(needed) + " bytes and a tenth more are needed, " + std::to_string(space.available) +
+                   " are free in " + options.target);
   }
-  for (const File& file : missing) {
-    levin::detail::remove_stale_temporaries(file.to.parent_path().string() + "/", file.to.filename().string());
-    copy(file);
+  for (std::size_t i = 0; i < listings.size(); ++i) {
+    listings[i].folders.insert(listings[i].folders.begin(), folders[i]);
+    for (const fs::path& folder : listings[i].folders) {
+      fs::create_directories(folder, error);
+      if (error) fail_system(folder, "making the folder", error);
+    }
+    for (const auto& [link, to] : listings[i].links) {
+      if (!fs::is_symlink(link, error)) fs::create_directory_symlink(to, link, error);
+      if (error) fail_system(link, "making the link", error);
+    }
   }
-  if (options.keep) return result;
+  for (const File& file : missing) copy(file);
   for (const fs::path& folder : folders) {
+    if (options.keep) {
+      (void)open_lock(folder.string() + ".kept");
+      continue;
+    }
     const fs::path users = folder.string() + ".users";
     Descriptor own = open_lock(users);
     lock(own, LOCK_SH, users);

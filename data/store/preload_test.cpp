@@ -65,6 +65,7 @@ TEST_CASE("without room a warning has both numbers, and the original paths are r
   const test::Warnings warnings;
   found = preload_to_ram({from / "big"}, {.target = target / "ram"});
   CHECK(found == std::vector<std::string>{from / "big"});
+  CHECK(std::distance(fs::directory_iterator(target / "ram"), {}) == 1);  // the lock
   REQUIRE(warnings.count("W-DATA-PRELOAD") == 1);
   CHECK(warnings.all()[0].text.find("4398046511104 bytes and a tenth more are needed") != std::string::npos);
 }
@@ -112,5 +113,63 @@ TEST_CASE("a preload of an absent path and one without a target are refused") {
   CHECK_THROWS_WITH_AS((void)preload_to_ram({target / "absent"}, {.target = target / "ram"}),
                        doctest::Contains("absent is absent"), FileError);
   CHECK_THROWS_AS((void)preload_to_ram({}, {.target = ""}), ConfigError);
-  CHECK_THROWS_AS((void)preload_to_ram({target.path()}, {.target = "/proc/none"}), FileError);
+}
+
+TEST_CASE("a target that cannot be made or locked is named in a warning, and the original paths are returned") {
+  const test::TemporaryFolder from, target;
+  write(from / "a", "x");
+  fs::create_directories(target / "ram/lock");  // as the lock of another user: it cannot be opened
+  const test::Warnings warnings;
+  const std::vector<std::string> paths{from / "a"};
+  CHECK(preload_to_ram(paths, {.target = "/proc/none"}) == paths);
+  CHECK(preload_to_ram(paths, {.target = target / "ram"}) == paths);
+  REQUIRE(warnings.count("W-DATA-PRELOAD") == 2);
+  CHECK(warnings.all()[0].text.find("/proc/none: making the folder failed") != std::string::npos);
+  CHECK(warnings.all()[1].text.find("opening the lock failed") != std::string::npos);
+  CHECK(PreloadOptions().target == "/dev/shm/levin-" + std::to_string(::getuid()));
+}
+
+TEST_CASE("what the source does not have leaves the copy, also temporary files of killed processes") {
+  const test::TemporaryFolder from, target;
+  for (const char* name : {"set/cat/1", "set/cat/2", "set/dog/1", "set/eel/deep/1"}) write(from / name, "x");
+  const auto preload = [&] { return preload_to_ram({from / "set"}, {.target = target / "ram"})[0]; };
+  const std::string copy = preload();
+  write(copy + "/cat/1.tmp-1-0", "half");
+  fs::remove(from / "set/cat/2");
+  fs::remove_all(from / "set/dog");
+  fs::remove_all(from / "set/eel");
+  write(from / "set/eel", "a file that was a folder");
+  CHECK(preload() == copy);
+  CHECK(content(copy + "/eel") == "a file that was a folder");
+  fs::remove(copy + "/eel");
+  CHECK(content(copy + "/cat/1") == "x");
+  CHECK(std::distance(fs::recursive_directory_iterator(copy), {}) == 2);  // cat, cat/1
+}
+
+TEST_CASE("a folder that links lead to again is copied once, and stays reachable by each name") {
+  const test::TemporaryFolder from, target;
+  write(from / "set/a/1", "x");
+  fs::create_directory_symlink(".", from / "set/latest");
+  fs::create_directory_symlink("a", from / "set/b");
+  fs::create_symlink("a/1", from / "set/file");
+  const auto preload = [&] { return preload_to_ram({from / "set"}, {.target = target / "ram"})[0]; };
+  const std::string copy = preload();
+  CHECK(preload() == copy);
+  for (const char* name : {"/a/1", "/b/1", "/latest/a/1", "/latest/latest/b/1", "/file"})
+    CHECK(content(copy + name) == "x");
+  CHECK(fs::is_symlink(copy + "/latest"));
+  CHECK(fs::is_symlink(copy + "/a") != fs::is_symlink(copy + "/b"));
+  CHECK_FALSE(fs::is_symlink(copy + "/file"));
+}
+
+TEST_CASE("files that one process keeps stay when another that does not keep them leaves") {
+  const test::TemporaryFolder from, target;
+  write(from / "a", "x");
+  const auto preload = [&](bool keep) {
+    return preload_to_ram({from / "a"}, {.target = target / "ram", .keep = keep})[0];
+  };
+  const std::string path = preload(false);
+  CHECK(preload(true) == path);
+  store::remove_unused_preloads();
+  CHECK(content(path) == "x");
 }

@@ -60,7 +60,7 @@ bool is_complete(int fd) {
   return ::pread(fd, &ready, sizeof ready, kReadyAt) == sizeof ready && ready == 1;
 }
 
-// With the lock held: counts this process, and removes the name after the last. Throws FileError.
+// With the lock held: counts this opening, and removes the name at the last. Throws FileError.
 void count_opening(int fd, const std::string& object, int processes) {
   if (processes <= 0) return;
   std::uint32_t opened = 0;

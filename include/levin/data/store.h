@@ -21,8 +21,9 @@ namespace levin::data {
 // How a named store is shared.
 struct SharedStoreOptions {
   double timeout = 60;  // seconds to wait for the process that makes the store
-  // The name goes when so many processes have opened the store, so that a crash leaves nothing behind; 0: it stays
-  // until SharedStore::remove.
+  // The opening of this number since the store was made removes the name, so that nothing stays behind the last process.
+  // Openings count, not processes: one that opens twice, or again after a crash, counts twice, and the process that
+  // then comes too late makes a store of its own. 0: the name stays until SharedStore::remove.
   int processes = 0;
 };
 
@@ -76,17 +77,23 @@ class LEVIN_API SharedStore {
 
 // ---- Files in memory
 
+// "/dev/shm/levin-" and the number of the process's user: users of a machine do not share files.
+[[nodiscard]] LEVIN_API std::string preload_target();
+
 struct PreloadOptions {
-  std::string target = "/dev/shm/levin";  // a folder of a file system in memory
+  std::string target = preload_target();  // a folder of a file system in memory
   enum class Verify : std::uint8_t { size, hash };
   Verify verify = Verify::size;  // by what a file that is there already counts as equal
-  bool keep = true;              // false: removed when the last process that preloaded them exits
+  // false: removed when the last process that preloaded them exits, unless any process asked to keep them.
+  bool keep = true;
 };
 // Copies files and folders into memory and returns their new paths, in the order of `paths`. The first process of a
-// machine copies, the others wait for it; what is there already and equal is not copied. Without room for what is
-// missing and a tenth more, a warning (W-DATA-PRELOAD) has both numbers, and `paths` are returned. Each file appears
-// whole or not at all. Throws FileError for a path that is absent and where the system refuses, ConfigError for an
-// empty target.
+// machine copies, the others wait for it; what is there already and equal is not copied, and what the source does not
+// have is removed from the copy. A link to a file becomes the file; a folder that links lead to again becomes a link to
+// its first copy. Without room for what is missing and a tenth more, and where the target can not be made or locked
+// (another user's), a warning (W-DATA-PRELOAD) has the numbers or the reason, and `paths` are returned. Each file
+// appears whole or not at all. Throws FileError for a path that is absent and where the system refuses, ConfigError for
+// an empty target.
 [[nodiscard]] LEVIN_API std::vector<std::string> preload_to_ram(const std::vector<std::string>& paths,
                                                                 const PreloadOptions& options = {});
 
