@@ -22,7 +22,9 @@ using train::state_in;
 // Throws ConfigError for a file that does not fit the run: its counters, batches, optimizers or window.
 void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const std::string& path = file.path;
-  const std::int64_t size = run.loaders.train->length().value_or(train::kUnknownBatches);
+  // Positions of streams go beyond their length, where the streams are uneven.
+  const std::int64_t size = run.loaders.train->stream() ? train::kUnknownBatches
+                                                        : run.loaders.train->length().value_or(train::kUnknownBatches);
   const std::int64_t max_epochs = run.stop.max_epochs();
   const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
   const bool whole = file.epoch_is_whole();
@@ -347,8 +349,8 @@ void Trainer::Files::resume(train::Incoming& in) {
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) run_.window.weight = t.to(run_.device);
   run_.progress = file.progress;
   if (file.epoch_is_whole() && !run_.loaders.train->length()) {
-    run_.loaders.batches = run_.progress.batches_done;  // its end was reached
-  } else if (file.epoch_is_whole()) {                   // by the number of batches in this run
+    if (run_.progress.batches_done > 0) run_.loaders.batches = run_.progress.batches_done;  // its end was reached
+  } else if (file.epoch_is_whole()) {  // by the number of batches in this run
     run_.progress.batches_done = run_.loaders.batches;
     run_.progress.position = {.epoch = run_.progress.epoch, .batch = run_.loaders.batches};
   }

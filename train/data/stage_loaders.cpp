@@ -25,7 +25,7 @@ namespace {
 // Streams that never end need a limit of the run.
 void check_ends(const Trainer::Run& run, const data::DataLoader& loader, std::int64_t batches, const char* option,
                 bool trains) {
-  if (!loader.stream() || !loader.stream()->endless() || batches != kUnknownBatches) return;
+  if (!never_ends(loader) || batches != kUnknownBatches) return;
   const TrainerOptions& o = run.options;
   if (trains && (o.max_steps >= 0 || o.max_time)) return;
   fail<ConfigError>("fit: the streams of a loader never end, and ", option, " is no number of batches; give one",

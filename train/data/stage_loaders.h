@@ -22,6 +22,11 @@ inline constexpr std::int64_t kUnknownBatches = std::numeric_limits<std::int64_t
 [[nodiscard]] std::int64_t limited(const data::DataLoader& loader, const std::optional<Portion>& limit,
                                    const char* option);
 
+// Whether the loader's streams say that they never end.
+[[nodiscard]] inline bool never_ends(const data::DataLoader& loader) {
+  return loader.stream() && loader.stream()->endless();
+}
+
 // Uses given loaders at once, and asks a hook when its loader is needed.
 class StageLoaders {
  public:
@@ -33,8 +38,11 @@ class StageLoaders {
   void begin_evaluation() { inspected_.clear(); }  // a new stage, which warns of its loaders again
   void start_epoch(Progress& progress);            // sets the training loader to the position of the run
   void epoch_begins();                             // its number of batches may be unknown again
-  // Whether the end of the epoch shows only by the loader's end, so that the loop looks one batch ahead.
-  [[nodiscard]] bool looks_ahead() const { return train && !train->length() && batches == most_; }
+  // Whether the end of the epoch shows only by the loader's end, so that the loop looks one batch ahead. Streams that
+  // never end may have no next batch for a long time, and the loop does not wait for it.
+  [[nodiscard]] bool looks_ahead() const {
+    return train && !train->length() && !never_ends(*train) && batches == most_;
+  }
   // Set `train` and `val`, and count their batches by the options. Both throw ConfigError for a loader that contradicts
   // the options, before any work on it.
   void use_train(data::DataLoader& loader);

@@ -1,7 +1,10 @@
 // Runs over streams: no length, the end of an epoch, limits, windows, validations, and a resume at each batch.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
@@ -17,6 +20,7 @@ const nn::Options kThere{.gen = Generator(3), .device = Device::cpu()};
 struct Streamed final : data::IterableDataset {
   data::DatasetRef base;
   bool declares = false, never_ends = false, all_to_first = false;
+  mutable std::atomic<std::int64_t> read = 0;  // samples
   Streamed(data::DatasetRef b) : base(std::move(b)) {}
   std::optional<std::int64_t> size() const override { return declares ? std::optional(base->size()) : std::nullopt; }
   bool endless() const override { return never_ends; }
@@ -30,6 +34,7 @@ struct Streamed final : data::IterableDataset {
       const auto mine = [&] { return of.all_to_first ? info.id == 0 : info.owns(at); };
       while ((at < n || (of.never_ends && n > 0)) && !mine()) ++at;
       if (at >= n && !of.never_ends) return std::nullopt;
+      ++of.read;
       return of.base->get(at++ % n, rng);
     }
   };
@@ -180,6 +185,117 @@ TEST_CASE("an epoch whose streams give nothing ends the training with a warning"
   trainer.fit(net, {.train = loader});
   CHECK(trainer.global_step() == 0);
   CHECK(warnings.count("W-DATA-EMPTY") == 1);
+}
+
+TEST_CASE("an epoch of streams that declare a size and give nothing ends the training with a warning") {
+  struct Empty final : data::IterableDataset {
+    struct Stream final : data::SampleStream {
+      std::optional<data::Sample> next(Generator&) override { return std::nullopt; }
+    };
+    std::optional<std::int64_t> size() const override { return 8; }
+    std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo&) const override {
+      return std::make_unique<Stream>();
+    }
+  };
+  const test::Warnings warnings;
+  Learner net;
+  data::DataLoader loader(std::make_shared<Empty>(), {.batch_size = 4});
+  Trainer(test::epochs(3)).fit(net, {.train = loader});
+  CHECK(net.batches == std::vector<std::int64_t>{2});
+  CHECK(warnings.count("W-DATA-EMPTY") == 1);
+}
+
+TEST_CASE("a run over streams that never end reads no batch that it does not train, and no epoch of them alone") {
+  struct Estimating : TrainModuleOf<Estimating, Learner> {
+    std::string refused{};
+    void on_train_end() override {
+      try {
+        trainer().forward_epoch();
+      } catch (const ConfigError& e) { refused = e.what(); }
+    }
+  };
+  const auto streams = std::make_shared<Streamed>(test::points(12));
+  streams->never_ends = true;
+  data::DataLoader loader(streams, {.batch_size = 4});
+  TrainerOptions options = test::epochs(-1);
+  options.max_steps = 4;
+  Estimating net;
+  Trainer(options).fit(net, {.train = loader});
+  CHECK(streams->read == 16);
+  CHECK(test::contains(net.refused, "forward_epoch: the streams of the train_loader never end"));
+}
+
+TEST_CASE("an epoch over streams that is skipped at its first batch leaves the next ones their batches") {
+  struct Growing final : data::IterableDataset {  // 1 batch, then 3
+    std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo& info) const override {
+      return std::make_unique<Streamed::Stream>(info.epoch == 0 ? first : later, info);
+    }
+    Streamed first{test::points(4)}, later{test::points(12)};
+  };
+  struct Skipping : TrainModuleOf<Skipping, Learner> {
+    BatchStart on_train_batch_start(const StepInfo& at) override {
+      return at.epoch == 0 ? BatchStart::skip_epoch : BatchStart::proceed;
+    }
+    void on_train_epoch_end() override {
+      if (trainer().current_epoch() == 0) trainer().save_checkpoint(save_to);
+    }
+  };
+  const test::TemporaryFolder dir;
+  for (const bool grows : {true, false}) {
+    data::IterableDatasetRef streams = std::make_shared<Streamed>(test::points(12));
+    if (grows) streams = std::make_shared<Growing>();
+    Skipping whole, resumed;
+    whole.save_to = resumed.save_to = dir / "a.safetensors";
+    data::DataLoader loader(streams, {.batch_size = 4});
+    Trainer first(test::epochs(2)), second(test::epochs(2));
+    first.fit(whole, {.train = loader});
+    CHECK(first.global_step() == 3);
+    second.fit(resumed, {.train = loader, .ckpt_path = whole.save_to});
+    CHECK(second.global_step() == 3);
+    CHECK(test::weights_of(resumed) == test::weights_of(whole));
+  }
+}
+
+TEST_CASE("a run resumes from a file with batches of uneven streams ahead, beyond the size that they declare") {
+  struct Uneven final
+      : data::IterableDataset {  // stream 0 has all batches, and stream 1 ends after the file is written
+    struct Stream final : data::SampleStream {
+      Stream(const Uneven& u, int i) : of(u), id(i) {}
+      const Uneven& of;
+      int id;
+      std::int64_t at = 0;
+      std::optional<data::Sample> next(Generator& rng) override {
+        for (int ms = 0; id == 1 && ms < 3000 && !of.written; ++ms)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return id == 0 && at < 12 ? std::optional(test::points(12)->get(at++, rng)) : std::nullopt;
+      }
+    };
+    std::optional<std::int64_t> size() const override { return 12; }
+    std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo& info) const override {
+      return std::make_unique<Stream>(*this, info.id);
+    }
+    std::atomic<bool> written = false;
+  };
+  struct Writing : TrainModuleOf<Writing, Learner> {
+    std::atomic<bool>* written = nullptr;
+    void on_train_batch_end(const StepInfo& at) override {
+      Learner::on_train_batch_end(at);
+      if (trainer().total_batch_idx() == save_at) *written = true;
+    }
+  };
+  const test::TemporaryFolder dir;
+  const auto streams = std::make_shared<Uneven>();
+  data::DataLoader loader(streams, {.batch_size = 4, .num_workers = 3, .in_order = false});
+  Writing whole;
+  Learner resumed;
+  whole.written = &streams->written;
+  whole.save_at = 2;
+  whole.save_to = dir / "a.safetensors";
+  Trainer(test::epochs(1)).fit(whole, {.train = loader});
+  Trainer trainer(test::epochs(1));
+  trainer.fit(resumed, {.train = loader, .ckpt_path = whole.save_to});
+  CHECK(trainer.global_step() == 3);
+  CHECK(test::weights_of(resumed) == test::weights_of(whole));
 }
 
 TEST_CASE("the length of a run over streams is that of max_steps, or unknown") {

@@ -107,12 +107,11 @@ void Instruments::Batches::fetch(const Next& next) {
   }
   if (*at_ == loader_.end()) {
     ended_ = true;
-    if (ahead_) {  // before the first batch
-      of_.run_.loaders.batches = of_.run_.progress.batches_done;
-      if (of_.run_.loaders.batches == 0)
-        warn("W-DATA-EMPTY", WarningCategory::user, "the train_loader's streams gave no batch; was that meant?",
-             Repeat::yes);
-    }
+    const std::int64_t done = of_.run_.progress.batches_done;
+    if (ahead_ || done == 0) of_.run_.loaders.batches = done;  // ahead_: before the first batch
+    if (done == 0)                                             // also of streams that declared a size
+      warn("W-DATA-EMPTY", WarningCategory::user, "the train_loader's streams gave no batch; was that meant?",
+           Repeat::yes);
     return;
   }
   if (ahead_) look_ahead();

@@ -193,7 +193,7 @@ void Trainer::Run::follow_epoch() {
   optimizers.advance_plateaus(Interval::epoch);
   if (!means.empty() && logs.steps() > 0) logs.write(logs.steps() - 1, std::move(means));
   // An epoch without a batch leaves `batches` at 0, which ends the training.
-  if (progress.batches_done > 0) loaders.epoch_begins();
+  if (loaders.batches != 0) loaders.epoch_begins();
   progress.start_epoch(progress.epoch + 1);
 }
 
@@ -205,6 +205,10 @@ void Trainer::Run::forward_epoch() {
   const Restore size(logs.weight, train::BatchWeight());
   const train::MetricGuard metrics(borrowed.tree);
   loaders.load_train();
+  if (train::never_ends(*loaders.train) && loaders.batches == train::kUnknownBatches)
+    fail<ConfigError>(
+        "forward_epoch: the streams of the train_loader never end, and limit_train_batches is no number of batches; "
+        "give one");
   loaders.train->load_state({.epoch = progress.epoch, .in_sequence = loaders.overfits()});
   std::int64_t done = 0;
   try {

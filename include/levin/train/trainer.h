@@ -345,9 +345,9 @@ class LEVIN_API Trainer {
   [[nodiscard]] const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   [[nodiscard]] const std::vector<std::shared_ptr<Logger>>& loggers() const;  // none with fast_dev_run
 
-  // For callbacks at the end of a fit: runs training_step on each batch of one more epoch, without recording, to
-  // re-estimate statistics. The epoch counts in current_epoch(), except while another is open; nothing else is trained,
-  // logged or counted, and no hook is called. Modules keep their modes. Throws StateError outside of fit.
+  // For callbacks at the end of a fit: runs training_step on each batch of one more epoch, to re-estimate statistics.
+  // The epoch counts in current_epoch(), except while another is open; nothing else is trained, logged or counted, and
+  // no hook is called. Modules keep modes. Throws StateError outside of fit, ConfigError for an endless epoch.
   void forward_epoch();
 
   struct Run;  // internal, with its parts (train/run/run.h)
