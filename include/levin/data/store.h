@@ -21,9 +21,9 @@ namespace levin::data {
 // How a named store is shared.
 struct SharedStoreOptions {
   double timeout = 60;  // seconds to wait for the process that makes the store
-  // The opening of this number since the store was made removes the name, so that nothing stays behind the last process.
-  // Openings count, not processes: one that opens twice, or again after a crash, counts twice, and the process that
-  // then comes too late makes a store of its own. 0: the name stays until SharedStore::remove.
+  // The opening of this number since the store was made removes the name, so that nothing stays behind. Openings count,
+  // not processes: one that opens twice, or again after a crash, counts twice, and the process that then comes too late
+  // makes a store of its own. 0: the name stays until SharedStore::remove.
   int processes = 0;
 };
 
