@@ -244,8 +244,8 @@ void spmm_by(const Cpu& on, const CsrView& view, const T* value, const T* x, T* 
   const bool prefetch = view.cols * width * std::int64_t{sizeof(T)} > kCachedBytes;
   each_row_block(on, view, width, [=](std::int64_t begin, std::int64_t end) {
     if (h.heads > 1 && h.inner % kFullLanes<T> == 0) {
-      each_column_tile<T>(width, [&](const auto& tile) {
-        if constexpr (tile.kWidth == kFullLanes<T>)
+      each_column_tile<T>(width, [&]<class Tile>(const Tile& tile) {
+        if constexpr (Tile::kWidth == kFullLanes<T>)
           sum_rows<true>(tile, a, begin, end, weight, step, x, y, width, h.inner, mean, prefetch);
       });
     } else {
