@@ -4,6 +4,7 @@
 #include "levin/augment.h"
 #include "levin/autograd.h"
 #include "levin/build_info.h"
+#include "levin/comm.h"
 #include "levin/data.h"
 #include "levin/data/graph.h"
 #include "levin/data/graph_batch.h"

@@ -33,8 +33,8 @@ const std::array<Row, 8>& rows() {
   using enum Layer;
   static const std::array<Row, 8> table{{
       {tensor, {}},
-      {kernels, {tensor, comm}},
-      {comm, {tensor, kernels}},
+      {kernels, {tensor}},
+      {comm, {tensor}},
       {autograd, {kernels, tensor}},
       {nn, {autograd, tensor}},
       {optim, {kernels, tensor}},
@@ -128,9 +128,9 @@ constexpr string_view kStd[] = {
 
 // The operating system's and the compiler's own headers: in sources and internal headers, never in public ones.
 constexpr string_view kSystem[] = {
-    "cpuid.h",  "cxxabi.h",  "dirent.h", "dlfcn.h",   "execinfo.h", "fcntl.h",    "immintrin.h",
-    "poll.h",   "pthread.h", "math.h",   "pwd.h",     "regex.h",    "sanitizer/", "sched.h",
-    "signal.h", "spawn.h",   "sys/",     "termios.h", "ucontext.h", "unistd.h",
+    "arpa/inet.h", "cpuid.h",    "cxxabi.h", "dirent.h", "dlfcn.h", "execinfo.h", "fcntl.h",    "immintrin.h",
+    "linux/",      "math.h",     "netdb.h",  "netinet/", "poll.h",  "pthread.h",  "pwd.h",      "regex.h",
+    "sched.h",     "sanitizer/", "signal.h", "spawn.h",  "sys/",    "termios.h",  "ucontext.h", "unistd.h",
 };
 
 // Third-party headers by prefix, and the only places that may include them.
@@ -143,8 +143,9 @@ const std::vector<Vendor>& vendors() {
       {"Eigen/", {}},  // {}: only in tests
       {"cublas", {"kernels/lib/", "kernels/gemm/cublas.cpp"}},
       {"cudnn", {"kernels/lib/"}},
-      {"nccl", {"kernels/comm/"}},
-      {"gloo/", {"kernels/comm/"}},
+      {"nccl", {"comm/group/nccl"}},
+      {"gloo/", {"comm/group/gloo"}},
+      {"openssl/", {"comm/job/secret.cpp"}},
       {"tbb/", {"kernels/lib/", "data/graph/", "data/loader", "data/readers/cifar.cpp"}},
       {"oneapi/tbb", {"kernels/lib/", "data/graph/", "data/loader", "data/readers/cifar.cpp"}},
       {"fmt/", {"tensor/text/text.cpp", "tensor/errors/error.cpp"}},
@@ -184,12 +185,11 @@ std::optional<Layer> layer_of(string_view path) {
     }
     return std::nullopt;
   }
-  if (starts(path, "kernels/comm/")) return Layer::comm;
   if (starts(path, "examples/") || starts(path, "bench/")) return Layer::programs;
   const string folder = first_word(path);
   constexpr Face kFolders[] = {
       {"tensor", Layer::tensor}, {"kernels", Layer::kernels}, {"autograd", Layer::autograd}, {"nn", Layer::nn},
-      {"optim", Layer::optim},   {"data", Layer::data},       {"train", Layer::train},
+      {"optim", Layer::optim},   {"data", Layer::data},       {"comm", Layer::comm},         {"train", Layer::train},
   };
   if (path.find('/') == string_view::npos) return std::nullopt;
   for (const Face& known : kFolders) {

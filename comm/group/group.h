@@ -1,0 +1,33 @@
+// One collective on its way from ProcessGroup's checks to a backend, and the backends.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <string_view>
+
+#include "comm/job/plan.h"
+#include "comm/job/rendezvous.h"
+#include "levin/comm.h"
+
+namespace levin::dist {
+
+struct ProcessGroup::Call {
+  Collective op;
+  Tensor out, in;  // in place: the same tensor
+  ReduceOp reduce = ReduceOp::sum;
+  ReduceOrder order = ReduceOrder::fast;
+  int peer = 0;  // the root, or the other rank of a message
+  int tag = 0;
+  Entry entry;
+  std::source_location where;
+};
+
+// ---- The backends. Each connects all ranks of the rendezvous and throws CommError.
+
+// CPU tensors. backend: "auto" (shm between ranks of one host, Gloo between hosts), "shm", "gloo", "gloo:all".
+[[nodiscard]] std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend);
+// Tensors of the CUDA device. Throws ConfigError without NCCL, UnsupportedError in a build without CUDA.
+[[nodiscard]] std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<Rendezvous> ranks, Device device);
+
+}  // namespace levin::dist

@@ -1,0 +1,40 @@
+// Who started the processes of a job, and what each of them knows: its rank, the number of ranks, where rank 0 listens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "levin/export.h"
+
+namespace levin::dist {
+
+// A process's view of its job. Derive from it for a launcher that Levin does not know, and pass the object as
+// TrainerOptions::plugins or InitOptions::environment.
+class LEVIN_API ClusterEnvironment {
+ public:
+  virtual ~ClusterEnvironment();
+
+  [[nodiscard]] virtual std::string_view name() const = 0;  // "torchrun", "slurm", "lsf", "mpi", "levin"
+  // Whether something else starts the processes. false: the strategy's launcher starts them.
+  [[nodiscard]] virtual bool creates_processes_externally() const = 0;
+  // Host name or address of rank 0, and its port; port 0: rank 0 publishes its own.
+  [[nodiscard]] virtual std::string main_address() const = 0;
+  [[nodiscard]] virtual int main_port() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;  // ranks of the job
+  [[nodiscard]] virtual int global_rank() const = 0;
+  [[nodiscard]] virtual int local_rank() const = 0;  // among the ranks of this node
+  [[nodiscard]] virtual int node_rank() const = 0;
+  // Distinguishes this job, and this start of it, from others at the same address.
+  [[nodiscard]] virtual std::string run_id() const;
+  [[nodiscard]] virtual int restart_count() const;  // how often the launcher has started the job again
+  // Throws ConfigError, with both numbers, where the job's size is not num_nodes times devices.
+  virtual void validate(int devices, int num_nodes) const;
+
+  // The first that matches: torchrun (TORCHELASTIC_RUN_ID, LEVIN_ELASTIC_RUN_ID), SLURM (SLURM_STEP_ID), LSF, MPI (Open
+  // MPI, PMI), Levin's own launchers. Never null: without any of them, one process that nothing started. Throws
+  // ConfigError for variables that are missing or no numbers.
+  [[nodiscard]] static std::shared_ptr<ClusterEnvironment> detect();
+};
+
+}  // namespace levin::dist
