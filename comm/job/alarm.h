@@ -2,10 +2,13 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "levin/function.h"
@@ -21,6 +24,7 @@ struct Verdict {
   std::int64_t newest_step = -1;  // the largest number of completed optimizer steps of the survivors; -1: unknown
   int writer = -1;                // the lowest surviving rank that has completed newest_step; -1: unknown
 };
+[[nodiscard]] const char* name_of(Verdict::Kind kind);
 
 // Raised once, by the watcher or by a group; read by every wait. A wait that may block registers what wakes it.
 class Alarm {
@@ -31,16 +35,19 @@ class Alarm {
   [[nodiscard]] Verdict verdict() const;  // after raised()
   // Throws CommError with the verdict's text if raised.
   void check() const;
-  // `wake` is called at most once, from the thread that raises, and at once if the alarm is raised already. It must not
-  // block. remove() returns when no call of it is under way.
+  // `wake` is called at most once, from the thread that raises, and at once if the alarm is raised already. It returns
+  // soon; it may lock a mutex that no caller of add() or remove() holds. remove() returns when no call of it is under
+  // way, except within that call.
   std::uint64_t add(Function<void()> wake);
   void remove(std::uint64_t id) noexcept;
 
  private:
   std::atomic<bool> raised_{false};
   mutable std::mutex mutex_;
+  std::condition_variable called_;
   Verdict verdict_;
-  std::uint64_t next_ = 1;
+  std::uint64_t next_ = 1, calling_ = 0;
+  std::thread::id caller_;
   std::vector<std::pair<std::uint64_t, Function<void()>>> wakers_;
 };
 

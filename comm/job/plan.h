@@ -3,7 +3,9 @@
 // Note [Plans of collectives]: a step issues a few collectives, the same in every step. While a plan is learnt, each
 // rank exchanges the entry of each collective first (32 bytes by the store or in memory): a difference ends all ranks
 // before data moves, with both entries as text. After one pass the plan is sealed: an entry is compared with the sealed
-// one in nanoseconds, and the plan's hash travels in the step's vote.
+// one in nanoseconds, and the plan's hash travels in the step's vote. An entry that a sealed plan lacks is exchanged
+// again: where all ranks issue it, the plan is learnt anew from there; where one rank alone does, the store finds that
+// rank waiting for an exchange while the others wait in a collective (Judge), and shows both.
 #pragma once
 
 #include <array>
@@ -65,10 +67,16 @@ class Plans {
   // Before a collective moves data. `words` gives its text for errors. Throws CommError with this rank's and the other
   // ranks' entries where they differ.
   void issue(const Entry& entry, const Function<std::string()>& words);
-  // Forgets the plans, because what is issued changes on all ranks (buckets were built anew).
+  // Forgets the plans, because what is issued changes on all ranks (buckets were built anew). Ends a running pass.
   void forget();
   [[nodiscard]] std::array<std::uint8_t, 16> hash() const;  // of the plan of the running pass
   [[nodiscard]] std::uint64_t sequence() const;             // collectives issued so far
+  // The last collective, in words, for a verdict. From any thread.
+  struct Last {
+    std::string words{};      // empty: none yet
+    std::uint64_t order = 0;  // grows with each collective of this process, over all groups
+  };
+  [[nodiscard]] Last last() const;
 
  private:
   struct State;
