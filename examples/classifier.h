@@ -17,10 +17,7 @@
 namespace levin::examples {
 
 struct ClassifierSettings : TrainingSettings {
-  std::string model, capture = "auto", optimizer = "adamw", scheduler = "onecycle", clip_algorithm = "norm",
-                     limit_val_batches, val_check_interval, overfit_batches, early_stop, find_batch_size, profile;
-  std::int64_t check_val_every_n_epoch = 1, swa = 0, memory_limit = 0;
-  double clip = 0, ema = 0;
+  std::string model, optimizer = "adamw", scheduler = "onecycle", find_batch_size;
   double label_smoothing = 0;  // not a flag
   bool find_lr = false;
   bool validates = false;  // a flag asked for it
@@ -34,66 +31,18 @@ inline void parse_classifier_flags(Flags& flags, ClassifierSettings& s, const st
   flags.add("--model", s.model)->check(CLI::IsMember(models));
   flags.add("--optimizer", s.optimizer)->check(CLI::IsMember({"adamw", "adam", "sgd"}));
   flags.add("--scheduler", s.scheduler)->check(CLI::IsMember({"onecycle", "cosine", "constant"}));
-  add_training_flags(flags, s);
-  flags.add("--capture", s.capture)->check(CLI::IsMember({"auto", "off", "step"}));
-  flags.add("--clip", s.clip)->check(at_least(0));
-  const CLI::Option* algorithm =
-      flags.add("--clip-algorithm", s.clip_algorithm)->check(CLI::IsMember({"norm", "value"}));
-  flags.add("--ema", s.ema)->check(CLI::Range(0.0, 1.0));
-  flags.add("--swa", s.swa)->check(at_least(1));
+  add_training_flags(flags, s, {.monitors = {"val_loss", "val_accuracy", "train_loss"}, .validation = true});
   flags.add_switch("--find-lr", s.find_lr);
   flags.add("--find-batch-size", s.find_batch_size)->check(CLI::IsMember({"power", "binsearch"}));
-  flags.add("--memory-limit", s.memory_limit)->check(at_least(1));
-  flags.add("--profile", s.profile)->check(CLI::IsMember({"simple", "trace"}));
-  flags.add("--early-stop", s.early_stop)->check(CLI::IsMember({"val_loss", "val_accuracy", "train_loss"}));
-  const CLI::Option* asks[] = {flags.add("--limit-val-batches", s.limit_val_batches),
-                               flags.add("--val-check-interval", s.val_check_interval),
-                               flags.add("--check-val-every-n-epoch", s.check_val_every_n_epoch)->check(at_least(1)),
-                               flags.add("--overfit-batches", s.overfit_batches)};
   flags.parse(argc, argv);
+  const char* const asks[] = {"--limit-val-batches", "--val-check-interval", "--check-val-every-n-epoch",
+                              "--overfit-batches"};
   s.validates = dev_run_batches(s) > 0 || s.early_stop.starts_with("val_") ||
-                std::any_of(std::begin(asks), std::end(asks), [](const CLI::Option* o) { return o->count() > 0; });
+                std::any_of(std::begin(asks), std::end(asks), [&](const char* name) { return flags.given(name); });
   s.keeps_best = s.validates && s.limit_val_batches != "0";
   check_training_flags(flags, s);
-  if (algorithm->count() > 0 && s.clip == 0) flags.refuse("--clip-algorithm needs --clip");
-  if (s.ema > 0 && s.swa > 0) flags.refuse("--ema and --swa are two averages of the same weights; give one of them");
   if (!s.resume.empty() && (s.find_lr || !s.find_batch_size.empty()))
-    flags.refuse("--resume goes on with what was found before; drop --find-lr and --find-batch-size");
-  if (s.profile == "trace" && s.out.empty()) flags.refuse("--profile trace needs --out for its file");
-}
-
-inline TrainerOptions trainer_options(const ClassifierSettings& s, Device device) {
-  TrainerOptions options = trainer_options(static_cast<const TrainingSettings&>(s));
-  const bool capture = s.capture == "step" || (s.capture == "auto" && device.is_cuda());
-  options.capture = capture ? Capture::step : Capture::off;
-  options.accumulate_grad_batches = s.accumulate;
-  if (s.clip > 0) options.gradient_clip_val = s.clip;
-  if (s.clip > 0 && s.clip_algorithm == "value") options.gradient_clip_algorithm = ClipAlgorithm::value;
-  if (!s.limit_val_batches.empty()) options.limit_val_batches = portion("--limit-val-batches", s.limit_val_batches);
-  if (!s.val_check_interval.empty()) {
-    if (s.val_check_interval.find(':') != std::string::npos)
-      options.val_check_interval = ValidationInterval(Duration(s.val_check_interval));
-    else
-      options.val_check_interval = portion("--val-check-interval", s.val_check_interval);
-  }
-  options.check_val_every_n_epoch = s.check_val_every_n_epoch;
-  if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
-  if (!s.early_stop.empty())
-    options.callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-        .monitor = s.early_stop, .mode = s.early_stop == "val_accuracy" ? Mode::max : Mode::min, .verbose = !s.quiet}));
-  if (s.ema > 0)
-    options.callbacks.push_back(std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = s.ema}));
-  if (s.swa > 0)
-    options.callbacks.push_back(std::make_shared<StochasticWeightAveraging>(
-        StochasticWeightAveragingOptions{.swa_lrs = {s.lr / 10}, .swa_epoch_start = s.swa}));
-  const std::string out = out_folder(s);
-  if (s.profile == "simple")
-    options.profiler =
-        std::make_shared<SimpleProfiler>(SimpleProfilerOptions{.path = out.empty() ? "" : out + "/profile.txt"});
-  else if (s.profile == "trace" && !out.empty())
-    options.profiler = std::make_shared<TraceProfiler>(TraceProfilerOptions{.path = out + "/trace.json"});
-  if (!s.overfit_batches.empty()) options.overfit_batches = portion("--overfit-batches", s.overfit_batches);
-  return options;
+    flags.refuse("--resume continues with what was found before; drop --find-lr and --find-batch-size");
 }
 
 // ---- The model
@@ -319,8 +268,7 @@ inline void search(ClassifierSettings& s, Trainer& trainer, Classifier& net, con
 }
 
 inline int run_classifier(const ClassifierProgram& program, ClassifierSettings s) {
-  if (s.threads > 0) set_num_threads(s.threads);
-  const Device device = examples::device(s.device);
+  const Device device = use_machine(s);
   TrainerOptions how = trainer_options(s, device);
   make_output_folder(out_folder(s));
   const auto counted = std::make_shared<SampleCount>();

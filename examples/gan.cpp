@@ -14,9 +14,10 @@ Settings parse(int argc, char** argv) {
   Settings s;
   s.epochs = 5;
   s.lr = 2e-4;
+  s.manual_optimization = true;
   examples::Flags flags("gan", "Trains a generator of handwritten digits against a discriminator (Adam for each).");
   flags.add("--model", s.model)->check(CLI::IsMember({"mlp", "cnn"}));
-  examples::add_training_flags(flags, s, kPrecisions);
+  examples::add_training_flags(flags, s, {.precisions = kPrecisions});
   flags.parse(argc, argv);
   examples::check_training_flags(flags, s);
   return s;
@@ -38,9 +39,8 @@ void write_results(const Settings& s, Trainer& trainer, const Gan& gan, bool rea
 }
 
 int run(const Settings& s) {
-  if (s.threads > 0) set_num_threads(s.threads);
-  const Device device = examples::device(s.device);
-  TrainerOptions how = examples::trainer_options(s);
+  const Device device = examples::use_machine(s);
+  TrainerOptions how = examples::trainer_options(s, device);
   examples::make_output_folder(examples::out_folder(s));
   const auto counted = std::make_shared<examples::SampleCount>();
   how.callbacks.push_back(counted);

@@ -19,12 +19,12 @@ Settings parse(int argc, char** argv) {
   flags.add("--sampler", s.sampler)->check(CLI::IsMember({"full", "neighbor"}));
   flags.add("--fanout", s.fanout);
   flags.add("--runs", s.runs)->check(at_least(1));
-  add_training_flags(flags, s);
-  flags.add("--clip", s.clip)->check(at_least(0));
+  add_training_flags(flags, s, {.monitors = {"val_loss", "val_accuracy", "train_loss"}});
   flags.describe("--model", "gcn for node, gin for graph");
   flags.describe("--epochs", "200; 10 with --sampler neighbor; 350 for graph");
   flags.describe("--lr", "0.01; 0.005 for gat");
   flags.describe("--batch-size", "1024 nodes, 32 graphs");
+  flags.describe("--capture", "auto; off where batches differ in shape: --sampler neighbor and graph");
   flags.describe("--data", "",
                  "a folder of Planetoid's arrays or of TU files (default: $LEVIN_DATA/cora or mutag, built-in graphs)");
   flags.parse(argc, argv);
@@ -46,15 +46,16 @@ Settings parse(int argc, char** argv) {
   if (s.runs > 1 && !s.resume.empty()) flags.refuse("--resume is for one run; drop --runs");
   if (!flags.given("--epochs")) s.epochs = !is_node ? 350 : s.sampler == "neighbor" ? 10 : 200;
   if (!flags.given("--lr")) s.lr = s.model == "gat" ? 0.005 : 0.01;
+  if (!flags.given("--capture") && (!is_node || s.sampler == "neighbor")) s.capture = "off";
   if (!flags.given("--batch-size")) s.batch_size = is_node ? 1024 : 32;
   check_training_flags(flags, s);
   return s;
 }
 
 int run(const Settings& s) {
-  if (s.threads > 0) set_num_threads(s.threads);
+  const Device device = use_machine(s);
   make_output_folder(out_folder(s));
-  return s.task == "node" ? gnn_program::node_program(s) : gnn_program::graph_program(s);
+  return s.task == "node" ? gnn_program::node_program(s, device) : gnn_program::graph_program(s, device);
 }
 
 }  // namespace

@@ -22,7 +22,6 @@ namespace levin::examples::gnn_program {
 struct Settings : TrainingSettings {
   std::string task, model, sampler = "full", fanout = "15,10";
   std::int64_t runs = 1;
-  double clip = 0;
 };
 
 // The numbers of "15,10".

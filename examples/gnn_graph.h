@@ -75,14 +75,9 @@ inline std::vector<gnn::GraphSample> chosen_graphs(const GraphTask& task, const 
 inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, Device device,
                              Predictions& predictions) {
   const Generator gen = Generator(s.seed).fork("fold" + std::to_string(k));
-  const bool is_first = k == 0;
-  if (!is_first) {
-    s.quiet = true;
-    s.out.clear();
-  }
+  if (k > 0) s = without_files(std::move(s));
   GinModel net(s, task, gen, device);
-  TrainerOptions how = trainer_options(s);
-  if (s.clip > 0) how.gradient_clip_val = s.clip;
+  TrainerOptions how = trainer_options(s, device);
   how.log_every_n_steps = 5;
   const auto counted = std::make_shared<SampleCount>();
   how.callbacks.push_back(counted);
@@ -122,8 +117,7 @@ inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, D
 
 // `gnn graph`: each fold trains on its part and is tested after each epoch. The accuracy is that of the epoch whose
 // mean over the folds is best (Xu et al., 2019); no other part of the data chooses the epoch, so it is optimistic.
-inline int graph_program(const Settings& s) {
-  const Device device = examples::device(s.device);
+inline int graph_program(const Settings& s, Device device) {
   const GraphTask task = read_data([&] { return find_graphs(s); });
   std::printf("%s: %zu graphs, %lld features, %lld classes, %zu folds\n", task.said.c_str(), task.data.graphs.size(),
               static_cast<long long>(task.data.num_features), static_cast<long long>(task.data.num_classes),

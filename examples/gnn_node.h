@@ -155,21 +155,26 @@ inline std::unique_ptr<NodeModel> make_node_model(const Settings& s, const NodeT
 
 // ---- A run
 
-// Keeps the weights of the epoch with the best validation accuracy, also in checkpoints.
+// Keeps the weights that had the best validation accuracy, also in checkpoints. It comes before an averaging of
+// weights, which validates the average and takes it out at the end of a validation's epoch.
 struct KeepBest final : Callback {
   explicit KeepBest(nn::Module& of) : net(of) {}
   nn::Module& net;
   double accuracy = -1;
-  NamedTensors weights;
+  NamedTensors weights, validated;
 
   bool after_module() const override { return true; }
+  void on_validation_epoch_end() override {
+    validated.clear();
+    if (!trainer().validating()) return;
+    for (const auto& [name, value] : net.state_dict()) validated.emplace_back(name, value.clone());
+  }
   void on_validation_end() override {
     if (!trainer().validating()) return;
     const double now = metric(trainer(), "val_accuracy");
     if (!(now > accuracy)) return;
     accuracy = now;
-    weights.clear();
-    for (const auto& [name, value] : net.state_dict()) weights.emplace_back(name, value.clone());
+    weights = std::move(validated);
   }
   std::string state_key() const override { return "KeepBest"; }
   CallbackState state() const override { return {.values = {{"accuracy", text(accuracy)}}, .tensors = weights}; }
@@ -265,17 +270,14 @@ inline void write_node_files(const Settings& s, Trainer& trainer, NodeModel& net
 inline NodeOutcome run_node(Settings s, const NodeTask& task, Device device, bool is_first) {
   const Generator gen(s.seed);
   const std::unique_ptr<NodeModel> net = make_node_model(s, task, gen, device);
-  if (!is_first) {
-    s.quiet = true;
-    s.out.clear();
-  }
-  TrainerOptions how = trainer_options(s);
-  if (s.clip > 0) how.gradient_clip_val = s.clip;
+  if (!is_first) s = without_files(std::move(s));
+  TrainerOptions how = trainer_options(s, device);
   how.log_every_n_steps = s.sampler == "full" ? 1 : 10;
   const auto counted = std::make_shared<SampleCount>();
   const auto best = std::make_shared<KeepBest>(*net);
   const auto clock = std::make_shared<EpochClock>();
-  how.callbacks.insert(how.callbacks.end(), {counted, best, clock});
+  how.callbacks.insert(how.callbacks.begin(), best);
+  how.callbacks.insert(how.callbacks.end(), {counted, clock});
   Trainer trainer(how);
   const std::unique_ptr<data::DataLoader> seeds = node_loader(s, task, task.data.train, data::Split::train, gen),
                                           val = node_loader(s, task, task.data.val, data::Split::test, gen);
@@ -309,8 +311,7 @@ inline NodeOutcome run_node(Settings s, const NodeTask& task, Device device, boo
 }
 
 // All runs of `gnn node`, their table and the JSON result.
-inline int node_program(const Settings& s) {
-  const Device device = examples::device(s.device);
+inline int node_program(const Settings& s, Device device) {
   const NodeTask task = read_data([&] { return find_nodes(s); });
   const gnn::Graph& g = task.data.graph;
   std::printf("%s: %lld nodes, %lld edges, %lld features, %lld classes; %lld nodes for training, %lld for the test\n",

@@ -15,46 +15,89 @@
 
 namespace levin::examples {
 
-struct TrainingSettings {
-  std::string data, device = "auto", precision = "32-true", out, json, resume, logger = "csv", max_time,
-                    limit_train_batches = "1.0", fast_dev_run = "0";
-  std::int64_t batch_size = 128, epochs = 3, max_steps = -1, checkpoint_every = 0, accumulate = 1;
-  int workers = 1, threads = 0;
-  double lr = 0;
-  std::uint64_t seed = 1;
-  bool quiet = false;
-  bool keeps_best = false;  // not a flag: the run keeps a checkpoint of its lowest validation loss
+// ---- The machine. Flags that spread a run over devices, processes and hosts belong to the four of this part; every
+// program that trains then has them.
+
+struct MachineSettings {
+  std::string device = "auto", precision = "32-true";
+  int threads = 0;
+  std::int64_t memory_limit = 0;  // bytes; 0: what the device has
 };
 
 // `precisions`: the ones that the program takes; all without a list.
-inline void add_training_flags(Flags& flags, TrainingSettings& s, const std::vector<std::string>& precisions = {}) {
-  flags.add("--data", s.data);
-  flags.add("--batch-size", s.batch_size)->check(at_least(1));
-  flags.add("--workers", s.workers)->check(at_least(0));
-  flags.add("--limit-train-batches", s.limit_train_batches);
-  flags.add("--epochs", s.epochs)->check(at_least(0));
-  flags.add("--max-steps", s.max_steps);
-  flags.add("--max-time", s.max_time);
-  flags.add("--lr", s.lr)->check(above(0));
-  flags.add("--seed", s.seed);
-  flags.add("--accumulate", s.accumulate)->check(at_least(1));
-  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // the value of the flag alone
+inline void add_machine_flags(Flags& flags, MachineSettings& s, const std::vector<std::string>& precisions) {
   flags.add("--device", s.device);
   if (precisions.empty())
     flags.add("--precision", s.precision);
   else
     flags.add_choice("--precision", s.precision, precisions);
   flags.add("--threads", s.threads)->check(at_least(0));
+  flags.add("--memory-limit", s.memory_limit)->check(at_least(1));
+}
+
+// Sets the number of threads, and returns the device of the run.
+inline Device use_machine(const MachineSettings& s) {
+  if (s.threads > 0) set_num_threads(s.threads);
+  return examples::device(s.device);
+}
+
+inline void set_machine_options(TrainerOptions& options, const MachineSettings& s) {
+  options.precision = s.precision;
+  if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
+}
+
+// ---- The trainer
+
+struct TrainerSettings : MachineSettings {
+  std::string out, logger = "csv", max_time, limit_train_batches = "1.0", fast_dev_run = "0", capture = "auto",
+                   clip_algorithm = "norm", early_stop, profile, limit_val_batches, val_check_interval, overfit_batches;
+  std::int64_t epochs = 3, max_steps = -1, checkpoint_every = 0, accumulate = 1, check_val_every_n_epoch = 1, swa = 0;
+  double lr = 0, clip = 0, ema = 0;
+  bool quiet = false;
+  // Not flags:
+  bool manual_optimization = false;  // the module optimizes; it reads `accumulate`
+  bool keeps_best = false;           // the run keeps a checkpoint of its lowest validation loss
+};
+
+// Which of the trainer's flags mean something for a program.
+struct TrainerFlags {
+  std::vector<std::string> precisions{};  // of --precision; empty: all
+  std::vector<std::string> monitors{};    // metrics of --early-stop; empty: no such flag
+  bool validation = false;                // when and on how many batches a run validates
+};
+
+inline void add_trainer_flags(Flags& flags, TrainerSettings& s, const TrainerFlags& which) {
+  flags.add("--limit-train-batches", s.limit_train_batches);
+  flags.add("--epochs", s.epochs)->check(at_least(0));
+  flags.add("--max-steps", s.max_steps);
+  flags.add("--max-time", s.max_time);
+  flags.add("--lr", s.lr)->check(above(0));
+  flags.add("--accumulate", s.accumulate)->check(at_least(1));
+  if (!s.manual_optimization) {
+    flags.add("--capture", s.capture)->check(CLI::IsMember({"auto", "off", "step"}));
+    flags.add("--clip", s.clip)->check(at_least(0));
+    flags.add("--clip-algorithm", s.clip_algorithm)->check(CLI::IsMember({"norm", "value"}));
+    flags.add("--ema", s.ema)->check(CLI::Range(0.0, 1.0));
+    flags.add("--swa", s.swa)->check(at_least(1));
+  }
+  if (!which.monitors.empty()) flags.add("--early-stop", s.early_stop)->check(CLI::IsMember(which.monitors));
+  if (which.validation) {
+    flags.add("--limit-val-batches", s.limit_val_batches);
+    flags.add("--val-check-interval", s.val_check_interval);
+    flags.add("--check-val-every-n-epoch", s.check_val_every_n_epoch)->check(at_least(1));
+    flags.add("--overfit-batches", s.overfit_batches);
+  }
+  flags.add("--fast-dev-run", s.fast_dev_run)->expected(0, 1)->default_str("1");  // the value of the flag alone
+  add_machine_flags(flags, s, which.precisions);
   flags.add("--out", s.out);
-  flags.add("--json", s.json);
   flags.add("--logger", s.logger);
+  flags.add("--profile", s.profile)->check(CLI::IsMember({"simple", "trace"}));
   flags.add("--checkpoint-every", s.checkpoint_every)->check(at_least(0));
-  flags.add("--resume", s.resume);
   flags.add_switch("--quiet", s.quiet);
 }
 
 // Batches of a dev run; 0: none.
-inline int dev_run_batches(const TrainingSettings& s) {
+inline int dev_run_batches(const TrainerSettings& s) {
   int n = 0;
   const char* const end = s.fast_dev_run.data() + s.fast_dev_run.size();
   if (const auto [at, error] = std::from_chars(s.fast_dev_run.data(), end, n);
@@ -64,18 +107,16 @@ inline int dev_run_batches(const TrainingSettings& s) {
 }
 
 // The folder of result files; empty: none. A dev run writes none.
-inline std::string out_folder(const TrainingSettings& s) { return dev_run_batches(s) > 0 ? std::string() : s.out; }
+inline std::string out_folder(const TrainerSettings& s) { return dev_run_batches(s) > 0 ? std::string() : s.out; }
 
 // Refuses bad combinations before any work.
-inline void check_training_flags(const Flags& flags, const TrainingSettings& s) {
+inline void check_trainer_flags(const Flags& flags, const TrainerSettings& s) {
   if (s.out.empty() && s.checkpoint_every > 0) flags.refuse("--checkpoint-every needs --out for its files");
-  if (s.out.empty() && (s.resume == "last" || s.resume == "best"))
-    flags.refuse("--resume " + s.resume + " needs --out, where it looks");
-  if (!s.resume.empty() && s.resume != "last" && s.resume != "best" && !std::filesystem::exists(s.resume))
-    flags.refuse("--resume: no file " + s.resume);
-  if (s.resume == "best" && !s.keeps_best)
-    flags.refuse("--resume best needs a run that validates; give a file or last");
   if (s.out.empty() && s.logger != "csv") flags.refuse("--logger needs --out for its files");
+  if (s.profile == "trace" && s.out.empty()) flags.refuse("--profile trace needs --out for its file");
+  if (s.manual_optimization) return;
+  if (flags.given("--clip-algorithm") && s.clip == 0) flags.refuse("--clip-algorithm needs --clip");
+  if (s.ema > 0 && s.swa > 0) flags.refuse("--ema and --swa are two averages of the same weights; give one of them");
 }
 
 // The words of "csv,tensorboard".
@@ -91,7 +132,7 @@ inline std::vector<std::string> words(const std::string& list) {
 }
 
 // The loggers write straight into --out.
-inline std::vector<std::shared_ptr<Logger>> loggers(const TrainingSettings& s) {
+inline std::vector<std::shared_ptr<Logger>> loggers(const TrainerSettings& s) {
   std::vector<std::shared_ptr<Logger>> all;
   for (const std::string& name : words(s.logger)) {
     if (name != "csv" && name != "tensorboard")
@@ -106,33 +147,110 @@ inline std::vector<std::shared_ptr<Logger>> loggers(const TrainingSettings& s) {
   return all;
 }
 
-inline TrainerOptions trainer_options(const TrainingSettings& s) {
+// Callbacks of flags, without those that write checkpoints.
+inline void add_callbacks(Callbacks& all, const TrainerSettings& s) {
+  if (!s.early_stop.empty())
+    all.push_back(std::make_shared<EarlyStopping>(
+        EarlyStoppingOptions{.monitor = s.early_stop,
+                             .mode = s.early_stop.ends_with("accuracy") ? Mode::max : Mode::min,
+                             .verbose = !s.quiet}));
+  if (s.ema > 0) all.push_back(std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = s.ema}));
+  if (s.swa > 0)
+    all.push_back(std::make_shared<StochasticWeightAveraging>(
+        StochasticWeightAveragingOptions{.swa_lrs = {s.lr / 10}, .swa_epoch_start = s.swa}));
+}
+
+// `device`: of the module.
+inline TrainerOptions trainer_options(const TrainerSettings& s, Device device) {
   TrainerOptions options{.logger = loggers(s),
                          .fast_dev_run = dev_run_batches(s),
                          .max_epochs = s.epochs,
                          .max_steps = s.max_steps,
+                         .check_val_every_n_epoch = s.check_val_every_n_epoch,
                          .enable_checkpointing = !s.out.empty(),
                          .enable_progress_bar = !s.quiet,
                          .enable_model_summary = !s.quiet,
-                         .precision = s.precision,
                          .default_root_dir = s.out};
+  set_machine_options(options, s);
   if (s.limit_train_batches != "1.0")
     options.limit_train_batches = portion("--limit-train-batches", s.limit_train_batches);
   if (!s.max_time.empty()) options.max_time = Duration(s.max_time);
+  if (!s.manual_optimization) {
+    const bool capture = s.capture == "step" || (s.capture == "auto" && device.is_cuda());
+    options.capture = capture ? Capture::step : Capture::off;
+    options.accumulate_grad_batches = s.accumulate;
+    if (s.clip > 0) options.gradient_clip_val = s.clip;
+    if (s.clip > 0 && s.clip_algorithm == "value") options.gradient_clip_algorithm = ClipAlgorithm::value;
+  }
+  if (!s.limit_val_batches.empty()) options.limit_val_batches = portion("--limit-val-batches", s.limit_val_batches);
+  if (!s.val_check_interval.empty()) {
+    if (s.val_check_interval.find(':') != std::string::npos)
+      options.val_check_interval = ValidationInterval(Duration(s.val_check_interval));
+    else
+      options.val_check_interval = portion("--val-check-interval", s.val_check_interval);
+  }
+  if (!s.overfit_batches.empty()) options.overfit_batches = portion("--overfit-batches", s.overfit_batches);
+  const std::string out = out_folder(s);
+  if (s.keeps_best && !out.empty())  // the first that writes checkpoints: --resume best reads it
+    options.callbacks.push_back(
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.monitor = "val_loss", .save_last = SaveLast::on}));
   if (s.checkpoint_every > 0)
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
         .monitor = "step", .mode = Mode::max, .save_top_k = 3, .every_n_train_steps = s.checkpoint_every}));
-  if (s.keeps_best && !out_folder(s).empty())  // first: --resume best reads it
-    options.callbacks.insert(options.callbacks.begin(), std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{
-                                                            .monitor = "val_loss", .save_last = SaveLast::on}));
+  add_callbacks(options.callbacks, s);
+  if (s.profile == "simple")
+    options.profiler =
+        std::make_shared<SimpleProfiler>(SimpleProfilerOptions{.path = out.empty() ? "" : out + "/profile.txt"});
+  else if (s.profile == "trace" && !out.empty())
+    options.profiler = std::make_shared<TraceProfiler>(TraceProfilerOptions{.path = out + "/trace.json"});
   return options;
+}
+
+// ---- A program that trains
+
+struct TrainingSettings : TrainerSettings {
+  std::string data, json, resume;
+  std::int64_t batch_size = 128;
+  int workers = 1;
+  std::uint64_t seed = 1;
+};
+
+inline void add_training_flags(Flags& flags, TrainingSettings& s, const TrainerFlags& which) {
+  flags.add("--data", s.data);
+  flags.add("--batch-size", s.batch_size)->check(at_least(1));
+  flags.add("--workers", s.workers)->check(at_least(0));
+  flags.add("--seed", s.seed);
+  add_trainer_flags(flags, s, which);
+  flags.add("--json", s.json);
+  flags.add("--resume", s.resume);
+}
+
+// Refuses bad combinations before any work.
+inline void check_training_flags(const Flags& flags, const TrainingSettings& s) {
+  check_trainer_flags(flags, s);
+  if (s.out.empty() && (s.resume == "last" || s.resume == "best"))
+    flags.refuse("--resume " + s.resume + " needs --out, where it looks");
+  if (!s.resume.empty() && s.resume != "last" && s.resume != "best" && !std::filesystem::exists(s.resume))
+    flags.refuse("--resume: no file " + s.resume);
+  if (s.resume == "best" && !s.keeps_best)
+    flags.refuse("--resume best needs a run that validates; give a file or last");
+}
+
+// The settings of a further run of a program that trains several times: the first one writes the files and talks.
+template <class Settings>
+Settings without_files(Settings s) {
+  s.quiet = true;
+  s.out.clear();
+  s.profile.clear();
+  s.checkpoint_every = 0;
+  return s;
 }
 
 inline void make_output_folder(const std::string& path) {
   if (path.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) fail<FileError>("--out: can not make ", path, ": ", error.message());
+  if (error) fail<FileError>("--out: cannot make ", path, ": ", error.message());
 }
 
 // Counts trained samples: a captured step does not call the loss function.

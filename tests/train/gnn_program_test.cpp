@@ -140,6 +140,63 @@ TEST_CASE("gnn graph tells drawn graphs with a clique from those without, fold b
   CHECK(r["parameters"] == 11202);
 }
 
+TEST_CASE("gnn's flags of the trainer change what it learns, as they do in the other programs") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const std::string json = dir / "r.json";
+  const auto trained = [&](const std::string& name, const std::vector<std::string>& task,
+                           std::vector<std::string> more) {
+    more.insert(more.begin(), task.begin(), task.end());
+    more.insert(more.end(), {"--quiet", "--out", dir / name, "--json", json});
+    const Ended e = run(dir, more);
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    return weights_of(dir / name);
+  };
+  const std::vector<std::string> sampled = {
+      "node", "--model",  "sage", "--sampler", "neighbor", "--lr",         "0.1", "--limit-train-batches",
+      "4",    "--fanout", "3,2",  "--epochs",  "1",        "--batch-size", "256"};
+  std::vector<std::string> seen;
+  for (const std::vector<std::string>& way : {std::vector<std::string>{},
+                                              {"--accumulate", "2"},
+                                              {"--clip", "0.01"},
+                                              {"--clip", "0.01", "--clip-algorithm", "value"},
+                                              {"--ema", "0.9"}}) {
+    const std::string w = trained("node" + std::to_string(seen.size()), sampled, way);
+    CHECK_MESSAGE(std::find(seen.begin(), seen.end(), w) == seen.end(), seen.size());
+    seen.push_back(w);
+    CHECK(json_of(json)["optimizer_steps"] == (seen.size() == 2 ? 2 : 4));
+  }
+  const std::vector<std::string> whole = {"node", "--epochs", "6"};
+  CHECK(trained("swa", whole, {"--swa", "3"}) != trained("plain", whole, {"--profile", "trace"}));
+  CHECK(fs::exists(dir / "plain/trace.json"));
+  // A rate so small that no epoch improves ends the run after the first checks without an improvement.
+  trained("stop", {"node", "--epochs", "50", "--lr", "1e-12"}, {"--early-stop", "val_accuracy"});
+  CHECK(json_of(json)["status"] == "stopped");
+  CHECK(json_of(json)["optimizer_steps"].get<int>() < 50);
+  // 180 graphs in each of ten folds: 3 batches. Files and profile are those of the first fold.
+  trained("graph", {"graph", "--epochs", "1", "--batch-size", "60", "--checkpoint-every", "1"},
+          {"--accumulate", "2", "--profile", "simple"});
+  CHECK(json_of(json)["optimizer_steps"] == 10 * 2);
+  CHECK(read_file(dir / "graph/profile.txt", 1 << 16).find("training_step") != std::string::npos);
+}
+
+TEST_CASE("gnn node gives the same weights on simt with its step captured") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  if (device_count(DeviceType::simt) == 0) return test::skip("no simt in this build");
+  const auto weights = [&](const char* capture) {
+    const std::string out = dir / capture;
+    const Ended e =
+        run(dir, {"node", "--device", "simt", "--epochs", "3", "--capture", capture, "--quiet", "--out", out});
+    CAPTURE(e.output);
+    CHECK(e.code == 0);
+    CHECK(e.output.find("warning") == std::string::npos);
+    return weights_of(out);
+  };
+  CHECK(weights("step") == weights("off"));
+}
+
 TEST_CASE("gnn refuses flags that have no meaning for its task") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
@@ -156,7 +213,9 @@ TEST_CASE("gnn refuses flags that have no meaning for its task") {
   refused({"graph", "--runs", "2"}, "--runs needs gnn node");
   refused({"node", "--sampler", "neighbor"}, "--model gcn needs all neighbours");
   refused({"node", "--model", "sage", "--sampler", "neighbor", "--fanout", "3,x"}, "is no list of two counts");
-  refused({"node", "--swa", "1"}, "--swa has no meaning for this program");
+  refused({"node", "--find-lr"}, "--find-lr has no meaning for this program");
+  refused({"node", "--clip-algorithm", "value"}, "--clip-algorithm needs --clip");
+  refused({"graph", "--early-stop", "loss"}, "--early-stop");
   refused({"graph", "--resume", "x"}, "--resume needs gnn node");
   refused({"node", "--fanout", "x", "--sampler", "neighbor", "--model", "sage"}, "is no list of two counts");
   CHECK(run(dir, {"edge"}).code == 2);
