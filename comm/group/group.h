@@ -19,7 +19,10 @@ struct ProcessGroup::Call {
   ReduceOrder order = ReduceOrder::fast;
   int peer = 0;  // the root, or the other rank of a message
   int tag = 0;
-  Entry entry;
+  // Elements: of the tensor for all_reduce, broadcast, send and recv; of one rank's slice for all_gather,
+  // reduce_scatter and all_to_all.
+  std::int64_t count = 0;
+  Entry entry;  // without the group
   std::source_location where;
 };
 

@@ -3,8 +3,8 @@
 //   auto world = dist::init_process_group({.backend = "auto"});  // torchrun, mpirun, srun or levin-run started it
 //   world->all_reduce(t, dist::ReduceOp::sum).wait();            // t is now the sum over all ranks
 //
-// A collective is called by every rank of its group, in the same order, with the same dtype and count: what differs is
-// found before data moves and is a CommError that shows both sides. A rank that is lost, stopped or failed ends the
+// A collective is called by every rank of its group, in the same order, from the same line, with the same dtype and
+// count: what differs is found before data moves and is a CommError that shows both sides. A rank that is lost, stopped or failed ends the
 // waits of all others with a CommError that names it. A group is used by one thread at a time.
 #pragma once
 
@@ -22,7 +22,8 @@
 
 namespace levin::dist {
 
-// How the elements of ranks are combined. average is sum / size. 16-bit elements are added in f32 on the CPU.
+// How the elements of ranks are combined. average is sum / size, of floats alone; bool has min and max alone. Sums of
+// integers wrap. min and max of NaN are NaN. 16-bit elements are added in f32 on the CPU.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 // The order of a reduction's additions. fast: what the backend does best. tree: the fixed binary tree over ranks,
@@ -53,7 +54,8 @@ class LEVIN_API Work {
 };
 
 // A set of ranks. Tensors must be contiguous and on one device. Errors of an argument are thrown at the call, before
-// any rank is told: ShapeError, DTypeError, DeviceError, ConfigError for a rank out of range.
+// any rank is told: ShapeError, DTypeError, DeviceError, ConfigError for a rank out of range. Tensors on meta are
+// checked, and nothing moves.
 class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   virtual ~ProcessGroup();
@@ -111,14 +113,19 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
   [[nodiscard]] Traffic traffic() const { return traffic_; }
 
  protected:
-  ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+  // text_device: where gather_text and broadcast_text make their tensors.
+  ProcessGroup(int rank, int size, Device text_device = Device::cpu())
+      : rank_(rank), size_(size), text_device_(text_device) {}
   // One collective after its checks: what a backend implements.
   struct Call;
   [[nodiscard]] virtual Work issue(Call&& call) = 0;
   Traffic traffic_;
 
  private:
+  [[nodiscard]] Work start(Call&& call);
+  void check_peer(const char* op, int peer, int tag) const;
   int rank_, size_;
+  Device text_device_;
 };
 
 struct InitOptions {
