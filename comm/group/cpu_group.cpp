@@ -15,7 +15,16 @@ namespace levin::dist {
 CpuGroup::CpuGroup(int rank, int size, std::shared_ptr<Engine> engine, std::uint32_t id,
                    std::shared_ptr<Rendezvous> ranks)
     : ProcessGroup(rank, size), engine_(std::move(engine)), ranks_(std::move(ranks)), id_(id) {
-  collectives_ = std::make_shared<Lane>([this](const Task& task) { engine_->run(task); });
+  collectives_ = std::make_shared<Lane>([this](const Task& task) {
+    if (!ranks_) return engine_->run(task);
+    Note& note = ranks_->note();
+    note.enter_wait(task.number, task.entry.site);
+    const struct Leave {
+      Note& note;
+      ~Leave() { note.leave_wait(); }
+    } leave{note};
+    engine_->run(task);
+  });
   sends_ = std::make_shared<Lane>([this](const Task& task) { engine_->send(task); });
   receives_ = std::make_shared<Lane>([this](const Task& task) { engine_->recv(task); });
 }
@@ -31,13 +40,18 @@ Work CpuGroup::issue(Call&& call) {
   const Tensor& t = call.out.defined() ? call.out : call.in;
   const Device device = t.defined() ? t.device() : Device::cpu();
   if (device.is_cuda()) {
-    fail<DeviceError>(words(call.entry, call.where), ": the group's backend is ", backend(), ", which moves tensors of the CPU, not ",
-                      text(device), "; a group with backend \"nccl\" moves them");
+    fail<DeviceError>(words(call.entry, call.where), ": the group's backend is ", backend(),
+                      ", which moves tensors of the CPU, not ", text(device),
+                      "; a group with backend \"nccl\" moves them");
   }
   // Work that is enqueued on the host's threads reads the memory itself.
   if (device.launches()) Stream::current(device).synchronize(call.where);
   const bool message = call.op == Collective::send || call.op == Collective::recv;
   call.entry.group = id_;
+  const bool continues = call.entry.op == Collective::text && (call.entry.tensors & kContinuesText) != 0;
+  if (ranks_ && !message && !continues) {
+    ranks_->plans()->issue(call.entry, [&] { return words(call.entry, call.where); });
+  }
   if (call.out.defined() && call.op != Collective::send) call.out.get().storage->wrote("collective");
   if (size() == 1) {
     if (call.in.defined() && call.out.defined()) copy_alone(call.out, call.in);
@@ -88,8 +102,7 @@ void copy_alone(const Tensor& out, const Tensor& in) {
   std::byte *const to = levin::detail::address_in_stream(out), *const from = levin::detail::address_in_stream(in);
   if (to == from) return;
   if (out.device().launches()) {
-    levin::detail::runtime::copy(to, from, bytes, levin::detail::runtime::Copy::within,
-                                 Stream::current(out.device()));
+    levin::detail::runtime::copy(to, from, bytes, levin::detail::runtime::Copy::within, Stream::current(out.device()));
   } else {
     std::memcpy(to, from, bytes);
   }

@@ -31,6 +31,9 @@ struct Task {
   std::source_location where;
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(count) * itemsize(dtype); }
 };
+// A bit of Entry::tensors where op is text: the exchange of the bytes, after that of the lengths.
+inline constexpr std::uint64_t kContinuesText = 1;
+
 // "all_reduce f32[4096] sum at step.cpp:91".
 [[nodiscard]] std::string words(const Entry& entry, const std::source_location& where);
 [[nodiscard]] inline std::string words(const Task& task) { return words(task.entry, task.where); }

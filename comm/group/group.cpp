@@ -22,12 +22,7 @@ std::uint64_t site_of(const std::source_location& where) {
   return hash_of(std::to_string(where.line()), hash_of(where.file_name()));
 }
 
-const char* op_name(Collective op) {
-  constexpr const char* kNames[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all",
-                                    "send",       "recv",      "barrier",    "text"};
-  return kNames[static_cast<int>(op)];
-}
-const char* op_name(ReduceOp op) {
+const char* name_of(ReduceOp op) {
   constexpr const char* kNames[] = {"sum", "average", "min", "max"};
   return kNames[static_cast<int>(op)];
 }
@@ -49,9 +44,7 @@ void check_pair(const char* op, const Tensor& out, const Tensor& in) {
   if (out.dtype() != in.dtype()) {
     fail<DTypeError>(op, ": out is ", out.dtype(), " and in ", in.dtype(), "; both need one dtype");
   }
-  if (out.device() != in.device()) {
-    fail<DeviceError>(op, ": out is on ", out.device(), " and in on ", in.device());
-  }
+  if (out.device() != in.device()) { fail<DeviceError>(op, ": out is on ", out.device(), " and in on ", in.device()); }
 }
 // `small` may be slice `rank` of `large`, and may share nothing of it otherwise. allowed < 0: nothing at all.
 void check_apart(const char* op, const Tensor& large, const Tensor& small, std::int64_t allowed) {
@@ -71,7 +64,7 @@ void check_reduce(const char* op, const Tensor& t, ReduceOp reduce, ReduceOrder 
     fail<ConfigError>(op, ": there is no ReduceOrder ", static_cast<int>(order));
   }
   if (t.dtype() == DType::b8 && (reduce == ReduceOp::sum || reduce == ReduceOp::average)) {
-    fail<DTypeError>(op, ": bool tensors have min (and) and max (or), not ", op_name(reduce));
+    fail<DTypeError>(op, ": bool tensors have min (and) and max (or), not ", name_of(reduce));
   }
   if (!is_float(t.dtype()) && reduce == ReduceOp::average) {
     fail<DTypeError>(op, ": the average of ", t.dtype(), " is no ", t.dtype(), "; sum, or convert with to(DType::f32)");
@@ -90,9 +83,8 @@ Entry entry_of(Collective op, const Tensor& t, std::int64_t count, const std::so
   return Entry{.op = op, .dtype = t.dtype(), .count = static_cast<std::uint64_t>(count), .site = site_of(where)};
 }
 // A text's length is no part of a plan. The second exchange of a text belongs to the entry of the first.
-constexpr std::uint64_t kContinues = 1;
 Entry text_entry(std::uint64_t root, bool continues, const std::source_location& where) {
-  return Entry{.op = Collective::text, .site = site_of(where), .tensors = root << 1 | (continues ? kContinues : 0)};
+  return Entry{.op = Collective::text, .site = site_of(where), .tensors = root << 1 | (continues ? kContinuesText : 0)};
 }
 
 // What a rank sends in the algorithm that sends least.
@@ -114,12 +106,12 @@ std::int64_t bytes_sent(Collective op, std::int64_t bytes, int rank, int root, i
 }  // namespace
 
 std::string words(const Entry& entry, const std::source_location& where) {
-  std::string out = op_name(entry.op);
+  std::string out = entry.op == Collective::text && entry.tensors >> 1 != 0 ? "broadcast_text" : name_of(entry.op);
   if (entry.op != Collective::barrier && entry.op != Collective::text) {
     out += " " + text(entry.dtype) + "[" + text(entry.count) + "]";
   }
   if (entry.op == Collective::all_reduce || entry.op == Collective::reduce_scatter) {
-    out += std::string(" ") + op_name(static_cast<ReduceOp>(entry.reduce & 15));
+    out += std::string(" ") + name_of(static_cast<ReduceOp>(entry.reduce & 15));
     if ((entry.reduce >> 4) == static_cast<int>(ReduceOrder::tree)) out += " (tree)";
   }
   if (entry.op == Collective::broadcast) out += " from rank " + text(entry.tensors);

@@ -64,9 +64,7 @@ void Lane::run_next(std::unique_lock<std::mutex>& lock) {
       if (!earlier->done()) earlier->lane_->wait(*earlier);
     }
     run_(work->task_);
-  } catch (...) {
-    work->error_ = std::current_exception();
-  }
+  } catch (...) { work->error_ = std::current_exception(); }
   lock.lock();
   Tensor out = std::exchange(work->out_, {}), in = std::exchange(work->in_, {});
   const std::vector<std::shared_ptr<HostWork>> after = std::exchange(work->after_, {});

@@ -70,7 +70,7 @@ class Lane {
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<std::shared_ptr<HostWork>> pending_;  // the first is the one that runs
-  bool busy_ = false;  // a thread runs a work
+  bool busy_ = false;                              // a thread runs a work
   bool closing_ = false;
   std::thread thread_;
 };

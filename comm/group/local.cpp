@@ -111,8 +111,8 @@ class Hub {
 
   [[nodiscard]] Clock::time_point deadline() const {
     // A long timeout must not overflow the clock.
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(std::clamp(timeout_, 0.0, 1e8)));
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(timeout_, 0.0, 1e8)));
   }
   [[nodiscard]] std::string left_words() const {
     return "rank " + text(left_.front()) + " has ended and takes no part in the collective";
@@ -254,8 +254,7 @@ class LocalEngine final : public Engine {
   void run(const Task& task) override { hub_->run(rank_, task); }
   void send(const Task& task) override { hub_->send(rank_, task); }
   void recv(const Task& task) override { hub_->recv(rank_, task); }
-  [[nodiscard]] std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number,
-                                             int color) override {
+  [[nodiscard]] std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number, int color) override {
     const auto at = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     return std::make_shared<LocalEngine>(hub_->part(number, color, static_cast<int>(ranks.size())),
                                          static_cast<int>(at));
@@ -270,9 +269,7 @@ class LocalEngine final : public Engine {
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
+  } catch (const std::exception& e) { return e.what(); } catch (...) {
     return "an exception that is no std::exception";
   }
 }
@@ -311,9 +308,7 @@ void run_local(int size, const Function<void(const std::shared_ptr<ProcessGroup>
       std::shared_ptr<ProcessGroup>& group = groups[static_cast<std::size_t>(rank)];
       try {
         body(group);
-      } catch (...) {
-        failed(rank, std::current_exception());
-      }
+      } catch (...) { failed(rank, std::current_exception()); }
       std::shared_ptr<ProcessGroup> mine;
       {
         const std::lock_guard lock(mutex);  // an abort of another rank goes through its own group
@@ -325,9 +320,9 @@ void run_local(int size, const Function<void(const std::shared_ptr<ProcessGroup>
     try {
       start(r);
     } catch (const std::system_error& e) {
-      failed(r, std::make_exception_ptr(CommError(
-                    "run_local: the system gives no thread for rank " + text(r) + ": " + e.what(),
-                    std::source_location::current())));
+      failed(r, std::make_exception_ptr(
+                    CommError("run_local: the system gives no thread for rank " + text(r) + ": " + e.what(),
+                              std::source_location::current())));
       break;
     }
   }

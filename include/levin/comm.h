@@ -4,8 +4,8 @@
 //   world->all_reduce(t, dist::ReduceOp::sum).wait();            // t is now the sum over all ranks
 //
 // A collective is called by every rank of its group, in the same order, from the same line, with the same dtype and
-// count: what differs is found before data moves and is a CommError that shows both sides. A rank that is lost, stopped or failed ends the
-// waits of all others with a CommError that names it. A group is used by one thread at a time.
+// count: what differs is found before data moves and is a CommError that shows both sides. A rank that is lost, stopped
+// or failed ends the waits of all others with a CommError that names it. A group is used by one thread at a time.
 #pragma once
 
 #include <cstdint>
