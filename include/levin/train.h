@@ -23,6 +23,8 @@
 #include "levin/train/plot.h"
 #include "levin/train/profiler.h"
 #include "levin/train/records.h"
+#include "levin/train/strategy.h"
+#include "levin/train/strategy_choice.h"
 #include "levin/train/summary.h"
 #include "levin/train/trainer.h"
 #include "levin/train/tuner.h"

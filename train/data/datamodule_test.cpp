@@ -9,7 +9,6 @@
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
 #include "train/run/probe_test.h"
-#include "train/run/ranks.h"
 #include "train/tuner/fixture_test.h"
 
 using namespace levin;
@@ -195,14 +194,40 @@ TEST_CASE("an exception reaches callbacks, then the data module, which is torn d
   CHECK(n.net.trained == 3);
 }
 
-TEST_CASE("prepare_data runs on the first process of a node, or of all, and a warning reports what it stores") {
-  using train::prepares_data;
-  CHECK(prepares_data({.rank = 0, .local_rank = 0}, true));
-  CHECK(prepares_data({.rank = 0, .local_rank = 0}, false));
-  CHECK(prepares_data({.rank = 4, .local_rank = 0}, true));
-  CHECK_FALSE(prepares_data({.rank = 4, .local_rank = 0}, false));
-  CHECK_FALSE(prepares_data({.rank = 1, .local_rank = 1}, true));
+TEST_CASE("prepare_data runs on the first process of a node, or of all") {
+  struct At final : Strategy {
+    explicit At(RankInfo where) : at(where) {}
+    RankInfo at;
+    RankInfo ranks() const override { return at; }
+  };
+  struct Preparing : DataModuleOf<Preparing> {
+    int calls = 0;
+    bool per_node = true;
+    void prepare_data() override { ++calls; }
+    bool prepare_data_per_node() const override { return per_node; }
+    std::unique_ptr<data::DataLoader> train_loader() override { return few(1); }
+  };
+  struct Case {
+    int rank, local_rank;
+    bool per_node;
+    int calls;
+  };
+  for (const Case& c : {Case{0, 0, true, 1}, Case{0, 0, false, 1}, Case{4, 0, true, 1}, Case{4, 0, false, 0},
+                        Case{1, 1, true, 0}, Case{1, 1, false, 0}}) {
+    CAPTURE(c.rank);
+    CAPTURE(c.per_node);
+    Preparing preparing;
+    preparing.per_node = c.per_node;
+    Noted n;
+    TrainerOptions options = n.options(1);
+    options.strategy = std::make_shared<At>(RankInfo{.rank = c.rank, .local_rank = c.local_rank});
+    Trainer trainer(std::move(options));
+    trainer.fit(n.net, preparing);
+    CHECK(preparing.calls == c.calls);
+  }
+}
 
+TEST_CASE("a warning reports that prepare_data stores something") {
   struct Storing : DataModuleOf<Storing> {
     int found = 0, stores = 0;
     void prepare_data() override { found += stores; }

@@ -91,6 +91,7 @@ Metrics Trainer::progress_metrics() {
 }
 
 void Trainer::print(std::string_view line) const {
+  if (!is_global_zero()) return;
   for (const auto& c : run_->hooks.callbacks) {
     if (c->print_line(line)) return;
   }

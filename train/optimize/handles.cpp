@@ -36,13 +36,15 @@ struct ToggledModel::State {
 ToggledModel::ToggledModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ToggledModel::ToggledModel(ToggledModel&&) noexcept = default;
 ToggledModel::~ToggledModel() {
-  if (state_) state_->run->optimizers.untoggle();
+  if (!state_) return;
+  state_->run->optimizers.untoggle();
+  state_->run->optimizers.sync_grad = SyncGrad::yes;
 }
 
-ToggledModel OptimizerHandle::toggle_model(SyncGrad) {
+ToggledModel OptimizerHandle::toggle_model(SyncGrad sync_grad) {
   Trainer::Run& run = Trainer::Run::of(*trainer_);
   run.optimizers.toggle(*optimizer_, "toggle_model");
-  if (run.optimizers.handles.size() == 1) return ToggledModel(nullptr);
+  run.optimizers.sync_grad = sync_grad;
   return ToggledModel(std::make_unique<ToggledModel::State>(&run));
 }
 

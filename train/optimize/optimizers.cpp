@@ -37,6 +37,7 @@ bool Optimizers::held_by_skipped_step() {
 }
 void Optimizers::begin_fit() {
   looked_at_.clear();
+  sync_grad = SyncGrad::yes;
   forget_scaling();
 }
 

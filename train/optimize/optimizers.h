@@ -46,7 +46,8 @@ class Optimizers {
   std::vector<std::shared_ptr<optim::Optimizer>> all;
   std::vector<OptimizerHandle> handles;
   std::vector<SchedulerConfig> schedulers;
-  std::int64_t skipped_seen = 0;  // steps that the loss scale has skipped, as the host last read
+  SyncGrad sync_grad = SyncGrad::yes;  // of a manual backward, as toggle_model says
+  std::int64_t skipped_seen = 0;       // steps that the loss scale has skipped, as the host last read
 
  private:
   void unscale_once(optim::Optimizer& of, const Tensor& divisor = {});

@@ -7,7 +7,7 @@
 
 #include "levin/train.h"
 #include "tensor/errors/warn.h"
-#include "train/options/options_text.h"
+#include "train/options/accelerators.h"
 
 namespace levin {
 namespace {
@@ -160,6 +160,10 @@ void train::check_late_options(const TrainerOptions& now, const TrainerOptions& 
   };
   check(now.callbacks == then.callbacks, "callbacks");
   check(now.logger.loggers() == then.logger.loggers() && now.logger.by_default() == then.logger.by_default(), "logger");
+  check(now.devices == then.devices, "devices");
+  check(now.num_nodes == then.num_nodes, "num_nodes");
+  check(now.strategy.name() == then.strategy.name() && now.strategy.object() == then.strategy.object(), "strategy");
+  check(now.plugins.environment == then.plugins.environment, "plugins");
   check(now.fast_dev_run == then.fast_dev_run, "fast_dev_run");
   check(now.max_time.has_value() == then.max_time.has_value() &&
             (!now.max_time || now.max_time->seconds() == then.max_time->seconds()),

@@ -1,5 +1,5 @@
 // Options from text: the environment, and the flags of older programs.
-#include "train/options/options_text.h"
+#include "train/options/accelerators.h"
 
 #include <unistd.h>
 
@@ -18,11 +18,7 @@
 namespace levin {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
+using train::lower;
 
 // ---- Values
 
@@ -86,6 +82,14 @@ void read(const Asked& a, LoggerChoice& to) {
   read(a, on);
   to = on;
 }
+
+void read(const Asked& a, DeviceChoice& to) { to = DeviceChoice(a.value); }
+void read(const Asked& a, NodeCount& to) {
+  std::int64_t count = 0;
+  read(a, count);
+  to = count;
+}
+void read(const Asked& a, StrategyChoice& to) { to = StrategyChoice(a.value); }
 
 template <class E, std::size_t N>
 void choose(const Asked& a, E& to, const std::array<const char*, N>& names) {
@@ -156,6 +160,7 @@ bool is_default(const std::optional<T>& value, const std::optional<T>& initial) 
     return !value;
 }
 bool is_default(const LoggerChoice& value, const LoggerChoice&) { return !value.chosen(); }
+bool is_default(const StrategyChoice& value, const StrategyChoice&) { return !value.maker() && !value.object(); }
 
 // ---- The options that have a text
 
@@ -197,6 +202,11 @@ constexpr Named kNamed[] = {
     named<&O::enable_progress_bar>("enable_progress_bar"),
     named<&O::enable_model_summary>("enable_model_summary"),
     named<&O::barebones>("barebones"),
+    named<&O::devices>("devices"),
+    named<&O::num_nodes>("num_nodes"),
+    named<&O::strategy>("strategy"),
+    named<&O::sync_batchnorm>("sync_batchnorm"),
+    named<&O::use_distributed_sampler>("use_distributed_sampler"),
     named<&O::deterministic>("deterministic"),
     named<&O::benchmark>("benchmark"),
     named<&O::float32_matmul_precision>("float32_matmul_precision"),
@@ -216,49 +226,7 @@ constexpr Named kNamed[] = {
 };
 
 // Options whose values are objects.
-constexpr std::array kObjects = {"callbacks", "grad_scaler"};
-
-// An option for several processes or devices, its values that mean one, and the reason for the message.
-struct NotBuilt {
-  const char* name;
-  std::vector<const char*> fine;
-  const char* instead;
-};
-const std::vector<NotBuilt>& not_built() {
-  static const std::vector<NotBuilt> all = {
-      {"devices", {"1", "auto"}, "this library trains on one device, the one that the module is made on"},
-      {"num_nodes", {"1"}, "this library trains in one process"},
-      {"strategy",
-       {"auto", "single_device"},
-       "this library trains in one process, strategies of several are not built"},
-      {"sync_batchnorm", {"false", "0"}, "there is one process, whose batch norms see all of the batch"},
-      {"use_distributed_sampler", {"true", "false", "1", "0"}, "there is one process, which reads all samples"},
-      {"plugins", {"none", ""}, "plug-ins and pipelines are not built"}};
-  return all;
-}
-void refuse_not_built(const NotBuilt& what, std::string_view value) {
-  const std::string v = lower(value);
-  if (std::find(what.fine.begin(), what.fine.end(), v) != what.fine.end()) return;
-  fail<ConfigError>("TrainerOptions: ", what.name, " is \"", value, "\", and ", what.instead, "; leave it out");
-}
-
-std::string backends() {
-  std::string all = "cpu";
-  for (const DeviceType type : {DeviceType::cuda, DeviceType::simt}) {
-    if (device_count(type) > 0) all += std::string(", ") + (type == DeviceType::cuda ? "cuda" : "simt");
-  }
-  return all;
-}
-
-std::string nearest(const std::string& accelerator) {
-  return accelerator == "tpu" ? "accelerator = \"auto\"; XLA_USE_BF16 is precision = \"bf16-true\""
-                              : "accelerator = \"auto\"";
-}
-[[noreturn]] void fail_unsupported(const std::string& option, const std::string& accelerator) {
-  fail<ConfigError>("TrainerOptions: ", option, ": ", accelerator,
-                    " is a known accelerator and this build has no backend for it; it has ", backends(),
-                    ". The nearest is ", nearest(accelerator));
-}
+constexpr std::array kObjects = {"callbacks", "grad_scaler", "plugins"};
 
 // Sets the option of this name. Returns false if there is none.
 bool set_named(TrainerOptions& options, std::string_view name, std::string_view value) {
@@ -272,48 +240,14 @@ bool set_named(TrainerOptions& options, std::string_view name, std::string_view 
       fail<ConfigError>("TrainerOptions: ", name, " is \"", value,
                         "\", and objects have no text; set it in the program");
   }
-  for (const NotBuilt& what : not_built()) {
-    if (name != what.name) continue;
-    refuse_not_built(what, value);
-    return true;
-  }
   if (name != "xla_dist") return false;
   bool on = false;
   read({.name = "xla_dist", .value = value}, on);
-  if (on) fail_unsupported("xla_dist = " + std::string(value), "tpu");
+  if (on) train::fail_unsupported("xla_dist = " + std::string(value), "tpu");
   return true;
 }
 
 }  // namespace
-
-// ---- Accelerators
-
-void train::check_accelerator_name(std::string_view given) {
-  const std::string name = lower(given);
-  if (name.empty() || name == "auto" || name == "cpu") return;
-  if (name == "tpu" || name == "ipu" || name == "hpu")
-    fail_unsupported("accelerator = \"" + std::string(given) + "\"", name);
-  const bool cuda = name == "cuda" || name == "gpu";
-  if (!cuda && name != "simt")
-    fail<ConfigError>("TrainerOptions: accelerator is \"", given, "\", expected auto, cpu, cuda (gpu) or simt");
-  if (device_count(cuda ? DeviceType::cuda : DeviceType::simt) == 0)
-    fail<ConfigError>("TrainerOptions: accelerator is \"", given, "\", and there is no such device: ",
-                      cuda ? "the build is without CUDA (-Dcuda=enabled), or no driver or device was found"
-                           : "the build is without -Dsimt=true",
-                      "; usable are ", backends());
-}
-
-std::optional<Device> train::accelerator_device(const TrainerOptions& options) {
-  const std::string name = lower(options.accelerator);
-  if (name.empty() || name == "auto") return std::nullopt;
-  return name == "cpu" ? Device::cpu() : name == "simt" ? Device::simt() : Device::cuda();
-}
-
-void train::check_accelerator(const TrainerOptions& options, const char* call, Device device) {
-  if (const std::optional<Device> wanted = accelerator_device(options); wanted && device.type() != wanted->type())
-    fail<ConfigError>(call, ": accelerator is \"", options.accelerator, "\" and the parameters are on ", device,
-                      "; make them there ({.device = ...}), or leave accelerator out");
-}
 
 TrainerOptions TrainerOptions::from_env(TrainerOptions options) {
   constexpr std::string_view kPrefix = "LEVIN_TRAINER_";
@@ -341,9 +275,9 @@ void tell_old(const std::string& old, const std::string& now) {
        "TrainerOptions: " + old + " is an old spelling; write " + now);
 }
 
-// gpus: a count, a list of one index, or none of them.
+// gpus: a count, a list of indices, or none of them.
 void set_gpus(TrainerOptions& options, std::string_view value) {
-  tell_old("gpus", "accelerator = \"cuda\", and make the module on its device");
+  tell_old("gpus", "accelerator = \"cuda\" and devices");
   std::string v = lower(value);
   const bool list = v.starts_with("[");
   std::erase_if(v, [](char c) { return c == '[' || c == ']' || c == ' '; });
@@ -351,10 +285,8 @@ void set_gpus(TrainerOptions& options, std::string_view value) {
     options.accelerator = "cpu";
     return;
   }
-  if (v.ends_with(",")) v.pop_back();
-  std::int64_t number = 0;
-  const bool one = whole(v, number) && (list || value.ends_with(",") ? number == 0 : number == 1);
-  if (!one) refuse_not_built(not_built().front(), value);
+  if (list && v.find(',') == std::string::npos) v += ",";
+  options.devices = DeviceChoice(v);
   options.accelerator = "cuda";
 }
 
@@ -368,11 +300,6 @@ bool is_strategy(const std::string& name) {
 
 TrainerOptions TrainerOptions::from_legacy(const Metadata& flags) {
   TrainerOptions options;
-  const auto refuse = [](const char* name, std::string_view value) {
-    for (const NotBuilt& what : not_built()) {
-      if (std::string_view(what.name) == name) refuse_not_built(what, value);
-    }
-  };
   const bool leveled = std::any_of(flags.begin(), flags.end(), [](const auto& f) { return f.first == "amp_level"; });
   for (const auto& [name, value] : flags) {
     const std::string v = lower(value);
@@ -380,16 +307,17 @@ TrainerOptions TrainerOptions::from_legacy(const Metadata& flags) {
       set_gpus(options, value);
     } else if (name == "tpu_cores") {
       tell_old(name, "accelerator");
-      fail_unsupported("tpu_cores = " + value, "tpu");
+      train::fail_unsupported("tpu_cores = " + value, "tpu");
     } else if (name == "xla_dist") {
       tell_old(name, "accelerator");
       (void)set_named(options, name, value);
     } else if (name == "nb_gpu_nodes") {
       tell_old(name, "num_nodes");
-      refuse("num_nodes", value);
+      (void)set_named(options, "num_nodes", value);
     } else if (name == "distributed_backend" || (name == "accelerator" && is_strategy(v))) {
       tell_old(name + (name == "accelerator" ? "=" + v : ""), "strategy");
-      if (v != "none" && !v.empty()) refuse("strategy", value);
+      if (v == "ddp_cpu") options.accelerator = "cpu";
+      if (v != "none" && !v.empty()) options.strategy = v == "ddp_cpu" ? "ddp" : v;
     } else if (name == "amp_level") {
       tell_old(name, "precision");
       options.amp_level = value;
@@ -399,8 +327,9 @@ TrainerOptions TrainerOptions::from_legacy(const Metadata& flags) {
       read({.name = "use_amp", .value = value}, on);
       if (on && !leveled) options.precision = "16-mixed";
     } else if (name == "plugins") {
-      tell_old(name, v == "pipe" ? "strategy = pipeline" : "plugins");
-      refuse("plugins", value);
+      if (v != "pipe" && v != "none" && !v.empty()) (void)set_named(options, name, value);
+      tell_old(name, "strategy = \"pipeline\"");
+      if (v == "pipe") options.strategy = "pipeline";
     } else if (!set_named(options, name, value)) {
       fail<ConfigError>("TrainerOptions: no option is called \"", name, "\" (", value, "); see levin/train/options.h");
     }

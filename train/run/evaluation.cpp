@@ -8,8 +8,8 @@
 #include "levin/ops.h"
 #include "tensor/errors/batch_error.h"
 #include "tensor/errors/warn.h"
+#include "train/options/accelerators.h"
 #include "train/options/options.h"
-#include "train/options/options_text.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
 
@@ -148,6 +148,7 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
   const Restore named(run_.call_name, nested ? run_.call_name : words.call);
   if (!nested) {
     train::check_late_options(run_.options, run_.constructed_with, run_.call_name);
+    run_.connect();
     const train::SignalGuard signals(run_.options.handle_signals);
     const Scope attached([&] { run_.hooks.begin(module); }, [&] { run_.hooks.end(); });
     const Scope mixed([] {}, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
@@ -182,11 +183,13 @@ std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
   std::optional<train::MemoryLimit> limit;
   if (run_.options.memory_limit) limit.emplace(run_.device_of(tree), run_.options.memory_limit);
   std::vector<Metrics> result;
+  const Scope on_ranks([] {}, [&] { run_.strategy->detach(); });
   try {
     run_.hooks.setup(words.stage);
     module.configure_model();
     run_.move_to_accelerator(module);
     run_.precision.convert(tree, run_.device_of(tree));
+    run_.strategy->attach_model(module, tree, words.stage);
     if (!file.path.empty()) run_.files.load_weights(std::exchange(file, {}), module);
     if (instead) {
       instead();
@@ -207,6 +210,7 @@ std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
     if (loop != Loop::predict) run_.logs.finish("success");
   } catch (...) {
     train::with_error_in_flight([&](const std::exception& error) {
+      run_.strategy->failed(error);
       run_.hooks.exception(error);
       run_.logs.give_up(error);
       run_.hooks.teardown(words.stage, /*quietly=*/true);
@@ -282,7 +286,10 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
   } else {
     run_.hooks.call(words.end);
   }
-  if (!run_.in_fit) run_.check_interrupt();
+  if (!run_.in_fit) {
+    run_.agree();
+    run_.check_interrupt();
+  }
   return result;
 }
 

@@ -2,7 +2,7 @@
 #include "levin/autograd.h"
 #include "tensor/errors/warn.h"
 #include "train/checkpoint/content.h"
-#include "train/options/options_text.h"
+#include "train/options/accelerators.h"
 #include "train/run/fit_checks.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
@@ -21,6 +21,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   const Overrides has = borrowed.overrides_of(module);
   const bool manual = !module.automatic_optimization();
   train::check_fit(*this, given, has, manual);
+  connect();
   borrowed.remember(module, data);
   const Restore named(call_name, "fit");
   const Scope attached([&] { attach(module, true); }, [&] { attach(module, false); });
@@ -36,6 +37,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   train::warn_of_debugging(options);
   const train::EngineScope engines(options);
 
+  const Scope on_ranks([] {}, [&] { strategy->detach(); });
   try {
     hooks.setup(Stage::fit);
     module.configure_model();
@@ -43,6 +45,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     std::unique_ptr<train::Incoming> file;
     if (!instead) file = files.open(given.ckpt_path);
     precision.convert(borrowed.tree, device_of(borrowed.tree));
+    strategy->attach_model(module, borrowed.tree, Stage::fit);
     if (file && borrowed.tree) file->take_weights();
     if (!configure_optimizers()) return hooks.teardown(Stage::fit, /*quietly=*/false);
     if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter
@@ -60,6 +63,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     if (!instead) instruments.finish_profiler();
   } catch (...) {
     train::with_error_in_flight([&](const std::exception& error) {
+      strategy->failed(error);
       hooks.exception(error);
       if (!instead) instruments.report_times();
       logs.give_up(error);
@@ -117,10 +121,19 @@ void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const
   instruments.begin_fit();
 }
 
+// Rank 0 alone writes records and draws.
+void Trainer::Run::connect() {
+  strategy->connect(options);
+  if (strategy->ranks().rank == 0) return;
+  logs.loggers.clear();
+  hooks.drop_screens();
+}
+
 void Trainer::Run::move_to_accelerator(TrainModule& module) {
   nn::Module* const all = Borrowed::tree_of(module);
-  const std::optional<Device> to = train::accelerator_device(options);
-  if (!all || !to || all->parameters().empty() || device_of(all).type() == to->type()) return;
+  const std::optional<Device> own = strategy->device(), to = own ? own : train::accelerator_device(options);
+  if (!all || !to || all->parameters().empty()) return;
+  if (own ? device_of(all) == *own : device_of(all).type() == to->type()) return;
   all->to(*to);
   if (all == borrowed.tree) device = *to;
 }
@@ -145,6 +158,7 @@ bool Trainer::Run::configure_optimizers() {
   device = optimizers.front().parameters().front().value->device();
   train::check_accelerator(options, "fit", device);
   for (const auto& o : optimizers.all) precision.adopt(*o);
+  strategy->attach_optimizers(optimizers.all);
   if (options.capture == Capture::step) capture.emplace(*this);
   return true;
 }

@@ -95,7 +95,8 @@ void Trainer::HookCalls::call_writers_due() {
 
 void Trainer::HookCalls::setup(Stage stage) {
   if (borrowed_.data_module) {
-    if (train::prepares_data(run_.ranks, borrowed_.data_module->prepare_data_per_node())) {
+    const RankInfo at = run_.strategy->ranks();
+    if ((borrowed_.data_module->prepare_data_per_node() ? at.local_rank : at.rank) == 0) {
       const ProfilerScope profiled(options_.profiler.get(), "prepare_data");
       const std::span<const std::byte> bytes = borrowed_.data_module->bytes();
       const std::vector<std::byte> before(bytes.begin(), bytes.end());
@@ -106,6 +107,7 @@ void Trainer::HookCalls::setup(Stage stage) {
                  ": prepare_data changed the data module; in a run of several processes the others do not see that; "
                  "store it in setup");
     }
+    run_.strategy->barrier();  // the other ranks wait for the data
     const ProfilerScope profiled(options_.profiler.get(), "setup_data");
     borrowed_.data_module->setup(stage);
   }
@@ -262,6 +264,14 @@ void Trainer::HookCalls::collect() {
     callbacks.push_back(std::make_shared<ModelCheckpoint>());
   order(callbacks);
   own = callbacks;
+}
+
+void Trainer::HookCalls::drop_screens() {
+  const auto draws = [](const auto& c) {
+    return c->kind() == Callback::Kind::progress_bar || c->kind() == Callback::Kind::summary;
+  };
+  std::erase_if(own, draws);
+  std::erase_if(callbacks, draws);
 }
 
 // A callback of the module replaces callbacks of the trainer of the same class or a base class of it. It replaces no

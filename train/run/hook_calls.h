@@ -85,6 +85,7 @@ class Trainer::HookCalls {
   void exception(const std::exception& error) noexcept;  // on_exception; an error there is a warning
 
   // ---- The callbacks
+  void drop_screens();              // progress bars and summaries
   void collect();                   // the user's, and those that the options add. Throws ConfigError
   void begin(TrainModule& module);  // of a stage: adds those of configure_callbacks, and attaches all to the trainer
   void end();                       // of a stage: detaches all, and drops those of the module

@@ -24,6 +24,7 @@ void Trainer::Run::train_epochs() {
     const Restore logging(logs.scope, LogScope::train_epoch);
     hooks.call(train::hooks::on_train_start);
   }
+  agree();
   // A file may have been written in the middle of a batch or of an epoch's end. Its run finishes that, whatever the
   // limits.
   const auto is_open = [&] { return progress.due != Due::nothing || progress.closing; };
@@ -58,7 +59,8 @@ void Trainer::Run::train_epoch() {
       to_device(*borrowed.active, batch, device, capture ? &*capture : nullptr);
       if (capture) capture->admit(batch);
       StepInfo at = info(&batch);
-      if (hooks.batch_start(at) == BatchStart::skip_epoch) {
+      const bool skips = hooks.batch_start(at) == BatchStart::skip_epoch;
+      if (strategy->vote({.skip = skips}).skip != 0) {
         skipped = true;
         ++progress.skipped_batches;
         if (window.is_open()) optimizers.front().zero_grad();
@@ -84,6 +86,7 @@ void Trainer::Run::train_epoch() {
   hooks.at_end(train::EndOf::epoch);
   logs.scope = LogScope::none;
   if (!open) follow_epoch();
+  agree();
 }
 
 void Trainer::Run::train_batch(StepInfo at) {
@@ -115,61 +118,92 @@ void Trainer::Run::train_batch(StepInfo at) {
   progress.due = Due::record;
   hooks.at_end(train::EndOf::batch, at);
   follow_batch();
+  agree();
 }
 
 // Forward, backward, and the optimizer's step if the batch closes a window of accumulation. The optimizer calls the
 // closure once or several times (LBFGS). Gradients are cleared after the forward pass of a window's first batch, so
 // hooks can read those of the step before until then. With a loss scale the device skips a step whose gradients are not
 // finite, and the host does not know of it.
-train::StepResult Trainer::Run::automatic_step(const StepInfo& at) {
-  const bool opens = window.opens(), closes = window.closes();
-  if (opens) optimizers.forget_scaling();  // of a step that an exception ended
-  train::StepResult result;
+struct Trainer::Run::AutomaticStep {
+  const StepInfo& at;
+  bool opens, closes;  // the window
+  const Function<StepOutput(TrainModule&, const Batch&)>& forward;
+  const Function<Tensor(const StepOutput&)>& objective;
   bool ran = false;
-  const Function<Tensor()> closure = [&] {
-    ran = true;
-    instruments.times.enter(Phase::forward);
-    const StepOutput output = training_step(at);
-    const Tensor loss = window.share(output);
-    if (opens) {
-      window.weight = Tensor();
-      hooks.call(train::hooks::on_before_zero_grad, optimizers.front());
-      borrowed.active->optimizer_zero_grad(at.epoch, at.batch_idx, optimizers.front());
-    }
-    result = {};
-    if (!loss.defined()) {
-      warn("W-TRAIN-NO-LOSS", WarningCategory::user,
-           "fit: training_step returned nothing; such batches add no gradient");
-      return Tensor();
-    }
-    const bool exact = window.weighs_exactly();
-    const Tensor& reported = exact ? output.loss() : loss;
-    const Tensor scaled = optimizers.scaled(loss);
-    detail::detach_into(seen_loss, precision.output(reported));
-    instruments.times.enter(Phase::backward);
-    window.gradients_torn = true;
-    hooks.call(train::hooks::on_before_backward, optimizers.scaler() || exact ? scaled.detach() : seen_loss);
-    {
-      const ProfilerScope profiled(instruments.profiler(), "backward");
-      backward(scaled);
-    }
-    hooks.call(train::hooks::on_after_backward);
-    if (exact) window.add(output);
-    result = {.loss = seen_loss, .outputs = detached_outputs(output)};
-    instruments.times.enter(Phase::optimizer);
-    return reported;
+  train::StepResult result{};
+};
+
+train::StepResult Trainer::Run::automatic_step(const StepInfo& at) {
+  const Function<StepOutput(TrainModule&, const Batch&)> forward = [&](TrainModule& module, const Batch& batch) {
+    return training_step(module, batch, at.batch_idx);
   };
-  if (!closes) {
+  const Function<Tensor(const StepOutput&)> objective = [&](const StepOutput& output) {
+    const Tensor loss = window.share(output);
+    return loss.defined() ? optimizers.scaled(loss) : loss;
+  };
+  AutomaticStep step{at, window.opens(), window.closes(), forward, objective};
+  if (step.opens) optimizers.forget_scaling();  // of a step that an exception ended
+  const Function<Tensor()> closure = [&] { return forward_backward(step); };
+  if (!step.closes) {
     (void)closure();
-    return result;
+    return std::move(step.result);
   }
   const ProfilerScope profiled(instruments.profiler(), "optimizer_step");
   borrowed.active->optimizer_step(at.epoch, at.batch_idx, optimizers.handles.front(), closure);
-  if (!ran)
+  strategy->finish_step();
+  if (!step.ran)
     fail<StateError>(
         "fit: the module's optimizer_step did not run the closure, which holds forward and backward; call it, or "
         "optimizer.step(closure)");
-  return result;
+  return std::move(step.result);
+}
+
+Tensor Trainer::Run::forward_backward(AutomaticStep& step) {
+  const StepInfo& at = step.at;
+  const bool fused = strategy->fuses_backward();
+  const auto clear = [&] {
+    window.weight = Tensor();
+    hooks.call(train::hooks::on_before_zero_grad, optimizers.front());
+    borrowed.active->optimizer_zero_grad(at.epoch, at.batch_idx, optimizers.front());
+  };
+  step.ran = true;
+  step.result = {};
+  instruments.times.enter(Phase::forward);
+  if (step.opens && fused) clear();
+  strategy->begin_step();
+  const StepOutput output = strategy->training_step({.module = *borrowed.active,
+                                                     .batch = *at.batch,
+                                                     .batch_idx = at.batch_idx,
+                                                     .closes = step.closes,
+                                                     .forward = step.forward,
+                                                     .objective = step.objective});
+  const Tensor loss = window.share(output);
+  if (step.opens && !fused) clear();
+  if (!loss.defined()) {
+    if (const int ranks = strategy->ranks().size; ranks > 1)
+      fail<StateError>("fit: training_step returned nothing, and the other ", ranks - 1,
+                       " ranks wait for its gradients; return a loss of 0 that depends on the parameters");
+    warn("W-TRAIN-NO-LOSS", WarningCategory::user, "fit: training_step returned nothing; such batches add no gradient");
+    return Tensor();
+  }
+  const bool exact = window.weighs_exactly();
+  const Tensor& reported = exact ? output.loss() : loss;
+  const Tensor scaled = optimizers.scaled(loss);
+  detail::detach_into(seen_loss, precision.output(reported));
+  instruments.times.enter(Phase::backward);
+  window.gradients_torn = true;
+  hooks.call(train::hooks::on_before_backward, optimizers.scaler() || exact ? scaled.detach() : seen_loss);
+  {
+    const ProfilerScope profiled(instruments.profiler(), "backward");
+    if (!fused) strategy->backward(scaled, SyncGrad{step.closes});
+  }
+  hooks.call(train::hooks::on_after_backward);
+  if (exact) window.add(output);
+  if (exact && step.closes) strategy->merge_weight(window.weight);
+  step.result = {.loss = seen_loss, .outputs = detached_outputs(output)};
+  instruments.times.enter(Phase::optimizer);
+  return reported;
 }
 
 // Does what is due after a batch, row by row of kDue. A run that resumes from a file of a hook in between starts at the
@@ -229,8 +263,17 @@ void Trainer::Run::forward_epoch() {
   ++progress.forward_epochs;
 }
 
+void Trainer::Run::agree() {
+  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;
+  const Votes all = strategy->vote({.stop = stop.requested, .signal = static_cast<std::uint8_t>(signal)});
+  if (all.stop != 0 && !stop.requested) stop.request(KeepStop::yes, "another rank");
+  stop.agreed_signal = all.signal;
+}
+
 void Trainer::Run::check_interrupt() {
-  const int signal = options.handle_signals ? train::SignalGuard::received() : 0;  // false: the signal is not for this
+  // Ranks act on a signal at the same place: where they agreed on it. Without handle_signals no signal is for this run.
+  const bool alone = strategy->ranks().size == 1;
+  const int signal = !alone ? stop.agreed_signal : options.handle_signals ? train::SignalGuard::received() : 0;
   if (signal == 0) return;
   if (trial) {  // a trial is not saved: the search ends, restores the run and checks again
     stop.requested = true;

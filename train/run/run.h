@@ -18,7 +18,6 @@
 #include "train/run/evaluation.h"
 #include "train/run/hook_calls.h"
 #include "train/run/progress.h"
-#include "train/run/ranks.h"
 #include "train/run/scope.h"
 #include "train/run/stopping.h"
 #include "train/run/window.h"
@@ -35,7 +34,8 @@ struct Trainer::Run {
   // Trainer::fit. A search of the tuner passes `instead`, which is called in place of the training, after the set-up.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
   void check_idle(const char* call) const;        // throws StateError while a stage runs or a checkpoint is written
-  void move_to_accelerator(TrainModule& module);  // that the options name; nothing for auto
+  void connect();                                 // starts or joins the processes of the run
+  void move_to_accelerator(TrainModule& module);  // that strategy or options name; nothing for auto
 
   // ---- The loop (loop.cpp)
   void train_epochs();              // until a limit is reached or a stop is granted
@@ -45,6 +45,7 @@ struct Trainer::Run {
   void follow_epoch();              // after on_train_epoch_end: means, plateau schedules, the next epoch
   void forward_epoch();             // Trainer::forward_epoch: runs training_step on each batch, and trains nothing
   [[nodiscard]] bool limits_reached() const;
+  void agree();            // the ranks' requests to stop and their signals become those of all
   void check_interrupt();  // after a signal it saves the run and throws InterruptedError
 
   // ---- One batch (step.cpp)
@@ -61,6 +62,7 @@ struct Trainer::Run {
   Trainer& trainer;
   TrainerOptions options, constructed_with;  // constructed_with: options as the constructor left them
   // ---- Parts. A part that refers to another one is declared after it.
+  std::shared_ptr<Strategy> strategy;  // never null
   train::Progress progress;
   Borrowed borrowed;
   HookCalls hooks{*this, options, borrowed};
@@ -76,7 +78,6 @@ struct Trainer::Run {
   train::Instruments instruments{*this, options};
   Evaluation evaluation{*this};
   Files files{*this};
-  train::Ranks ranks;
 
   // ---- The current stage
   Device device = Device::cpu();  // of the parameters
@@ -96,10 +97,12 @@ struct Trainer::Run {
   [[nodiscard]] bool configure_optimizers();
   void train(std::unique_ptr<train::Incoming>& file);  // from the resume to on_fit_end, around train_epochs
   void clear_gradients();
-  // ---- The step: automatic_step in loop.cpp, the others in step.cpp
+  // ---- The step: automatic_step and forward_backward in loop.cpp, the others in step.cpp
+  struct AutomaticStep;  // one call of automatic_step
   [[nodiscard]] train::StepResult automatic_step(const StepInfo& info);
+  [[nodiscard]] Tensor forward_backward(AutomaticStep& step);  // the closure of the optimizer's step; returns the loss
   [[nodiscard]] train::StepResult manual_step(const StepInfo& info);
-  [[nodiscard]] StepOutput training_step(const StepInfo& info);
+  [[nodiscard]] StepOutput training_step(TrainModule& module, const Batch& batch, std::int64_t batch_idx);
   [[nodiscard]] NamedTensors detached_outputs(const StepOutput& output) const;  // without the loss
 };
 

@@ -113,10 +113,10 @@ train::StepResult Trainer::Run::step_now(const StepInfo& at) {
   return borrowed.manual ? manual_step(at) : automatic_step(at);
 }
 
-StepOutput Trainer::Run::training_step(const StepInfo& at) {
+StepOutput Trainer::Run::training_step(TrainModule& module, const Batch& batch, std::int64_t batch_idx) {
   const ProfilerScope profiled(instruments.profiler(), "training_step");
   const HookCalls::Inside in(hooks, train::hooks::training_step);
-  return precision.run([&] { return borrowed.active->training_step(*at.batch, at.batch_idx); });
+  return precision.run([&] { return module.training_step(batch, batch_idx); });
 }
 
 NamedTensors Trainer::Run::detached_outputs(const StepOutput& output) const {
@@ -128,7 +128,8 @@ NamedTensors Trainer::Run::detached_outputs(const StepOutput& output) const {
 }
 
 train::StepResult Trainer::Run::manual_step(const StepInfo& at) {
-  const StepOutput output = training_step(at);
+  strategy->begin_step();
+  const StepOutput output = training_step(*borrowed.active, *at.batch, at.batch_idx);
   train::StepResult result;
   if (output.loss().defined()) result.loss = precision.output(output.loss().detach());
   result.outputs = detached_outputs(output);
@@ -147,7 +148,7 @@ void Trainer::Run::manual_backward(const Tensor& loss) {
   window.gradients_torn = true;
   const PhaseScope phase(instruments.times, Phase::backward);
   hooks.call(train::hooks::on_before_backward, scaled.detach());
-  backward(scaled);
+  strategy->backward(scaled, optimizers.sync_grad);
   hooks.call(train::hooks::on_after_backward);
 }
 

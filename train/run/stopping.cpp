@@ -8,7 +8,7 @@ namespace levin::train {
 void Stopping::start_fit() {
   requested = kept = wait_reported = false;
   by.clear();
-  signal = 0;
+  signal = agreed_signal = 0;
 }
 
 void Stopping::request(KeepStop keep, std::string why) {

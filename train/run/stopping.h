@@ -37,6 +37,7 @@ class Stopping {
   std::int64_t requested_at = 0;  // global_step at the first request
   std::string by;                 // the newest request's origin and reason
   int signal = 0;                 // the signal that interrupted the run; 0: none
+  int agreed_signal = 0;          // the signal that all ranks act on; 0: none
 
  private:
   const TrainerOptions& options_;

@@ -5,8 +5,8 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/options/accelerators.h"
 #include "train/options/options.h"
-#include "train/options/options_text.h"
 #include "train/run/fit_checks.h"
 #include "train/run/run.h"
 
@@ -61,8 +61,20 @@ LoaderRefs::LoaderRefs(std::initializer_list<data::DataLoader*> all) : all_(all)
   }
 }
 
-Trainer::Run::Run(Trainer& t, TrainerOptions o) : trainer(t), options(std::move(o)), precision(options) {
+namespace {
+std::shared_ptr<Strategy> strategy_of(const TrainerOptions& o) {
+  if (o.strategy.object()) return o.strategy.object();
+  for (const detail::MakeStrategy make : {o.strategy.maker(), o.devices.maker(), o.num_nodes.maker()}) {
+    if (make) return make(o);
+  }
+  return std::make_shared<Strategy>();
+}
+}  // namespace
+
+Trainer::Run::Run(Trainer& t, TrainerOptions o)
+    : trainer(t), options(std::move(o)), strategy(strategy_of(options)), precision(options) {
   train::check_options(options);
+  strategy->check(options);
   train::report_portions(options);
   train::apply_shortcuts(options);
   hooks.collect();
@@ -177,6 +189,12 @@ void Trainer::forward_epoch() {
 }
 std::int64_t Trainer::global_step() const { return run_->progress.global_step; }
 std::int64_t Trainer::record_step() const { return run_->logs.steps(); }
+int Trainer::global_rank() const { return run_->strategy->ranks().rank; }
+int Trainer::local_rank() const { return run_->strategy->ranks().local_rank; }
+int Trainer::node_rank() const { return run_->strategy->ranks().node; }
+int Trainer::world_size() const { return run_->strategy->ranks().size; }
+Strategy& Trainer::strategy() const { return *run_->strategy; }
+
 std::int64_t Trainer::current_epoch() const { return run_->progress.epoch; }
 std::int64_t Trainer::batch_idx() const {
   return run_->in_batch ? run_->progress.batches_done : run_->progress.batches_done - 1;

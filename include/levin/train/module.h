@@ -70,6 +70,9 @@ class LEVIN_API StepOutput {
   NamedTensors outputs_;
 };
 
+// Whether a backward pass ends with the gradients of all ranks. no: gradients stay local and are added to.
+enum class SyncGrad : bool { no, yes };
+
 // When a schedule of the learning rate moves: after every `frequency` optimizer steps, or in the last batch of every
 // `frequency` epochs. A plateau schedule reads `monitor` and moves when it is known: after the validation that follows
 // a batch, or at the end of the epoch. With manual optimization no schedule moves by itself.

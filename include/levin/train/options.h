@@ -20,6 +20,7 @@
 #include "levin/train/hooks.h"
 #include "levin/train/loggers.h"
 #include "levin/train/profiler.h"
+#include "levin/train/strategy_choice.h"
 
 namespace levin {
 
@@ -155,6 +156,19 @@ struct TrainerOptions {
   // ConfigError for a device that is not there (tpu, ipu and hpu never are), and for a fit of an optimizer whose
   // parameters are elsewhere, because they cannot move.
   std::string accelerator{};
+  // Devices of each node, and nodes: levin/train/strategy_choice.h. On the CPU a device is a process.
+  DeviceChoice devices{};
+  NodeCount num_nodes{};
+  // How they share the work; by name ("ddp") or as an object with options of its own (levin/train/strategy.h).
+  // ConfigError for an unknown name, which lists all, and for one that does not fit devices and accelerator.
+  StrategyChoice strategy{};
+  // Batch norms take their statistics over the batches of all ranks. A warning with one rank.
+  bool sync_batchnorm = false;
+  // With several ranks each reads its part of the data: loaders over a Dataset get the sampler of their rank
+  // (data::distributed_sampler), which for training repeats samples until all ranks have equally many. false: every
+  // rank reads what its loader gives.
+  bool use_distributed_sampler = true;
+  Plugins plugins{};
   // Where records go. Unset: a TensorBoardLogger that writes to <default_root_dir>/levin_logs/version_N.
   LoggerChoice logger{};
   Callbacks callbacks{};
@@ -279,13 +293,13 @@ struct TrainerOptions {
 
   // Returns `options` with values from the environment for options that have their default: LEVIN_TRAINER_ and the
   // option's name in capitals, LEVIN_TRAINER_MAX_EPOCHS=3, LEVIN_TRAINER_LIMIT_VAL_BATCHES=0.25,
-  // LEVIN_TRAINER_PROFILER=simple. Throws ConfigError for a value that the option does not have, and for callbacks and
-  // grad_scaler, which have no text. Warns of an unknown name (W-TRAIN-ENV).
+  // LEVIN_TRAINER_PROFILER=simple. Throws ConfigError for a value that the option does not have, and for callbacks,
+  // grad_scaler and plugins, which have no text. Warns of an unknown name (W-TRAIN-ENV).
   [[nodiscard]] static TrainerOptions from_env(TrainerOptions options);
   // Reads a trainer's flags as text, older spellings among them, each with a deprecation warning (W-TRAIN-LEGACY-NAME):
-  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins, and accelerator = "ddp". Throws
-  // ConfigError for an unknown name, for a value that the option does not have, and for what Levin does not have
-  // (devices, num_nodes, strategy of more than one process).
+  // gpus, tpu_cores, nb_gpu_nodes, distributed_backend, amp_level, use_amp, plugins = "pipe", and accelerator = "ddp".
+  // Throws ConfigError for an unknown name, for a value that the option does not have, and for what Levin does not
+  // have.
   [[nodiscard]] static TrainerOptions from_legacy(const Metadata& flags);
 };
 

@@ -84,7 +84,6 @@ struct StepOptions {
 };
 
 enum class WeightsOnly : bool { no, yes };
-enum class SyncGrad : bool { no, yes };
 enum class KeepStop : bool { no, yes };
 
 // ---- Optimizers of a running fit
@@ -225,6 +224,16 @@ class LEVIN_API Trainer {
   // callback schedules accumulate_grad_batches.
   [[nodiscard]] std::optional<std::int64_t> estimated_stepping_batches() const;
 
+  // ---- Ranks, known from the first stage on
+
+  [[nodiscard]] int global_rank() const;  // of this process among all, 0 .. world_size() - 1
+  [[nodiscard]] int local_rank() const;   // among those of this node
+  [[nodiscard]] int node_rank() const;
+  [[nodiscard]] int world_size() const;  // processes of the run
+  [[nodiscard]] bool is_global_zero() const { return global_rank() == 0; }
+  // How processes and devices share the work, for collectives of your own: every rank must call them.
+  [[nodiscard]] Strategy& strategy() const;
+
   // ---- What the trainer is doing
 
   // True in on_train_epoch_end and after it if max_steps ended the run within this epoch. A run that resumes, from a
@@ -282,7 +291,7 @@ class LEVIN_API Trainer {
   // Logs each value under its name, all with the same options.
   void log_dict(const NamedTensors& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
-  // Prints a line on stdout, above the progress bar if there is one.
+  // Prints a line on stdout, above the progress bar if there is one; in rank 0 alone.
   void print(std::string_view line) const;
   // The newest value of each name; empty before the first log(). Waits for the device.
   [[nodiscard]] Metrics callback_metrics();

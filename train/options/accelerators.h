@@ -1,9 +1,10 @@
-// Options that name an accelerator, and options of the engines, which hold during a stage.
+// The accelerator that the options name, and options of the engines, which hold during a stage.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "levin/engines.h"
@@ -11,6 +12,10 @@
 
 namespace levin::train {
 
+[[nodiscard]] std::string lower(std::string_view text);  // ASCII alone
+
+// Throws ConfigError, which lists the devices that this build has.
+[[noreturn]] void fail_unsupported(const std::string& option, const std::string& accelerator);
 // Throws ConfigError for an unknown name, for an accelerator that this library has no code for, and for one that cannot
 // be used on this machine.
 void check_accelerator_name(std::string_view name);

@@ -1,0 +1,23 @@
+#include "train/strategy/names.h"
+
+#include "levin/train/options.h"
+
+namespace levin::train {
+namespace {
+template <class S>
+std::shared_ptr<Strategy> made() {
+  return std::make_shared<S>();
+}
+constexpr NamedStrategy kNamed[] = {
+    {"single_device", &made<Strategy>, "one process, one device"},
+};
+}  // namespace
+
+std::span<const NamedStrategy> named_strategies() { return kNamed; }
+
+bool asks_for_processes(const TrainerOptions& o) {
+  if (o.num_nodes.value() > 1) return true;
+  return o.devices.is_list() ? o.devices.indices().size() > 1 : o.devices.count().value_or(1) > 1;
+}
+
+}  // namespace levin::train

@@ -1,0 +1,20 @@
+// The strategies that Levin has, by name.
+#pragma once
+
+#include <span>
+
+#include "levin/train/strategy.h"
+
+namespace levin::train {
+
+struct NamedStrategy {
+  const char* name;
+  std::shared_ptr<Strategy> (*make)();
+  const char* description;
+};
+[[nodiscard]] std::span<const NamedStrategy> named_strategies();
+
+// Whether devices and num_nodes ask for more than one process.
+[[nodiscard]] bool asks_for_processes(const TrainerOptions& options);
+
+}  // namespace levin::train

@@ -1,0 +1,22 @@
+// What a strategy does for one process on one device.
+#include "levin/train/strategy.h"
+
+#include "levin/autograd.h"
+
+namespace levin {
+
+Strategy::Strategy() = default;
+Strategy::~Strategy() = default;
+void Strategy::check(const TrainerOptions&) const {}
+void Strategy::connect(const TrainerOptions&) {}
+void Strategy::all_reduce(const Tensor&, dist::ReduceOp) {}
+void Strategy::attach_model(TrainModule&, nn::Module*, Stage) {}
+void Strategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>>) {}
+StepOutput Strategy::training_step(const StepCall& call) { return call.forward(call.module, call.batch); }
+void Strategy::backward(const Tensor& loss, SyncGrad) { levin::backward(loss); }
+void Strategy::merge_weight(Tensor&) {}
+void Strategy::merge_squared_norm(Tensor&) {}
+void Strategy::merge_found_inf(Tensor&) {}
+void Strategy::failed(const std::exception&) noexcept {}
+
+}  // namespace levin
