@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 
 #include "data/idx.h"
 #include "levin/data.h"
 #include "levin/serialize.h"
 #include "tensor/core/formats_test.h"
+#include "tests/datasets.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
-#include "tests/where.h"
 
 using namespace levin;
 using namespace levin::data;
@@ -55,17 +53,6 @@ std::string gzip(const std::string& content) {
   out.resize(z.total_out);
   deflateEnd(&z);
   return out;
-}
-
-// Places of the real files: $LEVIN_DATA/mnist, or beside the source tree.
-std::string real_mnist() {
-  const char* data = std::getenv("LEVIN_DATA");
-  const std::string places[] = {data ? std::string(data) + "/mnist" : std::string(),
-                                levin::test::source_dir() + "/../shared/datasets/mnist"};
-  for (const std::string& place : places) {
-    if (!place.empty() && has_mnist(place, Split::train) && has_mnist(place, Split::test)) return place;
-  }
-  return "";
 }
 
 unsigned long checksum(const Tensor& x) { return crc32(0, x.data<std::uint8_t>(), static_cast<uInt>(x.numel())); }
@@ -193,7 +180,7 @@ TEST_CASE("a digit set gives pictures with a channel in [0, 1] and i64 labels") 
 }
 
 TEST_CASE("the real MNIST reads with the published content") {
-  const std::string dir = real_mnist();
+  const std::string dir = levin::test::real_data("mnist");
   if (dir.empty()) return levin::test::skip("no MNIST: set LEVIN_DATA to a folder that has mnist/");
   const auto [images, labels] = load_mnist(dir, Split::train);
   CHECK(images.shape() == Shape{60000, 28, 28});

@@ -1,8 +1,6 @@
 // Data sets of graphs for tests: real ones, and files in memory.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,19 +8,8 @@
 
 #include "data/graph/files.h"
 #include "levin/graph.h"
-#include "tests/where.h"
 
 namespace levin::gnn::testing {
-
-// The folder of a real data set, $LEVIN_DATA/name or beside the source tree, or "".
-inline std::string real(const std::string& name) {
-  const char* data = std::getenv("LEVIN_DATA");
-  for (const std::string& place : {data ? std::string(data) : std::string(), test::source_dir() + "/../shared/datasets",
-                                   test::source_dir() + "/../../shared/datasets"}) {
-    if (!place.empty() && std::filesystem::is_directory(place + "/" + name)) return place + "/" + name;
-  }
-  return "";
-}
 
 using Contents = std::map<std::string, std::string>;
 

@@ -13,6 +13,7 @@
 #include "levin/graph_edges.h"
 #include "levin/serialize.h"
 #include "tensor/core/formats_test.h"
+#include "tests/datasets.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
 
@@ -87,7 +88,7 @@ struct Propagation {
 };
 
 TEST_CASE("Cora has the published numbers of nodes, edges, features and classes") {
-  const std::string dir = real("cora");
+  const std::string dir = test::real_data("cora");
   if (dir.empty()) return test::skip("no Cora: set LEVIN_DATA to a folder with cora/");
   const NodeData d = planetoid(dir, "");
   CHECK(d.name == "cora");
@@ -176,7 +177,7 @@ TEST_CASE("Cora has the published numbers of nodes, edges, features and classes"
 }
 
 TEST_CASE("PubMed reads without features") {
-  const std::string dir = real("pubmed");
+  const std::string dir = test::real_data("pubmed");
   if (dir.empty()) return test::skip("no PubMed: set LEVIN_DATA to a folder with pubmed/");
   const NodeData d = planetoid(dir, "");
   CHECK(d.graph.num_nodes() == 19717);
@@ -211,7 +212,7 @@ TEST_CASE("the karate club is the published one") {
   CHECK(a.sums()[2] == doctest::Approx(5.875742).epsilon(1e-6));
   CHECK(a.rows[0][1].second == doctest::Approx(.076696).epsilon(1e-5));
   CHECK(d.x.to_vector<float>()[35] == 1);
-  const std::string dir = real("karate");
+  const std::string dir = test::real_data("karate");
   if (dir.empty()) return test::skip("no karate club to compare: set LEVIN_DATA to a folder with karate/");
   CHECK(numbers(load_npy(dir + "/y.npy")) == y);
   const Ids index = numbers(load_npy(dir + "/edge_index.npy"));

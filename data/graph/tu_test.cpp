@@ -10,6 +10,7 @@
 #include "levin/data/graph.h"
 #include "levin/error.h"
 #include "levin/graph_edges.h"
+#include "tests/datasets.h"
 #include "tests/skip.h"
 
 namespace levin::gnn {
@@ -163,7 +164,7 @@ TEST_CASE("ten folds are read from ten pairs of files") {
 }
 
 TEST_CASE("MUTAG has the published numbers of graphs, nodes, edges and classes") {
-  const std::string dir = real("mutag");
+  const std::string dir = test::real_data("mutag");
   if (dir.empty()) return test::skip("no MUTAG: set LEVIN_DATA to a folder with mutag/");
   const GraphSamples s = tu(dir, "MUTAG");
   REQUIRE(s.graphs.size() == 188);

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -13,6 +12,7 @@
 #include "data/readers/unpack.h"
 #include "levin/serialize.h"
 #include "tensor/core/formats_test.h"
+#include "tests/datasets.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
 #include "tests/where.h"
@@ -54,18 +54,6 @@ std::string message_of(const std::function<void()>& f) {
   try {
     f();
   } catch (const Error& e) { return e.what(); }
-  return "";
-}
-
-// Places of the real files: $LEVIN_DATA/cifar10, or beside the source tree.
-std::string real_cifar10() {
-  const char* data = std::getenv("LEVIN_DATA");
-  const std::string places[] = {data ? std::string(data) + "/cifar10" : std::string(),
-                                test::source_dir() + "/../shared/datasets/cifar10",
-                                test::source_dir() + "/../../shared/datasets/cifar10"};
-  for (const std::string& place : places) {
-    if (!place.empty() && has_cifar10(place, Split::train) && has_cifar10(place, Split::test)) return place;
-  }
   return "";
 }
 
@@ -208,7 +196,7 @@ TEST_CASE("names of CIFAR-10's classes are the ten lines of batches.meta.txt") {
 }
 
 TEST_CASE("the real CIFAR-10 reads as published: sizes, classes, pixels and the usual normalization") {
-  const std::string dir = real_cifar10();
+  const std::string dir = test::real_data("cifar10");
   if (dir.empty()) return skip("no CIFAR-10: set LEVIN_DATA to a folder with cifar10/");
   if (!has_lzma()) return skip("no liblzma in this build");
   const Cifar10 test = load_cifar10(dir, Split::test);

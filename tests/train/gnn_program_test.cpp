@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include "levin/data.h"
+#include "tests/datasets.h"
 #include "tests/train/program.h"
-#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
@@ -29,13 +28,6 @@ std::string weights_of(const std::string& out) {
   std::string all;
   for (const auto& [name, t] : load_safetensors(out + "/model.safetensors").tensors) all += content_hash(name, t);
   return all;
-}
-// The folder of a data set beside the checkout; empty where it is absent, and then the test counts as skipped.
-std::string real_data(const char* name) {
-  const std::string dir = test::source_dir() + "/../shared/datasets/" + name;
-  if (fs::exists(dir)) return dir;
-  test::skip(std::string("no data set ") + name);
-  return {};
 }
 
 }  // namespace
@@ -228,8 +220,8 @@ TEST_CASE("gnn refuses flags that have no meaning for its task") {
 TEST_CASE("gnn node learns Cora to the published accuracy") {
   const TemporaryFolder dir;
   if (!built(dir)) return;
-  const std::string data = real_data("cora");
-  if (data.empty()) return;
+  const std::string data = test::real_data("cora");
+  if (data.empty()) return test::skip("no Cora: set LEVIN_DATA to a folder with cora/");
   const Ended e = run(dir, {"node", "--data", data, "--quiet", "--json", dir / "r.json"});
   CAPTURE(e.output);
   REQUIRE(e.code == 0);
