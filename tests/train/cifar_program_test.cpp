@@ -1,11 +1,11 @@
 #include "levin/data.h"
 #include "tests/train/program.h"
-#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
 using levin::test::Program;
 using levin::test::TemporaryFolder;
+using levin::test::weights_of;
 using Ended = Program::Ended;
 
 namespace {
@@ -54,9 +54,7 @@ TEST_CASE("cifar gives the same weights for any number of workers, and each augm
     const Ended e = run(dir, short_run(std::move(more)));
     CAPTURE(e.output);
     CHECK(e.code == 0);
-    std::string all;
-    for (const auto& [name, t] : load_safetensors(out + "/model.safetensors").tensors) all += content_hash(name, t);
-    return all;
+    return weights_of(out);
   };
   const std::string base = weights({"--workers", "0"});
   CHECK(weights({"--workers", "3"}) == base);

@@ -1,11 +1,11 @@
 #include "levin/data.h"
 #include "tests/train/program.h"
-#include "tests/where.h"
 
 using namespace levin;
 using levin::test::json_of;
 using levin::test::Program;
 using levin::test::TemporaryFolder;
+using levin::test::weights_of;
 using Ended = Program::Ended;
 
 namespace fs = std::filesystem;
@@ -44,10 +44,7 @@ TEST_CASE("gan gives the same weights when cut and resumed, and refuses what has
     const Ended e = gan.run(more);
     CAPTURE(e.output);
     CHECK(e.code == 0);
-    std::string all;
-    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
-      all += content_hash(tensor_name, t);
-    return all;
+    return weights_of(out);
   };
   const std::string whole = weights("a", {"--threads", "1"});
   CHECK(weights("b", {"--max-steps", "6"}) != whole);  // three batches of two steps

@@ -10,6 +10,7 @@ using namespace levin;
 using levin::test::json_of;
 using levin::test::Program;
 using levin::test::TemporaryFolder;
+using levin::test::weights_of;
 using Ended = Program::Ended;
 
 namespace {
@@ -23,11 +24,6 @@ Ended run(const TemporaryFolder& dir, std::vector<std::string> arguments) {
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-std::string weights_of(const std::string& out) {
-  std::string all;
-  for (const auto& [name, t] : load_safetensors(out + "/model.safetensors").tensors) all += content_hash(name, t);
-  return all;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ using namespace levin;
 using levin::test::json_of;
 using levin::test::Program;
 using levin::test::TemporaryFolder;
+using levin::test::weights_of;
 using Ended = Program::Ended;
 
 namespace {
@@ -63,10 +64,7 @@ TEST_CASE("mnist gives the same weights for any number of workers and threads, a
     const Ended e = run(dir, more);
     CAPTURE(e.output);
     CHECK(e.code == 0);
-    std::string all;
-    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
-      all += content_hash(tensor_name, t);
-    return all;
+    return weights_of(out);
   };
   const std::string base = weights("a", {"--workers", "0", "--threads", "1"});
   CHECK(weights("b", {"--workers", "4", "--threads", "2"}) == base);
@@ -103,10 +101,7 @@ TEST_CASE("mnist's convolutional model too gives the same weights for any number
                               "--quiet", "--out", out, "--workers", workers, "--threads", threads});
     CAPTURE(e.output);
     CHECK(e.code == 0);
-    std::string all;
-    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
-      all += content_hash(tensor_name, t);
-    return all;
+    return weights_of(out);
   };
   const std::string base = weights("a", "0", "1");
   CHECK(weights("b", "4", "2") == base);
@@ -168,10 +163,7 @@ TEST_CASE("mnist's flags of training change what it learns, and a run that they 
     const Ended e = run(dir, more);
     CAPTURE(e.output);
     CHECK(e.code == 0);
-    std::string all;
-    for (const auto& [tensor_name, t] : load_safetensors(out + "/model.safetensors").tensors)
-      all += content_hash(tensor_name, t);
-    return all;
+    return weights_of(out);
   };
   const std::vector<std::vector<std::string>> ways = {{},
                                                       {"--accumulate", "2"},
@@ -218,12 +210,7 @@ TEST_CASE("mnist averages, stops early, profiles, and searches its batch size an
     CHECK_MESSAGE(e.code == 0, e.output);
     return e.output;
   };
-  const auto weights = [&](const std::string& name) {
-    std::string all;
-    for (const auto& [tensor_name, t] : load_safetensors(dir / (name + "/model.safetensors")).tensors)
-      all += content_hash(tensor_name, t);
-    return all;
-  };
+  const auto weights = [&](const std::string& name) { return weights_of(dir / name); };
   ran("plain", {"--epochs", "2", "--profile", "trace"});
   CHECK(fs::exists(dir / "plain/trace.json"));
   CHECK(read_file(dir / "plain/report.txt", 1 << 16).find("forward") != std::string::npos);

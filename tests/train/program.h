@@ -81,6 +81,14 @@ class Program {
   const TemporaryFolder& dir_;
 };
 
+// Equal for equal weights: the hashes of the tensors of out/model.safetensors.
+inline std::string weights_of(const std::string& out) {
+  std::string all;
+  for (const auto& [name, tensor] : load_safetensors(out + "/model.safetensors").tensors)
+    all += content_hash(name, tensor);
+  return all;
+}
+
 inline nlohmann::json json_of(const std::string& path) { return nlohmann::json::parse(read_file(path, 1 << 20)); }
 
 }  // namespace levin::test
