@@ -6,15 +6,13 @@
 #include <utility>
 
 #include "levin/tensor.h"
+#include "tensor/core/sole_owner.h"
 
 namespace levin::gnn {
 
-// Whether this handle alone has the tensor, and the tensor alone its memory.
+// Whether no other sees a write to its memory, which is of the host and starts with the first element.
 inline bool is_reusable(const Tensor& t) {
-  if (!t.defined() || !t.device().is_cpu() || t.is_pinned()) return false;
-  const levin::detail::TensorImpl& impl = t.get();
-  return impl.refs.load(std::memory_order_acquire) == 1 && impl.storage->use_count() == 1 && impl.offset == 0 &&
-         !impl.meta;
+  return levin::detail::is_sole_owner(t) && t.device().is_cpu() && !t.is_pinned() && t.get().offset == 0;
 }
 
 // A tensor of this shape whose elements are to be written, in the memory of `spare` where that is large enough.
