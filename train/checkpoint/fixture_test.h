@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "levin/serialize.h"
 #include "train/run/fixture_test.h"
 
 namespace levin::test {
@@ -49,6 +50,27 @@ inline TrainerOptions three_epochs() {
   TrainerOptions options = silent();
   options.max_epochs = 3;
   return options;
+}
+
+// Writes the checkpoint `from` to `to` with another state text and its hashes.
+inline void rewrite(const std::string& from, const std::string& to, const Function<std::string(std::string)>& change,
+                    const std::string& more_hashes = {}) {
+  const TensorFile file = load_safetensors(from);
+  std::string state, hashes;
+  for (const auto& [key, value] : file.metadata) (key == "levin.state" ? state : hashes) = value;
+  const std::string before = content_hash(state);
+  state = change(std::move(state));
+  const std::size_t at = hashes.find(before);
+  REQUIRE(at != hashes.npos);
+  hashes.replace(at, before.size(), content_hash(state));
+  hashes.insert(1, more_hashes);
+  save_safetensors(to, file.tensors, {{"levin.state", state}, {"levin.hashes", hashes}});
+}
+// `text` with its first `what` replaced.
+inline std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const std::size_t at = text.find(what);
+  REQUIRE(at != text.npos);
+  return text.replace(at, what.size(), by);
 }
 
 }  // namespace levin::test

@@ -9,7 +9,7 @@
 #include "tests/allocations.h"
 #include "tests/warnings.h"
 #include "train/checkpoint/content.h"
-#include "train/run/fixture_test.h"
+#include "train/checkpoint/fixture_test.h"
 
 using namespace levin;
 using namespace levin::test;
@@ -40,29 +40,10 @@ std::string run(const std::string& folder, std::int64_t epochs, const std::strin
   return newest;
 }
 
-// The file with another state text and its hashes.
-void rewrite(const std::string& from, const std::string& to, const Function<std::string(std::string)>& change,
-             const std::string& more_hashes = {}) {
-  const TensorFile file = load_safetensors(from);
-  std::string state, hashes;
-  for (const auto& [key, value] : file.metadata) (key == "levin.state" ? state : hashes) = value;
-  const std::string before = content_hash(state);
-  state = change(std::move(state));
-  const std::size_t at = hashes.find(before);
-  REQUIRE(at != hashes.npos);
-  hashes.replace(at, before.size(), content_hash(state));
-  hashes.insert(1, more_hashes);
-  save_safetensors(to, file.tensors, {{"levin.state", state}, {"levin.hashes", hashes}});
-}
 std::string all_replaced(std::string text, const std::string& what, const std::string& by) {
   for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size()))
     text.replace(at, what.size(), by);
   return text;
-}
-std::string replaced(std::string text, const std::string& what, const std::string& by) {
-  const std::size_t at = text.find(what);
-  REQUIRE(at != text.npos);
-  return text.replace(at, what.size(), by);
 }
 
 }  // namespace

@@ -2,12 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
-#include <thread>
 
 #include "tests/warnings.h"
-#include "train/run/fixture_test.h"
+#include "train/checkpoint/fixture_test.h"
 #include "train/run/probe_test.h"
 
 using namespace levin;
@@ -256,46 +254,42 @@ TEST_CASE("an epoch over streams that is skipped at its first batch leaves the n
   }
 }
 
+namespace {
+
+// A file of a run over three streams, the first of which has all three batches: batches 0 and 3 of an epoch that
+// declares 3, then 6. As the file has it, batch 3 was trained ahead of 1 and 2, or others were, as `ahead` says.
+struct AheadOfOthers {
+  test::TemporaryFolder dir;
+  data::DataLoader loader = unordered();
+  Learner whole;
+  static data::DataLoader unordered() {
+    auto streams = std::make_shared<Streamed>(test::points(12));
+    streams->declares = streams->all_to_first = true;
+    return data::DataLoader(std::move(streams), {.batch_size = 4, .num_workers = 3, .in_order = false});
+  }
+  std::string with(const std::string& ahead) {
+    whole.save_at = 2;
+    whole.save_to = dir / "whole.safetensors";
+    Trainer(test::epochs(1)).fit(whole, {.train = loader});
+    const std::string to = dir / "ahead.safetensors";
+    test::rewrite(whole.save_to, to, [&](std::string s) {
+      s = test::replaced(std::move(s), "\"batches_absent\":", "\"batches_absent\":0,\"x\":");
+      return test::replaced(std::move(s), "\"batches_ahead\":", "\"batches_ahead\":[" + ahead + "],\"y\":");
+    });
+    return to;
+  }
+};
+
+}  // namespace
+
 TEST_CASE("a run resumes from a file with batches of uneven streams ahead, beyond the size that they declare") {
-  struct Uneven final
-      : data::IterableDataset {  // stream 0 has all batches, and stream 1 ends after the file is written
-    struct Stream final : data::SampleStream {
-      Stream(const Uneven& u, int i) : of(u), id(i) {}
-      const Uneven& of;
-      int id;
-      std::int64_t at = 0;
-      std::optional<data::Sample> next(Generator& rng) override {
-        for (int ms = 0; id == 1 && ms < 3000 && !of.written; ++ms)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        return id == 0 && at < 12 ? std::optional(test::points(12)->get(at++, rng)) : std::nullopt;
-      }
-    };
-    std::optional<std::int64_t> size() const override { return 12; }
-    std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo& info) const override {
-      return std::make_unique<Stream>(*this, info.id);
-    }
-    std::atomic<bool> written = false;
-  };
-  struct Writing : TrainModuleOf<Writing, Learner> {
-    std::atomic<bool>* written = nullptr;
-    void on_train_batch_end(const StepInfo& at) override {
-      Learner::on_train_batch_end(at);
-      if (trainer().total_batch_idx() == save_at) *written = true;
-    }
-  };
-  const test::TemporaryFolder dir;
-  const auto streams = std::make_shared<Uneven>();
-  data::DataLoader loader(streams, {.batch_size = 4, .num_workers = 3, .in_order = false});
-  Writing whole;
+  AheadOfOthers file;
+  const std::string path = file.with("3");
   Learner resumed;
-  whole.written = &streams->written;
-  whole.save_at = 2;
-  whole.save_to = dir / "a.safetensors";
-  Trainer(test::epochs(1)).fit(whole, {.train = loader});
   Trainer trainer(test::epochs(1));
-  trainer.fit(resumed, {.train = loader, .ckpt_path = whole.save_to});
+  trainer.fit(resumed, {.train = file.loader, .ckpt_path = path});
   CHECK(trainer.global_step() == 3);
-  CHECK(test::weights_of(resumed) == test::weights_of(whole));
+  CHECK(test::weights_of(resumed) == test::weights_of(file.whole));
 }
 
 TEST_CASE("the length of a run over streams is that of max_steps, or unknown") {
