@@ -204,7 +204,7 @@ void DataLoader::set_epoch(std::int64_t epoch) {
   if (impl().state.epoch != epoch) impl().resume = false;
 }
 LoaderState DataLoader::state() const { return impl().state; }
-void DataLoader::load_state(const LoaderState& state) {
+void DataLoader::check_state(const LoaderState& state) const {
   // Numbers of samples stay below 2^62, so that the streams' arithmetic does not overflow.
   const DataLoaderOptions& o = impl().options;
   const std::int64_t most =
@@ -230,6 +230,9 @@ void DataLoader::load_state(const LoaderState& state) {
     fail<StateError>("loader: the state says that batch ", before, " was handed out and ",
                      before - state.batch - static_cast<std::int64_t>(state.ahead.size()),
                      " batches before it were not, expected at most ", kLeftOut, "; the state is damaged");
+}
+void DataLoader::load_state(const LoaderState& state) {
+  check_state(state);
   impl().state = state;
   impl().next_epoch = state.epoch;
   impl().resume = true;

@@ -370,7 +370,10 @@ class LEVIN_API DataLoader {
   void set_epoch(std::int64_t epoch);
   // The position after the batches handed out; the next loop after load_state begins there.
   [[nodiscard]] LoaderState state() const;
-  void load_state(const LoaderState& state);  // throws StateError for an epoch or a batch out of range
+  void load_state(const LoaderState& state);  // throws StateError as check_state does
+  // Throws StateError for a state that load_state refuses: an epoch or a batch out of range, or `ahead` that no loop of
+  // this loader leaves.
+  void check_state(const LoaderState& state) const;
 
  private:
   struct Made {};  // so that DataLoader(nullptr) means a dataset

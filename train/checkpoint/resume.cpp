@@ -37,6 +37,13 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   if (!whole && file.progress.batches_done > run.loaders.batches)
     fail<ConfigError>("resume: ", path, " stands at batch ", file.progress.batches_done, " of an epoch, which now has ",
                       run.loaders.batches, "; use the same data and batch size");
+  if (!whole) {
+    try {
+      run.loaders.train->check_state(file.progress.position);
+    } catch (const StateError& e) {
+      fail<ConfigError>("resume: ", path, " does not fit the training loader: ", e.what());
+    }
+  }
   // In the middle of an epoch, other batches would repeat samples and leave some out.
   const bool inside = file.progress.batches_done > 0 && !whole;
   const auto differ = [&](const char* what, std::int64_t then, std::int64_t now) {

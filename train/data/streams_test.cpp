@@ -292,6 +292,20 @@ TEST_CASE("a run resumes from a file with batches of uneven streams ahead, beyon
   CHECK(test::weights_of(resumed) == test::weights_of(file.whole));
 }
 
+TEST_CASE("a position that no loop over streams reaches is found before the run changes") {
+  AheadOfOthers file;
+  const std::string path = file.with("2097152");
+  Learner resumed;
+  const auto before = test::weights_of(resumed);
+  Trainer trainer(test::epochs(1));
+  CHECK_THROWS_WITH_AS(trainer.fit(resumed, {.train = file.loader, .ckpt_path = path}),
+                       doctest::Contains("ahead.safetensors does not fit the training loader: loader: the state says "
+                                         "that batch 2097152 was handed out and 2097150 batches before it were not"),
+                       ConfigError);
+  CHECK(test::weights_of(resumed) == before);
+  CHECK(trainer.global_step() == 0);
+}
+
 TEST_CASE("the length of a run over streams is that of max_steps, or unknown") {
   const auto asked = [](std::int64_t max_steps, std::optional<std::int64_t> limit) {
     Asking net;
