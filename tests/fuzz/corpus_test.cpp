@@ -10,6 +10,7 @@
 
 #include "data/image.h"
 #include "levin/serialize.h"
+#include "tests/fuzz/chooser.h"
 #include "tests/fuzz/target.h"
 #include "tests/skip.h"
 #include "tests/where.h"
@@ -68,6 +69,24 @@ TEST_CASE("fuzz: the corpus of safetensors is read or refused by a typed error")
 TEST_CASE("fuzz: the corpus of store is read or refused by a typed error") { run_corpus("store"); }
 TEST_CASE("fuzz: the corpus of text is read or refused by a typed error") { run_corpus("text"); }
 TEST_CASE("fuzz: the corpus of tu is read or refused by a typed error") { run_corpus("tu"); }
+
+TEST_CASE("fuzz: a byte chooses each form of a call of ops, by its place among the families") {
+  const auto all = fuzz::forms();
+  CHECK(all.size() <= 256);
+  std::set<std::string> names;
+  for (const fuzz::Form& form : all) CHECK_MESSAGE(names.insert(form.name).second, form.name);
+  const auto place = [&](const char* name) {
+    return std::find_if(all.begin(), all.end(), [&](const fuzz::Form& f) { return f.name == std::string(name); }) -
+           all.begin();
+  };
+  std::ptrdiff_t before = -1;  // the last form of each family
+  for (const char* last : {"unbind", "einsum", "augment::mixup and cutmix", "scaled_dot_product_attention",
+                           "transposed pattern", "checkpoint"}) {
+    CHECK_MESSAGE(place(last) > before, last);
+    before = place(last);
+  }
+  CHECK(before + 1 == std::ssize(all));
+}
 
 TEST_CASE("fuzz: each target has a corpus of its name, of a few kB") {
   std::set<std::string> targets, folders;

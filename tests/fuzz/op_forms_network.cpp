@@ -1,0 +1,95 @@
+// Normalisation, losses and attention.
+#include "tests/fuzz/op_forms.h"
+
+namespace levin::fuzz {
+namespace {
+
+constexpr Form kForms[] = {
+    // Normalisation
+    {"layer_norm",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(-1)}, x.dtype()) : p.optional();
+       return Tensors{
+           LEVIN_CALL(layer_norm, x, w, c.one_in(2) ? p.matching(w) : Tensor(), c.one_in(4) ? c.real() : 1e-5)};
+     }},
+    {"rms_norm",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       return Tensors{LEVIN_CALL(rms_norm, x, c.one_in(2) ? p.of({x.size(-1)}, x.dtype()) : p.optional(), c.real())};
+     }},
+    {"group_norm",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       return Tensors{LEVIN_CALL(group_norm, x, c.integer(), w, c.one_in(2) ? p.matching(w) : Tensor())};
+     }},
+    {"batch_norm_train",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       const BatchNormResult r = batch_norm_train(x, w, c.one_in(2) ? p.matching(w) : Tensor());
+       return Tensors{r.y, r.mean, r.var};
+     }},
+    {"batch_norm_eval",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor w = c.one_in(2) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       return Tensors{LEVIN_CALL(batch_norm_eval, x, w, p.matching(w), p.matching(w), p.matching(w))};
+     }},
+    // Softmax, losses, attention
+    LEVIN_ALONG(softmax),
+    LEVIN_ALONG(log_softmax),
+    LEVIN_LOSS(mse_loss),
+    LEVIN_LOSS(l1_loss),
+    {"cross_entropy and nll_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const Tensor target = c.one_in(3) ? p.any() : p.index();
+       const Tensor weight = c.one_in(3) ? p.of({x.size(1)}, x.dtype()) : p.optional();
+       if (c.one_in(3)) return Tensors{nll_loss(x, target, {.weight = weight, .reduction = c.reduction()})};
+       return Tensors{cross_entropy(x, target,
+                                    {.weight = weight,
+                                     .ignore_index = c.integer(),
+                                     .label_smoothing = c.one_in(2) ? 0 : c.real(),
+                                     .reduction = c.reduction()})};
+     }},
+    {"huber_loss and smooth_l1_loss",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), to = p.matching(x);
+       const double delta = c.real();
+       return Tensors{huber_loss(x, to, delta, c.reduction()), smooth_l1_loss(x, to, delta, c.reduction())};
+     }},
+    {"binary_cross_entropy_with_logits",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), to = p.matching(x);
+       return Tensors{LEVIN_CALL(binary_cross_entropy_with_logits, x, to, p.optional(), p.optional(), c.reduction())};
+     }},
+    {"kl_div",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any(), to = p.matching(x);
+       return Tensors{LEVIN_CALL(kl_div, x, to, c.choice<KlReduction>(4), c.choice<LogTarget>(2))};
+     }},
+    LEVIN_BINARY(accuracy),
+    {"scaled_dot_product_attention",
+     [](Chooser& c, Pool& p) {
+       const std::int64_t batch = small(c), rows = c.size(), cols = c.size(), width = c.size();
+       const DType dtype = c.dtype();
+       const Tensor q = c.one_in(8) ? p.any() : p.of({batch, rows, width}, dtype);
+       const Tensor k = c.one_in(8) ? p.any() : p.of({batch, cols, width}, dtype);
+       const Tensor v = c.one_in(8) ? p.any() : p.of({batch, cols, c.size()}, dtype);
+       Generator gen(1);
+       AttentionOptions o{.causal = c.choice<Causal>(2)};
+       if (c.one_in(3)) o.mask = c.one_in(2) ? p.any() : p.of({rows, cols}, c.one_in(2) ? DType::b8 : dtype);
+       if (c.one_in(4)) o.scale = c.real();
+       if (c.one_in(4)) o.dropout_p = c.real();
+       if (!c.one_in(8)) o.generator = &gen;
+       return Tensors{scaled_dot_product_attention(q, k, v, o)};
+     }},
+};
+
+}  // namespace
+
+std::span<const Form> network_forms() { return kForms; }
+
+}  // namespace levin::fuzz
