@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -38,6 +39,47 @@ inline std::vector<std::int64_t> fanouts(const Settings& s) {
     fail<ConfigError>("--fanout: \"", s.fanout, "\" has ", all.size(), " counts, expected one for each of 2 layers");
   return all;
 }
+
+// ---- Several trainings of one program: seeds, or folds
+
+struct OneOfSeveral : Trained {
+  int signal = 0;
+  Result result;
+  void end(const Settings& s, const Trainer& trainer, const nn::Module& net, bool real_data) {
+    signal = trainer.stop_signal();
+    result = training_result("gnn", s, trainer, net, real_data, *this);
+  }
+};
+
+// The first training, whose result the program writes, with seconds, steps and samples of all.
+template <std::derived_from<OneOfSeveral> Outcome>
+struct Several {
+  Outcome first;
+  bool any = false;
+
+  // False: an interrupt ended the training, and the program ends.
+  bool add(Outcome next) {
+    const bool interrupted = next.interrupted;
+    if (!any) {
+      first = std::move(next);
+    } else {
+      first.seconds += next.seconds;
+      first.samples += next.samples;
+      first.result.optimizer_steps += next.result.optimizer_steps;
+      if (interrupted) {
+        first.interrupted = true;
+        first.signal = next.signal;
+        first.result.status = "interrupted";
+      }
+    }
+    any = true;
+    first.result.train_seconds = first.seconds;
+    first.result.samples_per_second = first.samples_per_second();
+    return !interrupted;
+  }
+  void write(const std::string& path) const { first.result.write(path); }
+  [[nodiscard]] int exit_code() const { return first.interrupted ? 128 + first.signal : kDone; }
+};
 
 // ---- One graph
 

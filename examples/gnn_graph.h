@@ -58,10 +58,8 @@ struct GinModel final : TrainModuleOf<GinModel> {
   }
 };
 
-struct GraphOutcome : Trained {
+struct GraphOutcome : OneOfSeveral {
   std::vector<double> accuracies;  // of each epoch's test
-  int signal = 0;
-  Result result;
 };
 
 inline std::vector<gnn::GraphSample> chosen_graphs(const GraphTask& task, const Tensor& which) {
@@ -110,8 +108,7 @@ inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, D
   };
   static_cast<Trained&>(outcome) = examples::train("gnn", device, *counted, fit, after);
   outcome.accuracies = net.accuracies;
-  outcome.signal = trainer.stop_signal();
-  outcome.result = training_result("gnn", s, trainer, net, task.real, outcome);
+  outcome.end(s, trainer, net, task.real);
   return outcome;
 }
 
@@ -127,25 +124,14 @@ inline int graph_program(const Settings& s, Device device) {
   for (const std::int64_t label : task.data.class_labels) classes.push_back(std::to_string(label));
   Predictions predictions(classes);
   std::vector<std::vector<double>> curves;
-  GraphOutcome first;
-  double seconds = 0;
-  std::int64_t samples = 0, steps = 0;
+  Several<GraphOutcome> folds;
   for (std::size_t k = 0; k < task.folds.size(); ++k) {
     GraphOutcome outcome = run_fold(s, task, k, device, predictions);
-    seconds += outcome.seconds;
-    samples += outcome.samples;
-    steps += outcome.result.optimizer_steps;
-    const bool interrupted = outcome.interrupted;
-    if (!interrupted) curves.push_back(outcome.accuracies);
-    if (!interrupted && !curves.back().empty())
+    if (!outcome.interrupted) curves.push_back(outcome.accuracies);
+    if (!outcome.interrupted && !curves.back().empty())
       std::printf("fold %2zu: test accuracy %.2f %% after the last epoch\n", k + 1, 100 * curves.back().back());
     std::fflush(stdout);
-    if (k == 0) first = std::move(outcome);
-    if (interrupted) {
-      first.interrupted = true;
-      first.result.status = "interrupted";
-      break;
-    }
+    if (!folds.add(std::move(outcome))) break;
   }
   std::size_t epochs = curves.empty() ? 0 : curves[0].size();
   for (const auto& curve : curves) epochs = std::min(epochs, curve.size());
@@ -157,24 +143,22 @@ inline int graph_program(const Settings& s, Device device) {
     const auto [mean, spread] = mean_and_deviation(all);
     if (!(mean <= best)) best = mean, deviation = spread, at = e;
   }
-  if (!first.interrupted) {
+  if (!folds.first.interrupted) {
     predictions.print();
-    std::printf("%zu folds trained in %.1f s\n", curves.size(), seconds);
+    std::printf("%zu folds trained in %.1f s\n", curves.size(), folds.first.result.train_seconds);
     std::printf("test accuracy in epoch %zu, the best of all folds together: %.2f +- %.2f %%\n", at + 1, 100 * best,
                 100 * deviation);
   }
   if (!s.json.empty()) {
-    first.result.train_seconds = seconds;  // of all folds, as the next two
-    first.result.optimizer_steps = steps;
-    first.result.samples_per_second = static_cast<double>(samples) / std::max(seconds, 1e-9);
-    first.result.more["model"] = s.model;
-    first.result.more["fold_accuracy_mean"] = number(best);
-    first.result.more["fold_accuracy_std"] = number(deviation);
-    first.result.more["folds"] = static_cast<std::int64_t>(curves.size());
-    first.result.more["best_epoch"] = static_cast<std::int64_t>(at + 1);
-    first.result.write(s.json);
+    nlohmann::ordered_json& more = folds.first.result.more;
+    more["model"] = s.model;
+    more["fold_accuracy_mean"] = number(best);
+    more["fold_accuracy_std"] = number(deviation);
+    more["folds"] = static_cast<std::int64_t>(curves.size());
+    more["best_epoch"] = static_cast<std::int64_t>(at + 1);
+    folds.write(s.json);
   }
-  return first.interrupted ? 128 + first.signal : kDone;
+  return folds.exit_code();
 }
 
 }  // namespace levin::examples::gnn_program

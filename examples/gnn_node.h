@@ -48,13 +48,13 @@ struct NodeModel : TrainModule {
   StepOutput training_step(const Batch& batch, std::int64_t) override {
     const auto [logits, labels] = answer(batch);
     const Tensor loss = cross_entropy(logits, labels);
-    log("train_loss", loss, {.prog_bar = true, .on_epoch = true});
+    log("train_loss", loss, {.prog_bar = true, .on_epoch = true, .batch_size = labels.numel()});
     return loss;
   }
   void validation_step(const Batch& batch, std::int64_t, std::int64_t) override {
     const auto [logits, labels] = answer(batch);
-    log("val_loss", cross_entropy(logits, labels));
-    log("val_accuracy", accuracy(logits, labels), {.prog_bar = true});
+    log("val_loss", cross_entropy(logits, labels), {.batch_size = labels.numel()});
+    log("val_accuracy", accuracy(logits, labels), {.prog_bar = true, .batch_size = labels.numel()});
   }
   // Logits and labels of a batch's nodes: {ids}, or sampled neighbourhoods.
   [[nodiscard]] std::pair<Tensor, Tensor> answer(const Batch& batch) {
@@ -96,24 +96,35 @@ struct GcnModel final : TrainModuleOf<GcnModel, NodeModel> {
   }
 };
 
-// Velickovic et al.: dropout of features and attention 0.6, 8 heads of 8 features, elu, one head.
-struct GatModel final : TrainModuleOf<GatModel, NodeModel> {
-  GatModel(const Settings& s, const NodeTask& task, const Generator& gen, Device device)
-      : TrainModuleOf(s, task, gen, device),
-        conv1(*this, "conv1", {.in = task.features(), .out = 8, .heads = 8, .dropout = 0.6}),
-        conv2(*this, "conv2", {.in = 64, .out = task.data.num_classes, .concat = false, .dropout = 0.6}) {
+// Two layers, each after a dropout, with an activation between them; Adam with weight decay.
+template <class Conv>
+struct TwoLayers : NodeModel {
+  using Activation = Tensor (*)(const Tensor&);
+  struct Layers {
+    double dropout;
+    typename Conv::Options first, second;
+    Activation activation;
+  };
+  TwoLayers(const Settings& s, const NodeTask& task, const Generator& gen, Device device, const Layers& layers)
+      : NodeModel(s, task, gen, device),
+        dropout1(*this, "dropout1", {.p = layers.dropout}),
+        dropout2(*this, "dropout2", {.p = layers.dropout}),
+        conv1(*this, "conv1", layers.first),
+        conv2(*this, "conv2", layers.second),
+        activation(layers.activation) {
     fill();
   }
-  nn::Dropout dropout1{*this, "dropout1", {.p = 0.6}}, dropout2{*this, "dropout2", {.p = 0.6}};
-  gnn::GATConv conv1, conv2;
+  nn::Dropout dropout1, dropout2;
+  Conv conv1, conv2;
+  const Activation activation;
 
   Tensor whole() override {
-    const Tensor h = elu(conv1(dropout1(x), graph));
+    const Tensor h = activation(conv1(dropout1(x), graph));
     keep(h);
     return conv2(dropout2(h), graph);
   }
   Tensor sampled(const Tensor& features, std::span<const gnn::Block> blocks) override {
-    return conv2(dropout2(elu(conv1(dropout1(features), blocks[0]))), blocks[1]);
+    return conv2(dropout2(activation(conv1(dropout1(features), blocks[0]))), blocks[1]);
   }
   OptimizerConfig configure_optimizers() override {
     return {.optimizers = {std::make_shared<optim::Adam>(parameters(),
@@ -121,29 +132,24 @@ struct GatModel final : TrainModuleOf<GatModel, NodeModel> {
   }
 };
 
-// Hamilton et al., mean: dropout 0.5, 64 features, relu.
-struct SageModel final : TrainModuleOf<SageModel, NodeModel> {
-  SageModel(const Settings& s, const NodeTask& task, const Generator& gen, Device device)
-      : TrainModuleOf(s, task, gen, device),
-        conv1(*this, "conv1", {.in = task.features(), .out = 64}),
-        conv2(*this, "conv2", {.in = 64, .out = task.data.num_classes}) {
-    fill();
-  }
-  nn::Dropout dropout1{*this, "dropout1", {.p = 0.5}}, dropout2{*this, "dropout2", {.p = 0.5}};
-  gnn::SAGEConv conv1, conv2;
+// Velickovic et al.: dropout of features and attention 0.6, 8 heads of 8 features, elu, one head.
+struct GatModel final : TrainModuleOf<GatModel, TwoLayers<gnn::GATConv>> {
+  GatModel(const Settings& s, const NodeTask& task, const Generator& gen, Device device)
+      : TrainModuleOf(s, task, gen, device,
+                      Layers{.dropout = 0.6,
+                             .first = {.in = task.features(), .out = 8, .heads = 8, .dropout = 0.6},
+                             .second = {.in = 64, .out = task.data.num_classes, .concat = false, .dropout = 0.6},
+                             .activation = [](const Tensor& h) { return elu(h); }}) {}
+};
 
-  Tensor whole() override {
-    const Tensor h = relu(conv1(dropout1(x), graph));
-    keep(h);
-    return conv2(dropout2(h), graph);
-  }
-  Tensor sampled(const Tensor& features, std::span<const gnn::Block> blocks) override {
-    return conv2(dropout2(relu(conv1(dropout1(features), blocks[0]))), blocks[1]);
-  }
-  OptimizerConfig configure_optimizers() override {
-    return {.optimizers = {std::make_shared<optim::Adam>(parameters(),
-                                                         optim::AdamOptions{.lr = settings.lr, .weight_decay = 5e-4})}};
-  }
+// Hamilton et al., mean: dropout 0.5, 64 features, relu.
+struct SageModel final : TrainModuleOf<SageModel, TwoLayers<gnn::SAGEConv>> {
+  SageModel(const Settings& s, const NodeTask& task, const Generator& gen, Device device)
+      : TrainModuleOf(s, task, gen, device,
+                      Layers{.dropout = 0.5,
+                             .first = {.in = task.features(), .out = 64},
+                             .second = {.in = 64, .out = task.data.num_classes},
+                             .activation = [](const Tensor& h) { return relu(h); }}) {}
 };
 
 inline std::unique_ptr<NodeModel> make_node_model(const Settings& s, const NodeTask& task, const Generator& gen,
@@ -204,13 +210,10 @@ struct EpochClock final : Callback {
   }
 };
 
-struct NodeOutcome : Trained {
+struct NodeOutcome : OneOfSeveral {
   double last = std::nan(""), best = std::nan(""), val = std::nan("");  // test accuracies; validation's best
   double epoch_ms = std::nan("");
-  std::int64_t steps = 0;
-  int signal = 0;
   Predictions predictions;
-  Result result;
 };
 
 // Mean and standard deviation of a sample.
@@ -303,10 +306,8 @@ inline NodeOutcome run_node(Settings s, const NodeTask& task, Device device, boo
   };
   static_cast<Trained&>(outcome) = examples::train("gnn", device, *counted, fit, test);
   outcome.epoch_ms = clock->median_ms();
-  outcome.steps = trainer.global_step();
-  outcome.signal = trainer.stop_signal();
+  outcome.end(s, trainer, *net, task.real);
   if (is_first) write_node_files(s, trainer, *net, task, outcome);
-  if (is_first) outcome.result = training_result("gnn", s, trainer, *net, task.real, outcome);
   return outcome;
 }
 
@@ -320,18 +321,12 @@ inline int node_program(const Settings& s, Device device) {
               static_cast<long long>(task.data.train.numel()), static_cast<long long>(task.data.test.numel()));
   std::fflush(stdout);
   std::vector<double> last, best, chosen;
-  NodeOutcome first;
-  double seconds = 0;
-  std::int64_t samples = 0, steps = 0;
+  Several<NodeOutcome> runs;
   for (std::int64_t k = 0; k < s.runs; ++k) {
     Settings now = s;
     now.seed += static_cast<std::uint64_t>(k);
     NodeOutcome outcome = run_node(now, task, device, k == 0);
-    const bool interrupted = outcome.interrupted;
-    seconds += outcome.seconds;
-    samples += outcome.samples;
-    steps += outcome.steps;
-    if (!interrupted) {
+    if (!outcome.interrupted) {
       last.push_back(outcome.last);
       best.push_back(outcome.best);
       chosen.push_back(s.model == "gcn" ? outcome.last : outcome.best);
@@ -341,13 +336,9 @@ inline int node_program(const Settings& s, Device device) {
             static_cast<long long>(k + 1), 100 * outcome.last, 100 * outcome.best, 100 * outcome.val);
       std::fflush(stdout);
     }
-    if (k == 0) first = std::move(outcome);
-    if (interrupted) {
-      first.interrupted = true;
-      first.result.status = "interrupted";
-      break;
-    }
+    if (!runs.add(std::move(outcome))) break;
   }
+  NodeOutcome& first = runs.first;
   if (!chosen.empty()) {
     first.predictions.print();
     std::printf("epoch %.3f ms (median, training alone)\n", first.epoch_ms);
@@ -364,9 +355,6 @@ inline int node_program(const Settings& s, Device device) {
   if (!s.json.empty()) {
     nlohmann::ordered_json& more = first.result.more;
     const auto [mean, deviation] = mean_and_deviation(chosen);
-    first.result.train_seconds = seconds;  // of all runs, as the next two
-    first.result.optimizer_steps = steps;
-    first.result.samples_per_second = static_cast<double>(samples) / std::max(seconds, 1e-9);
     more["model"] = s.model;
     more["sampler"] = s.sampler;
     more["test_accuracy"] = number(chosen.empty() ? std::nan("") : chosen.front());
@@ -377,9 +365,9 @@ inline int node_program(const Settings& s, Device device) {
       more["test_accuracy_std"] = number(deviation);
       more["runs"] = static_cast<std::int64_t>(chosen.size());
     }
-    first.result.write(s.json);
+    runs.write(s.json);
   }
-  return first.interrupted ? 128 + first.signal : kDone;
+  return runs.exit_code();
 }
 
 }  // namespace levin::examples::gnn_program

@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -76,6 +78,7 @@ TEST_CASE("gnn node trains each model, also on sampled neighbourhoods, with equa
     CAPTURE(e.output);
     CHECK(e.code == 0);
     CHECK(e.output.starts_with("data: a generated graph of planted classes"));
+    CHECK(e.output.find("W-LOG-BATCH-SIZE") == std::string::npos);
     return weights_of(out);
   };
   const std::string base = sampled("a", "0", "1");
@@ -167,6 +170,20 @@ TEST_CASE("gnn's flags of the trainer change what it learns, as they do in the o
           {"--accumulate", "2", "--profile", "simple"});
   CHECK(json_of(json)["optimizer_steps"] == 10 * 2);
   CHECK(read_file(dir / "graph/profile.txt", 1 << 16).find("training_step") != std::string::npos);
+}
+
+TEST_CASE("gnn graph exits with 130 on Ctrl-C, in whichever fold it trains") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const Program gnn("gnn", dir);
+  const pid_t child = gnn.start({"graph", "--epochs", "100", "--quiet", "--json", dir / "r.json"});
+  for (int i = 0; i < 6000 && text_of(dir / "output.txt").find("fold  1") == std::string::npos; ++i) usleep(10000);
+  kill(child, SIGINT);
+  const Ended e = gnn.wait_for(child);
+  CAPTURE(e.output);
+  CHECK(e.code == 130);
+  CHECK(json_of(dir / "r.json")["status"] == "interrupted");
+  CHECK(json_of(dir / "r.json")["folds"].get<int>() >= 1);
 }
 
 TEST_CASE("gnn node gives the same weights on simt with its step captured") {
