@@ -21,6 +21,7 @@
 #include "levin/train/module.h"
 #include "levin/train/options.h"
 #include "levin/train/plot.h"
+#include "levin/train/process_strategy.h"
 #include "levin/train/profiler.h"
 #include "levin/train/records.h"
 #include "levin/train/strategy.h"

@@ -1,0 +1,70 @@
+// ProcessStrategy: what all strategies of several processes share. It starts or joins the processes, agrees between
+// them, and makes their modules equal.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levin/comm.h"
+#include "levin/train/strategy.h"
+
+namespace levin {
+
+// Who starts the processes, where nothing else has started them.
+//   script   this process becomes rank 0 and runs its own command line again for each other rank, so all that main does
+//            before the first stage is done in every process
+//   spawn    children of this process run the stage alone
+enum class Launch : std::uint8_t { script, spawn };
+
+struct ProcessOptions {
+  std::string backend = "auto";    // dist::InitOptions
+  double timeout = 1800;           // seconds that a collective waits for a rank that is alive
+  double rendezvous_timeout = 60;  // seconds
+  Launch launch = Launch::script;
+  // Ranks that are connected already, such as threads of one process; nothing is started then.
+  std::shared_ptr<dist::ProcessGroup> group{};
+};
+
+// Of a process for each device, which has the whole module.
+class LEVIN_API ProcessStrategy : public Strategy {
+ public:
+  explicit ProcessStrategy(ProcessOptions options);
+  ~ProcessStrategy() override;
+
+  // Throws ConfigError for dp's and lists' forms of devices that no process can have: a list on the CPU.
+  void check(const TrainerOptions& options) const override;
+  // Starts and connects the processes once; a later stage uses the same. Throws ConfigError, CommError.
+  void connect(const TrainerOptions& options) override;
+  [[nodiscard]] RankInfo ranks() const override { return ranks_; }
+  [[nodiscard]] std::optional<Device> device() const override { return device_; }
+  [[nodiscard]] DataShare share() const override { return {.index = ranks_.rank, .replicas = ranks_.size}; }
+  [[nodiscard]] std::shared_ptr<dist::ProcessGroup> group() const override { return group_; }
+
+  [[nodiscard]] Votes vote(const Votes& mine) override;
+  [[nodiscard]] std::vector<std::string> gather(std::string_view mine) override;
+  [[nodiscard]] std::string from_rank_zero(std::string_view mine) override;
+  void all_reduce(const Tensor& t, dist::ReduceOp op) override;
+  void barrier() override;
+
+  // Compares the parameters and buffers of all ranks, in name, shape, dtype and order, and gives them the values of
+  // rank 0, generators too. Throws CommError that names the first difference and its rank.
+  void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
+  void failed(const std::exception& error) noexcept override;
+
+ protected:
+  // Of CPU tensors, for decisions; where the module is on the CPU the same as group().
+  [[nodiscard]] dist::ProcessGroup& control() const { return *control_; }
+  [[nodiscard]] const ProcessOptions& process_options() const { return options_; }
+
+ private:
+  ProcessOptions options_;
+  RankInfo ranks_;
+  std::optional<Device> device_;
+  std::shared_ptr<dist::ProcessGroup> group_, control_;
+  Tensor votes_;
+};
+
+}  // namespace levin

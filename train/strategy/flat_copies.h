@@ -1,0 +1,13 @@
+// Broadcasts of many tensors through few flat buffers.
+#pragma once
+
+#include "levin/comm.h"
+#include "levin/serialize.h"
+
+namespace levin::train {
+
+// The tensors become those of rank 0, in place; every rank passes the same list. Tensors of one dtype travel together
+// in buffers of 25 MB.
+void broadcast(dist::ProcessGroup& group, const NamedTensors& tensors);
+
+}  // namespace levin::train

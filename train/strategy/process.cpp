@@ -1,0 +1,112 @@
+// What strategies of several processes share: Note [Equal modules].
+#include "levin/train/process_strategy.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/options/accelerators.h"
+#include "train/strategy/flat_copies.h"
+
+namespace levin {
+
+ProcessStrategy::ProcessStrategy(ProcessOptions options) : options_(std::move(options)) {}
+ProcessStrategy::~ProcessStrategy() = default;
+
+void ProcessStrategy::check(const TrainerOptions& o) const {
+  const std::optional<Device> where = train::accelerator_device(o);
+  const bool on_cpu = !where ? device_count(DeviceType::cuda) == 0 : where->is_cpu();
+  if (on_cpu && o.devices.is_list())
+    fail<ConfigError>("Trainer: devices is the list ", text(o.devices),
+                      " and the accelerator is the CPU, where devices counts processes; give a number");
+}
+
+void ProcessStrategy::connect(const TrainerOptions&) {
+  if (group_) return;
+  group_ = options_.group;
+  control_ = group_;
+  ranks_ = {.rank = group_->rank(), .size = group_->size(), .local_rank = group_->rank(), .local_size = group_->size()};
+  votes_ = zeros({4}, Device::cpu(), DType::u8);
+}
+
+Votes ProcessStrategy::vote(const Votes& mine) {
+  auto* const cells = votes_.mutable_data<std::uint8_t>();
+  cells[0] = mine.stop;
+  cells[1] = mine.skip;
+  cells[2] = mine.no_data;
+  cells[3] = mine.signal;
+  control_->all_reduce(votes_, dist::ReduceOp::max).wait();
+  return {.stop = cells[0], .skip = cells[1], .no_data = cells[2], .signal = cells[3]};
+}
+std::vector<std::string> ProcessStrategy::gather(std::string_view mine) { return control_->gather_text(mine); }
+std::string ProcessStrategy::from_rank_zero(std::string_view mine) { return control_->broadcast_text(mine); }
+void ProcessStrategy::all_reduce(const Tensor& t, dist::ReduceOp op) {
+  (t.device().is_cpu() ? control_ : group_)->all_reduce(t, op).wait();
+}
+void ProcessStrategy::barrier() { control_->barrier(); }
+
+namespace {
+
+// Note [Equal modules]
+// Ranks build their modules themselves, from the same program and seed. Before a stage they compare what they have, as
+// one line a tensor, and then take rank 0's values: a random first value, or a file that one rank read, cannot make the
+// ranks differ.
+std::string list_of(const NamedTensors& tensors) {
+  std::string lines;
+  for (const auto& [name, t] : tensors) lines += name + " " + text(t.dtype()) + " " + text(t.shape()) + "\n";
+  return lines;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+void check_equal(const std::vector<std::string>& lists) {
+  for (std::size_t r = 1; r < lists.size(); ++r) {
+    if (lists[r] == lists[0]) continue;
+    const std::vector<std::string> first = lines_of(lists[0]), other = lines_of(lists[r]);
+    std::size_t i = 0;
+    while (i < first.size() && i < other.size() && first[i] == other[i]) ++i;
+    const auto line = [&](const std::vector<std::string>& of) {
+      return i < of.size() ? of[i] : std::string("nothing");
+    };
+    fail<CommError>("fit: the modules of rank 0 and rank ", r, " differ: tensor ", i, " is \"", line(first),
+                    "\" on rank 0 and \"", line(other), "\" on rank ", r, "; build the same module on every rank");
+  }
+}
+
+}  // namespace
+
+void ProcessStrategy::attach_model(TrainModule&, nn::Module* tree, Stage) {
+  if (!tree) return;
+  const NoGrad off;
+  const NamedTensors tensors = tree->state_dict();
+  check_equal(gather(list_of(tensors)));
+  train::broadcast(*group_, tensors);
+  std::string states;
+  std::vector<std::pair<std::string, Generator*>> generators = tree->generators();
+  for (const auto& [name, g] : generators) {
+    const RandomRange s = g->state();
+    states.append(reinterpret_cast<const char*>(&s), sizeof s);
+  }
+  const std::string firsts = from_rank_zero(states);
+  for (std::size_t i = 0; i < generators.size(); ++i) {
+    RandomRange s;
+    std::copy_n(firsts.data() + i * sizeof s, sizeof s, reinterpret_cast<char*>(&s));
+    generators[i].second->set_state(s);
+  }
+}
+
+void ProcessStrategy::failed(const std::exception& error) noexcept {
+  if (control_) control_->abort(error.what());
+}
+
+}  // namespace levin
