@@ -1,5 +1,7 @@
 // The backward pass: counts dependencies from the roots, then runs ready nodes, youngest first.
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "autograd/leaf.h"
@@ -71,6 +73,49 @@ class VisitTable {
   std::vector<std::uint32_t> slots_;
 };
 
+// The homes that this backward pass offers to one op. What the op did not write into is free again afterwards.
+class Claims {
+ public:
+  explicit Claims(const void* by) : by_(by) {}
+  ~Claims() {
+    birth_places() = nullptr;
+    for (std::size_t i = 0; i < count_; ++i) leaves_[i]->disclaim_home(by_);
+  }
+  Claims(const Claims&) = delete;
+  Claims& operator=(const Claims&) = delete;
+  void offer(std::size_t input, Leaf* leaf) {
+    if (input >= BirthPlaces::kMost) return;
+    places_.of_input[input] = leaf->claim_home(by_);
+    if (places_.of_input[input].defined()) leaves_[count_++] = leaf;
+  }
+  void open() {
+    if (count_ > 0) birth_places() = &places_;
+  }
+  // The op has returned: its result alone may hold a place.
+  void close() {
+    birth_places() = nullptr;
+    places_ = {};
+  }
+
+ private:
+  const void* by_;
+  std::size_t count_ = 0;
+  BirthPlaces places_{};
+  Leaf* leaves_[BirthPlaces::kMost] = {};
+};
+
+// An inner backward pass, such as that of vjp, must not use what is offered to the op around it.
+class WithoutBirthPlaces {
+ public:
+  WithoutBirthPlaces() : before_(std::exchange(birth_places(), nullptr)) {}
+  ~WithoutBirthPlaces() { birth_places() = before_; }
+  WithoutBirthPlaces(const WithoutBirthPlaces&) = delete;
+  WithoutBirthPlaces& operator=(const WithoutBirthPlaces&) = delete;
+
+ private:
+  BirthPlaces* before_;
+};
+
 // A node's output whose gradient was asked for.
 struct Target {
   std::uint32_t visit;
@@ -81,7 +126,11 @@ struct Target {
 class Backward {
  public:
   Backward(std::span<const Edge> targets, bool retain, bool create)
-      : targets_(targets), retain_(retain), create_(create), accumulate_(targets.empty()) {
+      : targets_(targets),
+        retain_(retain),
+        create_(create),
+        accumulate_(targets.empty()),
+        offers_(accumulate_ && !create && Leaf::any_home()) {
     if (accumulate_) return;
     // A producer is older than its consumers: no node older than the oldest target can lead to a target.
     floor_ = ~std::uint64_t{0};
@@ -98,6 +147,7 @@ class Backward {
       }
     }
     GradMode mode(create_);
+    const WithoutBirthPlaces own;
     for (std::uint32_t k = 0; k < table_.visits.size(); ++k) {
       if (table_.visits[k].waiting == 0) push(k);
     }
@@ -200,15 +250,21 @@ class Backward {
     const std::span<const Tensor> grads = v.grads();
     const bool flows = std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
     if (node->kind() == Node::Kind::leaf) {
-      if (accumulate_ && flows) static_cast<Leaf*>(node)->accumulate(std::move(v.grad));
+      if (accumulate_ && flows) static_cast<Leaf*>(node)->accumulate(std::move(v.grad), this);
       return;
     }
     const InModule in(node->module_path() ? node->module_path() : module_path_id());
     const std::span<Edge> edges = node->edges();
     NeedMask need;
+    std::optional<Claims> claims;
+    if (offers_) [[unlikely]]
+      claims.emplace(this);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const std::uint32_t to = find(edges[i]);
-      if (to != VisitTable::kEmpty && (accumulate_ || table_.visits[to].needed)) need.set(i);
+      if (to == VisitTable::kEmpty || (!accumulate_ && !table_.visits[to].needed)) continue;
+      need.set(i);
+      if (claims) [[unlikely]]
+        offer(*claims, i, table_.visits[to]);
     }
     Tensor few[4];
     Tensors many;
@@ -218,7 +274,9 @@ class Backward {
       out = many;
     }
     if (flows && need.any()) {
+      if (claims) claims->open();
       node->run(grads, need, out);
+      if (claims) claims->close();
       if (mode().anomaly) [[unlikely]]
         check_anomaly(node->info(), "backward", out, grads);
       if (!retain_) node->free_saved();
@@ -228,10 +286,18 @@ class Backward {
       if (to == VisitTable::kEmpty) continue;
       Visit& next = table_.visits[to];
       if (out[i].defined() && need[i]) deliver(*node, i, next, edges[i].slot, std::move(out[i]));
-      if (--next.waiting == 0) push(to);
+      if (--next.waiting > 0) continue;
+      // A leaf's gradient is complete: its hooks run at once, so that they overlap with the rest of the pass.
+      next.node->kind() == Node::Kind::leaf ? step(to, results) : push(to);
     }
     v.grad = Tensor();
     v.more.clear();
+  }
+
+  // The leaf's home for input i, where this op makes the only gradient that the leaf gets in this pass.
+  void offer(Claims& claims, std::size_t i, const Visit& to) {
+    if (to.node->kind() == Node::Kind::leaf && to.waiting == 1 && !to.grad.defined())
+      claims.offer(i, static_cast<Leaf*>(to.node));
   }
 
   VisitTable table_;
@@ -239,6 +305,7 @@ class Backward {
   std::vector<Target> wanted_;
   std::span<const Edge> targets_;
   bool retain_, create_, accumulate_;
+  bool offers_;  // homes to ops
   std::uint64_t floor_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The sink of a leaf: its gradient slot, and the hooks that run when the gradient is complete.
+// The sink of a leaf: its gradient slot, its home, and the hooks that run when the gradient is complete.
 #pragma once
 
 #include <atomic>
@@ -20,24 +20,44 @@ struct LeafHook {
 class Leaf final : public Node {
  public:
   explicit Leaf(const OutputMeta& tensor) : Node(Kind::leaf), meta(tensor) {}
+  ~Leaf() override;
   const OpInfo& info() const override { return kInfo; }
   void run(std::span<const Tensor>, NeedMask, std::span<Tensor>) override {}
   void free_saved() noexcept override {}
 
   void set_wants_grad(bool on) { wants_grad_ = on; }
   // Takes the sum of this backward: writes an unset gradient, adds to a set one, then calls the hooks.
-  void accumulate(Tensor gradient);
+  // `by` is the pass, as in claim_home.
+  void accumulate(Tensor gradient, const void* by);
+
+  // The home, for an op of the backward pass `by` to write the gradient into; undefined where the leaf has none, has a
+  // gradient, or where another pass writes there. Until disclaim_home(by).
+  [[nodiscard]] Tensor claim_home(const void* by);
+  void disclaim_home(const void* by) noexcept;
+  void set_home(Tensor to);
+  [[nodiscard]] static bool any_home() noexcept { return homes_.load(std::memory_order_relaxed) > 0; }
 
   const OutputMeta meta;  // of the tensor, whose metadata never changes; a gradient must match it
   std::mutex mutex;
   Tensor grad;
+  Tensor home;  // Note [Gradient homes]
   std::vector<std::shared_ptr<LeafHook>> hooks;
 
  private:
+  void settle(Tensor gradient, const void* by);  // under the lock
   static const OpInfo kInfo;
+  static std::atomic<std::int64_t> homes_;  // of the process
+  const void* claimed_by_ = nullptr;
 };
 
 [[nodiscard]] Leaf* leaf_of(const Tensor& t);  // null unless t is a leaf with a slot
+
+// What birth_place gives to the op whose backward runs on this thread.
+struct BirthPlaces {
+  static constexpr std::size_t kMost = 4;  // inputs that are offered a place: no op has more parameters
+  Tensor of_input[kMost];
+};
+[[nodiscard]] BirthPlaces*& birth_places() noexcept;
 
 // Thrown by SavedInput::get(); OpNode::run turns it into an AutogradError that names both ops.
 struct StaleSaved {

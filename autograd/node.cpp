@@ -6,8 +6,10 @@
 #include <cmath>
 #include <iterator>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "autograd/home.h"
 #include "levin/autograd.h"
 #include "levin/live_graph.h"
 #include "levin/ops.h"
@@ -122,24 +124,70 @@ bool sole_owner(const Tensor& t) {
 }
 }  // namespace
 
-void Leaf::accumulate(Tensor gradient) {
+Leaf::~Leaf() { set_home({}); }
+
+void Leaf::accumulate(Tensor gradient, const void* by) {
   std::vector<std::shared_ptr<LeafHook>> due;
   Tensor complete;
   {
     const std::lock_guard lock(mutex);
-    if (grad.defined()) {
-      grad = add(grad, gradient);
-    } else if (records(gradient) || sole_owner(gradient)) {
-      grad = std::move(gradient);
-    } else {
-      grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written
-    }
+    settle(std::move(gradient), by);
     if (hooks.empty()) return;
     std::erase_if(hooks, [](const auto& h) { return h->removed.load(); });
     due = hooks;
     complete = grad;
   }
   for (const auto& hook : due) hook->call(complete);
+}
+
+void Leaf::settle(Tensor gradient, const void* by) {
+  const bool recorded = records(gradient);
+  if (grad.defined()) {
+    if (home.defined() && grad.impl() == home.impl() && !recorded && !grad_mode())
+      add_(grad, gradient);
+    else
+      grad = add(grad, gradient);
+  } else if (home.defined() && !recorded && (!claimed_by_ || claimed_by_ == by)) {
+    if (gradient.impl() == home.impl())
+      home.get().storage->wrote("backward");  // an op's kernel did
+    else
+      copy_(home, gradient);
+    grad = home;
+  } else if (recorded || sole_owner(gradient)) {
+    grad = std::move(gradient);
+  } else {
+    grad = gradient.clone();  // an expanded or shared result must not become a buffer that is written
+  }
+}
+
+std::atomic<std::int64_t> Leaf::homes_{0};
+
+Tensor Leaf::claim_home(const void* by) {
+  const std::lock_guard lock(mutex);
+  if (!home.defined() || grad.defined() || claimed_by_) return {};
+  claimed_by_ = by;
+  return home;
+}
+void Leaf::disclaim_home(const void* by) noexcept {
+  const std::lock_guard lock(mutex);
+  if (claimed_by_ == by) claimed_by_ = nullptr;
+}
+void Leaf::set_home(Tensor to) {
+  const std::lock_guard lock(mutex);
+  homes_.fetch_add(static_cast<int>(to.defined()) - static_cast<int>(home.defined()), std::memory_order_relaxed);
+  home = std::move(to);
+}
+
+BirthPlaces*& birth_places() noexcept {
+  static thread_local constinit BirthPlaces* places = nullptr;
+  return places;
+}
+Tensor birth_place(std::size_t input) {
+  BirthPlaces* const places = birth_places();
+  return places && input < BirthPlaces::kMost ? std::exchange(places->of_input[input], Tensor()) : Tensor();
+}
+Tensor place_or_empty(const Tensor& place, const Shape& shape, Device device, DType dtype) {
+  return place.defined() ? place : empty(shape, device, dtype);
 }
 
 Leaf* leaf_of(const Tensor& t) {
@@ -301,6 +349,33 @@ void Tensor::set_grad(Tensor gradient) {
   }
   const std::lock_guard lock(leaf->mutex);
   leaf->grad = std::move(gradient);
+}
+
+void set_gradient_home(const Tensor& leaf, Tensor home) {
+  detail::Leaf* const sink = detail::leaf_of(leaf);
+  if (!sink)
+    fail<AutogradError>("set_gradient_home: the tensor of shape ", leaf.shape(), " is not a leaf that requires grad");
+  if (home.defined()) {
+    if (home.shape() != leaf.shape() || !home.is_contiguous())
+      fail<ShapeError>("set_gradient_home: the home is ", text(home), ", expected dense memory of shape ",
+                       leaf.shape());
+    if (home.dtype() != leaf.dtype())
+      fail<DTypeError>("set_gradient_home: the home is ", home.dtype(), ", expected ", leaf.dtype());
+    if (home.device() != leaf.device())
+      fail<DeviceError>("set_gradient_home: the home is on ", home.device(), ", expected ", leaf.device());
+  }
+  sink->set_home(std::move(home));
+}
+
+bool move_gradient_home(const Tensor& leaf) {
+  detail::Leaf* const sink = detail::leaf_of(leaf);
+  if (!sink) return false;
+  const std::lock_guard lock(sink->mutex);
+  if (!sink->grad.defined() || !sink->home.defined() || sink->grad.impl() == sink->home.impl()) return false;
+  const NoGrad off;
+  copy_(sink->home, sink->grad.detach());
+  sink->grad = sink->home;
+  return true;
 }
 
 HookHandle on_gradient_complete(const Tensor& tensor, Function<void(const Tensor& gradient)> hook) {

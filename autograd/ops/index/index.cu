@@ -2,9 +2,11 @@
 // indices are checked before anything is allocated; on a device the kernels check them.
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "autograd/autocast.h"
+#include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/index/dims.h"
 #include "autograd/ops/index/sorted.h"
@@ -62,10 +64,10 @@ LEVIN_OP_TABLE(IndexSelect)
 
 constexpr std::int64_t kNoSkip = -1;
 
-// y = x (zeros of `shape` when undefined) plus the slices of src.
+// y = x (zeros of `shape` when undefined) plus the slices of src, in `place` where that is defined.
 Tensor add_slices(const OpInfo& info, const Tensor& x, const Shape& shape, int dim, const Tensor& index,
-                  const Tensor& src, std::int64_t skip) {
-  Tensor y = empty(shape, src.device(), src.dtype());
+                  const Tensor& src, std::int64_t skip, const Tensor& place = {}) {
+  Tensor y = detail::place_or_empty(place, shape, src.device(), src.dtype());
   const Tensor dense = x.defined() ? x.contiguous() : x, at = index.contiguous(), add = src.contiguous();
   const AlongDim l(shape, dim);
   dispatch(info, src, kNumbers,
@@ -114,11 +116,13 @@ struct EmbeddingBackward {
   static constexpr OpInfo info{.name = "embedding_backward"};
   Shape weight;
   std::optional<std::int64_t> padding_idx;
+  Tensor place{};  // memory for the result, during forward only; undefined: new memory
   SavedInput index{};
 
   Tensor forward(const Tensor& gy, const Tensor& index_) {
     index = index_;
-    return add_slices(info, Tensor{}, weight, 0, index_, gy, padding_idx.value_or(kNoSkip));
+    return add_slices(info, Tensor{}, weight, 0, index_, gy, padding_idx.value_or(kNoSkip),
+                      std::exchange(place, Tensor()));
   }
   Grads<2> backward(const Tensor& gg, Need<2>) {
     return {without_padding(embedding(gg, index.get()), index.get(), padding_idx)};
@@ -150,7 +154,7 @@ struct Embedding {
     return y;
   }
   Grads<2> backward(const Tensor& gy, Need<2>) {
-    return {apply(EmbeddingBackward{weight, padding_idx}, gy, index.get())};
+    return {apply(EmbeddingBackward{weight, padding_idx, detail::birth_place(0)}, gy, index.get())};
   }
 };
 LEVIN_OP_TABLE(Embedding)

@@ -4,6 +4,7 @@
 #include "kernels/conv/conv.cuh"
 
 #include "autograd/autocast.h"
+#include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/products/gemm_parts.h"
 #include "autograd/ops/products/image_parts.h"
@@ -22,7 +23,7 @@ using kernels::ConvShape;
 
 Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvShape& s);
 Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s);
-Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s);
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s, const Tensor& place = {});
 Tensor sum_channels(const Tensor& gy) { return sum(gy, {0, 2, 3}); }
 
 Shape output_shape(const ConvShape& s) { return {s.batch, s.out_channels, s.out_height(), s.out_width()}; }
@@ -84,7 +85,8 @@ struct ConvForward {
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
     return {need[0] ? conv_input_gradient(gy, w.get(), shape) : Tensor(),
-            need[1] ? conv_weight_gradient(x.get(), gy, shape) : Tensor(), need[2] ? sum_channels(gy) : Tensor()};
+            need[1] ? conv_weight_gradient(x.get(), gy, shape, detail::birth_place(1)) : Tensor(),
+            need[2] ? sum_channels(gy) : Tensor()};
   }
 };
 
@@ -122,15 +124,17 @@ struct ConvInputGradient {
 struct ConvWeightGradient {
   static constexpr OpInfo info{.name = "conv2d_weight_gradient", .autocast = AutocastPolicy::lower};
   ConvShape shape;
+  Tensor place{};  // memory for the result, during forward only; undefined: new memory
   SavedInput x{}, gy{};
 
   Tensor forward(const Tensor& x_, const Tensor& gy_) {
     x = x_;
     gy = gy_;
+    const Tensor into = std::exchange(place, Tensor());
     count_flops(info, shape);
     if (Tensor gw = by_library(ConvPass::weight_gradient, shape, x_, {}, gy_); gw.defined()) return gw;
     const Tensor in = x_.contiguous(), g = gy_.contiguous();
-    Tensor gw = empty(weight_shape(shape), in.device(), in.dtype());
+    Tensor gw = detail::place_or_empty(into, weight_shape(shape), in.device(), in.dtype());
     dispatch(info, in, kFloats,
              overloaded{[&]<class T>(const Cpu& on, T) {
                           kernels::cpu::conv_weight_gradient(on, shape, ptr<const T>(in), ptr<const T>(g), ptr<T>(gw));
@@ -159,8 +163,8 @@ Tensor conv_forward(const Tensor& x, const Tensor& w, const Tensor& bias, const 
 Tensor conv_input_gradient(const Tensor& gy, const Tensor& w, const ConvShape& s) {
   return apply(ConvInputGradient{s}, gy, w);
 }
-Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s) {
-  return apply(ConvWeightGradient{s}, x, gy);
+Tensor conv_weight_gradient(const Tensor& x, const Tensor& gy, const ConvShape& s, const Tensor& place) {
+  return apply(ConvWeightGradient{.shape = s, .place = place}, x, gy);
 }
 
 void check_operands(const char* op, const Tensor& x, const Tensor& w, const Tensor& bias) {

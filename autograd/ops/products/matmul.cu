@@ -1,7 +1,9 @@
 // Products of matrices. Kernels read operands in place, through their strides; nothing is transposed in memory.
 #include <array>
+#include <utility>
 
 #include "autograd/autocast.h"
+#include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/products/backward_parts.h"
 #include "autograd/ops/products/gemm_parts.h"
@@ -48,11 +50,12 @@ void gemm_batched(const Gpu& on, const Tensor& y, std::span<const BatchDim> batc
 // [..., m, k] [..., k, n] -> [..., m, n]; the leading dimensions broadcast.
 struct Matmul {
   static constexpr OpInfo info{.name = "matmul", .autocast = AutocastPolicy::lower};
-  Shape shape;  // the result's
+  Shape shape;     // the result's
+  Tensor place{};  // memory for the result, during forward only; undefined: new memory
   SavedInput a{}, b{};
 
   Tensor forward(const Tensor& a_, const Tensor& b_) {
-    Tensor y = empty(shape, a_.device(), a_.dtype());
+    Tensor y = detail::place_or_empty(std::exchange(place, Tensor()), shape, a_.device(), a_.dtype());
     const int lead = shape.rank() - 2;
     const GemmSize size{shape[lead], shape[lead + 1], a_.shape().back()};
     std::array<BatchDim, kMaxRank> dims{};
@@ -79,8 +82,10 @@ struct Matmul {
   }
   Grads<2> backward(const Tensor& gy, NeedMask need) {
     Grads<2> g;
-    if (need[0]) g[0] = fit(matmul(gy, turned(b.get())), a.get());
-    if (need[1]) g[1] = fit(matmul(turned(a.get()), gy), b.get());
+    // Gradients of matrices can be born in their homes; broadcast ones are summed first.
+    const auto place = [&](std::size_t input) { return shape.rank() == 2 ? detail::birth_place(input) : Tensor(); };
+    if (need[0]) g[0] = fit(matmul_into(place(0), gy, turned(b.get())), a.get());
+    if (need[1]) g[1] = fit(matmul_into(place(1), turned(a.get()), gy), b.get());
     return g;
   }
 
@@ -129,7 +134,8 @@ struct Linear {
     const Tensor rows = reshape(gy, {rows_of(gy), gy.shape().back()});
     if (need[0]) g[0] = reshape(matmul(rows, weight.get()), Dims(x.get().shape().dims()));
     const Tensor in = need[1] ? reshape(x.get(), {rows.size(0), x.get().shape().back()}) : Tensor();
-    std::array<Tensor, 2> parameters = linear_parameters_backward(rows, in, need_of(need[1], need[2]));
+    std::array<Tensor, 2> parameters =
+        linear_parameters_backward(rows, in, need_of(need[1], need[2]), need[1] ? detail::birth_place(1) : Tensor());
     g[1] = std::move(parameters[0]);
     g[2] = std::move(parameters[1]);
     return g;
@@ -148,6 +154,11 @@ LEVIN_OP_TABLE(Matmul)
 LEVIN_OP_TABLE(Linear)
 
 }  // namespace
+
+Tensor matmul_into(const Tensor& place, const Tensor& a, const Tensor& b) {
+  if (!place.defined()) return matmul(a, b);
+  return apply(Matmul{.shape = place.shape(), .place = place}, a, b);
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_dtypes_meet("matmul", a, b);

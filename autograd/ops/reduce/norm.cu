@@ -2,6 +2,7 @@
 // derivatives of any order. Where the result is f32 and x has 16 bits, device kernels convert as they read x and write
 // its gradient; the CPU converts in a pass of its own. Batch norm's result has x's dtype.
 #include "autograd/autocast.h"
+#include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
 #include "kernels/executor/dispatch.h"
@@ -56,10 +57,13 @@ Tensor narrowed(const Tensor& gradient, DType parameter) {
   return gradient.defined() ? cast(gradient, parameter) : gradient;
 }
 
-// The gradient of a parameter: the parameter's shape, the type of the sums; undefined where not wanted.
-Tensor gradient_of(const Tensor& parameter, const Tensor& x, bool wanted) {
-  return wanted && parameter.defined() ? empty_like(parameter, wide(x.dtype())) : Tensor();
+// Memory for a parameter's gradient [c], of the type of the sums: `place`, if that has the type, or new memory.
+Tensor gradient_of(std::int64_t c, const Tensor& x, Tensor place) {
+  const DType sums = wide(x.dtype());
+  return place.defined() && place.dtype() == sums ? std::move(place) : empty({c}, x.device(), sums);
 }
+// Where the gradients of weight and bias can be born.
+std::array<Tensor, 2> parameter_places() { return {detail::birth_place(1), detail::birth_place(2)}; }
 Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
 
 // What a backward kernel reads and fills: dense, null where absent or not wanted. x and gx have type S, which has 16
@@ -79,6 +83,7 @@ template <class Self>
 struct NormBackward {
   NeedMask wanted;
   DType parameter_dtype;
+  std::array<Tensor, 2> places{};  // of the gradients of weight and bias, during forward only (birth_place)
   SavedInput gy{}, x{}, w{};
   bool has_gw = false, has_gb = false;
 
@@ -88,8 +93,9 @@ struct NormBackward {
     const Tensor g = gy_.contiguous(), weight = widened(w_, x_);
     const Tensor in = (x_.device().is_cpu() ? cast(x_, gy_.dtype()) : x_).contiguous();
     Tensor gx = wanted[0] ? empty_like(in) : Tensor();
-    Tensor gw = gradient_of(w_, x_, wanted[1]);
-    Tensor gb = wanted[2] ? empty({in.size(1)}, in.device(), wide(in.dtype())) : Tensor();
+    auto [gw_place, gb_place] = std::exchange(places, {});
+    Tensor gw = wanted[1] && w_.defined() ? gradient_of(w_.numel(), x_, std::move(gw_place)) : Tensor();
+    Tensor gb = wanted[2] ? gradient_of(in.size(1), in, std::move(gb_place)) : Tensor();
     const auto call = [&]<class T, class S>(const auto& on, T, S) {
       using A = Accum<T>;
       kernel(on, GradientPointers<T, S>{ptr<T>(g), ptr<S>(in), ptr_or_null<A>(weight), ptr_or_null<S>(gx),
@@ -236,8 +242,10 @@ struct RowNorm : NormForward<RowNorm<kCentered>> {
     return this->values(x_, w_, b_, {kCentered ? rows : 0}, {rows}, overloaded{on_cpu, on_gpu});
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return apply(RowNormBackward<kCentered>{{need, this->parameter_dtype}, this->eps, this->mean, this->rstd}, gy,
-                 this->x.get(), this->w.get());
+    return apply(
+        RowNormBackward<kCentered>{
+            {need, this->parameter_dtype, parameter_places()}, this->eps, this->mean, this->rstd},
+        gy, this->x.get(), this->w.get());
   }
 };
 
@@ -357,7 +365,8 @@ struct GroupNorm : NormForward<GroupNorm> {
     return values(x_, w_, b_, {z.n, groups}, {z.n, groups}, overloaded{on_cpu, on_gpu});
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return apply(GroupNormBackward{{need, parameter_dtype}, groups, eps, mean, rstd}, gy, x.get(), w.get());
+    return apply(GroupNormBackward{{need, parameter_dtype, parameter_places()}, groups, eps, mean, rstd}, gy, x.get(),
+                 w.get());
   }
 };
 
@@ -505,8 +514,9 @@ struct BatchNorm {
     return y;
   }
   Grads<3> backward(const Tensor& gy, NeedMask need) {
-    return apply(BatchNormBackward{{need, parameter_dtype}, eps, mean, rstd, running_mean, running_var}, gy, x.get(),
-                 w.get());
+    return apply(
+        BatchNormBackward{{need, parameter_dtype, parameter_places()}, eps, mean, rstd, running_mean, running_var}, gy,
+        x.get(), w.get());
   }
 
  private:
