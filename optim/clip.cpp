@@ -3,6 +3,7 @@
 #include "levin/stream.h"
 #include "optim/gradients.h"
 #include "optim/updates.h"
+#include "tensor/device/one_memory.h"
 
 namespace levin::optim {
 namespace {
@@ -70,7 +71,7 @@ void clip_grads_with_norm_(const Parameters& parameters, double max_norm, const 
     fail<ShapeError>(op, ": total_norm is ", total_norm, ", expected one f64 element");
   const Gradients gradients(op, parameters);
   if (gradients.empty()) return;
-  if (gradients.device() != total_norm.device()) {
+  if (!detail::one_memory(gradients.device(), total_norm.device())) {
     fail<DeviceError>(op, ": total_norm is on ", total_norm.device(), ", the gradients are on ", gradients.device(),
                       "; take the norm where they are");
   }
@@ -83,7 +84,7 @@ void divide_gradients_(const Parameters& parameters, const Tensor& divisor) {
     fail<ShapeError>(op, ": the divisor is ", divisor, ", expected one f64 element");
   if (const Gradients all(op, parameters); all.empty() || all.device().is_meta())
     return;
-  else if (all.device() != divisor.device())
+  else if (!detail::one_memory(all.device(), divisor.device()))
     fail<DeviceError>(op, ": the divisor is on ", divisor.device(), ", the gradients are on ", all.device());
   const Gradients gradients(op, parameters, op);
 #if LEVIN_LAUNCHES

@@ -11,6 +11,7 @@
 #include "optim/masters.h"
 #include "optim/options.h"
 #include "optim/updates.h"
+#include "tensor/device/one_memory.h"
 #include "tensor/device/runtime.h"
 
 namespace levin::optim {
@@ -99,7 +100,7 @@ Tensor GradScaler::scale(Device device) {
     s.tracker = scalar(s.first_tracker, device);
     s.skipped = scalar(s.first_skipped, device);
   }
-  if (s.scale.device() != device)
+  if (!detail::one_memory(s.scale.device(), device))
     fail<DeviceError>("grad_scaler: the scale is asked for on ", device, ", it lives on ", s.scale.device(),
                       "; give each device a scaler of its own");
   return s.scale;
@@ -129,7 +130,7 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
       fail<DataError>("grad_scaler: the gradient of ", p.name, " is ", g.dtype(),
                       ", expected f32 or f64; keep parameters f32 and compute under Autocast, or let the optimizer "
                       "use_master_weights()");
-    if (g.device() != s.scale.device())
+    if (!detail::one_memory(g.device(), s.scale.device()))
       fail<DeviceError>("grad_scaler: the gradient of ", p.name, " is on ", g.device(), ", the scale on ",
                         s.scale.device(), "; give each device a scaler of its own");
   }

@@ -1,4 +1,5 @@
 #include "optim/gradients.h"
+#include "tensor/device/one_memory.h"
 
 namespace levin::optim {
 
@@ -7,7 +8,7 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
     if (!p.value || !p.value->defined()) fail<ConfigError>(op, ": parameter ", p.name, " is undefined");
     Tensor g = p.value->grad();
     if (!g.defined()) continue;
-    if (!empty() && g.device() != device()) {
+    if (!empty() && !detail::one_memory(g.device(), device())) {
       fail<DeviceError>(op, ": the gradient of ", p.name, " is on ", g.device(), ", others are on ", device(),
                         "; give each device's parameters a call of their own");
     }

@@ -11,6 +11,7 @@
 #include "optim/masters.h"
 #include "optim/options.h"
 #include "optim/updates.h"
+#include "tensor/device/one_memory.h"
 #include "tensor/device/runtime.h"
 #include "tensor/text/type_name.h"
 
@@ -110,7 +111,7 @@ void Optimizer::step_unless(const Tensor& found_inf) {
   const Device device = found_inf.device();
   for (const Group& g : groups_) {
     const ParamRef& p = g.parameters.front();
-    if (p.value->device() != device)
+    if (!detail::one_memory(p.value->device(), device))
       fail<DeviceError>(std::string(name()), ": found_inf is on ", device, ", parameter ", p.name, " is on ",
                         p.value->device(), "; check the gradients where they are");
   }
@@ -235,7 +236,7 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
     if (!p.value->is_contiguous())
       fail<ConfigError>(op, ": parameter ", p.name, " of shape ", p.value->shape(), " is not contiguous");
     const Device device = p.value->device(), first = parameters.front().value->device();
-    if (device != first)
+    if (!detail::one_memory(device, first))
       fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", the group's first on ", first,
                         "; give each device a group of its own");
   }

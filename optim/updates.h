@@ -8,6 +8,7 @@
 #include "kernels/update/update_device.h"
 #include "levin/optim.h"
 #include "tensor/device/in_stream.h"
+#include "tensor/device/one_memory.h"
 
 namespace levin::optim {
 
@@ -90,11 +91,11 @@ struct Updates {
   static void check(const char* op, const ParamRef& p, Device device, const Optimizer::State* state = nullptr) {
     const Tensor& value = *p.value;
     const DType dtype = value.dtype();
-    bool fits = is_float(dtype) && value.device() == device && value.is_contiguous();
+    bool fits = is_float(dtype) && detail::one_memory(value.device(), device) && value.is_contiguous();
     for (std::size_t k = 0; fits && state && k < state->tensors.size(); ++k) {
       const Tensor& t = state->tensors[k];
       fits = !t.defined() || (state->dtype == dtype && t.dtype() == state_dtype(dtype) && t.numel() == value.numel() &&
-                              t.device() == device);
+                              detail::one_memory(t.device(), device));
     }
     if (fits) [[likely]]
       return;

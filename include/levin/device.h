@@ -11,9 +11,9 @@ namespace levin {
 
 enum class DeviceType : std::uint8_t { cpu, cuda, simt, meta };
 
-// A value. `meta` tensors have shape and dtype but no data: ops check and allocate in the ledger, and run no kernel.
-// `simt` runs the CUDA kernels on the host, thread by thread, and watches them (builds with -Dsimt=true). A tensor on a
-// device that the build lacks throws UnsupportedError, on one that the machine lacks DeviceError.
+// A value. `meta` tensors have no data: ops check and run no kernel. `simt` runs CUDA kernels on the host and watches
+// them (-Dsimt=true). cpu(k) is the CPU as device k: ops mix no tensors of two, memory is counted together. A tensor on
+// a device that the build lacks throws UnsupportedError, on one that the machine lacks DeviceError.
 class Device {
  public:
   static constexpr Device cpu(int index = 0) { return Device(DeviceType::cpu, index); }
@@ -36,7 +36,7 @@ class Device {
   DeviceType type_;
   std::int16_t index_;
 };
-[[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cuda:1", "simt", "meta"
+[[nodiscard]] LEVIN_API std::string text(Device d);  // "cpu", "cpu:1", "cuda:1", "simt", "meta"
 
 // How many devices of a type this process can use: 1 for cpu and meta; for cuda what the driver shows, 0 without a
 // driver or in a build without CUDA; for simt 1 or 0. Never throws.

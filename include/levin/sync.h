@@ -21,23 +21,28 @@ struct SyncRecord {
   std::int64_t charged = 0;  // of them, those that counted against a budget
   double seconds = 0;
 };
-// Copies between the host and a device that launches kernels, by direction. A replayed graph's are not counted.
+// Copies between the host and a device that launches kernels, by direction, and copies between two devices of one kind
+// (cuda:0 and cuda:1, cpu and cpu:1). A replayed graph's are not counted.
 struct CopyCounts {
   std::int64_t to_device = 0, to_device_bytes = 0, to_host = 0, to_host_bytes = 0;
+  std::int64_t between = 0, between_bytes = 0;
   CopyCounts& operator+=(const CopyCounts& o) {
     to_device += o.to_device;
     to_device_bytes += o.to_device_bytes;
     to_host += o.to_host;
     to_host_bytes += o.to_host_bytes;
+    between += o.between;
+    between_bytes += o.between_bytes;
     return *this;
   }
   friend CopyCounts operator-(const CopyCounts& a, const CopyCounts& b) {
-    return {a.to_device - b.to_device, a.to_device_bytes - b.to_device_bytes, a.to_host - b.to_host,
-            a.to_host_bytes - b.to_host_bytes};
+    return {a.to_device - b.to_device, a.to_device_bytes - b.to_device_bytes,
+            a.to_host - b.to_host,     a.to_host_bytes - b.to_host_bytes,
+            a.between - b.between,     a.between_bytes - b.between_bytes};
   }
   friend bool operator==(const CopyCounts&, const CopyCounts&) = default;
 };
-[[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // of copies that this thread has enqueued so far
+[[nodiscard]] LEVIN_API CopyCounts copy_counts() noexcept;   // of copies that this thread has made or enqueued so far
 [[nodiscard]] LEVIN_API std::int64_t host_waits() noexcept;  // of this thread so far, with and without guards
 
 // Waits by place and module, in the order of the first wait of each. For one thread at a time.

@@ -99,11 +99,12 @@ void check_defined(const char* op, const T&... tensors) {
   if (!(tensors.defined() && ...)) [[unlikely]]
     detail::fail_undefined(op);
 }
-// All tensors on one device, or DeviceError naming the op and both.
+// All tensors on one device, or DeviceError naming the op, both devices and both shapes.
 inline void check_same_device(const char* op, const Tensor& a, const Tensor& b) {
   check_defined(op, a, b);
   if (a.device() != b.device()) [[unlikely]] {
-    fail<DeviceError>(op, ": tensors are on ", a.device(), " and ", b.device(), "; move one with to(device)");
+    fail<DeviceError>(op, ": tensors are on ", a.device(), " and ", b.device(), ": ", a.shape(), " and ", b.shape(),
+                      "; move one with to(device)");
   }
 }
 // All tensors of one dtype, or DTypeError naming the op and both.

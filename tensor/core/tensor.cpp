@@ -73,7 +73,7 @@ Scalar Tensor::item_scalar(const std::source_location& where) const {
   const detail::WaitsHere waits("item", where);
   if (numel() != 1) fail<ShapeError>("item: the tensor has shape ", shape(), ", expected one element");
   if (device().is_meta()) fail<UnsupportedError>("item: a meta tensor has no values");
-  const Tensor host = to(Device::cpu());
+  const Tensor host = device().is_cpu() ? *this : to(Device::cpu());
   switch (host.dtype()) {
     case DType::f32: return *host.data<float>();
     case DType::f64: return *host.data<double>();
@@ -93,7 +93,7 @@ void Tensor::check_copy_to_host(DType asked) const {
 }
 
 void Tensor::copy_to_host(void* out, DType asked) const {
-  const Tensor host = detach().to(Device::cpu()).contiguous();
+  const Tensor host = (device().is_cpu() ? detach() : detach().to(Device::cpu())).contiguous();
   if (numel() == 0) return;
   const std::size_t size = itemsize(asked);
   std::memcpy(out, host.get().storage->data + static_cast<std::size_t>(host.offset()) * size,
@@ -166,7 +166,7 @@ Tensor as_strided(const Tensor& x, const Shape& shape, const Strides& strides, s
 }
 
 Tensor Tensor::pin_memory() const {
-  if (!device().is_cpu()) fail<DeviceError>("pin_memory: the tensor is on ", device(), ", expected cpu");
+  if (device() != Device::cpu()) fail<DeviceError>("pin_memory: the tensor is on ", device(), ", expected cpu");
   if (device_count(DeviceType::cuda) + device_count(DeviceType::simt) == 0) {
     fail<UnsupportedError>("pin_memory: no device is usable here that page-locked memory would serve; leave it out");
   }

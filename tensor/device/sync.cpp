@@ -21,6 +21,7 @@ void detail::count_copy(runtime::Copy kind, std::size_t bytes) noexcept {
   const auto n = static_cast<std::int64_t>(bytes);
   if (kind == runtime::Copy::to_device) copies += {.to_device = 1, .to_device_bytes = n};
   if (kind == runtime::Copy::to_host) copies += {.to_host = 1, .to_host_bytes = n};
+  if (kind == runtime::Copy::within) copies += {.between = 1, .between_bytes = n};
 }
 
 std::int64_t SyncLedger::count() const {

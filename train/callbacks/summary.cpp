@@ -66,14 +66,25 @@ void check(const SummaryOptions& options) {
     fail<ConfigError>("ModelSummary: max_depth is ", options.max_depth, ", expected -1 (all), 0 or more");
 }
 
+std::string readable_bytes(std::int64_t n) {
+  return n < 1'000'000 ? std::to_string(n) + " bytes" : detail::fixed(static_cast<double>(n) / 1e6, 3) + " MB";
+}
+
 // `calls` null: there is no example.
 std::string table(const nn::Module& module, const SummaryOptions& options, const CallsOf* calls) {
   std::vector<Line> lines = {{"", "Name", "Type", "Params", "Mode"}};
   if (calls) lines[0].insert(lines[0].end(), {"In sizes", "Out sizes", "FLOPs"});
   std::int64_t own = 0, bytes = 0, training = 0, evaluating = 0;
+  std::vector<std::pair<Device, std::int64_t>> on;  // bytes by device
   for (const auto& [name, value] : module.named_parameters()) {
     if (name.find('.') == std::string::npos) own += value.numel();
-    bytes += value.numel() * static_cast<std::int64_t>(itemsize(value.dtype()));
+    const std::int64_t size = value.numel() * static_cast<std::int64_t>(itemsize(value.dtype()));
+    bytes += size;
+    const auto it = std::find_if(on.begin(), on.end(), [&](const auto& d) { return d.first == value.device(); });
+    if (it == on.end())
+      on.emplace_back(value.device(), size);
+    else
+      it->second += size;
   }
   const Calls none;
   const auto of = [&](const nn::Module* m) -> const Calls& {
@@ -125,9 +136,10 @@ std::string table(const nn::Module& module, const SummaryOptions& options, const
   const nn::ParameterCount count = module.parameter_count();
   out += readable_count(count.trainable) + " trainable parameters\n";
   out += readable_count(count.frozen) + " non-trainable parameters\n";
-  out += readable_count(count.total()) + " parameters in all, " +
-         (bytes < 1'000'000 ? std::to_string(bytes) + " bytes\n"
-                            : detail::fixed(static_cast<double>(bytes) / 1e6, 3) + " MB\n");
+  out += readable_count(count.total()) + " parameters in all, " + readable_bytes(bytes) + "\n";
+  if (on.size() > 1) {
+    for (const auto& [device, size] : on) out += "  " + readable_bytes(size) + " of them on " + text(device) + "\n";
+  }
   if (calls) out += readable_count(all_flops) + " FLOPs in a forward pass of the example\n";
   return out + std::to_string(training) + " modules in train mode, " + std::to_string(evaluating) + " in eval mode\n";
 }

@@ -129,10 +129,24 @@ void Trainer::Run::connect() {
   hooks.drop_screens();
 }
 
+// Note [A module on several devices]
+// A module that places its parts on several devices itself stays as it is. Its batches go to the device of its first
+// parameter, and its own calls move what crosses from one device to the next.
 void Trainer::Run::move_to_accelerator(TrainModule& module) {
   nn::Module* const all = Borrowed::tree_of(module);
   const std::optional<Device> own = strategy->device(), to = own ? own : train::accelerator_device(options);
-  if (!all || !to || all->parameters().empty()) return;
+  if (!all) return;
+  const std::vector<ParamRef> parameters = all->parameters();
+  if (parameters.empty()) return;
+  if (const std::vector<Device> devices = train::devices_of(parameters); !own && devices.size() > 1) {
+    std::string names;
+    for (const Device d : devices) names += (names.empty() ? "" : ", ") + text(d);
+    warn("I-TRAIN-SPLIT", WarningCategory::info,
+         std::string(call_name) + ": the module's parameters are on " + names + "; nothing is moved, batches go to " +
+             text(devices.front()) + ", and each activation that crosses devices is a copy (Trainer::copy_report)");
+    return;
+  }
+  if (!to) return;
   if (own ? device_of(all) == *own : device_of(all).type() == to->type()) return;
   all->to(*to);
   if (all == borrowed.tree) device = *to;
@@ -155,7 +169,8 @@ bool Trainer::Run::configure_optimizers() {
     optimizers.handles.push_back(OptimizerHandle(&trainer, o.get()));
     borrowed.watch(*o);
   }
-  device = optimizers.front().parameters().front().value->device();
+  const std::vector<ParamRef> trained = optimizers.front().parameters();
+  device = train::devices_of(trained).size() > 1 ? device_of(borrowed.tree) : trained.front().value->device();
   train::check_accelerator(options, "fit", device);
   for (const auto& o : optimizers.all) precision.adopt(*o);
   strategy->attach_optimizers(optimizers.all);

@@ -11,6 +11,14 @@ namespace levin::train {
 
 using Interval = SchedulerConfig::Interval;
 
+std::vector<Device> devices_of(const std::vector<ParamRef>& parameters) {
+  std::vector<Device> all;
+  for (const ParamRef& p : parameters) {
+    if (std::find(all.begin(), all.end(), p.value->device()) == all.end()) all.push_back(p.value->device());
+  }
+  return all;
+}
+
 void check_optimizers(const OptimizerConfig& config, bool manual) {
   for (const auto& o : config.optimizers) {
     if (!o) fail<ConfigError>("fit: an optimizer that configure_optimizers returned is null; leave it out");

@@ -1,6 +1,8 @@
 // The checks and warnings of a fit.
 #pragma once
 
+#include <vector>
+
 #include "levin/train.h"
 
 namespace levin::train {
@@ -12,6 +14,9 @@ void check_fit(const Trainer::Run& run, const FitOptions& given, const Overrides
 void check_callbacks(const Trainer::Run& run, const Overrides& has, bool manual);
 void check_accumulation(const Trainer::Run& run);                   // after the optimizers were made
 void check_optimizers(const OptimizerConfig& config, bool manual);  // of configure_optimizers, or given to fit
+
+// The devices of parameters, each once, in the order of the first parameter on each.
+[[nodiscard]] std::vector<Device> devices_of(const std::vector<ParamRef>& parameters);
 
 // Warnings.
 void warn_of_debugging(const TrainerOptions& options);  // detect_anomaly and variables that make a run slow

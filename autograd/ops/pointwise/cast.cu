@@ -101,8 +101,8 @@ struct Clone {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {gy}; }
 };
 
-// Bytes between two dense tensors of one shape and dtype on different devices. The copy is enqueued on the current
-// stream of the launching device. The host waits for a copy that reads or writes memory which the host may touch next.
+// Bytes between two dense tensors of one shape and dtype on different devices. Between two CPU devices the host copies,
+// else the copy is enqueued on the current stream of the launching device. The host waits for a copy that reads or writes memory which the host may touch next.
 // With NonBlocking::yes the host waits only where a copy to pageable memory makes that unavoidable. Pageable memory on
 // its way to a device is staged (Note [Copies from pageable memory]).
 void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking non_blocking = NonBlocking::no) {
@@ -110,10 +110,14 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
   const Device from = x.device(), to = out.device();
   const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
   if (bytes == 0) return;
-  if (from.launches() && to.launches()) {
+  if (!from.launches() && !to.launches()) {
+    detail::count_copy(Copy::within, bytes);
+    std::memcpy(address(out), address(x), bytes);
+  } else if (from.launches() && to.launches()) {
     const Stream here = Stream::current(to);
     here.wait(Stream::current(from));
     x.get().storage->used_on(here);
+    detail::count_copy(Copy::within, bytes);
     detail::runtime::copy(address(out), address(x), bytes, Copy::within, here);
   } else if (to.launches()) {
     // A recorded copy would read host memory that may be freed before the replay.
@@ -142,7 +146,7 @@ struct ToDevice {
   Device from = Device::cpu();
   Tensor forward(const Tensor& x) {
     from = x.device();
-    const bool pinned = to.is_cpu() && non_blocking == NonBlocking::yes;
+    const bool pinned = to == Device::cpu() && from.launches() && non_blocking == NonBlocking::yes;
     Tensor out = pinned ? detail::empty_pinned(x.shape(), x.dtype()) : empty(x.shape(), to, x.dtype());
     transfer("to", out, x.contiguous(), non_blocking);
     return out;
@@ -220,7 +224,7 @@ Tensor Tensor::to(Device device, NonBlocking non_blocking, std::source_location 
   if (device.is_meta()) return empty(shape(), device, dtype());
   if (this->device().is_meta()) fail<UnsupportedError>("to: a meta tensor has no values to copy to ", device);
   if (device.launches()) detail::check_usable("to", device);
-  if (device.is_cpu() && this->device().is_cpu()) return *this;  // cpu's index names no other memory
+  if (device.index() < 0) fail<DeviceError>("to: ", device, " is asked for, expected an index of 0 or more");
   return apply(ToDevice{device, non_blocking}, *this);
 }
 
