@@ -1,6 +1,7 @@
 #include "train/optimize/capture.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -24,6 +25,33 @@ Tensors state_of(const Trainer::Run& run) {
   }
   for (const ParamRef& p : with_masters(run)) all.push_back(p.value->detach());
   return all;
+}
+
+// The dimensions from the outermost in memory to the innermost.
+std::vector<std::int64_t> order_of(const Tensor& t) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(t.rank()));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return t.strides()[static_cast<int>(a)] > t.strides()[static_cast<int>(b)];
+  });
+  return order;
+}
+// The strides of a copy that keeps the layout: those of t where they are a permutation of row-major ones, else
+// row-major.
+Strides kept_layout(const Tensor& t) {
+  if (!t.is_contiguous() && permute(t.detach(), Dims(std::span<const std::int64_t>(order_of(t)))).is_contiguous())
+    return t.strides();
+  return contiguous_strides(t.shape());
+}
+// A copy in new memory, in the layout of kept_layout.
+Tensor copy_in_layout(const Tensor& t) {
+  const std::vector<std::int64_t> order = order_of(t);
+  const Tensor in_order = permute(t, Dims(std::span<const std::int64_t>(order)));
+  if (t.is_contiguous() || !in_order.is_contiguous()) return t.clone();
+  std::vector<std::int64_t> back(order.size());
+  for (std::size_t d = 0; d < order.size(); ++d)
+    back[static_cast<std::size_t>(order[d])] = static_cast<std::int64_t>(d);
+  return permute(in_order.clone(), Dims(std::span<const std::int64_t>(back)));
 }
 
 }  // namespace
@@ -67,17 +95,27 @@ bool StepCapture::Record::fits(const Batch& batch) const {
          std::equal(batch.fields.begin(), batch.fields.end(), dtypes.begin(),
                     [](const Tensor& t, DType d) { return t.dtype() == d; });
 }
+bool StepCapture::Record::laid_out(const Batch& batch) const {
+  return std::equal(batch.fields.begin(), batch.fields.end(), layouts.begin(), [](const Tensor& t, const Strides& s) {
+    const Strides now = kept_layout(t);
+    return std::equal(now.steps.begin(), now.steps.begin() + t.rank(), s.steps.begin());
+  });
+}
 const Tensors* StepCapture::inputs_of(const Batch& batch) const {
   if (!prevented_by_.empty()) return nullptr;
   const auto there = [](const Tensor& t) { return t.defined() && t.device().is_cpu() && !t.requires_grad(); };
+  // A field that travels arrives row-major.
+  const auto row_major = [](const Tensor& t) { return t.is_contiguous(); };
   const auto it = std::find_if(records_.begin(), records_.end(), [&](const Record& r) {
-    return r.graph && r.fits(batch) && std::all_of(batch.fields.begin(), batch.fields.end(), there);
+    return r.graph && r.fits(batch) && std::all_of(batch.fields.begin(), batch.fields.end(), there) &&
+           std::all_of(r.inputs.begin(), r.inputs.end(), row_major);
   });
   return it == records_.end() ? nullptr : &it->inputs;
 }
 
 StepCapture::Record* StepCapture::find(const Batch& batch) {
-  const auto it = std::find_if(records_.begin(), records_.end(), [&](const Record& r) { return r.fits(batch); });
+  const auto it = std::find_if(records_.begin(), records_.end(),
+                               [&](const Record& r) { return r.fits(batch) && r.laid_out(batch); });
   if (it != records_.end()) return &*it;
   if (std::any_of(batch.fields.begin(), batch.fields.end(), [](const Tensor& t) { return !t.defined(); })) {
     prevent("a field of the batch is undefined");
@@ -91,6 +129,7 @@ StepCapture::Record* StepCapture::find(const Batch& batch) {
   made.samples = batch.size();
   for (const Tensor& t : batch.fields) {
     made.shapes.push_back(t.shape());
+    made.layouts.push_back(kept_layout(t));
     made.dtypes.push_back(t.dtype());
   }
   return &made;
@@ -150,7 +189,7 @@ StepResult StepCapture::step(Trainer::Run& run, const StepInfo& info) {
 
 bool StepCapture::record(Trainer::Run& run, const StepInfo& info, Record& to) {
   Batch batch = *info.batch;
-  for (Tensor& t : batch.fields) t = t.clone();
+  for (Tensor& t : batch.fields) t = copy_in_layout(t);
   StepInfo at = info;
   at.batch = &batch;
   const Tensors state = state_of(run);

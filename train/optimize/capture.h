@@ -20,8 +20,8 @@ struct StepResult {
 
 // Note [Whole-step capture]
 // Batches of a shape are first trained op by op, so that libraries choose their plans and state gets its memory. Then a
-// step is recorded, and further steps are replays. The record reads its batch from tensors of its own, into which each
-// batch is copied: from the host where that is possible (Note [Copies beside the step]), else within the device. All
+// step is recorded, and further steps are replays. The record reads its batch from tensors of its own, with the batch's
+// order of dimensions in memory (channels last), into which each batch is copied: from the host where that is possible (Note [Copies beside the step]), else within the device. All
 // that changes from step to step is read from memory: lr and momentum (Optimizer::prepare_replay), step counts, the
 // loss scale, the generators' offsets (Graph). So N steps and N replays give the same bits. On the host a replay
 // repeats the effects of the step: logged names and weights, versions of written tensors, and the handles of gradients.
@@ -46,6 +46,7 @@ class StepCapture {
 
   struct Record {
     std::vector<Shape> shapes;
+    std::vector<Strides> layouts;  // of the fields on the device, where kernels choose by it
     std::vector<DType> dtypes;
     std::int64_t samples;  // the weight of logged values; the step may divide by it
     int trained = 0;       // steps before the recording
@@ -55,7 +56,8 @@ class StepCapture {
     Tensors gradients{};  // of the optimizer's parameters
     std::vector<detail::Ref<detail::Storage>> written{};
     std::vector<MetricLog::Noted> logged{};
-    [[nodiscard]] bool fits(const Batch& batch) const;
+    [[nodiscard]] bool fits(const Batch& batch) const;      // by shapes and dtypes
+    [[nodiscard]] bool laid_out(const Batch& batch) const;  // a batch that fits: also by layouts
   };
   [[nodiscard]] Record* find(const Batch& batch);
   [[nodiscard]] bool changed(Trainer::Run& run);

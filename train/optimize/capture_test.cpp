@@ -1,6 +1,7 @@
 // Whole-step capture: recorded and replayed steps against the same steps one by one.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <fstream>
@@ -204,6 +205,53 @@ TEST_CASE(
   CHECK(none.replayed == 0);
   CHECK(report.recorded == 4);
   CHECK(report.prevented_by.empty());
+}
+
+TEST_CASE("on a device, a recorded step reads batches in the layout in which they are, channels first or last") {
+  DEVICE_OR_SKIP();
+  struct Turned : TrainModuleOf<Turned> {
+    explicit Turned(Device there, bool turns_all)
+        : TrainModuleOf({.gen = Generator(3), .device = there}), all(turns_all) {}
+    nn::Conv2d conv{*this, "conv", {.in = 2, .out = 3, .kernel = 3, .padding = 1}};
+    bool all;
+    std::vector<bool> seen;  // whether a step, run or recorded, had the channels last in memory
+    // Channels last in memory: all batches, or every second one.
+    Batch on_after_batch_transfer(Batch b) override {
+      if (all || trainer().batch_idx() % 2 == 0)
+        b.fields[0] = permute(permute(b[0], {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2});
+      return b;
+    }
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      seen.push_back(b[0].strides()[1] == 1);
+      return mean(square(conv(b[0])));
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
+    }
+  };
+  Generator gen(5);
+  const data::DatasetRef images = data::tensor_dataset({randn({24, 2, 4, 4}, gen, Device::cpu())});
+  const auto run_one = [&](Capture capture, bool all) {
+    Turned net(device, all);
+    data::DataLoader data(images, {.batch_size = 4});
+    TrainerOptions options = silent();
+    options.max_epochs = 3;
+    options.capture = capture;
+    Trainer trainer(options);
+    trainer.fit(net, {.train = data});
+    CHECK((trainer.capture_report().replayed > 0) == (capture == Capture::step));
+    return std::pair(net.seen, weights_of(net));
+  };
+  for (const bool all : {true, false}) {
+    CAPTURE(all);
+    const auto [eager, weights] = run_one(Capture::off, all);
+    const auto [recorded, same] = run_one(Capture::step, all);
+    CHECK(same == weights);
+    // Both layouts are recorded, each after steps that ran.
+    CHECK(std::count(recorded.begin(), recorded.end(), true) >= 2);
+    CHECK((std::count(recorded.begin(), recorded.end(), false) >= 2) == !all);
+    CHECK(recorded.size() < eager.size());
+  }
 }
 
 TEST_CASE("on a device an optimizer that does not say it reads its numbers there is not captured, and not skipped") {
