@@ -93,7 +93,7 @@ std::shared_ptr<ProcessGroup> CpuGroup::split(int color, int key) {
   std::uint32_t id = id_;
   for (const int rank : part.ranks) id = id * 0x01000193u ^ static_cast<std::uint32_t>(rank + 1);
   return std::make_shared<CpuGroup>(part.rank, static_cast<int>(part.ranks.size()),
-                                    engine_->part(part.ranks, splits_, part.color), id, std::move(ranks));
+                                    engine_->part(part.ranks, splits_, part.color, ranks), id, ranks);
 }
 
 void copy_alone(const Tensor& out, const Tensor& in) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/job/plan.h"
+#include "comm/job/rendezvous.h"
 #include "levin/comm.h"
 
 namespace levin::dist {
@@ -49,9 +50,10 @@ class Engine {
   virtual void run(const Task& task) = 0;   // a collective; returns when this rank's part is done
   virtual void send(const Task& task) = 0;  // returns when the bytes may be changed
   virtual void recv(const Task& task) = 0;
-  // The engine of a part of the ranks, this one among them; `number` and `color` are equal on the part's ranks.
-  [[nodiscard]] virtual std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number,
-                                                     int color) = 0;
+  // The engine of a part of the ranks, this one among them; `number` and `color` are equal on the part's ranks, and
+  // `meeting` is the part's rendezvous, null for threads of one process.
+  [[nodiscard]] virtual std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number, int color,
+                                                     const std::shared_ptr<Rendezvous>& meeting) = 0;
   virtual void abort(std::string_view reason) noexcept = 0;
 };
 

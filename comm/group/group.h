@@ -28,9 +28,8 @@ struct ProcessGroup::Call {
 
 // ---- The backends. Each connects all ranks of the rendezvous and throws CommError.
 
-// CPU tensors. backend: "auto" (shm between ranks of one host, Gloo between hosts), "shm", "gloo", "gloo:all".
+// CPU tensors. backend: "auto" or "shm", between ranks of one host. Throws ConfigError for another name,
+// UnsupportedError for ranks of several hosts and for the backends that are not built (gloo, nccl).
 [[nodiscard]] std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend);
-// Tensors of the CUDA device. Throws ConfigError without NCCL, UnsupportedError in a build without CUDA.
-[[nodiscard]] std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<Rendezvous> ranks, Device device);
 
 }  // namespace levin::dist

@@ -254,7 +254,8 @@ class LocalEngine final : public Engine {
   void run(const Task& task) override { hub_->run(rank_, task); }
   void send(const Task& task) override { hub_->send(rank_, task); }
   void recv(const Task& task) override { hub_->recv(rank_, task); }
-  [[nodiscard]] std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number, int color) override {
+  [[nodiscard]] std::shared_ptr<Engine> part(const std::vector<int>& ranks, std::uint64_t number, int color,
+                                             const std::shared_ptr<Rendezvous>&) override {
     const auto at = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     return std::make_shared<LocalEngine>(hub_->part(number, color, static_cast<int>(ranks.size())),
                                          static_cast<int>(at));

@@ -146,7 +146,7 @@ struct Plans::State {
   std::shared_ptr<Plan> plan;  // of the running pass
   std::size_t position = 0;    // entries of the pass so far
   std::array<std::uint8_t, 16> hash{};
-  std::uint64_t sequence = 0;
+  std::uint64_t sequence = 0, passed = 0;
   // The last entry: the words themselves, or an entry of a sealed plan.
   Last last;
   std::shared_ptr<Plan> last_plan;
@@ -221,6 +221,7 @@ void Plans::issue(const Entry& entry, const Function<string()>& words) {
       s.last.order = ++issued;
       s.last_plan = s.plan;
       s.last_position = s.position++;
+      s.passed = s.sequence;
       return;
     }
     // Another entry than in earlier passes. If it is so on all ranks, they meet here and learn the rest anew; else the
@@ -241,6 +242,7 @@ void Plans::issue(const Entry& entry, const Function<string()>& words) {
     s.compare(mine);
     lock.lock();
   }
+  s.passed = s.sequence;
   if (!s.plan) return;
   s.plan->entries.push_back(entry);
   s.plan->words.push_back(std::move(text));
@@ -265,6 +267,11 @@ std::array<std::uint8_t, 16> Plans::hash() const {
 std::uint64_t Plans::sequence() const {
   const std::lock_guard lock(state_->mutex);
   return state_->sequence;
+}
+
+std::uint64_t Plans::passed() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->passed;
 }
 
 Plans::Last Plans::last() const {

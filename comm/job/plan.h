@@ -71,6 +71,8 @@ class Plans {
   void forget();
   [[nodiscard]] std::array<std::uint8_t, 16> hash() const;  // of the plan of the running pass
   [[nodiscard]] std::uint64_t sequence() const;             // collectives issued so far
+  // Collectives that were compared with all ranks or equal a sealed plan. From any thread.
+  [[nodiscard]] std::uint64_t passed() const;
   // The last collective, in words, for a verdict. From any thread.
   struct Last {
     std::string words{};      // empty: none yet

@@ -129,8 +129,8 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 };
 
 struct InitOptions {
-  // auto: nccl for CUDA devices; between CPU ranks shm within a host and gloo between hosts. "gloo:all" takes Gloo
-  // within a host, too. single: a world of one rank without a connection.
+  // auto and shm: shared memory between CPU ranks of one host. single: a world of one rank without a connection.
+  // UnsupportedError for gloo, nccl and ranks of several hosts, which this build does not connect.
   std::string backend = "auto";
   std::shared_ptr<ClusterEnvironment> environment{};  // null: ClusterEnvironment::detect()
   double timeout = 1800;                              // seconds that a collective may wait for a rank that is alive

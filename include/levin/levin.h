@@ -5,6 +5,7 @@
 #include "levin/autograd.h"
 #include "levin/build_info.h"
 #include "levin/comm.h"
+#include "levin/comm/launch.h"
 #include "levin/data.h"
 #include "levin/data/graph.h"
 #include "levin/data/graph_batch.h"

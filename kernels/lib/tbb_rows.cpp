@@ -16,6 +16,7 @@
 #include <tbb/task_arena.h>
 
 #include "kernels/executor/cpu.h"
+#include "tensor/device/cpus.h"
 
 namespace levin::kernels {
 namespace {
@@ -153,7 +154,10 @@ struct Team {
 };
 
 struct Teams {
-  Teams() { use(tbb::info::default_concurrency()); }
+  Teams() {
+    const int asked = levin::detail::threads_by_environment();
+    use(asked > 0 ? asked : tbb::info::default_concurrency());
+  }
 
   void use(int n) {
     const std::lock_guard lock(mutex);
