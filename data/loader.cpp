@@ -81,8 +81,10 @@ Plan DataLoader::Impl::plan(const LoaderState& of) const {
 std::optional<std::int64_t> DataLoader::Impl::length() const {
   if (!stream) return batches();
   const std::optional<std::int64_t> samples = stream->size();
+  if (!samples) return std::nullopt;
   const std::int64_t step = options.batch_size.value_or(1);
-  return samples ? std::optional(*samples / step + (!options.drop_last && *samples % step != 0)) : std::nullopt;
+  const std::int64_t all = *samples / step + (!options.drop_last && *samples % step != 0);
+  return all / options.world + (options.rank < all % options.world);  // as WorkerInfo::owns deals them
 }
 std::int64_t DataLoader::Impl::batches() const {
   if (!parts.empty()) return combined_batches();
@@ -208,7 +210,7 @@ void DataLoader::check_state(const LoaderState& state) const {
   // Numbers of samples stay below 2^62, so that the streams' arithmetic does not overflow.
   const DataLoaderOptions& o = impl().options;
   const std::int64_t most =
-      impl().stream ? (std::int64_t{1} << 62) / o.batch_size.value_or(1) / std::max(1, o.num_workers) : size();
+      impl().stream ? (std::int64_t{1} << 62) / o.batch_size.value_or(1) / std::max(1, o.num_workers) / o.world : size();
   if (state.epoch < 0 || state.batch < 0 || state.batch > most) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", most);

@@ -15,6 +15,8 @@ void check_combination(const DataLoaderOptions& o) {
   }
   if (o.persistent_workers && o.num_workers == 0)
     fail<ConfigError>("loader: persistent_workers is true with num_workers 0; set num_workers");
+  if (o.world < 1 || o.rank < 0 || o.rank >= o.world)
+    fail<ConfigError>("loader: rank is ", o.rank, " of ", o.world, ", expected 0 to world - 1");
   if (o.sampler && o.shuffle) fail<ConfigError>("loader: sampler and shuffle are both given; give one");
   if (o.batch_sampler) {
     if (o.batch_size != 1 || o.shuffle || o.sampler || o.drop_last) {
@@ -51,6 +53,9 @@ void check_and_warn(const DataLoaderOptions& o) {
 
 void check_options(const DatasetRef& dataset, const DataLoaderOptions& o) {
   if (!dataset) fail<ConfigError>("loader: the dataset is null");
+  if (o.world != 1)
+    fail<ConfigError>("loader: world is ", o.world,
+                      " with a Dataset, and it is for streams alone; give .sampler = distributed_sampler(...)");
   check_and_warn(o);
 }
 void check_options(const IterableDatasetRef& dataset, const DataLoaderOptions& o) {

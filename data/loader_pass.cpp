@@ -362,7 +362,7 @@ bool LoadingPass::next_place(std::unique_lock<std::mutex>& lock, Batch& out) {
     }
     s.streams->handed_out();
     out.indices.resize(static_cast<std::size_t>(taken.samples));
-    std::iota(out.indices.begin(), out.indices.end(), position * impl.options.batch_size.value_or(1));
+    std::iota(out.indices.begin(), out.indices.end(), s.streams->number(position));
   } else {
     const std::span<const std::int64_t> indices = s.indices(taken.place);
     out.indices.assign(indices.begin(), indices.end());

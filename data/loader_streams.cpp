@@ -35,6 +35,8 @@ Streams::Streams(IterableDatasetRef of, const DataLoaderOptions& options, const 
       batch_size_(options.batch_size.value_or(1)),
       count_(std::max(1, options.num_workers)),
       epoch_(from.epoch),
+      rank_(options.rank),
+      world_(options.world),
       drop_last_(options.drop_last),
       generator_(options.generator),
       random_(options.generator, from.epoch),
@@ -65,7 +67,7 @@ void Streams::open(One& one, const WorkerInfo& info, std::int64_t position) {
   if (batches == 0 || one.samples->skip(batches * batch_size_)) return;
   for (std::int64_t b = 0; b < batches; ++b) {
     for (std::int64_t j = 0; j < batch_size_; ++j) {
-      if (next(one, (b * count_ + info.id) * batch_size_ + j)) continue;
+      if (next(one, number(b * count_ + info.id) + j)) continue;
       one.ended = true;
       return;
     }
@@ -83,11 +85,13 @@ std::vector<Sample> Streams::read(std::int64_t position) {
                         .num_workers = static_cast<int>(count_),
                         .seed = generator_.seed(),
                         .epoch = epoch_,
-                        .batch_size = batch_size_};
+                        .batch_size = batch_size_,
+                        .rank = rank_,
+                        .world = world_};
   const Reading scope(info);
   if (!one.ended && !one.samples) open(one, info, position);
   while (!one.ended && static_cast<std::int64_t>(samples.size()) < batch_size_) {
-    std::optional<Sample> s = next(one, position * batch_size_ + static_cast<std::int64_t>(samples.size()));
+    std::optional<Sample> s = next(one, number(position) + static_cast<std::int64_t>(samples.size()));
     if (s)
       samples.push_back(std::move(*s));
     else

@@ -19,8 +19,9 @@ namespace levin::data {
 // how far each stream was read, also without in_order, and a resume skips that many batches of each.
 //
 // Any thread reads any stream, one thread at a time in the order of batches. Sample j of batch p has the number
-// p * batch_size + j. The number is its index in Batch::indices, and its random numbers follow from it. Where streams
-// give the samples that WorkerInfo::owns names, it is the sample's place in the whole data.
+// (p * world + rank) * batch_size + j, where rank and world are the process's. The number is its index in
+// Batch::indices, and its random numbers follow from it. Where streams give the samples that WorkerInfo::owns names, it
+// is the sample's place in the whole data.
 class Streams {
  public:
   Streams(IterableDatasetRef of, const DataLoaderOptions& options, const LoaderState& from);
@@ -34,6 +35,8 @@ class Streams {
   // With the caller's lock held: batch `position` was loaded, `samples` of them.
   void loaded(std::int64_t position, std::int64_t samples);
   void handed_out() { --left_; }
+  // The number of the first sample of batch `position`.
+  [[nodiscard]] std::int64_t number(std::int64_t position) const { return (position * world_ + rank_) * batch_size_; }
   [[nodiscard]] bool all_ended() const { return ended_ == count_; }
   [[nodiscard]] bool all_handed_out() const { return all_ended() && left_ == 0; }
 
@@ -51,6 +54,7 @@ class Streams {
 
   IterableDatasetRef of_;
   std::int64_t batch_size_, count_, epoch_;
+  int rank_, world_;
   bool drop_last_;
   Generator generator_;
   EpochRandom random_;

@@ -9,6 +9,7 @@ namespace levin::data {
 
 Sampler::~Sampler() = default;
 BatchSampler::~BatchSampler() = default;
+BatchSamplerRef BatchSampler::over(SamplerRef) const { return nullptr; }
 
 std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed, std::int64_t epoch, Purpose purpose) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
@@ -102,27 +103,48 @@ class Listed final : public Sampler {
   std::optional<std::uint64_t> seed_;
 };
 
+// Position i of virtual rank v, which belongs to rank v / shards, is position v + i V of the order, V = world * shards.
 class Distributed final : public Sampler {
  public:
-  Distributed(std::int64_t n, const DistributedSamplerOptions& o) : n_(n), o_(o) {
-    const std::int64_t whole = n / o.world, rest = n % o.world;
-    size_ = whole + (o.drop_last ? 0 : o.pad ? rest > 0 : o.rank < rest);
+  Distributed(std::int64_t n, SamplerRef order, const DistributedSamplerOptions& o)
+      : n_(n), all_(static_cast<std::int64_t>(o.world) * o.shards), order_(std::move(order)), o_(o) {
+    for (int s = 0; s < o_.shards; ++s) size_ += count(first() + s);
   }
   std::int64_t size() const override { return size_; }
   std::vector<std::int64_t> indices(std::int64_t epoch) const override {
     std::vector<std::int64_t> order;
-    if (o_.shuffle) order = permutation(n_, o_.seed, epoch, Purpose::shuffle);
-    std::vector<std::int64_t> mine(static_cast<std::size_t>(size_));
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      const std::int64_t at = (o_.rank + static_cast<std::int64_t>(i) * o_.world) % n_;
-      mine[i] = o_.shuffle ? order[static_cast<std::size_t>(at)] : at;
+    if (order_)
+      order = order_->indices(epoch);
+    else if (o_.shuffle)
+      order = permutation(n_, o_.seed, epoch, Purpose::shuffle);
+    if (order_ && static_cast<std::int64_t>(order.size()) != n_)
+      fail<DataError>("distributed_sampler: the sampler gave ", order.size(), " indices for epoch ", epoch,
+                      ", its size() was ", n_);
+    std::vector<std::int64_t> mine;
+    mine.reserve(static_cast<std::size_t>(size_));
+    const std::int64_t step = o_.shards > 1 ? o_.batch_size / o_.shards : size_;
+    for (std::int64_t begin = 0; static_cast<std::int64_t>(mine.size()) < size_; begin += step) {
+      for (int s = 0; s < o_.shards; ++s) {
+        const std::int64_t v = first() + s, end = std::min(begin + step, count(v));
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t at = (v + i * all_) % n_;
+          mine.push_back(order.empty() ? at : order[static_cast<std::size_t>(at)]);
+        }
+      }
     }
     return mine;
   }
-  bool shuffles() const override { return o_.shuffle; }
+  bool shuffles() const override { return order_ ? order_->shuffles() : o_.shuffle; }
+  bool is_distributed() const override { return true; }
 
  private:
-  std::int64_t n_, size_;
+  [[nodiscard]] std::int64_t first() const { return static_cast<std::int64_t>(o_.rank) * o_.shards; }
+  [[nodiscard]] std::int64_t count(std::int64_t v) const {
+    const std::int64_t rest = n_ % all_;
+    return n_ / all_ + (o_.drop_last ? 0 : o_.pad ? rest > 0 : v < rest);
+  }
+  std::int64_t n_, all_, size_ = 0;
+  SamplerRef order_;  // null: by the options
   DistributedSamplerOptions o_;
 };
 
@@ -142,6 +164,10 @@ class Cut final : public BatchSampler {
       all.emplace_back(order.begin() + at, order.begin() + std::min(n, at + step_));
     return all;
   }
+  bool is_distributed() const override { return sampler_->is_distributed(); }
+  SamplerRef order() const override { return sampler_; }
+  BatchSamplerRef over(SamplerRef order) const override { return batch_sampler(std::move(order), step_, drop_last_); }
+  std::int64_t batch_size() const override { return step_; }
 
  private:
   SamplerRef sampler_;
@@ -158,7 +184,8 @@ SamplerRef subset_random_sampler(std::vector<std::int64_t> indices, const Genera
   check_size(static_cast<std::int64_t>(indices.size()), "subset_random_sampler");
   return std::make_shared<Listed>(std::move(indices), generator.seed());
 }
-SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& o) {
+namespace {
+SamplerRef distributed(std::int64_t n, SamplerRef order, const DistributedSamplerOptions& o) {
   check_size(n, "distributed_sampler");
   if (o.world < 1 || o.rank < 0 || o.rank >= o.world)
     fail<ConfigError>("distributed_sampler: rank is ", o.rank, " of ", o.world, ", expected 0 to world - 1");
@@ -166,7 +193,19 @@ SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& 
     fail<ConfigError>(
         "distributed_sampler: drop_last comes with pad = false; drop_last gives all ranks as many "
         "samples, and pad = false does not");
-  return std::make_shared<Distributed>(n, o);
+  if (o.shards < 1 || o.batch_size < 1 || (o.shards > 1 && o.batch_size % o.shards != 0))
+    fail<ConfigError>("distributed_sampler: batch_size is ", o.batch_size, " and shards is ", o.shards,
+                      ", expected a multiple of shards; each of the shards has its part of every batch");
+  return std::make_shared<Distributed>(n, std::move(order), o);
+}
+}  // namespace
+SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& o) {
+  return distributed(n, nullptr, o);
+}
+SamplerRef distributed_sampler(SamplerRef order, const DistributedSamplerOptions& o) {
+  if (!order) fail<ConfigError>("distributed_sampler: the sampler is null");
+  const std::int64_t n = order->size();
+  return distributed(n, std::move(order), o);
 }
 BatchSamplerRef batch_sampler(SamplerRef sampler, std::int64_t batch_size, bool drop_last) {
   if (!sampler) fail<ConfigError>("batch_sampler: the sampler is null");

@@ -58,6 +58,48 @@ TEST_CASE("all ranks deal the same shuffle, another one in each epoch") {
   CHECK(ranks(103, {.world = 4, .seed = 7}) != ranks(103, {.world = 4, .seed = 8}));
 }
 
+TEST_CASE("a rank of several shards gets, batch by batch, what its shards get as ranks of a larger world") {
+  for (const bool pad : {true, false}) {
+    for (const std::int64_t n : {0, 1, 7, 8, 16, 17, 37}) {
+      constexpr int kShards = 4;
+      constexpr std::int64_t kEach = 3;  // samples of a shard in a batch
+      const DistributedSamplerOptions o{.world = 2 * kShards, .pad = pad, .seed = 5};
+      const std::vector<Order> apart = ranks(n, o);
+      for (int r = 0; r < 2; ++r) {
+        Order wanted;
+        for (std::size_t begin = 0; begin < 64; begin += kEach) {
+          for (std::size_t v = 0; v < kShards; ++v) {
+            const Order& one = apart[static_cast<std::size_t>(r * kShards) + v];
+            for (std::size_t i = begin; i < std::min(begin + kEach, one.size()); ++i) wanted.push_back(one[i]);
+          }
+        }
+        DistributedSamplerOptions mine = o;
+        mine.rank = r, mine.world = 2, mine.shards = kShards, mine.batch_size = kShards * kEach;
+        CHECK(distributed_sampler(n, mine)->indices(0) == wanted);
+        CHECK(distributed_sampler(n, mine)->size() == static_cast<std::int64_t>(wanted.size()));
+      }
+    }
+  }
+  CHECK_THROWS_WITH_AS((void)distributed_sampler(8, {.shards = 4, .batch_size = 6}),
+                       doctest::Contains("batch_size is 6 and shards is 4"), ConfigError);
+}
+
+TEST_CASE("another sampler's order is divided as it is, and batch samplers pass it on") {
+  const SamplerRef order = subset_sampler({5, 3, 8, 1, 9});
+  CHECK(distributed_sampler(order, {.rank = 0, .world = 2})->indices(0) == Order{5, 8, 9});
+  CHECK(distributed_sampler(order, {.rank = 1, .world = 2})->indices(0) == Order{3, 1, 5});
+  CHECK(distributed_sampler(order, {.rank = 1, .world = 2, .pad = false})->indices(0) == Order{3, 1});
+  CHECK_THROWS_AS((void)distributed_sampler(nullptr, {}), ConfigError);
+  CHECK_FALSE(order->is_distributed());
+  const BatchSamplerRef pairs = batch_sampler(order, 2);
+  CHECK(pairs->order() == order);
+  CHECK_FALSE(pairs->is_distributed());
+  const BatchSamplerRef mine = pairs->over(distributed_sampler(order, {.rank = 0, .world = 2}));
+  CHECK(mine->is_distributed());
+  CHECK(mine->batch_size() == 2);
+  CHECK(mine->batches(0) == std::vector<Order>{{5, 8}, {9}});
+}
+
 TEST_CASE("distributed samplers refuse ranks outside of the world, and contradictions") {
   CHECK_THROWS_WITH_AS((void)distributed_sampler(10, {.rank = 4, .world = 4}), doctest::Contains("rank is 4 of 4"),
                        ConfigError);

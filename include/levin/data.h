@@ -125,6 +125,8 @@ class LEVIN_API Sampler {
   [[nodiscard]] virtual std::int64_t size() const = 0;
   [[nodiscard]] virtual std::vector<std::int64_t> indices(std::int64_t epoch) const = 0;  // size() of them
   [[nodiscard]] virtual bool shuffles() const { return false; }                           // a new order in each epoch
+  // Whether the order is one process's part already, as that of distributed_sampler. A Trainer divides all others.
+  [[nodiscard]] virtual bool is_distributed() const { return false; }
 };
 using SamplerRef = std::shared_ptr<const Sampler>;
 // 0, 1, ... n-1 in each epoch.
@@ -151,9 +153,17 @@ struct DistributedSamplerOptions {
   bool pad = true;
   bool drop_last = false;  // instead of padding: the end of the order is cut, so that all ranks have n / world samples
   std::uint64_t seed = 0;  // the same on all ranks
+  // Each rank reads for `shards` ranks of a world that is `shards` times as large, and its batches of batch_size samples
+  // have batch_size / shards samples of each in turn. So 2 ranks of 4 shards get the batches that 8 ranks of 1 get.
+  int shards = 1;
+  std::int64_t batch_size = 1;  // of the loader; used with shards > 1 alone
 };
-// Throws ConfigError for a rank outside of 0 .. world-1, and for drop_last with pad = false.
+// Throws ConfigError for a rank outside of 0 .. world-1, for drop_last with pad = false, and for a batch_size that
+// shards does not divide.
 [[nodiscard]] LEVIN_API SamplerRef distributed_sampler(std::int64_t n, const DistributedSamplerOptions& options);
+// The same of another sampler's order, which options.shuffle and options.seed do not change. `order` must give the same
+// indices on all ranks.
+[[nodiscard]] LEVIN_API SamplerRef distributed_sampler(SamplerRef order, const DistributedSamplerOptions& options);
 
 // The samples of each batch of an epoch, a function of the epoch alone.
 class LEVIN_API BatchSampler {
@@ -161,6 +171,15 @@ class LEVIN_API BatchSampler {
   virtual ~BatchSampler();
   [[nodiscard]] virtual std::int64_t size() const = 0;  // batches in an epoch
   [[nodiscard]] virtual std::vector<std::vector<std::int64_t>> batches(std::int64_t epoch) const = 0;
+
+  // ---- For a Trainer of several processes, which gives each a part of the order.
+  [[nodiscard]] virtual bool is_distributed() const { return false; }  // as Sampler::is_distributed
+  // The sampler whose order becomes batches; null, which is the default: there is none.
+  [[nodiscard]] virtual std::shared_ptr<const Sampler> order() const { return nullptr; }
+  // The same rule for the order of another sampler. Null, which is the default: a Trainer of several processes throws
+  // ConfigError, unless use_distributed_sampler is false.
+  [[nodiscard]] virtual std::shared_ptr<const BatchSampler> over(std::shared_ptr<const Sampler> order) const;
+  [[nodiscard]] virtual std::int64_t batch_size() const { return 0; }  // of all batches but the last; 0: it varies
 };
 using BatchSamplerRef = std::shared_ptr<const BatchSampler>;
 // Consecutive parts of a sampler's order; drop_last leaves out a short last one. Throws ConfigError for a null sampler
@@ -177,10 +196,15 @@ struct WorkerInfo {
   std::uint64_t seed = 0;  // of the loader's generator
   std::int64_t epoch = 0;
   std::int64_t batch_size = 1;
-  // Whether sample i of the whole data belongs to this stream if the streams take whole batches in turn. Streams that
-  // give the samples that they own, in order, give the same batches with the same random numbers for any number of
-  // workers. Any other division makes the batches depend on the number of workers, as in PyTorch.
-  [[nodiscard]] bool owns(std::int64_t i) const { return i / batch_size % num_workers == id; }
+  int rank = 0, world = 1;  // the process among those of a training; see DataLoaderOptions
+  // Whether sample i of the whole data belongs to this stream if the processes, and in each its streams, take whole
+  // batches in turn. Streams that give the samples that they own, in order, give the same batches with the same random
+  // numbers for any number of workers. Any other division makes the batches depend on the number of workers, as in
+  // PyTorch. Streams that ignore rank and world give every process the whole data.
+  [[nodiscard]] bool owns(std::int64_t i) const {
+    const std::int64_t batch = i / batch_size;
+    return batch % world == rank && batch / world % num_workers == id;
+  }
 };
 // Of the stream that the calling thread opens or reads for a loader; elsewhere no value.
 [[nodiscard]] LEVIN_API std::optional<WorkerInfo> worker_info();
@@ -210,7 +234,7 @@ class LEVIN_API IterableDataset {
   virtual ~IterableDataset();
   // A stream from the beginning of info.epoch. Several threads call it at once.
   [[nodiscard]] virtual std::unique_ptr<SampleStream> stream(const WorkerInfo& info) const = 0;
-  // The samples of all streams together; by default no value: not known before the end.
+  // The samples of all streams of all processes together; by default no value: not known before the end.
   [[nodiscard]] virtual std::optional<std::int64_t> size() const;
   // Whether the streams never end. A Trainer then demands a limit of its own; by default false.
   [[nodiscard]] virtual bool endless() const;
@@ -230,7 +254,7 @@ struct BatchPart {
 struct Batch {
   Tensors fields{};  // of combined loaders: those of all parts, one after the other
   // Of the samples in the dataset; of combined loaders: of the first part that has a batch; of streams: sample j of the
-  // batch at position p is p * batch_size + j.
+  // batch at position p is (p * world + rank) * batch_size + j.
   std::vector<std::int64_t> indices{};
   std::int64_t position = 0;       // in the epoch, from 0
   std::vector<BatchPart> parts{};  // of combined loaders
@@ -261,6 +285,9 @@ struct DataLoaderOptions {
   bool persistent_workers = false;       // Note [Workers]
   bool in_order = true;                  // false: batches come as they finish, with the samples of their `position`
   Generator generator{0};                // for the order and for the samples' random numbers
+  // For streams: the process among those that read the data, which WorkerInfo passes on. A Trainer of several processes
+  // sets both. Loaders over a Dataset have a distributed_sampler instead.
+  int rank = 0, world = 1;
 };
 
 // Note [Workers]

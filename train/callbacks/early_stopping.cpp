@@ -6,6 +6,7 @@
 
 #include "levin/train.h"
 #include "train/callbacks/monitored.h"
+#include "train/run/run.h"
 
 namespace levin {
 namespace {
@@ -63,7 +64,7 @@ void EarlyStopping::check() {
   Trainer& t = trainer();
   const EarlyStoppingOptions& o = options_;
   if (t.options().fast_dev_run > 0) return;
-  const Metrics known = t.callback_metrics();
+  const Metrics known = Trainer::Run::of(t).logs.monitored();
   const std::optional<double> value = train::metric(known, o.monitor);
   if (!value) {
     const std::string what = "EarlyStopping: the metric \"" + o.monitor + "\" is not known at the end of a " +

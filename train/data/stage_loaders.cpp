@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "train/run/packed.h"
 #include "train/run/run.h"
 
 namespace levin::train {
@@ -68,6 +69,8 @@ void StageLoaders::forget() {
   own_train.reset();
   own_val.reset();
   combined_train_.reset();
+  train_share_ = {};
+  val_shares_.clear();
   inspected_.clear();
 }
 
@@ -102,12 +105,76 @@ void StageLoaders::inspect(const data::DataLoader& loader, const std::string& na
   inspect_loader(loader, name, shuffling, run_.options.reload_dataloaders_every_n_epochs);
 }
 
+RankShare StageLoaders::share(const data::DataLoader& loader, Reads reads, const std::string& name) const {
+  return run_.options.use_distributed_sampler ? share_of_rank(run_.strategy, loader, reads, name) : RankShare{};
+}
+
 std::vector<data::DataLoader*> StageLoaders::evaluated_in_turn(const std::vector<data::DataLoader*>& loaders,
-                                                               const char* name) {
+                                                               const char* name, std::vector<RankShare>& keep) {
   std::vector<data::DataLoader*> all = in_turn(loaders);
-  for (std::size_t l = 0; l < all.size(); ++l)
-    inspect(*all[l], all.size() == 1 ? std::string(name) : name + (" " + text(l)), Shuffling::is_unusual);
+  for (std::size_t l = 0; l < all.size(); ++l) {
+    const std::string named = all.size() == 1 ? std::string(name) : name + (" " + text(l));
+    inspect(*all[l], named, Shuffling::is_unusual);
+    RankShare mine = share(*all[l], Reads::evaluation, named);
+    if (!mine.loader) continue;
+    check_equal_on_ranks(*run_.strategy, named, describe_share(*mine.loader, mine.whole));
+    all[l] = mine.loader.get();
+    keep.push_back(std::move(mine));
+  }
   return all;
+}
+
+std::string StageLoaders::with_batches(const std::vector<data::DataLoader*>& of,
+                                       const std::vector<std::int64_t>& counts) const {
+  std::string mine;
+  for (const std::int64_t n : counts) mine += n > 0 ? '1' : '0';
+  const std::vector<std::string> ranks = run_.strategy->gather(mine);
+  std::string any = mine;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].size() != mine.size())
+      fail<ConfigError>(run_.call_name, ": rank ", r, " evaluates ", ranks[r].size(), " loaders, and this rank ",
+                        mine.size(), "; give every rank the same");
+    for (std::size_t l = 0; l < any.size(); ++l) any[l] = std::max(any[l], ranks[r][l]);
+  }
+  const bool allowed =
+      run_.borrowed.active->allow_zero_length_with_multiple_devices() ||
+      (run_.borrowed.data_module && run_.borrowed.data_module->allow_zero_length_with_multiple_devices());
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    for (std::size_t l = 0; l < any.size(); ++l) {
+      if (ranks[r][l] == any[l] || is_divided(*of[l])) continue;
+      const std::string what = std::string(run_.call_name) + ": loader " + text(l) + " has no batch on rank " + text(r) +
+                               ", and others have some";
+      if (!allowed)
+        fail<ConfigError>(what,
+                          "; if that is meant, override allow_zero_length_with_multiple_devices of the module or the "
+                          "data module");
+      warn("W-DATA-EMPTY-RANK", WarningCategory::user, what);
+    }
+  }
+  return any;
+}
+
+// Ranks train in step: all have as many batches. Of streams, whose lengths may differ, the shortest counts.
+void StageLoaders::agree_on_training(const data::DataLoader& loader, std::int64_t whole) {
+  const bool streams = static_cast<bool>(loader.stream());
+  const std::string what = streams ? std::string() : describe_share(loader, whole) + ", ";
+  Packed mine;
+  mine.add(batches).add(what + (batches == kUnknownBatches ? "an unknown number of" : text(batches)) +
+                        " batches an epoch");
+  const std::vector<std::string> ranks = run_.strategy->gather(mine.bytes());
+  std::string first;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    Unpacked in(ranks[r]);
+    const auto count = in.take<std::int64_t>();
+    const auto words = in.take<std::string>();
+    if (r == 0) first = words;
+    if (streams)
+      batches = std::min(batches, count);
+    else if (words != first)
+      fail<ConfigError>("fit: the train_loader differs between ranks: rank 0 has ", first, "; rank ", r, " has ", words,
+                        "; give all ranks the same dataset, options and seed, and limit_train_batches that all reach");
+  }
+  most_ = batches;
 }
 
 void StageLoaders::use_train(data::DataLoader& loader) {
@@ -116,26 +183,33 @@ void StageLoaders::use_train(data::DataLoader& loader) {
         "fit: the training loader is combined as sequential, which is for evaluations; use "
         "max_size_cycle, min_size or max_size");
   inspect(loader, "train_loader", Shuffling::is_usual);
+  RankShare mine = share(loader, overfits() ? Reads::in_sequence : Reads::training, "train_loader");
+  data::DataLoader& used = mine.loader ? *mine.loader : loader;
   batches = most_ =
-      batches_of(run_, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
-  train = &loader;
+      batches_of(run_, used, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
+  agree_on_training(used, mine.whole);
+  train = &used;
+  train_share_ = std::move(mine);
   resolve_validation();
 }
 void StageLoaders::use_val(const std::vector<data::DataLoader*>& given) {
   val.clear();
   if (!validates()) return;
-  std::vector<data::DataLoader*> used = evaluated_in_turn(given, "val_loader");
+  std::vector<RankShare> shares;
+  std::vector<data::DataLoader*> used = evaluated_in_turn(given, "val_loader", shares);
   for (const data::DataLoader* v : used)
     (void)batches_of(run_, *v, run_.options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
   const std::vector<std::int64_t> counts = run_.evaluation.counts(Loop::validation, used);
-  if (std::all_of(counts.begin(), counts.end(), [](std::int64_t n) { return n == 0; })) return;  // as without one
+  if (with_batches(used, counts).find('1') == std::string::npos) return;  // as without one
   val = std::move(used);
+  val_shares_ = std::move(shares);
   if (train) resolve_validation();
 }
 
 void StageLoaders::load_train() {
   if (train) return;
   own_train.reset();  // frees its threads and pages before the next loader has its own
+  train_share_ = {};
   own_train = run_.borrowed.loader_of_hook(std::nullopt, *run_.borrowed.active);
   if (!own_train)
     fail<ConfigError>("fit: the ", run_.borrowed.data_overrides.train_loader ? "data module" : "module",
@@ -160,6 +234,7 @@ void StageLoaders::reload_val() {
   const std::int64_t every = run_.options.reload_dataloaders_every_n_epochs;
   if (every == 0 || run_.trial || !own_val || run_.progress.epoch - val_loaded_at < every) return;
   val.clear();
+  val_shares_.clear();
   own_val.reset();
   load_val();
 }

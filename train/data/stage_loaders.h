@@ -10,6 +10,7 @@
 
 #include "levin/train.h"
 #include "train/data/loader_advice.h"
+#include "train/data/rank_share.h"
 #include "train/run/progress.h"
 
 namespace levin::train {
@@ -53,10 +54,17 @@ class StageLoaders {
   // Make the loader again if reload_dataloaders_every_n_epochs asks for it: before an epoch, before a validation.
   void reload_train();
   void reload_val();
-  // The loaders of an evaluation, where each part of a sequential combination is a loader of its own. Warns by
-  // inspect_loader; `name` is for the messages.
+  // The loaders of an evaluation, where each part of a sequential combination is a loader of its own. Of several ranks
+  // each gets loaders of its part, which `keep` owns. Warns by inspect_loader; `name` is for the messages.
   [[nodiscard]] std::vector<data::DataLoader*> evaluated_in_turn(const std::vector<data::DataLoader*>& given,
-                                                                 const char* name);
+                                                                 const char* name, std::vector<RankShare>& keep);
+  // "1" for each loader of which any rank has a batch to evaluate, by this rank's `counts`, else "0". Throws ConfigError
+  // for a loader that gives some ranks batches and others none, unless a distributed sampler divides it or the module
+  // allows it.
+  [[nodiscard]] std::string with_batches(const std::vector<data::DataLoader*>& of,
+                                         const std::vector<std::int64_t>& counts) const;
+  // This rank's part of a loader, if use_distributed_sampler is on.
+  [[nodiscard]] RankShare share(const data::DataLoader& loader, Reads reads, const std::string& name) const;
   [[nodiscard]] bool validates() const;  // the module has a validation_step, and limit_val_batches is not 0
   [[nodiscard]] bool overfits() const;   // overfit_batches: training and validation read a few batches in sequence
 
@@ -73,8 +81,11 @@ class StageLoaders {
   // Calls inspect_loader once a stage for each name.
   void inspect(const data::DataLoader& loader, const std::string& name, Shuffling shuffling);
   void resolve_validation();
+  void agree_on_training(const data::DataLoader& loader, std::int64_t whole);
   Trainer::Run& run_;
   std::unique_ptr<data::DataLoader> combined_train_;
+  RankShare train_share_;
+  std::vector<RankShare> val_shares_;
   std::set<std::string> inspected_;
 };
 

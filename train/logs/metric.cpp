@@ -21,9 +21,9 @@ Metric::Metric(const nn::Options& options)
     : Module(options), batch_value_(add_state("batch", kNaN)), self_(std::make_shared<Metric*>(this)) {}
 Metric::~Metric() { *self_ = nullptr; }
 
-Tensor& Metric::add_state(std::string_view name, double start, const Shape& shape) {
+Tensor& Metric::add_state(std::string_view name, double start, const Shape& shape, Across across) {
   nn::Buffer& buffer = register_buffer(name, full(shape, start, device(), DType::f64), nn::Persistent::no);
-  states_.push_back({.value = &buffer, .start = start});
+  states_.push_back({.value = &buffer, .start = start, .across = across});
   return buffer;
 }
 
@@ -92,8 +92,9 @@ Tensor Accuracy::compute() const {
 }
 
 MaxMetric::MaxMetric(nn::Module& parent, std::string_view name)
-    : Metric(parent, name), most_(add_state("most", -kInfinity)) {}
-MaxMetric::MaxMetric(const nn::Options& options) : Metric(options), most_(add_state("most", -kInfinity)) {}
+    : Metric(parent, name), most_(add_state("most", -kInfinity, {}, Across::max)) {}
+MaxMetric::MaxMetric(const nn::Options& options)
+    : Metric(options), most_(add_state("most", -kInfinity, {}, Across::max)) {}
 void MaxMetric::update(const Tensor& values) {
   const NoGrad off;
   keep_f64();
@@ -104,8 +105,9 @@ void MaxMetric::update(const Tensor& values) {
 Tensor MaxMetric::compute() const { return most_.detach(); }
 
 MinMetric::MinMetric(nn::Module& parent, std::string_view name)
-    : Metric(parent, name), least_(add_state("least", kInfinity)) {}
-MinMetric::MinMetric(const nn::Options& options) : Metric(options), least_(add_state("least", kInfinity)) {}
+    : Metric(parent, name), least_(add_state("least", kInfinity, {}, Across::min)) {}
+MinMetric::MinMetric(const nn::Options& options)
+    : Metric(options), least_(add_state("least", kInfinity, {}, Across::min)) {}
 void MinMetric::update(const Tensor& values) {
   const NoGrad off;
   keep_f64();

@@ -9,8 +9,35 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/run/scope.h"
 
 namespace levin {
+
+std::vector<train::MetricState> detail::MetricHandle::states(const Metric& metric) {
+  std::vector<train::MetricState> out;
+  for (const Metric::State& s : metric.states_) {
+    if (static_cast<const Tensor*>(s.value) == &metric.batch_value_) continue;
+    out.push_back({.across = s.across, .values = s.value->detach().to(DType::f64).to_vector<double>()});
+  }
+  return out;
+}
+double detail::MetricHandle::compute(Metric& metric, const std::vector<train::MetricState>& states) {
+  const NoGrad off;
+  std::vector<std::pair<Tensor*, Tensor>> own;
+  const auto put_back = [&] {
+    for (auto& [state, before] : own) *state = std::move(before);
+  };
+  const train::Scope swapped([] {}, put_back);
+  std::size_t next = 0;
+  for (const Metric::State& s : metric.states_) {
+    Tensor& state = *s.value;
+    if (&state == &metric.batch_value_) continue;
+    Tensor merged = from_data<double>(states.at(next++).values, state.shape(), Device::cpu()).to(state.device());
+    own.emplace_back(&state, std::exchange(state, std::move(merged)));
+  }
+  return metric.compute().item();
+}
+
 namespace train {
 
 void set_metric(Metrics& metrics, std::string_view name, double value) {
@@ -25,10 +52,6 @@ void set_metric(Metrics& metrics, std::string_view name, double value) {
 
 namespace {
 
-double start_of(EpochReduce reduce) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return reduce == EpochReduce::min ? kInfinity : reduce == EpochReduce::max ? -kInfinity : 0;
-}
 // The numbers of f64 cells. The cells of one device take one copy.
 std::vector<double> numbers_of(const Tensors& cells) {
   std::vector<double> numbers(cells.size());
@@ -49,8 +72,9 @@ std::vector<double> numbers_of(const Tensors& cells) {
 }
 constexpr std::string_view kLoader = "/dataloader_idx_";
 
-// "x_step/dataloader_idx_1"
-std::string named(const MetricLog::Entry& e, const char* level = "") {
+// "x_step/dataloader_idx_1", of an entry or a value.
+template <class E>
+std::string named(const E& e, const char* level = "") {
   return e.name + level + (e.loader < 0 ? "" : std::string(kLoader) + text(e.loader));
 }
 
@@ -109,6 +133,8 @@ MetricGuard::~MetricGuard() {
   } catch (...) {}  // no memory; the error that is being thrown matters more
 }
 
+// ---- Entries
+
 // Returns the entry of this name and hook, and makes a new one if there is none.
 MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& options, const Place& place,
                                    Device device) {
@@ -148,6 +174,9 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
                         .on_epoch = on_epoch,
                         .prog_bar = options.prog_bar,
                         .logger = options.logger,
+                        .sync_dist = options.sync_dist,
+                        .rank_zero_only = options.rank_zero_only,
+                        .of_epochs = epochs_only,
                         .reduce = options.reduce});
     return entries_.back();
   }
@@ -156,6 +185,9 @@ MetricLog::Entry& MetricLog::entry(std::string_view name, const LogOptions& opti
     fail<ConfigError>("log: \"", name, "\" is logged in ", hook.empty() ? "one place" : hook,
                       " with two sets of options; give it the same");
   if (it->hook.empty()) it->hook = hook;
+  it->sync_dist = options.sync_dist;
+  it->rank_zero_only = options.rank_zero_only;
+  it->of_epochs = epochs_only;
   return *it;
 }
 
@@ -235,6 +267,11 @@ bool MetricLog::logs(const Metric& metric) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) { return metric_of(e) == &metric; });
 }
 
+bool MetricLog::synchronizes() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& e) { return e.on_step && e.sync_dist && e.logger; });
+}
+
 void MetricLog::begin_recording(Device device) {
   recording_ = device;
   noted_.clear();
@@ -259,6 +296,7 @@ MetricLog::Step MetricLog::take_step(const Tensor& beside) {
     if (e.on_step && e.fresh && e.logger) {
       names.push_back(named(e, e.on_epoch ? "_step" : ""));
       cells.push_back(e.last);
+      if (e.sync_dist) out.synced.emplace_back(names.back(), 0);
     }
     e.fresh = false;
   }
@@ -267,10 +305,93 @@ MetricLog::Step MetricLog::take_step(const Tensor& beside) {
   const std::vector<double> values = numbers_of(cells);
   for (std::size_t i = 0; i < names.size(); ++i) set_metric(out.values, names[i], values[i]);
   if (beside.defined()) out.beside = values.back();
+  for (auto& [name, value] : out.synced) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i] == name) value = values[i];
+    }
+  }
   return out;
 }
 
-std::vector<MetricLog::Mean> MetricLog::take_epoch() {
+// ---- Values of an epoch
+
+std::size_t MetricLog::find(const LogPart& part) const {
+  const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+    return e.name == part.name && e.hook == part.hook && e.loader == part.loader;
+  });
+  return it == entries_.end() ? npos : static_cast<std::size_t>(it - entries_.begin());
+}
+
+std::vector<LogPart> MetricLog::parts() const {
+  Tensors cells;
+  for (const Entry& e : entries_) {
+    if (has_value(e) && !metric_of(e)) cells.push_back(e.sum);
+  }
+  const std::vector<double> sums = numbers_of(cells);
+  std::vector<LogPart> out;
+  std::size_t next = 0;
+  for (const Entry& e : entries_) {
+    const bool known = has_value(e);
+    const Metric* const metric = metric_of(e);
+    if (!known && !(e.elsewhere && (e.path.empty() || metric))) continue;
+    LogPart& p = out.emplace_back();
+    p.name = e.name;
+    p.hook = e.hook;
+    p.loader = e.loader;
+    p.on_step = e.on_step;
+    p.prog_bar = e.prog_bar;
+    p.logger = e.logger;
+    p.of_epochs = e.of_epochs;
+    p.rank_zero_only = e.rank_zero_only;
+    p.reduce = e.reduce;
+    p.weight = e.weight;
+    p.is_metric = metric != nullptr;
+    if (metric)
+      p.states = detail::MetricHandle::states(*metric);
+    else
+      p.sum = known ? sums[next++] : start_of(e.reduce);
+  }
+  return out;
+}
+
+std::vector<MetricLog::Value> MetricLog::values(const Exchange& ranks) const {
+  std::vector<Value> out;
+  if (!ranks) {
+    Tensors cells;
+    for (const Entry& e : entries_) {
+      if (has_value(e)) cells.push_back(cell_of(e));
+    }
+    const std::vector<double> sums = numbers_of(cells);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& e = entries_[i];
+      if (has_value(e)) out.push_back({e.name, e.loader, e.on_step, e.logger, result_of(e, sums[next++]), i});
+    }
+    return out;
+  }
+  const std::vector<LogPart> all = merged(parts(), ranks);
+  std::vector<std::pair<bool, double>> computed;  // of metrics
+  bool complete = true;
+  for (const LogPart& p : all) {
+    const std::size_t i = find(p);
+    Metric* const metric = i == npos || !p.is_metric ? nullptr : metric_of(entries_[i]);
+    double value = p.reduce == EpochReduce::mean ? p.sum / p.weight : p.sum;
+    if (metric) value = detail::MetricHandle::compute(*metric, p.states);
+    if (p.is_metric) computed.emplace_back(metric != nullptr, value);
+    complete &= !p.is_metric || p.everywhere;
+    out.push_back({p.name, p.loader, p.on_step, p.logger, value, i});
+  }
+  if (!complete) {  // a rank without data may lack the object
+    fill_from_ranks(computed, ranks);
+    std::size_t next = 0;
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (all[k].is_metric) out[k].value = computed[next++].second;
+    }
+  }
+  return out;
+}
+
+std::vector<MetricLog::Mean> MetricLog::take_epoch(const Exchange& ranks) {
   std::vector<Mean> out, hidden;
   // One name has one value: the newest.
   const auto set = [](std::vector<Mean>& means, Mean mean) {
@@ -280,21 +401,15 @@ std::vector<MetricLog::Mean> MetricLog::take_epoch() {
     else
       known->value = mean.value;
   };
-  Tensors cells;
-  for (const Entry& e : entries_) {
-    if (has_value(e)) cells.push_back(cell_of(e));
+  for (const Value& v : values(ranks)) {
+    set(v.logger ? out : hidden, {named(v, v.on_step ? "_epoch" : ""), v.value, v.loader, v.logger});
+    if (v.on_step) set(hidden, {named(v), v.value, v.loader, false});
+    if (v.entry != npos) entries_[v.entry].finished = v.value;
   }
-  const std::vector<double> sums = numbers_of(cells);
-  std::size_t next = 0;
   for (Entry& e : entries_) {
-    if (has_value(e)) {
-      const double value = result_of(e, sums[next++]);
-      set(e.logger ? out : hidden, {named(e, e.on_step ? "_epoch" : ""), value, e.loader, e.logger});
-      if (e.on_step) set(hidden, {named(e), value, e.loader, false});
-      e.finished = value;
-    }
     if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));  // in place: a recorded step adds to this address
     e.weight = 0;
+    e.elsewhere = false;
   }
   for (const Entry& e : entries_) {  // after all values are read, because a metric may have two names
     if (Metric* const metric = metric_of(e)) metric->reset();
@@ -310,22 +425,25 @@ void MetricLog::reset() {
   entries_.clear();
 }
 
-void MetricLog::newest(Metrics& into) const {
+void MetricLog::newest(Metrics& into, const Exchange& ranks) const {
   Tensors cells;
   for (const Entry& e : entries_) {
     if (e.on_step && e.last.defined()) cells.push_back(e.last);
-    if (has_value(e)) cells.push_back(cell_of(e));
+    if (has_value(e) && !ranks) cells.push_back(cell_of(e));
   }
-  const std::vector<double> values = numbers_of(cells);
+  const std::vector<double> numbers = numbers_of(cells);
   std::size_t next = 0;
+  const auto set_epoch = [&](const auto& of, bool on_step, double value) {
+    set_metric(into, named(of), value);
+    if (on_step) set_metric(into, named(of, "_epoch"), value);
+  };
   for (const Entry& e : entries_) {
     const bool both = e.on_step && e.on_epoch;
-    if (e.on_step && e.last.defined()) set_metric(into, named(e, both ? "_step" : ""), values[next++]);
-    if (!has_value(e)) continue;
-    const double value = result_of(e, values[next++]);
-    set_metric(into, named(e), value);
-    if (both) set_metric(into, named(e, "_epoch"), value);
+    if (e.on_step && e.last.defined()) set_metric(into, named(e, both ? "_step" : ""), numbers[next++]);
+    if (has_value(e) && !ranks) set_epoch(e, both, result_of(e, numbers[next++]));
   }
+  if (!ranks) return;
+  for (const Value& v : values(ranks)) set_epoch(v, v.on_step, v.value);
 }
 
 void MetricLog::progress(Metrics& into) const {
@@ -351,8 +469,9 @@ void MetricLog::progress(Metrics& into) const {
   }
 }
 
-std::vector<MetricLog::Saved> MetricLog::save() const {
+std::vector<MetricLog::Saved> MetricLog::save(const Exchange& ranks) const {
   std::vector<Saved> out;
+  const std::vector<LogPart> all = ranks ? merged(parts(), ranks) : std::vector<LogPart>();
   for (const Entry& e : entries_) {
     out.push_back({.name = e.name,
                    .on_step = e.on_step,
@@ -367,6 +486,24 @@ std::vector<MetricLog::Saved> MetricLog::save() const {
                    .hook = e.hook,
                    .metric = e.path});
   }
+  for (const LogPart& p : all) {
+    const std::size_t i = find(p);
+    if (i == npos) {  // other ranks alone logged it; its metric is not known here
+      if (!p.is_metric)
+        out.push_back({.name = p.name,
+                       .on_step = p.on_step,
+                       .on_epoch = true,
+                       .prog_bar = p.prog_bar,
+                       .logger = p.logger,
+                       .reduce = p.reduce,
+                       .sum = p.sum,
+                       .weight = p.weight,
+                       .hook = p.hook});
+      continue;
+    }
+    out[i].sum = p.is_metric ? out[i].sum : p.sum;
+    if (!(entries_[i].metric && entries_[i].path.empty())) out[i].weight = p.weight;
+  }
   return out;
 }
 
@@ -380,7 +517,7 @@ void MetricLog::back_to(const std::vector<Saved>& saved) {
   }
 }
 
-void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree) {
+void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree, bool sums) {
   entries_.clear();
   const auto metrics = metrics_of(tree);
   for (const Saved& s : saved) {
@@ -394,6 +531,11 @@ void MetricLog::load(const std::vector<Saved>& saved, nn::Module* tree) {
     e.last = full({}, s.last, Device::cpu(), DType::f64);
     if (s.weight > 0 && s.metric.empty()) e.sum = full({}, s.sum, Device::cpu(), DType::f64);
     e.weight = s.weight;
+    if (!sums && s.weight > 0) {
+      e.weight = 0;
+      e.elsewhere = true;
+      if (e.sum.defined()) fill_(e.sum, start_of(e.reduce));
+    }
     e.fresh = s.fresh;
     e.path = s.metric;
     for (const auto& [path, metric] : metrics) {

@@ -11,11 +11,16 @@
 #include <vector>
 
 #include "levin/train.h"
+#include "train/logs/merge.h"
 #include "train/run/hook.h"
 
 // A handle that outlives a metric and holds null after the metric's end.
 struct levin::detail::MetricHandle {
   [[nodiscard]] static std::shared_ptr<Metric*> of(const Metric& metric) { return metric.self_; }
+  // What reset() sets, but for the newest batch's value.
+  [[nodiscard]] static std::vector<train::MetricState> states(const Metric& metric);
+  // compute() of these states. The metric's own states stay.
+  [[nodiscard]] static double compute(Metric& metric, const std::vector<train::MetricState>& states);
 };
 
 namespace levin::train {
@@ -31,6 +36,9 @@ class MetricLog {
     std::string name, hook;  // a name that two hooks log has two entries
     int loader = -1;         // index, in an evaluation of several loaders; -1: of all
     bool on_step = false, on_epoch = false, prog_bar = false, logger = true;
+    bool sync_dist = false, rank_zero_only = false;
+    bool of_epochs = false;  // the hook belongs to no batch, so every rank calls it
+    bool elsewhere = false;  // of a resumed run: rank 0 has what was logged before
     EpochReduce reduce = EpochReduce::mean;
     Tensor last{};                      // f64 []
     Tensor sum{};                       // f64 []: by `reduce` the sum of value * weight, of values, the min, the max
@@ -55,6 +63,7 @@ class MetricLog {
   void log(std::string_view name, const Metric& metric, nn::Module* tree, const LogOptions& options,
            const Place& place);
   [[nodiscard]] bool logs(const Metric& metric) const;
+  [[nodiscard]] bool synchronizes() const;  // whether an entry that is logged on steps has sync_dist
   // Between begin_recording and end_recording log() notes what a replay of the recorded step must repeat on the host.
   // It throws CaptureError for what a replay cannot repeat: a value of the host, a new name.
   struct Noted {
@@ -69,6 +78,7 @@ class MetricLog {
   struct Step {
     Metrics values;
     std::optional<double> beside;
+    Metrics synced{};  // of `values`, those with sync_dist
   };
   [[nodiscard]] Step take_step(const Tensor& beside = {});
   struct Mean {
@@ -78,11 +88,12 @@ class MetricLog {
     bool logger;  // goes into records
   };
   // Returns the means of the epoch and starts the next epoch. Means for records come first. After them come names with
-  // logger = false, and the plain names of entries that are logged on steps as well.
-  [[nodiscard]] std::vector<Mean> take_epoch();
+  // logger = false, and the plain names of entries that are logged on steps as well. With `ranks` the values are those
+  // of all ranks together: Note [Values of several ranks]. Throws ConfigError where ranks logged different names.
+  [[nodiscard]] std::vector<Mean> take_epoch(const Exchange& ranks = {});
   void reset();  // forgets all names; metrics are reset
-  // Adds the newest value of each entry, under all its names.
-  void newest(Metrics& into) const;
+  // Adds the newest value of each entry, under all its names. With `ranks` values of the epoch are those of all ranks.
+  void newest(Metrics& into, const Exchange& ranks = {}) const;
   // Adds the values of entries with prog_bar.
   void progress(Metrics& into) const;
 
@@ -95,11 +106,24 @@ class MetricLog {
     bool fresh = false;
     std::string hook{}, metric{};  // metric: the path of the Metric in the module; empty: none
   };
-  [[nodiscard]] std::vector<Saved> save() const;
-  void load(const std::vector<Saved>& saved, nn::Module* tree);
+  [[nodiscard]] std::vector<Saved> save(const Exchange& ranks = {}) const;
+  // Sums of all ranks go to rank 0 (`sums` = true), and the other ranks begin at 0.
+  void load(const std::vector<Saved>& saved, nn::Module* tree, bool sums = true);
   void back_to(const std::vector<Saved>& saved);  // an earlier save() of this log: drops what was logged since
 
  private:
+  // A value of the epoch, of this rank's entries and, with `ranks`, of entries that other ranks alone have.
+  struct Value {
+    std::string name;
+    int loader;
+    bool on_step, logger;
+    double value;
+    std::size_t entry;  // index; npos: this rank has none
+  };
+  static constexpr std::size_t npos = static_cast<std::size_t>(-1);
+  [[nodiscard]] std::vector<Value> values(const Exchange& ranks) const;
+  [[nodiscard]] std::vector<LogPart> parts() const;
+  [[nodiscard]] std::size_t find(const LogPart& part) const;
   Entry& entry(std::string_view name, const LogOptions& options, const Place& place, Device device);
   std::vector<Entry> entries_;       // a few, in the order of logging
   std::optional<Device> recording_;  // of the step that is recorded

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "train/run/packed.h"
 #include "train/run/run.h"
 
 namespace levin::train {
@@ -76,6 +77,8 @@ void RunLogs::write_step() {
   const SyncGuard own = run_.instruments.own_waits();
   const PhaseScope phase(run_.instruments.times, Phase::logging);
   MetricLog::Step step = train.take_step(run_.trial ? Tensor() : run_.instruments.losses.kept());
+  // A stop that this rank alone asked for is due here alone, and others would not take part.
+  if (steps() % every == 0) synchronize(step);
   if (step.values.empty()) return;
   if (step.beside) run_.instruments.losses.read(*step.beside);
   write(steps() - 1, std::move(step.values));
@@ -98,9 +101,63 @@ void RunLogs::write(std::int64_t step, Metrics values) {
   for (const auto& logger : loggers) logger->log_metrics(history.back());
 }
 
+Exchange RunLogs::ranks() const {
+  if (run_.strategy->ranks().size == 1) return {};
+  return [strategy = run_.strategy](std::string_view mine) { return strategy->gather(mine); };
+}
+
+// Values with sync_dist become their mean over ranks.
+void RunLogs::synchronize(MetricLog::Step& step) const {
+  const Exchange gather = ranks();
+  if (!gather || !train.synchronizes()) return;
+  Packed mine;
+  for (const auto& [name, value] : step.synced) mine.add(name).add(value);
+  const std::vector<std::string> all = gather(mine.bytes());
+  for (auto& [name, sum] : step.synced) sum = 0;
+  const auto named = [](const Metrics& values) {
+    std::string names;
+    for (const auto& [name, value] : values) names += (names.empty() ? "" : ", ") + name;
+    return names.empty() ? std::string("nothing") : names;
+  };
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    Metrics theirs;
+    for (Unpacked in(all[r]); !in.empty();) {
+      auto name = in.take<std::string>();
+      theirs.emplace_back(std::move(name), in.take<double>());
+    }
+    bool same = theirs.size() == step.synced.size();
+    for (std::size_t i = 0; same && i < theirs.size(); ++i) {
+      same = theirs[i].first == step.synced[i].first;
+      step.synced[i].second += theirs[i].second / static_cast<double>(all.size());
+    }
+    if (!same)
+      fail<ConfigError>("log: with sync_dist rank ", r, " logged ", named(theirs), " in this step, and rank ",
+                        run_.strategy->ranks().rank, " ", named(step.synced), "; log the same names in the same order");
+  }
+  for (const auto& [name, mean] : step.synced) set_metric(step.values, name, mean);
+}
+
+Metrics RunLogs::monitored() {
+  const Exchange gather = ranks();
+  if (!gather) return run_.trainer.callback_metrics();
+  const SyncGuard own = run_.instruments.own_waits();
+  Metrics mine = epoch;
+  train.newest(mine, gather);
+  eval.newest(mine, gather);
+  Packed of_zero;
+  for (const auto& [name, value] : mine) of_zero.add(name).add(value);
+  Metrics all;
+  const std::string bytes = run_.strategy->from_rank_zero(of_zero.bytes());
+  for (Unpacked in(bytes); !in.empty();) {
+    auto name = in.take<std::string>();
+    all.emplace_back(std::move(name), in.take<double>());
+  }
+  return all;
+}
+
 Metrics RunLogs::take_means(MetricLog& log, const Function<void(const MetricLog::Mean&)>& each) {
   Metrics recorded;
-  for (const MetricLog::Mean& mean : log.take_epoch()) {
+  for (const MetricLog::Mean& mean : log.take_epoch(ranks())) {
     set_metric(epoch, mean.name, mean.value);
     if (mean.logger) recorded.emplace_back(mean.name, mean.value);
     if (each) each(mean);

@@ -40,6 +40,10 @@ class RunLogs {
   // Ends the epoch of a log. `epoch` keeps all its means, and `each` is called with every one. Returns the means that
   // go into records.
   Metrics take_means(MetricLog& log, const Function<void(const MetricLog::Mean&)>& each = {});
+  // Trainer::callback_metrics with the values of all ranks, the same on each. Every rank calls it.
+  [[nodiscard]] Metrics monitored();
+  // What the ranks have of a log, together; empty for one rank.
+  [[nodiscard]] Exchange ranks() const;
 
   LogScope scope = LogScope::none;  // decides whether log() may be called
   BatchWeight weight;               // of the current batch
@@ -52,6 +56,7 @@ class RunLogs {
   std::vector<std::shared_ptr<Logger>> loggers;
 
  private:
+  void synchronize(MetricLog::Step& step) const;
   Trainer::Run& run_;
 };
 

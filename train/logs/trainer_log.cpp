@@ -20,7 +20,7 @@ Target target_of(Trainer::Run& run, std::string_view name, const LogOptions& opt
                                   : "in " + std::string(run.hooks.now->name) + ", which may not log";
     fail<StateError>("log: \"", name, "\" is logged ", where, "; call it in a step, or in hooks of batches and epochs");
   }
-  if (run.options.barebones) return {};
+  if (run.options.barebones || (options.rank_zero_only && run.strategy->ranks().rank != 0)) return {};
   // A run that resumes in the middle of an epoch calls this hook again, and its sums have the value already.
   const bool goes_on = run.progress.batches_done > 0 && (run.borrowed.same_module || !run.files.resumed_from.empty());
   if (goes_on && run.hooks.now == &train::hooks::on_train_epoch_start) return {};

@@ -18,7 +18,7 @@ void Optimizers::advance_plateaus(SchedulerConfig::Interval interval) {
       interval == SchedulerConfig::Interval::step ? run_.progress.global_step : run_.progress.epoch + 1;
   for (const SchedulerConfig& s : schedulers) {
     if (!s.scheduler->needs_metric() || s.interval != interval || count % s.frequency != 0) continue;
-    const Metrics known = run_.trainer.callback_metrics();
+    const Metrics known = run_.logs.monitored();
     if (const std::optional<double> value = metric(known, s.monitor)) {
       s.scheduler->step(*value);
       continue;

@@ -10,6 +10,8 @@
 #include "tensor/errors/warn.h"
 #include "train/options/accelerators.h"
 #include "train/options/options.h"
+#include "train/run/packed.h"
+#include "train/run/predictions.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
 
@@ -164,7 +166,9 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
   // A hook's evaluation is not profiled: it would start actions inside of the hook's action.
   const bool of_a_hook = !validating && !sanity;
   const Restore profiled(run_.options.profiler, of_a_hook ? std::shared_ptr<Profiler>() : run_.options.profiler);
-  return all_batches(loop, module, run_.loaders.evaluated_in_turn(given, words.loader), predictions);
+  std::vector<train::RankShare> shares;
+  std::vector<data::DataLoader*> used = run_.loaders.evaluated_in_turn(given, words.loader, shares);
+  return all_batches(loop, module, std::move(used), predictions, shares);
 }
 
 // A stage of its own, outside of a fit.
@@ -203,7 +207,9 @@ std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
                             " of data module and module gives none; give one, or override it");
         used = {loaders.own_evaluated.get()};
       }
-      result = all_batches(loop, module, loaders.evaluated_in_turn(used, words.loader), predictions);
+      std::vector<train::RankShare> shares;
+      used = loaders.evaluated_in_turn(used, words.loader, shares);
+      result = all_batches(loop, module, std::move(used), predictions, shares);
     }
     run_.hooks.teardown(words.stage, /*quietly=*/false);
     if (instead) return {};
@@ -243,10 +249,13 @@ std::vector<std::int64_t> Trainer::Evaluation::counts(Loop loop, const std::vect
 
 std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& module,
                                                       std::vector<data::DataLoader*> given,
-                                                      std::vector<Tensors>* predictions) {
+                                                      std::vector<Tensors>* predictions,
+                                                      std::span<const train::RankShare> shares) {
   const Words& words = words_of(loop);
   const std::vector<std::int64_t> of_each = counts(loop, given);
-  if (std::all_of(of_each.begin(), of_each.end(), [](std::int64_t n) { return n == 0; })) return {};
+  // A rank without a batch calls the hooks, too, and takes part in what ranks agree on.
+  const std::string any = run_.loaders.with_batches(given, of_each);
+  if (any.find('1') == std::string::npos) return {};
   const Restore current(loaders, &given);
   const Restore which_loop(current_loop, loop);
   const Restore deeper(depth, depth + 1);
@@ -272,8 +281,10 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
   for (std::size_t l = 0; l < given.size(); ++l) {
     logs.eval_loader = static_cast<int>(l);
     batches = of_each[l];
-    if (predictions) predictions->emplace_back();
-    if (of_each[l] > 0) batches_of(loop, module, *given[l], of_each[l], there, predictions);
+    std::optional<train::Predictions> kept;
+    if (predictions) kept.emplace(predictions_of(*given[l], shares));
+    if (any[l] == '1') batches_of(loop, module, *given[l], of_each[l], there, kept ? &*kept : nullptr);
+    if (kept) predictions->push_back(std::move(*kept).of_all_ranks(*run_.strategy, there));
   }
   logs.eval_loader = -1;
   logs.weight = {};
@@ -294,7 +305,7 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
 }
 
 void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count,
-                                     Device there, std::vector<Tensors>* predictions) {
+                                     Device there, train::Predictions* predictions) {
   const bool in_sequence = loop == Loop::validation && run_.loaders.overfits();
   if (run_.in_fit || in_sequence) loader.load_state({.epoch = run_.progress.epoch, .in_sequence = in_sequence});
   std::int64_t done = 0;
@@ -302,6 +313,7 @@ void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataL
   try {
     for (const Batch& loaded : loader) {
       waiting = false;
+      if (done == count) break;  // a limit leaves this rank no batch
       run_.logs.scope = train::LogScope::eval;
       run_.logs.weight = train::weight_of(loaded);
       Batch batch = loaded;
@@ -311,7 +323,7 @@ void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataL
       at.dataloader_idx = run_.logs.eval_loader;
       run_.hooks.call(words_of(loop).batch_start, at);
       one_batch(loop, module, at);
-      if (predictions) predictions->back().push_back(at.outputs.front().second);
+      if (predictions) predictions->add(loaded, at.outputs.front().second);
       run_.hooks.call(words_of(loop).batch_end, at);
       run_.logs.write_eval_batch();
       run_.check_interrupt();
@@ -322,6 +334,18 @@ void Trainer::Evaluation::batches_of(Loop loop, TrainModule& module, data::DataL
     if (waiting) run_.check_interrupt();
     throw;
   }
+}
+
+train::Predictions Trainer::Evaluation::predictions_of(const data::DataLoader& loader,
+                                                       std::span<const train::RankShare> shares) const {
+  const auto share =
+      std::find_if(shares.begin(), shares.end(), [&](const auto& s) { return s.loader.get() == &loader; });
+  const data::DataLoaderOptions* const o = loader.parts() == 0 ? &loader.options() : nullptr;
+  const std::int64_t size = !o ? 0 : o->batch_sampler ? o->batch_sampler->batch_size() : o->batch_size.value_or(0);
+  std::optional<std::vector<std::int64_t>> places;
+  if (size > 0 && share != shares.end() && share->whole >= 0)
+    places = train::places_of_rank(run_.strategy->share(), share->whole, size);
+  return {size, std::move(places)};
 }
 
 void Trainer::Evaluation::one_batch(Loop loop, TrainModule& module, StepInfo& at) {
@@ -395,7 +419,8 @@ bool Trainer::Evaluation::due() {
   if (run_.loaders.val_every == train::kUnknownBatches) return run_.progress.batches_done == run_.loaders.batches;
   if (run_.loaders.val_every > 0)
     return (run_.options.check_val_every_n_epoch ? run_.progress.batches_done : of_run) % run_.loaders.val_every == 0;
-  return train::steady_seconds() - last_validation >= run_.options.val_check_interval->time()->seconds();
+  const bool late = train::steady_seconds() - last_validation >= run_.options.val_check_interval->time()->seconds();
+  return !run_.strategy->from_rank_zero(late ? "1" : "").empty();  // by one clock
 }
 
 void Trainer::Evaluation::validate() {
@@ -412,10 +437,13 @@ void Trainer::Evaluation::validate() {
 
 // ---- The mean of a function
 
-double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& loader,
+double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& given,
                                       const Function<Tensor(const Batch&)>& f) {
   const train::ModeGuard modes(over);
   const Restore named(run_.call_name, run_.in_fit ? run_.call_name : "evaluate");
+  if (!run_.borrowed.active) run_.connect();
+  const train::RankShare mine_of = run_.loaders.share(given, train::Reads::evaluation, "loader");
+  data::DataLoader& loader = mine_of.loader ? *mine_of.loader : given;
   if (over) over->train(false);
   const Unrecorded off(run_.options.inference_mode);
   const Device there = run_.device_of(over);
@@ -445,11 +473,19 @@ double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& loader
     weight += size;
     run_.check_interrupt();
   }
-  if (weight == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
-  for (const train::MetricLog::Mean& mean : run_.logs.eval.take_epoch()) {
+  // Of all ranks, added in their order.
+  double total = 0, of_all = 0;
+  const std::string mine = train::Packed().add(sum.defined() ? sum.item() : 0.0).add(weight).bytes();
+  for (const std::string& bytes : run_.strategy->gather(mine)) {
+    train::Unpacked in(bytes);
+    total += in.take<double>();
+    of_all += in.take<double>();
+  }
+  if (of_all == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
+  for (const train::MetricLog::Mean& mean : run_.logs.eval.take_epoch(run_.logs.ranks())) {
     if (mean.logger) train::set_metric(run_.logs.epoch, mean.name, mean.value);
   }
-  return sum.item() / weight;
+  return total / of_all;
 }
 
 }  // namespace levin

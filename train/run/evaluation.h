@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,9 @@
 namespace levin {
 namespace train {
 enum class Loop : std::uint8_t { validation, test, predict };
-}
+class Predictions;
+struct RankShare;
+}  // namespace train
 
 class Trainer::Evaluation {
  public:
@@ -57,10 +60,13 @@ class Trainer::Evaluation {
   std::vector<Metrics> stage(train::Loop loop, TrainModule& module, const std::vector<data::DataLoader*>& given,
                              std::vector<Tensors>* predictions, const Function<void()>& instead,
                              const std::string& ckpt_path);
+  // shares: those of the loaders that are one rank's part.
   std::vector<Metrics> all_batches(train::Loop loop, TrainModule& module, std::vector<data::DataLoader*> given,
-                                   std::vector<Tensors>* predictions);
+                                   std::vector<Tensors>* predictions, std::span<const train::RankShare> shares);
   void batches_of(train::Loop loop, TrainModule& module, data::DataLoader& loader, std::int64_t count, Device there,
-                  std::vector<Tensors>* predictions);
+                  train::Predictions* predictions);
+  [[nodiscard]] train::Predictions predictions_of(const data::DataLoader& loader,
+                                                  std::span<const train::RankShare> shares) const;
   void one_batch(train::Loop loop, TrainModule& module, StepInfo& at);
   std::vector<Metrics> results(train::Loop loop, std::size_t count);
   Run& run_;

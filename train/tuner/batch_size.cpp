@@ -237,6 +237,10 @@ std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& t
 // Called in a stage of the run, outside of batches. Leaves the loaders as they are.
 std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
   const Chosen chosen = check(options);
+  if (run.strategy->group())
+    fail<ConfigError>(kCall, ": the strategy is ", run.strategy->name(),
+                      ", and a size that fits one process may not fit another; search with one device and no strategy, "
+                      "then set the size");
   check_module(run, *run.borrowed.active, options, loop);
   const Fields fields = fields_of(run);
   const double field = fields.get(options.batch_arg_name);
@@ -366,8 +370,9 @@ void BatchSizeFinder::scale_batch_size() {
   size_ = train::find_batch_size(run, options_, loop);
   if (loop) {
     run.loaders.own_evaluated = run.borrowed.loader_of_hook(*loop, *run.borrowed.active);
-    *run.evaluation.loaders =
-        run.loaders.evaluated_in_turn({run.loaders.own_evaluated.get()}, kHooks[static_cast<std::size_t>(*loop)]);
+    std::vector<train::RankShare> shares;  // none: a search has one process
+    *run.evaluation.loaders = run.loaders.evaluated_in_turn({run.loaders.own_evaluated.get()},
+                                                            kHooks[static_cast<std::size_t>(*loop)], shares);
     return;
   }
   run.loaders.train = nullptr;

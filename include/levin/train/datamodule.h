@@ -47,6 +47,8 @@ class LEVIN_API DataModule : public HasHParams {
   virtual void prepare_data() {}
   // True: prepare_data runs once on each node. False, for disks that nodes share: in the first process alone.
   [[nodiscard]] virtual bool prepare_data_per_node() const { return true; }
+  // TrainModule::allow_zero_length_with_multiple_devices.
+  [[nodiscard]] virtual bool allow_zero_length_with_multiple_devices() const { return false; }
   virtual void setup(Stage) {}  // makes the datasets, in every process; fit includes validation
   virtual void teardown(Stage) {}
   // Before the stage rethrows the exception, after the callbacks' and the module's. What it throws becomes a warning.

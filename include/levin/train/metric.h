@@ -10,10 +10,12 @@
 //
 // A metric that is a member of the module moves with it and is part of checkpoints, so a run that resumes within an
 // epoch has the same sums. It is in no state_dict. Training and validation need one each. An update launches kernels
-// and does not wait for them.
+// and does not wait for them. With several ranks each updates its own states, and what the epoch logs is computed of all
+// ranks' states together; a call of compute() elsewhere sees this rank's.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,6 +34,9 @@ struct MetricHandle;
 // the states in place, and ends with set_batch_value().
 class LEVIN_API Metric : public nn::Module {
  public:
+  // How the states of several ranks become one, element by element. At the end of an epoch compute() sees that one.
+  enum class Across : std::uint8_t { sum, max, min };
+
   Metric(nn::Module& parent, std::string_view name);
   explicit Metric(const nn::Options& options);  // part of no module: log() warns that no checkpoint keeps it
   ~Metric() override;
@@ -46,7 +51,8 @@ class LEVIN_API Metric : public nn::Module {
  protected:
   // Makes a state: f64, filled with `start`, to which reset() sets it. Change it in place: a captured step writes to
   // its memory.
-  [[nodiscard]] Tensor& add_state(std::string_view name, double start, const Shape& shape = {});
+  [[nodiscard]] Tensor& add_state(std::string_view name, double start, const Shape& shape = {},
+                                  Across across = Across::sum);
   void set_batch_value(const Tensor& value);  // one element
   // Makes states f64 again that Module::to(DType) has converted. Call it first in an update.
   void keep_f64();
@@ -56,6 +62,7 @@ class LEVIN_API Metric : public nn::Module {
   struct State {
     nn::Buffer* value;
     double start;
+    Across across;
   };
   std::vector<State> states_;
   Tensor& batch_value_;

@@ -40,13 +40,16 @@ struct LogOptions {
   std::optional<bool> on_epoch = {};
   EpochReduce reduce = EpochReduce::mean;  // of values; a Metric has its own
   bool enable_graph = false;               // known from Lightning; true is a ConfigError, because log() keeps a number
-  bool sync_dist = false;                  // the mean over ranks; with one rank the value itself
+  // Of several ranks: records of training steps have the mean over ranks; without it they have rank 0's value. Values
+  // of epochs and evaluations are always those of all ranks' samples together. In evaluations records of steps are rank
+  // 0's, because ranks may have different numbers of batches.
+  bool sync_dist = false;
   // In an evaluation of several loaders: true appends "/dataloader_idx_k" to the name, false takes one mean over all.
   bool add_dataloader_idx = true;
   // The weight in the epoch's mean, 1 or more. Unset: size(0) of the batch's first tensor, 1 if it has no dimension.
   // Tensors of different sizes cause a warning, a batch without tensors is a ConfigError.
   std::optional<std::int64_t> batch_size = {};
-  bool rank_zero_only = false;  // known from Lightning; there is one rank
+  bool rank_zero_only = false;  // only rank 0's values count, and other ranks need not log the name
 };
 
 // What training_step returns: the loss, one element; or tensors by name, of which "loss" is the loss and the others are
@@ -176,6 +179,9 @@ class LEVIN_API TrainModule : public nn::Module, public Hooks, public HasHParams
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> val_loader() { return nullptr; }
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> test_loader() { return nullptr; }
   [[nodiscard]] virtual std::unique_ptr<data::DataLoader> predict_loader() { return nullptr; }
+  // Whether the loader of an evaluation may give some ranks batches and others none. By default that is a ConfigError,
+  // unless the trainer or a distributed sampler divides the loader, where it happens to data sets of few samples.
+  [[nodiscard]] virtual bool allow_zero_length_with_multiple_devices() const { return false; }
 
   // ---- A batch on its way to the device. A data module that overrides the same function is asked instead. They are
   // called for a TrainModule in fit, validate, test, predict and evaluate.

@@ -33,9 +33,11 @@ struct RankInfo {
   int node = 0, nodes = 1;
 };
 
-// The part of each data set that a process reads: every `replicas`-th sample, from `index` on. {0, 1}: all.
+// The part of each data set that a process reads: every `replicas`-th sample, from `index` on. {0, 1}: all. With shards
+// a process reads for `shards` of replicas * shards virtual ranks, batch by batch (DistributedSamplerOptions::shards).
 struct DataShare {
   int index = 0, replicas = 1;
+  int shards = 1;
 };
 
 // What one rank wants, and what all ranks do: the largest value of each field.
