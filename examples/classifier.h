@@ -289,8 +289,10 @@ inline int run_classifier(const ClassifierProgram& program, ClassifierSettings s
   (void)planned_steps(s, net->batches);  // refused before a run begins
 
   const Outcome outcome = train_and_test(program, trainer, *net, loaders, pictures, s.resume, *counted);
-  if (!outcome.interrupted) print_results(trainer, outcome);
-  write_results(program, s, trainer, *net, pictures, outcome);
+  if (trainer.is_global_zero()) {
+    if (!outcome.interrupted) print_results(trainer, outcome);
+    write_results(program, s, trainer, *net, pictures, outcome);
+  }
   return outcome.interrupted ? 128 + trainer.stop_signal() : kDone;
 }
 

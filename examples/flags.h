@@ -22,7 +22,7 @@
 
 namespace levin::examples {
 
-enum ExitCode : int { kDone = 0, kUsage = 2, kBadData = 65, kInternal = 70, kCannotWrite = 73 };
+enum ExitCode : int { kDone = 0, kUsage = 2, kBadData = 65, kInternal = 70, kCannotWrite = 73, kTryAgain = 75 };
 
 struct FlagText {
   const char* name;
@@ -313,6 +313,8 @@ int run_program(const char* program, Body&& body) {
     return say(e, kBadData);
   } catch (const DataError& e) { return say(e, kBadData); } catch (const FileError& e) {
     return say(e, kCannotWrite);
+  } catch (const CommError& e) {
+    return say(e, kTryAgain);  // another rank failed
   } catch (const std::exception& e) { return say(e, kInternal); }
 }
 

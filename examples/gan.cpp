@@ -58,12 +58,12 @@ int run(const Settings& s) {
   Gan gan(s, gen, device);
   const examples::Trained trained = examples::train(
       "gan", device, *counted, [&] { trainer.fit(gan, {.train = train, .ckpt_path = s.resume}); }, [] {});
-  if (!trained.interrupted) {
+  if (!trained.interrupted && trainer.is_global_zero()) {
     std::printf("trained %lld steps in %.1f s, %.0f images/s\ndiscriminator loss %.4f, generator loss %.4f\n",
                 static_cast<long long>(trainer.global_step()), trained.seconds, trained.samples_per_second(),
                 examples::metric(trainer, "d_loss_epoch"), examples::metric(trainer, "g_loss_epoch"));
   }
-  write_results(s, trainer, gan, digits.real, trained);
+  if (trainer.is_global_zero()) write_results(s, trainer, gan, digits.real, trained);
   return trained.interrupted ? 128 + trainer.stop_signal() : examples::kDone;
 }
 

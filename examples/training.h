@@ -19,8 +19,8 @@ namespace levin::examples {
 // program that trains then has them.
 
 struct MachineSettings {
-  std::string device = "auto", precision = "32-true";
-  int threads = 0;
+  std::string device = "auto", precision = "32-true", devices, strategy;  // devices, strategy: empty is one process
+  int threads = 0, nodes = 1;
   std::int64_t memory_limit = 0;  // bytes; 0: what the device has
 };
 
@@ -33,6 +33,9 @@ inline void add_machine_flags(Flags& flags, MachineSettings& s, const std::vecto
     flags.add_choice("--precision", s.precision, precisions);
   flags.add("--threads", s.threads)->check(at_least(0));
   flags.add("--memory-limit", s.memory_limit)->check(at_least(1));
+  flags.add("--devices", s.devices);
+  flags.add("--nodes", s.nodes)->check(at_least(1));
+  flags.add("--strategy", s.strategy);
 }
 
 // Sets the number of threads, and returns the device of the run.
@@ -44,6 +47,9 @@ inline Device use_machine(const MachineSettings& s) {
 inline void set_machine_options(TrainerOptions& options, const MachineSettings& s) {
   options.precision = s.precision;
   if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
+  if (!s.devices.empty()) options.devices = s.devices;
+  if (s.nodes > 1) options.num_nodes = s.nodes;
+  if (!s.strategy.empty()) options.strategy = s.strategy;
 }
 
 // ---- The trainer

@@ -11,6 +11,7 @@
 #include "levin/train/averaging.h"
 #include "levin/train/callbacks.h"
 #include "levin/train/datamodule.h"
+#include "levin/train/ddp_strategy.h"
 #include "levin/train/early_stopping.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"

@@ -1,5 +1,6 @@
 #include "train/strategy/names.h"
 
+#include "levin/train/ddp_strategy.h"
 #include "levin/train/options.h"
 
 namespace levin::train {
@@ -8,7 +9,13 @@ template <class S>
 std::shared_ptr<Strategy> made() {
   return std::make_shared<S>();
 }
+std::shared_ptr<Strategy> finding_unused() {
+  return std::make_shared<DdpStrategy>(DdpOptions{.find_unused_parameters = true});
+}
 constexpr NamedStrategy kNamed[] = {
+    {"ddp", &made<DdpStrategy>, "a process for each device, averaged gradients"},
+    {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
+    {"ddp_find_unused_parameters_true", &finding_unused, "ddp, for losses that use some of the parameters"},
     {"single_device", &made<Strategy>, "one process, one device"},
 };
 }  // namespace

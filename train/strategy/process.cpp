@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "levin/autograd.h"
+#include "levin/comm/launch.h"
 #include "levin/ops.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
@@ -21,13 +22,60 @@ void ProcessStrategy::check(const TrainerOptions& o) const {
   if (on_cpu && o.devices.is_list())
     fail<ConfigError>("Trainer: devices is the list ", text(o.devices),
                       " and the accelerator is the CPU, where devices counts processes; give a number");
+  if (where && where->is_cuda())
+    fail<UnsupportedError>("Trainer: strategy is ", name(),
+                           " on CUDA devices, and this build has no NCCL groups; use the CPU, or one device");
 }
 
-void ProcessStrategy::connect(const TrainerOptions&) {
+namespace {
+
+// The options that decide what a rank does, a line each: ranks that differ here would wait for each other in vain.
+std::string agreement_of(const TrainerOptions& o) {
+  std::string lines;
+  const auto line = [&](const char* name, const std::string& value) {
+    lines += std::string(name) + " " + value + "\n";
+  };
+  line("max_epochs", text(o.max_epochs.value_or(-2)));
+  line("max_steps", text(o.max_steps));
+  line("accumulate_grad_batches", text(o.accumulate_grad_batches));
+  line("precision", o.precision);
+  line("gradient_clip_val", text(o.gradient_clip_val.value_or(0)));
+  line("num_nodes", text(o.num_nodes.value()));
+  return lines;
+}
+
+}  // namespace
+
+void ProcessStrategy::connect(const TrainerOptions& o) {
   if (group_) return;
-  group_ = options_.group;
+  if (options_.group) {
+    group_ = options_.group;
+    const int rank = group_->rank(), size = group_->size();
+    ranks_ = {.rank = rank, .size = size, .local_rank = rank, .local_size = size};
+  } else {
+    std::shared_ptr<dist::ClusterEnvironment> environment = o.plugins.environment;
+    if (!environment) environment = dist::ClusterEnvironment::detect();
+    const auto nodes = static_cast<int>(o.num_nodes.value());
+    // Without a number each node has as many processes as something else has started there.
+    const bool told = o.devices.count() || !environment->creates_processes_externally();
+    const auto processes = static_cast<int>(told ? o.devices.count().value_or(1) : environment->world_size() / nodes);
+    if (environment->creates_processes_externally())
+      environment->validate(processes, nodes);
+    else if (std::int64_t{processes} * nodes > 1)
+      environment = dist::launch_script({.processes = processes, .nodes = nodes});
+    group_ = dist::init_process_group({.backend = options_.backend,
+                                       .environment = environment,
+                                       .timeout = options_.timeout,
+                                       .rendezvous_timeout = options_.rendezvous_timeout,
+                                       .agreement = agreement_of(o)});
+    ranks_ = {.rank = group_->rank(),
+              .size = group_->size(),
+              .local_rank = environment->local_rank(),
+              .local_size = group_->size() / nodes,
+              .node = std::max(0, environment->node_rank()),
+              .nodes = nodes};
+  }
   control_ = group_;
-  ranks_ = {.rank = group_->rank(), .size = group_->size(), .local_rank = group_->rank(), .local_size = group_->size()};
   votes_ = zeros({4}, Device::cpu(), DType::u8);
 }
 

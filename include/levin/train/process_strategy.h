@@ -13,28 +13,23 @@
 
 namespace levin {
 
-// Who starts the processes, where nothing else has started them.
-//   script   this process becomes rank 0 and runs its own command line again for each other rank, so all that main does
-//            before the first stage is done in every process
-//   spawn    children of this process run the stage alone
-enum class Launch : std::uint8_t { script, spawn };
-
 struct ProcessOptions {
   std::string backend = "auto";    // dist::InitOptions
   double timeout = 1800;           // seconds that a collective waits for a rank that is alive
-  double rendezvous_timeout = 60;  // seconds
-  Launch launch = Launch::script;
+  double rendezvous_timeout = 60;  // seconds that ranks may take to arrive
   // Ranks that are connected already, such as threads of one process; nothing is started then.
   std::shared_ptr<dist::ProcessGroup> group{};
 };
 
-// Of a process for each device, which has the whole module.
+// Of a process for each device, which has the whole module. Where nothing else has started the processes, the first
+// stage does: this process becomes rank 0 and runs its own command line again for each other rank (dist::launch_script),
+// so all that main does before the first stage is done in every process.
 class LEVIN_API ProcessStrategy : public Strategy {
  public:
   explicit ProcessStrategy(ProcessOptions options);
   ~ProcessStrategy() override;
 
-  // Throws ConfigError for dp's and lists' forms of devices that no process can have: a list on the CPU.
+  // Throws ConfigError for a list of devices on the CPU, where devices counts processes, and UnsupportedError for CUDA.
   void check(const TrainerOptions& options) const override;
   // Starts and connects the processes once; a later stage uses the same. Throws ConfigError, CommError.
   void connect(const TrainerOptions& options) override;
