@@ -210,7 +210,8 @@ void DataLoader::check_state(const LoaderState& state) const {
   // Numbers of samples stay below 2^62, so that the streams' arithmetic does not overflow.
   const DataLoaderOptions& o = impl().options;
   const std::int64_t most =
-      impl().stream ? (std::int64_t{1} << 62) / o.batch_size.value_or(1) / std::max(1, o.num_workers) / o.world : size();
+      impl().stream ? (std::int64_t{1} << 62) / o.batch_size.value_or(1) / std::max(1, o.num_workers) / o.world
+                    : size();
   if (state.epoch < 0 || state.batch < 0 || state.batch > most) {
     fail<StateError>("loader: the state is epoch ", state.epoch, ", batch ", state.batch,
                      ", expected an epoch from 0 and a batch from 0 to ", most);

@@ -1,5 +1,5 @@
-// A simulated network: a thousand ranks in one thread, on a virtual clock, for tests of the algorithms and for studies of
-// their time.
+// A simulated network: a thousand ranks in one thread, on a virtual clock, for tests of the algorithms and for studies
+// of their time.
 //
 //   const SimResult r = simulate({.ranks = 1000, .link = {.latency = 5e-6}}, [](SimRank& me) { ... });
 //

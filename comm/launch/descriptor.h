@@ -7,7 +7,8 @@
 
 namespace levin::dist {
 
-// Both ends are closed by exec, and above 2 where a process has closed its stdin: dup2 onto 0, 1 and 2 cannot meet them.
+// Both ends are closed by exec, and above 2 where a process has closed its stdin: dup2 onto 0, 1 and 2 cannot meet
+// them.
 struct Pipe {
   Fd read, write;
 };

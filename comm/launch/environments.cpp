@@ -101,8 +101,8 @@ std::shared_ptr<ClusterEnvironment> torchrun_environment() {
 
 namespace {
 
-// The hosts of the rank file without repeats. Its first line is the host that runs the batch script, unless it computes,
-// too: jsrun then lists it again.
+// The hosts of the rank file without repeats. Its first line is the host that runs the batch script, unless it
+// computes, too: jsrun then lists it again.
 std::vector<std::string> hosts_of_ranks(const std::string& path) {
   std::string text;
   try {

@@ -34,8 +34,8 @@ struct JobShape {
 };
 // Fills in run_id and, on one node, secret.
 void name_job(JobShape& job);
-// The variables of all ranks of this node: size, address, run id, secret. OMP_NUM_THREADS and LEVIN_NUM_THREADS keep the
-// value that they have.
+// The variables of all ranks of this node: size, address, run id, secret. OMP_NUM_THREADS and LEVIN_NUM_THREADS keep
+// the value that they have.
 [[nodiscard]] VariableList job_variables(const JobShape& job);  // after name_job
 // Those of one rank.
 [[nodiscard]] VariableList rank_variables(const JobShape& job, int local_rank);

@@ -1,9 +1,9 @@
 // Note [Steps of SLURM]
 //
 // In a batch script SLURM_PROCID is 0 and SLURM_NTASKS the number of tasks of the job, also for a program that the
-// script starts without srun: such a program would wait for ranks that do not exist. SLURM_STEP_ID is set inside of srun
-// alone. A step's own numbers (SLURM_STEP_NUM_TASKS) come before those of the job: `srun -n 1` in a job of four tasks is
-// one process.
+// script starts without srun: such a program would wait for ranks that do not exist. SLURM_STEP_ID is set inside of
+// srun alone. A step's own numbers (SLURM_STEP_NUM_TASKS) come before those of the job: `srun -n 1` in a job of four
+// tasks is one process.
 #include <algorithm>
 #include <cstdint>
 #include <utility>

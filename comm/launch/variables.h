@@ -1,5 +1,5 @@
-// Variables of the environment, read with errors that name the variable, its value and the launcher that should have set
-// it.
+// Variables of the environment, read with errors that name the variable, its value and the launcher that should have
+// set it.
 #pragma once
 
 #include <string>

@@ -153,8 +153,9 @@ struct DistributedSamplerOptions {
   bool pad = true;
   bool drop_last = false;  // instead of padding: the end of the order is cut, so that all ranks have n / world samples
   std::uint64_t seed = 0;  // the same on all ranks
-  // Each rank reads for `shards` ranks of a world that is `shards` times as large, and its batches of batch_size samples
-  // have batch_size / shards samples of each in turn. So 2 ranks of 4 shards get the batches that 8 ranks of 1 get.
+  // Each rank reads for `shards` ranks of a world that is `shards` times as large, and its batches of batch_size
+  // samples have batch_size / shards samples of each in turn. So 2 ranks of 4 shards get the batches that 8 ranks of 1
+  // get.
   int shards = 1;
   std::int64_t batch_size = 1;  // of the loader; used with shards > 1 alone
 };

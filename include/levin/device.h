@@ -42,8 +42,8 @@ class Device {
 // driver or in a build without CUDA; for simt 1 or 0. Never throws.
 [[nodiscard]] LEVIN_API int device_count(DeviceType type);
 
-// The number of threads that CPU kernels may use (default: LEVIN_NUM_THREADS or OMP_NUM_THREADS of the environment, else
-// the cores this process may run on). Never changes a result. Throws ConfigError outside of 1 to 4096.
+// The number of threads that CPU kernels may use (default: LEVIN_NUM_THREADS or OMP_NUM_THREADS of the environment,
+// else the cores this process may run on). Never changes a result. Throws ConfigError outside of 1 to 4096.
 LEVIN_API void set_num_threads(int n);
 [[nodiscard]] LEVIN_API int num_threads();
 

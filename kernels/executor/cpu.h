@@ -20,8 +20,9 @@ enum class CpuLevel : uint8_t { base, v3, v4 };
 [[nodiscard]] CpuLevel cpu_level();
 [[nodiscard]] const char* name(CpuLevel level);
 
-// Cores a kernel may use, the caller included; at start LEVIN_NUM_THREADS or OMP_NUM_THREADS, else those of the affinity
-// mask; n <= 0: the mask. At any time: a running loop keeps the number it started with. Results never depend on it.
+// Cores a kernel may use, the caller included; at start LEVIN_NUM_THREADS or OMP_NUM_THREADS, else those of the
+// affinity mask; n <= 0: the mask. At any time: a running loop keeps the number it started with. Results never depend
+// on it.
 void set_num_threads(int n);
 [[nodiscard]] int num_threads();
 

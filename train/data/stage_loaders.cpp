@@ -142,8 +142,8 @@ std::string StageLoaders::with_batches(const std::vector<data::DataLoader*>& of,
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (std::size_t l = 0; l < any.size(); ++l) {
       if (ranks[r][l] == any[l] || is_divided(*of[l])) continue;
-      const std::string what = std::string(run_.call_name) + ": loader " + text(l) + " has no batch on rank " + text(r) +
-                               ", and others have some";
+      const std::string what = std::string(run_.call_name) + ": loader " + text(l) + " has no batch on rank " +
+                               text(r) + ", and others have some";
       if (!allowed)
         fail<ConfigError>(what,
                           "; if that is meant, override allow_zero_length_with_multiple_devices of the module or the "
@@ -185,8 +185,7 @@ void StageLoaders::use_train(data::DataLoader& loader) {
   inspect(loader, "train_loader", Shuffling::is_usual);
   RankShare mine = share(loader, overfits() ? Reads::in_sequence : Reads::training, "train_loader");
   data::DataLoader& used = mine.loader ? *mine.loader : loader;
-  batches = most_ =
-      batches_of(run_, used, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
+  batches = most_ = batches_of(run_, used, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   agree_on_training(used, mine.whole);
   train = &used;
   train_share_ = std::move(mine);

@@ -58,9 +58,9 @@ class StageLoaders {
   // each gets loaders of its part, which `keep` owns. Warns by inspect_loader; `name` is for the messages.
   [[nodiscard]] std::vector<data::DataLoader*> evaluated_in_turn(const std::vector<data::DataLoader*>& given,
                                                                  const char* name, std::vector<RankShare>& keep);
-  // "1" for each loader of which any rank has a batch to evaluate, by this rank's `counts`, else "0". Throws ConfigError
-  // for a loader that gives some ranks batches and others none, unless a distributed sampler divides it or the module
-  // allows it.
+  // "1" for each loader of which any rank has a batch to evaluate, by this rank's `counts`, else "0". Throws
+  // ConfigError for a loader that gives some ranks batches and others none, unless a distributed sampler divides it or
+  // the module allows it.
   [[nodiscard]] std::string with_batches(const std::vector<data::DataLoader*>& of,
                                          const std::vector<std::int64_t>& counts) const;
   // This rank's part of a loader, if use_distributed_sampler is on.

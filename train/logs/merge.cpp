@@ -91,8 +91,7 @@ void combine(LogPart& into, const LogPart& other) {
   if (into.states.size() != other.states.size())
     fail<ConfigError>("log: the metric \"", into.name, "\" has ", into.states.size(), " states on one rank and ",
                       other.states.size(), " on another; log the same Metric on every rank");
-  for (std::size_t s = 0; s < into.states.size(); ++s)
-    combine(into.states[s], other.states[s]);
+  for (std::size_t s = 0; s < into.states.size(); ++s) combine(into.states[s], other.states[s]);
 }
 
 }  // namespace

@@ -21,10 +21,11 @@ struct StepResult {
 // Note [Whole-step capture]
 // Batches of a shape are first trained op by op, so that libraries choose their plans and state gets its memory. Then a
 // step is recorded, and further steps are replays. The record reads its batch from tensors of its own, with the batch's
-// order of dimensions in memory (channels last), into which each batch is copied: from the host where that is possible (Note [Copies beside the step]), else within the device. All
-// that changes from step to step is read from memory: lr and momentum (Optimizer::prepare_replay), step counts, the
-// loss scale, the generators' offsets (Graph). So N steps and N replays give the same bits. On the host a replay
-// repeats the effects of the step: logged names and weights, versions of written tensors, and the handles of gradients.
+// order of dimensions in memory (channels last), into which each batch is copied: from the host where that is possible
+// (Note [Copies beside the step]), else within the device. All that changes from step to step is read from memory: lr
+// and momentum (Optimizer::prepare_replay), step counts, the loss scale, the generators' offsets (Graph). So N steps
+// and N replays give the same bits. On the host a replay repeats the effects of the step: logged names and weights,
+// versions of written tensors, and the handles of gradients.
 class StepCapture {
  public:
   explicit StepCapture(const Trainer::Run& run);  // after the run's optimizers were made

@@ -41,8 +41,7 @@ void Predictions::add(const Batch& batch, Tensor prediction) {
   One one{.keys = batch.indices, .batch = batch.position, .value = std::move(prediction)};
   if (places_) {
     const std::int64_t first = batch.position * std::max<std::int64_t>(1, batch_size_);
-    for (std::size_t i = 0; i < one.keys.size(); ++i)
-      one.keys[i] = places_->at(static_cast<std::size_t>(first) + i);
+    for (std::size_t i = 0; i < one.keys.size(); ++i) one.keys[i] = places_->at(static_cast<std::size_t>(first) + i);
   }
   mine_.push_back(std::move(one));
 }

@@ -67,8 +67,8 @@ struct SpawnOptions {
 };
 
 // Runs body(rank) in `processes` children of this process, made by fork, as the ranks of one job, and returns what the
-// bodies returned, in the order of ranks. The variables of launch_script are set in the children. What a child changes in
-// memory is lost with it. In a child one thread exists; CPU kernels start theirs again.
+// bodies returned, in the order of ranks. The variables of launch_script are set in the children. What a child changes
+// in memory is lost with it. In a child one thread exists; CPU kernels start theirs again.
 // An error of a child ends the others and is thrown here, with the rank before its text and, for errors of Levin, as
 // the same type. Throws
 //   ConfigError  fewer than 1 processes
@@ -126,8 +126,8 @@ struct LEVIN_API SlurmScript {
   // One script for each point of the grid, the last axis fastest: the job's name gets a number and the program the
   // point's flags.
   [[nodiscard]] std::vector<SlurmScript> grid(const std::vector<GridAxis>& axes) const;
-  // Hands the script to sbatch and returns the id of the job. Throws ConfigError without sbatch, CommError with sbatch's
-  // words where it refuses.
+  // Hands the script to sbatch and returns the id of the job. Throws ConfigError without sbatch, CommError with
+  // sbatch's words where it refuses.
   [[nodiscard]] std::string submit() const;
 };
 

@@ -10,8 +10,8 @@
 //
 // A metric that is a member of the module moves with it and is part of checkpoints, so a run that resumes within an
 // epoch has the same sums. It is in no state_dict. Training and validation need one each. An update launches kernels
-// and does not wait for them. With several ranks each updates its own states, and what the epoch logs is computed of all
-// ranks' states together; a call of compute() elsewhere sees this rank's.
+// and does not wait for them. With several ranks each updates its own states, and what the epoch logs is computed of
+// all ranks' states together; a call of compute() elsewhere sees this rank's.
 #pragma once
 
 #include <cstddef>

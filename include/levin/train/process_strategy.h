@@ -22,8 +22,8 @@ struct ProcessOptions {
 };
 
 // Of a process for each device, which has the whole module. Where nothing else has started the processes, the first
-// stage does: this process becomes rank 0 and runs its own command line again for each other rank (dist::launch_script),
-// so all that main does before the first stage is done in every process.
+// stage does: this process becomes rank 0 and runs its own command line again for each other rank
+// (dist::launch_script), so all that main does before the first stage is done in every process.
 class LEVIN_API ProcessStrategy : public Strategy {
  public:
   explicit ProcessStrategy(ProcessOptions options);
