@@ -22,7 +22,7 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       Optimizer::Master* const master = group.masters.empty() ? nullptr : group.masters[i].get();
       if (!master && which == Which::masters) continue;
-      Tensor& value = *(master ? group.model[i] : group.parameters[i]).value;
+      Tensor& value = group.source(i);
       Tensor from = value.grad();
       if (!from.defined()) {
         if (master) master->value.set_grad({});
@@ -47,9 +47,10 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
 }
 
 void Masters::make(Optimizer::Group& group) {
-  group.model = group.parameters;
-  for (ParamRef& p : group.parameters) {
-    const Tensor& value = *p.value;
+  if (group.model.empty()) group.model = group.parameters;
+  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+    ParamRef& p = group.parameters[i];
+    const Tensor& value = group.source(i);
     group.masters.emplace_back();
     if (itemsize(value.dtype()) != 2) continue;
     group.masters.back() = std::make_shared<Optimizer::Master>();
@@ -64,7 +65,7 @@ void Masters::check(const Optimizer& optimizer) {
   for (const Optimizer::Group& group : optimizer.groups_) {
     for (std::size_t i = 0; i < group.masters.size(); ++i) {
       if (!group.masters[i]) continue;
-      const Tensor &value = *group.model[i].value, &master = group.masters[i]->value;
+      const Tensor &value = group.source(i), &master = group.masters[i]->value;
       if (itemsize(value.dtype()) == 2 && is_float(value.dtype()) && value.numel() == master.numel() &&
           value.device() == master.device() && value.is_contiguous())
         continue;
@@ -81,7 +82,7 @@ void Masters::round(Optimizer& optimizer, [[maybe_unused]] const float* found_in
     std::vector<kernels::Move<float, bf16>> brain;
     for (std::size_t i = 0; i < group.masters.size(); ++i) {
       if (!group.masters[i]) continue;
-      Tensor& value = *group.model[i].value;
+      Tensor& value = group.source(i);
       const Tensor& master = group.masters[i]->value;
       value.get().storage->wrote("master_weights");
       if (value.device().is_cpu())

@@ -142,7 +142,9 @@ Tensor Optimizer::step(const Function<Tensor()>& closure) {
 
 void Optimizer::zero_grad(SetToNone set_to_none) {
   for (const Group& g : groups_) {
-    for (const Parameters* some : {&g.parameters, &g.model}) {
+    Parameters pieces;
+    for (const auto& p : g.pieces) pieces.push_back({.value = &p->values, .name = "a piece"});
+    for (const Parameters* some : {&g.parameters, &g.model, static_cast<const Parameters*>(&pieces)}) {
       if (set_to_none == SetToNone::no) {
         Updates::zero_gradients(*some);
         continue;
@@ -209,6 +211,8 @@ void Optimizer::load_extra_state(const NamedTensors&) {}
 void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rounding rounding) {
   const std::string op = optimizer;
   if (parameters.empty()) fail<ConfigError>(op, ": the parameter list is empty");
+  if (!groups_.empty() && !groups_.front().pieces.empty())
+    fail<StateError>(op, ": a group is added after use_pieces(); add all groups before");
   check_not_negative(op, "lr", lr);
   std::set<const Tensor*> known;
   std::set<std::string> names;

@@ -53,7 +53,8 @@ struct Updates {
       ++state.step;
       Tensor& value = *g.parameters[i].value;
       std::int64_t* const step = device.launches() ? first<std::int64_t>(g.steps) + i : &state.step;
-      slots.add(value, gradients.back(), state, step, static_cast<std::uint32_t>(place + i), g.rounding);
+      slots.add(value, gradients.back(), state, step, {static_cast<std::uint32_t>(place + i), g.first_element(i)},
+                g.rounding);
       value.get().storage->wrote(writer);
     }
 #if LEVIN_LAUNCHES
@@ -118,12 +119,17 @@ struct Updates {
     }
 #endif
 
-    void add(const Tensor& value, const Tensor& gradient, Optimizer::State& s, std::int64_t* step, std::uint32_t place,
+    struct Place {
+      std::uint32_t parameter;
+      std::int64_t first;  // element
+    };
+    void add(const Tensor& value, const Tensor& gradient, Optimizer::State& s, std::int64_t* step, Place place,
              Rounding rounding) {
       const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list, kernels::Half half = kernels::Half::none) {
         using A = kernels::Accum<T>;
         list.push_back({first<T>(value), first<T>(gradient), first<A>(s.tensors[0]), first<A>(s.tensors[1]),
-                        first<A>(s.tensors[2]), value.numel(), step, place, half, rounding == Rounding::stochastic});
+                        first<A>(s.tensors[2]), value.numel(), step, place.parameter, place.first, half,
+                        rounding == Rounding::stochastic});
       };
       if (value.dtype() == DType::f32) return put(single);
       if (value.dtype() == DType::f64) return put(wide);

@@ -37,6 +37,7 @@ struct Slot {
   std::int64_t n = 0;
   std::int64_t* step = nullptr;  // 1 at the first update
   std::uint32_t parameter = 0;   // its place among the optimizer's
+  std::int64_t first = 0;        // the element of the parameter at p[0]
   Half half = Half::none;        // see above
   bool stochastic = false;       // how a 16-bit p is rounded: kernels/device/rounding.cuh
 };
@@ -192,7 +193,7 @@ template <class H>
   }
   std::uint32_t four[4] = {};
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t element = begin + i;
+    const std::int64_t element = s.first + begin + i;
     if (i == 0 || element % 4 == 0) {
       const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, element);
       four[0] = words.x0, four[1] = words.x1, four[2] = words.x2, four[3] = words.x3;

@@ -182,9 +182,11 @@ template <int V, class T>
 __device__ void round_parameters(const Slot<T>& s, std::int64_t i, const Accum<T> (&value)[V], Vec<T, V>& p) {
   if constexpr (sizeof(T) == 2) {
     if (s.stochastic) {
-      const PhiloxBlock words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, i);
+      PhiloxBlock words{};
       for (int j = 0; j < V; ++j) {
-        const int k = V == 1 ? static_cast<int>(i % 4) : j;
+        const std::int64_t element = s.first + i + j;
+        const int k = static_cast<int>(element % 4);
+        if (j == 0 || k == 0) words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, element);
         p[j] = round_stochastically<T>(value[j], k == 0 ? words.x0 : k == 1 ? words.x1 : k == 2 ? words.x2 : words.x3);
       }
       return;

@@ -63,6 +63,21 @@ class LEVIN_API Optimizer {
   // parameters. Throws StateError after the first step. Micikevicius et al., 2018.
   void use_master_weights();
   [[nodiscard]] std::vector<ParamRef> model_parameters() const;  // as given, in order
+  // A part of a parameter: `values`, 1-D and contiguous, floats on any device, are its elements from `begin` on. It may
+  // be empty.
+  struct Piece {
+    Tensor values;
+    std::int64_t begin = 0;
+  };
+  // For ranks that share the update: this optimizer updates a piece of each parameter, whose state is as small as the
+  // piece, and another rank's optimizer the others. The pieces, or their f32 masters, take the place of the model's in
+  // parameters(), with their names and owners; step() reads the gradient of the piece. Each element is updated, and
+  // stochastically rounded, as in the whole parameter, so this is for optimizers whose rule treats each element by
+  // itself. Throws StateError after the first step, ConfigError from LBFGS and for a piece that is no part of its
+  // parameter. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
+  void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
+  // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
+  [[nodiscard]] std::vector<ParamRef> pieces() const;
   // Copies the model's 16-bit gradients to the masters, where clipping and step() read them. Call it between backward
   // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done. Works once between two steps
   // or zero_grad calls, and with masters only.
@@ -119,9 +134,13 @@ class LEVIN_API Optimizer {
   };
   struct Group {
     Parameters parameters;
-    // With masters: the given parameters, and one master each, null for f32 and f64.
+    // With masters or pieces: the given parameters.
     Parameters model;
-    std::vector<std::shared_ptr<Master>> masters;
+    std::vector<std::shared_ptr<Master>> masters;  // one a parameter, null for f32 and f64
+    std::vector<std::shared_ptr<Piece>> pieces;
+    // Of parameter i: the tensor that backward's gradient belongs to, and its first element in the parameter.
+    [[nodiscard]] Tensor& source(std::size_t i) const;
+    [[nodiscard]] std::int64_t first_element(std::size_t i) const { return pieces.empty() ? 0 : pieces[i]->begin; }
     std::vector<State> state;
     double lr = 0;
     Rounding rounding = Rounding::nearest;
