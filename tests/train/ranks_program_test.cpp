@@ -1,0 +1,79 @@
+// Programs on several processes: started by themselves, and by levin-run.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/train/program.h"
+
+using namespace levin;
+using namespace levin::test;
+
+namespace {
+
+const std::vector<std::string> kRun = {"--model",   "mlp", "--scheduler", "constant",    "--optimizer", "sgd",
+                                       "--lr",      "0.1", "--epochs",    "1",           "--max-steps", "6",
+                                       "--workers", "0",   "--quiet",     "--precision", "32-true"};
+
+std::vector<std::string> flags(std::vector<std::string> first, const std::string& out) {
+  first.insert(first.end(), kRun.begin(), kRun.end());
+  first.insert(first.end(), {"--out", out, "--json", out + ".json"});
+  return first;
+}
+
+double most_different(const std::string& a, const std::string& b) {
+  const auto left = load_safetensors(a + "/model.safetensors"), right = load_safetensors(b + "/model.safetensors");
+  REQUIRE(left.tensors.size() == right.tensors.size());
+  double most = 0;
+  for (std::size_t i = 0; i < left.tensors.size(); ++i) {
+    const std::vector<float> x = left.tensors[i].second.to_vector<float>(),
+                             y = right.tensors[i].second.to_vector<float>();
+    REQUIRE(x.size() == y.size());
+    for (std::size_t k = 0; k < x.size(); ++k) most = std::max(most, std::abs(double{x[k]} - double{y[k]}));
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("mnist on two processes makes the steps of one process with batches of twice the size") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const auto one = mnist.run(flags({"--batch-size", "32"}, dir / "one"));
+  CAPTURE(one.output);
+  REQUIRE(one.code == 0);
+  const auto two = mnist.run(flags({"--batch-size", "16", "--devices", "2", "--strategy", "ddp"}, dir / "two"));
+  CAPTURE(two.output);
+  REQUIRE(two.code == 0);
+  CHECK(two.output.find("[rank 1] ") != std::string::npos);
+  CHECK(json_of(dir / "two.json")["optimizer_steps"] == 6);
+  CHECK(most_different(dir / "one", dir / "two") <= 1e-5);
+}
+
+TEST_CASE("levin-run starts the processes of a program, which finds its rank by itself") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir), launcher("levin-run", dir);
+  if (!mnist.built() || !launcher.built()) return;
+  const auto self = mnist.run(flags({"--batch-size", "16", "--devices", "2"}, dir / "self"));
+  CAPTURE(self.output);
+  REQUIRE(self.code == 0);
+  const auto run = launcher.run(flags(
+      {"-n", "2", "--", build_dir() + "/examples/mnist", "--batch-size", "16", "--strategy", "ddp"}, dir / "run"));
+  CAPTURE(run.output);
+  REQUIRE(run.code == 0);
+  CHECK(weights_of(dir / "self") == weights_of(dir / "run"));
+}
+
+TEST_CASE("a wrong number of processes or strategy is refused before any work") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const auto refused = [&](std::vector<std::string> first, std::string_view what) {
+    const auto ended = mnist.run(flags(std::move(first), dir / "refused"));
+    CAPTURE(ended.output);
+    CHECK(ended.code == 2);
+    CHECK(ended.output.find(what) != std::string::npos);
+  };
+  refused({"--devices", "0"}, "devices is 0");
+  refused({"--devices", "0,1", "--strategy", "ddp", "--device", "cpu"}, "devices is the list 0,1");
+  refused({"--devices", "2", "--strategy", "ddq"}, "strategy is \"ddq\", expected one of");
+}
