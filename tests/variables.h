@@ -23,7 +23,7 @@ class PlantedVariables {
       const std::string name = entry.substr(0, entry.find('='));
       for (const std::string_view prefix :
            {"SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "TORCHELASTIC_", "LSB_", "JSM_", "MASTER_", "LEVIN_"})
-        if (name.starts_with(prefix)) ::unsetenv(name.c_str());
+        if (name.starts_with(prefix) && name != "LEVIN_TORCHRUN") ::unsetenv(name.c_str());
       for (const char* own : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
                               "GROUP_WORLD_SIZE", "OMP_NUM_THREADS"})
         if (name == own) ::unsetenv(own);

@@ -12,6 +12,8 @@
 //   hang           waits for ever                               signal N     raises a signal
 //   hold S         hold_kill                                    exit CODE    by exit(3)
 //   threads        the number of threads of CPU kernels
+//   requeue-once   under SLURM, in the first start: sends SIGUSR1 to the job, and rank 0 requeues it when the signal comes
+//   reduce         all_reduce over the job; prints the rank, the size and the sum of all ranks + 1
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -19,12 +21,15 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "levin/comm.h"
 #include "levin/comm/launch.h"
 #include "levin/device.h"
 #include "levin/error.h"
+#include "levin/ops.h"
 #include "tests/launchers/await.h"
 
 using namespace levin;
@@ -42,6 +47,41 @@ void make_file(const std::string& path, const std::string& text) {
   std::fputs(text.c_str(), file);
   std::fclose(file);
   std::rename(partial.c_str(), path.c_str());
+}
+
+// The group of all ranks, made at its first use and closed at the end of main.
+std::shared_ptr<dist::ProcessGroup> all_ranks;
+std::shared_ptr<dist::ProcessGroup> job_group() {
+  if (!all_ranks) all_ranks = dist::init_process_group();
+  return all_ranks;
+}
+
+// What a trainer does at the signal: all ranks take it, save and meet; then rank 0 requeues, and SIGTERM follows.
+void requeue_once() {
+  const auto environment = dist::ClusterEnvironment::detect();
+  if (environment->restart_count() > 0) {
+    if (environment->global_rank() == 0) std::printf("start %d\n", environment->restart_count());
+    return;
+  }
+  sigset_t taken;
+  sigemptyset(&taken);
+  sigaddset(&taken, SIGUSR1);
+  sigaddset(&taken, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &taken, nullptr);
+  const auto world = job_group();
+  world->barrier();  // no signal comes before all ranks wait for it
+  const std::string job = dist::slurm_job_name();
+  if (world->rank() == 0 && std::system(("scancel --signal=USR1 " + job).c_str()) != 0) std::exit(97);
+  int number = 0;
+  while (number != SIGUSR1) ::sigwait(&taken, &number);
+  world->barrier();
+  if (world->rank() == 0) {
+    std::printf("requeues\n");
+    std::fflush(stdout);
+    dist::requeue_job();
+  }
+  while (number != SIGTERM) ::sigwait(&taken, &number);
+  std::_Exit(0);  // without a barrier with ranks that may be gone
 }
 
 void act(std::string_view action, const std::string& value) {
@@ -95,6 +135,13 @@ void act(std::string_view action, const std::string& value) {
     dist::hold_kill(std::stoi(value));
   } else if (action == "exit") {
     std::exit(std::stoi(value));
+  } else if (action == "requeue-once") {
+    requeue_once();
+  } else if (action == "reduce") {
+    const auto world = job_group();
+    const Tensor t = full({1000}, world->rank() + 1, Device::cpu());
+    world->all_reduce(t).wait();
+    std::printf("rank %d of %d: %d\n", world->rank(), world->size(), static_cast<int>(t.to_vector<float>()[999]));
   } else if (action == "threads") {
     std::printf("threads %d\n", num_threads());
   } else {
@@ -125,10 +172,12 @@ int main(int argc, char** argv) {
         action.remove_prefix(end + 1);
       }
       const bool has_value = action != "hang" && action != "read" && action != "ignore-term" &&
-                             action != "await-term" && action != "block-term" && action != "threads";
+                             action != "await-term" && action != "block-term" && action != "threads" &&
+                             action != "reduce" && action != "requeue-once";
       const std::string value = has_value && i + 1 < argc ? argv[++i] : "";
       if (mine) act(action, value);
     }
+    all_ranks.reset();
     return 0;
   } catch (const Error& e) {
     std::fprintf(stderr, "%s\n", e.what());

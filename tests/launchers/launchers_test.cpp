@@ -1,0 +1,119 @@
+// Launchers of others, for real: each test runs a script of this folder, which skips by itself where its launcher is
+// absent.
+#include "levin/comm/launch.h"
+#include "tests/launchers/command.h"
+#include "tests/variables.h"
+
+using namespace levin;
+using namespace levin::test;
+
+namespace {
+
+const std::string kRanks = "tests/ranks";
+
+struct Launched {
+  Command::Ended end;
+  bool skipped = false;
+};
+
+// SCRIPT WORDS... of this folder.
+Launched launch(const TemporaryFolder& folder, const std::string& script, std::vector<std::string> words) {
+  words.insert(words.begin(), source_dir() + "/tests/launchers/" + script);
+  Launched launched{Command(std::move(words), folder.path()).wait()};
+  constexpr int kSkip = 77;
+  if (launched.end.code == kSkip) {
+    REQUIRE(launched.end.out.starts_with("SKIP "));
+    skip(script + ": " + launched.end.out.substr(5, launched.end.out.find('\n') - 5));
+    launched.skipped = true;
+  }
+  return launched;
+}
+
+std::string program() { return build_dir() + "/" + kRanks; }
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("two ranks of Open MPI's mpirun form a job and reduce") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  const Launched run = launch(folder, "mpirun.sh", {program(), "reduce"});
+  if (run.skipped) return;
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 0);
+  CHECK(has(run.end.out, "rank 0 of 2: 3\n"));
+  CHECK(has(run.end.out, "rank 1 of 2: 3\n"));
+}
+
+TEST_CASE("a rank of Open MPI's mpirun that exits with 3 ends the job with that code") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  const Launched run = launch(folder, "mpirun.sh", {program(), "reduce", "@1:exit", "3", "hang"});
+  if (run.skipped) return;
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 3);
+}
+
+TEST_CASE("two ranks of torchrun form a job beside the port that its agent holds, and reduce") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  const Launched run = launch(folder, "torchrun.sh", {program(), "reduce"});
+  if (run.skipped) return;
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 0);
+  CHECK(has(run.end.out, "rank 0 of 2: 3\n"));
+  CHECK(has(run.end.out, "rank 1 of 2: 3\n"));
+}
+
+TEST_CASE("two tasks of SLURM's srun form a job and reduce") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  const Launched run = launch(folder, "slurm.sh", {"srun", program(), "reduce"});
+  if (run.skipped) return;
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 0);
+  CHECK(has(run.end.out, "rank 0 of 2: 3\n"));
+  CHECK(has(run.end.out, "rank 1 of 2: 3\n"));
+}
+
+TEST_CASE("a SLURM batch job of two tasks saves at a signal, requeues itself and resumes under the same id") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  dist::SlurmScript script{.job_name = "requeued",
+                           .tasks_per_node = 2,
+                           .time = "2",
+                           .log_dir = folder.path(),
+                           .requeue_signal = "",
+                           .commands = {"--oversubscribe --overcommit '" + program() + "' reduce requeue-once"}};
+  write_file_atomically(folder / "script", script.render());
+  const Launched run = launch(folder, "slurm.sh", {"requeue", folder / "script"});
+  if (run.skipped) return;
+  CAPTURE(run.end.out);
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 0);
+  CHECK(has(run.end.out, "rank 1 of 2: 3\n"));
+  CHECK(has(run.end.out, "requeues\n"));
+  CHECK(has(run.end.out, "start 1\n"));
+  CHECK(has(run.end.out, "job COMPLETED\n"));
+}
+
+TEST_CASE("ranks on hosts behind slow links that lose packets form a job and reduce") {
+  if (!is_built(kRanks)) return;
+  const PlantedVariables planted({});
+  for (const int hosts : {2, 4}) {
+    const TemporaryFolder folder;
+    const Launched run = launch(folder, "netns.sh", {std::to_string(hosts), program(), "reduce"});
+    if (run.skipped) return;
+    CAPTURE(run.end.err);
+    CHECK(run.end.code == 0);
+    for (int rank = 0; rank < hosts; ++rank)
+      CHECK(has(run.end.out, "rank " + std::to_string(rank) + " of " + std::to_string(hosts) + ": " +
+                                 std::to_string(hosts * (hosts + 1) / 2) + "\n"));
+  }
+}
