@@ -308,7 +308,7 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
   const std::string before = std::exchange(last_path_, last_file());
   try {
-    if (!newest.empty() && train::link_to(newest, last_path_, kind)) {
+    if (!newest.empty() && (!trainer().is_global_zero() || train::link_to(newest, last_path_, kind))) {
       Trainer::Run::of(trainer()).files.written.insert(last_path_);
       return;
     }
@@ -341,7 +341,7 @@ bool ModelCheckpoint::write(const std::string& path) {
     const auto save = [&](const std::string& to) {
       trainer().save_checkpoint(to, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
     };
-    if (path == last_path_)
+    if (path == last_path_ && trainer().is_global_zero())
       train::replace_link(path, save);  // a write through the link would change the file of another step
     else
       save(path);
@@ -373,6 +373,7 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
 // has not written, but that a state names, is removed only if it is a whole checkpoint.
 void ModelCheckpoint::remove(const std::string& path) const {
   std::error_code error;
+  if (!trainer().is_global_zero()) return;
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
   const std::string last = last_file();
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;

@@ -103,6 +103,11 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only) {
   if (run_.trial)
     return warn("W-CKPT-TRIAL", WarningCategory::user,
                 "save_checkpoint: " + path + " is not written in a trial of a search, whose weights are taken back");
+  // Ranks are equal, and two of them would write the same file: rank 0 does.
+  if (run_.strategy->ranks().rank != 0) {
+    written.insert(path);
+    return;
+  }
   std::size_t bytes = 0;  // of the weights
   for (const ParamRef& p : run_.optimizers.model_parameters())
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
@@ -175,6 +180,7 @@ std::string Trainer::Files::save_interrupted() {
   if (run_.progress.total_batches == resumed_at) return nothing + "nothing was trained since " + resumed_from;
   const std::string path = last_file(dir());
   try {
+    if (run_.strategy->ranks().rank != 0) return "rank 0 saves " + path;
     train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
     written.insert(path);
     return "saved " + path + ", ckpt_path = \"last\" goes on from there";

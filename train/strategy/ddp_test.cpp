@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "comm/group/local.h"
 #include "levin/autograd.h"
@@ -235,4 +236,35 @@ TEST_CASE("buffers of rank 0 replace those of the others before a step") {
   // Ranks saw different batches in the last step, but started it from the same statistics.
   CHECK(before[0] != before[1]);
   CHECK(difference(before[0], before[1]) < 0.2);
+}
+
+TEST_CASE("of several ranks only rank 0 writes, links and removes checkpoints, and a run resumes from its file") {
+  const test::TemporaryFolder folder;
+  const auto run = [&](const Group& group, std::int64_t epochs, const std::string& resume) {
+    TrainerOptions options = options_of(group);
+    options.max_steps = -1;
+    options.max_epochs = epochs;
+    options.enable_checkpointing = true;
+    options.default_root_dir = folder.path();
+    options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.dirpath = folder / "ckpts", .save_last = SaveLast::on}));
+    Regression module(3);
+    data::DataLoader data = test::loader(32, 4);
+    Trainer(options).fit(module, {.train = data, .ckpt_path = resume});
+    return test::weights_of(module);
+  };
+  std::array<std::vector<float>, 2> whole, resumed;
+  dist::run_local(2, [&](const Group& group) { whole[static_cast<std::size_t>(group->rank())] = run(group, 3, ""); });
+  std::filesystem::remove_all(folder / "ckpts");
+  dist::run_local(2, [&](const Group& group) { (void)run(group, 1, ""); });
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "ckpts"))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"epoch=0-step=4.safetensors", "last.safetensors"});
+  dist::run_local(2, [&](const Group& group) {
+    resumed[static_cast<std::size_t>(group->rank())] = run(group, 3, folder / "ckpts/last.safetensors");
+  });
+  CHECK(resumed[0] == whole[0]);
+  CHECK(resumed[1] == whole[1]);
 }
