@@ -12,7 +12,8 @@
 //   hang           waits for ever                               signal N     raises a signal
 //   hold S         hold_kill                                    exit CODE    by exit(3)
 //   threads        the number of threads of CPU kernels
-//   requeue-once   under SLURM, in the first start: sends SIGUSR1 to the job, and rank 0 requeues it when the signal comes
+//   requeue-once   under SLURM, in the first start: sends SIGUSR1 to the job, and rank 0 requeues it when the signal
+// comes
 //   reduce         all_reduce over the job; prints the rank, the size and the sum of all ranks + 1
 #include <fcntl.h>
 #include <poll.h>

@@ -5,7 +5,8 @@
 #   slurm.sh sbatch FILE                 a batch script; prints what the job wrote, and its state
 #   slurm.sh requeue FILE                the same; a job that is requeued starts at once
 #
-# Exit code: of srun; 0 after a batch job that completed. 77 and a line that begins with SKIP where something is missing.
+# Exit code: of srun; 0 after a batch job that completed. 77 and a line that begins with SKIP where something is
+# missing.
 set -u
 for command in munged slurmctld slurmd srun sbatch scontrol sinfo; do
   if ! PATH=$PATH:/usr/sbin command -v $command >/dev/null; then

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs a program as two ranks under PyTorch's torchrun: torchrun.sh PROGRAM ARGUMENTS. torchrun is that of
-# $LEVIN_TORCHRUN, else of PATH (pip install torch). Ends with torchrun's code; 77 and a line that begins with SKIP where
+# $LEVIN_TORCHRUN, else of PATH (pip install torch). Ends with torchrun's code; 77 and a line that begins with SKIP
+# where
 # there is none.
 set -u
 torchrun=${LEVIN_TORCHRUN:-torchrun}
