@@ -128,7 +128,7 @@ struct Updates {
       const auto put = [&]<class T>(std::vector<kernels::Slot<T>>& list, kernels::Half half = kernels::Half::none) {
         using A = kernels::Accum<T>;
         list.push_back({first<T>(value), first<T>(gradient), first<A>(s.tensors[0]), first<A>(s.tensors[1]),
-                        first<A>(s.tensors[2]), value.numel(), step, place.parameter, place.first, half,
+                        first<A>(s.tensors[2]), value.numel(), step, place.first, place.parameter, half,
                         rounding == Rounding::stochastic});
       };
       if (value.dtype() == DType::f32) return put(single);

@@ -36,8 +36,8 @@ struct Slot {
   Accum<T>* c = nullptr;
   std::int64_t n = 0;
   std::int64_t* step = nullptr;  // 1 at the first update
-  std::uint32_t parameter = 0;   // its place among the optimizer's
   std::int64_t first = 0;        // the element of the parameter at p[0]
+  std::uint32_t parameter = 0;   // its place among the optimizer's
   Half half = Half::none;        // see above
   bool stochastic = false;       // how a 16-bit p is rounded: kernels/device/rounding.cuh
 };

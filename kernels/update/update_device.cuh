@@ -22,12 +22,14 @@ namespace levin::kernels {
 // The slots of one launch. S has `n`, its elements.
 template <class S>
 struct SlotTable {
-  // 32 KB of Slot: kernel arguments may have 32,764 bytes from compute capability 7.0 on.
   static constexpr int kMost = 400;
   int count = 0;
   S slots[kMost];
   std::int64_t first_block[kMost + 1] = {};  // slot k is worked on by blocks [first_block[k], first_block[k + 1])
 };
+
+// Kernel arguments may have 32,764 bytes from compute capability 7.0 on; what travels beside a table has at most 128.
+inline constexpr std::size_t kTableBytes = 32764 - 128;
 
 inline constexpr int kUpdateThreads = 256;
 inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
@@ -39,6 +41,7 @@ inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
 // Calls f(table, blocks) for tables of the slots in order, each laid out in blocks.
 template <class S, class F>
 void each_table(std::span<const S> slots, F&& f) {
+  static_assert(sizeof(SlotTable<S>) <= kTableBytes);
   constexpr std::size_t kMost = SlotTable<S>::kMost;
   const auto table = std::make_unique<SlotTable<S>>();
   for (std::size_t begin = 0; begin < slots.size(); begin += kMost) {
