@@ -111,6 +111,11 @@ bool Client::try_join(double deadline, string& error, bool& unknown_host) {
     error = "the connection closed within the greeting";
     return false;
   }
+  if (header.number != static_cast<std::uint64_t>(options_.card.restart)) {  // about to end
+    error = "the store there is of start " + text(header.number) + " of a job, and this is start " +
+            text(options_.card.restart);
+    return false;
+  }
   if ((header.flags & kHasSecret) != 0 && !options_.secret) {
     fail<ConfigError>("init_process_group: LEVIN_JOB_SECRET is set on rank 0 and not on rank ", options_.card.rank,
                       "; set it on all ranks");
@@ -237,6 +242,15 @@ void Client::sync_note() noexcept {
                     [&] { return acked_ >= target || gone_ || stops_; });
 }
 
+Passed Client::unsent_passed() {
+  Passed out = sources_.passed();
+  std::erase_if(out, [&](const auto& of) {
+    const auto sent = sent_passed_.find(of.first);
+    return sent != sent_passed_.end() && sent->second == of.second;
+  });
+  return out;
+}
+
 bool Client::send_beat(std::uint16_t flags) {
   std::uint64_t number = 0;
   if ((flags & kAnswersQuestion) == 0) {
@@ -244,13 +258,8 @@ bool Client::send_beat(std::uint16_t flags) {
     number = ++beats_;  // before the note is read: sync_note() waits for this number
   }
   const Note::Copy note = note_->read();
-  Passed changed;
-  for (auto& [group, passed] : sources_.passed()) {
-    std::uint64_t& sent = sent_passed_[group];
-    if (sent == passed) continue;
-    sent = passed;
-    changed.emplace_back(group, passed);
-  }
+  const Passed changed = unsent_passed();
+  for (const auto& [group, passed] : changed) sent_passed_[group] = passed;
   beat_of_ = note;
   beat_at_ = steady_seconds();
   const string words = (flags & kAnswersQuestion) != 0 ? sources_.words().substr(0, kBodyLimit / 2) : string();
@@ -311,7 +320,7 @@ void Client::handle(const Header& header, string_view body) {
     case Message::ack: {
       if (const ReadBeat beat = read_beat(body); beat.good) main_beat_ = beat.beat;
       const std::lock_guard lock(mutex_);
-      acked_ = header.number;
+      acked_ = std::max(acked_, header.number);
       changed_.notify_all();
       return;
     }
@@ -344,8 +353,8 @@ void Client::run() {
       const std::lock_guard lock(mutex_);
       asked = std::exchange(asks_beat_, false);
     }
-    const bool changed = now - beat_at_ >= tick && !same_moment(note_->read(), beat_of_);
-    if ((asked || changed || now - beat_at_ >= every) && !send_beat(0)) {
+    const bool changed = now - beat_at_ >= tick && (!same_moment(note_->read(), beat_of_) || !unsent_passed().empty());
+    if ((asked || changed || now - beat_at_ >= every) && !send_beat(asked ? kTellsAll : 0)) {
       (void)read();  // the store's last words
       return lose_store(Verdict::Kind::lost, "");
     }

@@ -73,6 +73,7 @@ class Client {
   void run();
   [[nodiscard]] bool read();  // false: the connection has ended
   void handle(const Header& header, std::string_view body);
+  [[nodiscard]] Passed unsent_passed();
   [[nodiscard]] bool send_beat(std::uint16_t flags);
   void lose_store(Verdict::Kind kind, const std::string& how);
   [[nodiscard]] bool send(const Header& header, std::string_view body) noexcept;

@@ -24,7 +24,14 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
                    .restart = environment->restart_count()};
   if (const std::string run = environment->run_id(); !run.empty()) place.run = run;
   const std::shared_ptr<Job> job = Job::join(options, place, own_card(world, options.agreement));
-  return make_cpu_group(job->rendezvous(), options.backend);
+  try {
+    std::shared_ptr<ProcessGroup> group = make_cpu_group(job->rendezvous(), options.backend);
+    job->serves(group);
+    return group;
+  } catch (const Error& e) {
+    job->failed(e.what());  // the other ranks wait for this one
+    throw;
+  }
 }
 
 }  // namespace levin::dist

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <condition_variable>
 
+#include "comm/job/point.h"
 #include "comm/job/secret.h"
 #include "comm/job/torch_store.h"
 #include "levin/error.h"
@@ -21,6 +22,7 @@ using std::string_view;
 
 // How long rank 0 keeps the store of a job that was refused, for ranks that are late to hear why.
 constexpr double kRefusalSeconds = 1;
+constexpr double kVerdictSeconds = 0.2;  // for the verdict to leave
 constexpr double kTakenPortSeconds = 5;
 
 bool is_literally_loopback(const string& host) {
@@ -58,6 +60,7 @@ class Job::EntryExchange final : public Exchange {
   std::vector<string> gather(string_view mine) override {
     const auto job = job_.lock();
     if (!job) fail<CommError>("process group: its job has ended, and a collective was called");
+    point("plan:exchange");
     // The next collective, also where the message is the end of a pass.
     return job->gather(*group_, GatherKind::plan, plans_->passed() + 1, "a comparison of collectives", mine,
                        job->timeout_);
@@ -114,7 +117,8 @@ std::shared_ptr<Rendezvous> Job::Part::part(const std::vector<int>& ranks) {
   body.put_text(group->key);
   for (const int r : group->ranks) body.put(static_cast<std::int32_t>(r));
   (void)job().client_->post(Message::group, body.bytes());
-  return job().part(std::move(group));
+  auto plans = job().plans_of(group);
+  return std::make_shared<Part>(job_, std::move(group), std::move(plans));
 }
 
 void Job::Part::report(string_view what, int rank) {
@@ -174,6 +178,11 @@ std::shared_ptr<Job> Job::join(const InitOptions& options, const Place& place, C
         "port of rank 0's machine");
   }
   std::shared_ptr<Job> job(new Job(options, rank, world));
+  Job* self = job.get();  // the watcher and the points end before the job
+  arm_points(rank, job->note_, [self] {
+    if (self->client_) self->sync_note();
+  });
+  point("rendezvous");
   if (rank == 0) {
     const bool only_here = is_literally_loopback(at.host) || (!secret.key && !secret.refused);
     Fd listener = listen_at({at.host, published ? 0 : at.port}, only_here ? Reach::loopback : Reach::network,
@@ -197,7 +206,11 @@ std::shared_ptr<Job> Job::join(const InitOptions& options, const Place& place, C
                                                           .secret = secret.key,
                                                           .rendezvous_timeout = options.rendezvous_timeout,
                                                           .silence = options.silence});
-  Job* self = job.get();  // the watcher ends before the job
+  job->world_ = std::make_shared<Group>();
+  job->world_->key = kWorldKey;
+  job->world_->rank = rank;
+  for (int r = 0; r < world; ++r) job->world_->ranks.push_back(r);
+  job->world_plans_ = job->plans_of(job->world_);
   job->client_->watch(job->note_, job->alarm_,
                       {.passed =
                            [self] {
@@ -220,6 +233,24 @@ std::shared_ptr<Job> Job::join(const InitOptions& options, const Place& place, C
 
 Job::~Job() { close(); }
 
+std::mutex Job::groups_mutex_;
+std::vector<std::pair<std::weak_ptr<const ProcessGroup>, std::weak_ptr<Job>>> Job::groups_;
+
+void Job::serves(const std::shared_ptr<ProcessGroup>& group) {
+  const std::lock_guard lock(groups_mutex_);
+  std::erase_if(groups_, [](const auto& entry) { return entry.first.expired(); });
+  groups_.emplace_back(group, weak_from_this());
+}
+
+std::shared_ptr<Job> Job::of(const ProcessGroup& group) {
+  const std::shared_ptr<const ProcessGroup> wanted = group.weak_from_this().lock();
+  const std::lock_guard lock(groups_mutex_);
+  for (const auto& [known, job] : groups_) {
+    if (wanted && known.lock() == wanted) return job.lock();
+  }
+  return nullptr;
+}
+
 string Job::name(int rank) const { return client_->members()[static_cast<std::size_t>(rank)].name; }
 
 std::vector<std::pair<string, std::shared_ptr<Plans>>> Job::all_plans() {
@@ -232,34 +263,19 @@ std::vector<std::pair<string, std::shared_ptr<Plans>>> Job::all_plans() {
   return out;
 }
 
-std::shared_ptr<Rendezvous> Job::part(std::shared_ptr<Group> group) {
+std::shared_ptr<Plans> Job::plans_of(const std::shared_ptr<Group>& group) {
   auto exchange = std::make_shared<EntryExchange>(weak_from_this(), group);
   const bool alone = group->ranks.size() == 1;
   auto plans = std::make_shared<Plans>(alone ? nullptr : exchange);
   exchange->serves(*plans);
-  {
-    const std::lock_guard lock(mutex_);
-    plans_.emplace_back(group->key, plans);
-  }
-  return std::make_shared<Part>(shared_from_this(), std::move(group), std::move(plans));
+  const std::lock_guard lock(mutex_);
+  plans_.emplace_back(group->key, plans);
+  return plans;
 }
 
 std::shared_ptr<Rendezvous> Job::rendezvous() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto world = world_.lock()) return world;
-  }
-  auto group = std::make_shared<Group>();
-  group->key = kWorldKey;
-  group->rank = rank_;
-  for (int r = 0; r < size_; ++r) group->ranks.push_back(r);
-  auto world = part(std::move(group));
-  const std::lock_guard lock(mutex_);
-  world_ = world;
-  return world;
+  return std::make_shared<Part>(shared_from_this(), world_, world_plans_);
 }
-
-std::shared_ptr<Plans> Job::plans() { return rendezvous()->plans(); }
 
 std::vector<string> Job::gather(Group& group, GatherKind kind, std::uint64_t ordinal, string_view what,
                                 string_view mine, double timeout) {
@@ -270,8 +286,9 @@ std::vector<string> Job::gather(Group& group, GatherKind kind, std::uint64_t ord
                         .kind = kind,
                         .ordinal = ordinal,
                         .what = string(what)};
-  // The store finds ranks that do not come; this limit is for a store that does not.
-  const string answer = client_->request(Message::gather, 0, packed(call, mine), timeout, what);
+  // The store finds ranks that do not come, and gives a verdict; the longer limit is for a store that does not.
+  const double limit = kind == GatherKind::close ? timeout : timeout + kCloseSeconds;
+  const string answer = client_->request(Message::gather, 0, packed(call, mine), limit, what);
   Unpacker in(answer);
   std::vector<string> out;
   for (std::size_t i = 0; i < group.ranks.size(); ++i) out.emplace_back(in.get_text());
@@ -312,6 +329,10 @@ Verdict Job::await_verdict(double seconds) const {
 
 // Note [Life of a job]
 void Job::close() noexcept {
+  struct Disarm {
+    const Note& note;
+    ~Disarm() { disarm_points(note); }
+  } const disarm{note_};
   if (!client_) {  // it did not begin
     if (store_) store_->close(kRefusalSeconds);
     return;
@@ -319,12 +340,10 @@ void Job::close() noexcept {
   note_.set_phase(Phase::exit);
   bool together = false;
   try {
+    point("exit");
     if (!failed_ && std::uncaught_exceptions() > exceptions_) failed("an exception ended its use of the process group");
     if (!failed_ && !alarm_->raised()) {
-      Group world;
-      world.key = kWorldKey;
-      world.ranks.resize(static_cast<std::size_t>(size_));
-      (void)gather(world, GatherKind::close, 0, "the end of the job", "", kCloseSeconds);
+      (void)gather(*world_, GatherKind::close, 0, "the end of the job", "", kCloseSeconds);
       together = true;
     }
   } catch (const Error& e) {
@@ -339,8 +358,8 @@ void Job::close() noexcept {
     } catch (...) {  // the store is gone, which is as good
     }
   }
-  if (store_) store_->close(together ? kCloseSeconds : failed_ ? 1 : 0.2);
   client_.reset();
+  if (store_) store_->close(together ? kCloseSeconds : failed_ ? kRefusalSeconds : kVerdictSeconds);
   store_.reset();
 }
 

@@ -41,6 +41,10 @@ class Job : public std::enable_shared_from_this<Job> {
   // Returns when all ranks have arrived. Throws as init_process_group. `card`: own_card(), completed here.
   [[nodiscard]] static std::shared_ptr<Job> join(const InitOptions& options, const Place& place, Card card);
 
+  // The job of a group that init_process_group made; null: of one process, and of parts.
+  [[nodiscard]] static std::shared_ptr<Job> of(const ProcessGroup& group);
+  void serves(const std::shared_ptr<ProcessGroup>& group);  // of() finds this job for it
+
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -52,7 +56,7 @@ class Job : public std::enable_shared_from_this<Job> {
   [[nodiscard]] const std::shared_ptr<Alarm>& alarm() const { return alarm_; }
   // The group of all ranks.
   [[nodiscard]] std::shared_ptr<Rendezvous> rendezvous();
-  [[nodiscard]] std::shared_ptr<Plans> plans();
+  [[nodiscard]] const std::shared_ptr<Plans>& plans() const { return world_plans_; }
 
   // This rank ends with an exception of that text, while others work. The first verdict names it on all ranks.
   void failed(std::string_view text) noexcept;
@@ -71,11 +75,14 @@ class Job : public std::enable_shared_from_this<Job> {
   class EntryExchange;
 
   Job(const InitOptions& options, int rank, int size);
-  [[nodiscard]] std::shared_ptr<Rendezvous> part(std::shared_ptr<Group> group);
+  [[nodiscard]] std::shared_ptr<Plans> plans_of(const std::shared_ptr<Group>& group);
   [[nodiscard]] std::vector<std::string> gather(Group& group, GatherKind kind, std::uint64_t ordinal,
                                                 std::string_view what, std::string_view mine, double timeout);
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Plans>>> all_plans();
   void close() noexcept;
+
+  static std::mutex groups_mutex_;
+  static std::vector<std::pair<std::weak_ptr<const ProcessGroup>, std::weak_ptr<Job>>> groups_;
 
   int rank_, size_;
   double timeout_;
@@ -87,7 +94,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<Client> client_;
   std::mutex mutex_;
   std::vector<std::pair<std::string, std::weak_ptr<Plans>>> plans_;  // by group
-  std::weak_ptr<Rendezvous> world_;
+  std::shared_ptr<Group> world_;
+  std::shared_ptr<Plans> world_plans_;
   bool failed_ = false;
 };
 

@@ -48,7 +48,10 @@ void Judge::beat(int rank, const Beat& beat, double now) {
   of(rank).beat_at = of(rank).heard_at = now;
 }
 
-void Judge::passed(int rank, const string& group, std::uint64_t collectives) { of(rank).passed[group] = collectives; }
+void Judge::passed(int rank, const string& group, std::uint64_t collectives) {
+  of(rank).passed[group] = collectives;
+  meetings_changed_ = true;
+}
 
 void Judge::answered(int rank, std::string_view words) {
   of(rank).has_answered = true;

@@ -19,6 +19,7 @@ inline constexpr double kDifferenceGrace = 0.5;
 inline constexpr std::uint16_t kHasSecret = 1;        // challenge, hello
 inline constexpr std::uint16_t kTooLarge = 1;         // answer of a gather
 inline constexpr std::uint16_t kAnswersQuestion = 1;  // beat
+inline constexpr std::uint16_t kTellsAll = 2;         // beat of rank 0: all ranks are to have it
 
 enum class Refusal : std::uint8_t { config, comm, stale };
 [[nodiscard]] std::string packed(Refusal kind, std::string_view text);

@@ -238,7 +238,8 @@ void Store::Server::accept_all(double now) {
     strangers_.insert(id);
     c.challenge = random_digest();
     const string_view bytes(reinterpret_cast<const char*>(c.challenge.data()), c.challenge.size());
-    send(id, c, {.op = Message::challenge, .flags = options_.secret ? kHasSecret : std::uint16_t{0}},
+    const auto flags = options_.secret ? kHasSecret : std::uint16_t{0};
+    send(id, c, {.op = Message::challenge, .flags = flags, .number = static_cast<std::uint64_t>(options_.restart)},
          std::make_shared<const string>(bytes));
   }
 }
@@ -387,6 +388,7 @@ bool Store::Server::handle(std::uint64_t id, Connection& c, const Header& header
       if (header.flags & kAnswersQuestion) {
         judge_.answered(c.rank, beat.words);
       } else {
+        if (c.rank == 0 && (header.flags & kTellsAll) != 0) send_all({.op = Message::ack}, packed(judge_.last_beat(0)));
         send(id, c, {.op = Message::ack, .number = header.number},
              std::make_shared<const string>(packed(judge_.last_beat(0))));
       }

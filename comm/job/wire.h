@@ -20,7 +20,7 @@ inline constexpr std::uint32_t kAnswerLimit = 256u * 1024 * 1024;  // of a messa
 inline constexpr int kConnectionLimit = 4096;
 
 enum class Message : std::uint16_t {
-  challenge = 1,  // store: random bytes, to each connection
+  challenge = 1,  // store: random bytes, to each connection; its number is the job's restart count
   hello,          // rank: nonce, proof, card
   welcome,        // store: proof, hosts of all ranks
   refusal,        // store: what kind of error, text
