@@ -1,5 +1,6 @@
 // Which engine connects the ranks of a group.
 #include "comm/group/cpu_group.h"
+#include "comm/group/gloo.h"
 #include "comm/group/shm.h"
 #include "levin/error.h"
 
@@ -14,21 +15,30 @@ int first_elsewhere(const Rendezvous& ranks) {
   return -1;
 }
 
+std::shared_ptr<Engine> make_engine(const std::shared_ptr<Rendezvous>& ranks, std::string_view backend) {
+  if (backend == "gloo:all") return make_gloo_engine(ranks, GlooUse::everywhere);
+  const int elsewhere = first_elsewhere(*ranks);
+  if (elsewhere < 0) return make_shm_engine(ranks);
+  if (backend == "shm") {
+    fail<ConfigError>("init_process_group: backend is \"shm\", but rank ", ranks->world_rank(elsewhere), " and rank ",
+                      ranks->world_rank(0), " are on different hosts; \"auto\" connects hosts by Gloo");
+  }
+  return make_gloo_engine(ranks, GlooUse::hosts);
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend) {
-  if (backend == "gloo" || backend == "gloo:all" || backend == "nccl")
-    fail<UnsupportedError>("init_process_group: backend is \"", backend,
-                           "\", which this build does not have; it has auto and shm, between processes of one host");
-  if (backend != "auto" && backend != "shm")
-    fail<ConfigError>("init_process_group: backend is \"", backend, "\", expected auto or shm");
-  if (const int r = first_elsewhere(*ranks); r >= 0)
-    fail<UnsupportedError>("init_process_group: rank ", ranks->world_rank(r), " and rank ", ranks->world_rank(0),
-                           " are on different hosts, and this build connects the processes of one host");
+  if (backend == "nccl")
+    fail<UnsupportedError>(
+        "init_process_group: backend is \"nccl\", which this build does not have; it has auto, shm, "
+        "gloo and gloo:all, between CPU ranks");
+  if (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "gloo:all")
+    fail<ConfigError>("init_process_group: backend is \"", backend, "\", expected auto, shm, gloo, gloo:all or single");
   std::uint32_t id = 1;
   for (int r = 0; r < ranks->size(); ++r) id = id * 0x01000193u ^ static_cast<std::uint32_t>(ranks->world_rank(r) + 1);
   const int rank = ranks->rank(), size = ranks->size();
-  auto engine = make_shm_engine(ranks);
+  auto engine = make_engine(ranks, backend);
   return std::make_shared<CpuGroup>(rank, size, std::move(engine), id, std::move(ranks));
 }
 

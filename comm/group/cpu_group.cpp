@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -34,7 +35,16 @@ CpuGroup::~CpuGroup() {
   for (const auto& lane : {sends_, receives_, collectives_}) lane->close();
 }
 
-void CpuGroup::abort(std::string_view reason) noexcept { engine_->abort(reason); }
+void CpuGroup::abort(std::string_view reason) noexcept {
+  engine_->abort(reason);
+  if (!ranks_ || ranks_->alarm()->raised()) return;
+  try {
+    // Ranks that compare their plans wait at the store, not in the engine.
+    ranks_->report(reason, -1);
+  } catch (const std::exception&) {
+    // Without a decision the engine's abort stands alone.
+  }
+}
 
 Work CpuGroup::issue(Call&& call) {
   const Tensor& t = call.out.defined() ? call.out : call.in;

@@ -28,8 +28,9 @@ struct ProcessGroup::Call {
 
 // ---- The backends. Each connects all ranks of the rendezvous and throws CommError.
 
-// CPU tensors. backend: "auto" or "shm", between ranks of one host. Throws ConfigError for another name,
-// UnsupportedError for ranks of several hosts and for the backends that are not built (gloo, nccl).
+// CPU tensors. backend: "auto" and "gloo" (shared memory within a host, Gloo between hosts), "shm" (one host),
+// "gloo:all" (Gloo within a host, too). Throws ConfigError for another name, for shm on several hosts and where
+// liblevin_gloo.so is missing, UnsupportedError for nccl.
 [[nodiscard]] std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend);
 
 }  // namespace levin::dist

@@ -173,12 +173,12 @@ class ShmEngine final : public Engine {
     if (segment_.aborted()) fail<CommError>(words(task), ": ", segment_.reason());
   }
   [[noreturn]] void too_late(const Task& task, std::size_t owner) {
-    const int rank = ranks_->world_rank(static_cast<int>(owner));
-    const std::string what = words(task) + ": rank " + text(rank) + " on " + ranks_->host(static_cast<int>(owner)) +
-                             " did not come within " + text(ranks_->timeout()) + " s";
+    const int peer = static_cast<int>(owner);
+    const std::string what = words(task) + ": rank " + text(ranks_->world_rank(peer)) + " did not come within " +
+                             text(ranks_->timeout()) + " s";
     segment_.abort(what);
     wake_all();
-    ranks_->report(what, rank);
+    ranks_->report(what, peer);
     ranks_->alarm()->check();
     fail<CommError>(what);
   }

@@ -32,7 +32,8 @@ class Rendezvous {
   [[nodiscard]] virtual Note& note() = 0;                                 // of this process
   [[nodiscard]] virtual double timeout() const = 0;                       // seconds; InitOptions::timeout
   // Reports an error that a backend found (a peer's reset, a bad message), so that the job decides on one cause, and
-  // returns when it has decided, or throws CommError after a second without a decision.
+  // returns when it has decided, or throws CommError after a second without a decision. `rank` is of this group; -1: of
+  // no single rank.
   virtual void report(std::string_view what, int rank) = 0;
 };
 

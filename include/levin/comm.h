@@ -129,8 +129,9 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 };
 
 struct InitOptions {
-  // auto and shm: shared memory between CPU ranks of one host. single: a world of one rank without a connection.
-  // UnsupportedError for gloo, nccl and ranks of several hosts, which this build does not connect.
+  // auto and gloo: shared memory between CPU ranks of one host, Gloo between hosts. shm: one host alone. gloo:all: Gloo
+  // within a host, too. single: a world of one rank without a connection. UnsupportedError for nccl, ConfigError where
+  // hosts are to be connected and liblevin_gloo.so is missing.
   std::string backend = "auto";
   std::shared_ptr<ClusterEnvironment> environment{};  // null: ClusterEnvironment::detect()
   double timeout = 1800;                              // seconds that a collective may wait for a rank that is alive

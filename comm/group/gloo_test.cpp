@@ -1,0 +1,219 @@
+#include "comm/group/gloo.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "comm/group/conformance_test.h"
+#include "comm/group/group.h"
+#include "comm/group/thread_ranks_test.h"
+#include "levin/comm.h"
+#include "levin/comm/launch.h"
+#include "levin/error.h"
+#include "levin/ops.h"
+#include "levin/serialize.h"
+#include "tests/skip.h"
+#include "tests/temporary.h"
+#include "tests/variables.h"
+#include "tests/where.h"
+
+namespace levin {
+namespace {
+
+using test::Mismatch, test::ThreadJob, test::ThreadRanks;
+using Ranks = std::shared_ptr<dist::Rendezvous>;
+
+const std::string& module_path() {
+  static const std::string path = test::build_dir() + "/liblevin_gloo.so";
+  return path;
+}
+// The module of this build, for as long as the test runs.
+class Module {
+ public:
+  Module() : planted_({{"LEVIN_GLOO_LIBRARY", module_path().c_str()}}) {}
+
+ private:
+  test::PlantedVariables planted_;
+};
+#define GLOO_OR_SKIP()                                                                                        \
+  if (!std::filesystem::exists(module_path())) return test::skip("no liblevin_gloo.so: install libgloo-dev"); \
+  const Module module
+
+std::vector<std::string> none(int ranks) { return std::vector<std::string>(static_cast<std::size_t>(ranks)); }
+
+TEST_CASE("gloo and shm agree with every other backend on all collectives, in one host and between hosts") {
+  GLOO_OR_SKIP();
+  struct Case {
+    const char* backend;
+    int ranks, of_a_host;
+  };
+  for (const Case c : {Case{"gloo:all", 2, 9}, Case{"gloo:all", 3, 9}, Case{"gloo:all", 4, 9}, Case{"gloo", 4, 2},
+                       Case{"auto", 3, 2}, Case{"shm", 2, 9}, Case{"shm", 3, 9}, Case{"shm", 4, 9}}) {
+    CAPTURE(c.backend);
+    CAPTURE(c.ranks);
+    const auto errors = test::run_threads({.ranks = c.ranks, .ranks_of_a_host = c.of_a_host}, [&](const Ranks& ranks) {
+      const auto g = dist::make_cpu_group(ranks, c.backend);
+      if (g->backend() != (std::string_view(c.backend) == "shm" ? "shm" : "gloo")) fail<InternalError>("backend");
+      test::check_collectives(*g, Device::cpu());
+      test::check_texts(*g);
+      test::check_overlap(*g, Device::cpu());
+      test::check_split(*g, Device::cpu());
+      test::check_messages(*g, Device::cpu());
+    });
+    CHECK(errors == none(c.ranks));
+  }
+}
+
+TEST_CASE("the tree's bits are equal on shm, gloo and hosts of unequal sizes") {
+  GLOO_OR_SKIP();
+  struct Case {
+    const char* backend;
+    int of_a_host;
+  };
+  std::string first;
+  for (const Case c : {Case{"shm", 9}, Case{"gloo:all", 9}, Case{"gloo", 2}, Case{"gloo", 3}}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      std::vector<std::string> hashes(4);
+      const auto errors = test::run_threads({.ranks = 4, .ranks_of_a_host = c.of_a_host}, [&](const Ranks& ranks) {
+        const auto g = dist::make_cpu_group(ranks, c.backend);
+        hashes[static_cast<std::size_t>(g->rank())] = test::hash_of_sums(*g, dtype, 9001, dist::ReduceOrder::tree);
+      });
+      CHECK(errors == none(4));
+      for (const std::string& one : hashes) CHECK(one == hashes[0]);
+      if (dtype == DType::bf16) continue;
+      if (first.empty()) first = hashes[0];
+      CHECK(hashes[0] == first);
+    }
+  }
+}
+
+TEST_CASE("different calls of ranks are errors that show both sides, before Gloo or shared memory meets them") {
+  GLOO_OR_SKIP();
+  for (const char* backend : {"gloo:all", "gloo", "shm"}) {
+    for (const Mismatch kind :
+         {Mismatch::count, Mismatch::dtype, Mismatch::reduction, Mismatch::operation, Mismatch::root, Mismatch::line}) {
+      CAPTURE(backend);
+      CAPTURE(static_cast<int>(kind));
+      const bool hosts = std::string_view(backend) == "gloo";
+      const auto errors = test::run_threads({.ranks = 3, .ranks_of_a_host = hosts ? 2 : 9}, [&](const Ranks& ranks) {
+        test::check_mismatch(*dist::make_cpu_group(ranks, backend), kind);
+      });
+      CHECK(errors == none(3));
+    }
+  }
+}
+
+TEST_CASE("a size that no plan compared never reaches Gloo's receive: the ranks wait for each other, and no longer") {
+  GLOO_OR_SKIP();
+  const auto errors =
+      test::run_threads({.ranks = 2, .compares = ThreadRanks::Compares::no, .timeout = 0.2}, [](const Ranks& ranks) {
+        const auto g = dist::make_cpu_group(ranks, "gloo:all");
+        g->all_reduce(zeros({g->rank() == 0 ? 1024 : 2048}, Device::cpu())).wait();
+      });
+  for (const std::string& error : errors) CHECK(error.find("gloo: the connection to rank") != std::string::npos);
+}
+
+TEST_CASE("abort ends the waits over gloo and shared memory, and the group is of no use afterwards") {
+  GLOO_OR_SKIP();
+  for (const char* backend : {"gloo:all", "gloo", "shm"}) {
+    for (const auto compares : {ThreadRanks::Compares::yes, ThreadRanks::Compares::no}) {
+      CAPTURE(backend);
+      const bool hosts = std::string_view(backend) == "gloo";
+      const auto start = std::chrono::steady_clock::now();
+      const auto errors =
+          test::run_threads({.ranks = 3, .ranks_of_a_host = hosts ? 2 : 9, .compares = compares},
+                            [&](const Ranks& ranks) { test::check_abort(*dist::make_cpu_group(ranks, backend)); });
+      CHECK(errors == none(3));
+      CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // the timeout is 60
+    }
+  }
+}
+
+TEST_CASE("a rank that does not come is missed after the timeout, over shared memory too") {
+  const auto errors =
+      test::run_threads({.ranks = 2, .compares = ThreadRanks::Compares::no, .timeout = 0.05}, [](const Ranks& ranks) {
+        const auto g = dist::make_cpu_group(ranks, "shm");
+        if (g->rank() == 0) g->barrier();
+      });
+  CHECK(errors[0].find("rank 1 did not come within 0.05 s") != std::string::npos);
+  CHECK(errors[1].empty());
+}
+
+TEST_CASE("a rank that ends first does not cut the last collective of the others") {
+  GLOO_OR_SKIP();
+  for (int i = 0; i < 20; ++i) {
+    const auto errors = test::run_threads({.ranks = 3}, [](const Ranks& ranks) {
+      const auto g = dist::make_cpu_group(ranks, "gloo:all");
+      g->broadcast(full({100000}, g->rank(), Device::cpu())).wait();
+    });
+    CHECK(errors == none(3));
+  }
+}
+
+TEST_CASE("processes whose peer is killed over Gloo get an error that names it, and no signal") {
+  GLOO_OR_SKIP();
+  for (const char* backend : {"gloo:all", "auto"}) {
+    CAPTURE(backend);
+    const test::TemporaryFolder folder;
+    CHECK_THROWS(dist::spawn(3, [&](int rank) -> std::string {
+      // Ranks 0 and 1 are of one host, rank 2 of another.
+      ::setenv("LEVIN_HOST", rank == 2 ? "b" : "a", 1);
+      const auto world = dist::init_process_group({.backend = backend});
+      if (world->backend() != "gloo") return "another backend";
+      const Tensor t = zeros({200000}, Device::cpu());
+      for (int i = 0; i < 3; ++i) world->all_reduce(t).wait();
+      if (rank == 1) ::raise(SIGKILL);
+      try {
+        for (;;) world->all_reduce(t).wait();
+      } catch (const CommError& e) {
+        write_file_atomically(folder / text(rank), e.what());
+        throw;
+      }
+    }));
+    for (const char* rank : {"0", "2"}) {
+      // The launcher ends the others; the survivor that was faster than that has written why.
+      if (!std::filesystem::exists(folder / rank)) continue;
+      const std::string error = read_file(folder / rank, 1 << 16);
+      CAPTURE(error);
+      CHECK(error.find("rank 1") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a program without liblevin_gloo.so runs, and learns what is missing when it wants several hosts") {
+  const test::PlantedVariables planted({{"LEVIN_GLOO_LIBRARY", "/nowhere/liblevin_gloo.so"}});
+  const std::vector<std::string> results = dist::spawn(2, [](int rank) -> std::string {
+    ::setenv("LEVIN_HOST", rank == 0 ? "a" : "b", 1);
+    try {
+      (void)dist::init_process_group();
+    } catch (const ConfigError& e) {
+      const std::string text = e.what();
+      const bool names = text.find("libgloo-dev") != std::string::npos &&
+                         text.find("/nowhere/liblevin_gloo.so: no such file") != std::string::npos;
+      return names ? "" : text;
+    }
+    return "no error";
+  });
+  CHECK(results == std::vector<std::string>{"", ""});
+}
+
+TEST_CASE("backends have names, and shm is of one host") {
+  const auto errors = test::run_threads({.ranks = 2, .ranks_of_a_host = 1}, [](const Ranks& ranks) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(dist::make_cpu_group(ranks, "mpi")),
+                         doctest::Contains("backend is \"mpi\", expected auto, shm, gloo, gloo:all or single"),
+                         ConfigError);
+    CHECK_THROWS_WITH_AS(static_cast<void>(dist::make_cpu_group(ranks, "shm")), doctest::Contains("different hosts"),
+                         ConfigError);
+    CHECK_THROWS_AS(static_cast<void>(dist::make_cpu_group(ranks, "nccl")), UnsupportedError);
+  });
+  CHECK(errors == none(2));
+}
+
+}  // namespace
+}  // namespace levin
