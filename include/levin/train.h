@@ -10,6 +10,7 @@
 
 #include "levin/train/averaging.h"
 #include "levin/train/callbacks.h"
+#include "levin/train/data_parallel_strategy.h"
 #include "levin/train/datamodule.h"
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/early_stopping.h"

@@ -7,6 +7,7 @@
 #include "tensor/text/type_name.h"
 #include "train/data/transfer.h"
 #include "train/run/run.h"
+#include "train/strategy/parts.h"
 
 namespace levin {
 
@@ -88,6 +89,7 @@ bool TrainModule::provides(Hook hook) const {
 
 Tensor TrainModule::log(const Tensor& x) { return levin::log(x); }
 bool TrainModule::may_log() const {
+  if (train::ReplicaThread::here()) return false;
   if (trainer_) return true;
   warn("W-TRAIN-LOG", WarningCategory::user, "log: the module is not attached to a trainer; the value is ignored");
   return false;

@@ -1,5 +1,6 @@
 #include "train/strategy/names.h"
 
+#include "levin/train/data_parallel_strategy.h"
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/options.h"
 
@@ -16,7 +17,9 @@ constexpr NamedStrategy kNamed[] = {
     {"ddp", &made<DdpStrategy>, "a process for each device, averaged gradients"},
     {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
     {"ddp_find_unused_parameters_true", &finding_unused, "ddp, for losses that use some of the parameters"},
+    {"dp", &made<DataParallelStrategy>, "one process, several devices, a thread and a part of the batch for each"},
     {"single_device", &made<Strategy>, "one process, one device"},
+    {"split_batch", &made<DataParallelStrategy>, "dp"},
 };
 }  // namespace
 
