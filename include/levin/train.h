@@ -22,6 +22,7 @@
 #include "levin/train/model_checkpoint.h"
 #include "levin/train/module.h"
 #include "levin/train/options.h"
+#include "levin/train/pipeline_strategy.h"
 #include "levin/train/plot.h"
 #include "levin/train/process_strategy.h"
 #include "levin/train/profiler.h"

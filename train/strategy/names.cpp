@@ -3,6 +3,7 @@
 #include "levin/train/data_parallel_strategy.h"
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/options.h"
+#include "levin/train/pipeline_strategy.h"
 
 namespace levin::train {
 namespace {
@@ -18,6 +19,9 @@ constexpr NamedStrategy kNamed[] = {
     {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
     {"ddp_find_unused_parameters_true", &finding_unused, "ddp, for losses that use some of the parameters"},
     {"dp", &made<DataParallelStrategy>, "one process, several devices, a thread and a part of the batch for each"},
+    {"pipe", &made<PipelineStrategy>, "pipeline"},
+    {"pipeline", &made<PipelineStrategy>, "one process, a stage of the layers on each device"},
+    {"rpc_sequential", &made<PipelineStrategy>, "pipeline"},
     {"single_device", &made<Strategy>, "one process, one device"},
     {"split_batch", &made<DataParallelStrategy>, "dp"},
 };

@@ -59,7 +59,7 @@ class LEVIN_API DataParallelStrategy : public Strategy {
   explicit DataParallelStrategy(DataParallelOptions options = {});
   ~DataParallelStrategy() override;
   [[nodiscard]] std::string_view name() const override { return "dp"; }
-  // Throws ConfigError on the CPU without a list of devices, for several nodes, and for CUDA devices that are not there.
+  // Throws ConfigError on the CPU without a list of devices, for several nodes, and for CUDA devices that are absent.
   void check(const TrainerOptions& options) const override;
   void connect(const TrainerOptions& options) override;
   [[nodiscard]] std::optional<Device> device() const override;
