@@ -20,7 +20,7 @@ struct Warning {
 };
 enum class Repeat : bool { no, yes };
 // Prints on stderr, above a progress bar: once for each id and run of a Trainer, outside of runs once since the last
-// run; each time with Repeat::yes.
+// run; each time with Repeat::yes. Of several processes of a training only rank 0 prints.
 LEVIN_API void warn(std::string_view id, WarningCategory category, std::string_view text, Repeat repeat = Repeat::no);
 // `handler` receives every warning, repeated ones too, instead of stderr; an empty function restores printing. Returns
 // the previous handler. Call it while no other thread warns.

@@ -37,6 +37,7 @@ struct Warnings {
   std::set<std::string, std::less<>> printed;
   std::vector<Filter> filters;
   Function<void(const Warning&)> handler;
+  bool prints = true;  // Note [Warnings of ranks]
 };
 Warnings& warnings() {
   static Warnings w;
@@ -63,7 +64,7 @@ void warn(std::string_view id, WarningCategory category, std::string_view text, 
       w.handler(Warning{std::string(id), category, words});
       return;
     }
-    if (!w.printed.emplace(id).second && repeat == Repeat::no) return;
+    if (!w.prints || (!w.printed.emplace(id).second && repeat == Repeat::no)) return;
   }
   detail::print_above(
       stderr, (category == WarningCategory::info ? "note: " : "warning: ") + words + " [" + std::string(id) + "]\n");
@@ -73,6 +74,12 @@ void detail::begin_warnings_of_a_run() noexcept {
   Warnings& w = warnings();
   const std::lock_guard lock(w.mutex);
   w.printed.clear();
+}
+
+void detail::print_warnings(bool on) noexcept {
+  Warnings& w = warnings();
+  const std::lock_guard lock(w.mutex);
+  w.prints = on;
 }
 
 Function<void(const Warning&)> set_warning_handler(Function<void(const Warning&)> handler) {

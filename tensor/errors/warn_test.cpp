@@ -1,9 +1,16 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "levin/error.h"
 #include "levin/warning.h"
+#include "tensor/errors/warn.h"
+#include "tests/temporary.h"
 #include "tests/warnings.h"
 
 using namespace levin;
@@ -52,4 +59,31 @@ TEST_CASE("LEVIN_POSSIBLE_USER_WARNINGS=off drops possible_user and no other cat
   ::unsetenv("LEVIN_POSSIBLE_USER_WARNINGS");
   warn("W-E", possible_user, "e");
   CHECK(warnings.ids() == std::vector<std::string>{"W-B", "I-C", "W-D", "W-E"});
+}
+
+TEST_CASE("a process whose printing is off prints no warning, and its handler still hears each") {
+  const test::TemporaryFolder folder;
+  std::fflush(stderr);
+  const int before = ::dup(STDERR_FILENO);
+  const int file = ::open((folder / "stderr").c_str(), O_CREAT | O_RDWR, 0600);
+  REQUIRE(file >= 0);
+  ::dup2(file, STDERR_FILENO);
+  auto handler = set_warning_handler({});
+  detail::print_warnings(false);
+  warn("W-SILENT", user, "not printed", Repeat::yes);
+  int heard = 0;
+  (void)set_warning_handler([&](const Warning&) { ++heard; });
+  warn("W-SILENT", user, "heard", Repeat::yes);
+  (void)set_warning_handler({});
+  detail::print_warnings(true);
+  warn("W-LOUD", user, "printed", Repeat::yes);
+  (void)set_warning_handler(std::move(handler));
+  std::fflush(stderr);
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  ::close(file);
+  std::ifstream in(folder / "stderr");
+  const std::string printed{std::istreambuf_iterator<char>(in), {}};
+  CHECK(heard == 1);
+  CHECK(printed == "warning: printed [W-LOUD]\n");
 }

@@ -4,7 +4,8 @@
 namespace levin {
 
 void DeviceStatsMonitor::setup(Stage stage) {
-  if (stage == Stage::fit && trainer().loggers().empty() && trainer().options().fast_dev_run == 0)
+  if (stage == Stage::fit && trainer().is_global_zero() && trainer().loggers().empty() &&
+      trainer().options().fast_dev_run == 0)
     fail<ConfigError>(
         "fit: callbacks holds a DeviceStatsMonitor and the trainer has no logger for it; give .logger, or drop it");
 }

@@ -8,6 +8,7 @@
 #include "train/callbacks/checkpoint_name.h"
 #include "train/callbacks/monitored.h"
 #include "train/checkpoint/content.h"
+#include "train/run/packed.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -123,6 +124,7 @@ void ModelCheckpoint::on_fit_start() {
   validated_ = training_ = false;
   failed_ = 0;
   if (!resumed) waits_ = false;
+  take_rank_zero();
   const std::string dir = directory();
   // The run that resumes continues with its own `last`.
   if (resumed && is_last(last_path_) && last_path_ == dir + "/" + fs::path(last_path_).filename().string())
@@ -130,10 +132,35 @@ void ModelCheckpoint::on_fit_start() {
   std::error_code error;
   const bool known = !best_path_.empty() || !last_path_.empty() ||
                      (resumed && fs::equivalent(fs::path(came_from_).parent_path(), dir, error));
-  if (options_.save_top_k != 0 && !known && trainer().options().fast_dev_run == 0 && fs::is_directory(dir, error) &&
-      !fs::is_empty(dir, error))
+  if (t.is_global_zero() && options_.save_top_k != 0 && !known && trainer().options().fast_dev_run == 0 &&
+      fs::is_directory(dir, error) && !fs::is_empty(dir, error))
     warn("W-CKPT-FOLDER", WarningCategory::user,
          "ModelCheckpoint: " + dir + " is not empty; files of this run come beside those of others");
+}
+
+// A resume looks for files, which ranks may see differently; rank 0 is right.
+void ModelCheckpoint::take_rank_zero() {
+  const std::string bytes = Trainer::Run::of(trainer()).files.by_rank_zero([&] {
+    train::Packed mine;
+    mine.add(best_path_).add(last_path_).add(best_score_.has_value()).add(best_score_.value_or(0)).add(waits_);
+    mine.add(saved_step_).add(triggered_step_);
+    for (const auto& [path, score] : kept_) mine.add(path).add(score);
+    return mine.bytes();
+  });
+  train::Unpacked in(bytes);
+  best_path_ = in.take<std::string>();
+  last_path_ = in.take<std::string>();
+  const bool scored = in.take<bool>();
+  const auto score = in.take<double>();
+  best_score_ = scored ? std::optional(score) : std::nullopt;
+  waits_ = in.take<bool>();
+  saved_step_ = in.take<std::int64_t>();
+  triggered_step_ = in.take<std::int64_t>();
+  kept_.clear();
+  while (!in.empty()) {
+    auto path = in.take<std::string>();
+    kept_.emplace_back(std::move(path), in.take<double>());
+  }
 }
 
 void ModelCheckpoint::on_train_start() {
@@ -153,7 +180,8 @@ void ModelCheckpoint::on_train_batch_end(const StepInfo& info) {
   const std::int64_t step = info.global_step;
   if (const auto& every = options_.train_time_interval) {
     const double now = train::steady_seconds();
-    if (now - last_time_ < every->seconds()) return;
+    const bool due = now - last_time_ >= every->seconds();
+    if (Trainer::Run::of(trainer()).files.by_rank_zero([&] { return std::string(due ? "1" : ""); }).empty()) return;
     last_time_ = now;
     trigger();
   } else if (options_.every_n_train_steps > 0 && step % options_.every_n_train_steps == 0 && step != triggered_step_) {
@@ -178,7 +206,7 @@ void ModelCheckpoint::on_train_epoch_end() {
 void ModelCheckpoint::trigger() {
   const bool ranked = !options_.monitor.empty() && options_.save_top_k != 0;
   if (ranked && !validated_ && active() && trainer().validation_enabled() &&
-      !monitored(trainer(), trainer().callback_metrics(), options_.monitor)) {
+      !monitored(trainer(), Trainer::Run::of(trainer()).logs.monitored(), options_.monitor)) {
     waits_ = true;
     return;
   }
@@ -190,6 +218,7 @@ void ModelCheckpoint::on_exception(const std::exception& error) {
   const bool in_training = std::exchange(training_, false);
   // On an interrupt the trainer has saved `last`.
   if (!options_.save_on_exception || !in_training || !active() || dynamic_cast<const InterruptedError*>(&error)) return;
+  if (!trainer().is_global_zero()) return;  // other ranks may be gone
   const std::string path = path_for(trainer().callback_metrics(), "");
   save_last(write(path) ? path : "");
 }
@@ -207,7 +236,7 @@ void ModelCheckpoint::save() {
   if (!active()) return;
   waits_ = false;
   failure_.clear();
-  const Metrics known = trainer().callback_metrics();
+  const Metrics known = Trainer::Run::of(trainer()).logs.monitored();
   const std::optional<double> score = monitored(trainer(), known, options_.monitor);
   const bool ranked = !options_.monitor.empty();
   if (ranked && !score && options_.save_top_k != 0) missing_monitor(known);
@@ -308,7 +337,8 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
   const std::string before = std::exchange(last_path_, last_file());
   try {
-    if (!newest.empty() && (!trainer().is_global_zero() || train::link_to(newest, last_path_, kind))) {
+    const auto link = [&] { return std::string(train::link_to(newest, last_path_, kind) ? "1" : ""); };
+    if (!newest.empty() && !Trainer::Run::of(trainer()).files.by_rank_zero(link).empty()) {
       Trainer::Run::of(trainer()).files.written.insert(last_path_);
       return;
     }
@@ -320,7 +350,10 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   last_path_ = before;
 }
 
-std::string ModelCheckpoint::last_file() const { return Trainer::Run::of(trainer()).files.last_file(directory()); }
+std::string ModelCheckpoint::last_file() const {
+  const Trainer::Files& files = Trainer::Run::of(trainer()).files;
+  return files.by_rank_zero([&] { return files.last_file(directory()); });
+}
 
 bool ModelCheckpoint::not_written(const Error& error) {
   failure_ = error.what();
@@ -338,13 +371,9 @@ bool ModelCheckpoint::write(const std::string& path) {
     return not_written(e);
   };
   try {
-    const auto save = [&](const std::string& to) {
-      trainer().save_checkpoint(to, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no);
-    };
-    if (path == last_path_ && trainer().is_global_zero())
-      train::replace_link(path, save);  // a write through the link would change the file of another step
-    else
-      save(path);
+    // A write through a link that is `last` would change the file of another step.
+    Trainer::Run::of(trainer()).files.save(path, options_.save_weights_only ? WeightsOnly::yes : WeightsOnly::no,
+                                           path == last_path_ ? train::AtLink::replace : train::AtLink::follow);
     Trainer::Run::of(trainer()).files.written.insert(path);
     return true;
   } catch (const FileError& e) { return none(e); } catch (const OutOfMemoryError& e) {
@@ -356,17 +385,19 @@ bool ModelCheckpoint::write(const std::string& path) {
 }
 
 std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& replaced) const {
-  const std::string stem =
-      directory() + "/" + form_of(options_, trainer().current_epoch(), trainer().global_step(), known);
-  std::string path = stem + kEnding;
-  std::error_code error;
-  const auto taken = [&] {
-    if (!fs::exists(path, error)) return false;
-    if (!came_from_.empty() && resolved(path) == came_from_) return true;
-    return options_.enable_version_counter && path != replaced;
-  };
-  for (int v = 1; taken(); ++v) path = stem + "-v" + std::to_string(v) + kEnding;
-  return path;
+  return Trainer::Run::of(trainer()).files.by_rank_zero([&] {
+    const std::string stem =
+        directory() + "/" + form_of(options_, trainer().current_epoch(), trainer().global_step(), known);
+    std::string path = stem + kEnding;
+    std::error_code error;
+    const auto taken = [&] {
+      if (!fs::exists(path, error)) return false;
+      if (!came_from_.empty() && resolved(path) == came_from_) return true;
+      return options_.enable_version_counter && path != replaced;
+    };
+    for (int v = 1; taken(); ++v) path = stem + "-v" + std::to_string(v) + kEnding;
+    return path;
+  });
 }
 
 // Keeps the file that this run resumed, files of other folders, and the file that `last` links to. A file that this run
@@ -375,7 +406,7 @@ void ModelCheckpoint::remove(const std::string& path) const {
   std::error_code error;
   if (!trainer().is_global_zero()) return;
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
-  const std::string last = last_file();
+  const std::string last = Trainer::Run::of(trainer()).files.last_file(directory());
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
   if (!Trainer::Run::of(trainer()).files.written.contains(path) && !train::is_whole_checkpoint(path)) return;
   fs::remove(path, error);

@@ -27,7 +27,8 @@ double Timer::time_elapsed() const { return before_ + clock_->seconds(); }
 double Timer::time_remaining() const { return std::max(0.0, limit_ - time_elapsed()); }
 
 void Timer::check() {
-  if (clock_->asked || time_elapsed() < limit_) return;
+  // The clock of rank 0 counts; the other ranks learn of the request after the batch.
+  if (clock_->asked || !trainer().is_global_zero() || time_elapsed() < limit_) return;
   clock_->asked = true;
   trainer().request_stop(KeepStop::no);
   warn("I-TRAIN-TIME", WarningCategory::info,

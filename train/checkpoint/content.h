@@ -27,11 +27,12 @@ namespace levin::train {
 //   levin.window_weight        the window's weight, with exact weighting
 //   levin.metric.PATH          the states of the module's metrics
 //   levin.callback.KEY.NAME    tensors of callbacks, of the module (levin.module) and of the data module (levin.data)
+//   levin.rank.R.NAME          what rank R has of its own, in a file of several ranks: Note [Checkpoints of ranks]
 // Its metadata, which a file of weights alone lacks:
 //   levin.state   one JSON text (write_text.cpp): version, epoch, global_step, optimizers (names), lr_schedulers (their
 //                 number), callbacks (values by KEY), hparams, generators, log (sums of an open epoch), metrics, and
-//     loops       the counters of Progress (run/progress.h), batches_ahead, batches_per_epoch, batch_size, accumulate,
-//                 batches_validated, train_loaded_at, val_loaded_at, max_epochs, max_steps, stop, stopped_by, training,
+//     loops       the counters of Progress (run/progress.h), batches_ahead, batches_per_epoch, batch_size, world_size,
+//                 global_batch (batch_size of all ranks together), accumulate, batches_validated, train_loaded_at, val_loaded_at, max_epochs, max_steps, stop, stopped_by, training,
 //                 closing, due, writers_to_come
 //   levin.hashes  the XXH3 hash of every tensor and of that text
 // A resume checks hashes, names and shapes before it changes the run.
@@ -48,6 +49,7 @@ struct Checkpoint {
   std::optional<std::int64_t> max_epochs, max_steps;  // of its run; none: the file has no such entry
   std::optional<bool> training;  // written between on_train_start and on_train_end; none: the file has no such entry
   std::int64_t batches_per_epoch = 0, batch_size = 0;  // 0: not known
+  std::int64_t world_size = 1, global_batch = 0;       // global_batch: batch_size times the ranks that share the data
   std::vector<std::string> writers_to_come;            // state keys: see HookCalls::writers_to_come
   std::vector<std::string> optimizers;                 // their names
   std::size_t schedulers = 0;

@@ -16,6 +16,9 @@ namespace levin {
 namespace train {
 struct Checkpoint;
 class Incoming;
+// What a save to a path that is a link changes: the file that the link leads to, or the link alone, which becomes a
+// file.
+enum class AtLink : bool { follow, replace };
 using SavedStates = std::vector<std::pair<std::string, CallbackState>>;  // by state key
 struct FoundCheckpoint {
   std::string path;                       // empty: there is no file
@@ -27,9 +30,14 @@ class Trainer::Files {
  public:
   explicit Files(Run& run) : run_(run) {}
 
-  // Writes a checkpoint. Throws FileError, OutOfMemoryError, and ConfigError for a weight whose name begins with
-  // "levin.". In a trial of the tuner it only warns.
-  void save(const std::string& path, WeightsOnly weights);
+  // Writes a checkpoint. Every rank calls it, rank 0 writes, and its errors are errors of all; in on_exception, where
+  // other ranks may be gone, rank 0 writes what it has, and others do nothing. Throws FileError, OutOfMemoryError, and
+  // ConfigError for a weight whose name begins with "levin.". In a trial of the tuner it only warns.
+  void save(const std::string& path, WeightsOnly weights, train::AtLink at_link = train::AtLink::follow);
+  // Whether other ranks take part in what this one does now: not in on_exception.
+  [[nodiscard]] bool together() const;
+  // What rank 0 decides by its disk and its clock. Outside of together() every rank answers by itself.
+  [[nodiscard]] std::string by_rank_zero(const Function<std::string()>& f) const;
   // Saves the run as `last` after a signal. Returns the result, also an error of the save, as text for the
   // error.
   [[nodiscard]] std::string save_interrupted();
@@ -50,6 +58,7 @@ class Trainer::Files {
   void begin_fit();  // forgets the file that the fit before resumed from
   void cut_epoch();  // keeps the state before on_train_epoch_end runs in the middle of an epoch
 
+  std::string folder_of_logger;        // Logger::log_dir of rank 0's first logger, for the other ranks
   std::string resumed_from;            // path of the file; empty: none
   std::int64_t resumed_at = -1;        // total_batches at the resume
   std::set<std::string> written;       // paths that this run has written, whose files it may replace
@@ -60,7 +69,7 @@ class Trainer::Files {
   bool saving = false;  // a checkpoint is being written
 
  private:
-  void write(const std::string& path, WeightsOnly weights);
+  void write(const std::string& path, WeightsOnly weights, train::AtLink at_link);
   [[nodiscard]] train::SavedStates ask_all(const std::vector<std::shared_ptr<Callback>>& asked,
                                            CheckpointContent& content, WeightsOnly only);
   [[nodiscard]] std::string best() const;
@@ -68,7 +77,9 @@ class Trainer::Files {
   // Sets the field of each BatchSizeFinder to the size that it has in the file, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
   void take_stop(const train::Checkpoint& file);
+  void leave_epoch(const train::Checkpoint& file);  // of a file whose batches this run does not have
   Run& run_;
+  bool apart_ = false;  // a save that began in on_exception
 };
 
 }  // namespace levin

@@ -98,7 +98,8 @@ std::string best_of_earlier_run(const Trainer::Run& run, const Callback& callbac
 
 std::string train::checkpoint_folder(const Trainer& trainer, const TrainerOptions& options) {
   const auto& loggers = trainer.loggers();
-  const std::string dir = loggers.empty() ? std::string() : loggers.front()->log_dir();
+  const std::string dir =
+      loggers.empty() ? Trainer::Run::of(trainer).files.folder_of_logger : loggers.front()->log_dir();
   return dir.empty() ? below_root(options) : dir + "/checkpoints";
 }
 
@@ -158,8 +159,13 @@ train::FoundCheckpoint Trainer::Files::last() const {
 }
 
 train::FoundCheckpoint Trainer::Files::find(const std::string& ckpt_path) const {
-  if (ckpt_path == "last") return last();
-  return {.path = ckpt_path == "best" ? best() : ckpt_path};
+  if (ckpt_path != "last" && ckpt_path != "best") return {.path = ckpt_path};
+  train::FoundCheckpoint found;  // with the content on rank 0, which has read it
+  found.path = by_rank_zero([&] {
+    found = ckpt_path == "last" ? last() : train::FoundCheckpoint{.path = best()};
+    return found.path;
+  });
+  return found;
 }
 
 }  // namespace levin

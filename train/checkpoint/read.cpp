@@ -100,6 +100,8 @@ Checkpoint read_all(const std::string& path, Needs needs) {
   });
   if (progress.global_step < 0)
     fail<FormatError>("resume: ", path, ": \"global_step\" is ", progress.global_step, ", expected 0 or more");
+  if (checkpoint.world_size < 1)
+    fail<FormatError>("resume: ", path, ": \"world_size\" is ", checkpoint.world_size, ", expected 1 or more");
   const std::vector<std::int64_t>& ahead = progress.position.ahead;
   std::int64_t in_order = 0;
   if (__builtin_add_overflow(progress.batches_done, progress.batches_absent, &in_order))

@@ -174,7 +174,9 @@ class StateReader final : public JsonReader {
                                                               {"val_loaded_at", &to_.val_loaded_at},
                                                               {"accumulate", &to_.accumulate},
                                                               {"batches_per_epoch", &to_.batches_per_epoch},
-                                                              {"batch_size", &to_.batch_size}};
+                                                              {"batch_size", &to_.batch_size},
+                                                              {"world_size", &to_.world_size},
+                                                              {"global_batch", &to_.global_batch}};
     for (const auto& [counter, to] : counters) {
       if (name == counter) take(*to, name, v);
     }

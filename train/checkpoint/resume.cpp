@@ -7,6 +7,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/rank_states.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -19,15 +20,38 @@ using train::Due;
 using train::key_in;
 using train::state_in;
 
+std::int64_t global_batch_of(const Trainer::Run& run) {
+  return run.loaders.train->batch_size().value_or(0) * run.strategy->share().replicas;
+}
+
+// Whether the file stands in an epoch of another number of ranks, whose batches this run does not have.
+bool leaves_epoch(const Trainer::Run& run, const Checkpoint& file) {
+  if (file.world_size == run.strategy->ranks().size) return false;
+  if (file.progress.batches_done == 0 || file.epoch_is_whole() || file.progress.closing) return false;
+  const bool as_many =
+      !run.loaders.train->length() || file.batches_per_epoch == 0 || file.batches_per_epoch == run.loaders.batches;
+  const std::int64_t then = file.global_batch > 0 ? file.global_batch : file.batch_size;  // older files have one rank
+  // Batches that came as they finished are no part of an order that other ranks could continue.
+  return then != global_batch_of(run) || !as_many || !file.progress.position.ahead.empty();
+}
+
+// Where this rank's loader goes on. On another number of ranks the batches before it are those of the file's ranks.
+data::LoaderState position_here(const Trainer::Run& run, const Checkpoint& file, const train::RankState& mine) {
+  if (file.world_size == run.strategy->ranks().size)
+    return {.epoch = file.progress.epoch, .batch = mine.batch, .ahead = mine.ahead};
+  return {.epoch = file.progress.epoch, .batch = file.progress.batches_done};
+}
+
 // Throws ConfigError for a file that does not fit the run: its counters, batches, optimizers or window.
-void check_fits(const Trainer::Run& run, const Checkpoint& file) {
+void check_fits(const Trainer::Run& run, const Checkpoint& file, const train::RankState& mine) {
   const std::string& path = file.path;
   // Positions of streams go beyond their length, where the streams are uneven.
   const std::int64_t size = run.loaders.train->stream() ? train::kUnknownBatches
                                                         : run.loaders.train->length().value_or(train::kUnknownBatches);
   const std::int64_t max_epochs = run.stop.max_epochs();
   const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
-  const bool whole = file.epoch_is_whole();
+  const bool leaves = leaves_epoch(run, file);
+  const bool whole = file.epoch_is_whole() || leaves;
   if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
     fail<ConfigError>("resume: ", path, " was written after batch ", file.progress.position.ahead.back(),
                       " of an epoch, which now has ", size, " batches; use the same data and batch size");
@@ -39,7 +63,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
                       run.loaders.batches, "; use the same data and batch size");
   if (!whole) {
     try {
-      run.loaders.train->check_state(file.progress.position);
+      run.loaders.train->check_state(position_here(run, file, mine));
     } catch (const StateError& e) {
       fail<ConfigError>("resume: ", path, " does not fit the training loader: ", e.what());
     }
@@ -52,7 +76,8 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
                         " ", then, ", which is ", now,
                         " now; use the same data, batch size and limit_train_batches, or a file of an epoch's end");
   };
-  differ("batch size", file.batch_size, run.loaders.train->batch_size().value_or(0));
+  if (file.world_size == run.strategy->ranks().size)
+    differ("batch size", file.batch_size, run.loaders.train->batch_size().value_or(0));
   if (run.loaders.train->length()) differ("a number of batches of", file.batches_per_epoch, run.loaders.batches);
   if (file.optimizers.size() != run.optimizers.all.size())
     fail<ConfigError>("resume: ", path, " holds the state of ", file.optimizers.size(), " optimizers, this run has ",
@@ -65,13 +90,13 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file) {
   const Callback* const schedule = run.hooks.accumulation_schedule();
   const std::int64_t window =
       schedule ? schedule->accumulation_at(file.progress.epoch) : run.options.accumulate_grad_batches;
-  if (file.accumulate != 1 && file.accumulate != window)
+  if (file.accumulate != 1 && file.accumulate != window && !leaves)
     fail<ConfigError>(
         "resume: ", path, " was written inside a window of ", file.accumulate, " batches, ",
         schedule ? "in its epoch " + train::class_of(*schedule) + " has " : std::string("accumulate_grad_batches is "),
         window, "; set it to ", file.accumulate);
   const NamedTensors weight = below(file.rest, train::window_weight_name());
-  if (file.accumulate != 1 && run.window.weighs_exactly() == weight.empty())
+  if (file.accumulate != 1 && run.window.weighs_exactly() == weight.empty() && !leaves)
     fail<ConfigError>("resume: ", path, " was written inside a window whose accumulate_weighting was ",
                       weight.empty() ? "per_batch" : "exact", "; set it so");
   for (const auto& [name, t] : weight) {
@@ -128,12 +153,14 @@ std::vector<std::pair<Tensor, Tensor>> match_metrics(const Trainer::Run& run, co
 
 // Returns the generators of the run's tree, each with its state in the file. Throws ConfigError if the file lacks a
 // generator or has another one.
-std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file) {
+std::vector<std::pair<Generator*, RandomRange>> match_generators(const Trainer::Run& run, const Checkpoint& file,
+                                                                 const train::RankState& mine) {
   std::vector<std::pair<Generator*, RandomRange>> matched;
+  const std::map<std::string, RandomRange> states(mine.generators.begin(), mine.generators.end());
   if (run.borrowed.tree) {
     for (const auto& [name, generator] : run.borrowed.tree->generators()) {
-      const auto state = file.generators.find(name);
-      if (state == file.generators.end())
+      const auto state = states.find(name);
+      if (state == states.end())
         fail<ConfigError>("resume: ", file.path, " has no state of the generator \"", name, "\" of this module");
       matched.emplace_back(generator, state->second);
     }
@@ -316,6 +343,24 @@ std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_pa
   return file;
 }
 
+// Drops the open window and ends the epoch: the next thing that the run does is what follows an epoch's end.
+void Trainer::Files::leave_epoch(const Checkpoint& file) {
+  warn("W-CKPT-WORLD", WarningCategory::user,
+       "resume: " + file.path + " stands at batch " + text(file.progress.batches_done) + " of an epoch of " +
+           text(file.world_size) + " ranks with a global batch of " + text(file.global_batch) + ", and this run has " +
+           text(run_.strategy->ranks().size) + " ranks with " + text(global_batch_of(run_)) +
+           "; the rest of the epoch is left out. With the same global batch it would be trained",
+       Repeat::yes);
+  for (const auto& o : run_.optimizers.all) o->zero_grad();
+  run_.window.weight = Tensor();
+  train::Progress& p = run_.progress;
+  p.batches_done = run_.loaders.batches;
+  p.batches_absent = 0;
+  p.position = {.epoch = p.epoch, .batch = run_.loaders.batches};
+  p.closing = true;
+  if (!run_.borrowed.manual) run_.optimizers.advance(SchedulerConfig::Interval::epoch);
+}
+
 void Trainer::Files::resume(train::Incoming& in) {
   const NoGrad off;
   const Checkpoint& file = in.file();
@@ -334,10 +379,13 @@ void Trainer::Files::resume(train::Incoming& in) {
     run_.loaders.load_val();
     run_.loaders.load_train();
   }
-  const auto generators = match_generators(run_, file);
+  const int rank = run_.strategy->ranks().rank;
+  const train::RankState mine = train::rank_state_in(file, rank);
+  const auto generators = match_generators(run_, file, mine);
   const auto gradients = match_gradients(run_, file);
   auto metrics = match_metrics(run_, file);
-  check_fits(run_, file);
+  check_fits(run_, file, mine);
+  const bool leaves = leaves_epoch(run_, file);
   warn_of_unknown_callbacks(run_, file);
   in.take_weights();  // of bare tensors, which only the optimizers know
   load_parts(run_, in);
@@ -346,7 +394,8 @@ void Trainer::Files::resume(train::Incoming& in) {
   // Nothing below fails.
   for (const auto& [generator, state] : generators) generator->set_state(state);
   for (const auto& [name, metric] : train::metrics_of(run_.borrowed.tree))
-    metric->reset();  // a metric that the file lacks starts afresh
+    metric->reset();               // a metric that the file lacks starts afresh
+  if (rank != 0) metrics.clear();  // rank 0 has the states of all
   for (auto& [state, value] : metrics) copy_(state, value);
   for (const auto& o : run_.optimizers.all) o->zero_grad();
   run_.window.gradients_torn = run_.window.batch_torn = false;
@@ -355,7 +404,11 @@ void Trainer::Files::resume(train::Incoming& in) {
   run_.window.weight = Tensor();
   for (const auto& [name, t] : below(file.rest, train::window_weight_name())) run_.window.weight = t.to(run_.device);
   run_.progress = file.progress;
-  if (file.epoch_is_whole() && !run_.loaders.train->length()) {
+  run_.progress.position = position_here(run_, file, mine);
+  run_.progress.batches_absent = file.world_size == run_.strategy->ranks().size ? mine.absent : 0;
+  if (leaves) {
+    leave_epoch(file);
+  } else if (file.epoch_is_whole() && !run_.loaders.train->length()) {
     if (run_.progress.batches_done > 0) run_.loaders.batches = run_.progress.batches_done;  // its end was reached
   } else if (file.epoch_is_whole()) {  // by the number of batches in this run
     run_.progress.batches_done = run_.loaders.batches;
@@ -363,14 +416,14 @@ void Trainer::Files::resume(train::Incoming& in) {
   }
   unfinished = file.training.value_or(run_.progress.due != Due::nothing);
   run_.hooks.writers_due = file.writers_to_come;
-  run_.logs.train.load(file.log, run_.borrowed.tree);
+  run_.logs.train.load(file.log, run_.borrowed.tree, /*sums=*/rank == 0);
   run_.logs.batches_evaluated[0] = file.batches_validated;
   take_stop(file);
   run_.stop.requested_at = run_.progress.global_step;
   // max_steps cut the epoch of the file's run, and it cuts this one at the same batch.
   if (unfinished && run_.progress.due == Due::nothing && run_.stop.max_steps_reached() &&
       run_.progress.batches_done > 0 && run_.progress.batches_done < run_.loaders.batches)
-    cut = {.log = file.log, .stop_kept = file.stop};
+    cut = {.log = rank == 0 ? file.log : run_.logs.train.save(), .stop_kept = file.stop, .log_of_ranks = file.log};
   run_.logs.epoch = file.epoch_metrics;
   // Loaders keep their age, so the next ones are made in the same epoch as without the resume. A loader that is due was
   // made above.

@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "levin/autograd.h"
+#include "levin/ops.h"
 #include "tensor/files/file.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/rank_states.h"
 #include "train/checkpoint/text.h"
+#include "train/run/by_rank_zero.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -73,7 +76,28 @@ void make_folder(const std::string& path) {
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
 }
 
-// Adds the state of each part of the run under its prefix.
+// The gradients of an open window, each the average over ranks: it enters the sum over ranks once for each of them.
+std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const std::vector<ParamRef>& parameters) {
+  std::vector<Tensor> all;
+  std::string has;
+  for (const ParamRef& p : parameters) {
+    all.push_back(p.value->grad());
+    has += all.back().defined() ? '1' : '0';
+  }
+  if (!run.files.together() || run.strategy->ranks().size == 1) return all;
+  for (const std::string& theirs : run.strategy->gather(has)) {
+    for (std::size_t i = 0; i < has.size(); ++i) has[i] = std::max(has[i], theirs.at(i));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (has[i] == '0') continue;
+    const Tensor& p = *parameters[i].value;
+    all[i] = all[i].defined() ? all[i].clone() : zeros(p.shape(), p.device(), p.dtype());
+    run.strategy->all_reduce(all[i], dist::ReduceOp::average);
+  }
+  return all;
+}
+
+// Adds the state of each part of the run under its prefix. Every rank calls it.
 void append_state(NamedTensors& tensors, const Trainer::Run& run) {
   const std::vector<std::shared_ptr<optim::Optimizer>>& optimizers = run.optimizers.all;
   for (std::size_t i = 0; i < optimizers.size(); ++i)
@@ -85,33 +109,55 @@ void append_state(NamedTensors& tensors, const Trainer::Run& run) {
   const train::Window& window = run.window;
   const bool keeps_gradients = (run.borrowed.manual || window.is_open()) && !window.gradients_torn;
   for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) {
-    for (const ParamRef& p : train::kept_gradients(run, i)) {
-      if (p.value->grad().defined()) tensors.emplace_back(train::gradient_prefix(i) + p.name, p.value->grad());
+    const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
+    const std::vector<Tensor> gradients = gradients_of_ranks(run, parameters);
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      if (gradients[k].defined()) tensors.emplace_back(train::gradient_prefix(i) + parameters[k].name, gradients[k]);
     }
   }
   if (window.is_open() && window.weighs_exactly()) {
     // The weight is 0 if the window's batches gave no gradient, or their gradients are lost.
     const bool any = window.weight.defined() && !window.gradients_torn;
-    tensors.emplace_back(train::window_weight_name(), any ? window.weight : tensor({0.0}, Device::cpu()));
+    Tensor weight = any ? window.weight : tensor({0.0}, Device::cpu());
+    if (run.files.together() && run.strategy->ranks().size > 1) {  // as the gradients
+      weight = weight.to(Device::cpu()).clone();
+      run.strategy->all_reduce(weight, dist::ReduceOp::average);
+    }
+    tensors.emplace_back(train::window_weight_name(), weight);
   }
-  append(tensors, train::metric_prefix(), train::metric_states(run.borrowed.tree));
+  if (run.files.together()) {
+    append(tensors, train::metric_prefix(), train::merged_metric_states(run));
+    train::append_rank_states(tensors, train::states_of_ranks(run));
+  } else {
+    append(tensors, train::metric_prefix(), train::metric_states(run.borrowed.tree));
+  }
+}
+
+// What the open epoch has logged, of all ranks. Every rank calls it.
+std::vector<train::MetricLog::Saved> logged(const Trainer::Run& run) {
+  const train::Exchange ranks = run.files.together() ? run.logs.ranks() : train::Exchange();
+  if (const std::optional<train::EpochCut>& cut = run.files.cut) return run.logs.ranks() ? cut->log_of_ranks : cut->log;
+  return run.logs.train.save(ranks);
 }
 
 }  // namespace
 
-void Trainer::Files::save(const std::string& path, WeightsOnly only) {
+bool Trainer::Files::together() const { return !apart_ && run_.hooks.now != &train::hooks::on_exception; }
+
+std::string Trainer::Files::by_rank_zero(const Function<std::string()>& f) const {
+  return together() ? train::by_rank_zero(*run_.strategy, f) : f();
+}
+
+void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLink at_link) {
   if (run_.trial)
     return warn("W-CKPT-TRIAL", WarningCategory::user,
                 "save_checkpoint: " + path + " is not written in a trial of a search, whose weights are taken back");
-  // Ranks are equal, and two of them would write the same file: rank 0 does.
-  if (run_.strategy->ranks().rank != 0) {
-    written.insert(path);
-    return;
-  }
   std::size_t bytes = 0;  // of the weights
   for (const ParamRef& p : run_.optimizers.model_parameters())
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
-  train::with_memory("save_checkpoint", path, bytes, [&] { write(path, only); });
+  const train::Restore apart(apart_, !together());
+  if (apart_ && run_.strategy->ranks().rank != 0) return;
+  train::with_memory("save_checkpoint", path, bytes, [&] { write(path, only, at_link); });
   written.insert(path);
 }
 
@@ -137,13 +183,16 @@ train::SavedStates Trainer::Files::ask_all(const std::vector<std::shared_ptr<Cal
   return states;
 }
 
-void Trainer::Files::write(const std::string& path, WeightsOnly only) {
+void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtLink at_link) {
   const NoGrad off;
   const SyncGuard own = run_.instruments.own_waits();
   const PhaseScope phase(run_.instruments.times, Phase::saving);
   const ProfilerScope profiled(run_.instruments.profiler(), "save_checkpoint");
-  for (const auto& logger : run_.logs.loggers) logger->save();  // the resumed run continues the records on disk
-  make_folder(path);
+  (void)by_rank_zero([&] {
+    for (const auto& logger : run_.logs.loggers) logger->save();  // the resumed run continues the records on disk
+    make_folder(path);
+    return std::string();
+  });
   const train::Restore during(saving, true);
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
   // After a fit the callbacks and the module of that fit are asked, and attached until the file is written.
@@ -158,18 +207,30 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only) {
     if (train::is_ours(name))
       fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
   }
-  if (only == WeightsOnly::yes) return save_safetensors(path, tensors);
+  // Makes the file, on rank 0; `save` writes it to a path.
+  const auto make = [&](const Function<void(const std::string&)>& save) {
+    (void)by_rank_zero([&] {
+      if (at_link == train::AtLink::replace)
+        train::replace_link(path, save);
+      else
+        save(path);
+      return std::string();
+    });
+  };
+  if (only == WeightsOnly::yes) return make([&](const std::string& to) { save_safetensors(to, tensors); });
 
   warn_of_torn_batch(run_, path);
   append_state(tensors, run_);
   for (const auto& [key, state] : states) append(tensors, train::callback_prefix(key), state.tensors);
-  const std::string text = train::state_text(run_, states);
-  std::vector<std::pair<std::string, std::string>> hashes = {{"levin.state", content_hash(text)}};
-  for (auto& [name, tensor] : tensors) {
-    tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);  // once for both
-    hashes.emplace_back(name, content_hash(name, tensor));
-  }
-  save_safetensors(path, tensors, {{"levin.state", text}, {"levin.hashes", train::hashes_text(hashes)}});
+  const std::string text = train::state_text(run_, states, logged(run_));
+  make([&](const std::string& to) {
+    std::vector<std::pair<std::string, std::string>> hashes = {{"levin.state", content_hash(text)}};
+    for (auto& [name, tensor] : tensors) {
+      tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);  // once for both
+      hashes.emplace_back(name, content_hash(name, tensor));
+    }
+    save_safetensors(to, tensors, {{"levin.state", text}, {"levin.hashes", train::hashes_text(hashes)}});
+  });
 }
 
 std::string Trainer::Files::save_interrupted() {
@@ -178,11 +239,9 @@ std::string Trainer::Files::save_interrupted() {
   if (!enabled()) return nothing + "checkpointing is off";
   if (run_.progress.total_batches == 0) return nothing + "nothing was trained";
   if (run_.progress.total_batches == resumed_at) return nothing + "nothing was trained since " + resumed_from;
-  const std::string path = last_file(dir());
+  const std::string path = by_rank_zero([&] { return last_file(dir()); });
   try {
-    if (run_.strategy->ranks().rank != 0) return "rank 0 saves " + path;
-    train::replace_link(path, [&](const std::string& to) { save(to, WeightsOnly::no); });
-    written.insert(path);
+    save(path, WeightsOnly::no, train::AtLink::replace);
     return "saved " + path + ", ckpt_path = \"last\" goes on from there";
   } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
 }
@@ -195,6 +254,7 @@ void Trainer::Files::cut_epoch() {
   if (run_.trial) return;
   const SyncGuard own = run_.instruments.own_waits();
   cut = {.log = run_.logs.train.save(), .stop_kept = run_.stop.kept};
+  if (const train::Exchange ranks = run_.logs.ranks()) cut->log_of_ranks = run_.logs.train.save(ranks);
 }
 
 }  // namespace levin

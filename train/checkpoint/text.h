@@ -33,7 +33,8 @@ inline constexpr std::array kDueNames = [] {
 
 // The text of "levin.state": counters, sums, names, and the values of `states`, which are by state key.
 [[nodiscard]] std::string state_text(const Trainer::Run& run,
-                                     const std::vector<std::pair<std::string, CallbackState>>& states);
+                                     const std::vector<std::pair<std::string, CallbackState>>& states,
+                                     const std::vector<MetricLog::Saved>& log);
 // Reads that text. Throws FormatError for an entry that is missing, of another type or out of range, and for an unknown
 // version.
 void read_state(Checkpoint& to, const std::string& text);

@@ -34,13 +34,13 @@ void check_ends(const Trainer::Run& run, const data::DataLoader& loader, std::in
 }
 
 // The number of batches that the limit leaves of the loader. overfit_batches sets the limits, and its loaders are read
-// in sequence.
-std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const std::optional<Portion>& limit,
-                        const char* option, const char* id) {
+// in sequence. `given`: the user's loader.
+std::int64_t batches_of(const Trainer::Run& run, const data::DataLoader& loader, const data::DataLoader& given,
+                        const std::optional<Portion>& limit, const char* option, const char* id) {
   const bool overfits = run.loaders.overfits();
   const std::int64_t count = limited(loader, limit, overfits ? "overfit_batches" : option);
   check_ends(run, loader, count, option, std::string_view(option) == "limit_train_batches");
-  if (overfits && loader.shuffles())
+  if (overfits && given.shuffles())
     warn(id, WarningCategory::user,
          "fit: overfit_batches is set, and the loader that has " + std::string(option) +
              " shuffles; it is read in the order of its dataset, or where a sampler leaves out or repeats samples in "
@@ -185,7 +185,8 @@ void StageLoaders::use_train(data::DataLoader& loader) {
   inspect(loader, "train_loader", Shuffling::is_usual);
   RankShare mine = share(loader, overfits() ? Reads::in_sequence : Reads::training, "train_loader");
   data::DataLoader& used = mine.loader ? *mine.loader : loader;
-  batches = most_ = batches_of(run_, used, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
+  batches = most_ =
+      batches_of(run_, used, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   agree_on_training(used, mine.whole);
   train = &used;
   train_share_ = std::move(mine);
@@ -197,7 +198,7 @@ void StageLoaders::use_val(const std::vector<data::DataLoader*>& given) {
   std::vector<RankShare> shares;
   std::vector<data::DataLoader*> used = evaluated_in_turn(given, "val_loader", shares);
   for (const data::DataLoader* v : used)
-    (void)batches_of(run_, *v, run_.options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
+    (void)batches_of(run_, *v, *v, run_.options.limit_val_batches, "limit_val_batches", "W-TRAIN-OVERFIT-VAL");
   const std::vector<std::int64_t> counts = run_.evaluation.counts(Loop::validation, used);
   if (with_batches(used, counts).find('1') == std::string::npos) return;  // as without one
   val = std::move(used);

@@ -9,7 +9,6 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "train/run/scope.h"
 
 namespace levin {
 
@@ -21,20 +20,23 @@ std::vector<train::MetricState> detail::MetricHandle::states(const Metric& metri
   }
   return out;
 }
-double detail::MetricHandle::compute(Metric& metric, const std::vector<train::MetricState>& states) {
-  const NoGrad off;
-  std::vector<std::pair<Tensor*, Tensor>> own;
-  const auto put_back = [&] {
-    for (auto& [state, before] : own) *state = std::move(before);
-  };
-  const train::Scope swapped([] {}, put_back);
+detail::MetricHandle::Swapped::Swapped(Metric& metric, const std::vector<train::MetricState>& states) {
   std::size_t next = 0;
+  Tensors others;
   for (const Metric::State& s : metric.states_) {
     Tensor& state = *s.value;
     if (&state == &metric.batch_value_) continue;
-    Tensor merged = from_data<double>(states.at(next++).values, state.shape(), Device::cpu()).to(state.device());
-    own.emplace_back(&state, std::exchange(state, std::move(merged)));
+    own_.emplace_back(&state, state);
+    others.push_back(from_data<double>(states.at(next++).values, state.shape(), Device::cpu()).to(state.device()));
   }
+  for (std::size_t i = 0; i < own_.size(); ++i) *own_[i].first = std::move(others[i]);
+}
+detail::MetricHandle::Swapped::~Swapped() {
+  for (auto& [state, before] : own_) *state = std::move(before);
+}
+double detail::MetricHandle::compute(Metric& metric, const std::vector<train::MetricState>& states) {
+  const NoGrad off;
+  const Swapped swapped(metric, states);
   return metric.compute().item();
 }
 

@@ -21,6 +21,17 @@ struct levin::detail::MetricHandle {
   [[nodiscard]] static std::vector<train::MetricState> states(const Metric& metric);
   // compute() of these states. The metric's own states stay.
   [[nodiscard]] static double compute(Metric& metric, const std::vector<train::MetricState>& states);
+  // Gives a metric other states for a scope. Its own keep their memory, which a captured step writes to.
+  class Swapped {
+   public:
+    Swapped(Metric& metric, const std::vector<train::MetricState>& states);
+    ~Swapped();
+    Swapped(const Swapped&) = delete;
+    Swapped& operator=(const Swapped&) = delete;
+
+   private:
+    std::vector<std::pair<Tensor*, Tensor>> own_;
+  };
 };
 
 namespace levin::train {

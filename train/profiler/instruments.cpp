@@ -38,7 +38,8 @@ void Instruments::start_clock() {
 void Instruments::report_times() {
   times.stop();
   time_report = times.report(run_.device);
-  if (options_.enable_progress_bar.value_or(true) && !time_report.empty()) std::fputs(time_report.c_str(), stderr);
+  if (options_.enable_progress_bar.value_or(true) && !time_report.empty() && run_.trainer.is_global_zero())
+    std::fputs(time_report.c_str(), stderr);
 }
 void Instruments::finish_profiler() {
   try {
@@ -93,6 +94,11 @@ void Instruments::Batches::start_waiting() {
   fetching_.emplace(of_.profiler(), "fetch_batch");
 }
 
+// Ranks train streams in step, so an epoch ends on all ranks with the first whose streams have ended.
+bool Instruments::Batches::any_rank(bool ended) const {
+  return of_.run_.strategy->vote({.no_data = ended}).no_data != 0;
+}
+
 // Takes a batch from the loader, or its end. During the wait no batch is half trained, so after a signal the run can be
 // saved.
 template <class Next>
@@ -105,7 +111,10 @@ void Instruments::Batches::fetch(const Next& next) {
     of_.run_.check_interrupt();
     throw;
   }
-  if (*at_ == loader_.end()) {
+  bool ended = *at_ == loader_.end();
+  // With a look ahead the end is agreed there; but the first batch has none before it.
+  if (loader_.stream() && (!ahead_ || !std::exchange(begun_, true))) ended = any_rank(ended);
+  if (ended) {
     ended_ = true;
     const std::int64_t done = of_.run_.progress.batches_done;
     if (ahead_ || done == 0) of_.run_.loaders.batches = done;  // ahead_: before the first batch
@@ -131,7 +140,7 @@ void Instruments::Batches::look_ahead() {
   try {
     ++*at_;
   } catch (...) { next_error_ = std::current_exception(); }
-  if (!next_error_ && *at_ == loader_.end()) batches = done;
+  if (any_rank(!next_error_ && *at_ == loader_.end())) batches = done;
 }
 
 void Instruments::Batches::next() {

@@ -76,6 +76,7 @@ class Instruments::Batches {
   void start_waiting();
   template <class Next>
   void fetch(const Next& next);
+  [[nodiscard]] bool any_rank(bool ended) const;
   void look_ahead();
   void next();
 
@@ -90,7 +91,7 @@ class Instruments::Batches {
   std::exception_ptr next_error_{};
   std::optional<ProfilerScope> fetching_;
   std::optional<SyncGuard> charged_;
-  bool ended_ = false;
+  bool begun_ = false, ended_ = false;
   int exceptions_ = std::uncaught_exceptions();  // an exception that ends the loop keeps its phase
 };
 

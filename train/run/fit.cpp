@@ -121,9 +121,12 @@ void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const
   instruments.begin_fit();
 }
 
-// Rank 0 alone writes records and draws.
+// Rank 0 alone writes records and draws. Its logger names the folder of checkpoints.
 void Trainer::Run::connect() {
   strategy->connect(options);
+  if (strategy->ranks().size == 1) return;
+  files.folder_of_logger =
+      strategy->from_rank_zero(logs.loggers.empty() ? std::string() : logs.loggers.front()->log_dir());
   if (strategy->ranks().rank == 0) return;
   logs.loggers.clear();
   hooks.drop_screens();
@@ -184,6 +187,7 @@ void Trainer::Run::train(std::unique_ptr<train::Incoming>& file) {
   if (precision.scaler()) optimizers.skipped_seen = precision.scaler()->skipped_steps();
   logs.start(Stage::fit);
   hooks.call(train::hooks::on_fit_start);
+  agree();  // what a hook asked for on one rank decides below what all do
   logs.log_hparams();
   clear_gradients();
   loaders.load_val();

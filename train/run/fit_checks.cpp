@@ -102,7 +102,7 @@ void check_fit(const Trainer::Run& run, const FitOptions& given, const Overrides
 }
 
 void check_callbacks(const Trainer::Run& run, const Overrides& has, bool manual) {
-  if (run.logs.loggers.empty() && run.options.fast_dev_run == 0) {
+  if (run.logs.loggers.empty() && run.options.fast_dev_run == 0 && run.trainer.is_global_zero()) {
     for (const auto& c : run.hooks.callbacks) {
       if (c->needs_logger())
         fail<ConfigError>("fit: callbacks holds a ", class_of(*c),

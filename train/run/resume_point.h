@@ -46,6 +46,7 @@ static_assert([] {
 struct EpochCut {
   std::vector<MetricLog::Saved> log;
   bool stop_kept;
+  std::vector<MetricLog::Saved> log_of_ranks{};  // of several, together
 };
 
 }  // namespace levin::train

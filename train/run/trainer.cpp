@@ -128,10 +128,11 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
 }
 
 namespace {
-// Prints the results of an evaluation unless it ran in a hook, and returns them.
-std::vector<Metrics> shown(const char* call, const EvaluationOptions& options, std::vector<Metrics> results,
-                           bool inside) {
-  if (options.verbose && !inside) std::fputs(train::results_table(call, results).c_str(), stderr);
+// Prints the results of an evaluation, on rank 0 and unless it ran in a hook, and returns them.
+std::vector<Metrics> shown(const Trainer& trainer, const char* call, const EvaluationOptions& options,
+                           std::vector<Metrics> results, bool inside) {
+  if (options.verbose && !inside && trainer.is_global_zero())
+    std::fputs(train::results_table(call, results).c_str(), stderr);
   return results;
 }
 void check_function(const Function<Tensor(const Batch&)>& f) {
@@ -140,21 +141,22 @@ void check_function(const Function<Tensor(const Batch&)>& f) {
 }  // namespace
 
 std::vector<Metrics> Trainer::validate(TrainModule& module, const LoaderRefs& loaders, const EvaluationOptions& o) {
-  return shown("validate", o,
+  return shown(*this, "validate", o,
                run_->evaluation.call({train::Loop::validation, &module, loaders, o.data_module, o.ckpt_path}),
                run_->borrowed.active != nullptr);
 }
 std::vector<Metrics> Trainer::validate(const LoaderRefs& loaders, const EvaluationOptions& o) {
-  return shown("validate", o,
+  return shown(*this, "validate", o,
                run_->evaluation.call({train::Loop::validation, nullptr, loaders, o.data_module, o.ckpt_path}), false);
 }
 std::vector<Metrics> Trainer::test(TrainModule& module, const LoaderRefs& loaders, const EvaluationOptions& o) {
-  return shown("test", o, run_->evaluation.call({train::Loop::test, &module, loaders, o.data_module, o.ckpt_path}),
+  return shown(*this, "test", o,
+               run_->evaluation.call({train::Loop::test, &module, loaders, o.data_module, o.ckpt_path}),
                run_->borrowed.active != nullptr);
 }
 std::vector<Metrics> Trainer::test(const LoaderRefs& loaders, const EvaluationOptions& o) {
-  return shown("test", o, run_->evaluation.call({train::Loop::test, nullptr, loaders, o.data_module, o.ckpt_path}),
-               false);
+  return shown(*this, "test", o,
+               run_->evaluation.call({train::Loop::test, nullptr, loaders, o.data_module, o.ckpt_path}), false);
 }
 std::vector<Tensors> Trainer::predict(TrainModule& module, const LoaderRefs& loaders, const PredictOptions& o) {
   std::vector<Tensors> all;

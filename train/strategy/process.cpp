@@ -8,6 +8,7 @@
 #include "levin/autograd.h"
 #include "levin/comm/launch.h"
 #include "levin/ops.h"
+#include "tensor/errors/warn.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
 
@@ -74,6 +75,7 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
               .local_size = group_->size() / nodes,
               .node = std::max(0, environment->node_rank()),
               .nodes = nodes};
+    detail::print_warnings(ranks_.rank == 0);  // Note [Warnings of ranks]
   }
   control_ = group_;
   votes_ = zeros({4}, Device::cpu(), DType::u8);

@@ -5,6 +5,7 @@
 
 #include "levin/autograd.h"
 #include "levin/memory.h"
+#include "levin/train/process_strategy.h"
 #include "train/callbacks/monitored.h"
 #include "train/checkpoint/content.h"
 #include "train/run/run.h"
@@ -46,6 +47,14 @@ Chosen check(const BatchSizeOptions& o) {
 }
 
 constexpr const char* kHooks[] = {"val_loader", "test_loader", "predict_loader"};
+
+// Ranks that run out of memory at different sizes, or one that does inside of a collective, cannot go on together.
+void refuse_processes(const Trainer::Run& run) {
+  if (!run.strategy->group() && !dynamic_cast<const ProcessStrategy*>(run.strategy.get())) return;
+  fail<ConfigError>(kCall, ": the strategy is \"", run.strategy->name(),
+                    "\", whose processes a search for a batch size cannot keep in step; search with "
+                    "strategy = \"single_device\", and give the size that it finds to the other run");
+}
 
 // Checks that the module has the field, and the hook that reads it.
 void check_module(const Trainer::Run& run, TrainModule& module, const BatchSizeOptions& o, std::optional<Loop> loop) {
@@ -237,10 +246,6 @@ std::int64_t by_bisection(const BatchSizeOptions& o, std::int64_t cap, Trials& t
 // Called in a stage of the run, outside of batches. Leaves the loaders as they are.
 std::int64_t train::find_batch_size(Trainer::Run& run, const BatchSizeOptions& options, std::optional<Loop> loop) {
   const Chosen chosen = check(options);
-  if (run.strategy->group())
-    fail<ConfigError>(kCall, ": the strategy is ", run.strategy->name(),
-                      ", and a size that fits one process may not fit another; search with one device and no strategy, "
-                      "then set the size");
   check_module(run, *run.borrowed.active, options, loop);
   const Fields fields = fields_of(run);
   const double field = fields.get(options.batch_arg_name);
@@ -283,6 +288,7 @@ std::optional<std::int64_t> Tuner::scale_batch_size(TrainModule& module, const B
   Trainer::Run& run = Trainer::Run::of(*trainer_);
   const Chosen chosen = check(options);
   train::check_free(run, kCall);
+  refuse_processes(run);
   DataModule* const data = train::data_module_of(kCall, {&options.loaders}, options.data_module);
   const Trainer::Borrowed::DataScope with(run.borrowed, run.trainer, data);
   check_module(run, module, options, chosen.loop);
@@ -348,6 +354,7 @@ void BatchSizeFinder::on_predict_start() { scale_batch_size(); }
 
 void BatchSizeFinder::scale_batch_size() {
   Trainer::Run& run = Trainer::Run::of(trainer());
+  refuse_processes(run);
   // A run that resumes within an epoch keeps the size of the run before, which its loader has.
   if (run.in_fit && run.progress.batches_done > 0 && run.progress.total_batches == run.files.resumed_at &&
       !run.evaluation.loaders)

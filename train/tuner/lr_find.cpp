@@ -5,6 +5,7 @@
 
 #include "levin/ops.h"
 #include "tensor/text/number_text.h"
+#include "train/run/packed.h"
 #include "train/run/run.h"
 #include "train/tuner/search.h"
 #include "train/tuner/state.h"
@@ -73,7 +74,8 @@ class Probe final : public Callback {
     average_ = kBeta * average_ + (1 - kBeta) * info.loss.item() * window;
     const double loss = average_ / (1 - std::pow(kBeta, static_cast<double>(++losses_)));
     points.loss.push_back(loss);
-    if (losses_ > 1 && options_.early_stop_threshold && loss > *options_.early_stop_threshold * best_) {
+    const bool grew = losses_ > 1 && options_.early_stop_threshold && loss > *options_.early_stop_threshold * best_;
+    if (grew && run_.strategy->ranks().rank == 0) {  // by its loss; the others learn of it after the batch
       warn("I-TUNE-STOP", WarningCategory::info,
            "lr_find: stopped after " + text(points.lr.size()) + " of " + text(options_.num_training) +
                " steps, the loss grew",
@@ -93,6 +95,7 @@ class Probe final : public Callback {
   }
   void draw() const {
     if (!run_.options.enable_progress_bar.value_or(true) || ::isatty(STDERR_FILENO) == 0) return;
+    if (!run_.trainer.is_global_zero()) return;
     const bool last = run_.stop.requested || static_cast<std::int64_t>(points.lr.size()) == options_.num_training;
     std::fprintf(stderr, "\rFinding a learning rate: %zu/%lld%s", points.lr.size(),
                  static_cast<long long>(options_.num_training), last ? "\n" : "");
@@ -104,6 +107,19 @@ class Probe final : public Callback {
   double average_ = 0, best_ = 0;
   std::int64_t losses_ = 0, step_ = 0;
 };
+
+// All ranks set the rate that the losses of rank 0 suggest.
+LrFindResult::Points of_rank_zero(Strategy& strategy, const LrFindResult::Points& mine) {
+  train::Packed packed;
+  for (std::size_t k = 0; k < mine.lr.size(); ++k) packed.add(mine.lr[k]).add(mine.loss[k]);
+  const std::string bytes = strategy.from_rank_zero(packed.bytes());
+  LrFindResult::Points all;
+  for (train::Unpacked in(bytes); !in.empty();) {
+    all.lr.push_back(in.take<double>());
+    all.loss.push_back(in.take<double>());
+  }
+  return all;
+}
 
 // Sets the rate of live optimizers and the start of their schedules, whose next step would undo the rate otherwise.
 void set_rates(Trainer::Run& run, double lr) {
@@ -147,7 +163,7 @@ LrFindResult train::find_lr(Trainer::Run& run, const LrFindOptions& options) {
       throw;
     }
     before.restore();
-    found.results = std::move(probe->points);
+    found.results = of_rank_zero(*run.strategy, probe->points);
   }
   run.check_interrupt();
   if (!options.update_attr) return found;

@@ -17,7 +17,7 @@ namespace levin {
 
 // Requests a stop when the run has trained for `duration`, checked before the first batch and after each batch or
 // epoch. Checkpoints keep the elapsed time, which a run that resumes adds to. TrainerOptions::max_time adds a Timer.
-// The constructor throws ConfigError for a duration below 0.
+// Of several ranks the clock of rank 0 counts. The constructor throws ConfigError for a duration below 0.
 class LEVIN_API Timer : public Callback {
  public:
   enum class Interval : std::uint8_t { step, epoch };

@@ -33,7 +33,8 @@ struct EarlyStoppingOptions {
 //   5. else                                  the count grows, and at `patience` the run ends
 // A gain is value + min_delta < best for Mode::min, value - min_delta > best for Mode::max. The run ends by
 // Trainer::request_stop(), which min_epochs and min_steps delay. The count is of checks, not of epochs.
-// There is no check in the sanity check, with fast_dev_run and outside of fit.
+// There is no check in the sanity check, with fast_dev_run and outside of fit. Of several ranks the metric is that of
+// all samples, also in the middle of an epoch, so that all ranks stop.
 // Checkpoints keep count and best by monitor and mode, so a run may have callbacks for several metrics.
 class LEVIN_API EarlyStopping : public Callback {
  public:

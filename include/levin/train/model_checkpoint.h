@@ -59,6 +59,8 @@ struct ModelCheckpointOptions {
 //   outside of fit.
 //   A file that cannot be written is a warning (W-CKPT-WRITE), and training continues; the third in a row is a
 //   FileError. At the end of a run a warning reports how many of the last saves failed (W-CKPT-UNSAVED).
+//   Of several ranks rank 0 decides by its disk and its clock, and writes, links and removes; all ranks have the same
+//   paths and scores.
 //   A save by steps or time before the monitor is known waits for the end of the next validation. An unknown monitor is
 //   a warning before the first validation and a ConfigError after it.
 class LEVIN_API ModelCheckpoint : public Callback {
@@ -108,6 +110,7 @@ class LEVIN_API ModelCheckpoint : public Callback {
   [[nodiscard]] std::string path_for(const Metrics& known, const std::string& replaced) const;
   void remove(const std::string& path) const;
   void missing_monitor(const Metrics& known) const;
+  void take_rank_zero();
 
   ModelCheckpointOptions options_;
   std::string best_path_, last_path_;

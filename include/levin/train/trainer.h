@@ -187,7 +187,8 @@ class LEVIN_API Trainer {
   std::vector<Metrics> validate(TrainModule& module, const LoaderRefs& loaders = {},
                                 const EvaluationOptions& options = {});
   std::vector<Metrics> test(TrainModule& module, const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
-  // Returns what predict_step returned for each batch, one entry a loader.
+  // Returns what predict_step returned for each batch, one entry a loader. With several ranks every rank gets all: rows
+  // of samples in the order and batches of one process, else the tensors of batches in the order of batches and ranks.
   std::vector<Tensors> predict(TrainModule& module, const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // The same for the module of the last call; without loaders and data module, for its data module too. Without a
   // ckpt_path the best checkpoint of the last fit is loaded, with a warning. Throw StateError before a call with a
@@ -196,7 +197,8 @@ class LEVIN_API Trainer {
   std::vector<Metrics> test(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   std::vector<Tensors> predict(const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // The mean of f over the loader: sum_b f(b) size_b / sum_b size_b, where size_b is size(0) of the batch's first
-  // field. log() weighs alike and a TrainModule's transfer hooks are called, so validate returns the same number.
+  // field, over all ranks. log() weighs alike and a TrainModule's transfer hooks are called, so validate returns the same
+  // number.
   // Without `module`: that of the last fit. Throw StateError before a fit and after its module was destroyed,
   // ShapeError if f returns anything but one element, DataError for a loader without batches.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
@@ -293,7 +295,8 @@ class LEVIN_API Trainer {
   void log_dict(const Metrics& values, const LogOptions& options = {});
   // Prints a line on stdout, above the progress bar if there is one; in rank 0 alone.
   void print(std::string_view line) const;
-  // The newest value of each name; empty before the first log(). Waits for the device.
+  // The newest value of each name; empty before the first log(). Waits for the device. With several ranks values of
+  // ended epochs and evaluations are those of all ranks, those of an open epoch this rank's.
   [[nodiscard]] Metrics callback_metrics();
   [[nodiscard]] Metrics progress_metrics();  // the same of values logged with prog_bar
   // Every record of this trainer, in order.
@@ -329,10 +332,11 @@ class LEVIN_API Trainer {
 
   // Writes the state of the run, or the weights alone, atomically as one safetensors file: weights under their own
   // names, the rest under "levin.". Removes leftovers of killed saves in that folder (NAME.safetensors.tmp-*), never a
-  // file that another process may be writing. Throws FileError; StateError before a fit and after its module or
-  // optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers, random numbers
-  // and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a tuner's trial
-  // nothing is written, with a warning (W-CKPT-TRIAL).
+  // file that another process may be writing. With several ranks all call it and rank 0 writes one file, whose errors
+  // all throw; in on_exception rank 0 writes what it has. Throws FileError; StateError before a fit and after its module
+  // or optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers, random
+  // numbers and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a tuner's
+  // trial nothing is written, with a warning (W-CKPT-TRIAL).
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
   [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit resumed; empty: none
 

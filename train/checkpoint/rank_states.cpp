@@ -1,0 +1,144 @@
+#include "train/checkpoint/rank_states.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/run/packed.h"
+#include "train/run/run.h"
+
+namespace levin::train {
+namespace {
+
+std::string prefix_of(std::size_t rank) { return "levin.rank." + text(rank) + "."; }
+
+Tensor tensor_of(const std::vector<std::int64_t>& values, const Shape& shape) {
+  return from_data<std::int64_t>(values, shape, Device::cpu());
+}
+std::vector<std::int64_t> numbers_in(const Checkpoint& file, const std::string& name, std::size_t least) {
+  for (const auto& [known, t] : file.rest) {
+    if (known != name) continue;
+    if (t.dtype() != DType::i64 || static_cast<std::size_t>(t.numel()) < least)
+      fail<FormatError>("resume: ", file.path, ": ", name, " is ", levin::text(t), ", expected ", least,
+                        " or more i64 elements");
+    return t.to_vector<std::int64_t>();
+  }
+  return {};
+}
+bool same_state(const RandomRange& a, const RandomRange& b) { return a.seed == b.seed && a.offset == b.offset; }
+
+}  // namespace
+
+bool operator==(const RankState& a, const RankState& b) {
+  const auto same = [](const auto& x, const auto& y) { return x.first == y.first && same_state(x.second, y.second); };
+  return a.batch == b.batch && a.absent == b.absent && a.ahead == b.ahead &&
+         std::equal(a.generators.begin(), a.generators.end(), b.generators.begin(), b.generators.end(), same);
+}
+
+RankState rank_state_of(const Trainer::Run& run) {
+  const Progress& p = run.progress;
+  RankState mine{.generators = {}, .batch = p.position.batch, .absent = p.batches_absent, .ahead = p.position.ahead};
+  if (run.borrowed.tree) {
+    for (const auto& [name, generator] : run.borrowed.tree->generators())
+      mine.generators.emplace_back(name, generator->state());
+  }
+  std::sort(mine.generators.begin(), mine.generators.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return mine;
+}
+
+std::vector<RankState> states_of_ranks(const Trainer::Run& run) {
+  const RankState mine = rank_state_of(run);
+  Packed packed;
+  packed.add(mine.batch).add(mine.absent).add(static_cast<std::uint64_t>(mine.ahead.size()));
+  for (const std::int64_t k : mine.ahead) packed.add(k);
+  for (const auto& [name, state] : mine.generators) packed.add(name).add(state.seed).add(state.offset);
+  std::vector<RankState> all;
+  for (const std::string& bytes : run.strategy->gather(packed.bytes())) {
+    Unpacked in(bytes);
+    RankState& one = all.emplace_back();
+    one.batch = in.take<std::int64_t>();
+    one.absent = in.take<std::int64_t>();
+    for (auto n = in.take<std::uint64_t>(); n > 0; --n) one.ahead.push_back(in.take<std::int64_t>());
+    while (!in.empty()) {
+      auto name = in.take<std::string>();
+      const auto seed = in.take<std::uint64_t>();
+      one.generators.emplace_back(std::move(name), RandomRange{.seed = seed, .offset = in.take<std::uint64_t>()});
+    }
+  }
+  return all;
+}
+
+void append_rank_states(NamedTensors& tensors, const std::vector<RankState>& all) {
+  if (std::all_of(all.begin(), all.end(), [&](const RankState& s) { return s == all.front(); })) return;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const RankState& s = all[r];
+    std::vector<std::int64_t> position = {s.batch, s.absent}, states;
+    position.insert(position.end(), s.ahead.begin(), s.ahead.end());
+    for (const auto& [name, state] : s.generators) {
+      states.push_back(std::bit_cast<std::int64_t>(state.seed));
+      states.push_back(std::bit_cast<std::int64_t>(state.offset));
+    }
+    const auto n = static_cast<std::int64_t>(position.size());
+    tensors.emplace_back(prefix_of(r) + "position", tensor_of(position, {n}));
+    if (!states.empty())
+      tensors.emplace_back(prefix_of(r) + "generators",
+                           tensor_of(states, {static_cast<std::int64_t>(s.generators.size()), 2}));
+  }
+}
+
+RankState rank_state_in(const Checkpoint& file, int rank) {
+  const Progress& p = file.progress;
+  RankState mine{.generators = {}, .batch = p.position.batch, .absent = p.batches_absent, .ahead = p.position.ahead};
+  mine.generators.assign(file.generators.begin(), file.generators.end());
+  const std::size_t n = mine.generators.size();
+  const std::string own = prefix_of(static_cast<std::size_t>(rank));
+  std::vector<std::int64_t> states = numbers_in(file, own + "generators", 2 * n);
+  const bool forks = states.empty() && !numbers_in(file, prefix_of(0) + "generators", 2 * n).empty();
+  for (std::size_t g = 0; g < n; ++g) {
+    RandomRange& state = mine.generators[g].second;
+    if (!states.empty())
+      state = {.seed = std::bit_cast<std::uint64_t>(states[2 * g]),
+               .offset = std::bit_cast<std::uint64_t>(states[2 * g + 1])};
+    else if (forks)
+      state.seed = Generator(state.seed).fork("rank " + levin::text(rank)).seed();
+  }
+  const std::vector<std::int64_t> position = numbers_in(file, own + "position", 2);
+  if (position.empty()) return mine;
+  mine.batch = position[0];
+  mine.absent = position[1];
+  mine.ahead.assign(position.begin() + 2, position.end());
+  std::int64_t before = mine.batch;
+  bool ascends = mine.batch >= 0 && mine.absent >= 0;
+  for (const std::int64_t k : mine.ahead) ascends &= k > std::exchange(before, k);
+  if (!ascends)
+    fail<FormatError>("resume: ", file.path, ": ", own, "position is no place of a loader, expected a batch, a count ",
+                      "and ascending numbers above the batch");
+  return mine;
+}
+
+NamedTensors merged_metric_states(const Trainer::Run& run) {
+  NamedTensors states = metric_states(run.borrowed.tree);
+  const Exchange ranks = run.logs.ranks();
+  if (!ranks || states.empty()) return states;
+  const NoGrad off;
+  std::vector<LogPart> mine;  // by the path of the metric
+  const auto metrics = metrics_of(run.borrowed.tree);
+  for (const auto& [path, metric] : metrics) {
+    LogPart& p = mine.emplace_back();
+    p.name = path;
+    p.of_epochs = p.is_metric = true;
+    p.states = detail::MetricHandle::states(*metric);
+  }
+  const std::vector<LogPart> all = merged(mine, ranks);
+  NamedTensors out;
+  for (std::size_t m = 0; m < metrics.size() && m < all.size(); ++m) {
+    const detail::MetricHandle::Swapped swapped(*metrics[m].second, all[m].states);
+    for (const nn::BufferRef& b : metrics[m].second->buffers())
+      out.emplace_back(metrics[m].first + "." + b.name, b.value->clone());
+  }
+  return out;
+}
+
+}  // namespace levin::train
