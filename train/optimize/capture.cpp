@@ -61,6 +61,8 @@ StepCapture::StepCapture(const Trainer::Run& run) : device_(run.device) {
   const Overrides& has = run.borrowed.overrides;
   if (!device_.launches())
     prevent("the parameters are on " + text(device_) + ", which records no work");
+  else if (const std::string why = run.strategy->prevents_capture(); !why.empty())
+    prevent(why);
   else if (run.borrowed.manual)
     prevent("the module optimizes manually");
   else if (run.options.accumulate_grad_batches > 1)

@@ -1,79 +1,90 @@
+// DdpStrategy: when its reducer is made, and what it is asked.
 #include "levin/train/ddp_strategy.h"
 
-#include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
-#include "levin/autograd.h"
+#include "levin/ops.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/reducer.h"
 
 namespace levin {
 
-struct DdpStrategy::Buckets {
-  train::Reducer reducer;
-};
-
-DdpStrategy::DdpStrategy(DdpOptions options) : ProcessStrategy(options.process), options_(std::move(options)) {
-  if (!(options_.bucket_cap_mb > 0))
-    fail<ConfigError>("ddp: bucket_cap_mb is ", options_.bucket_cap_mb, ", expected more than 0");
+DdpStrategy::DdpStrategy(DdpOptions options) : ProcessStrategy(options.process), ddp_(std::move(options)) {
+  if (!(ddp_.bucket_cap_mb > 0))
+    fail<ConfigError>("DdpStrategy: bucket_cap_mb is ", ddp_.bucket_cap_mb, ", expected more than 0");
 }
 DdpStrategy::~DdpStrategy() = default;
 
 void DdpStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
   ProcessStrategy::attach_model(module, tree, stage);
-  buffers_.clear();
-  if (!tree || stage != Stage::fit || !options_.broadcast_buffers || ranks().size == 1) return;
-  std::set<std::string> parameters;
-  for (const ParamRef& p : tree->parameters()) parameters.insert(p.name);
-  for (const auto& [name, t] : tree->state_dict()) {
-    if (!parameters.contains(name)) buffers_.emplace_back(name, t);
-  }
+  tree_ = stage == Stage::fit ? tree : nullptr;
+  stale_ = true;
 }
 
+// The module's parameters and those that optimizers alone have, in the order of their registration.
 void DdpStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
-  buckets_.reset();
   if (ranks().size == 1) return;
-  std::vector<ParamRef> parameters;
-  std::set<const Tensor*> seen;
-  for (const auto& o : optimizers) {
-    for (ParamRef& p : o->model_parameters()) {
-      if (seen.insert(p.value).second) parameters.push_back(std::move(p));
+  std::vector<train::Reducer::Member> members;
+  std::map<const void*, std::size_t> place;  // by tensor
+  const auto add = [&](const ParamRef& p) -> train::Reducer::Member* {
+    if (!p.value->is_leaf() || !is_float(p.value->dtype())) return nullptr;
+    const auto [at, fresh] = place.try_emplace(p.value->impl(), members.size());
+    if (fresh) members.push_back({.name = p.name, .value = *p.value});
+    return &members[at->second];
+  };
+  if (tree_) {
+    for (const ParamRef& p : tree_->parameters()) add(p);
+  }
+  for (std::size_t k = 0; k < optimizers.size(); ++k) {
+    for (const ParamRef& p : optimizers[k]->model_parameters()) {
+      if (train::Reducer::Member* const m = add(p)) m->optimizers |= std::uint64_t{1} << (k & 63);
     }
   }
-  constexpr double kMb = 1 << 20;
-  const auto bytes = static_cast<std::int64_t>(options_.bucket_cap_mb * kMb);
-  buckets_.reset(new Buckets{{std::move(parameters), *group(), std::min<std::int64_t>(1 << 20, bytes), bytes,
-                              options_.find_unused_parameters}});
+  reducer_ = std::make_unique<train::Reducer>(group(), std::move(members), ddp_);
 }
 
 void DdpStrategy::detach() noexcept {
-  buckets_.reset();
-  buffers_.clear();
+  before_ = report();
+  reducer_.reset();
+  tree_ = nullptr;
 }
 
 void DdpStrategy::begin_step() {
-  if (!buffers_.empty()) train::broadcast(*group(), buffers_);
+  if (!ddp_.broadcast_buffers || !tree_ || !std::exchange(stale_, false) || ranks().size == 1) return;
+  NamedTensors buffers;
+  for (const nn::BufferRef& b : tree_->buffers()) {
+    if (b.value->defined()) buffers.emplace_back(b.name, *b.value);
+  }
+  if (!buffers.empty()) train::broadcast(*group(), buffers);
 }
 
 void DdpStrategy::backward(const Tensor& loss, SyncGrad sync) {
-  if (!buckets_ || sync == SyncGrad::no) return levin::backward(loss);
-  buckets_->reducer.begin();
-  try {
-    levin::backward(loss);
-  } catch (...) {
-    buckets_->reducer.forget();
-    throw;
-  }
-  buckets_->reducer.finish();
+  if (!reducer_) return levin::backward(loss);
+  reducer_->backward(loss, sync);
+  if (sync == SyncGrad::yes) stale_ = true;
 }
 
-// Gradients are averages over ranks, so the weight that divides them is one, too.
+// Gradients are averages over ranks, so the weight that divides them is the average, too.
 void DdpStrategy::merge_weight(Tensor& weight) {
-  if (ranks().size == 1 || !weight.defined()) return;
+  if (ranks().size == 1) return;
   const NoGrad off;
   weight = weight.clone();
   all_reduce(weight, dist::ReduceOp::average);
+}
+
+std::string DdpStrategy::prevents_capture() const {
+  if (ranks().size == 1 || group()->capturable()) return {};
+  return "the ranks' gradients are reduced by " + std::string(group()->backend()) + ", which no graph can record";
+}
+
+DdpStrategy::Report DdpStrategy::report() const {
+  Report all = before_;
+  if (reducer_) {
+    const Report& now = reducer_->report();
+    all = {.buckets = now.buckets, .reductions = all.reductions + now.reductions, .bytes = all.bytes + now.bytes};
+  }
+  return all;
 }
 
 }  // namespace levin

@@ -1,4 +1,4 @@
-// Data parallel training, with threads of this process as ranks.
+// Data-parallel training, with threads of this process as ranks.
 #include "levin/train/ddp_strategy.h"
 
 #include <doctest/doctest.h>
@@ -11,6 +11,7 @@
 #include "comm/group/local.h"
 #include "levin/autograd.h"
 #include "train/run/fixture_test.h"
+#include "train/strategy/reducer.h"
 
 using namespace levin;
 
@@ -18,16 +19,28 @@ namespace {
 
 using Group = std::shared_ptr<dist::ProcessGroup>;
 
-struct Regression : TrainModuleOf<Regression> {
-  using TrainModuleOf::TrainModuleOf;
-  explicit Regression(std::uint64_t seed)
-      : TrainModuleOf(nn::Options{.gen = Generator(seed), .device = Device::cpu()}) {}
+// A module that trains on the rank's part of each batch, which all ranks read whole.
+struct OnItsPart : TrainModule {
+  explicit OnItsPart(std::uint64_t seed) : TrainModule(nn::Options{.gen = Generator(seed), .device = Device::cpu()}) {}
+  // Rows of t: begin of the rank's part to its end.
+  [[nodiscard]] Tensor mine(const Tensor& t) const {
+    const std::int64_t ranks = trainer().world_size(), r = trainer().global_rank(), n = t.size(0);
+    return slice(t, 0, n * r / ranks, n * (r + 1) / ranks);
+  }
+};
+
+struct Mlp : TrainModuleOf<Mlp, OnItsPart> {
+  using TrainModuleOf<Mlp, OnItsPart>::TrainModuleOf;
   nn::Linear fc1{*this, "fc1", {.in = 2, .out = 16}};
   nn::Linear fc2{*this, "fc2", {.in = 16, .out = 1}};
-  bool adam = false;
-  Tensor operator()(const Tensor& x) const { return fc2(tanh(fc1(x))); }
+  bool adam = false, checkpoints = false;
+  Tensor operator()(const Tensor& x) const {
+    if (!checkpoints) return fc2(tanh(fc1(x)));
+    return fc2(checkpoint([this](const Tensor& in) { return tanh(fc1(in)); }, x));
+  }
   StepOutput training_step(const Batch& b, std::int64_t) override {
-    const Tensor error = square((*this)(b[0]) - b[1]);
+    const Tensor x = mine(b[0]);
+    const Tensor error = square((*this)(x)-mine(b[1]));
     return StepOutput::sum(sum(error), static_cast<double>(error.numel()));
   }
   OptimizerConfig configure_optimizers() override {
@@ -36,112 +49,202 @@ struct Regression : TrainModuleOf<Regression> {
   }
 };
 
-TrainerOptions options_of(const Group& group, DdpOptions ddp = {}) {
+TrainerOptions plain() {
   TrainerOptions options = test::silent();
+  options.use_distributed_sampler = false;  // modules take their parts themselves
   options.max_steps = 20;
-  if (group) {
-    ddp.process.group = group;
-    options.strategy = std::make_shared<DdpStrategy>(ddp);
-  }
+  return options;
+}
+TrainerOptions on(TrainerOptions options, const Group& group, DdpOptions ddp = {}) {
+  ddp.process.group = group;
+  options.strategy = std::make_shared<DdpStrategy>(ddp);
   return options;
 }
 
-std::vector<float> trained(const TrainerOptions& options, std::int64_t batch_size, bool adam, std::uint64_t seed = 3,
-                           std::int64_t samples = 160) {
-  Regression module(seed);
-  module.adam = adam;
-  data::DataLoader data = test::loader(samples, batch_size);
+using Weights = std::vector<float>;
+
+template <class Module = Mlp>
+Weights trained(const TrainerOptions& options, std::uint64_t seed = 3, const Function<void(Module&)>& change = {},
+                std::int64_t samples = 160, std::int64_t batch = 32) {
+  Module module(seed);
+  if (change) change(module);
+  data::DataLoader data = test::loader(samples, batch);
   Trainer(options).fit(module, {.train = data});
   return test::weights_of(module);
 }
 
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return most;
+// run(group) on threads, one result a rank.
+template <class Run>
+auto on_ranks(int ranks, const Run& run) {
+  std::vector<decltype(run(Group()))> results(static_cast<std::size_t>(ranks));
+  dist::run_local(ranks, [&](const Group& group) { results[static_cast<std::size_t>(group->rank())] = run(group); });
+  return results;
 }
 
+double difference(const Weights& a, const Weights& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(std::isfinite(a[i]));
+    most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
+  }
+  return most;
+}
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+constexpr double kSmallBucket = 1e-4;  // MiB: a bucket for each parameter of these modules
 
 }  // namespace
 
-TEST_CASE("4 ranks with batches of 8 make the steps of one process with batches of 32") {
+TEST_CASE("4 ranks with 8 samples each make the steps of one process with 32") {
   for (const bool adam : {false, true}) {
     for (const std::int64_t accumulate : {1, 2}) {
-      CAPTURE(adam);
-      CAPTURE(accumulate);
-      const auto change = [&](TrainerOptions options) {
+      for (const bool checkpoints : {false, true}) {
+        CAPTURE(adam);
+        CAPTURE(accumulate);
+        CAPTURE(checkpoints);
+        TrainerOptions options = plain();
         options.accumulate_grad_batches = accumulate;
         options.gradient_clip_val = 0.5;
-        return options;
-      };
-      const std::vector<float> alone = trained(change(options_of(nullptr)), 32, adam);
-      std::array<std::vector<float>, 4> ranks;
-      // Small buckets, so that several are under way; different first weights, of which rank 0's count.
-      dist::run_local(4, [&](const Group& group) {
-        const auto r = static_cast<std::size_t>(group->rank());
-        ranks[r] = trained(change(options_of(group, {.bucket_cap_mb = 1e-4})), 8, adam, 3 + r);
-      });
-      for (const std::vector<float>& weights : ranks) {
-        CHECK(weights == ranks[0]);
-        CHECK(difference(weights, alone) <= 1e-5);
+        const auto change = [&](Mlp& m) {
+          m.adam = adam;
+          m.checkpoints = checkpoints;
+        };
+        const Weights alone = trained<Mlp>(options, 3, change);
+        // Different first weights, of which rank 0's count.
+        const auto ranks = on_ranks(4, [&](const Group& group) {
+          return trained<Mlp>(on(options, group, {.bucket_cap_mb = kSmallBucket}),
+                              3 + static_cast<std::uint64_t>(group->rank()), change);
+        });
+        for (const Weights& weights : ranks) {
+          CHECK(weights == ranks[0]);
+          CHECK(difference(weights, alone) <= 1e-5);
+        }
       }
     }
   }
 }
 
-TEST_CASE("one rank has the bits of a run without a strategy") {
-  const std::vector<float> alone = trained(options_of(nullptr), 8, true);
-  std::vector<float> one;
-  dist::run_local(1, [&](const Group& group) { one = trained(options_of(group), 8, true); });
-  CHECK(one == alone);
+TEST_CASE("one rank has the bits of a run without a strategy, and no buckets") {
+  const Weights alone = trained(plain());
+  on_ranks(1, [&](const Group& group) {
+    const TrainerOptions options = on(plain(), group);
+    CHECK(trained(options) == alone);
+    CHECK(std::dynamic_pointer_cast<DdpStrategy>(options.strategy.object())->report().buckets == 0);
+    return 0;
+  });
+  TrainerOptions named = plain();
+  named.devices = 1;
+  named.strategy = "ddp";
+  CHECK(trained(named) == alone);
 }
 
-TEST_CASE("gradients travel once a window of accumulation") {
-  for (const std::int64_t accumulate : {1, 4}) {
-    std::array<std::int64_t, 2> sent{};
-    dist::run_local(2, [&](const Group& group) {
-      TrainerOptions options = options_of(group);
-      options.max_steps = -1;
-      options.max_epochs = 1;
-      options.accumulate_grad_batches = accumulate;
-      struct Counting final : Callback {
-        explicit Counting(dist::ProcessGroup& g) : group(g) {}
-        dist::ProcessGroup& group;
-        std::int64_t before = 0, bytes = 0;
-        std::string state_key() const override { return ""; }
-        void on_before_backward(const Tensor&) override { before = group.traffic().bytes; }
-        void on_after_backward() override { bytes += group.traffic().bytes - before; }
-      };
-      const auto counting = std::make_shared<Counting>(*group);
-      options.callbacks.push_back(counting);
-      (void)trained(options, 8, false, 3, 160);  // 10 batches a rank
-      sent[static_cast<std::size_t>(group->rank())] = counting->bytes;
-    });
-    // The bucket of 2 x 16 + 16 + 16 + 1 floats, each parameter padded to 64 bytes.
-    const std::int64_t bucket = 128 + 64 + 64 + 64;
-    const std::int64_t reductions = accumulate == 1 ? 10 : 3;
-    CHECK(sent[0] == reductions * bucket);
-    CHECK(sent[1] == reductions * bucket);
+TEST_CASE("each bucket is reduced once a window of accumulation") {
+  TrainerOptions options = plain();
+  options.max_steps = -1;
+  options.max_epochs = 2;
+  options.accumulate_grad_batches = 4;
+  const auto reports = on_ranks(2, [&](const Group& group) {
+    const TrainerOptions o = on(options, group, {.bucket_cap_mb = kSmallBucket});
+    (void)trained<Mlp>(o, 3, {}, 80, 8);  // 10 batches: windows of 4, 4 and 2
+    return std::dynamic_pointer_cast<DdpStrategy>(o.strategy.object())->report();
+  });
+  for (const DdpStrategy::Report& r : reports) {
+    CHECK(r.buckets == 4);
+    CHECK(r.reductions == 2 * 3 * 4);
+    CHECK(r.bytes == 2 * 3 * (128 + 64 + 64 + 64));  // 2 x 16, 16, 16 and 1 floats, padded to 64 bytes
   }
+}
+
+TEST_CASE("a run sends the bytes of its gradients once a window") {
+  std::array<std::int64_t, 2> sent{};
+  dist::run_local(2, [&](const Group& group) {
+    struct Counting final : Callback {
+      explicit Counting(dist::ProcessGroup& g) : group(g) {}
+      dist::ProcessGroup& group;
+      std::int64_t before = 0, bytes = 0;
+      std::string state_key() const override { return ""; }
+      void on_before_backward(const Tensor&) override { before = group.traffic().bytes; }
+      void on_after_backward() override { bytes += group.traffic().bytes - before; }
+    };
+    TrainerOptions options = on(plain(), group);
+    options.max_steps = -1;
+    options.max_epochs = 1;
+    options.accumulate_grad_batches = 4;
+    const auto counting = std::make_shared<Counting>(*group);
+    options.callbacks.push_back(counting);
+    (void)trained<Mlp>(options, 3, {}, 80, 8);
+    sent[static_cast<std::size_t>(group->rank())] = counting->bytes;
+  });
+  CHECK(sent == std::array<std::int64_t, 2>{3 * 320, 3 * 320});  // one bucket: fewer parameters than 1 MiB
 }
 
 namespace {
 
-// fc2 takes part where `uses` says so.
-struct Partial : TrainModuleOf<Partial> {
-  Partial(std::uint64_t seed, bool u)
-      : TrainModuleOf(nn::Options{.gen = Generator(seed), .device = Device::cpu()}), uses(u) {}
-  nn::Linear fc1{*this, "fc1", {.in = 2, .out = 4}};
-  nn::Linear fc2{*this, "fc2", {.in = 2, .out = 4}};
+// Two networks with an optimizer each, which take turns.
+struct Turns : TrainModuleOf<Turns, OnItsPart> {
+  using TrainModuleOf<Turns, OnItsPart>::TrainModuleOf;
+  nn::Linear g{*this, "g", {.in = 2, .out = 2}};
+  nn::Linear d{*this, "d", {.in = 2, .out = 1}};
+  bool automatic_optimization() const override { return false; }
+  StepOutput training_step(const Batch& b, std::int64_t i) override {
+    const bool closes = (i + 1) % 2 == 0 || trainer().is_last_batch();
+    const SyncGrad sync{closes};
+    const Tensor made = g(mine(b[0]));
+    const auto turn = [&](std::size_t k, const Tensor& input, double sign) {
+      OptimizerHandle& optimizer = optimizers()[k];
+      const ToggledModel toggled = optimizer.toggle_model(sync);
+      const Tensor loss = mean(square(d(input) - sign * mine(b[1])));
+      manual_backward(loss);
+      if (!closes) return;
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    turn(1, made.detach(), -1);
+    turn(0, made, 1);
+    return {};
+  }
+  OptimizerConfig configure_optimizers() override {
+    return {.optimizers = {std::make_shared<optim::SGD>(g.parameters(), optim::SGDOptions{.lr = 0.1}),
+                           std::make_shared<optim::SGD>(d.parameters(), optim::SGDOptions{.lr = 0.1})}};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("optimizers that take turns are reduced alone, once a window, and see all ranks' gradients") {
+  TrainerOptions options = plain();
+  options.max_steps = -1;
+  options.max_epochs = 1;
+  const Weights alone = trained<Turns>(options, 3, {}, 40, 8);
+  const auto ranks = on_ranks(2, [&](const Group& group) {
+    const TrainerOptions o = on(options, group);
+    Weights weights = trained<Turns>(o, 3, {}, 40, 8);  // 5 batches
+    const auto report = std::dynamic_pointer_cast<DdpStrategy>(o.strategy.object())->report();
+    CHECK(report.buckets == 2);
+    CHECK(report.reductions == 6);
+    return weights;
+  });
+  CHECK(ranks[0] == ranks[1]);
+  CHECK(difference(ranks[0], alone) <= 1e-5);
+}
+
+namespace {
+
+// Layers that the loss uses on some ranks or in some steps only.
+struct Partial : TrainModuleOf<Partial, OnItsPart> {
+  using TrainModuleOf<Partial, OnItsPart>::TrainModuleOf;
+  nn::Linear first{*this, "first", {.in = 2, .out = 4}};
+  nn::Linear second{*this, "second", {.in = 2, .out = 4}};
   nn::Linear never{*this, "never", {.in = 2, .out = 4}};
-  bool uses;
+  std::int64_t uses_on = -1;        // the rank that uses `second`; -1: all
+  std::int64_t stops_at = 1 << 20;  // the step from which `second` is not used
   bool freezes = false;
-  std::vector<bool> had;
-  StepOutput training_step(const Batch& b, std::int64_t) override {
-    Tensor y = mean(square(fc1(b[0])));
-    if (uses) y = y + mean(square(fc2(b[0])));
+  std::string had;
+  StepOutput training_step(const Batch& b, std::int64_t i) override {
+    const Tensor x = mine(b[0]);
+    Tensor y = mean(square(first(x)));
+    if ((uses_on < 0 || uses_on == trainer().global_rank()) && i < stops_at) y = y + mean(square(second(x)));
     return y;
   }
   void on_train_start() override {
@@ -149,93 +252,224 @@ struct Partial : TrainModuleOf<Partial> {
     for (const ParamRef& p : never.parameters()) p.value->requires_grad_(false);
   }
   void on_after_backward() override {
-    had = {};
-    for (const ParamRef& p : parameters()) had.push_back(p.value->grad().defined());
+    had.clear();
+    for (const ParamRef& p : parameters()) had += p.value->grad().defined() ? '1' : '0';
   }
   OptimizerConfig configure_optimizers() override {
-    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
+    return {.optimizers = {std::make_shared<optim::SGD>(
+                parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1})}};
   }
 };
 
-}  // namespace
-
-TEST_CASE("a parameter without a gradient is an error that names it and the rank, or counts as zero on request") {
+// The errors of a fit on two ranks.
+std::array<std::string, 2> errors_of(const DdpOptions& ddp, const Function<void(Partial&)>& change) {
   std::array<std::string, 2> errors;
   CHECK_THROWS(dist::run_local(2, [&](const Group& group) {
-    Partial module(1, group->rank() == 0);
-    module.freezes = true;
-    data::DataLoader data = test::loader(16, 4);
     try {
-      Trainer(options_of(group)).fit(module, {.train = data});
+      (void)trained<Partial>(on(plain(), group, ddp), 3, change);
     } catch (const Error& e) {
       errors[static_cast<std::size_t>(group->rank())] = e.what();
       throw;
     }
   }));
-  for (const std::string& error : errors)
-    CHECK(contains(error, "rank 1 has no gradient for fc2.bias, fc2.weight; freeze"));
-
-  std::array<std::vector<float>, 2> weights;
-  dist::run_local(2, [&](const Group& group) {
-    Partial module(1, group->rank() == 0);
-    data::DataLoader data = test::loader(16, 4);
-    TrainerOptions options = options_of(group, {.find_unused_parameters = true});
-    options.max_steps = 2;
-    Trainer(options).fit(module, {.train = data});
-    weights[static_cast<std::size_t>(group->rank())] = test::weights_of(module);
-    CHECK(module.had == std::vector<bool>{true, true, true, true, false, false});
-  });
-  CHECK(weights[0] == weights[1]);
+  return errors;
 }
 
-TEST_CASE("windows of exact weighting divide by the samples of all ranks") {
-  const auto exact = [](TrainerOptions options) {
-    options.accumulate_weighting = AccumulateWeighting::exact;
-    options.max_steps = -1;
-    options.max_epochs = 2;
-    return options;
-  };
-  // 18 samples: batches of 8, 8, 2, and on two ranks of 4, 4, 1.
-  const std::vector<float> alone = trained(exact(options_of(nullptr)), 8, false, 3, 18);
-  std::array<std::vector<float>, 2> ranks;
-  dist::run_local(2, [&](const Group& group) {
-    ranks[static_cast<std::size_t>(group->rank())] = trained(exact(options_of(group)), 4, false, 3, 18);
+}  // namespace
+
+TEST_CASE("a parameter without a gradient is an error on all ranks, at once, that names it and the rank") {
+  const auto errors = errors_of({.bucket_cap_mb = kSmallBucket}, [](Partial& m) {
+    m.freezes = true;  // what requires no grad is not waited for
+    m.uses_on = 0;
   });
+  for (const std::string& error : errors)
+    CHECK(contains(error, "rank 1 has no gradient for second.weight, second.bias; freeze"));
+}
+
+TEST_CASE("with find_unused_parameters a missing gradient counts as 0, and one that no rank has stays unset") {
+  TrainerOptions options = plain();
+  options.max_steps = 3;
+  const auto ranks = on_ranks(2, [&](const Group& group) {
+    Partial module(3);
+    module.uses_on = 1;
+    data::DataLoader data = test::loader(160, 32);
+    Trainer(on(options, group, {.find_unused_parameters = true, .bucket_cap_mb = kSmallBucket}))
+        .fit(module, {.train = data});
+    CHECK(module.had == "111100");
+    return test::weights_of(module);
+  });
+  CHECK(ranks[0] == ranks[1]);
+  // `second` moved by half of rank 1's gradient; `never` did not even decay.
+  const Partial untouched(3);
+  const Weights first = test::weights_of(untouched);
+  CHECK(Weights(ranks[0].end() - 12, ranks[0].end()) == Weights(first.end() - 12, first.end()));
+  CHECK(ranks[0][12] != first[12]);
+}
+
+TEST_CASE("a static graph learns what is unused in its first step, and refuses a change") {
+  const auto module_of = [](std::int64_t stops_at) {
+    return [stops_at](Partial& m) {
+      m.uses_on = 1;
+      m.stops_at = stops_at;
+    };
+  };
+  TrainerOptions options = plain();
+  options.max_steps = 6;
+  const auto fit = [&](const DdpOptions& ddp) {
+    return on_ranks(
+        2, [&](const Group& group) { return trained<Partial>(on(options, group, ddp), 3, module_of(1 << 20)); })[0];
+  };
+  CHECK(fit({.static_graph = true, .bucket_cap_mb = kSmallBucket}) ==
+        fit({.find_unused_parameters = true, .bucket_cap_mb = kSmallBucket}));
+  for (const std::string& error : errors_of({.static_graph = true}, module_of(2)))
+    CHECK(contains(error, "rank 1 has no gradient for second.weight, second.bias; the first pass had"));
+}
+
+TEST_CASE("a layer that begins to require grad in a fit is reduced from then on") {
+  struct Thawing : TrainModuleOf<Thawing, Mlp> {
+    using TrainModuleOf<Thawing, Mlp>::TrainModuleOf;
+    void on_train_epoch_start() override {
+      for (const ParamRef& p : fc1.parameters()) p.value->requires_grad_(trainer().current_epoch() >= 1);
+    }
+  };
+  TrainerOptions options = plain();
+  options.max_steps = -1;
+  options.max_epochs = 2;
+  const Weights alone = trained<Thawing>(options);
+  const auto ranks = on_ranks(2, [&](const Group& group) { return trained<Thawing>(on(options, group)); });
   CHECK(ranks[0] == ranks[1]);
   CHECK(difference(ranks[0], alone) <= 1e-5);
 }
 
-TEST_CASE("buffers of rank 0 replace those of the others before a step") {
-  struct Counting : TrainModuleOf<Counting> {
-    explicit Counting(std::uint64_t seed)
-        : TrainModuleOf(nn::Options{.gen = Generator(seed), .device = Device::cpu()}) {}
+TEST_CASE("16-bit hooks halve the bytes and keep ranks equal") {
+  const Weights alone = trained(plain());
+  for (const CommHook hook : {CommHook::fp16, CommHook::bf16}) {
+    const auto ranks = on_ranks(2, [&](const Group& group) {
+      const TrainerOptions options = on(plain(), group, {.comm_hook = hook});
+      Weights weights = trained(options);
+      CHECK(std::dynamic_pointer_cast<DdpStrategy>(options.strategy.object())->report().bytes == 20 * 160);
+      return weights;
+    });
+    CHECK(ranks[0] == ranks[1]);
+    CHECK(difference(ranks[0], alone) > 0);  // gradients were rounded
+    CHECK(difference(ranks[0], alone) < (hook == CommHook::fp16 ? 2e-3 : 2e-2));
+  }
+}
+
+TEST_CASE("loss scale, master weights and clipping leave ranks equal") {
+  TrainerOptions options = plain();
+  options.precision = "16-mixed";
+  options.gradient_clip_val = 0.1;
+  const Weights alone = trained(options);
+  const auto ranks = on_ranks(2, [&](const Group& group) { return trained(on(options, group)); });
+  CHECK(ranks[0] == ranks[1]);
+  CHECK(difference(ranks[0], alone) < 1e-2);
+}
+
+TEST_CASE("gradients lie in buckets, or are tensors of their own on request") {
+  struct Keeping final : Callback {
+    std::vector<Tensor> kept;
+    std::vector<Weights> then;
+    std::string state_key() const override { return ""; }
+    void on_before_optimizer_step(optim::Optimizer& o) override {
+      kept.push_back(o.parameters().front().value->grad());
+      then.push_back(kept.back().to_vector<float>());
+    }
+  };
+  for (const bool view : {true, false}) {
+    on_ranks(2, [&](const Group& group) {
+      TrainerOptions options = on(plain(), group, {.gradient_as_bucket_view = view});
+      options.max_steps = 3;
+      const auto keeping = std::make_shared<Keeping>();
+      options.callbacks.push_back(keeping);
+      (void)trained(options);
+      CHECK((keeping->kept[0].to_vector<float>() == keeping->then[0]) == !view);
+      CHECK(keeping->kept[0].shares_storage(keeping->kept[1]) == view);
+      return 0;
+    });
+  }
+}
+
+TEST_CASE("windows of exact weighting divide by the samples of all ranks, also of uneven ones") {
+  TrainerOptions options = plain();
+  options.accumulate_weighting = AccumulateWeighting::exact;
+  options.accumulate_grad_batches = 2;
+  options.max_steps = -1;
+  options.max_epochs = 2;
+  const Weights alone = trained<Mlp>(options, 3, {}, 45, 10);  // the last batch has 5 samples: 1, 2 and 2 a rank
+  const auto ranks = on_ranks(3, [&](const Group& group) { return trained<Mlp>(on(options, group), 3, {}, 45, 10); });
+  for (const Weights& weights : ranks) {
+    CHECK(weights == ranks[0]);
+    CHECK(difference(weights, alone) <= 1e-5);
+  }
+}
+
+TEST_CASE("a training forward starts with rank 0's buffers, unless broadcast_buffers is off") {
+  struct Normed : TrainModuleOf<Normed, OnItsPart> {
+    using TrainModuleOf<Normed, OnItsPart>::TrainModuleOf;
     nn::Linear fc{*this, "fc", {.in = 2, .out = 4}};
     nn::BatchNorm1d norm{*this, "norm", {.features = 4}};
-    StepOutput training_step(const Batch& b, std::int64_t) override { return mean(square(norm(fc(b[0])) - 1.0)); }
+    Weights at_start;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      for (const nn::BufferRef& r : buffers()) {
+        if (contains(r.name, "running_mean")) at_start = r.value->to_vector<float>();
+      }
+      return mean(square(norm(fc(mine(b[0]))) - 1.0));
+    }
     OptimizerConfig configure_optimizers() override {
       return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
     }
   };
-  std::array<std::vector<float>, 2> before;  // running means at the end: of the last step's own batch
-  dist::run_local(2, [&](const Group& group) {
-    struct Seen final : Callback {
-      std::vector<float> mean;
-      std::string state_key() const override { return ""; }
-      void on_before_backward(const Tensor&) override {}
-      void on_train_batch_start_seen() {}
-    };
-    Counting module(1);
-    data::DataLoader data = test::loader(16, 4);
-    TrainerOptions options = options_of(group);
+  for (const bool broadcasts : {true, false}) {
+    TrainerOptions options = plain();
     options.max_steps = 3;
-    Trainer(options).fit(module, {.train = data});
-    for (const auto& [name, t] : module.state_dict()) {
-      if (contains(name, "running_mean")) before[static_cast<std::size_t>(group->rank())] = t.to_vector<float>();
-    }
+    const auto means = on_ranks(2, [&](const Group& group) {
+      Normed module(1);
+      data::DataLoader data = test::loader(160, 32);
+      Trainer(on(options, group, {.broadcast_buffers = broadcasts})).fit(module, {.train = data});
+      return module.at_start;
+    });
+    CHECK(means[0] != Weights(4, 0));
+    CHECK((means[0] == means[1]) == broadcasts);
+  }
+}
+
+TEST_CASE("buckets are filled in reverse, then in the order in which gradients complete") {
+  // a is declared first and used last, so its gradient completes first.
+  on_ranks(2, [&](const Group& group) {
+    Tensor a = ones({100}, Device::cpu()), b = ones({100}, Device::cpu());
+    a.requires_grad_();
+    b.requires_grad_();
+    train::Reducer reducer(group, {{"a", a}, {"b", b}}, {.bucket_cap_mb = kSmallBucket});
+    const auto flat_order = [&] {
+      // The order of reductions is that of buckets: the first bucket's reduction is issued while the other waits.
+      std::string order;
+      const HookHandle of_a =
+          on_gradient_complete(a, [&](const Tensor&) { order += "a" + text(reducer.report().reductions % 2); });
+      const HookHandle of_b =
+          on_gradient_complete(b, [&](const Tensor&) { order += "b" + text(reducer.report().reductions % 2); });
+      reducer.backward(sum(square(b) * 2) * sum(a), SyncGrad::yes);
+      HookHandle(of_a).remove();
+      HookHandle(of_b).remove();
+      a.set_grad({});
+      b.set_grad({});
+      return order;
+    };
+    CHECK(flat_order() == "a0b0");  // b's bucket is first: nothing is issued before b is complete
+    CHECK(flat_order() == "a1b0");  // a's bucket is first
+    return 0;
   });
-  // Ranks saw different batches in the last step, but started it from the same statistics.
-  CHECK(before[0] != before[1]);
-  CHECK(difference(before[0], before[1]) < 0.2);
+}
+
+TEST_CASE("a strategy whose group records no collectives prevents a capture, and says why") {
+  on_ranks(2, [&](const Group& group) {
+    DdpStrategy strategy({.process = {.group = group}});
+    strategy.connect({});
+    CHECK(strategy.prevents_capture() == "the ranks' gradients are reduced by local, which no graph can record");
+    return 0;
+  });
+  CHECK_THROWS_WITH_AS(DdpStrategy({.bucket_cap_mb = 0}), "DdpStrategy: bucket_cap_mb is 0, expected more than 0",
+                       ConfigError);
 }
 
 TEST_CASE("of several ranks only rank 0 writes, links and removes checkpoints, and a run resumes from its file") {

@@ -1,152 +1,326 @@
+// Note [Buckets] is in reducer.h.
 #include "train/strategy/reducer.h"
 
 #include <algorithm>
-#include <string>
+#include <set>
+#include <unordered_set>
 #include <utility>
 
+#include "autograd/home.h"
 #include "levin/ops.h"
+#include "train/run/scope.h"
 
 namespace levin::train {
 namespace {
 
-constexpr std::int64_t kAlign = 64;  // bytes; kernels read whole cache lines
+constexpr std::int64_t kFirstBytes = 1 << 20;
+constexpr std::int64_t kAlign = 64;  // bytes: kernels load whole cache lines
 
-Dims dims_of(const Tensor& t) { return Dims(std::span(t.shape().begin(), t.shape().end())); }
+std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// A part of `flat` like `like`, with a version counter of its own.
+Tensor part_of(const Tensor& flat, std::int64_t byte, const Tensor& like) {
+  const auto size = static_cast<std::int64_t>(itemsize(flat.dtype()));
+  Tensor t = view(slice(flat, 0, byte / size, byte / size + like.numel()), Dims(like.shape().dims()));
+  const detail::Ref<detail::Storage> whole = flat.get().storage;
+  t.get().storage =
+      detail::Storage::carve(whole, static_cast<std::size_t>(byte), static_cast<std::size_t>(bytes_of(like)));
+  t.get().offset = 0;
+  return t;
+}
+
+DType travels_as(CommHook hook, DType dtype) {
+  if (hook == CommHook::none || itemsize(dtype) <= 2) return dtype;
+  return hook == CommHook::fp16 ? DType::f16 : DType::bf16;
+}
 
 }  // namespace
 
-Reducer::Reducer(std::vector<ParamRef> parameters, dist::ProcessGroup& group, std::int64_t first_bytes,
-                 std::int64_t bytes, bool finds_unused)
-    : group_(group), finds_unused_(finds_unused) {
-  const NoGrad off;
-  std::reverse(parameters.begin(), parameters.end());
-  for (std::size_t begin = 0; begin < parameters.size();) {
-    const DType dtype = parameters[begin].value->dtype();
-    const Device device = parameters[begin].value->device();
-    const auto item = static_cast<std::int64_t>(itemsize(dtype));
-    const std::int64_t most = buckets_.empty() ? first_bytes : bytes;
-    std::vector<std::int64_t> at;  // of each place, in elements
-    std::int64_t count = 0;
-    std::size_t end = begin;
-    for (; end < parameters.size(); ++end) {
-      const Tensor& p = *parameters[end].value;
-      if (p.dtype() != dtype || p.device() != device) break;
-      if (end > begin && (count + p.numel()) * item > most) break;
-      at.push_back(count);
-      count += (p.numel() * item + kAlign - 1) / kAlign * kAlign / item;
-    }
-    Bucket& bucket = buckets_.emplace_back();
-    bucket.flat = zeros({count}, device, dtype);
-    for (std::size_t i = begin; i < end; ++i) {
-      const Tensor& p = *parameters[i].value;
-      const std::int64_t from = at[i - begin];
-      Place place;
-      place.parameter = parameters[i];
-      place.slot = view(slice(bucket.flat, 0, from, from + p.numel()), dims_of(p));
-      place.hook = on_gradient_complete(
-          p, [this, b = buckets_.size() - 1, k = i - begin](const Tensor& gradient) { completed(b, k, gradient); });
-      bucket.places.push_back(std::move(place));
-    }
-    begin = end;
+Reducer::Reducer(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, const DdpOptions& options)
+    : group_(std::move(group)), options_(options) {
+  std::set<std::uint64_t> sets;
+  for (Member& m : members) {
+    sets.insert(m.optimizers);
+    parameters_.push_back({.of = std::move(m)});
   }
+  admit();
+  if (!options_.find_unused_parameters || options_.static_graph) passes_before_rebuild_ = sets.size();
+  if (!parameters_.empty())
+    used_ = zeros({static_cast<std::int64_t>(parameters_.size())}, parameters_.front().of.value.device(), DType::u8);
 }
+
 Reducer::~Reducer() {
-  for (Bucket& b : buckets_) {
-    for (Place& p : b.places) p.hook.remove();
+  for (Parameter& p : parameters_) {
+    if (!p.has_home) continue;
+    p.hook.remove();
+    set_gradient_home(p.of.value, {});
   }
 }
 
-void Reducer::begin() {
-  forget();
-  running_ = true;
-  for (Bucket& b : buckets_) {
-    for (Place& p : b.places) {
-      p.complete = false;
-      p.waited_for = p.parameter.value->requires_grad();
-      b.waiting += p.waited_for;
+// Fills buckets with the parameters in this order. Gradients that are set move along.
+void Reducer::build(const std::vector<std::size_t>& order) {
+  struct Key {
+    DType dtype;
+    Device device;
+    std::uint64_t optimizers;
+    bool operator==(const Key&) const = default;
+  };
+  struct Open {
+    Key key;
+    std::size_t bucket;
+    std::int64_t bytes, most;
+  };
+  const auto cap = static_cast<std::int64_t>(options_.bucket_cap_mb * (1 << 20));
+  std::vector<Bucket> made;
+  std::vector<Open> open;
+  for (const std::size_t i : order) {
+    const Tensor& value = parameters_[i].of.value;
+    const Key key{value.dtype(), value.device(), parameters_[i].of.optimizers};
+    const std::int64_t bytes = aligned(bytes_of(value));
+    auto at = std::find_if(open.begin(), open.end(), [&](const Open& o) { return o.key == key; });
+    if (at == open.end()) {
+      made.emplace_back();
+      at = open.insert(open.end(), {key, made.size() - 1, 0, std::min(kFirstBytes, cap)});
+    } else if (at->bytes > 0 && at->bytes + bytes > at->most) {
+      made.emplace_back();
+      *at = {key, made.size() - 1, 0, cap};
     }
-    b.used = b.waiting > 0;
+    made[at->bucket].parameters.push_back(i);
+    at->bytes += bytes;
   }
+  for (std::size_t b = 0; b < made.size(); ++b) {
+    Bucket& bucket = made[b];
+    const Tensor& first = parameters_[bucket.parameters.front()].of.value;
+    std::int64_t bytes = 0;
+    for (const std::size_t i : bucket.parameters) bytes += aligned(bytes_of(parameters_[i].of.value));
+    // Zeros, because all of a bucket travels, also what lies between its parts.
+    bucket.flat = zeros({bytes / static_cast<std::int64_t>(itemsize(first.dtype()))}, first.device(), first.dtype());
+    std::int64_t at = 0;
+    for (const std::size_t i : bucket.parameters) {
+      Parameter& p = parameters_[i];
+      p.home = part_of(bucket.flat, at, p.of.value);
+      p.bucket = b;
+      at += aligned(bytes_of(p.of.value));
+      set_gradient_home(p.of.value, p.home);
+      (void)move_gradient_home(p.of.value);
+      if (!std::exchange(p.has_home, true))
+        p.hook = on_gradient_complete(p.of.value, [this, i](const Tensor&) { arrived(i); });
+    }
+  }
+  buckets_ = std::move(made);
+  report_.buckets = static_cast<std::int64_t>(buckets_.size());
 }
 
-void Reducer::forget() {
-  running_ = false;
+void Reducer::admit() {
+  const auto begins = [](const Parameter& p) { return !p.has_home && p.of.value.requires_grad(); };
+  if (std::none_of(parameters_.begin(), parameters_.end(), begins)) return;
+  std::vector<std::size_t> order;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (parameters_[i].has_home || begins(parameters_[i])) order.push_back(i);
+  }
+  build(order);
+}
+
+void Reducer::rebuild() {
+  std::string mine;
+  for (const std::size_t i : completed_) mine += text(i) + " ";
+  const std::string first = group_->broadcast_text(mine);
+  std::vector<std::size_t> order;
+  std::vector<char> listed(parameters_.size(), 0);
+  const auto take = [&](std::size_t i) {
+    if (i < parameters_.size() && parameters_[i].has_home && !std::exchange(listed[i], 1)) order.push_back(i);
+  };
+  std::size_t number = 0;
+  for (const char c : first) {
+    if (c == ' ') {
+      take(number);
+      number = 0;
+    } else {
+      number = number * 10 + static_cast<std::size_t>(c - '0');
+    }
+  }
+  for (std::size_t i = parameters_.size(); i-- > 0;) take(i);
+  build(order);
+}
+
+void Reducer::backward(const Tensor& loss, SyncGrad sync) {
+  admit();
+  if (sync == SyncGrad::no) return levin::backward(loss);
+  if (std::exchange(rebuild_due_, false) && buckets_.size() > 1) rebuild();
+  const Restore reducing(active_, true);
+  begin(loss);
+  levin::backward(loss);
+  finish();
+}
+
+std::string Reducer::signature() const {
+  std::string flags;
+  for (const Parameter& p : parameters_) flags += p.part == Part::outside ? '0' : '1';
+  return flags;
+}
+
+void Reducer::begin(const Tensor& loss) {
   next_ = 0;
   for (Bucket& b : buckets_) {
     b.waiting = 0;
+    b.takes_part = false;
     b.work = {};
+    b.sent = {};
+  }
+  for (Parameter& p : parameters_) p.part = p.of.value.requires_grad() ? Part::awaited : Part::outside;
+  for (Parameter& p : parameters_) {
+    if (p.part == Part::outside) continue;
+    buckets_[p.bucket].takes_part = true;
+    ++buckets_[p.bucket].waiting;
+  }
+  if (options_.static_graph) {
+    const std::string now = signature();
+    const auto known = std::find_if(learnt_.begin(), learnt_.end(), [&](const auto& l) { return l.first == now; });
+    if (known != learnt_.end()) {
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        if (known->second[i] == '1') leave_out(parameters_[i]);
+      }
+    }
+  } else if (options_.find_unused_parameters) {
+    find_unused(loss);
+  }
+  issue_complete();
+}
+
+// The leaves that the loss does not lead to receive nothing.
+void Reducer::find_unused(const Tensor& loss) {
+  std::unordered_set<const Node*> seen;
+  std::vector<Node*> open;
+  const auto meet = [&](const Edge& e) {
+    if (e.node && seen.insert(e.node.get()).second) open.push_back(e.node.get());
+  };
+  const Edge root = edge_of(loss);
+  meet(root);
+  while (!open.empty()) {
+    Node* const node = open.back();
+    open.pop_back();
+    for (const Edge& e : node->edges()) meet(e);
+  }
+  for (Parameter& p : parameters_) {
+    if (p.part == Part::awaited && !seen.contains(edge_of(p.of.value).node.get())) leave_out(p);
   }
 }
 
-void Reducer::completed(std::size_t bucket, std::size_t place, const Tensor& gradient) {
-  Bucket& b = buckets_[bucket];
-  Place& p = b.places[place];
-  if (!running_ || !p.waited_for || p.complete) return;
-  const NoGrad off;
-  copy_(p.slot, gradient.detach());
-  p.complete = true;
-  if (--b.waiting == 0) issue_complete();
+// A gradient of an earlier batch of the window counts as it is.
+void Reducer::leave_out(Parameter& p) {
+  p.part = Part::unused;
+  if (p.of.value.grad().defined())
+    (void)move_gradient_home(p.of.value);
+  else
+    fill_(p.home, 0);
+  --buckets_[p.bucket].waiting;
+}
+
+void Reducer::arrived(std::size_t parameter) {
+  if (!active_) return;
+  Parameter& p = parameters_[parameter];
+  if (p.part == Part::unused && options_.static_graph)
+    fail<StateError>("backward: ", p.of.name, " gets a gradient on rank ", group_->rank(),
+                     " and got none in the first pass, and static_graph promises that this stays; set "
+                     "find_unused_parameters instead");
+  if (p.part != Part::awaited) return;
+  (void)move_gradient_home(p.of.value);
+  p.part = Part::arrived;
+  if (passes_before_rebuild_ > 0 && std::find(completed_.begin(), completed_.end(), parameter) == completed_.end())
+    completed_.push_back(parameter);
+  --buckets_[p.bucket].waiting;
+  issue_complete();
 }
 
 void Reducer::issue_complete() {
   for (; next_ < buckets_.size() && buckets_[next_].waiting == 0; ++next_) {
-    Bucket& b = buckets_[next_];
-    if (b.used) b.work = group_.all_reduce(b.flat, dist::ReduceOp::average);
+    if (buckets_[next_].takes_part) issue(buckets_[next_]);
   }
 }
 
-std::string Reducer::missing_text() const {
+void Reducer::issue(Bucket& bucket) {
+  const NoGrad off;
+  const DType as = travels_as(options_.comm_hook, bucket.flat.dtype());
+  bucket.sent = bucket.flat.to(as);  // itself, where it travels as it is
+  bucket.work = group_->all_reduce(bucket.sent, dist::ReduceOp::average);
+  ++report_.reductions;
+  report_.bytes += bytes_of(bucket.sent);
+}
+
+// The group is aborted at once: other ranks may wait for a bucket that this one never issues.
+void Reducer::fail_missing(const std::vector<std::size_t>& missing) const {
+  constexpr std::size_t kMost = 8;
   std::string names;
-  for (const Bucket& b : buckets_) {
-    for (const Place& p : b.places) {
-      if (p.waited_for && !p.complete) names += (names.empty() ? "" : ", ") + p.parameter.name;
+  for (std::size_t k = 0; k < std::min(kMost, missing.size()); ++k)
+    names += (k > 0 ? ", " : "") + parameters_[missing[k]].of.name;
+  if (missing.size() > kMost) names += " and " + text(missing.size() - kMost) + " more";
+  const std::string what =
+      "backward: rank " + text(group_->rank()) + " has no gradient for " + names +
+      (options_.static_graph
+           ? "; the first pass had, and static_graph promises that this stays: set find_unused_parameters instead"
+           : "; freeze what the loss does not use, or set find_unused_parameters (strategy = "
+             "\"ddp_find_unused_parameters_true\")");
+  group_->abort(what);
+  fail<StateError>(what);
+}
+
+// What backward left out, although it was awaited.
+void Reducer::settle_missing() {
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].part == Part::awaited) missing.push_back(i);
+  }
+  bool may_miss = options_.find_unused_parameters;  // the graph led to a leaf, and nothing flowed there
+  if (options_.static_graph) {
+    const std::string now = signature();
+    may_miss = std::none_of(learnt_.begin(), learnt_.end(), [&](const auto& l) { return l.first == now; });
+    if (may_miss) {
+      std::string unused(parameters_.size(), '0');
+      for (const std::size_t i : missing) unused[i] = '1';
+      learnt_.emplace_back(now, std::move(unused));
     }
   }
-  return names;
+  if (missing.empty()) return;
+  if (!may_miss) fail_missing(missing);
+  for (const std::size_t i : missing) leave_out(parameters_[i]);
+  issue_complete();
 }
 
 void Reducer::finish() {
   const NoGrad off;
-  const std::string missing = missing_text();
-  if (!finds_unused_ && !missing.empty()) {
-    const std::string what = "backward: rank " + text(group_.rank()) + " has no gradient for " + missing +
-                             "; freeze what the loss does not use, or set find_unused_parameters (strategy = "
-                             "\"ddp_find_unused_parameters_true\")";
-    group_.abort(what);
-    forget();
-    fail<StateError>(what);
+  settle_missing();
+  const bool may_miss = options_.find_unused_parameters || options_.static_graph;
+  dist::Work of_used;
+  if (may_miss) {
+    // A parameter that no rank used keeps no gradient: a gradient of 0 would move it by momentum and weight decay.
+    std::vector<std::uint8_t> used(parameters_.size());
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] = parameters_[i].of.value.grad().defined() ? 1 : 0;
+    copy_(used_, from_data(used, {static_cast<std::int64_t>(used.size())}, Device::cpu()));
+    of_used = group_->all_reduce(used_, dist::ReduceOp::max);
   }
-  std::vector<Tensor> used;  // f32 [places] of each bucket: 1 where a rank has a gradient
-  if (finds_unused_) {
-    for (Bucket& b : buckets_) {
-      Tensor marks = zeros({static_cast<std::int64_t>(b.places.size())}, Device::cpu());
-      for (std::size_t i = 0; i < b.places.size(); ++i) {
-        Place& p = b.places[i];
-        if (p.waited_for && !p.complete) fill_(p.slot, 0);
-        marks.mutable_data<float>()[i] = p.complete ? 1.0f : 0.0f;
-      }
-      b.waiting = 0;
-      used.push_back(b.used ? marks : Tensor());
-    }
-    issue_complete();
-    for (const Tensor& marks : used) {
-      if (marks.defined()) group_.all_reduce(marks, dist::ReduceOp::max).wait();
-    }
-  }
-  for (std::size_t k = 0; k < buckets_.size(); ++k) {
-    Bucket& b = buckets_[k];
-    if (!b.used) continue;
+  for (Bucket& b : buckets_) {
+    if (!b.takes_part) continue;
     b.work.wait();
+    if (b.sent.impl() != b.flat.impl()) copy_(b.flat, b.sent);
+    b.sent = {};
     b.work = {};
-    for (std::size_t i = 0; i < b.places.size(); ++i) {
-      const Place& p = b.places[i];
-      if (!p.waited_for) continue;
-      const bool any = !finds_unused_ || used[k].data<float>()[i] > 0;
-      p.parameter.value->set_grad(any ? p.slot : Tensor());
+    for (const std::size_t i : b.parameters) parameters_[i].home.get().storage->wrote("all_reduce");
+  }
+  if (may_miss) {
+    of_used.wait();
+    const std::vector<std::uint8_t> used = used_.to_vector<std::uint8_t>();
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      Parameter& p = parameters_[i];
+      if (p.part == Part::unused && used[i] != 0 && !p.of.value.grad().defined()) p.of.value.set_grad(p.home);
     }
   }
-  running_ = false;
-  next_ = 0;
+  if (!options_.gradient_as_bucket_view) {
+    for (Parameter& p : parameters_) {
+      if (p.part != Part::outside && p.of.value.grad().defined()) p.of.value.set_grad(p.home.clone());
+    }
+  }
+  if (passes_before_rebuild_ > 0) rebuild_due_ = --passes_before_rebuild_ == 0;
 }
 
 }  // namespace levin::train

@@ -1,62 +1,95 @@
-// Averages the gradients of ranks in buckets.
-//
-// Note [Buckets]
-// A bucket is one flat buffer for the gradients of several parameters of one dtype and device, in the reverse order of
-// registration, which is nearly the order in which a backward completes them. When a parameter's gradient is complete
-// it is copied into its place. When a bucket and all buckets before it are complete its all_reduce starts, while the
-// backward pass goes on: every rank issues the same buckets in the same order. After the backward pass each gradient
-// becomes the view of its place, so the average is not copied back.
-//
-// A backward is waited for by the parameters that require grad when it begins: frozen ones are left out, on all ranks
-// alike.
+// Averages gradients over ranks, in buckets, beside the backward pass.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/comm.h"
-#include "levin/optim.h"
+#include "levin/train/ddp_strategy.h"
 
 namespace levin::train {
 
+// Note [Buckets]
+//
+// A reduction of many small tensors waits for the network once each, so gradients lie in flat buckets. Each bucket is
+// one reduction. Parameters that the module declares last are used last and complete first in backward, so buckets are
+// filled in reverse. The first has 1 MiB, so that communication starts early. A bucket holds parameters of one dtype,
+// one device and one set of optimizers: an optimizer that is toggled alone is reduced alone.
+//
+// A hook on each leaf counts its bucket down. A bucket is issued when it and all buckets before it are complete, so all
+// ranks issue in one order, on the group's own thread or stream, while backward goes on. After the first pass of each
+// optimizer the buckets are built once more, in the order in which rank 0 completed its gradients.
+//
+// A pass waits for the parameters that require grad when it begins. What gradients a bucket holds of others, such as
+// earlier passes left, is averaged again, which changes nothing: the average is linear.
 class Reducer {
  public:
-  // `first_bytes`: of the first bucket; `bytes`: of the others. `finds_unused`: DdpOptions::find_unused_parameters.
-  Reducer(std::vector<ParamRef> parameters, dist::ProcessGroup& group, std::int64_t first_bytes, std::int64_t bytes,
-          bool finds_unused);
-  ~Reducer();
+  struct Member {
+    std::string name;
+    Tensor value;
+    std::uint64_t optimizers = 0;  // bit k: optimizer k has it
+  };
+  // All parameters that may ever require grad; those that do not require it yet get a bucket when they do.
+  Reducer(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, const DdpOptions& options);
+  ~Reducer();  // gradients stay where they are
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  void begin();   // before a backward pass whose gradients are averaged
-  void finish();  // after it; throws StateError for parameters without a gradient, on every rank
-  void forget();  // the backward pass that began has failed
-  [[nodiscard]] std::size_t buckets() const { return buckets_.size(); }
+  // backward(loss), and with SyncGrad::yes the average. Throws StateError for parameters without a gradient, CommError.
+  void backward(const Tensor& loss, SyncGrad sync);
+
+  [[nodiscard]] const DdpStrategy::Report& report() const { return report_; }
 
  private:
-  struct Place {
-    ParamRef parameter;
-    Tensor slot;  // a view of the bucket, in the parameter's shape
-    HookHandle hook;
-    bool waited_for = false, complete = false;
+  enum class Part : std::uint8_t { outside, awaited, unused, arrived };  // of a parameter in a pass
+  struct Parameter {
+    Member of;
+    Tensor home{};
+    std::size_t bucket = 0;
+    HookHandle hook{};
+    Part part = Part::outside;
+    bool has_home = false;
   };
   struct Bucket {
+    std::vector<std::size_t> parameters;
     Tensor flat;
-    std::vector<Place> places;
-    std::int64_t waiting = 0;  // places that the running backward has still to complete
-    bool used = false;         // the running backward waits for one of its places
-    dist::Work work;
+    std::int64_t waiting = 0;
+    bool takes_part = false;
+    Tensor sent{};  // what travels
+    dist::Work work{};
   };
-  void completed(std::size_t bucket, std::size_t place, const Tensor& gradient);
-  void issue_complete();
-  [[nodiscard]] std::string missing_text() const;  // parameters without a gradient on this rank, a line each
 
-  dist::ProcessGroup& group_;
-  bool finds_unused_;
-  bool running_ = false;
+  void build(const std::vector<std::size_t>& order);
+  void admit();    // parameters that have begun to require grad
+  void rebuild();  // in the order of the passes so far
+  void begin(const Tensor& loss);
+  void find_unused(const Tensor& loss);
+  void leave_out(Parameter& p);  // counts as a gradient of 0
+  void arrived(std::size_t parameter);
+  void issue_complete();
+  void issue(Bucket& bucket);
+  void finish();
+  void settle_missing();
+  [[nodiscard]] std::string signature() const;  // which parameters require grad
+  [[noreturn]] void fail_missing(const std::vector<std::size_t>& missing) const;
+
+  std::shared_ptr<dist::ProcessGroup> group_;
+  const DdpOptions options_;
+  std::vector<Parameter> parameters_;  // in the order of registration
   std::vector<Bucket> buckets_;
-  std::size_t next_ = 0;  // the first bucket that is not issued
+  std::size_t next_ = 0;                   // the first bucket that is not issued
+  bool active_ = false;                    // in a pass that reduces
+  std::vector<std::size_t> completed_;     // in the order of their first gradients
+  std::size_t passes_before_rebuild_ = 0;  // 0: there is none to come
+  bool rebuild_due_ = false;
+  // static_graph: the unused parameters of passes by their signature.
+  std::vector<std::pair<std::string, std::string>> learnt_;
+  Tensor used_;  // u8, by parameter
+  DdpStrategy::Report report_;
 };
 
 }  // namespace levin::train
