@@ -1,6 +1,7 @@
 #include "levin/autograd.h"
 #include "levin/nn/layers.h"
 #include "nn/options.h"
+#include "nn/sync_batch_norm.h"
 
 namespace levin::nn {
 namespace {
@@ -86,7 +87,9 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
   if (!is_training() && options.track_running_stats) {
     return call.gives(batch_norm_eval(x, weight, bias, running_mean, running_var, options.eps));
   }
-  const BatchNormResult r = batch_norm_train(x, weight, bias, options.eps);
+  const BatchNormResult r = is_training() && sync_group && sync_group->size() > 1
+                                ? sync_batch_norm(x, weight, bias, options.eps, sync_group)
+                                : batch_norm_train(x, weight, bias, options.eps);
   if (is_training() && options.track_running_stats) {
     NoGrad off;
     copy_(num_batches_tracked, num_batches_tracked + 1);

@@ -122,7 +122,7 @@ void levin::test::skip(const std::string& reason) {
 bool levin::test::runs_everything() { return everything; }
 
 int main(int argc, char** argv) {
-  levin::test::start_zygote();  // before any thread exists
+  levin::test::start_zygote();                  // before any thread exists
   levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
   doctest::Context context;
   context.setOption("no-intro", true);

@@ -32,7 +32,8 @@ namespace levin::train {
 //   levin.state   one JSON text (write_text.cpp): version, epoch, global_step, optimizers (names), lr_schedulers (their
 //                 number), callbacks (values by KEY), hparams, generators, log (sums of an open epoch), metrics, and
 //     loops       the counters of Progress (run/progress.h), batches_ahead, batches_per_epoch, batch_size, world_size,
-//                 global_batch (batch_size of all ranks together), accumulate, batches_validated, train_loaded_at, val_loaded_at, max_epochs, max_steps, stop, stopped_by, training,
+//                 global_batch (batch_size of all ranks together), accumulate,
+//                 batches_validated, train_loaded_at, val_loaded_at, max_epochs, max_steps, stop, stopped_by, training,
 //                 closing, due, writers_to_come
 //   levin.hashes  the XXH3 hash of every tensor and of that text
 // A resume checks hashes, names and shapes before it changes the run.

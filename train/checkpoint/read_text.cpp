@@ -170,13 +170,11 @@ class StateReader final : public JsonReader {
     Progress::each_counter(to_.progress, [&](const char* counter, std::int64_t& to, std::int64_t, bool) {
       if (name == counter) take(to, name, v);
     });
-    const std::pair<const char*, std::int64_t*> counters[] = {{"train_loaded_at", &to_.train_loaded_at},
-                                                              {"val_loaded_at", &to_.val_loaded_at},
-                                                              {"accumulate", &to_.accumulate},
-                                                              {"batches_per_epoch", &to_.batches_per_epoch},
-                                                              {"batch_size", &to_.batch_size},
-                                                              {"world_size", &to_.world_size},
-                                                              {"global_batch", &to_.global_batch}};
+    const std::pair<const char*, std::int64_t*> counters[] = {
+        {"train_loaded_at", &to_.train_loaded_at}, {"val_loaded_at", &to_.val_loaded_at},
+        {"accumulate", &to_.accumulate},           {"batches_per_epoch", &to_.batches_per_epoch},
+        {"batch_size", &to_.batch_size},           {"world_size", &to_.world_size},
+        {"global_batch", &to_.global_batch}};
     for (const auto& [counter, to] : counters) {
       if (name == counter) take(*to, name, v);
     }

@@ -6,6 +6,7 @@
 #include "train/run/fit_checks.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
+#include "train/strategy/synced_norms.h"
 
 namespace levin {
 
@@ -46,6 +47,11 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     if (!instead) file = files.open(given.ckpt_path);
     precision.convert(borrowed.tree, device_of(borrowed.tree));
     strategy->attach_model(module, borrowed.tree, Stage::fit);
+    const bool one = strategy->ranks().size == 1;
+    if (options.sync_batchnorm && one)
+      warn("W-TRAIN-SYNC-BATCHNORM", WarningCategory::user,
+           "fit: sync_batchnorm is on and there is one rank, so batch norms take the statistics of its batches");
+    const train::SyncedNorms norms(borrowed.tree, options.sync_batchnorm && !one ? strategy->group() : nullptr);
     if (file && borrowed.tree) file->take_weights();
     if (!configure_optimizers()) return hooks.teardown(Stage::fit, /*quietly=*/false);
     if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter

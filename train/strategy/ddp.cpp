@@ -1,20 +1,54 @@
-// DdpStrategy: when its reducer is made, and what it is asked.
+// DdpStrategy: checks, and what makes a reducer or virtual ranks when.
 #include "levin/train/ddp_strategy.h"
 
+#include <bit>
 #include <map>
 #include <utility>
 
 #include "levin/ops.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/reducer.h"
+#include "train/strategy/virtual_ranks.h"
 
 namespace levin {
 
-DdpStrategy::DdpStrategy(DdpOptions options) : ProcessStrategy(options.process), ddp_(std::move(options)) {
+struct DdpStrategy::Reducers {
+  std::unique_ptr<train::Reducer> plain;
+  std::unique_ptr<train::VirtualRanks> virtual_ranks;  // instead
+};
+
+DdpStrategy::DdpStrategy(DdpOptions options)
+    : ProcessStrategy(options.process), ddp_(std::move(options)), reducers_(std::make_unique<Reducers>()) {
   if (!(ddp_.bucket_cap_mb > 0))
     fail<ConfigError>("DdpStrategy: bucket_cap_mb is ", ddp_.bucket_cap_mb, ", expected more than 0");
+  const int v = ddp_.virtual_ranks;
+  if (v < 0 || (v > 0 && !std::has_single_bit(static_cast<unsigned>(v))))
+    fail<ConfigError>("DdpStrategy: virtual_ranks is ", v, ", expected a power of two, or 0 for none");
+  if (v > 0 && ddp_.comm_hook != CommHook::none)
+    fail<ConfigError>("DdpStrategy: virtual_ranks is ", v,
+                      " and comm_hook is set; a rounded gradient depends on the ranks, so give one of them");
 }
 DdpStrategy::~DdpStrategy() = default;
+
+void DdpStrategy::check(const TrainerOptions& o) const {
+  ProcessStrategy::check(o);
+  if (ddp_.virtual_ranks > 0 && o.sync_batchnorm)
+    fail<ConfigError>("Trainer: sync_batchnorm is on and virtual_ranks is ", ddp_.virtual_ranks,
+                      ", which take their own statistics; switch one off");
+}
+
+void DdpStrategy::connect(const TrainerOptions& o) {
+  ProcessStrategy::connect(o);
+  if (ddp_.virtual_ranks > 0 && ddp_.virtual_ranks % ranks().size != 0)
+    fail<ConfigError>("Trainer: virtual_ranks is ", ddp_.virtual_ranks, " and there are ", ranks().size,
+                      " ranks, expected a divisor");
+}
+
+DataShare DdpStrategy::share() const {
+  DataShare own = ProcessStrategy::share();
+  if (ddp_.virtual_ranks > 0) own.shards = ddp_.virtual_ranks / ranks().size;
+  return own;
+}
 
 void DdpStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
   ProcessStrategy::attach_model(module, tree, stage);
@@ -24,7 +58,7 @@ void DdpStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stag
 
 // The module's parameters and those that optimizers alone have, in the order of their registration.
 void DdpStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
-  if (ranks().size == 1) return;
+  if (ranks().size == 1 && ddp_.virtual_ranks == 0) return;
   std::vector<train::Reducer::Member> members;
   std::map<const void*, std::size_t> place;  // by tensor
   const auto add = [&](const ParamRef& p) -> train::Reducer::Member* {
@@ -41,17 +75,23 @@ void DdpStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optim
       if (train::Reducer::Member* const m = add(p)) m->optimizers |= std::uint64_t{1} << (k & 63);
     }
   }
-  reducer_ = std::make_unique<train::Reducer>(group(), std::move(members), ddp_);
+  if (ddp_.virtual_ranks > 0)
+    reducers_->virtual_ranks = std::make_unique<train::VirtualRanks>(group(), std::move(members), tree_, share().shards,
+                                                                     ddp_.find_unused_parameters);
+  else
+    reducers_->plain = std::make_unique<train::Reducer>(group(), std::move(members), ddp_);
 }
 
 void DdpStrategy::detach() noexcept {
   before_ = report();
-  reducer_.reset();
+  *reducers_ = {};
   tree_ = nullptr;
 }
 
 void DdpStrategy::begin_step() {
-  if (!ddp_.broadcast_buffers || !tree_ || !std::exchange(stale_, false) || ranks().size == 1) return;
+  if (reducers_->virtual_ranks || !ddp_.broadcast_buffers || !tree_ || !std::exchange(stale_, false) ||
+      ranks().size == 1)
+    return;
   NamedTensors buffers;
   for (const nn::BufferRef& b : tree_->buffers()) {
     if (b.value->defined()) buffers.emplace_back(b.name, *b.value);
@@ -59,9 +99,16 @@ void DdpStrategy::begin_step() {
   if (!buffers.empty()) train::broadcast(*group(), buffers);
 }
 
+StepOutput DdpStrategy::training_step(const StepCall& call) {
+  return reducers_->virtual_ranks ? reducers_->virtual_ranks->training_step(call) : Strategy::training_step(call);
+}
+
 void DdpStrategy::backward(const Tensor& loss, SyncGrad sync) {
-  if (!reducer_) return levin::backward(loss);
-  reducer_->backward(loss, sync);
+  if (reducers_->virtual_ranks)
+    fail<ConfigError>("fit: virtual_ranks is ", ddp_.virtual_ranks,
+                      " and the module optimizes manually; virtual ranks run automatic optimization alone");
+  if (!reducers_->plain) return levin::backward(loss);
+  reducers_->plain->backward(loss, sync);
   if (sync == SyncGrad::yes) stale_ = true;
 }
 
@@ -74,14 +121,15 @@ void DdpStrategy::merge_weight(Tensor& weight) {
 }
 
 std::string DdpStrategy::prevents_capture() const {
+  if (ddp_.virtual_ranks > 0) return "virtual_ranks runs several passes a step";
   if (ranks().size == 1 || group()->capturable()) return {};
   return "the ranks' gradients are reduced by " + std::string(group()->backend()) + ", which no graph can record";
 }
 
 DdpStrategy::Report DdpStrategy::report() const {
   Report all = before_;
-  if (reducer_) {
-    const Report& now = reducer_->report();
+  if (reducers_->plain || reducers_->virtual_ranks) {
+    const Report& now = reducers_->plain ? reducers_->plain->report() : reducers_->virtual_ranks->report();
     all = {.buckets = now.buckets, .reductions = all.reductions + now.reductions, .bytes = all.bytes + now.bytes};
   }
   return all;

@@ -10,6 +10,7 @@
 
 #include "comm/group/local.h"
 #include "levin/autograd.h"
+#include "tests/warnings.h"
 #include "train/run/fixture_test.h"
 #include "train/strategy/reducer.h"
 
@@ -122,6 +123,47 @@ TEST_CASE("4 ranks with 8 samples each make the steps of one process with 32") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("4 ranks that read their parts of the data in batches of 8 make the steps of one process with 32") {
+  struct Whole : TrainModuleOf<Whole, Mlp> {
+    using TrainModuleOf<Whole, Mlp>::TrainModuleOf;
+    StepOutput training_step(const Batch& b, std::int64_t) override { return test::squared_error((*this)(b[0]), b[1]); }
+  };
+  TrainerOptions options = plain();
+  options.use_distributed_sampler = true;
+  const Weights alone = trained<Whole>(options);
+  const auto ranks = on_ranks(4, [&](const Group& group) { return trained<Whole>(on(options, group), 3, {}, 160, 8); });
+  for (const Weights& weights : ranks) {
+    CHECK(weights == ranks[0]);
+    CHECK(difference(weights, alone) <= 1e-5);
+  }
+}
+
+TEST_CASE("with sync_batchnorm 4 ranks make the steps of one process for a convolutional net with batch norms") {
+  struct Cnn : TrainModuleOf<Cnn, OnItsPart> {
+    using TrainModuleOf<Cnn, OnItsPart>::TrainModuleOf;
+    nn::Linear in{*this, "in", {.in = 2, .out = 16}};
+    nn::Conv2d conv{*this, "conv", {.in = 1, .out = 4, .kernel = 3, .padding = 1}};
+    nn::BatchNorm2d norm{*this, "norm", {.features = 4}};
+    nn::Linear out{*this, "out", {.in = 64, .out = 1}};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor x = mine(b[0]), image = reshape(in(x), {x.size(0), 1, 4, 4});
+      return test::squared_error(out(reshape(relu(norm(conv(image))), {x.size(0), 64})), mine(b[1]));
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05})}};
+    }
+  };
+  TrainerOptions options = plain();
+  options.sync_batchnorm = true;
+  const test::ExpectedWarnings expected{"W-TRAIN-SYNC-BATCHNORM"};  // of the run with one rank
+  const Weights alone = trained<Cnn>(options);
+  const auto ranks = on_ranks(4, [&](const Group& group) { return trained<Cnn>(on(options, group)); });
+  for (const Weights& weights : ranks) {
+    CHECK(weights == ranks[0]);
+    CHECK(difference(weights, alone) <= 1e-5);
   }
 }
 
@@ -475,15 +517,15 @@ TEST_CASE("a strategy whose group records no collectives prevents a capture, and
 TEST_CASE("of several ranks only rank 0 writes, links and removes checkpoints, and a run resumes from its file") {
   const test::TemporaryFolder folder;
   const auto run = [&](const Group& group, std::int64_t epochs, const std::string& resume) {
-    TrainerOptions options = options_of(group);
+    TrainerOptions options = on(plain(), group);
     options.max_steps = -1;
     options.max_epochs = epochs;
     options.enable_checkpointing = true;
     options.default_root_dir = folder.path();
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>(
         ModelCheckpointOptions{.dirpath = folder / "ckpts", .save_last = SaveLast::on}));
-    Regression module(3);
-    data::DataLoader data = test::loader(32, 4);
+    Mlp module(3);
+    data::DataLoader data = test::loader(32, 8);
     Trainer(options).fit(module, {.train = data, .ckpt_path = resume});
     return test::weights_of(module);
   };

@@ -5,12 +5,17 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "levin/nn/call.h"
 #include "levin/nn/module.h"
 #include "levin/ops.h"
+
+namespace levin::dist {
+class ProcessGroup;
+}
 
 namespace levin::nn {
 
@@ -111,6 +116,9 @@ struct BatchNormOptions {
 // y = (x - mean) / sqrt(var + eps) * weight + bias for each channel of x [N, C, ...]. In training mean and var are the
 // batch's, and the running ones move without history: r <- (1 - momentum) r + momentum s, with the unbiased variance.
 // In evaluation they are the running ones, or the batch's when not tracked. Ioffe & Szegedy, 2015.
+//
+// With sync_group the batch is that of all ranks of the group: every rank calls the layer in the same order, and the
+// ranks' batches may differ in size. TrainerOptions::sync_batchnorm sets it for the length of a fit.
 class LEVIN_API BatchNorm : public Module {
  public:
   using Options = BatchNormOptions;
@@ -122,6 +130,7 @@ class LEVIN_API BatchNorm : public Module {
   std::optional<double> momentum;  // options.momentum at first; a captured step keeps the value of its recording
   Parameter weight, bias;
   mutable Buffer running_mean, running_var, num_batches_tracked;
+  std::shared_ptr<dist::ProcessGroup> sync_group{};  // null, or one rank: the batch of this process
 
  protected:
   BatchNorm(Module& parent, std::string_view name, Options options);

@@ -16,10 +16,6 @@
 
 namespace levin {
 
-namespace train {
-class Reducer;
-}
-
 // In which form gradients travel.
 //   none         as they are
 //   fp16, bf16   rounded to 16 bits, and back after the average: half the bytes
@@ -41,6 +37,12 @@ struct DdpOptions {
   bool broadcast_buffers = true;
   double bucket_cap_mb = 25;  // MiB of gradients in one reduction; above 0. The first bucket has at most 1 MiB.
   CommHook comm_hook = CommHook::none;
+  // V above 0: the bits of a training depend on V and not on the number of ranks, which divides V. Both are powers of
+  // two. Each rank runs V / ranks forward and backward passes a batch, one after the other, each with an equal part of
+  // the batch, and all sums are one binary tree. Batch norms take the statistics of the part; running statistics become
+  // the mean. Excludes manual optimization, sync_batchnorm, comm_hook and captured steps. A checkpoint that is written
+  // inside of an open window of accumulation lacks the window's gradients.
+  int virtual_ranks = 0;
   ProcessOptions process{};
 };
 
@@ -49,15 +51,20 @@ struct DdpOptions {
 // under SyncGrad::no, nothing is reduced. With one process the strategy does nothing.
 class LEVIN_API DdpStrategy : public ProcessStrategy {
  public:
-  explicit DdpStrategy(DdpOptions options = {});  // throws ConfigError for a bucket_cap_mb that is not above 0
+  explicit DdpStrategy(DdpOptions options = {});  // throws ConfigError for options out of range or that exclude others
   ~DdpStrategy() override;
   [[nodiscard]] std::string_view name() const override { return "ddp"; }
   [[nodiscard]] const DdpOptions& options() const { return ddp_; }
 
+  void check(const TrainerOptions& options) const override;
+  void connect(const TrainerOptions& options) override;  // also ConfigError for ranks that do not divide virtual_ranks
+  [[nodiscard]] DataShare share() const override;
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
   void attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) override;
   void detach() noexcept override;
   void begin_step() override;
+  [[nodiscard]] StepOutput training_step(const StepCall& call) override;
+  [[nodiscard]] bool fuses_backward() const override { return ddp_.virtual_ranks > 0; }
   void backward(const Tensor& loss, SyncGrad sync) override;
   void merge_weight(Tensor& weight) override;
   [[nodiscard]] std::string prevents_capture() const override;
@@ -71,11 +78,12 @@ class LEVIN_API DdpStrategy : public ProcessStrategy {
   [[nodiscard]] Report report() const;
 
  private:
+  struct Reducers;  // of a fit
   DdpOptions ddp_;
-  nn::Module* tree_ = nullptr;  // of a fit
-  std::unique_ptr<train::Reducer> reducer_;
-  Report before_;       // of reducers that are gone
-  bool stale_ = false;  // buffers, since the last reduction
+  nn::Module* tree_ = nullptr;          // of a fit
+  std::unique_ptr<Reducers> reducers_;  // never null
+  Report before_;                       // of reducers that are gone
+  bool stale_ = false;                  // buffers, since the last reduction
 };
 
 }  // namespace levin

@@ -197,10 +197,9 @@ class LEVIN_API Trainer {
   std::vector<Metrics> test(const LoaderRefs& loaders = {}, const EvaluationOptions& options = {});
   std::vector<Tensors> predict(const LoaderRefs& loaders = {}, const PredictOptions& options = {});
   // The mean of f over the loader: sum_b f(b) size_b / sum_b size_b, where size_b is size(0) of the batch's first
-  // field, over all ranks. log() weighs alike and a TrainModule's transfer hooks are called, so validate returns the same
-  // number.
-  // Without `module`: that of the last fit. Throw StateError before a fit and after its module was destroyed,
-  // ShapeError if f returns anything but one element, DataError for a loader without batches.
+  // field, over all ranks. log() weighs alike and a TrainModule's transfer hooks are called, so validate returns the
+  // same number. Without `module`: that of the last fit. Throw StateError before a fit and after its module was
+  // destroyed, ShapeError if f returns anything but one element, DataError for a loader without batches.
   [[nodiscard]] double evaluate(data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
   [[nodiscard]] double evaluate(nn::Module& module, data::DataLoader& loader, const Function<Tensor(const Batch&)>& f);
 
@@ -333,10 +332,10 @@ class LEVIN_API Trainer {
   // Writes the state of the run, or the weights alone, atomically as one safetensors file: weights under their own
   // names, the rest under "levin.". Removes leftovers of killed saves in that folder (NAME.safetensors.tmp-*), never a
   // file that another process may be writing. With several ranks all call it and rank 0 writes one file, whose errors
-  // all throw; in on_exception rank 0 writes what it has. Throws FileError; StateError before a fit and after its module
-  // or optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers, random
-  // numbers and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a tuner's
-  // trial nothing is written, with a warning (W-CKPT-TRIAL).
+  // all throw; in on_exception rank 0 writes what it has. Throws FileError; StateError before a fit and after its
+  // module or optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers,
+  // random numbers and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a
+  // tuner's trial nothing is written, with a warning (W-CKPT-TRIAL).
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
   [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit resumed; empty: none
 

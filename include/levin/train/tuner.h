@@ -108,7 +108,8 @@ class LEVIN_API Tuner {
   // steepest descent. Throws ConfigError before any work, for min_lr not below max_lr, num_training below 1, an unknown
   // mode or slope_axis, a threshold not above 0, an unknown field (with update_attr), another number of optimizers than
   // one, and a LearningRateFinder among the trainer's callbacks; FileError if the state cannot be kept; and what the
-  // step throws. Of several ranks all set the rate that rank 0's losses suggest. Leslie Smith, "Cyclical Learning Rates for Training Neural Networks", 2017.
+  // step throws. Of several ranks all set the rate that rank 0's losses suggest. Leslie Smith, "Cyclical Learning Rates
+  // for Training Neural Networks", 2017.
   std::optional<LrFindResult> lr_find(TrainModule& module, const LrFindOptions& options = {});
 
   // Finds the largest batch that the method runs with, and sets the field that the module's loader hook reads. A trial
@@ -121,8 +122,8 @@ class LEVIN_API Tuner {
   // size does not fit if the trial throws OutOfMemoryError (of the device, or of TrainerOptions::memory_limit),
   // std::bad_alloc, or an error of CUDA's libraries that reports it; any other exception ends the search. Throws
   // OutOfMemoryError if a single sample does not fit; ConfigError before any work, for an unknown method or mode, a
-  // number out of range, a field or hook that neither data module nor module has, given loaders, a strategy of processes,
-  // and a BatchSizeFinder among the trainer's callbacks. The idea is toma's (Andreas Kirsch, 2020).
+  // number out of range, a field or hook that neither data module nor module has, given loaders, a strategy of
+  // processes, and a BatchSizeFinder among the trainer's callbacks. The idea is toma's (Andreas Kirsch, 2020).
   std::optional<std::int64_t> scale_batch_size(TrainModule& module, const BatchSizeOptions& options = {});
 
   // The memory of a training step with this batch, under the trainer's precision, accumulation and clipping. Found by
