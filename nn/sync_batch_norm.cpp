@@ -1,5 +1,6 @@
 #include "nn/sync_batch_norm.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -44,23 +45,21 @@ Tensor beside(const Tensor& v, const Tensor& x) {
 // Rank r has n_r values a channel with mean m_r and M_r, the sum of squared deviations from m_r. Of all values
 //   n = sum n_r,   mean = sum n_r m_r / n,   n var = sum (M_r + n_r m_r^2) - n mean^2.
 // The sums are made in f64, where the last difference is exact enough for any m_r of f32: unlike the sum of squares,
-// M_r has lost nothing to a large mean.
+// M_r has lost nothing to a large mean. A rank without values records the same ops as the others: each derivative makes
+// a collective, which needs all ranks.
 struct Statistics {
   Tensor mean, var;  // [C], f64; var with n
   Tensor count;      // [1], f64
 };
 Statistics statistics_of(const Tensor& x, const Group& group) {
   const std::int64_t c = x.size(1), n = c > 0 ? x.numel() / c : 0;
-  Tensor sums = zeros({c}, x.device(), DType::f64), squares = sums;
-  if (n > 0) {
-    const Dims over = all_but_channels(x);
-    const Tensor v = x.to(wide(x));
-    const Tensor mean = levin::mean(v, over);
-    const Tensor apart = v - beside(mean, v);
-    const Tensor m = mean.to(DType::f64);
-    sums = m * static_cast<double>(n);
-    squares = sum(apart * apart, over).to(DType::f64) + sums * m;
-  }
+  const Dims over = all_but_channels(x);
+  const Tensor v = x.to(wide(x));
+  const Tensor own = sum(v, over) / static_cast<double>(std::max<std::int64_t>(n, 1));
+  const Tensor apart = v - beside(own, v);
+  const Tensor m = own.to(DType::f64);
+  const Tensor sums = m * static_cast<double>(n);
+  const Tensor squares = sum(apart * apart, over).to(DType::f64) + sums * m;
   const std::array<Tensor, 3> parts{sums, squares, full({1}, static_cast<double>(n), x.device(), DType::f64)};
   const Tensor all = apply(SumOverRanks{group}, cat(parts, 0));
   const Tensor count = slice(all, 0, 2 * c, 2 * c + 1);

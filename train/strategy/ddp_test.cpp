@@ -64,6 +64,17 @@ TrainerOptions on(TrainerOptions options, const Group& group, DdpOptions ddp = {
 
 using Weights = std::vector<float>;
 
+// All weights and buffers, of any dtype.
+Weights values_of(const nn::Module& module) {
+  Weights all;
+  for (const auto& [name, t] : module.state_dict()) {
+    const Tensor wide = t.to(DType::f32);
+    const Weights values = wide.to_vector<float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
 template <class Module = Mlp>
 Weights trained(const TrainerOptions& options, std::uint64_t seed = 3, const Function<void(Module&)>& change = {},
                 std::int64_t samples = 160, std::int64_t batch = 32) {
@@ -71,7 +82,7 @@ Weights trained(const TrainerOptions& options, std::uint64_t seed = 3, const Fun
   if (change) change(module);
   data::DataLoader data = test::loader(samples, batch);
   Trainer(options).fit(module, {.train = data});
-  return test::weights_of(module);
+  return values_of(module);
 }
 
 // run(group) on threads, one result a rank.
@@ -400,7 +411,8 @@ TEST_CASE("16-bit hooks halve the bytes and keep ranks equal") {
 
 TEST_CASE("loss scale, master weights and clipping leave ranks equal") {
   TrainerOptions options = plain();
-  options.precision = "16-mixed";
+  options.precision = "16-o2";
+  options.grad_scaler = optim::GradScalerOptions{.init_scale = 256, .growth_interval = 4};
   options.gradient_clip_val = 0.1;
   const Weights alone = trained(options);
   const auto ranks = on_ranks(2, [&](const Group& group) { return trained(on(options, group)); });
@@ -490,7 +502,8 @@ TEST_CASE("buckets are filled in reverse, then in the order in which gradients c
           on_gradient_complete(a, [&](const Tensor&) { order += "a" + text(reducer.report().reductions % 2); });
       const HookHandle of_b =
           on_gradient_complete(b, [&](const Tensor&) { order += "b" + text(reducer.report().reductions % 2); });
-      reducer.backward(sum(square(b) * 2) * sum(a), SyncGrad::yes);
+      const Tensor of_first = sum(square(b) * 2), of_last = sum(a);
+      reducer.backward(of_first * of_last, SyncGrad::yes);
       HookHandle(of_a).remove();
       HookHandle(of_b).remove();
       a.set_grad({});

@@ -73,7 +73,7 @@ std::string state_after(int ranks, const Case& c, int virtual_ranks = 8) {
 
 TEST_CASE("with 8 virtual ranks 1, 2, 4 and 8 ranks train to the same bits, with dropout, batch norm and clipping") {
   for (const Case& c : {Case{}, Case{.accumulate = 3, .clip = 0.05}, Case{.accumulate = 2, .exact = true},
-                        Case{.precision = "16-mixed"}}) {
+                        Case{.precision = "16-o2"}}) {
     CAPTURE(c.accumulate);
     CAPTURE(c.precision);
     const std::string one = state_after(1, c);
