@@ -70,6 +70,15 @@ inline constexpr FlagText kVocabulary[] = {
     {"--nodes", "N", "machines"},
     {"--strategy", "NAME", "how a step spans devices"},
     {"--balance", "LIST", "layers of each pipeline stage"},
+    {"--tokens", "N", "of a step, over all devices"},
+    {"--tflops", "X", "10^12 operations a second that a device achieves"},
+    {"--busbw", "X", "GB a second of a device's collectives in a node"},
+    {"--net", "X", "GB a second of a device's collectives between nodes"},
+    {"--alpha", "X", "microseconds of a collective without data in a node"},
+    {"--net-alpha", "X", "microseconds of a collective without data between nodes"},
+    {"--calibration", "FILE", "measured figures in JSON, in place of the flags' defaults"},
+    {"--sbatch", "FILE", "writes a batch script for SLURM"},
+    {"--command", "TEXT", "the program that the script starts"},
     {"--precision", "NAME", "32-true, bf16-mixed, 16-mixed, bf16-true, 16-true, 16-o2 or 64-true"},
     {"--capture", "NAME", "record the step and replay it: step, off, or auto (step on cuda)"},
     {"--deterministic", "NAME", "on, off or warn"},
@@ -267,7 +276,8 @@ struct Result {
   std::string program, status = "done", data;
   std::uint64_t seed = 0;
   Device device = Device::cpu();
-  std::string precision = "32-true";
+  std::string precision = "32-true", strategy = "single_device";
+  int world_size = 1;
   std::int64_t epochs = 0, optimizer_steps = 0, parameters = 0;
   double train_seconds = 0, samples_per_second = 0;
   nlohmann::ordered_json more = nlohmann::ordered_json::object();  // the program's own fields
@@ -279,8 +289,8 @@ struct Result {
                                 {"seed", seed},
                                 {"device", text(device)},
                                 {"precision", precision},
-                                {"strategy", "single"},
-                                {"world_size", 1},
+                                {"strategy", strategy},
+                                {"world_size", world_size},
                                 {"epochs", epochs},
                                 {"optimizer_steps", optimizer_steps},
                                 {"train_seconds", train_seconds},

@@ -5,6 +5,7 @@
 
 #include "examples/flags.h"
 #include "examples/levin_plan.h"
+#include "examples/levin_plan_job.h"
 
 using namespace levin;
 
@@ -265,6 +266,11 @@ int export_weights(int argc, char** argv) {
 // ---- plan
 
 int plan(int argc, char** argv) {
+  if (examples::names_transformer(argc, argv)) {
+    const examples::JobSettings s = examples::parse_job(argc, argv);
+    write_json(s.json, examples::plan_job(s));
+    return examples::kDone;
+  }
   const examples::PlanSettings s = examples::parse_plan(argc, argv);
   write_json(s.json, examples::plan(s));
   return examples::kDone;
@@ -317,6 +323,7 @@ constexpr Command kCommands[] = {
     {"ckpt diff", "FILE FILE: how two differ", diff},
     {"ckpt export", "FILE --out model.safetensors: the weights alone", export_weights},
     {"plan", "mnist|gan: the memory of a training step, the largest batch for --memory BYTES", plan},
+    {"plan gpt2-124M", "(355M, 774M, 1558M): memory, communication and time of a step on many devices", plan},
     {"env", "build, devices, libraries", env},
 };
 

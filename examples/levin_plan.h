@@ -17,7 +17,7 @@ namespace levin::examples {
 
 struct PlanSettings {
   std::string program, model = "cnn", optimizer = "adamw", precision = "32-true", device = "cuda", json;
-  std::int64_t batch_size = 128, accumulate = 1, memory = 0;
+  std::int64_t batch_size = 128, accumulate = 1, memory = 0, devices = 1;
   int workers = 1;
   [[nodiscard]] Device as() const { return device == "cpu" ? Device::cpu() : Device::cuda(); }
 };
@@ -122,6 +122,9 @@ inline PlanSettings parse_plan(int argc, char** argv) {
       ->description(
           "whose memory it is: cpu, where data sets and batches that are loaded ahead lie beside the step, or cuda");
   flags.add("--memory", s.memory)->check(at_least(1));
+  flags.add("--devices", s.devices)
+      ->check(at_least(1))
+      ->description("ranks: the bytes of each under ddp and the three stages of ZeRO");
   flags.add("--json", s.json)->description("the same as JSON; - writes it to stdout in place of the text");
   flags.parse(argc, argv);
   if (s.program == "gan" && optimizer->count() > 0) flags.refuse("--optimizer: gan trains with adam");
@@ -142,6 +145,30 @@ inline std::vector<std::pair<const char*, std::int64_t>> rows_of(const RunPlan& 
           {"loaded_ahead", run.loader},           {"peak", p.peak}};
 }
 
+// Bytes of a rank of several, by strategy. Stage 1 divides the optimizer's state by the ranks, stage 2 gradients, too,
+// stage 3 parameters, too, and gathers those of one unit at a time, which are not counted here.
+struct RankBytes {
+  const char* strategy;
+  std::int64_t parameters, gradients, optimizer_state, peak;
+};
+inline std::vector<RankBytes> rank_bytes(const RunPlan& run, std::int64_t ranks) {
+  const auto part = [&](std::int64_t bytes, bool divided) { return divided ? (bytes + ranks - 1) / ranks : bytes; };
+  const MemoryPlan& p = run.step;
+  const std::int64_t rest = p.peak - p.parameters - p.gradients - p.optimizer_state;
+  std::vector<RankBytes> all;
+  for (const auto& [stage, name] :
+       {std::pair{0, "ddp"}, {1, "zero_stage_1"}, {2, "zero_stage_2"}, {3, "zero_stage_3"}}) {
+    RankBytes r{.strategy = name,
+                .parameters = part(p.parameters, stage >= 3),
+                .gradients = part(p.gradients, stage >= 2),
+                .optimizer_state = part(p.optimizer_state, stage >= 1),
+                .peak = rest};
+    r.peak += r.parameters + r.gradients + r.optimizer_state;
+    all.push_back(r);
+  }
+  return all;
+}
+
 inline nlohmann::ordered_json plan(const PlanSettings& s) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
   Planned planned(s);
@@ -156,12 +183,27 @@ inline nlohmann::ordered_json plan(const PlanSettings& s) {
     all["memory"] = s.memory;
     all["largest_batch"] = largest;
   }
+  const std::vector<RankBytes> ranks = s.devices > 1 ? rank_bytes(p, s.devices) : std::vector<RankBytes>();
+  for (const RankBytes& r : ranks) {
+    all["ranks"].push_back({{"strategy", r.strategy},
+                            {"parameters", r.parameters},
+                            {"gradients", r.gradients},
+                            {"optimizer_state", r.optimizer_state},
+                            {"peak", r.peak}});
+  }
   if (s.json == "-") return all;
   std::printf("%s %s, %s, %s, batches of %lld\n", s.program.c_str(), s.model.c_str(), s.optimizer.c_str(),
               s.precision.c_str(), static_cast<long long>(samples));
   for (const auto& [name, bytes] : rows_of(p))
     std::printf("  %-16s %15lld bytes  %10.1f MB\n", name, static_cast<long long>(bytes),
                 static_cast<double>(bytes) / 1e6);
+  if (!ranks.empty())
+    std::printf("of each of %lld ranks: parameters, gradients, optimizer state, peak (bytes)\n",
+                static_cast<long long>(s.devices));
+  for (const RankBytes& r : ranks)
+    std::printf("  %-16s %12lld %12lld %12lld %12lld\n", r.strategy, static_cast<long long>(r.parameters),
+                static_cast<long long>(r.gradients), static_cast<long long>(r.optimizer_state),
+                static_cast<long long>(r.peak));
   if (s.memory > 0 && largest == 0)
     std::printf("%lld bytes are too few for a single sample\n", static_cast<long long>(s.memory));
   else if (s.memory > 0)

@@ -308,6 +308,8 @@ inline Result training_result(const char* program, const TrainingSettings& s, co
           .seed = s.seed,
           .device = net.device(),
           .precision = s.precision,
+          .strategy = std::string(trainer.strategy().name()),
+          .world_size = trainer.world_size(),
           .epochs = s.epochs,
           .optimizer_steps = trainer.global_step(),
           .parameters = net.parameter_count().total(),

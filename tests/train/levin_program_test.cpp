@@ -289,6 +289,117 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "levin plan --devices divides state, gradients and parameters of mnist among ranks as the stages of ZeRO do") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  CHECK(levin_tool.run({"plan", "mnist", "--devices", "4", "--json", dir / "r.json"}).code == 0);
+  const nlohmann::json plan = json_of(dir / "r.json"), ranks = plan["ranks"];
+  const std::int64_t p = plan["parameters"], g = plan["gradients"], s = plan["optimizer_state"], peak = plan["peak"];
+  REQUIRE(ranks.size() == 4);
+  const auto quarter = [](std::int64_t bytes) { return (bytes + 3) / 4; };
+  CHECK(ranks[0]["peak"] == peak);
+  CHECK(ranks[1]["peak"] == peak - s + quarter(s));
+  CHECK(ranks[2]["peak"] == peak - s - g + quarter(s) + quarter(g));
+  CHECK(ranks[3]["peak"] == peak - s - g - p + quarter(s) + quarter(g) + quarter(p));
+  CHECK(ranks[3]["parameters"] == quarter(p));
+  CHECK(levin_tool.run({"plan", "mnist", "--devices", "0"}).code == 2);
+}
+
+TEST_CASE(
+    "levin plan of a language model gives the memory of ZeRO, the time of all-reduces and the bubble of pipelines") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const auto planned = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"plan", "gpt2-124M", "--json", dir / "r.json"});
+    const Ended e = levin_tool.run(std::move(arguments));
+    CAPTURE(e.output);
+    REQUIRE(e.code == 0);
+    return json_of(dir / "r.json");
+  };
+  const auto layout = [](const nlohmann::json& plan, const std::string& strategy, int stages = 1) {
+    for (const nlohmann::json& l : plan["layouts"]) {
+      if (l["strategy"] == strategy && l["stages"] == stages && l["recompute"] == false) return l;
+    }
+    FAIL(strategy);
+    return nlohmann::json();
+  };
+  const auto state_of = [](const nlohmann::json& l) {
+    return l["parameters"].get<double>() + l["gradients"].get<double>() + l["optimizer_state"].get<double>();
+  };
+  // 16 bytes a parameter: weight and gradient of 16 bits, f32 master and Adam's two moments.
+  const double p = 124439808;
+  const nlohmann::json node = planned({"--devices", "8", "--alpha", "0"});
+  CHECK(node["parameters"] == p);
+  CHECK(state_of(layout(node, "ddp")) == doctest::Approx(16 * p));
+  CHECK(state_of(layout(node, "zero_stage_1")) == doctest::Approx(4 * p + 12 * p / 8));
+  CHECK(state_of(layout(node, "zero_stage_2")) == doctest::Approx(2 * p + 14 * p / 8));
+  const double largest = (50257 + 1024 + 2) * 768.0;  // the embedding, of which two fit beside the shard
+  CHECK(state_of(layout(node, "zero_stage_3")) == doctest::Approx(16 * p / 8 + 2 * 2 * largest));
+  CHECK(node["checkpoint_bytes"] == 14 * p);
+
+  // An all-reduce moves 2 (n - 1) / n of the bytes.
+  CHECK(layout(node, "ddp")["communication_ms"].get<double>() ==
+        doctest::Approx(1e3 * 2 * 7 / 8 * 2 * p / 475e9).epsilon(1e-6));
+  const nlohmann::json two = planned({"--devices", "8", "--nodes", "2", "--net", "50", "--net-alpha", "0"});
+  CHECK(layout(two, "ddp")["communication_ms"].get<double>() ==
+        doctest::Approx(1e3 * 2 * 15 / 16 * 2 * p / 50e9).epsilon(1e-6));
+  // Alone there is nothing to send; a slow network shows once backward is over.
+  const nlohmann::json one = planned({"--devices", "1"});
+  CHECK(one["layouts"].size() == 2);  // with and without recomputation
+  CHECK(layout(one, "ddp")["exposed_ms"] == 0);
+  const nlohmann::json slow = layout(planned({"--devices", "8", "--nodes", "2", "--net", "0.1"}), "ddp");
+  CHECK(slow["exposed_ms"].get<double>() > 0.8 * slow["communication_ms"].get<double>());
+  CHECK(slow["exposed_ms"].get<double>() < slow["communication_ms"].get<double>());
+
+  for (const auto& [stages, tokens] : {std::pair{2, 65536}, {4, 131072}}) {
+    const nlohmann::json l = layout(
+        planned({"--devices", "4", "--batch-size", "2", "--tokens", std::to_string(tokens)}), "pipeline", stages);
+    const double m = l["micro_batches"], bubble = l["bubble_ms"], compute = l["compute_ms"];
+    CHECK(m == tokens / (4 / stages) / 2048.0);
+    CHECK(bubble / (compute + bubble) == doctest::Approx((stages - 1) / (m + stages - 1)));
+  }
+  // Thousands of ranks are a matter of formulas.
+  CHECK(planned({"--devices", "8", "--nodes", "512", "--tokens", "33554432"})["ranks"] == 4096);
+
+  const Ended script = levin_tool.run({"plan", "gpt2-124M", "--devices", "8", "--nodes", "2", "--sbatch",
+                                       dir / "job.sh", "--command", "./train --data /data"});
+  CHECK(script.code == 0);
+  const std::string text = read_file(dir / "job.sh", 1 << 16);
+  CHECK(has(text, "#SBATCH --nodes=2"));
+  CHECK(has(text, "./train --data /data --devices 8 --nodes 2 --strategy ddp"));
+}
+
+TEST_CASE("levin plan of a language model takes measured figures, and says which number is wrong") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  write_file_atomically(dir / "c.json", R"({"busbw": 100, "tflops": 200, "error": 0.07})");
+  const auto compute = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"plan", "gpt2-124M", "--json", dir / "r.json"});
+    CHECK(levin_tool.run(std::move(arguments)).code == 0);
+    return json_of(dir / "r.json")["layouts"][0]["compute_ms"].get<double>();
+  };
+  const double assumed = compute({});
+  CHECK(compute({"--calibration", dir / "c.json"}) == doctest::Approx(2 * assumed));
+  CHECK(json_of(dir / "r.json")["error"] == 0.07);
+  CHECK(compute({"--calibration", dir / "c.json", "--tflops", "800"}) == doctest::Approx(assumed / 2));
+
+  write_file_atomically(dir / "bad.json", R"({"busbw": -1})");
+  const Ended bad = levin_tool.run({"plan", "gpt2-124M", "--calibration", dir / "bad.json"});
+  CHECK(bad.code == 65);
+  CHECK(has(bad.output, "\"busbw\""));
+  CHECK(levin_tool.run({"plan", "gpt2-124M", "--calibration", dir / "absent.json"}).code == 65);
+  const Ended few = levin_tool.run({"plan", "gpt2-124M", "--devices", "8", "--tokens", "1000"});
+  CHECK(few.code == 2);
+  CHECK(has(few.output, "1000 tokens"));
+  CHECK(levin_tool.run({"plan", "gpt2-9000M"}).code == 2);
+  CHECK(levin_tool.run({"plan", "gpt2-124M", "--devices", "0"}).code == 2);
+  CHECK(levin_tool.run({"plan", "gpt2-124M", "--sbatch", dir / "x.sh"}).code == 2);
+}
+
 TEST_CASE("levin ckpt --help lists the commands of ckpt, and each lists its flags") {
   const TemporaryFolder dir;
   const Program levin_tool("levin", dir);

@@ -46,6 +46,10 @@ TEST_CASE("mnist on two processes makes the steps of one process with batches of
   REQUIRE(two.code == 0);
   CHECK(two.output.find("[rank 1] ") != std::string::npos);
   CHECK(json_of(dir / "two.json")["optimizer_steps"] == 6);
+  CHECK(json_of(dir / "two.json")["world_size"] == 2);
+  CHECK(json_of(dir / "two.json")["strategy"] == "ddp");
+  CHECK(json_of(dir / "one.json")["world_size"] == 1);
+  CHECK(json_of(dir / "one.json")["strategy"] == "single_device");
   CHECK(most_different(dir / "one", dir / "two") <= 1e-5);
 }
 
