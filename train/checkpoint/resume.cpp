@@ -123,12 +123,17 @@ std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run,
     NamedTensors here;
     const NamedTensors there = below(file.rest, train::gradient_prefix(i));
     const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
+    const std::vector<ParamRef> model = run.optimizers.all[i]->model_parameters(),
+                                pieces = run.optimizers.all[i]->pieces();
     for (const auto& [name, gradient] : there) {
       const auto it =
           std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
       if (it == parameters.end()) continue;
       here.emplace_back(name, it->value->detach());
       matched.emplace_back(it->value, gradient);
+      for (std::size_t k = 0; k < pieces.size(); ++k) {
+        if (model[k].value == it->value) matched.back() = {pieces[k].value, run.strategy->piece(gradient, *it->value)};
+      }
     }
     (void)check_same(file.path, "gradients", there, here, {.any_float = true});
   }
@@ -258,6 +263,11 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
     if (!masters.contains(name) || given.contains(name)) continue;
     const Tensor* const weight = weight_of(p);
     state.emplace_back(name, (weight ? *weight : p.value->detach()).to(DType::f32));
+  }
+  if (optimizer.pieces().empty()) return state;
+  for (auto& [name, t] : state) {
+    const auto at = parameters.find(name.substr(0, name.rfind('.')));
+    if (at != parameters.end() && is_float(t.dtype())) t = run.strategy->piece(t, *at->second->value);
   }
   return state;
 }

@@ -1,5 +1,7 @@
 // Writes checkpoints: what each part of a run adds to the file, in the order of the file.
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -76,8 +78,25 @@ void make_folder(const std::string& path) {
   detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
 }
 
+// The state of an optimizer. With pieces it is that of whole parameters, and other ranks than 0 get the numbers alone.
+NamedTensors state_of(const Trainer::Run& run, const optim::Optimizer& optimizer) {
+  NamedTensors state = optimizer.state_refs();
+  if (optimizer.pieces().empty()) return state;
+  const std::vector<ParamRef> parameters = optimizer.model_parameters();
+  std::map<std::string_view, const Tensor*> by_name;
+  for (const ParamRef& p : parameters) by_name.emplace(p.name, p.value);
+  for (auto& [name, t] : state) {
+    const auto of = by_name.find(std::string_view(name).substr(0, name.rfind('.')));
+    if (of != by_name.end() && is_float(t.dtype())) t = run.strategy->whole(t, *of->second);
+  }
+  std::erase_if(state, [](const auto& named) { return !named.second.defined(); });
+  return state;
+}
+
 // The gradients of an open window, each the average over ranks: it enters the sum over ranks once for each of them.
-std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const std::vector<ParamRef>& parameters) {
+// Those of pieces are averages already, and become whole on rank 0.
+std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const optim::Optimizer& optimizer,
+                                       const std::vector<ParamRef>& parameters) {
   std::vector<Tensor> all;
   std::string has;
   for (const ParamRef& p : parameters) {
@@ -94,6 +113,16 @@ std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const std::vecto
     all[i] = all[i].defined() ? all[i].clone() : zeros(p.shape(), p.device(), p.dtype());
     run.strategy->all_reduce(all[i], dist::ReduceOp::average);
   }
+  const std::vector<ParamRef> model = optimizer.model_parameters(), pieces = optimizer.pieces();
+  for (std::size_t k = 0; k < pieces.size(); ++k) {
+    const Tensor gradient = pieces[k].value->grad();
+    if (!gradient.defined()) continue;
+    const Tensor whole = run.strategy->whole(gradient, *model[k].value);
+    for (std::size_t i = 0; whole.defined() && i < all.size(); ++i) {
+      if (parameters[i].value != model[k].value) continue;
+      all[i] = all[i].defined() ? all[i].to(whole.device()) + whole : whole;
+    }
+  }
   return all;
 }
 
@@ -101,7 +130,7 @@ std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const std::vecto
 void append_state(NamedTensors& tensors, const Trainer::Run& run) {
   const std::vector<std::shared_ptr<optim::Optimizer>>& optimizers = run.optimizers.all;
   for (std::size_t i = 0; i < optimizers.size(); ++i)
-    append(tensors, train::optimizer_prefix(i), optimizers[i]->state_refs());
+    append(tensors, train::optimizer_prefix(i), state_of(run, *optimizers[i]));
   for (std::size_t i = 0; i < run.optimizers.schedulers.size(); ++i)
     append(tensors, train::scheduler_prefix(i), run.optimizers.schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = run.precision.scaler())
@@ -110,7 +139,7 @@ void append_state(NamedTensors& tensors, const Trainer::Run& run) {
   const bool keeps_gradients = (run.borrowed.manual || window.is_open()) && !window.gradients_torn;
   for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) {
     const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
-    const std::vector<Tensor> gradients = gradients_of_ranks(run, parameters);
+    const std::vector<Tensor> gradients = gradients_of_ranks(run, *optimizers[i], parameters);
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       if (gradients[k].defined()) tensors.emplace_back(train::gradient_prefix(i) + parameters[k].name, gradients[k]);
     }
@@ -156,6 +185,14 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLi
   for (const ParamRef& p : run_.optimizers.model_parameters())
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
   const train::Restore apart(apart_, !together());
+  const auto& optimizers = run_.optimizers.all;
+  if (apart_ && only == WeightsOnly::no &&
+      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); }))
+    return warn("W-CKPT-SHARDED", WarningCategory::runtime,
+                "save_checkpoint: " + path +
+                    " is not written after an error: each rank holds a part of the optimizer's state, and the ranks "
+                    "can not wait for each other; resume from an earlier file",
+                Repeat::yes);
   if (apart_ && run_.strategy->ranks().rank != 0) return;
   train::with_memory("save_checkpoint", path, bytes, [&] { write(path, only, at_link); });
   written.insert(path);

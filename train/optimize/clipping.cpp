@@ -1,6 +1,7 @@
 // Clips gradients for gradient_clip_val and TrainModule::clip_gradients. Optimizers::prepare calls it before each
 // update, through TrainModule::configure_gradient_clipping. optim/clip.cpp has the arithmetic.
 #include <algorithm>
+#include <limits>
 
 #include "levin/ops.h"
 #include "train/run/run.h"
@@ -24,6 +25,14 @@ void Optimizers::clip(optim::Optimizer& of, std::optional<double> value, std::op
   const bool any =
       std::any_of(parameters.begin(), parameters.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
   if (!any) return;
+  if (!of.pieces().empty()) {
+    // No gradient exceeds the largest double, so nothing is scaled.
+    const Tensor mine = norm_known_by_ ? norm_known_by_->grad_norm(of)
+                                       : optim::clip_grad_norm_(parameters, std::numeric_limits<double>::max());
+    Tensor squares = square(mine);
+    run_.strategy->merge_squared_norm(squares);
+    return optim::clip_grads_with_norm_(parameters, limit, sqrt(squares));
+  }
   if (norm_known_by_)
     optim::clip_grads_with_norm_(parameters, limit, norm_known_by_->grad_norm(of));
   else

@@ -50,13 +50,16 @@ void Optimizers::unscale_once(optim::Optimizer& of, const Tensor& divisor) {
   if (std::find(unscaled_.begin(), unscaled_.end(), &of) != unscaled_.end()) return;
   scaler()->unscale_(of, divisor);
   unscaled_.push_back(&of);
+  if (of.pieces().empty()) return;
+  Tensor found = scaler()->found_inf(of);  // of all ranks: each has gradients of the same parameters
+  run_.strategy->merge_found_inf(found);
 }
 
 // Warns at the first step of each optimizer in a fit if no parameter has a gradient: then no step changes a parameter.
 void Optimizers::look_for_gradients(optim::Optimizer& of) {
   if (run_.trial || run_.planning || std::find(looked_at_.begin(), looked_at_.end(), &of) != looked_at_.end()) return;
   looked_at_.push_back(&of);
-  const std::vector<ParamRef> own = of.model_parameters();
+  const std::vector<ParamRef> pieces = of.pieces(), own = pieces.empty() ? of.model_parameters() : pieces;
   const bool any = std::any_of(own.begin(), own.end(), [](const ParamRef& p) { return p.value->grad().defined(); });
   if (any) return;
   std::string names;

@@ -181,8 +181,8 @@ bool Trainer::Run::configure_optimizers() {
   const std::vector<ParamRef> trained = optimizers.front().parameters();
   device = train::devices_of(trained).size() > 1 ? device_of(borrowed.tree) : trained.front().value->device();
   train::check_accelerator(options, "fit", device);
+  strategy->attach_optimizers(optimizers.all);  // before masters, which are then those of this rank's pieces
   for (const auto& o : optimizers.all) precision.adopt(*o);
-  strategy->attach_optimizers(optimizers.all);
   if (options.capture == Capture::step) capture.emplace(*this);
   return true;
 }

@@ -92,11 +92,7 @@ void DdpStrategy::begin_step() {
   if (reducers_->virtual_ranks || !ddp_.broadcast_buffers || !tree_ || !std::exchange(stale_, false) ||
       ranks().size == 1)
     return;
-  NamedTensors buffers;
-  for (const nn::BufferRef& b : tree_->buffers()) {
-    if (b.value->defined()) buffers.emplace_back(b.name, *b.value);
-  }
-  if (!buffers.empty()) train::broadcast(*group(), buffers);
+  train::broadcast_buffers(*group(), tree_);
 }
 
 StepOutput DdpStrategy::training_step(const StepCall& call) {

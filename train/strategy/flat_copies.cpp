@@ -35,4 +35,13 @@ void broadcast(dist::ProcessGroup& group, const NamedTensors& tensors) {
   }
 }
 
+void broadcast_buffers(dist::ProcessGroup& group, nn::Module* tree) {
+  if (!tree) return;
+  NamedTensors buffers;
+  for (const nn::BufferRef& b : tree->buffers()) {
+    if (b.value->defined()) buffers.emplace_back(b.name, *b.value);
+  }
+  if (!buffers.empty()) broadcast(group, buffers);
+}
+
 }  // namespace levin::train

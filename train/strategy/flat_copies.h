@@ -2,6 +2,7 @@
 #pragma once
 
 #include "levin/comm.h"
+#include "levin/nn/module.h"
 #include "levin/serialize.h"
 
 namespace levin::train {
@@ -9,5 +10,8 @@ namespace levin::train {
 // The tensors become those of rank 0, in place; every rank passes the same list. Tensors of one dtype travel together
 // in buffers of 25 MB.
 void broadcast(dist::ProcessGroup& group, const NamedTensors& tensors);
+
+// The buffers of a module become those of rank 0. Null: nothing.
+void broadcast_buffers(dist::ProcessGroup& group, nn::Module* tree);
 
 }  // namespace levin::train

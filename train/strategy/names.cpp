@@ -4,6 +4,7 @@
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/options.h"
 #include "levin/train/pipeline_strategy.h"
+#include "levin/train/zero_strategy.h"
 
 namespace levin::train {
 namespace {
@@ -14,16 +15,23 @@ std::shared_ptr<Strategy> made() {
 std::shared_ptr<Strategy> finding_unused() {
   return std::make_shared<DdpStrategy>(DdpOptions{.find_unused_parameters = true});
 }
+std::shared_ptr<Strategy> zero_1() { return std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 1}); }
 constexpr NamedStrategy kNamed[] = {
     {"ddp", &made<DdpStrategy>, "a process for each device, averaged gradients"},
     {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
     {"ddp_find_unused_parameters_true", &finding_unused, "ddp, for losses that use some of the parameters"},
+    {"ddp_sharded", &made<ZeroStrategy>, "zero_stage_2"},
+    {"deepspeed", &made<ZeroStrategy>, "zero_stage_2"},
+    {"deepspeed_stage_1", &zero_1, "zero_stage_1"},
+    {"deepspeed_stage_2", &made<ZeroStrategy>, "zero_stage_2"},
     {"dp", &made<DataParallelStrategy>, "one process, several devices, a thread and a part of the batch for each"},
     {"pipe", &made<PipelineStrategy>, "pipeline"},
     {"pipeline", &made<PipelineStrategy>, "one process, a stage of the layers on each device"},
     {"rpc_sequential", &made<PipelineStrategy>, "pipeline"},
     {"single_device", &made<Strategy>, "one process, one device"},
     {"split_batch", &made<DataParallelStrategy>, "dp"},
+    {"zero_stage_1", &zero_1, "ddp whose ranks share the optimizer's state"},
+    {"zero_stage_2", &made<ZeroStrategy>, "ddp whose ranks share the optimizer's state and the gradients"},
 };
 }  // namespace
 

@@ -17,6 +17,8 @@ void Strategy::backward(const Tensor& loss, SyncGrad) { levin::backward(loss); }
 void Strategy::merge_weight(Tensor&) {}
 void Strategy::merge_squared_norm(Tensor&) {}
 void Strategy::merge_found_inf(Tensor&) {}
+Tensor Strategy::whole(const Tensor& piece, const Tensor&) { return piece; }
+Tensor Strategy::piece(const Tensor& whole, const Tensor&) { return whole; }
 void Strategy::failed(const std::exception&) noexcept {}
 
 }  // namespace levin

@@ -115,9 +115,9 @@ class LEVIN_API Strategy {
   virtual void backward(const Tensor& loss, SyncGrad sync);
   // With exact weighting: the weight of the window, f64 [], becomes that of all ranks. In the closing batch.
   virtual void merge_weight(Tensor& weight);
-  // With sharded gradients: the sum of squares, f64 [], of this rank's part becomes that of all parts.
+  // With pieces: the sum of squares, f64 [], of this rank's part becomes that of all parts.
   virtual void merge_squared_norm(Tensor& sum);
-  // With sharded gradients: whether a gradient is not finite, f32 [], becomes that of any rank.
+  // With pieces: whether a gradient is not finite, f32 [], becomes that of any rank.
   virtual void merge_found_inf(Tensor& found);
   virtual void finish_step() {}  // after the optimizer's step
   // Why a Graph cannot record the step; empty: it can.
@@ -130,6 +130,19 @@ class LEVIN_API Strategy {
   // After a CommError that ended the run on every survivor: whether this rank has the newest complete state and writes
   // a checkpoint of it.
   [[nodiscard]] virtual bool rescues() const { return false; }
+
+  // ---- Parts, where each rank's optimizers update a piece of each parameter (Optimizer::use_pieces). Every rank calls
+  // these, in the same order; they wait.
+
+  // A tensor like parameter `of`, of which each rank has the elements of its piece: all of it, on the CPU of rank 0;
+  // undefined on other ranks. By default `piece`.
+  [[nodiscard]] virtual Tensor whole(const Tensor& piece, const Tensor& of);
+  // The elements of this rank's piece, of a tensor like parameter `of`. Does not wait. By default `whole`.
+  [[nodiscard]] virtual Tensor piece(const Tensor& whole, const Tensor& of);
+  // Sharded parameters have all their elements from unshard() to reshard(), which keeps what was written to them.
+  // Calls nest.
+  virtual void unshard() {}
+  virtual void reshard() {}
 };
 
 // The strategies by name. Throws ConfigError for an unknown name, which lists all.

@@ -1,0 +1,126 @@
+// What sharded strategies do beside the buckets of flat_parameters.h.
+#include "levin/train/sharded_strategy.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "levin/autograd.h"
+#include "levin/ops.h"
+#include "train/strategy/flat_copies.h"
+#include "train/strategy/flat_parameters.h"
+
+namespace levin {
+
+struct ShardedStrategy::Attached {
+  std::unique_ptr<train::FlatParameters> flat;
+  std::weak_ptr<optim::Optimizer> optimizer;
+};
+
+ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
+    : ProcessStrategy(std::move(options)), sharding_(sharding), attached_(std::make_unique<Attached>()) {}
+ShardedStrategy::~ShardedStrategy() = default;
+
+void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
+  if (stage == Stage::fit && !module.automatic_optimization())
+    fail<ConfigError>("fit: strategy is ", name(),
+                      ", which optimizes automatically alone, and the module optimizes manually; use ddp");
+  ProcessStrategy::attach_model(module, tree, stage);
+  tree_ = stage == Stage::fit ? tree : nullptr;
+  stale_ = true;
+}
+
+void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
+  *attached_ = {};
+  if (ranks().size == 1) return;
+  optim::Optimizer& optimizer = *optimizers.front();  // automatic optimization has one
+  if (optimizer.name() == std::string_view("lbfgs"))
+    fail<ConfigError>("fit: strategy is ", name(),
+                      " and the optimizer is lbfgs, which updates all elements together; use another optimizer");
+  // In the order of registration, then those that the optimizer alone has.
+  std::set<const void*> its, taken;
+  for (const ParamRef& p : optimizer.model_parameters()) its.insert(p.value->impl());
+  std::vector<train::FlatParameters::Member> members;
+  const auto add = [&](const ParamRef& p) {
+    if (!its.contains(p.value->impl()) || !taken.insert(p.value->impl()).second) return;
+    members.push_back({.name = p.name, .value = *p.value});
+  };
+  if (tree_) {
+    for (const ParamRef& p : tree_->parameters()) add(p);
+  }
+  for (const ParamRef& p : optimizer.model_parameters()) add(p);
+  attached_->flat = std::make_unique<train::FlatParameters>(
+      group(), std::move(members),
+      train::FlatParameters::Options{
+          .bucket_bytes = static_cast<std::int64_t>(sharding_.bucket_cap_mb * (1 << 20)),
+          .reduces_each_batch = sharding_.reduces_each_batch,
+      });
+  attached_->flat->share(optimizer);
+  attached_->optimizer = optimizers.front();
+}
+
+// The layout stays: a checkpoint may be written after the fit.
+void ShardedStrategy::detach() noexcept {
+  if (attached_->flat) attached_->flat->release();
+  tree_ = nullptr;
+}
+
+void ShardedStrategy::begin_step() {
+  if (!attached_->flat || !std::exchange(stale_, false)) return;
+  train::broadcast_buffers(*group(), tree_);
+}
+
+void ShardedStrategy::backward(const Tensor& loss, SyncGrad sync) {
+  if (!attached_->flat) return levin::backward(loss);
+  attached_->flat->backward(loss, sync);
+  if (sync == SyncGrad::yes) stale_ = true;
+}
+
+// Gradients are averages over ranks, so the weight that divides them is the average, too.
+void ShardedStrategy::merge_weight(Tensor& weight) {
+  if (ranks().size == 1) return;
+  const NoGrad off;
+  weight = weight.clone();
+  all_reduce(weight, dist::ReduceOp::average);
+}
+
+void ShardedStrategy::merge_squared_norm(Tensor& sum) {
+  if (attached_->flat) all_reduce(sum, dist::ReduceOp::sum);
+}
+
+void ShardedStrategy::merge_found_inf(Tensor& found) {
+  if (attached_->flat) all_reduce(found, dist::ReduceOp::max);
+}
+
+void ShardedStrategy::finish_step() {
+  if (attached_->flat) attached_->flat->gather();
+}
+
+std::string ShardedStrategy::prevents_capture() const {
+  if (ranks().size == 1) return {};
+  return "a sharded step waits for the other ranks";
+}
+
+Tensor ShardedStrategy::whole(const Tensor& piece, const Tensor& of) {
+  return attached_->flat ? attached_->flat->whole(piece, of) : piece;
+}
+Tensor ShardedStrategy::piece(const Tensor& whole, const Tensor& of) {
+  return attached_->flat ? attached_->flat->piece(whole, of) : whole;
+}
+
+ShardedStrategy::Report ShardedStrategy::report() const {
+  Report all;
+  if (attached_->flat) {
+    const train::FlatParameters::Report& flat = attached_->flat->report();
+    all = {.buckets = flat.buckets,
+           .largest_bucket = flat.largest_bucket,
+           .parameters = flat.parameters,
+           .peak_gradients = flat.peak_gradients};
+  }
+  if (const auto o = attached_->optimizer.lock()) {
+    for (const std::size_t bytes : o->state_sizes()) all.optimizer_state += static_cast<std::int64_t>(bytes);
+  }
+  return all;
+}
+
+}  // namespace levin
