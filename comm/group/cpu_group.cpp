@@ -36,14 +36,16 @@ CpuGroup::~CpuGroup() {
 }
 
 void CpuGroup::abort(std::string_view reason) noexcept {
-  engine_->abort(reason);
-  if (!ranks_ || ranks_->alarm()->raised()) return;
-  try {
-    // Ranks that compare their plans wait at the store, not in the engine.
-    ranks_->report(reason, -1);
-  } catch (const std::exception&) {
-    // Without a decision the engine's abort stands alone.
+  // The job decides first: ranks that see the engine's connections close would report that as the cause. Ranks that
+  // compare their plans wait at the store, not in the engine.
+  if (ranks_ && !ranks_->alarm()->raised()) {
+    try {
+      ranks_->report(reason, -1);
+    } catch (const std::exception&) {
+      // Without a decision the engine's abort stands alone.
+    }
   }
+  engine_->abort(reason);
 }
 
 Work CpuGroup::issue(Call&& call) {
@@ -54,6 +56,7 @@ Work CpuGroup::issue(Call&& call) {
                       ", which moves tensors of the CPU, not ", text(device),
                       "; a group with backend \"nccl\" moves them");
   }
+  if (ranks_) ranks_->alarm()->check();
   // Work that is enqueued on the host's threads reads the memory itself.
   if (device.launches()) Stream::current(device).synchronize(call.where);
   const bool message = call.op == Collective::send || call.op == Collective::recv;

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@
 #include "comm/group/reduce.h"
 #include "comm/group/shm.h"
 #include "comm/group/transport.h"
+#include "comm/job/socket.h"
 #include "levin/error.h"
 #include "tensor/text/number_text.h"
 
@@ -53,17 +55,19 @@ std::vector<std::string> places() {
   if (dladdr(reinterpret_cast<const void*>(&make_gloo_engine), &here) != 0 && here.dli_fname) {
     if (const auto levin = std::filesystem::canonical(here.dli_fname, none); !none) beside(levin);
   }
+  out.push_back(installed_gloo());
   out.emplace_back(kLibrary);  // where the system looks
   return out;
 }
 
+// By place, so that a change of LEVIN_GLOO_LIBRARY counts. A library stays loaded: Gloo has threads.
 const LevinGloo& load() {
   static std::mutex mutex;
-  static const LevinGloo* face = nullptr;
+  static std::map<std::string, const LevinGloo*> loaded;
   const std::lock_guard lock(mutex);
-  if (face) return *face;
   std::string tried;
   for (const std::string& place : places()) {
+    if (const auto known = loaded.find(place); known != loaded.end()) return *known->second;
     std::error_code none;
     if (place != kLibrary && !std::filesystem::exists(place, none)) {
       tried += "\n  " + place + ": no such file";
@@ -78,16 +82,13 @@ const LevinGloo& load() {
     using Get = const LevinGloo* (*)();
     const auto get = reinterpret_cast<Get>(dlsym(library, "levin_gloo"));
     const LevinGloo* const found = get ? get() : nullptr;
-    if (found && found->version == kLevinGlooVersion) {
-      face = found;  // stays loaded: Gloo has threads
-      return *face;
-    }
+    if (found && found->version == kLevinGlooVersion) return *(loaded[place] = found);
     tried += "\n  " + place + ": of another version of Levin";
     dlclose(library);
   }
   fail<ConfigError>("gloo: ", kLibrary,
-                    " is not found; Levin builds it where Debian's package libgloo-dev is "
-                    "installed, and looks for LEVIN_GLOO_LIBRARY, beside the program and where the system looks:",
+                    " is not found; Levin builds it where Debian's package libgloo-dev is installed, and looks for "
+                    "LEVIN_GLOO_LIBRARY, beside the program, where Levin was installed and where the system looks:",
                     tried);
 }
 
@@ -103,8 +104,7 @@ class GlooTransport final : public Transport {
   explicit GlooTransport(std::shared_ptr<Rendezvous> ranks)
       : ranks_(std::move(ranks)), gloo_(load()), timeout_(ranks_->timeout()) {
     std::array<char, kLevinGlooError> error{};
-    std::string address = ranks_->address();
-    if (address.empty()) address = "127.0.0.1";
+    const std::string address = reachable_address();
     context_ = gloo_.open(ranks_->rank(), ranks_->size(), address.c_str(), timeout_, error.data());
     try {
       std::string mine, why;
@@ -175,6 +175,19 @@ class GlooTransport final : public Transport {
   void set_timeout(double seconds) { timeout_ = seconds; }
 
  private:
+  // This rank's address for all others. A rank on the host of the job's rank 0 may know only a loopback address; what
+  // ranks elsewhere call that host is what they reach.
+  std::string reachable_address() {
+    const std::string mine = ranks_->address();
+    const std::vector<std::string> of_main = ranks_->gather("addresses of rank 0", ranks_->main_address());
+    if (mine.empty()) return "127.0.0.1";
+    if (!is_loopback(mine)) return mine;
+    for (const std::string& address : of_main) {
+      if (!address.empty() && !is_loopback(address)) return address;
+    }
+    return of_main.back();  // all are on one host; rank 0 itself may see another loopback address than the others
+  }
+
   struct UnderWay {
     void* message;
     int peer;

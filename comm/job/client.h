@@ -50,6 +50,7 @@ class Client {
 
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   [[nodiscard]] std::string address() const { return local_address(socket_); }
+  [[nodiscard]] std::string store_address() const { return peer_address(socket_); }
 
   // Starts the watcher; once.
   void watch(Note& note, std::shared_ptr<Alarm> alarm, Sources sources);

@@ -84,6 +84,7 @@ class Job::Part final : public Rendezvous {
     return job().client_->members()[static_cast<std::size_t>(world_rank(rank))].memory;
   }
   [[nodiscard]] string address() const override { return job().client_->address(); }
+  [[nodiscard]] string main_address() const override { return job().client_->store_address(); }
   std::vector<string> gather(string_view what, string_view mine) override {
     return job().gather(*group_, GatherKind::plain, 0, what, mine, job().timeout_);
   }

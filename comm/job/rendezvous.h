@@ -20,8 +20,10 @@ class Rendezvous {
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual int world_rank(int rank) const = 0;    // the job's rank of a rank of this group, for messages
   [[nodiscard]] virtual std::string host(int rank) const = 0;  // equal for ranks that can share memory
-  // The address of this process that other hosts reach; empty: no network.
+  // The address by which this process reaches the job's rank 0, a loopback one on rank 0's host, and that of rank 0 as
+  // this process reaches it; empty: no network.
   [[nodiscard]] virtual std::string address() const { return {}; }
+  [[nodiscard]] virtual std::string main_address() const { return {}; }
   // Every rank's bytes, in the order of ranks: addresses, names of shared memory, NCCL's id. Waits for all; throws
   // CommError with the ranks that did not come. `what` is for that message.
   virtual std::vector<std::string> gather(std::string_view what, std::string_view mine) = 0;

@@ -179,6 +179,13 @@ string local_address(const Fd& connection) {
   return numeric(address, size);
 }
 
+string peer_address(const Fd& connection) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(connection.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  return numeric(address, size);
+}
+
 Connected connect_once(const Endpoint& at, double deadline) {
   const Found found = resolve(at.host, at.port, 0);
   if (!found.list) return {.socket = {}, .error = found.error, .unknown_host = true};

@@ -28,8 +28,9 @@ void without_delay(const Fd& socket);  // small messages leave at once
 [[nodiscard]] int port_of(const Fd& socket);
 // Where this process reaches the listener.
 [[nodiscard]] Endpoint own_end(const Fd& listener);
-// The numeric address of this end of a connection.
+// The numeric address of this end of a connection, and of the other one.
 [[nodiscard]] std::string local_address(const Fd& connection);
+[[nodiscard]] std::string peer_address(const Fd& connection);
 
 // Connects at one of the host's addresses, until `deadline` (steady seconds). An empty Fd, and the cause in `error`:
 // "Connection refused".

@@ -1,5 +1,8 @@
 // Launchers of others, for real: each test runs a script of this folder, which skips by itself where its launcher is
 // absent.
+#include <charconv>
+#include <cmath>
+
 #include "levin/comm/launch.h"
 #include "tests/launchers/command.h"
 #include "tests/variables.h"
@@ -30,6 +33,51 @@ Launched launch(const TemporaryFolder& folder, const std::string& script, std::v
 }
 
 std::string program() { return build_dir() + "/" + kRanks; }
+
+bool has_gloo() {
+  if (std::filesystem::exists(build_dir() + "/liblevin_gloo.so")) return true;
+  skip("no liblevin_gloo.so: install libgloo-dev");
+  return false;
+}
+
+// What "train" of the program printed, by rank.
+std::vector<std::vector<float>> weights_in(const std::string& out, int ranks) {
+  std::vector<std::vector<float>> all;
+  for (int r = 0; r < ranks; ++r) {
+    const std::string head = "weights of rank " + std::to_string(r) + ":";
+    const std::size_t at = out.find(head);
+    REQUIRE(at != std::string::npos);
+    const std::string line = out.substr(at + head.size(), out.find('\n', at) - at - head.size());
+    std::vector<float> weights;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      if (line[i] != ' ') continue;
+      float value = 0;
+      const auto end = std::from_chars(line.data() + i + 1, line.data() + line.size(), value);
+      REQUIRE(end.ec == std::errc());
+      weights.push_back(value);
+    }
+    all.push_back(std::move(weights));
+  }
+  return all;
+}
+
+// Ranks that trained together have the same weights, up to 1e-5 those of one process.
+void check_trained(const Command::Ended& end, int ranks) {
+  CAPTURE(end.out);
+  CAPTURE(end.err);
+  REQUIRE(end.code == 0);
+  const TemporaryFolder folder;
+  const Command::Ended alone = Command({build_dir() + "/" + kRanks, "train", "auto"}, folder.path()).wait();
+  REQUIRE(alone.code == 0);
+  const std::vector<float> want = weights_in(alone.out, 1)[0];
+  REQUIRE(want.size() == 65);
+  const auto weights = weights_in(end.out, ranks);
+  for (const std::vector<float>& mine : weights) {
+    CHECK(mine == weights[0]);
+    REQUIRE(mine.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(std::abs(mine[i] - want[i]) <= 1e-5f);
+  }
+}
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -104,7 +152,7 @@ TEST_CASE("a SLURM batch job of two tasks saves at a signal, requeues itself and
 }
 
 TEST_CASE("ranks on hosts behind slow links that lose packets form a job and reduce") {
-  if (!is_built(kRanks)) return;
+  if (!is_built(kRanks) || !has_gloo()) return;
   const PlantedVariables planted({});
   for (const int hosts : {2, 4}) {
     const TemporaryFolder folder;
@@ -115,5 +163,34 @@ TEST_CASE("ranks on hosts behind slow links that lose packets form a job and red
     for (int rank = 0; rank < hosts; ++rank)
       CHECK(has(run.end.out, "rank " + std::to_string(rank) + " of " + std::to_string(hosts) + ": " +
                                  std::to_string(hosts * (hosts + 1) / 2) + "\n"));
+  }
+}
+
+TEST_CASE("2 and 4 processes that train over Gloo make the steps of one process with the whole batch") {
+  if (!is_built(kRanks) || !has_gloo()) return;
+  const PlantedVariables planted({});
+  const TemporaryFolder folder;
+  for (const int ranks : {2, 4}) {
+    CAPTURE(ranks);
+    check_trained(Command({program(), "--launch", std::to_string(ranks), "train", "gloo:all"}, folder.path()).wait(),
+                  ranks);
+  }
+  // Two hosts of two ranks: shared memory within, Gloo between.
+  check_trained(Command({program(), "--launch", "4", "@0:host", "a", "@1:host", "a", "@2:host", "b", "@3:host", "b",
+                         "train", "auto"},
+                        folder.path())
+                    .wait(),
+                4);
+}
+
+TEST_CASE("hosts behind slow links that lose packets make the steps of one process with the whole batch") {
+  if (!is_built(kRanks) || !has_gloo()) return;
+  const PlantedVariables planted({});
+  for (const int hosts : {2, 4}) {
+    CAPTURE(hosts);
+    const TemporaryFolder folder;
+    const Launched run = launch(folder, "netns.sh", {std::to_string(hosts), program(), "train", "auto"});
+    if (run.skipped) return;
+    check_trained(run.end, hosts);
   }
 }

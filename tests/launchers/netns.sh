@@ -41,8 +41,10 @@ for ((i = 0; i < hosts; i++)); do
   ip -n "$name-$i" addr add "10.77.0.$((i + 1))/24" dev eth
   ip -n "$name-$i" link set eth up
   ip -n "$name-$i" link set lo up
-  tc -n "$name-$i" qdisc add dev eth root tbf rate 200mbit burst 64kb latency 50ms 2>/dev/null ||
-    missing 'this kernel has no tbf'
+  # Without netem a link is slow and has no delay of its own.
+  tc -n "$name-$i" qdisc add dev eth root netem delay 2ms rate 200mbit 2>/dev/null ||
+    tc -n "$name-$i" qdisc add dev eth root tbf rate 200mbit burst 64kb latency 50ms 2>/dev/null ||
+    missing 'this kernel has neither netem nor tbf'
   ip netns exec "$name-$i" nft -f - 2>/dev/null <<NFT || missing 'this kernel has no nftables'
 table inet loss {
   chain input {
@@ -55,8 +57,8 @@ done
 LEVIN_JOB_SECRET=$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \n')
 export LEVIN_JOB_SECRET WORLD_SIZE=$hosts MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1
 for ((i = 0; i < hosts; i++)); do
-  # exec: the process's number is that of the program.
-  (RANK=$i NODE_RANK=$i exec ip netns exec "$name-$i" "$@") &
+  # exec: the process's number is that of the program. Namespaces share memory and the machine's name; hosts do not.
+  (RANK=$i NODE_RANK=$i LEVIN_HOST=host$i exec ip netns exec "$name-$i" "$@") &
   pids+=($!)
 done
 if [ -n "${LEVIN_NETNS_DOWN:-}" ]; then

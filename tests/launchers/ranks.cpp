@@ -15,6 +15,8 @@
 //   requeue-once   under SLURM, in the first start: sends SIGUSR1 to the job, and rank 0 requeues it when the signal
 // comes
 //   reduce         all_reduce over the job; prints the rank, the size and the sum of all ranks + 1
+//   host NAME      this rank is on a host of that name; before the job's first action
+//   train BACKEND  20 steps of ddp with 32 samples in all; prints the rank and the weights
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -28,9 +30,7 @@
 
 #include "levin/comm.h"
 #include "levin/comm/launch.h"
-#include "levin/device.h"
-#include "levin/error.h"
-#include "levin/ops.h"
+#include "levin/levin.h"
 #include "tests/launchers/await.h"
 
 using namespace levin;
@@ -83,6 +83,45 @@ void requeue_once() {
   }
   while (number != SIGTERM) ::sigwait(&taken, &number);
   std::_Exit(0);  // without a barrier with ranks that may be gone
+}
+
+struct Points : TrainModuleOf<Points> {
+  using TrainModuleOf::TrainModuleOf;
+  nn::Linear fc1{*this, "fc1", {.in = 2, .out = 16}};
+  nn::Linear fc2{*this, "fc2", {.in = 16, .out = 1}};
+  StepOutput training_step(const Batch& b, std::int64_t) override { return mean(square(fc2(tanh(fc1(b[0]))) - b[1])); }
+  OptimizerConfig configure_optimizers() override {
+    return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9})}};
+  }
+};
+
+int number_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? std::stoi(text) : 1;
+}
+
+void train(const std::string& backend) {
+  const int world = number_of("WORLD_SIZE"), of_a_host = number_of("LOCAL_WORLD_SIZE");
+  Generator gen(5);
+  const Tensor x = randn({160, 2}, gen, Device::cpu());
+  data::DataLoader data(data::tensor_dataset({x, slice(x, 1, 0, 1) * slice(x, 1, 1, 2)}),
+                        {.batch_size = 32 / world, .shuffle = true, .generator = Generator(9)});
+  TrainerOptions options;
+  options.logger = false;
+  options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = false;
+  options.max_steps = 20;
+  options.devices = of_a_host;
+  options.num_nodes = world / of_a_host;
+  options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.process = {.backend = backend}});
+  // Ranks begin with other weights, of which rank 0's count.
+  const auto rank = static_cast<std::uint64_t>(dist::ClusterEnvironment::detect()->global_rank());
+  Points module({.gen = Generator(3 + rank), .device = Device::cpu()});
+  Trainer(options).fit(module, {.train = data});
+  std::string line = "weights of rank " + text(rank) + ":";
+  for (const auto& [name, t] : module.state_dict()) {
+    for (const float v : t.to_vector<float>()) line += " " + text(v);
+  }
+  std::puts(line.c_str());
 }
 
 void act(std::string_view action, const std::string& value) {
@@ -143,6 +182,10 @@ void act(std::string_view action, const std::string& value) {
     const Tensor t = full({1000}, world->rank() + 1, Device::cpu());
     world->all_reduce(t).wait();
     std::printf("rank %d of %d: %d\n", world->rank(), world->size(), static_cast<int>(t.to_vector<float>()[999]));
+  } else if (action == "host") {
+    ::setenv("LEVIN_HOST", value.c_str(), 1);
+  } else if (action == "train") {
+    train(value);
   } else if (action == "threads") {
     std::printf("threads %d\n", num_threads());
   } else {
