@@ -28,15 +28,17 @@ std::shared_ptr<Engine> make_engine(const std::shared_ptr<Rendezvous>& ranks, st
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend) {
-  if (backend == "nccl")
-    fail<UnsupportedError>(
-        "init_process_group: backend is \"nccl\", which this build does not have; it has auto, shm, "
-        "gloo and gloo:all, between CPU ranks");
-  if (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "gloo:all")
-    fail<ConfigError>("init_process_group: backend is \"", backend, "\", expected auto, shm, gloo, gloo:all or single");
+std::uint32_t id_of(const Rendezvous& ranks) {
   std::uint32_t id = 1;
-  for (int r = 0; r < ranks->size(); ++r) id = id * 0x01000193u ^ static_cast<std::uint32_t>(ranks->world_rank(r) + 1);
+  for (int r = 0; r < ranks.size(); ++r) id = id * 0x01000193u ^ static_cast<std::uint32_t>(ranks.world_rank(r) + 1);
+  return id;
+}
+
+std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend) {
+  if (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "gloo:all")
+    fail<ConfigError>("init_process_group: backend is \"", backend,
+                      "\", expected auto, shm, gloo, gloo:all, nccl or single");
+  const std::uint32_t id = id_of(*ranks);
   const int rank = ranks->rank(), size = ranks->size();
   auto engine = make_engine(ranks, backend);
   return std::make_shared<CpuGroup>(rank, size, std::move(engine), id, std::move(ranks));

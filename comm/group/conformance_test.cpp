@@ -352,7 +352,7 @@ void check_mismatch(ProcessGroup& g, Mismatch kind) {
   throw std::runtime_error("a mismatch was not found");
 }
 
-void check_abort(ProcessGroup& g) {
+void check_abort(ProcessGroup& g, Device device) {
   if (g.rank() == g.size() - 1) {
     g.abort("the test wants it");
   } else {
@@ -364,7 +364,7 @@ void check_abort(ProcessGroup& g) {
     }
   }
   try {
-    g.all_reduce(tensor({1.f}, Device::cpu())).wait();
+    g.all_reduce(tensor({1.f}, device)).wait();
   } catch (const CommError&) { return; }
   throw std::runtime_error("an aborted group was of use");
 }

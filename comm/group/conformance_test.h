@@ -21,7 +21,7 @@ void check_texts(dist::ProcessGroup& group);
 enum class Mismatch { count, dtype, reduction, operation, root, line };
 void check_mismatch(dist::ProcessGroup& group, Mismatch kind);
 // The last rank aborts the group while the others wait.
-void check_abort(dist::ProcessGroup& group);
+void check_abort(dist::ProcessGroup& group, Device device = Device::cpu());
 
 // The bits of 50 sums of `count` values, for comparisons between backends.
 [[nodiscard]] std::string hash_of_sums(dist::ProcessGroup& group, DType dtype, std::int64_t count,

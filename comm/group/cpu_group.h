@@ -32,6 +32,9 @@ class CpuGroup final : public ProcessGroup {
   std::uint64_t issued_ = 0, splits_ = 0;
 };
 
+// A group's id in entries, a hash of its ranks.
+[[nodiscard]] std::uint32_t id_of(const Rendezvous& ranks);
+
 // What a collective does in a group of one rank: out becomes in, on the tensors' current stream.
 void copy_alone(const Tensor& out, const Tensor& in);
 

@@ -216,7 +216,7 @@ TEST_CASE("a program without liblevin_gloo.so runs, and learns what is missing w
 TEST_CASE("backends have names, and shm is of one host") {
   const auto errors = test::run_threads({.ranks = 2, .ranks_of_a_host = 1}, [](const Ranks& ranks) {
     CHECK_THROWS_WITH_AS(static_cast<void>(dist::make_cpu_group(ranks, "mpi")),
-                         doctest::Contains("backend is \"mpi\", expected auto, shm, gloo, gloo:all or single"),
+                         doctest::Contains("backend is \"mpi\", expected auto, shm, gloo, gloo:all, nccl or single"),
                          ConfigError);
     CHECK_THROWS_WITH_AS(static_cast<void>(dist::make_cpu_group(ranks, "shm")), doctest::Contains("different hosts"),
                          ConfigError);

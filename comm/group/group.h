@@ -30,7 +30,7 @@ struct ProcessGroup::Call {
 
 // CPU tensors. backend: "auto" and "gloo" (shared memory within a host, Gloo between hosts), "shm" (one host),
 // "gloo:all" (Gloo within a host, too). Throws ConfigError for another name, for shm on several hosts and where
-// liblevin_gloo.so is missing, UnsupportedError for nccl.
+// liblevin_gloo.so is missing.
 [[nodiscard]] std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend);
 
 }  // namespace levin::dist

@@ -23,7 +23,7 @@
 namespace levin::dist {
 
 // How the elements of ranks are combined. average is sum / size, of floats alone; bool has min and max alone. Sums of
-// integers wrap. min and max of NaN are NaN. 16-bit elements are added in f32 on the CPU.
+// integers wrap. min and max of NaN are NaN, except by NCCL. 16-bit elements are added in f32 on the CPU.
 enum class ReduceOp : std::uint8_t { sum, average, min, max };
 
 // The order of a reduction's additions. fast: what the backend does best. tree: the fixed binary tree over ranks,
@@ -85,7 +85,7 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
   [[nodiscard]] Work all_to_all(const Tensor& out, const Tensor& in,
                                 std::source_location where = std::source_location::current());
   // One message from a rank to another. Messages of one pair and tag arrive in order. They are no entries of the plan:
-  // a message of another size or dtype is a CommError of the receiver.
+  // a message of another size or dtype is a CommError of the receiver. NCCL takes tag 0 and equal sizes alone.
   [[nodiscard]] Work send(const Tensor& t, int to, int tag = 0,
                           std::source_location where = std::source_location::current());
   [[nodiscard]] Work recv(const Tensor& t, int from, int tag = 0,
@@ -129,9 +129,9 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 };
 
 struct InitOptions {
-  // auto and gloo: shared memory between CPU ranks of one host, Gloo between hosts. shm: one host alone. gloo:all: Gloo
-  // within a host, too. single: a world of one rank without a connection. UnsupportedError for nccl, ConfigError where
-  // hosts are to be connected and liblevin_gloo.so is missing.
+  // auto, gloo: shared memory within a host, Gloo between hosts. shm: one host alone. gloo:all: Gloo everywhere. nccl:
+  // a CUDA device for each rank. single: one rank without a connection. Throws ConfigError where liblevin_gloo.so or
+  // libnccl.so.2 is missing, DeviceError where the rank's device is, UnsupportedError for nccl in a build without CUDA.
   std::string backend = "auto";
   std::shared_ptr<ClusterEnvironment> environment{};  // null: ClusterEnvironment::detect()
   double timeout = 1800;                              // seconds that a collective may wait for a rank that is alive

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "levin/error.h"
+#include "tensor/device/current.h"
 #include "tensor/device/hardware.h"
 #include "tensor/device/launching.h"
 #include "tensor/device/runtime.h"
@@ -24,24 +25,6 @@ void check(cudaError_t code, const char* call) {
                   late_error_hint(code));
 }
 
-// Makes a device current for a scope: other code of the process may depend on its current device.
-class Current {
- public:
-  explicit Current(Device device) {
-    check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (before_ != device.index()) check(cudaSetDevice(device.index()), "cudaSetDevice");
-    now_ = device.index();
-  }
-  ~Current() {
-    if (before_ != now_) (void)cudaSetDevice(before_);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-
- private:
-  int before_ = 0, now_ = 0;
-};
-
 // Allows system allocations while the thread records, which would break the recording otherwise.
 class DuringCapture {
  public:
@@ -58,6 +41,15 @@ cudaStream_t queue(Stream stream) { return static_cast<cudaStream_t>(stream.hand
 cudaEvent_t point(void* event) { return static_cast<cudaEvent_t>(event); }
 
 }  // namespace
+
+Current::Current(Device device) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  if (before_ != device.index()) check(cudaSetDevice(device.index()), "cudaSetDevice");
+  now_ = device.index();
+}
+Current::~Current() {
+  if (before_ != now_) (void)cudaSetDevice(before_);
+}
 
 int count(DeviceType type) noexcept {
   if (type != DeviceType::cuda) return 0;

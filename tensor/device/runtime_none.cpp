@@ -1,5 +1,6 @@
 // A build without a device that launches kernels: count() is 0, so nothing else here is called.
 #include "levin/error.h"
+#include "tensor/device/current.h"
 #include "tensor/device/hardware.h"
 #include "tensor/device/runtime.h"
 
@@ -9,6 +10,10 @@ namespace {
 [[noreturn]] void absent() { fail<InternalError>("runtime: this build has neither cuda nor simt"); }
 
 }  // namespace
+
+// There is one device at most.
+Current::Current(Device device) : before_(device.index()), now_(before_) {}
+Current::~Current() { now_ = before_; }
 
 int count(DeviceType) noexcept { return 0; }
 std::byte* allocate(Device, std::size_t) { absent(); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "levin/error.h"
+#include "tensor/device/current.h"
 #include "tensor/device/hardware.h"
 #include "tensor/device/runtime.h"
 #include "tensor/memory/device_allocator.h"
@@ -111,6 +112,10 @@ void end(Recording& r) {
 }
 
 }  // namespace
+
+// There is one device at most.
+Current::Current(Device device) : before_(device.index()), now_(before_) {}
+Current::~Current() { now_ = before_; }
 
 int count(DeviceType type) noexcept { return type == DeviceType::simt ? 1 : 0; }
 
