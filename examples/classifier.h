@@ -59,6 +59,13 @@ inline std::int64_t planned_steps(const ClassifierSettings& s, std::int64_t batc
   return planned;
 }
 
+// Batches that a rank trains on in an epoch; `batches`: of the loader.
+inline std::int64_t batches_of_epoch(const ClassifierSettings& s, std::int64_t batches, std::int64_t ranks) {
+  const std::int64_t own = batches / ranks + (batches % ranks > 0 ? 1 : 0);
+  if (!s.overfit_batches.empty()) return portion("--overfit-batches", s.overfit_batches).of(own, "--overfit-batches");
+  return portion("--limit-train-batches", s.limit_train_batches).of(own, "--limit-train-batches");
+}
+
 inline std::shared_ptr<optim::Optimizer> make_optimizer(const ClassifierSettings& s, std::vector<ParamRef> parameters) {
   if (s.optimizer == "sgd")
     return std::make_shared<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = s.lr, .momentum = 0.9});
@@ -75,7 +82,7 @@ struct Classifier : TrainModule {
     tunable("batch_size", &settings.batch_size);
   }
   ClassifierSettings settings;  // --find-lr and --find-batch-size set it, too
-  std::int64_t batches = 0;     // per epoch; set before a run
+  std::int64_t batches = 0;     // of the training loader, which ranks share; set before a run
   // For --find-batch-size: loaders with batches of settings.batch_size. The search tries validation as well where the
   // run validates.
   Function<std::unique_ptr<data::DataLoader>(const ClassifierSettings&, data::Split)> loader_of;
@@ -108,7 +115,7 @@ struct Classifier : TrainModule {
 inline OptimizerConfig Classifier::configure_optimizers() {
   const std::shared_ptr<optim::Optimizer> optimizer = make_optimizer(settings, parameters());
   OptimizerConfig config{.optimizers = {optimizer}};
-  const std::int64_t planned = planned_steps(settings, batches);
+  const std::int64_t planned = planned_steps(settings, batches_of_epoch(settings, batches, trainer().world_size()));
   if (planned == 0 || settings.scheduler == "constant") return config;
   std::shared_ptr<optim::Scheduler> scheduler;
   if (settings.scheduler == "cosine")
@@ -177,12 +184,6 @@ inline Loaders make_loaders(const ClassifierSettings& s, const Pictures& picture
   return loaders;
 }
 
-inline std::int64_t batches_of_epoch(const ClassifierSettings& s, const data::DataLoader& train) {
-  if (!s.overfit_batches.empty())
-    return portion("--overfit-batches", s.overfit_batches).of(train.size(), "--overfit-batches");
-  return portion("--limit-train-batches", s.limit_train_batches).of(train.size(), "--limit-train-batches");
-}
-
 // ---- Results
 
 // The results of a run; an unknown accuracy is NaN.
@@ -200,11 +201,13 @@ inline Outcome train_and_test(const ClassifierProgram& program, Trainer& trainer
     trainer.fit(net, {.train = loaders.train.get(), .val = loaders.val.get(), .ckpt_path = resume});
   };
   const auto test = [&] {
+    RankPredictions mine;
     (void)trainer.evaluate(net, *loaders.test, [&](const Batch& b) {
       const Tensor logits = net(b[0]);
-      outcome.predictions.add(logits, b[1]);
+      mine.add(logits, b[1], b.indices);
       return accuracy(logits, b[1]);
     });
+    mine.add_to(outcome.predictions, trainer.strategy());
     // From the counts: the mean of the batches' f32 accuracies differs by a few ulps.
     outcome.accuracy = outcome.predictions.accuracy();
   };
@@ -256,7 +259,7 @@ inline void search(ClassifierSettings& s, Trainer& trainer, Classifier& net, con
   }
   if (s.find_lr) {
     const Loaders loaders = make_loaders(net.settings, pictures, gen, device);
-    net.batches = batches_of_epoch(s, *loaders.train);
+    net.batches = loaders.train->size();
     const auto found = tuner.lr_find(
         net, {.train = loaders.train.get(), .val = loaders.val.get(), .min_lr = 1e-6, .slope_axis = "log_lr"});
     const std::string out = out_folder(s);
@@ -285,8 +288,8 @@ inline int run_classifier(const ClassifierProgram& program, ClassifierSettings s
     counted->samples = 0;
   }
   const Loaders loaders = make_loaders(s, pictures, gen, device);
-  net->batches = batches_of_epoch(s, *loaders.train);
-  (void)planned_steps(s, net->batches);  // refused before a run begins
+  net->batches = loaders.train->size();
+  (void)planned_steps(s, batches_of_epoch(s, net->batches, 1));  // refused before a run begins
 
   const Outcome outcome = train_and_test(program, trainer, *net, loaders, pictures, s.resume, *counted);
   if (trainer.is_global_zero()) {

@@ -69,6 +69,7 @@ inline constexpr FlagText kVocabulary[] = {
     {"--devices", "LIST", "how many, or which"},
     {"--nodes", "N", "machines"},
     {"--strategy", "NAME", "how a step spans devices"},
+    {"--virtual-ranks", "N", "ddp whose results depend on N and not on the number of processes, which divides N"},
     {"--balance", "LIST", "layers of each pipeline stage"},
     {"--tokens", "N", "of a step, over all devices"},
     {"--tflops", "X", "10^12 operations a second that a device achieves"},

@@ -1,8 +1,11 @@
 // The predictions of a classifier beside the truth: the confusion of classes, the misclassified samples.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,11 +25,7 @@ struct Predictions {
   void add(const Tensor& logits, const Tensor& labels) {
     const std::vector<std::int64_t> t = labels.to_vector<std::int64_t>();
     const std::vector<std::int64_t> p = argmax(logits, 1).to_vector<std::int64_t>();
-    for (std::size_t i = 0; i < t.size(); ++i) {
-      truth.push_back(t[i]);
-      predicted.push_back(p[i]);
-      ++confusion.at(static_cast<std::size_t>(t[i]) * classes.size() + static_cast<std::size_t>(p[i]));
-    }
+    for (std::size_t i = 0; i < t.size(); ++i) add(t[i], p[i]);
   }
   [[nodiscard]] std::vector<std::int64_t> wrong() const {
     std::vector<std::int64_t> at;
@@ -59,7 +58,42 @@ struct Predictions {
   }
 
  private:
+  friend class RankPredictions;
+  void add(std::int64_t t, std::int64_t p) {
+    truth.push_back(t);
+    predicted.push_back(p);
+    ++confusion.at(static_cast<std::size_t>(t) * classes.size() + static_cast<std::size_t>(p));
+  }
   [[nodiscard]] std::int64_t at(std::size_t r, std::size_t c) const { return confusion[r * classes.size() + c]; }
+};
+
+// The predictions of ranks, of which each tests a part of the samples.
+class RankPredictions {
+ public:
+  // `places`: of the samples in the test set.
+  void add(const Tensor& logits, const Tensor& labels, const std::vector<std::int64_t>& places) {
+    const std::vector<std::int64_t> t = labels.to_vector<std::int64_t>();
+    const std::vector<std::int64_t> p = argmax(logits, 1).to_vector<std::int64_t>();
+    for (std::size_t i = 0; i < t.size(); ++i) {
+      for (const std::int64_t number : {places.at(i), t[i], p[i]})
+        mine_.append(reinterpret_cast<const char*>(&number), sizeof number);
+    }
+  }
+  // Adds those of all ranks, by position. Every rank calls it.
+  void add_to(Predictions& all, Strategy& ranks) const {
+    std::map<std::int64_t, std::array<std::int64_t, 3>> by_place;
+    for (const std::string& of_rank : ranks.gather(mine_)) {
+      std::array<std::int64_t, 3> sample{};
+      for (std::size_t at = 0; at + sizeof sample <= of_rank.size(); at += sizeof sample) {
+        std::memcpy(sample.data(), of_rank.data() + at, sizeof sample);
+        by_place.emplace(sample[0], sample);
+      }
+    }
+    for (const auto& [place, sample] : by_place) all.add(sample[1], sample[2]);
+  }
+
+ private:
+  std::string mine_;
 };
 
 }  // namespace levin::examples

@@ -20,7 +20,7 @@ namespace levin::examples {
 
 struct MachineSettings {
   std::string device = "auto", precision = "32-true", devices, strategy;  // devices, strategy: empty is one process
-  int threads = 0, nodes = 1;
+  int threads = 0, nodes = 1, virtual_ranks = 0;
   std::int64_t memory_limit = 0;  // bytes; 0: what the device has
 };
 
@@ -36,6 +36,13 @@ inline void add_machine_flags(Flags& flags, MachineSettings& s, const std::vecto
   flags.add("--devices", s.devices);
   flags.add("--nodes", s.nodes)->check(at_least(1));
   flags.add("--strategy", s.strategy);
+  flags.add("--virtual-ranks", s.virtual_ranks)->check(at_least(0));
+}
+
+// Refuses bad combinations before any work.
+inline void check_machine_flags(const Flags& flags, const MachineSettings& s) {
+  if (s.virtual_ranks > 0 && !s.strategy.empty() && s.strategy != "ddp")
+    flags.refuse("--virtual-ranks is for --strategy ddp, and --strategy is " + s.strategy);
 }
 
 // Sets the number of threads, and returns the device of the run.
@@ -49,7 +56,10 @@ inline void set_machine_options(TrainerOptions& options, const MachineSettings& 
   if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
   if (!s.devices.empty()) options.devices = s.devices;
   if (s.nodes > 1) options.num_nodes = s.nodes;
-  if (!s.strategy.empty()) options.strategy = s.strategy;
+  if (s.virtual_ranks > 0)
+    options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = s.virtual_ranks});
+  else if (!s.strategy.empty())
+    options.strategy = s.strategy;
 }
 
 // ---- The trainer
@@ -117,6 +127,7 @@ inline std::string out_folder(const TrainerSettings& s) { return dev_run_batches
 
 // Refuses bad combinations before any work.
 inline void check_trainer_flags(const Flags& flags, const TrainerSettings& s) {
+  check_machine_flags(flags, s);
   if (s.out.empty() && s.checkpoint_every > 0) flags.refuse("--checkpoint-every needs --out for its files");
   if (s.out.empty() && s.logger != "csv") flags.refuse("--logger needs --out for its files");
   if (s.profile == "trace" && s.out.empty()) flags.refuse("--profile trace needs --out for its file");

@@ -13,6 +13,10 @@ const std::vector<std::string> kRun = {"--model",   "mlp", "--scheduler", "const
                                        "--lr",      "0.1", "--epochs",    "1",           "--max-steps", "6",
                                        "--workers", "0",   "--quiet",     "--precision", "32-true"};
 
+// With a schedule, whose length depends on the number of batches of an epoch.
+const std::vector<std::string> kScheduled = {"--model",   "mlp", "--max-steps", "6",   "--workers", "1",
+                                             "--threads", "1",   "--clip",      "0.5", "--quiet"};
+
 std::vector<std::string> flags(std::vector<std::string> first, const std::string& out) {
   first.insert(first.end(), kRun.begin(), kRun.end());
   first.insert(first.end(), {"--out", out, "--json", out + ".json"});
@@ -67,6 +71,33 @@ TEST_CASE("levin-run starts the processes of a program, which finds its rank by 
   CHECK(weights_of(dir / "self") == weights_of(dir / "run"));
 }
 
+TEST_CASE("mnist with 4 virtual ranks writes the same model, bit for bit, with 1, 2 and 4 processes") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  std::vector<double> accuracies;
+  // Batches of 32 samples, of all processes together.
+  const auto model_of = [&](int processes, const std::string& virtual_ranks) {
+    const std::string out = dir / (std::to_string(processes) + "-" + virtual_ranks);
+    std::vector<std::string> arguments = kScheduled;
+    arguments.insert(arguments.end(), {"--virtual-ranks", virtual_ranks, "--devices", std::to_string(processes)});
+    arguments.insert(arguments.end(), {"--batch-size", std::to_string(32 / processes), "--out", out});
+    arguments.insert(arguments.end(), {"--json", out + ".json"});
+    const auto ended = mnist.run(arguments);
+    CAPTURE(ended.output);
+    REQUIRE(ended.code == 0);
+    accuracies.push_back(json_of(out + ".json")["test_accuracy"]);
+    return read_file(out + "/model.safetensors", std::size_t{1} << 26) +
+           read_file(out + "/misclassified.png", std::size_t{1} << 26);
+  };
+  const std::string one = model_of(1, "4");
+  CHECK(model_of(2, "4") == one);
+  CHECK(model_of(4, "4") == one);
+  // Each process tests its part of the samples.
+  CHECK(accuracies == std::vector<double>(3, accuracies[0]));
+  CHECK(model_of(1, "2") != one);
+}
+
 TEST_CASE("a wrong number of processes or strategy is refused before any work") {
   const TemporaryFolder dir;
   const Program mnist("mnist", dir);
@@ -79,5 +110,8 @@ TEST_CASE("a wrong number of processes or strategy is refused before any work") 
   };
   refused({"--devices", "0"}, "devices is 0");
   refused({"--devices", "0,1", "--strategy", "ddp", "--device", "cpu"}, "devices is the list 0,1");
+  refused({"--devices", "2", "--virtual-ranks", "3"}, "virtual_ranks is 3, expected a power of two");
+  refused({"--devices", "3", "--virtual-ranks", "4"}, "virtual_ranks is 4 and there are 3 ranks");
+  refused({"--devices", "2", "--strategy", "dp", "--virtual-ranks", "4"}, "--virtual-ranks is for --strategy ddp");
   refused({"--devices", "2", "--strategy", "ddq"}, "strategy is \"ddq\", expected one of");
 }

@@ -11,6 +11,13 @@
 #include "train/strategy/virtual_ranks.h"
 
 namespace levin {
+namespace {
+void check_divides(int virtual_ranks, std::int64_t ranks) {
+  if (virtual_ranks > 0 && virtual_ranks % ranks != 0)
+    fail<ConfigError>("Trainer: virtual_ranks is ", virtual_ranks, " and there are ", ranks,
+                      " ranks, expected a divisor");
+}
+}  // namespace
 
 struct DdpStrategy::Reducers {
   std::unique_ptr<train::Reducer> plain;
@@ -35,13 +42,14 @@ void DdpStrategy::check(const TrainerOptions& o) const {
   if (ddp_.virtual_ranks > 0 && o.sync_batchnorm)
     fail<ConfigError>("Trainer: sync_batchnorm is on and virtual_ranks is ", ddp_.virtual_ranks,
                       ", which take their own statistics; switch one off");
+  // Before processes are started, where their number is known.
+  if (!ddp_.process.group && o.devices.count())
+    check_divides(ddp_.virtual_ranks, *o.devices.count() * o.num_nodes.value());
 }
 
 void DdpStrategy::connect(const TrainerOptions& o) {
   ProcessStrategy::connect(o);
-  if (ddp_.virtual_ranks > 0 && ddp_.virtual_ranks % ranks().size != 0)
-    fail<ConfigError>("Trainer: virtual_ranks is ", ddp_.virtual_ranks, " and there are ", ranks().size,
-                      " ranks, expected a divisor");
+  check_divides(ddp_.virtual_ranks, ranks().size);
 }
 
 DataShare DdpStrategy::share() const {

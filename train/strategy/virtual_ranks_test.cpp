@@ -104,6 +104,9 @@ TEST_CASE("virtual ranks refuse what would make bits depend on ranks, and ranks 
   options.sync_batchnorm = true;
   options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = 8});
   CHECK(has(error_of([&] { Trainer trainer(options); }), "sync_batchnorm is on and virtual_ranks is 8"));
+  options.sync_batchnorm = false;
+  options.devices = 3;  // before a process is started
+  CHECK(has(error_of([&] { Trainer trainer(options); }), "virtual_ranks is 8 and there are 3 ranks"));
   dist::run_local(3, [&](const Group& group) {
     DdpStrategy strategy({.virtual_ranks = 8, .process = {.group = group}});
     CHECK(has(error_of([&] { strategy.connect({}); }), "virtual_ranks is 8 and there are 3 ranks"));
