@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "levin/ops.h"
+#include "train/optimize/precision.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/reducer.h"
 #include "train/strategy/virtual_ranks.h"
@@ -16,6 +17,16 @@ void check_divides(int virtual_ranks, std::int64_t ranks) {
   if (virtual_ranks > 0 && virtual_ranks % ranks != 0)
     fail<ConfigError>("Trainer: virtual_ranks is ", virtual_ranks, " and there are ", ranks,
                       " ranks, expected a divisor");
+}
+void check_powersgd(const PowerSgdOptions& p) {
+  if (p.matrix_approximation_rank < 1)
+    fail<ConfigError>("DdpStrategy: powersgd.matrix_approximation_rank is ", p.matrix_approximation_rank,
+                      ", expected 1 or more");
+  if (p.start_powerSGD_iter < 2)
+    fail<ConfigError>("DdpStrategy: powersgd.start_powerSGD_iter is ", p.start_powerSGD_iter, ", expected 2 or more");
+  if (!(p.min_compression_rate > 0))
+    fail<ConfigError>("DdpStrategy: powersgd.min_compression_rate is ", p.min_compression_rate,
+                      ", expected more than 0");
 }
 }  // namespace
 
@@ -34,6 +45,7 @@ DdpStrategy::DdpStrategy(DdpOptions options)
   if (v > 0 && ddp_.comm_hook != CommHook::none)
     fail<ConfigError>("DdpStrategy: virtual_ranks is ", v,
                       " and comm_hook is set; a rounded gradient depends on the ranks, so give one of them");
+  if (ddp_.comm_hook == CommHook::powersgd) check_powersgd(ddp_.powersgd);
 }
 DdpStrategy::~DdpStrategy() = default;
 
@@ -42,6 +54,10 @@ void DdpStrategy::check(const TrainerOptions& o) const {
   if (ddp_.virtual_ranks > 0 && o.sync_batchnorm)
     fail<ConfigError>("Trainer: sync_batchnorm is on and virtual_ranks is ", ddp_.virtual_ranks,
                       ", which take their own statistics; switch one off");
+  if (ddp_.comm_hook == CommHook::powersgd && train::Precision(o).mixed().scales)
+    fail<ConfigError>("Trainer: comm_hook is powersgd and precision is \"", o.precision,
+                      "\", whose loss scale changes, and powersgd adds to a gradient what it left out of the last; use "
+                      "bf16-mixed");
   // Before processes are started, where their number is known.
   if (!ddp_.process.group && o.devices.count())
     check_divides(ddp_.virtual_ranks, *o.devices.count() * o.num_nodes.value());

@@ -31,7 +31,7 @@ Tensor part_of(const Tensor& flat, std::int64_t byte, const Tensor& like) {
 }
 
 DType travels_as(CommHook hook, DType dtype) {
-  if (hook == CommHook::none || itemsize(dtype) <= 2) return dtype;
+  if (hook == CommHook::none || hook == CommHook::powersgd || itemsize(dtype) <= 2) return dtype;
   return hook == CommHook::fp16 ? DType::f16 : DType::bf16;
 }
 
@@ -45,6 +45,7 @@ Reducer::Reducer(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> 
     parameters_.push_back({.of = std::move(m)});
   }
   admit();
+  if (options_.comm_hook == CommHook::powersgd) power_sgd_.emplace(group_, options_.powersgd);
   if (!options_.find_unused_parameters || options_.static_graph) passes_before_rebuild_ = sets.size();
   if (!parameters_.empty())
     used_ = zeros({static_cast<std::int64_t>(parameters_.size())}, parameters_.front().of.value.device(), DType::u8);
@@ -167,7 +168,10 @@ void Reducer::begin(const Tensor& loss) {
     b.takes_part = false;
     b.work = {};
     b.sent = {};
+    b.round.reset();
   }
+  newest_.reset();
+  compresses_ = power_sgd_ && passes_++ >= options_.powersgd.start_powerSGD_iter;
   for (Parameter& p : parameters_) p.part = p.of.value.requires_grad() ? Part::awaited : Part::outside;
   for (Parameter& p : parameters_) {
     if (p.part == Part::outside) continue;
@@ -240,12 +244,27 @@ void Reducer::issue_complete() {
 }
 
 void Reducer::issue(Bucket& bucket) {
+  if (compresses_) return issue_compressed(bucket);
   const NoGrad off;
   const DType as = travels_as(options_.comm_hook, bucket.flat.dtype());
   bucket.sent = bucket.flat.to(as);  // itself, where it travels as it is
   bucket.work = group_->all_reduce(bucket.sent, dist::ReduceOp::average);
   ++report_.reductions;
   report_.bytes += bytes_of(bucket.sent);
+}
+
+// Gradients of other passes that lie in the bucket are averages already, and go as they are.
+void Reducer::issue_compressed(Bucket& bucket) {
+  std::vector<PowerSgd::Gradient> gradients;
+  for (const std::size_t i : bucket.parameters) {
+    const Parameter& p = parameters_[i];
+    gradients.push_back({.parameter = i, .home = p.home, .compresses = p.part != Part::outside});
+  }
+  bucket.round = power_sgd_->begin(std::move(gradients));
+  if (newest_) power_sgd_->turn(*newest_);
+  newest_ = bucket.round;
+  ++report_.reductions;
+  report_.bytes += PowerSgd::bytes(*bucket.round);
 }
 
 // The group is aborted at once: other ranks may wait for a bucket that this one never issues.
@@ -299,12 +318,15 @@ void Reducer::finish() {
     copy_(used_, from_data(used, {static_cast<std::int64_t>(used.size())}, Device::cpu()));
     of_used = group_->all_reduce(used_, dist::ReduceOp::max);
   }
+  if (newest_) power_sgd_->turn(*newest_);
   for (Bucket& b : buckets_) {
     if (!b.takes_part) continue;
+    if (b.round) power_sgd_->finish(*b.round);
     b.work.wait();
-    if (b.sent.impl() != b.flat.impl()) copy_(b.flat, b.sent);
+    if (b.sent.defined() && b.sent.impl() != b.flat.impl()) copy_(b.flat, b.sent);
     b.sent = {};
     b.work = {};
+    b.round.reset();
     for (const std::size_t i : b.parameters) parameters_[i].home.get().storage->wrote("all_reduce");
   }
   if (may_miss) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "levin/autograd.h"
 #include "levin/comm.h"
 #include "levin/train/ddp_strategy.h"
+#include "train/strategy/power_sgd.h"
 
 namespace levin::train {
 
@@ -61,6 +63,7 @@ class Reducer {
     bool takes_part = false;
     Tensor sent{};  // what travels
     dist::Work work{};
+    std::shared_ptr<PowerSgd::Round> round{};  // instead of both
   };
 
   void build(const std::vector<std::size_t>& order);
@@ -72,6 +75,7 @@ class Reducer {
   void arrived(std::size_t parameter);
   void issue_complete();
   void issue(Bucket& bucket);
+  void issue_compressed(Bucket& bucket);
   void finish();
   void settle_missing();
   [[nodiscard]] std::string signature() const;  // which parameters require grad
@@ -89,6 +93,10 @@ class Reducer {
   // static_graph: the unused parameters of passes by their signature.
   std::vector<std::pair<std::string, std::string>> learnt_;
   Tensor used_;  // u8, by parameter
+  std::optional<PowerSgd> power_sgd_;
+  std::int64_t passes_ = 0;                  // that reduced
+  bool compresses_ = false;                  // this pass
+  std::shared_ptr<PowerSgd::Round> newest_;  // of this pass
   DdpStrategy::Report report_;
 };
 

@@ -19,7 +19,22 @@ namespace levin {
 // In which form gradients travel.
 //   none         as they are
 //   fp16, bf16   rounded to 16 bits, and back after the average: half the bytes
-enum class CommHook : std::uint8_t { none, fp16, bf16 };
+//   powersgd     f32 and f64 gradients of two or more dimensions as products of two thin matrices (PowerSgdOptions)
+enum class CommHook : std::uint8_t { none, fp16, bf16, powersgd };
+
+// CommHook::powersgd, with PyTorch's names. A gradient is a matrix of its first dimension and all others; the average
+// of the ranks' matrices [n, m] is approximated by P Q' with P [n, k] and Q [m, k], which travel instead. Other
+// gradients travel as they are. Checkpoints have none of its state: a resumed run begins with passes that are not
+// compressed. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019.
+struct PowerSgdOptions {
+  std::int64_t matrix_approximation_rank = 1;  // k, 1 or more
+  std::int64_t start_powerSGD_iter = 1000;     // passes before it that reduce as with none; 2 or more
+  // Gradients are compressed that have more than this times the elements of P and Q; above 0.
+  double min_compression_rate = 2;
+  bool use_error_feedback = true;  // what was left out is added to the next gradient; memory of the gradients once more
+  bool warm_start = true;          // an approximation begins with the last Q, otherwise with random numbers
+  std::uint64_t random_seed = 0;   // of these
+};
 
 struct DdpOptions {
   // Whether a backward pass may leave parameters without a gradient, or the set of those may differ between ranks. Such
@@ -37,6 +52,7 @@ struct DdpOptions {
   bool broadcast_buffers = true;
   double bucket_cap_mb = 25;  // MiB of gradients in one reduction; above 0. The first bucket has at most 1 MiB.
   CommHook comm_hook = CommHook::none;
+  PowerSgdOptions powersgd{};  // with CommHook::powersgd, which excludes a loss scale
   // V above 0: the bits of a training depend on V and not on the number of ranks, which divides V. Both are powers of
   // two. Each rank runs V / ranks forward and backward passes a batch, one after the other, each with an equal part of
   // the batch, and all sums are one binary tree. Batch norms take the statistics of the part; running statistics become
