@@ -3,11 +3,12 @@
 
     python3 bench/compare_ddp.py --levin build/release/bench/bench_ddp [--rounds 5] [--steps 100] [--threads 1]
 
-The row is step/f32/2_ranks_mlp_512 of bench/ddp.cpp: an MLP 784-512-512-10, batches of 64 a rank, SGD. Levin's ranks
-are threads that move gradients through memory, PyTorch's are processes on one machine. Rounds alternate. The result is
-the median over rounds of PyTorch's time / Levin's, with the smallest and the largest: above 1 Levin is faster.
+The row is step/f32/2_ranks_mlp_512 of bench/ddp.cpp: an MLP 784-512-512-10, batches of 64 a rank, SGD. The ranks of
+both are processes on this machine; Levin's move gradients through shared memory, PyTorch's through Gloo. Rounds
+alternate. The result is the median over rounds of PyTorch's time / Levin's, with the smallest and the largest: above 1
+Levin is faster. --steps are PyTorch's; Levin takes 100.
 """
-import argparse, json, os, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, socket, statistics, subprocess, sys, tempfile, time
 
 ROW = "step/f32/2_ranks_mlp_512"
 RANKS, BATCH, WARMUP = 2, 64, 10
@@ -43,25 +44,36 @@ def worker(rank, port, steps, threads, results):
     dist.destroy_process_group()
 
 
-def torch_seconds(steps, threads):
-    import socket
-    import torch.multiprocessing as mp
-
+def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+        return s.getsockname()[1]
+
+
+def torch_seconds(steps, threads):
+    import torch.multiprocessing as mp
+
     results = mp.get_context("spawn").SimpleQueue()
-    mp.start_processes(worker, args=(port, steps, threads, results), nprocs=RANKS, start_method="spawn")
+    mp.start_processes(worker, args=(free_port(), steps, threads, results), nprocs=RANKS, start_method="spawn")
     return results.get()
 
 
 def levin_seconds(program, threads):
     with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "figures.json")
-        environment = dict(os.environ, LEVIN_NUM_THREADS=str(threads))
-        subprocess.run([program, "--filter", ROW, "--json", file], check=True, stdout=subprocess.DEVNULL,
-                       env=environment)
-        with open(file) as f:
+        job = dict(os.environ, LEVIN_NUM_THREADS=str(threads), WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1",
+                   MASTER_PORT=str(free_port()))
+        ranks = []
+        for rank in range(RANKS):
+            own = os.path.join(folder, str(rank))  # ranks must have equal arguments, and write files of their own
+            os.mkdir(own)
+            ranks.append(subprocess.Popen([os.path.abspath(program), "--filter", ROW, "--json", "figures.json"],
+                                          cwd=own, stdout=subprocess.PIPE, text=True,
+                                          env=dict(job, RANK=str(rank), LOCAL_RANK=str(rank))))
+        said = [rank.communicate()[0] for rank in ranks]  # a rank that fails ends the waits of the other
+        for rank, text in zip(ranks, said):
+            if rank.returncode != 0:
+                sys.exit(f"{text}compare_ddp: a rank of {program} failed")
+        with open(os.path.join(folder, "0", "figures.json")) as f:
             rows = json.load(f)["benchmarks"]
     return next(r["real_time"] for r in rows if r["name"].startswith(ROW)) * 1e-6
 

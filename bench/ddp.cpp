@@ -4,8 +4,8 @@
 //                   communication has a core of its own even where there are few. exposed_us: what the step takes
 //                   longer than the pass alone. of_serial: that, divided by the same of one reduction at the end.
 //   one_rank/...    a step of a small MLP by ddp with one rank; over_plain: its time / that of no strategy - 1.
-//   step/...        2 ranks as threads, a step of an MLP with 670,000 parameters and a batch of 64 each; the row that
-//                   bench/compare_ddp.py compares.
+//   step/...        2 ranks, a step of an MLP with 670,000 parameters and a batch of 64 each. Ranks are the processes
+//                   of a job of two where something starts them as such (bench/compare_ddp.py does), else threads.
 //   backward/...    forward and backward of an MLP, whose gradients have homes or have none.
 #include <algorithm>
 #include <chrono>
@@ -14,6 +14,7 @@
 #include "autograd/home.h"
 #include "bench/main.h"
 #include "comm/group/local.h"
+#include "levin/comm.h"
 #include "levin/levin.h"
 #include "train/strategy/reducer.h"
 
@@ -107,26 +108,31 @@ struct Net : TrainModuleOf<Net> {
   }
 };
 
+constexpr std::int64_t kWarmup = 10;  // steps that are not measured
+
 // Seconds of a step of a fit.
 double fit_seconds(std::int64_t width, std::int64_t batch, std::int64_t steps, StrategyChoice strategy) {
   struct Times final : Callback {
     std::vector<double> seconds;
+    std::int64_t done = 0;
     Clock::time_point begin{};
     std::string state_key() const override { return ""; }
-    void on_train_batch_end(const StepInfo& info) override {
-      if (info.batch_idx >= 10) seconds.push_back(seconds_since(begin));
+    void on_train_batch_end(const StepInfo&) override {
+      if (done++ >= kWarmup) seconds.push_back(seconds_since(begin));
       begin = Clock::now();
     }
   };
+  constexpr std::int64_t kBatches = 32;  // of an epoch, whose end takes time of its own
   Net net(width);
   Generator gen(2);
-  const Tensor x = randn({batch * 4, 784}, gen, Device::cpu()), y = zeros({batch * 4}, Device::cpu(), DType::i64);
+  const Tensor x = randn({batch * kBatches, 784}, gen, Device::cpu());
+  const Tensor y = zeros({batch * kBatches}, Device::cpu(), DType::i64);
   data::DataLoader data(data::tensor_dataset({x, y}), {.batch_size = batch});
   TrainerOptions options;
   options.barebones = true;
   options.handle_signals = false;
   options.use_distributed_sampler = false;
-  options.max_steps = steps + 10;
+  options.max_steps = steps + kWarmup;
   options.strategy = std::move(strategy);
   const auto times = std::make_shared<Times>();
   options.callbacks.push_back(times);
@@ -155,11 +161,15 @@ void one_rank(benchmark::State& state) {
 
 void step(benchmark::State& state) {
   double seconds = 0;
+  const auto run = [&](const Group& group) {
+    const double mine = fit_seconds(512, 64, settings().quick ? 2 : 100, ddp_of(group));
+    if (group->rank() == 0) seconds = mine;
+  };
   for (auto _ : state) {
-    dist::run_local(2, [&](const Group& group) {
-      const double mine = fit_seconds(512, 64, settings().quick ? 2 : 100, ddp_of(group));
-      if (group->rank() == 0) seconds = mine;
-    });
+    if (dist::ClusterEnvironment::detect()->creates_processes_externally())
+      run(dist::init_process_group());
+    else
+      dist::run_local(2, run);
     state.SetIterationTime(seconds);
   }
 }
