@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "levin/nn/data_parallel.h"
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
 
@@ -95,4 +97,39 @@ TEST_CASE("batches of a split module go to the device of its first parameter") {
   data::DataLoader data = test::loader(20, 4);
   trainer.fit(net, {.train = data});
   CHECK(trainer.global_step() == 2);
+}
+
+TEST_CASE("a module of two parts, each on devices of its own, trains as on one device") {
+  const auto trained_on = [](std::vector<Device> encoder, std::vector<Device> decoder) {
+    struct Mixed final : TrainModuleOf<Mixed> {
+      Mixed(nn::Options options, const std::vector<Device>& first, const std::vector<Device>& second)
+          : TrainModuleOf(std::move(options)),
+            next(second.front()),
+            encoder(*this, "encoder", first, {.in = 2, .out = 16}),
+            decoder(*this, "decoder", second, {.in = 16, .out = 1}) {}
+      Device next;
+      nn::DataParallel<nn::Linear> encoder, decoder;
+      StepOutput training_step(const Batch& b, std::int64_t) override {
+        return test::squared_error(decoder(tanh(encoder(b[0])).to(next)), b[1].to(next));
+      }
+      OptimizerConfig configure_optimizers() override {
+        return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.05})}};
+      }
+    };
+    Mixed net({.gen = Generator(3), .device = Device::cpu()}, encoder, decoder);
+    const test::Warnings said;
+    TrainerOptions options = test::silent();
+    options.max_epochs = 2;
+    Trainer trainer(std::move(options));
+    data::DataLoader data = test::loader(23, 5);
+    trainer.fit(net, {.train = data});
+    CHECK(net.encoder.module().weight.device() == encoder.front());
+    CHECK(net.decoder.module().weight.device() == decoder.front());
+    CHECK(said.count("I-TRAIN-SPLIT") == (encoder.front() == decoder.front() ? 0 : 1));
+    return test::weights_of(net);
+  };
+  const std::vector<float> one = trained_on({Device::cpu()}, {Device::cpu()}),
+                           mixed = trained_on({Device::cpu(), Device::cpu(1)}, {Device::cpu(2), Device::cpu(3)});
+  REQUIRE(one.size() == mixed.size());
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(std::abs(one[i] - mixed[i]) <= 1e-5f);
 }

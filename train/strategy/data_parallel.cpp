@@ -3,24 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/replica_values.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
-#include "levin/optim/lists.h"
 #include "levin/train/trainer.h"
 #include "tensor/core/team.h"
 #include "tensor/errors/warn.h"
-#include "train/options/accelerators.h"
 #include "train/run/borrowed.h"
+#include "train/strategy/local_devices.h"
 #include "train/strategy/parts.h"
 
 namespace levin {
 namespace {
-
-std::string words(const std::vector<Device>& devices) {
-  std::string all;
-  for (const Device d : devices) all += (all.empty() ? "" : ", ") + text(d);
-  return all;
-}
 
 // One output of a training step, by replica.
 struct Output {
@@ -81,38 +75,6 @@ StepOutput combined(const std::vector<Output>& outputs, const NamedTensors& gath
   return StepOutput(std::move(named));
 }
 
-// The list of values on another device, which has a memory of its own: one copy for each dtype.
-Tensors copies_on(Device device, const Tensors& values) {
-  Tensors copies(values.size());
-  std::vector<std::size_t> rest;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i].defined()) rest.push_back(i);
-  }
-  while (!rest.empty()) {
-    const DType dtype = values[rest.front()].dtype();
-    const auto same =
-        std::stable_partition(rest.begin(), rest.end(), [&](std::size_t i) { return values[i].dtype() == dtype; });
-    Tensors from, to;
-    for (auto it = rest.begin(); it != same; ++it) {
-      from.push_back(values[*it].contiguous());
-      copies[*it] = empty(values[*it].shape(), device, dtype);
-      to.push_back(copies[*it]);
-    }
-    optim::unflatten_into_(to, optim::flatten(from).to(device));
-    rest.erase(rest.begin(), same);
-  }
-  return copies;
-}
-
-Tensors on(Device device, const Tensors& values) {
-  const auto it = std::find_if(values.begin(), values.end(), [](const Tensor& t) { return t.defined(); });
-  if (it == values.end() || it->device() == device) return values;
-  if (!it->device().is_cpu() || !device.is_cpu()) return copies_on(device, values);
-  Tensors same;
-  for (const Tensor& t : values) same.push_back(t.defined() ? train::on_cpu(t, device) : t);
-  return same;
-}
-
 }  // namespace
 
 // Note [Replicas]
@@ -142,7 +104,7 @@ struct DataParallelStrategy::Replicas {
     Tensors values, buffers;
     for (const ParamRef& p : root.parameters) values.push_back(p.value->detach());
     for (const nn::BufferRef& b : root.buffers) buffers.push_back(b.value->detach());
-    values = on(one.device, values);
+    values = detail::values_on(one.device, values);
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i].requires_grad_(root.parameters[i].value->requires_grad());
       *one.parameters[i].value = values[i];
@@ -162,56 +124,15 @@ struct DataParallelStrategy::Replicas {
 StepOutput DataParallelModule::training_step_end(const NamedTensors&) { return {}; }
 
 DataParallelStrategy::DataParallelStrategy(DataParallelOptions options) : options_(std::move(options)) {
-  for (std::size_t i = 0; i < options_.devices.size(); ++i) {
-    const Device d = options_.devices[i];
-    if (d.is_meta() || std::count(options_.devices.begin(), options_.devices.end(), d) > 1)
-      fail<ConfigError>("DataParallelStrategy: devices lists ", d, d.is_meta() ? "" : " twice", " (",
-                        words(options_.devices), "); name each device once, and none without memory");
-  }
+  train::check_local_devices("DataParallelStrategy", options_.devices);
 }
 DataParallelStrategy::~DataParallelStrategy() = default;
 
-namespace {
-
-std::vector<Device> cuda_devices(const TrainerOptions& o) {
-  const int there = device_count(DeviceType::cuda);
-  std::vector<Device> devices;
-  if (o.devices.is_list()) {
-    for (const int i : o.devices.indices()) {
-      if (i >= there)
-        fail<ConfigError>("Trainer: devices lists ", i, ", and there are ", there, " CUDA devices, 0 to ", there - 1);
-      devices.push_back(Device::cuda(i));
-    }
-    return devices;
-  }
-  const std::int64_t count = o.devices.count().value_or(there);
-  if (count > there) fail<ConfigError>("Trainer: devices is ", count, ", and there are ", there, " CUDA devices");
-  for (int i = 0; i < count; ++i) devices.push_back(Device::cuda(i));
-  return devices;
-}
-
-}  // namespace
-
 void DataParallelStrategy::check(const TrainerOptions& o) const {
-  if (o.num_nodes.value() > 1)
-    fail<ConfigError>("Trainer: num_nodes is ", o.num_nodes.value(),
-                      " and strategy dp is one process on one node; use ddp");
-  if (!options_.devices.empty()) {
-    if (!o.devices.is_auto())
-      fail<ConfigError>("Trainer: devices is ", text(o.devices), " and DataParallelOptions::devices is ",
-                        words(options_.devices), "; leave one of them out");
-    return;
-  }
-  const std::optional<Device> where = train::accelerator_device(o);
-  if (where ? !where->is_cuda() : device_count(DeviceType::cuda) == 0)
-    fail<ConfigError>("Trainer: strategy is dp and the accelerator is ",
-                      where ? text(where->type() == DeviceType::cpu ? Device::cpu() : *where) : "cpu",
-                      ", which is one device; use ddp, or list CPU devices in DataParallelOptions::devices");
-  (void)cuda_devices(o);
+  (void)train::local_devices("dp", options_.devices, o);
 }
-
 void DataParallelStrategy::connect(const TrainerOptions& o) {
-  devices_ = options_.devices.empty() ? cuda_devices(o) : options_.devices;
+  devices_ = train::local_devices("dp", options_.devices, o);
 }
 std::optional<Device> DataParallelStrategy::device() const {
   return devices_.empty() ? std::nullopt : std::optional(devices_.front());
@@ -223,10 +144,10 @@ void DataParallelStrategy::attach_model(TrainModule& module, nn::Module* tree, S
   if (!module.automatic_optimization())
     fail<ConfigError>("fit: strategy dp shares the automatic step, and the module optimizes manually; use ddp");
   warn("I-TRAIN-DP", WarningCategory::info,
-       "fit: strategy dp trains on " + words(devices_) +
-           (devices_.size() == 1 ? ", which is one device: single_device is faster"
-                                 : " by threads of one process; ddp, a process for each device, is faster") +
-           ", also on one machine");
+       "fit: strategy dp trains on " + train::words(devices_) +
+           (devices_.size() == 1
+                ? ", which is one device; single_device is faster"
+                : " by threads of one process; ddp, a process for each device, is faster, also on one machine"));
   auto replicas = std::make_unique<Replicas>(static_cast<int>(devices_.size()));
   const auto* const base = dynamic_cast<const DataParallelModule*>(&module);
   for (std::size_t k = 0; k < devices_.size(); ++k) {
@@ -351,7 +272,7 @@ StepOutput DataParallelStrategy::training_step(const StepCall& call) {
     const NoGrad off;
     for (const Tensors& part : gradients) {
       if (part.empty()) continue;
-      const Tensors here = on(root, part);
+      const Tensors here = detail::values_on(root, part);
       sums.resize(here.size());
       for (std::size_t i = 0; i < here.size(); ++i) {
         if (here[i].defined()) sums[i] = sums[i].defined() ? sums[i] + here[i] : here[i];

@@ -244,7 +244,7 @@ TEST_CASE("dp refuses what it cannot share, before anything is trained") {
   by_name.devices = 4;
   CHECK(contains(refusal([&] { Trainer t(by_name); }), "strategy is dp and the accelerator is cpu"));
   by_name.strategy = "split_batch";
-  CHECK(contains(refusal([&] { Trainer t(by_name); }), "list CPU devices in DataParallelOptions::devices"));
+  CHECK(contains(refusal([&] { Trainer t(by_name); }), "list CPU devices in the options of the strategy"));
   CHECK(contains(refusal([] {
                    DataParallelStrategy s({.devices = {Device::cpu(1), Device::cpu(1)}});
                  }),

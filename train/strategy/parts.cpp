@@ -49,22 +49,6 @@ StepOutput detached(const StepOutput& output) {
   return StepOutput(std::move(named));
 }
 
-Tensor on_cpu(const Tensor& t, Device device) {
-  using detail::Ref;
-  using detail::Storage;
-  const detail::TensorImpl& from = t.get();
-  const Ref<Storage> storage = Storage::carve(from.storage, 0, from.storage->bytes);
-  storage->device = device;
-  auto* impl = new detail::TensorImpl;
-  impl->dtype = from.dtype;
-  impl->contiguous = from.contiguous;
-  impl->storage = storage;
-  impl->offset = from.offset;
-  impl->shape = from.shape;
-  impl->strides = from.strides;
-  return Tensor(Ref<detail::TensorImpl>::adopt(impl));
-}
-
 ReplicaThread::ReplicaThread() : before_(std::exchange(in_replica, true)) {}
 ReplicaThread::~ReplicaThread() { in_replica = before_; }
 bool ReplicaThread::here() { return in_replica; }

@@ -47,9 +47,6 @@ class SameAutocast {
   DType dtype_;
 };
 
-// The same elements under another CPU device's name. `t` is on a CPU device.
-[[nodiscard]] Tensor on_cpu(const Tensor& t, Device device);
-
 // While it lives, this thread runs a step of a replica: its module logs nothing, without a warning.
 class ReplicaThread {
  public:
