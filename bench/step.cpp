@@ -173,9 +173,9 @@ void mnist_step(benchmark::State& state, How how) {
 // A residual network of 8 layers, SGD with momentum.
 void resnet_step(benchmark::State& state, How how) {
   Generator gen(1);
-  nn::Module root({.gen = gen, .device = device()});
-  const examples::ResNet net(root, "net", 1, 10);
-  optim::SGD opt(root.parameters(), {.lr = 0.1, .momentum = 0.9});
+  nn::Sequential net({.gen = gen, .device = device()});
+  examples::add_resnet(net, 1, 10);
+  optim::SGD opt(net.parameters(), {.lr = 0.1, .momentum = 0.9});
   const std::int64_t batch = state.range(0);
   const Tensor images = rand({batch, 3, 32, 32}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
   // Multiplications: 3 x 3 convolutions of each stage, the projections, the last layer.

@@ -20,13 +20,13 @@ struct Settings : ClassifierSettings {
 
 struct ResNetClassifier final : TrainModuleOf<ResNetClassifier, Classifier> {
   ResNetClassifier(const ClassifierSettings& s, bool mixup, const Generator& gen, Device device)
-      : TrainModuleOf(s, gen, device), net(*this, "net", s.model == "resnet20" ? 3 : 1, kClasses), mixes(mixup) {}
-  ResNet net;
+      : TrainModuleOf(s, gen, device), mixes(mixup) {
+    add_resnet(net, s.model == "resnet20" ? 3 : 1, kClasses);
+  }
   const bool mixes;
   nn::ModuleGenerator mixing{*this, "mixing"};
 
   Batch example_input() override { return {.fields = {empty({1, 3, kSide, kSide}, Device::meta())}}; }
-  Tensor operator()(const Tensor& images) const override { return net(images); }
   Batch on_after_batch_transfer(Batch b) override {
     if (!mixes || !is_training()) return b;
     const augment::Mixed mixed = augment::mixup(b[0], one_hot(b[1], kClasses).to(b[0].dtype()), 0.2, mixing);
@@ -34,8 +34,8 @@ struct ResNetClassifier final : TrainModuleOf<ResNetClassifier, Classifier> {
     return b;
   }
   // Mixed labels are probabilities [N, classes].
-  [[nodiscard]] Tensor loss_of(const Tensor& logits, const Batch& b) const override {
-    if (b[1].rank() == 1) return Classifier::loss_of(logits, b);
+  [[nodiscard]] Tensor criterion(const Tensor& logits, const Batch& b) const override {
+    if (b[1].rank() == 1) return Classifier::criterion(logits, b);
     const double smoothing = settings.label_smoothing;
     const Tensor target = b[1] * (1 - smoothing) + smoothing / kClasses;
     return -mean(sum(target.to(DType::f32) * log_softmax(logits, 1).to(DType::f32), {1}));

@@ -74,10 +74,10 @@ inline std::shared_ptr<optim::Optimizer> make_optimizer(const ClassifierSettings
   return std::make_shared<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.lr = s.lr, .weight_decay = 1e-2});
 }
 
-// Images [N, C, H, W] -> logits [N, classes].
-struct Classifier : TrainModule {
+// Images [N, C, H, W] -> logits [N, classes], by the layers of `net`.
+struct Classifier : PipelineModule {
   Classifier(const ClassifierSettings& s, const Generator& gen, Device device)
-      : TrainModule({.gen = gen.fork("model"), .device = device}), settings(s) {
+      : PipelineModule({.gen = gen.fork("model"), .device = device}), settings(s) {
     tunable("lr", &settings.lr);
     tunable("batch_size", &settings.batch_size);
   }
@@ -93,21 +93,21 @@ struct Classifier : TrainModule {
     return loader_of ? loader_of(settings, data::Split::test) : nullptr;
   }
 
-  virtual Tensor operator()(const Tensor& images) const = 0;
+  nn::Sequential net{*this, "net"};
+  nn::Sequential& layers() override { return net; }
 
   // The training loss; validation takes the cross-entropy without smoothing.
-  [[nodiscard]] virtual Tensor loss_of(const Tensor& logits, const Batch& b) const {
+  [[nodiscard]] virtual Tensor criterion(const Tensor& logits, const Batch& b) const {
     return cross_entropy(logits, b[1], {.label_smoothing = settings.label_smoothing});
   }
-  StepOutput training_step(const Batch& b, std::int64_t) override {
-    const Tensor loss = loss_of((*this)(b[0]), b);
-    log("train_loss", loss, {.prog_bar = true, .on_step = true, .on_epoch = true});
-    return loss;
+  StepOutput loss_of(const Tensor& logits, const Batch& b) override { return criterion(logits, b); }
+  void on_step_output(const StepOutput& output) override {
+    log("train_loss", output.loss(), {.prog_bar = true, .on_step = true, .on_epoch = true});
   }
   void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
-    const Tensor logits = (*this)(b[0]);
-    log("val_loss", cross_entropy(logits, b[1]), {.prog_bar = true});
-    log("val_accuracy", accuracy(logits, b[1]));
+    const Tensor logits = (*this)(b[0]), labels = b[1].to(logits.device());
+    log("val_loss", cross_entropy(logits, labels), {.prog_bar = true});
+    log("val_accuracy", accuracy(logits, labels));
   }
   OptimizerConfig configure_optimizers() override;
 };
@@ -203,9 +203,9 @@ inline Outcome train_and_test(const ClassifierProgram& program, Trainer& trainer
   const auto test = [&] {
     RankPredictions mine;
     (void)trainer.evaluate(net, *loaders.test, [&](const Batch& b) {
-      const Tensor logits = net(b[0]);
-      mine.add(logits, b[1], b.indices);
-      return accuracy(logits, b[1]);
+      const Tensor logits = net(b[0]), labels = b[1].to(logits.device());
+      mine.add(logits, labels, b.indices);
+      return accuracy(logits, labels);
     });
     mine.add_to(outcome.predictions, trainer.strategy());
     // From the counts: the mean of the batches' f32 accuracies differs by a few ulps.
@@ -272,13 +272,14 @@ inline void search(ClassifierSettings& s, Trainer& trainer, Classifier& net, con
 
 inline int run_classifier(const ClassifierProgram& program, ClassifierSettings s) {
   const Device device = use_machine(s);
-  TrainerOptions how = trainer_options(s, device);
+  const Generator gen(s.seed);
+  TrainerOptions how = trainer_options(
+      s, device, [&program, &s, &gen](const nn::Options& o) { return program.make_model(s, gen, o.device); });
   make_output_folder(out_folder(s));
   const auto counted = std::make_shared<SampleCount>();
   how.callbacks.push_back(counted);
   Trainer trainer(how);  // refuses bad options before the search for data
 
-  const Generator gen(s.seed);
   const Pictures pictures = program.find(s, gen);
   std::printf("%s\n", pictures.said.c_str());
   std::fflush(stdout);

@@ -18,25 +18,33 @@ struct DigitClassifier : Classifier {
   Batch example_input() override { return {.fields = {empty({1, 1, kSide, kSide}, Device::meta())}}; }
 };
 
+// A convolution, ReLU, and the largest of each 2 x 2 pixels.
+struct ConvPool final : nn::Conv2d {
+  using Conv2d::Conv2d;
+  Tensor operator()(const Tensor& x) const { return max_pool2d(relu(Conv2d::operator()(x)), 2); }
+};
+
+// ReLU of a linear map of all numbers of a sample.
+struct LinearReLU final : nn::Linear {
+  using Linear::Linear;
+  Tensor operator()(const Tensor& x) const { return relu(Linear::operator()(flatten(x, 1))); }
+};
+
 struct LeNet final : TrainModuleOf<LeNet, DigitClassifier> {
-  using TrainModuleOf::TrainModuleOf;
-  nn::Conv2d conv1{*this, "conv1", {.in = 1, .out = 32, .kernel = 5, .padding = 2}};
-  nn::Conv2d conv2{*this, "conv2", {.in = 32, .out = 64, .kernel = 5, .padding = 2}};
-  nn::Linear fc1{*this, "fc1", {.in = 64 * 7 * 7, .out = 256}};
-  nn::Linear fc2{*this, "fc2", {.in = 256, .out = kClasses}};
-  Tensor operator()(const Tensor& images) const override {
-    Tensor x = max_pool2d(relu(conv1(images)), 2);
-    x = max_pool2d(relu(conv2(x)), 2);
-    return fc2(relu(fc1(flatten(x, 1))));
+  LeNet(const ClassifierSettings& s, const Generator& gen, Device device) : TrainModuleOf(s, gen, device) {
+    net.add<ConvPool>({.in = 1, .out = 32, .kernel = 5, .padding = 2});
+    net.add<ConvPool>({.in = 32, .out = 64, .kernel = 5, .padding = 2});
+    net.add<LinearReLU>({.in = 64 * 7 * 7, .out = 256});
+    net.add<nn::Linear>({.in = 256, .out = kClasses});
   }
 };
 
 struct Mlp final : TrainModuleOf<Mlp, DigitClassifier> {
-  using TrainModuleOf::TrainModuleOf;
-  nn::Linear fc1{*this, "fc1", {.in = kSide * kSide, .out = 512}};
-  nn::Linear fc2{*this, "fc2", {.in = 512, .out = 512}};
-  nn::Linear fc3{*this, "fc3", {.in = 512, .out = kClasses}};
-  Tensor operator()(const Tensor& images) const override { return fc3(relu(fc2(relu(fc1(flatten(images, 1)))))); }
+  Mlp(const ClassifierSettings& s, const Generator& gen, Device device) : TrainModuleOf(s, gen, device) {
+    net.add<LinearReLU>({.in = kSide * kSide, .out = 512});
+    net.add<LinearReLU>({.in = 512, .out = 512});
+    net.add<nn::Linear>({.in = 512, .out = kClasses});
+  }
 };
 
 inline std::unique_ptr<Classifier> make_model(const ClassifierSettings& s, const Generator& gen, Device device) {

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "levin/levin.h"
 
@@ -37,29 +35,33 @@ struct ResidualBlock final : nn::Module {
   }
 };
 
-// Pictures [N, 3, 32, 32] -> [N, classes]: 6 n + 2 layers, n = blocks_a_stage of the widths 16, 32 and 64.
-struct ResNet final : nn::Module {
-  ResNet(nn::Module& parent, std::string_view name, std::int64_t blocks_a_stage, std::int64_t classes)
-      : Module(parent, name), fc(*this, "fc", {.in = 64, .out = classes}) {
-    std::int64_t in = 16;
-    for (std::int64_t stage = 0; stage < 3; ++stage) {
-      for (std::int64_t k = 0; k < blocks_a_stage; ++k) {
-        const std::int64_t out = std::int64_t{16} << stage;
-        blocks.push_back(std::make_unique<ResidualBlock>(
-            *this, "block" + std::to_string(stage) + "_" + std::to_string(k), in, out, stage > 0 && k == 0 ? 2 : 1));
-        in = out;
-      }
-    }
-  }
+// The first convolution.
+struct ResNetStem final : nn::Module {
+  using Module::Module;
   nn::Conv2d conv{*this, "conv", {.in = 3, .out = 16, .kernel = 3, .padding = 1, .bias = false}};
   nn::BatchNorm2d bn{*this, "bn", {.features = 16}};
-  std::vector<std::unique_ptr<ResidualBlock>> blocks;
-  nn::Linear fc;
-  Tensor operator()(const Tensor& pictures) const {
-    Tensor x = relu(bn(conv(pictures)));
-    for (const auto& block : blocks) x = (*block)(x);
-    return fc(mean(x, {2, 3}));
-  }
+  Tensor operator()(const Tensor& pictures) const { return relu(bn(conv(pictures))); }
 };
+
+// The mean of each channel, and a linear map to the classes.
+struct ResNetHead final : nn::Linear {
+  using Linear::Linear;
+  Tensor operator()(const Tensor& x) const { return Linear::operator()(mean(x, {2, 3})); }
+};
+
+// Appends the layers that make logits [N, classes] of pictures [N, 3, 32, 32]: 6 n + 2 layers with weights, n =
+// blocks_a_stage of the widths 16, 32 and 64.
+inline void add_resnet(nn::Sequential& net, std::int64_t blocks_a_stage, std::int64_t classes) {
+  net.add<ResNetStem>();
+  std::int64_t in = 16;
+  for (std::int64_t stage = 0; stage < 3; ++stage) {
+    for (std::int64_t k = 0; k < blocks_a_stage; ++k) {
+      const std::int64_t out = std::int64_t{16} << stage;
+      net.add<ResidualBlock>(in, out, std::int64_t{stage > 0 && k == 0 ? 2 : 1});
+      in = out;
+    }
+  }
+  net.add<ResNetHead>({.in = 64, .out = classes});
+}
 
 }  // namespace levin::examples

@@ -20,6 +20,8 @@ namespace levin::examples {
 
 struct MachineSettings {
   std::string device = "auto", precision = "32-true", devices, strategy;  // devices, strategy: empty is one process
+  std::string balance, schedule = "gpipe";                                // of a pipeline
+  std::int64_t microbatches = 8;
   int threads = 0, nodes = 1, virtual_ranks = 0;
   std::int64_t memory_limit = 0;  // bytes; 0: what the device has
 };
@@ -37,12 +39,23 @@ inline void add_machine_flags(Flags& flags, MachineSettings& s, const std::vecto
   flags.add("--nodes", s.nodes)->check(at_least(1));
   flags.add("--strategy", s.strategy);
   flags.add("--virtual-ranks", s.virtual_ranks)->check(at_least(0));
+  flags.add("--balance", s.balance);
+  flags.add("--microbatches", s.microbatches)->check(at_least(1));
+  flags.add("--schedule", s.schedule)->check(CLI::IsMember({"gpipe", "1f1b"}));
 }
+
+inline bool is_pipeline(const MachineSettings& s) {
+  return s.strategy == "pipeline" || s.strategy == "pipe" || s.strategy == "rpc_sequential";
+}
+inline bool is_split_batch(const MachineSettings& s) { return s.strategy == "dp" || s.strategy == "split_batch"; }
 
 // Refuses bad combinations before any work.
 inline void check_machine_flags(const Flags& flags, const MachineSettings& s) {
   if (s.virtual_ranks > 0 && !s.strategy.empty() && s.strategy != "ddp")
     flags.refuse("--virtual-ranks is for --strategy ddp, and --strategy is " + s.strategy);
+  for (const char* name : {"--balance", "--microbatches", "--schedule"}) {
+    if (flags.given(name) && !is_pipeline(s)) flags.refuse(std::string(name) + " needs --strategy pipeline");
+  }
 }
 
 // Sets the number of threads, and returns the device of the run.
@@ -51,15 +64,50 @@ inline Device use_machine(const MachineSettings& s) {
   return examples::device(s.device);
 }
 
-inline void set_machine_options(TrainerOptions& options, const MachineSettings& s) {
+// Numbers of "2,2".
+inline std::vector<std::int64_t> numbers(const char* flag, const std::string& list) {
+  std::vector<std::int64_t> all;
+  for (const char *at = list.data(), *const end = at + list.size(); at < end; ++at) {
+    const auto [next, error] = std::from_chars(at, end, all.emplace_back());
+    if (error != std::errc() || (next != end && (*next != ',' || next + 1 == end)))
+      fail<ConfigError>(flag, ": \"", list, "\" is not a list of numbers such as 2,2");
+    at = next;
+  }
+  return all;
+}
+
+// The devices of one process that --devices names on the CPU: that many, or these. Empty where the trainer finds them.
+inline std::vector<Device> cpu_devices(const MachineSettings& s) {
+  if (!examples::device(s.device).is_cpu() || s.devices.empty()) return {};
+  const DeviceChoice asked(s.devices);
+  std::vector<Device> all;
+  for (const int i : asked.indices()) all.push_back(Device::cpu(i));
+  for (int i = 0; !asked.is_list() && i < asked.count().value_or(1); ++i) all.push_back(Device::cpu(i));
+  return all;
+}
+
+// `replica`: makes a module for dp.
+inline void set_machine_options(TrainerOptions& options, const MachineSettings& s,
+                                Function<std::unique_ptr<TrainModule>(const nn::Options&)> replica = {}) {
   options.precision = s.precision;
   if (s.memory_limit > 0) options.memory_limit = s.memory_limit;
-  if (!s.devices.empty()) options.devices = s.devices;
   if (s.nodes > 1) options.num_nodes = s.nodes;
   if (s.virtual_ranks > 0)
     options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = s.virtual_ranks});
   else if (!s.strategy.empty())
     options.strategy = s.strategy;
+  const bool one_process = is_pipeline(s) || is_split_batch(s);
+  const std::vector<Device> cpus = one_process ? cpu_devices(s) : std::vector<Device>();
+  if (!s.devices.empty() && cpus.empty()) options.devices = s.devices;
+  if (is_pipeline(s))
+    options.strategy = std::make_shared<PipelineStrategy>(
+        PipelineOptions{.devices = cpus,
+                        .balance = numbers("--balance", s.balance),
+                        .microbatches = s.microbatches,
+                        .schedule = s.schedule == "1f1b" ? PipelineSchedule::one_f_one_b : PipelineSchedule::gpipe});
+  else if (is_split_batch(s))
+    options.strategy =
+        std::make_shared<DataParallelStrategy>(DataParallelOptions{.devices = cpus, .replica = std::move(replica)});
 }
 
 // ---- The trainer
@@ -177,8 +225,9 @@ inline void add_callbacks(Callbacks& all, const TrainerSettings& s) {
         StochasticWeightAveragingOptions{.swa_lrs = {s.lr / 10}, .swa_epoch_start = s.swa}));
 }
 
-// `device`: of the module.
-inline TrainerOptions trainer_options(const TrainerSettings& s, Device device) {
+// `device`: of the module. `replica`: makes a module for dp.
+inline TrainerOptions trainer_options(const TrainerSettings& s, Device device,
+                                      Function<std::unique_ptr<TrainModule>(const nn::Options&)> replica = {}) {
   TrainerOptions options{.logger = loggers(s),
                          .fast_dev_run = dev_run_batches(s),
                          .max_epochs = s.epochs,
@@ -188,7 +237,7 @@ inline TrainerOptions trainer_options(const TrainerSettings& s, Device device) {
                          .enable_progress_bar = !s.quiet,
                          .enable_model_summary = !s.quiet,
                          .default_root_dir = s.out};
-  set_machine_options(options, s);
+  set_machine_options(options, s, std::move(replica));
   if (s.limit_train_batches != "1.0")
     options.limit_train_batches = portion("--limit-train-batches", s.limit_train_batches);
   if (!s.max_time.empty()) options.max_time = Duration(s.max_time);

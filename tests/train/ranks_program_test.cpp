@@ -98,6 +98,30 @@ TEST_CASE("mnist with 4 virtual ranks writes the same model, bit for bit, with 1
   CHECK(model_of(1, "2") != one);
 }
 
+TEST_CASE("mnist trains on several CPU devices of one process as on one: in stages, and in parts of the batch") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const auto ran = [&](std::vector<std::string> first, const std::string& out) {
+    first.insert(first.end(), {"--batch-size", "32", "--device", "cpu"});
+    const auto ended = mnist.run(flags(std::move(first), dir / out));
+    CAPTURE(ended.output);
+    REQUIRE(ended.code == 0);
+    CHECK(json_of(dir / (out + ".json"))["optimizer_steps"] == 6);
+    return ended.output;
+  };
+  (void)ran({}, "one");
+  (void)ran({"--devices", "2", "--strategy", "pipeline", "--balance", "2,1"}, "stages");
+  (void)ran({"--devices", "0,1,2", "--strategy", "pipe", "--microbatches", "3", "--schedule", "1f1b"}, "three");
+  (void)ran({"--devices", "2", "--strategy", "dp"}, "parts");
+  const double accuracy = json_of(dir / "one.json")["test_accuracy"].get<double>();
+  for (const char* split : {"stages", "three", "parts"}) {
+    CAPTURE(split);
+    CHECK(most_different(dir / "one", dir / split) <= 1e-5);
+    CHECK(std::abs(json_of(dir / (std::string(split) + ".json"))["test_accuracy"].get<double>() - accuracy) < 0.01);
+  }
+}
+
 TEST_CASE("a wrong number of processes or strategy is refused before any work") {
   const TemporaryFolder dir;
   const Program mnist("mnist", dir);
@@ -114,4 +138,15 @@ TEST_CASE("a wrong number of processes or strategy is refused before any work") 
   refused({"--devices", "3", "--virtual-ranks", "4"}, "virtual_ranks is 4 and there are 3 ranks");
   refused({"--devices", "2", "--strategy", "dp", "--virtual-ranks", "4"}, "--virtual-ranks is for --strategy ddp");
   refused({"--devices", "2", "--strategy", "ddq"}, "strategy is \"ddq\", expected one of");
+  const std::vector<std::string> stages = {"--device", "cpu", "--devices", "2", "--strategy", "pipeline"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), stages.begin(), stages.end());
+    return more;
+  };
+  refused(with({"--balance", "1,1,1"}), "balance is {1, 1, 1}, 3 stages, and there are 2 devices");
+  refused(with({"--balance", "2,2"}), "balance is {2, 2}, 4 layers, and layers() has 3");
+  refused(with({"--balance", "2,"}), "--balance: \"2,\" is not a list of numbers");
+  refused(with({"--microbatches", "0"}), "--microbatches");
+  refused({"--balance", "2,1"}, "--balance needs --strategy pipeline");
+  refused({"--device", "cpu", "--strategy", "pipeline"}, "the accelerator is cpu, which is one device");
 }

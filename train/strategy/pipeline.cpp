@@ -13,6 +13,7 @@
 #include "levin/train/trainer.h"
 #include "levin/warning.h"
 #include "tensor/core/team.h"
+#include "train/run/run.h"
 #include "train/strategy/local_devices.h"
 #include "train/strategy/parts.h"
 
@@ -164,19 +165,49 @@ struct PipelineStrategy::Stages {
 
 // ---- PipelineModule
 
+void PipelineModule::on_step_output(const StepOutput&) {}
 Tensor PipelineModule::operator()(const Tensor& x) {
   nn::Sequential& net = layers();
   Tensor y = x;
   for (std::int64_t i = 0; i < net.size(); ++i) y = net.run(y.to(device_of(net[i], y.device())), i, i + 1);
   return y;
 }
-StepOutput PipelineModule::training_step(const Batch& batch, std::int64_t) {
+StepOutput PipelineModule::whole_step(const Batch& batch) {
   const Tensor y = (*this)(input_of(batch));
   Batch there = batch;
   for (Tensor& t : there.fields) {
     if (t.defined()) t = t.to(y.device());
   }
-  return loss_of(y, there);
+  StepOutput output = loss_of(y, there);
+  on_step_output(output);
+  return output;
+}
+StepOutput PipelineModule::training_step(const Batch& batch, std::int64_t) { return whole_step(batch); }
+
+StepOutput PipelineModule::forward_backward(const Batch& batch) {
+  Trainer::Run& run = Trainer::Run::of(trainer());
+  if (!run.borrowed.manual)
+    fail<StateError>(
+        "forward_backward: the module optimizes automatically, where the trainer calls it; let "
+        "automatic_optimization() return false");
+  if (!run.in_training_step) fail<StateError>("forward_backward: called outside of training_step");
+  if (!run.strategy->fuses_backward()) {
+    const StepOutput output = whole_step(batch);
+    manual_backward(output.loss());
+    return train::detached(output);
+  }
+  const Function<StepOutput(TrainModule&, const Batch&)> forward = [](TrainModule& module, const Batch& b) {
+    return module.training_step(b, 0);
+  };
+  const Function<Tensor(const StepOutput&)> objective = [&run](const StepOutput& output) {
+    return run.optimizers.scaled(output.loss());
+  };
+  run.window.gradients_torn = true;
+  StepOutput output = run.strategy->training_step(
+      {.module = *this, .batch = batch, .batch_idx = 0, .closes = true, .forward = forward, .objective = objective});
+  run.hooks.call(train::hooks::on_before_backward, run.optimizers.scaled(output.loss()));
+  run.hooks.call(train::hooks::on_after_backward);
+  return output;
 }
 
 // ---- The options
@@ -225,7 +256,10 @@ std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& opti
   }
   std::vector<std::pair<nn::Module*, bool>> modes;  // in eval mode layers write no buffers and draw no numbers
   net.visit([&](const std::string&, nn::Module& m) { modes.emplace_back(&m, m.is_training()); });
-  net.eval();
+  const train::Scope eval([&] { net.eval(); },
+                          [&] {
+                            for (const auto& [m, on] : modes) m->set_training_flag(on);
+                          });
   std::vector<double> costs;
   Tensor x = module.input_of(example);
   const std::int64_t samples = std::max<std::int64_t>(x.rank() > 0 ? x.size(0) : 1, 1);
@@ -265,7 +299,6 @@ std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& opti
     }
     x = y.detach();
   }
-  for (const auto& [m, on] : modes) m->set_training_flag(on);
   return costs;
 }
 
@@ -287,8 +320,6 @@ void PipelineStrategy::attach_model(TrainModule& module, nn::Module*, Stage stag
   if (!net)
     fail<ConfigError>("fit: strategy pipeline shares out the layers of a PipelineModule, and ", module.type_name(),
                       " has no layers(); derive it from PipelineModule");
-  if (!module.automatic_optimization())
-    fail<ConfigError>("fit: strategy pipeline runs the automatic step, and the module optimizes manually");
   nn::Sequential& layers = net->layers();
   const std::size_t p = devices_.size();
   if (layers.size() < static_cast<std::int64_t>(p))
@@ -423,6 +454,7 @@ StepOutput PipelineStrategy::training_step(const StepCall& call) {
         out[i] = exact_ ? objective : objective * share_of(i);
         outputs[i] = train::detached(output);
       } else if (slot.kind == Kind::backward) {
+        const Autocast off = Autocast::off();  // backward is not run under it
         const Tensor seed = last ? ones_like(out[i].detach()) : mail[s]->take(Kind::backward, i);
         Tensors wanted = trained;
         const bool returns = in[i].requires_grad();
@@ -431,11 +463,11 @@ StepOutput PipelineStrategy::training_step(const StepCall& call) {
         if (last && !out[i].requires_grad()) levin::backward(out[i]);  // throws, with its reason
         if (seed.defined() && out[i].requires_grad() && !wanted.empty())
           got = grad(std::span(&out[i], 1), wanted, std::span(&seed, 1), {.allow_unused = true});
+        const NoGrad no_history;
         if (!first) {
           const Tensor back = returns ? got.back() : Tensor();
           mail[s - 1]->send(Kind::backward, i, back.defined() ? back.to(all.all[s - 1].device) : back);
         }
-        const NoGrad off;
         for (std::size_t k = 0; k < sums.size(); ++k) {
           if (got[k].defined()) sums[k] = sums[k].defined() ? sums[k] + got[k] : got[k];
         }
@@ -464,9 +496,12 @@ StepOutput PipelineStrategy::training_step(const StepCall& call) {
       }
     });
     if (cause) std::rethrow_exception(cause);
-    return outputs[0];
+    const NoGrad off;
+    StepOutput whole = joined(outputs, share_of);
+    all.module->on_step_output(whole);
+    return whole;
   });
-  (void)call.forward(inside, call.batch);
+  const StepOutput whole = call.forward(inside, call.batch);
 
   std::vector<Edge> edges;
   Tensors given;
@@ -481,7 +516,7 @@ StepOutput PipelineStrategy::training_step(const StepCall& call) {
     }
   }
   detail::run_backward(edges, std::move(given), {}, /*retain_graph=*/false, /*create_graph=*/false);
-  return joined(outputs, share_of);
+  return whole;
 }
 
 std::string PipelineStrategy::prevents_capture() const {

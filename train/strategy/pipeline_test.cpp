@@ -40,14 +40,25 @@ struct Net final : TrainModuleOf<Net, PipelineModule> {
   nn::Sequential body{*this, "body"};
   nn::Parameter scale{*this, "scale", ones({1}, Device::cpu())};  // of loss_of
   bool sums = false, fails = false, manual = false;
+  std::vector<float> step_losses;  // of on_step_output
   std::vector<float> val_losses;
   nn::Sequential& layers() override { return body; }
   StepOutput loss_of(const Tensor& y, const Batch& b) override {
     if (fails) fail<DataError>("a planted error");
     const Tensor error = square(y * scale - b[1]);
     if (sums) return StepOutput::sum(sum(error), static_cast<double>(error.numel()));
-    log("train_loss", mean(error));
     return NamedTensors{{"loss", mean(error)}, {"y", y}};
+  }
+  void on_step_output(const StepOutput& output) override {
+    log("train_loss", output.loss(), {.on_step = true, .on_epoch = true});
+    step_losses.push_back(output.loss().item<float>());
+  }
+  StepOutput training_step(const Batch& b, std::int64_t i) override {
+    if (!manual) return PipelineModule::training_step(b, i);
+    StepOutput output = forward_backward(b);
+    optimizers()[0].step();
+    optimizers()[0].zero_grad();
+    return output;
   }
   void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
     const Tensor y = (*this)(b[0]);
@@ -69,15 +80,17 @@ struct Setting {
   bool sums = false;
   std::int64_t accumulate = 1;
   std::string precision = "32-true";
+  bool manual = false, clip = true;
 };
 // Batches of 10 of 23 samples: 10, 10 and 3.
 Trained trained(const PipelineOptions* options, const Setting& setting = {}) {
   Net net(kOptions, setting.with);
   net.sums = setting.sums;
+  net.manual = setting.manual;
   TrainerOptions o = test::silent();
   o.max_epochs = 2;
   o.accumulate_grad_batches = setting.accumulate;
-  o.gradient_clip_val = 0.5;
+  if (setting.clip) o.gradient_clip_val = 0.5;
   o.precision = setting.precision;
   if (setting.sums) o.accumulate_weighting = AccumulateWeighting::exact;
   if (options) o.strategy = std::make_shared<PipelineStrategy>(*options);
@@ -199,6 +212,38 @@ TEST_CASE("a pipeline accumulates, weighs exactly, and runs under autocast as th
                 whole = trained(nullptr, {.precision = "bf16-mixed"}), full = trained(nullptr);
   check_close(half.losses, whole.losses, 0.02);
   CHECK(half.losses != full.losses);
+}
+
+TEST_CASE("a module that optimizes manually trains in the stages of a pipeline as unsplit") {
+  const PipelineOptions options{.devices = cpus(2), .balance = {3, 2}, .microbatches = 3};
+  const Trained automatic = trained(nullptr, {.clip = false});
+  check_close(trained(&options, {.manual = true, .clip = false}), automatic);
+  const Trained alone = trained(nullptr, {.manual = true, .clip = false});
+  CHECK(alone.weights == automatic.weights);
+  Net net(kOptions, Net::With::nothing);
+  CHECK_THROWS_AS((void)net.forward_backward({.fields = {zeros({1, 2}, Device::cpu())}}), StateError);
+}
+
+TEST_CASE("what a module logs of a pipeline's step is the whole batch's, once a step") {
+  for (const bool split : {false, true}) {
+    Net net(kOptions, Net::With::nothing);
+    TrainerOptions o = test::silent();
+    o.max_epochs = 1;
+    if (split) o.strategy = std::make_shared<PipelineStrategy>(PipelineOptions{.devices = cpus(2), .microbatches = 4});
+    Trainer trainer(std::move(o));
+    data::DataLoader data = test::loader(23, 10);
+    const test::Warnings quiet;
+    trainer.fit(net, {.train = data});
+    REQUIRE(net.step_losses.size() == 3);
+    const double mean = (10 * net.step_losses[0] + 10 * net.step_losses[1] + 3 * net.step_losses[2]) / 23;
+    bool known = false;
+    for (const auto& [name, value] : trainer.callback_metrics()) {
+      if (name == "train_loss_epoch") CHECK(value == doctest::Approx(mean).epsilon(1e-6));
+      if (name == "train_loss_step") CHECK(value == net.step_losses[2]);
+      known |= name == "train_loss_epoch";
+    }
+    CHECK(known);
+  }
 }
 
 TEST_CASE("recomputation repeats dropout, and running statistics take one step a batch whatever the policy") {
@@ -327,9 +372,6 @@ TEST_CASE("a pipeline refuses what does not fit, with both numbers") {
   Net net(kOptions, Net::With::nothing);
   CHECK(contains(fit(net, {.devices = cpus(2), .balance = {2, 2}}), "{2, 2}, 4 layers, and layers() has 5"));
   CHECK(contains(fit(net, {.devices = cpus(6)}), "6 stages and 5 layers"));
-  net.manual = true;
-  CHECK(contains(fit(net, {.devices = cpus(2), .balance = {2, 3}}), "the module optimizes manually"));
-  net.manual = false;
   net.sums = true;
   CHECK(contains(fit(net, {.devices = cpus(2), .balance = {2, 3}}), "returned a sum and its weight"));
   struct Plain final : TrainModuleOf<Plain> {
@@ -354,6 +396,23 @@ TEST_CASE("a pipeline refuses what does not fit, with both numbers") {
       return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
     }
   };
+  struct Tied final : TrainModuleOf<Tied, PipelineModule> {
+    explicit Tied(nn::Options o) : TrainModuleOf(std::move(o)) {
+      body.add<nn::Linear>({.in = 2, .out = 2});
+      body.add<nn::Linear>({.in = 2, .out = 2});
+      const std::vector<ParamRef> one = body[0].parameters(), two = body[1].parameters();
+      static_cast<Tensor&>(*two[0].value) = *one[0].value;
+    }
+    nn::Sequential body{*this, "body"};
+    nn::Sequential& layers() override { return body; }
+    StepOutput loss_of(const Tensor& y, const Batch&) override { return mean(y); }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(body[0].parameters(), optim::SGDOptions{.lr = 0.1})}};
+    }
+  };
+  Tied tied(kOptions);
+  CHECK(contains(fit(tied, {.devices = cpus(2), .balance = {1, 1}}),
+                 "layers of stages 0 and 1 share the parameter body.0.weight (body.1.weight)"));
   NoExample silent(kOptions);
   CHECK(contains(fit(silent, {.devices = cpus(2)}), "has no example_input()"));
 }

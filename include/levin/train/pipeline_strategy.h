@@ -19,6 +19,9 @@
 //      backward passes. Result and gradients are those of the unsplit module up to the order of additions, apart from
 //      layers that look at several samples (batch norm) or draw numbers (dropout), which do so for each microbatch.
 //
+// configure_optimizers finds the layers on their devices. An optimizer's group of parameters belongs to one device, so
+// CUDA devices need a group each (OptimizerOf::add_group); CPU devices are one memory.
+//
 // Recomputation draws the same random numbers again. Buffers that layers write in a step, such as running statistics,
 // take one step towards the mean over the microbatches, weighted by samples; integers take the value after one.
 #pragma once
@@ -44,13 +47,22 @@ class LEVIN_API PipelineModule : public TrainModule {
   [[nodiscard]] virtual nn::Sequential& layers() = 0;
   // What the first layer gets. Default: the first field.
   [[nodiscard]] virtual Tensor input_of(const Batch& batch) { return batch[0]; }
-  // The step's output from that of the last layer, on its device with the batch. It may log, once for each microbatch;
-  // LogOptions::batch_size weighs parts of several sizes.
+  // The step's output from that of the last layer, on its device with the batch. In a pipeline once for each
+  // microbatch: what it logs on steps is that of the last one.
   [[nodiscard]] virtual StepOutput loss_of(const Tensor& output, const Batch& batch) = 0;
+  // Called once a step with the output for the whole batch, inside of training_step's hook: the place for log().
+  virtual void on_step_output(const StepOutput& output);
   // The layers on x, each on its own device; for evaluations. The result is on the last layer's device.
   [[nodiscard]] Tensor operator()(const Tensor& x);
-  // loss_of the layers' output for the whole batch.
+  // loss_of the layers' output for the whole batch. With automatic optimization a pipeline does not call it.
   [[nodiscard]] StepOutput training_step(const Batch& batch, std::int64_t batch_idx) override;
+  // For a training_step that optimizes manually, instead of loss_of and manual_backward: the forward and backward
+  // passes of the batch, in the stages of a pipeline or as a whole. Adds to the gradients and returns the output without
+  // history. Throws StateError outside of training_step, and with automatic optimization.
+  StepOutput forward_backward(const Batch& batch);
+
+ private:
+  [[nodiscard]] StepOutput whole_step(const Batch& batch);
 };
 
 // gpipe runs all forward passes, then all backward passes: a stage keeps m microbatches. one_f_one_b alternates as soon
@@ -92,17 +104,18 @@ struct PipelineSlot {
 // The strategy "pipeline": one process, a thread for each stage; the last stage runs on the Trainer's thread.
 class LEVIN_API PipelineStrategy : public Strategy {
  public:
-  // Throws ConfigError for microbatches below 1, an entry of balance below 1, a device that is listed twice, and a
-  // balance of another length than devices.
+  // Throws ConfigError for microbatches below 1, an entry of balance below 1, and a device that is listed twice.
   explicit PipelineStrategy(PipelineOptions options = {});
   ~PipelineStrategy() override;
   [[nodiscard]] std::string_view name() const override { return "pipeline"; }
+  // Throws ConfigError for a balance of another length than devices, on the CPU without a list of devices, for several
+  // nodes, and for CUDA devices that are absent.
   void check(const TrainerOptions& options) const override;
   void connect(const TrainerOptions& options) override;
   [[nodiscard]] std::optional<Device> device() const override;
   // Moves each layer to the device of its stage; they stay there after the fit. Throws ConfigError for a module that is
-  // no PipelineModule, a balance that does not fit the layers, memory that parameters of two stages share, manual
-  // optimization, and an automatic balance without example_input().
+  // no PipelineModule, a balance that does not fit the layers, memory that parameters of two stages share, and an
+  // automatic balance without example_input().
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
   void detach() noexcept override;
   [[nodiscard]] StepOutput training_step(const StepCall& call) override;
