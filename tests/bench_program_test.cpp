@@ -184,6 +184,22 @@ TEST_CASE("bench_graph reports SpMM beside the bandwidth of the same run, its sl
   }
 }
 
+TEST_CASE("bench_pipeline reports how long stages wait, beside the formula, for both schedules") {
+  const auto r = report_of("bench_pipeline", {"--filter", "2x4|4x4"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  CHECK(names_of(r->rows) == std::vector<std::string>{"bubble/f32/gpipe_2x4", "bubble/f32/gpipe_4x4",
+                                                      "bubble/f32/1f1b_2x4", "bubble/f32/1f1b_4x4"});
+  for (const json& row : r->rows) {
+    INFO(row.dump());
+    CHECK_FALSE(row.contains("error_occurred"));
+    CHECK(row.at("bubble").get<double>() > 0);
+    CHECK(row.at("formula").get<double>() ==
+          doctest::Approx(row.at("name").get<std::string>().ends_with("2x4") ? 1.0 / 5 : 3.0 / 7));
+  }
+}
+
 TEST_CASE("a benchmark program lists its flags, and refuses by name one that it has not or that lacks its value") {
   const TemporaryFolder dir;
   for (const char* name : {"bench_graph", "bench_kernels", "bench_step", "bench_trainer"}) {
