@@ -1,7 +1,7 @@
 // Pipelines: how long their stages wait.
 //
-//   bubble/...   a step of p stages and m microbatches on one process, a thread and a CPU device for each stage. A layer
-//                waits for a timer in its forward and its backward pass and computes nothing, so that p stages work at
+//   bubble/...   a step of p stages and m microbatches in one process, a thread and a CPU device for each stage. Layers
+//                wait for a timer in their forward and backward pass and compute nothing, so that p stages work at
 //                the same time even where there are fewer cores. bubble: the part of the step in which a stage neither
 //                runs forward nor backward, mean over stages; formula: (p - 1) / (m + p - 1); over_points: their
 //                difference in percent of the step.

@@ -57,7 +57,7 @@ class LEVIN_API PipelineModule : public TrainModule {
   // loss_of the layers' output for the whole batch. With automatic optimization a pipeline does not call it.
   [[nodiscard]] StepOutput training_step(const Batch& batch, std::int64_t batch_idx) override;
   // For a training_step that optimizes manually, instead of loss_of and manual_backward: the forward and backward
-  // passes of the batch, in the stages of a pipeline or as a whole. Adds to the gradients and returns the output without
+  // passes of the batch, in the stages of a pipeline or as a whole. Adds to gradients, and returns the output without
   // history. Throws StateError outside of training_step, and with automatic optimization.
   StepOutput forward_backward(const Batch& batch);
 
