@@ -91,8 +91,7 @@ void Optimizer::step() { step_groups(nullptr); }
 // A plan of memory runs steps on meta, where the model has no values.
 bool Optimizer::on_meta() const {
   if (groups_.empty()) return false;
-  const Group& g = groups_.front();
-  return (g.model.empty() ? g.parameters : g.model).front().value->device().is_meta();
+  return groups_.front().source(0).device().is_meta();
 }
 
 void Optimizer::step_groups(const float* found_inf) {

@@ -14,6 +14,7 @@
 #include "levin/train/datamodule.h"
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/early_stopping.h"
+#include "levin/train/fsdp_strategy.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
 #include "levin/train/loggers.h"

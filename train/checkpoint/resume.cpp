@@ -397,7 +397,10 @@ void Trainer::Files::resume(train::Incoming& in) {
   check_fits(run_, file, mine);
   const bool leaves = leaves_epoch(run_, file);
   warn_of_unknown_callbacks(run_, file);
-  in.take_weights();  // of bare tensors, which only the optimizers know
+  if (!run_.borrowed.tree) {  // of bare tensors, which only the optimizers know
+    const train::Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
+    in.take_weights();
+  }
   load_parts(run_, in);
   data.drop();
   in.keep();

@@ -186,11 +186,10 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLi
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
   const train::Restore apart(apart_, !together());
   const auto& optimizers = run_.optimizers.all;
-  if (apart_ && only == WeightsOnly::no &&
-      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); }))
+  if (apart_ && std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); }))
     return warn("W-CKPT-SHARDED", WarningCategory::runtime,
                 "save_checkpoint: " + path +
-                    " is not written after an error: each rank holds a part of the optimizer's state, and the ranks "
+                    " is not written after an error: each rank holds a part of the state, and the ranks "
                     "can not wait for each other; resume from an earlier file",
                 Repeat::yes);
   if (apart_ && run_.strategy->ranks().rank != 0) return;
@@ -231,6 +230,7 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtL
     return std::string();
   });
   const train::Restore during(saving, true);
+  const train::Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
   // After a fit the callbacks and the module of that fit are asked, and attached until the file is written.
   const std::vector<std::shared_ptr<Callback>> asked = run_.hooks.of_last_fit(run_.in_fit);

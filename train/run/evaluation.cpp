@@ -256,6 +256,7 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
   // A rank without a batch calls the hooks, too, and takes part in what ranks agree on.
   const std::string any = run_.loaders.with_batches(given, of_each);
   if (any.find('1') == std::string::npos) return {};
+  const train::Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
   const Restore current(loaders, &given);
   const Restore which_loop(current_loop, loop);
   const Restore deeper(depth, depth + 1);

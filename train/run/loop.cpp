@@ -234,6 +234,7 @@ void Trainer::Run::follow_epoch() {
 // Nothing is trained, so logged values are dropped.
 void Trainer::Run::forward_epoch() {
   const NoGrad off;
+  const train::Scope whole([&] { strategy->unshard(); }, [&] { strategy->reshard(); });
   const Restore quiet(logs.train, train::MetricLog());
   const Restore logging(logs.scope, LogScope::train_batch);
   const Restore size(logs.weight, train::BatchWeight());

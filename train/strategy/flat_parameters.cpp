@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/home.h"
+#include "levin/nn/module.h"
 #include "levin/ops.h"
 #include "train/run/scope.h"
 
@@ -18,19 +19,36 @@ std::int64_t elements_aligned(const Tensor& t) {
   const std::int64_t line = kLine / size_of(t);
   return (t.numel() + line - 1) / line * line;
 }
+std::string text_of(const nn::Module& module) {
+  const std::string path = module.path();
+  return path.empty() ? module.type_name() : path;
+}
 void wrote(const Tensor& t) { t.get().storage->wrote("all_gather"); }
 
 }  // namespace
 
-FlatParameters::FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members,
-                               const Options& options)
-    : group_(std::move(group)), each_batch_(options.reduces_each_batch) {
+// Reports the calls of a pass on this thread.
+class FlatParameters::Watch final : public nn::CallWatch {
+ public:
+  explicit Watch(FlatParameters& flat) : flat_(flat) {}
+  void called(const nn::Module& module, std::span<const Tensor* const>) override { flat_.called(module); }
+  void returned(const nn::Module&, std::span<const Tensor* const>) override {}
+  void left(const nn::Module& module) noexcept override { flat_.left(module); }
+
+ private:
+  FlatParameters& flat_;
+};
+
+FlatParameters::FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, Options options)
+    : group_(std::move(group)), options_(std::move(options)) {
   for (Member& m : members) {
     report_.parameters += m.value.numel() * size_of(m.value);
     parameters_.push_back({.of = std::move(m)});
   }
+  units_.resize(options_.units.size() + 1);
+  for (std::size_t u = 0; u < options_.units.size(); ++u) unit_of_.emplace(options_.units[u], u + 1);
   const NoGrad off;
-  build(options);
+  build();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     parameters_[i].hook = on_gradient_complete(parameters_[i].of.value, [this, i](const Tensor&) { arrived(i); });
 }
@@ -38,9 +56,10 @@ FlatParameters::FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::v
 FlatParameters::~FlatParameters() { release(); }
 
 void FlatParameters::release() noexcept {
+  if (std::exchange(released_, true)) return;
   for (Parameter& p : parameters_) {
     p.hook.remove();
-    if (!each_batch_) set_gradient_home(p.of.value, {});
+    if (!options_.reduces_each_batch) set_gradient_home(p.of.value, {});
   }
   for (Bucket& b : buckets_) {
     b.work = {};
@@ -48,24 +67,36 @@ void FlatParameters::release() noexcept {
   }
   under_way_ = nullptr;
   held_ = 0;
+  if (!options_.shards_parameters) return;
+  try {
+    const NoGrad off;
+    for (std::size_t u = 0; u < units_.size(); ++u) gather_unit(u);
+    for (Bucket& b : buckets_) {
+      for (const std::size_t i : b.parameters) {
+        Parameter& p = parameters_[i];
+        p.of.value.get().storage = place_in(b.values, p).get().storage;
+      }
+      b.values = {};
+    }
+  } catch (...) {}  // a rank is lost: the parameters stay on meta
 }
 
-void FlatParameters::build(const Options& options) {
+void FlatParameters::build() {
   std::vector<std::size_t> open;  // buckets that take more
   const auto alike = [&](const Bucket& b, const Parameter& p) {
-    const Member& first = parameters_[b.parameters.front()].of;
-    return first.value.dtype() == p.of.value.dtype() && first.value.device() == p.of.value.device();
+    return b.dtype == p.of.value.dtype() && b.device == p.of.value.device() && b.unit == p.of.unit;
   };
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     Parameter& p = parameters_[i];
-    const std::int64_t n = elements_aligned(p.of.value), most = options.bucket_bytes / size_of(p.of.value);
+    const std::int64_t n = elements_aligned(p.of.value), most = options_.bucket_bytes / size_of(p.of.value);
     auto at = std::find_if(open.begin(), open.end(), [&](std::size_t b) { return alike(buckets_[b], p); });
     if (at != open.end() && buckets_[*at].slice + n > most) {
       open.erase(at);
       at = open.end();
     }
     if (at == open.end()) {
-      buckets_.emplace_back();
+      buckets_.push_back(
+          {.parameters = {}, .unit = p.of.unit, .device = p.of.value.device(), .dtype = p.of.value.dtype()});
       at = open.insert(open.end(), buckets_.size() - 1);
     }
     Bucket& b = buckets_[*at];
@@ -73,16 +104,20 @@ void FlatParameters::build(const Options& options) {
     p.at = std::exchange(b.slice, b.slice + n);  // the length so far; a slice of it below
     b.parameters.push_back(i);
   }
-  for (Bucket& b : buckets_) move_in(b);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    units_[buckets_[b].unit].buckets.push_back(b);
+    move_in(buckets_[b]);
+  }
+  for (std::size_t u = units_.size(); u-- > 0;)
+    issue_order_.insert(issue_order_.end(), units_[u].buckets.begin(), units_[u].buckets.end());
   report_.buckets = static_cast<std::int64_t>(buckets_.size());
 }
 
 // Moves the parameters into the bucket's memory.
 void FlatParameters::move_in(Bucket& bucket) {
-  const Tensor& first = parameters_[bucket.parameters.front()].of.value;
-  const std::int64_t ranks = group_->size(), line = kLine / size_of(first);
+  const std::int64_t ranks = group_->size(), line = kLine / static_cast<std::int64_t>(itemsize(bucket.dtype));
   bucket.slice = (bucket.slice + ranks * line - 1) / (ranks * line) * line;
-  bucket.values = zeros({ranks * bucket.slice}, first.device(), first.dtype());
+  bucket.values = zeros({ranks * bucket.slice}, bucket.device, bucket.dtype);
   for (const std::size_t i : bucket.parameters) {
     Parameter& p = parameters_[i];
     const Tensor place = place_in(bucket.values, p);
@@ -93,15 +128,24 @@ void FlatParameters::move_in(Bucket& bucket) {
     own.offset = 0;
     own.strides = place.get().strides;
     own.contiguous = true;
-    if (each_batch_) continue;
+    if (options_.reduces_each_batch) continue;
     if (!bucket.gradients.defined()) {
       bucket.gradients = zeros_like(bucket.values);
-      hold(ranks * bucket.slice * size_of(first));
+      hold(bytes_of(bucket));
     }
     set_gradient_home(p.of.value, place_in(bucket.gradients, p));
     (void)move_gradient_home(p.of.value);
   }
-  report_.largest_bucket = std::max(report_.largest_bucket, ranks * bucket.slice * size_of(first));
+  report_.largest_bucket = std::max(report_.largest_bucket, bytes_of(bucket));
+  if (!options_.shards_parameters) return hold_parameters(bytes_of(bucket));
+  const std::int64_t at = group_->rank() * bucket.slice;
+  bucket.shard = slice(bucket.values, 0, at, at + bucket.slice).clone();
+  bucket.values = {};
+  hold_parameters(slice_bytes(bucket));
+  for (const std::size_t i : bucket.parameters) {
+    detail::TensorImpl& own = parameters_[i].of.value.get();
+    own.storage = detail::Storage::wrap(nullptr, own.storage->bytes, Device::meta(), {}, "sharded parameter");
+  }
 }
 
 // The parameter's part of a bucket, with a version counter of its own.
@@ -133,7 +177,9 @@ void FlatParameters::share(optim::Optimizer& optimizer) {
     const Parameter* const own = find(*p.value);
     if (!own) fail<InternalError>("fit: parameter ", p.name, " is in no bucket");
     const Range r = piece_range(*own, group_->rank());
-    return optim::Optimizer::Piece{slice(buckets_[own->bucket].values, 0, own->at + r.begin, own->at + r.end), r.begin};
+    const Bucket& b = buckets_[own->bucket];
+    const std::int64_t first = r.begin == r.end ? 0 : own->at + r.begin - group_->rank() * b.slice;
+    return optim::Optimizer::Piece{slice(shard_of(b), 0, first, first + r.end - r.begin), r.begin};
   });
   const std::vector<ParamRef> model = optimizer.model_parameters(), pieces = optimizer.pieces();
   for (std::size_t i = 0; i < model.size(); ++i) {
@@ -143,18 +189,195 @@ void FlatParameters::share(optim::Optimizer& optimizer) {
   }
 }
 
+// This rank's slice: what its optimizers update.
+Tensor FlatParameters::shard_of(const Bucket& b) const {
+  const std::int64_t at = group_->rank() * b.slice;
+  return options_.shards_parameters ? b.shard : slice(b.values, 0, at, at + b.slice);
+}
+
+// ---- The memory of units
+
+void FlatParameters::hold_parameters(std::int64_t bytes) {
+  parameter_bytes_ += bytes;
+  report_.peak_parameters = std::max(report_.peak_parameters, parameter_bytes_);
+}
+
+void FlatParameters::gather_unit(std::size_t unit) {
+  if (!options_.shards_parameters || units_[unit].gathered) return;
+  const NoGrad off;
+  for (const std::size_t k : units_[unit].buckets) {
+    Bucket& b = buckets_[k];
+    b.values = empty({group_->size() * b.slice}, b.device, b.dtype);
+    hold_parameters(bytes_of(b));
+    group_->all_gather(b.values, b.shard).wait();
+    std::byte* const memory = b.values.get().storage->data;
+    for (const std::size_t i : b.parameters) {
+      detail::Storage& own = *parameters_[i].of.value.get().storage;
+      own.data = memory + parameters_[i].at * size_of(b.values);
+      own.device = b.device;
+    }
+  }
+  units_[unit].gathered = true;
+}
+
+void FlatParameters::free_unit(std::size_t unit) noexcept {
+  if (!options_.shards_parameters || unsharded_ > 0 || !std::exchange(units_[unit].gathered, false)) return;
+  for (const std::size_t k : units_[unit].buckets) {
+    Bucket& b = buckets_[k];
+    for (const std::size_t i : b.parameters) {
+      detail::Storage& own = *parameters_[i].of.value.get().storage;
+      own.data = nullptr;
+      own.device = Device::meta();
+    }
+    b.values = {};
+    hold_parameters(-bytes_of(b));
+  }
+}
+
+void FlatParameters::unshard() {
+  if (unsharded_++ > 0 || released_) return;
+  for (std::size_t u = 0; u < units_.size(); ++u) gather_unit(u);
+}
+
+void FlatParameters::reshard() {
+  if (--unsharded_ > 0 || !options_.shards_parameters || released_) return;
+  const NoGrad off;
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    for (const std::size_t k : units_[u].buckets) {
+      Bucket& b = buckets_[k];
+      const std::int64_t at = group_->rank() * b.slice;
+      if (units_[u].gathered) copy_(b.shard, slice(b.values, 0, at, at + b.slice));
+    }
+    free_unit(u);
+  }
+}
+
+void FlatParameters::called(const nn::Module& module) {
+  const auto at = unit_of_.find(&module);
+  if (at == unit_of_.end()) return;
+  Unit& unit = units_[at->second];
+  ++unit.open;
+  if (!in_backward_) {
+    order_.push_back(at->second);
+    ++unit.calls;
+  }
+  gather_unit(at->second);
+}
+
+void FlatParameters::left(const nn::Module& module) noexcept {
+  const auto at = unit_of_.find(&module);
+  if (at == unit_of_.end()) return;
+  Unit& unit = units_[at->second];
+  if (--unit.open > 0 || in_backward_ || !options_.frees_after_forward) return;
+  if (order_.size() == before_.size() && at->second == order_.back()) return;  // backward begins with it
+  free_unit(at->second);
+}
+
+StepOutput FlatParameters::forward(const Function<StepOutput()>& run) {
+  if (!options_.shards_parameters) return run();
+  order_.clear();
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    units_[u].calls = 0;
+    units_[u].open = 0;
+    if (u != kRest) free_unit(u);
+  }
+  gather_unit(kRest);
+  const Watch watch(*this);
+  try {
+    return run();
+  } catch (const DeviceError& e) {
+    check_gathered(e.what());
+    throw;
+  }
+}
+
+// After an op's error: throws if it may have met a parameter without memory.
+void FlatParameters::check_gathered(const char* error) const {
+  std::string names;
+  int count = 0;
+  for (std::size_t u = 1; u < units_.size(); ++u) {
+    if (units_[u].gathered || units_[u].buckets.empty()) continue;
+    if (count++ < 3) names += (names.empty() ? "" : ", ") + text_of(*options_.units[u - 1]);
+  }
+  if (count == 0) return;
+  const std::string what =
+      std::string(error) + "; the parameters of " + names + (count > 3 ? " and others" : "") +
+      " are not gathered: a module is gathered while it runs, if it reports its calls (nn::Call), and in its backward";
+  group_->abort(what);
+  fail<StateError>(what);
+}
+
+// Ranks that called units in different orders have gathered slices of different parameters.
+void FlatParameters::compare_order() {
+  if (order_ == before_) return;
+  std::string mine;
+  for (const std::size_t u : order_) mine += (mine.empty() ? "" : ", ") + text_of(*options_.units[u - 1]);
+  const std::vector<std::string> all = group_->gather_text(mine);
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] != all[0])
+      fail<CommError>("fit: ranks 0 and ", r, " of a group call their modules in different orders: ", all[0], " and ",
+                      all[r], "; sharded parameters need the same calls on every rank");
+  }
+  before_ = order_;
+  // Backward completes the units in the reverse order of their first calls, and the rest last.
+  issue_order_.clear();
+  const auto add = [&](std::size_t unit) {
+    for (const std::size_t b : units_[unit].buckets) {
+      if (std::find(issue_order_.begin(), issue_order_.end(), b) == issue_order_.end()) issue_order_.push_back(b);
+    }
+  };
+  std::vector<std::size_t> first;
+  for (const std::size_t u : order_) {
+    if (std::find(first.begin(), first.end(), u) == first.end()) first.push_back(u);
+  }
+  for (std::size_t k = first.size(); k-- > 0;) add(first[k]);
+  for (std::size_t u = units_.size(); u-- > 0;) add(u);
+}
+
+bool FlatParameters::trains(const Unit& u) const {
+  return std::any_of(u.buckets.begin(), u.buckets.end(), [&](std::size_t b) { return buckets_[b].takes_part; });
+}
+bool FlatParameters::completed(const Unit& u) const {
+  return std::all_of(u.buckets.begin(), u.buckets.end(), [&](std::size_t b) { return buckets_[b].waiting == 0; });
+}
+
+// Gathers what backward needs next.
+void FlatParameters::advance() {
+  if (!options_.shards_parameters) return;
+  for (std::size_t k = order_.size(); k-- > 0;) {
+    const Unit& unit = units_[order_[k]];
+    const bool announces = trains(unit);
+    if (announces && completed(unit)) continue;
+    gather_unit(order_[k]);
+    if (announces && unit.calls == 1) return;
+  }
+}
+
+// ---- A pass
+
 void FlatParameters::hold(std::int64_t bytes) {
   held_ += bytes;
   report_.peak_gradients = std::max(report_.peak_gradients, held_);
 }
 
-// ---- A pass
-
 void FlatParameters::backward(const Tensor& loss, SyncGrad sync) {
-  if (sync == SyncGrad::no && !each_batch_) return levin::backward(loss);
+  if (sync == SyncGrad::no && !options_.reduces_each_batch) return levin::backward(loss);
   const Restore reducing(active_, true);
+  compare_order();
   begin();
-  levin::backward(loss);
+  if (options_.shards_parameters) {
+    const Restore there(in_backward_, true);
+    advance();
+    const Watch watch(*this);
+    try {
+      levin::backward(loss);
+    } catch (const DeviceError& e) {
+      check_gathered(e.what());
+      throw;
+    }
+  } else {
+    levin::backward(loss);
+  }
   finish();
 }
 
@@ -176,9 +399,9 @@ void FlatParameters::begin() {
   held_ = 0;
   for (Bucket& b : buckets_) {
     const auto kept = [&](std::size_t i) { return parameters_[i].piece.grad().defined(); };
-    if (std::any_of(b.parameters.begin(), b.parameters.end(), kept)) hold(b.slice * size_of(b.values));
-    if (b.gradients.defined() && !each_batch_)
-      hold(b.gradients.numel() * size_of(b.values));
+    if (std::any_of(b.parameters.begin(), b.parameters.end(), kept)) hold(slice_bytes(b));
+    if (b.gradients.defined() && !options_.reduces_each_batch)
+      hold(bytes_of(b));
     else
       b.gradients = {};  // of a pass that an exception ended
   }
@@ -191,11 +414,11 @@ void FlatParameters::arrived(std::size_t parameter) {
   if (p.part != Part::awaited) return;
   p.part = Part::arrived;
   Bucket& b = buckets_[p.bucket];
-  if (each_batch_) {
+  if (options_.reduces_each_batch) {
     const NoGrad off;
     if (!b.gradients.defined()) {
-      b.gradients = zeros_like(b.values);
-      hold(b.gradients.numel() * size_of(b.values));
+      b.gradients = zeros({group_->size() * b.slice}, b.device, b.dtype);
+      hold(bytes_of(b));
     }
     Tensor to = view(slice(b.gradients, 0, p.at, p.at + p.of.value.numel()), Dims(p.of.value.shape().dims()));
     copy_(to, p.of.value.grad().detach());
@@ -205,19 +428,24 @@ void FlatParameters::arrived(std::size_t parameter) {
   }
   --b.waiting;
   issue_complete();
+  if (b.unit == kRest || !completed(units_[b.unit])) return;
+  free_unit(b.unit);
+  advance();
 }
 
 void FlatParameters::issue_complete() {
-  for (; next_ < buckets_.size() && buckets_[next_].waiting == 0; ++next_) {
-    if (buckets_[next_].takes_part) issue(buckets_[next_]);
+  for (; next_ < issue_order_.size(); ++next_) {
+    Bucket& b = buckets_[issue_order_[next_]];
+    if (b.waiting > 0) return;
+    if (b.takes_part) issue(b);
   }
 }
 
 void FlatParameters::issue(Bucket& bucket) {
   const NoGrad off;
   if (under_way_) settle(*std::exchange(under_way_, nullptr));
-  bucket.reduced = empty({bucket.slice}, bucket.values.device(), bucket.values.dtype());
-  hold(bucket.slice * size_of(bucket.values));
+  bucket.reduced = empty({bucket.slice}, bucket.device, bucket.dtype);
+  hold(slice_bytes(bucket));
   bucket.work = group_->reduce_scatter(bucket.reduced, bucket.gradients, dist::ReduceOp::average);
   under_way_ = &bucket;
 }
@@ -226,6 +454,7 @@ void FlatParameters::issue(Bucket& bucket) {
 void FlatParameters::settle(Bucket& bucket) {
   bucket.work.wait();
   bucket.work = {};
+  if (options_.copies) options_.copies->all_reduce(bucket.reduced, dist::ReduceOp::average).wait();
   bool adds = false;
   for (const std::size_t i : bucket.parameters) {
     Parameter& p = parameters_[i];
@@ -239,13 +468,13 @@ void FlatParameters::settle(Bucket& bucket) {
     } else {
       p.piece.set_grad(mine);
     }
-    if (!each_batch_) p.of.value.set_grad({});
+    if (!options_.reduces_each_batch) p.of.value.set_grad({});
   }
-  if (each_batch_) {
-    held_ -= bucket.gradients.numel() * size_of(bucket.values);
+  if (options_.reduces_each_batch) {
+    held_ -= bytes_of(bucket);
     bucket.gradients = {};
   }
-  if (adds) held_ -= bucket.slice * size_of(bucket.values);
+  if (adds) held_ -= slice_bytes(bucket);
   bucket.reduced = {};
   bucket.changed = true;
 }
@@ -270,6 +499,7 @@ void FlatParameters::finish() {
   if (missing > 0) fail_missing(names);
   const NoGrad off;
   if (under_way_) settle(*std::exchange(under_way_, nullptr));
+  for (std::size_t u = 0; u < units_.size(); ++u) free_unit(u);
 }
 
 void FlatParameters::gather() {
@@ -277,8 +507,7 @@ void FlatParameters::gather() {
   std::vector<std::pair<Bucket*, dist::Work>> works;
   for (Bucket& b : buckets_) {
     if (!std::exchange(b.changed, false)) continue;
-    const std::int64_t at = group_->rank() * b.slice;
-    works.emplace_back(&b, group_->all_gather(b.values, slice(b.values, 0, at, at + b.slice)));
+    works.emplace_back(&b, options_.shards_parameters ? dist::Work() : group_->all_gather(b.values, shard_of(b)));
   }
   for (const auto& [bucket, work] : works) {
     work.wait();

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "levin/autograd.h"
 #include "levin/comm.h"
+#include "levin/nn/call.h"
 #include "levin/optim.h"
 #include "levin/train/module.h"
 
@@ -34,25 +36,59 @@ namespace levin::train {
 // Gradients of an open window either are reduced batch by batch, or stay whole in homes (Note [Gradient homes]) until
 // the window closes. In the first case a bucket's whole gradient exists from its first arrival to the end of its
 // reduction, and at most one reduction is under way.
+//
+// Note [Units of parameters]
+//
+// With sharded parameters a rank keeps its slices alone, and a bucket's memory exists while a module needs it. Buckets
+// belong to units: modules that report their calls (nn::Call), and the rest, which is one unit, too. The storages of
+// the parameters stay, so leaves, hooks and saved tensors do. gather() gives them memory; free() takes it, and sets
+// their device to meta, so that an op on them is an error instead of a read of nothing. Versions do not change.
+//
+// A unit is gathered
+//   - when it is called, and freed when the call ends; the last one of the pass stays for backward,
+//   - before its backward, and freed when its gradients are complete,
+//   - inside of unshard() to reshard(), and after the fit.
+// The rest is gathered from the first call to the end of backward.
+//
+// Backward visits the calls of a pass in reverse order, because a node's age decides. So when a unit's gradients are
+// complete the unit that was called before it comes next, and it is gathered then (advance()). A unit that completes
+// none, or was called twice, does not announce the one before: it is gathered together with that one, and stays. A
+// checkpointed region runs its modules again, whose calls gather them.
+//
+// All ranks must call units in one order. They compare it when it differs from that of the pass before.
 class FlatParameters {
  public:
+  static constexpr std::size_t kRest = 0;
   struct Member {
     std::string name;
     Tensor value;
+    std::size_t unit = kRest;
   };
   struct Options {
     std::int64_t bucket_bytes;
     bool reduces_each_batch;
+    bool shards_parameters = false;
+    bool frees_after_forward = true;               // units, with sharded parameters
+    std::vector<const nn::Module*> units{};        // from unit 1 on
+    std::shared_ptr<dist::ProcessGroup> copies{};  // ranks that have the same slices; null: none
   };
-  FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, const Options& options);
+  // group: the ranks that share one copy of the parameters.
+  FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, Options options);
   ~FlatParameters();
   FlatParameters(const FlatParameters&) = delete;
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   // Makes the optimizer update this rank's pieces of its parameters.
   void share(optim::Optimizer& optimizer);
-  // Removes the hooks and homes. whole() and piece() still work.
+  // Removes the hooks and homes, and gives parameters memory of their own, unless a rank is lost. whole() and piece()
+  // still work.
   void release() noexcept;
+
+  // Runs a forward pass, whose calls gather their units.
+  StepOutput forward(const Function<StepOutput()>& run);
+  // Strategy::unshard and Strategy::reshard.
+  void unshard();
+  void reshard();
 
   // backward(loss), and the reductions of the pass. Throws StateError for parameters without a gradient, CommError.
   void backward(const Tensor& loss, SyncGrad sync);
@@ -64,7 +100,7 @@ class FlatParameters {
   [[nodiscard]] Tensor piece(const Tensor& whole, const Tensor& of) const;
 
   struct Report {
-    std::int64_t buckets = 0, largest_bucket = 0, parameters = 0, peak_gradients = 0;
+    std::int64_t buckets = 0, largest_bucket = 0, parameters = 0, peak_gradients = 0, peak_parameters = 0;
   };
   [[nodiscard]] const Report& report() const { return report_; }
 
@@ -80,8 +116,12 @@ class FlatParameters {
   };
   struct Bucket {
     std::vector<std::size_t> parameters;
-    Tensor values;           // [ranks slice]
+    std::size_t unit = kRest;
+    Device device = Device::cpu();
+    DType dtype = DType::f32;
     std::int64_t slice = 0;  // elements
+    Tensor values{};         // [ranks slice]; undefined where it is freed
+    Tensor shard{};          // [slice], with sharded parameters
     Tensor gradients{}, reduced{};
     dist::Work work{};
     std::int64_t waiting = 0;
@@ -90,13 +130,35 @@ class FlatParameters {
   struct Range {
     std::int64_t begin, end;
   };
+  struct Unit {
+    std::vector<std::size_t> buckets;
+    std::int64_t calls = 0;  // of the pass
+    int open = 0;            // calls that have not ended
+    bool gathered = false;
+  };
+  class Watch;
 
-  void build(const Options& options);
+  void build();
   void move_in(Bucket& bucket);
   [[nodiscard]] Range piece_range(const Parameter& p, int rank) const;  // elements of the parameter
   [[nodiscard]] const Parameter* find(const Tensor& value) const;
   [[nodiscard]] Tensor place_in(const Tensor& flat, const Parameter& p) const;
+  [[nodiscard]] std::int64_t bytes_of(const Bucket& b) const { return group_->size() * slice_bytes(b); }
+  [[nodiscard]] static std::int64_t slice_bytes(const Bucket& b) {
+    return b.slice * static_cast<std::int64_t>(itemsize(b.dtype));
+  }
   void hold(std::int64_t bytes);
+  void gather_unit(std::size_t unit);
+  void free_unit(std::size_t unit) noexcept;
+  void called(const nn::Module& module);
+  void left(const nn::Module& module) noexcept;
+  void compare_order();
+  void advance();
+  void check_gathered(const char* error) const;
+  [[nodiscard]] Tensor shard_of(const Bucket& b) const;
+  void hold_parameters(std::int64_t bytes);
+  [[nodiscard]] bool trains(const Unit& u) const;
+  [[nodiscard]] bool completed(const Unit& u) const;
   void begin();
   void arrived(std::size_t parameter);
   void issue_complete();
@@ -106,12 +168,19 @@ class FlatParameters {
   [[noreturn]] void fail_missing(const std::string& names) const;
 
   std::shared_ptr<dist::ProcessGroup> group_;
-  const bool each_batch_;
+  const Options options_;
   std::vector<Parameter> parameters_;  // in the order of registration
   std::vector<Bucket> buckets_;
+  std::vector<Unit> units_;
+  std::unordered_map<const nn::Module*, std::size_t> unit_of_;
+  std::vector<std::size_t> order_, before_;  // of the units' calls in this pass, and in the one before
+  bool in_backward_ = false, released_ = false;
+  int unsharded_ = 0;
+  std::int64_t parameter_bytes_ = 0;  // held
   Bucket* under_way_ = nullptr;
-  std::size_t next_ = 0;  // the first bucket that is not issued
-  bool active_ = false;   // in a pass that reduces
+  std::vector<std::size_t> issue_order_;  // of buckets, equal on all ranks
+  std::size_t next_ = 0;                  // the first of these that is not issued
+  bool active_ = false;                   // in a pass that reduces
   std::int64_t held_ = 0;
   Report report_;
 };

@@ -2,6 +2,7 @@
 
 #include "levin/train/data_parallel_strategy.h"
 #include "levin/train/ddp_strategy.h"
+#include "levin/train/fsdp_strategy.h"
 #include "levin/train/options.h"
 #include "levin/train/pipeline_strategy.h"
 #include "levin/train/zero_strategy.h"
@@ -16,6 +17,7 @@ std::shared_ptr<Strategy> finding_unused() {
   return std::make_shared<DdpStrategy>(DdpOptions{.find_unused_parameters = true});
 }
 std::shared_ptr<Strategy> zero_1() { return std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 1}); }
+std::shared_ptr<Strategy> zero_3() { return std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 3}); }
 constexpr NamedStrategy kNamed[] = {
     {"ddp", &made<DdpStrategy>, "a process for each device, averaged gradients"},
     {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
@@ -24,7 +26,9 @@ constexpr NamedStrategy kNamed[] = {
     {"deepspeed", &made<ZeroStrategy>, "zero_stage_2"},
     {"deepspeed_stage_1", &zero_1, "zero_stage_1"},
     {"deepspeed_stage_2", &made<ZeroStrategy>, "zero_stage_2"},
+    {"deepspeed_stage_3", &zero_3, "zero_stage_3"},
     {"dp", &made<DataParallelStrategy>, "one process, several devices, a thread and a part of the batch for each"},
+    {"fsdp", &made<FsdpStrategy>, "ddp whose ranks share parameters, gradients and the optimizer's state, by units"},
     {"pipe", &made<PipelineStrategy>, "pipeline"},
     {"pipeline", &made<PipelineStrategy>, "one process, a stage of the layers on each device"},
     {"rpc_sequential", &made<PipelineStrategy>, "pipeline"},
@@ -32,6 +36,7 @@ constexpr NamedStrategy kNamed[] = {
     {"split_batch", &made<DataParallelStrategy>, "dp"},
     {"zero_stage_1", &zero_1, "ddp whose ranks share the optimizer's state"},
     {"zero_stage_2", &made<ZeroStrategy>, "ddp whose ranks share the optimizer's state and the gradients"},
+    {"zero_stage_3", &zero_3, "fsdp"},
 };
 }  // namespace
 

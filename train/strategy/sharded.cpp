@@ -2,6 +2,8 @@
 #include "levin/train/sharded_strategy.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -18,7 +20,7 @@ struct ShardedStrategy::Attached {
 };
 
 ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
-    : ProcessStrategy(std::move(options)), sharding_(sharding), attached_(std::make_unique<Attached>()) {}
+    : ProcessStrategy(std::move(options)), sharding_(std::move(sharding)), attached_(std::make_unique<Attached>()) {}
 ShardedStrategy::~ShardedStrategy() = default;
 
 void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
@@ -33,30 +35,75 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
 void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
   *attached_ = {};
   if (ranks().size == 1) return;
+  make_groups();
   optim::Optimizer& optimizer = *optimizers.front();  // automatic optimization has one
   if (optimizer.name() == std::string_view("lbfgs"))
     fail<ConfigError>("fit: strategy is ", name(),
                       " and the optimizer is lbfgs, which updates all elements together; use another optimizer");
+  const std::vector<const nn::Module*> modules = units();
+  std::map<const void*, std::size_t> unit;  // by tensor, from 1 on
+  for (std::size_t u = 0; u < modules.size(); ++u) {
+    for (const auto& [path, t] : modules[u]->named_parameters()) unit.emplace(t.impl(), u + 1);
+  }
   // In the order of registration, then those that the optimizer alone has.
   std::set<const void*> its, taken;
   for (const ParamRef& p : optimizer.model_parameters()) its.insert(p.value->impl());
   std::vector<train::FlatParameters::Member> members;
   const auto add = [&](const ParamRef& p) {
     if (!its.contains(p.value->impl()) || !taken.insert(p.value->impl()).second) return;
-    members.push_back({.name = p.name, .value = *p.value});
+    const auto in = unit.find(p.value->impl());
+    members.push_back({.name = p.name, .value = *p.value, .unit = in == unit.end() ? 0 : in->second});
   };
   if (tree_) {
     for (const ParamRef& p : tree_->parameters()) add(p);
   }
   for (const ParamRef& p : optimizer.model_parameters()) add(p);
   attached_->flat = std::make_unique<train::FlatParameters>(
-      group(), std::move(members),
+      shared_, std::move(members),
       train::FlatParameters::Options{
-          .bucket_bytes = static_cast<std::int64_t>(sharding_.bucket_cap_mb * (1 << 20)),
+          .bucket_bytes = sharding_.parameters ? std::numeric_limits<std::int64_t>::max()
+                                               : static_cast<std::int64_t>(sharding_.bucket_cap_mb * (1 << 20)),
           .reduces_each_batch = sharding_.reduces_each_batch,
-      });
+          .shards_parameters = sharding_.parameters,
+          .frees_after_forward = sharding_.frees_after_forward,
+          .units = modules,
+          .copies = copies_});
   attached_->flat->share(optimizer);
   attached_->optimizer = optimizers.front();
+}
+
+// Groups of neighbours share one copy: a launcher numbers the ranks of a node one after another.
+void ShardedStrategy::make_groups() {
+  if (shared_) return;
+  const int size = ranks().size, rank = ranks().rank;
+  int one = sharding_.group_size == 0 ? size : sharding_.group_size;
+  if (one < 0) one = ranks().local_size;
+  if (size % one != 0)
+    fail<ConfigError>("fit: strategy is ", name(), " with groups of ", one,
+                      " ranks that share parameters, and there are ", size, " ranks, expected a multiple");
+  if (one == size) {
+    shared_ = group();
+    return;
+  }
+  shared_ = group()->split(rank / one, rank);
+  copies_ = group()->split(rank % one, rank);
+}
+
+// The outermost modules that the policy takes, with sharded parameters.
+std::vector<const nn::Module*> ShardedStrategy::units() const {
+  std::vector<const nn::Module*> all;
+  if (!sharding_.parameters || !tree_) return all;
+  const auto within = [&](const nn::Module& m) {
+    for (const nn::Module* at = &m; at; at = const_cast<nn::Module*>(at)->parent()) {
+      if (std::find(all.begin(), all.end(), at) != all.end()) return true;
+    }
+    return false;
+  };
+  std::as_const(*tree_).visit([&](const std::string& path, const nn::Module& m) {
+    if (!path.empty() && !within(m) && sharding_.is_unit && sharding_.is_unit(m) && !m.named_parameters().empty())
+      all.push_back(&m);
+  });
+  return all;
 }
 
 // The layout stays: a checkpoint may be written after the fit.
@@ -68,6 +115,11 @@ void ShardedStrategy::detach() noexcept {
 void ShardedStrategy::begin_step() {
   if (!attached_->flat || !std::exchange(stale_, false)) return;
   train::broadcast_buffers(*group(), tree_);
+}
+
+StepOutput ShardedStrategy::training_step(const StepCall& call) {
+  if (!attached_->flat) return Strategy::training_step(call);
+  return attached_->flat->forward([&] { return Strategy::training_step(call); });
 }
 
 void ShardedStrategy::backward(const Tensor& loss, SyncGrad sync) {
@@ -85,7 +137,7 @@ void ShardedStrategy::merge_weight(Tensor& weight) {
 }
 
 void ShardedStrategy::merge_squared_norm(Tensor& sum) {
-  if (attached_->flat) all_reduce(sum, dist::ReduceOp::sum);
+  if (attached_->flat) shared_->all_reduce(sum, dist::ReduceOp::sum).wait();
 }
 
 void ShardedStrategy::merge_found_inf(Tensor& found) {
@@ -108,6 +160,13 @@ Tensor ShardedStrategy::piece(const Tensor& whole, const Tensor& of) {
   return attached_->flat ? attached_->flat->piece(whole, of) : whole;
 }
 
+void ShardedStrategy::unshard() {
+  if (attached_->flat) attached_->flat->unshard();
+}
+void ShardedStrategy::reshard() {
+  if (attached_->flat) attached_->flat->reshard();
+}
+
 ShardedStrategy::Report ShardedStrategy::report() const {
   Report all;
   if (attached_->flat) {
@@ -115,7 +174,8 @@ ShardedStrategy::Report ShardedStrategy::report() const {
     all = {.buckets = flat.buckets,
            .largest_bucket = flat.largest_bucket,
            .parameters = flat.parameters,
-           .peak_gradients = flat.peak_gradients};
+           .peak_gradients = flat.peak_gradients,
+           .peak_parameters = flat.peak_parameters};
   }
   if (const auto o = attached_->optimizer.lock()) {
     for (const std::size_t bytes : o->state_sizes()) all.optimizer_state += static_cast<std::int64_t>(bytes);

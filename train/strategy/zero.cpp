@@ -1,17 +1,20 @@
 // ZeRO's rules; the work is ShardedStrategy's.
 #include "levin/train/zero_strategy.h"
 
+#include "levin/train/fsdp_strategy.h"
 #include "levin/train/options.h"
 #include "levin/train/trainer.h"
 
 namespace levin {
 
 ZeroStrategy::ZeroStrategy(ZeroOptions options)
-    : ShardedStrategy(options.process,
-                      {.bucket_cap_mb = options.bucket_cap_mb, .reduces_each_batch = options.stage == 2}),
+    : ShardedStrategy(options.process, {.bucket_cap_mb = options.bucket_cap_mb,
+                                        .reduces_each_batch = options.stage >= 2,
+                                        .parameters = options.stage == 3,
+                                        .is_unit = wrap_list_children()}),
       zero_(options) {
-  if (zero_.stage != 1 && zero_.stage != 2)
-    fail<ConfigError>("ZeroStrategy: stage is ", zero_.stage, ", expected 1 or 2");
+  if (zero_.stage < 1 || zero_.stage > 3)
+    fail<ConfigError>("ZeroStrategy: stage is ", zero_.stage, ", expected 1, 2 or 3");
   if (!(zero_.bucket_cap_mb > 0))
     fail<ConfigError>("ZeroStrategy: bucket_cap_mb is ", zero_.bucket_cap_mb, ", expected more than 0");
 }

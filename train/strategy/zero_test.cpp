@@ -327,7 +327,7 @@ TEST_CASE("ZeRO refuses what it cannot share, in one error each") {
   clips.gradient_clip_val = 1;
   clips.gradient_clip_algorithm = ClipAlgorithm::value;
   CHECK(contains(error_of<Mlp>(clips), "gradient_clip_algorithm is value"));
-  CHECK_THROWS_WITH_AS(ZeroStrategy({.stage = 4}), doctest::Contains("stage is 4, expected 1 or 2"), ConfigError);
+  CHECK_THROWS_WITH_AS(ZeroStrategy({.stage = 4}), doctest::Contains("stage is 4, expected 1, 2 or 3"), ConfigError);
   CHECK_THROWS_WITH_AS(ZeroStrategy({.bucket_cap_mb = 0}), doctest::Contains("bucket_cap_mb is 0"), ConfigError);
 }
 

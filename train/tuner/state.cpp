@@ -85,6 +85,7 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
   const auto keep = [&](const std::string& below, const NamedTensors& tensors) {
     for (const auto& [name, t] : tensors) kept.emplace_back(below + name, t);
   };
+  const Scope whole([&] { run.strategy->unshard(); }, [&] { run.strategy->reshard(); });
   keep(weight_prefix(), weights(run, tree));
   if (tree) {
     for (const nn::BufferRef& b : tree->buffers()) {
@@ -135,6 +136,7 @@ void SavedRun::restore() {
   const NoGrad off;
   const MemoryLimit on_host(Device::cpu(), std::nullopt);  // reading the file is no part of the training
   const MemoryLimit on_device(run_.device_of(tree_), std::nullopt);
+  const Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
   const NamedTensors file = load_safetensors(path_).tensors;
   std::map<std::string_view, const Tensor*> by_name;
   for (const auto& [name, t] : file) by_name.emplace(name, &t);

@@ -1,4 +1,5 @@
-// ShardedStrategy: data-parallel training whose ranks share the optimizer's state. Base of ZeroStrategy.
+// ShardedStrategy: data-parallel training whose ranks share the optimizer's state. Base of ZeroStrategy and
+// FsdpStrategy.
 //
 // The trained parameters lie in flat buckets, of which each rank owns an equal slice. After backward each rank has the
 // average gradient of its slice alone, its optimizer updates that (Optimizer::use_pieces), and the ranks exchange the
@@ -9,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "levin/train/process_strategy.h"
 
@@ -24,6 +26,9 @@ namespace levin {
 // - Parameters that the optimizer does not have stay as they are, and their gradients are those of the rank.
 // - A checkpoint has the whole state in one file, which any strategy and number of ranks loads. After an error no
 //   checkpoint is written, because each rank has a part of the state alone (W-CKPT-SHARDED).
+// - With sharded parameters, a module's parameters are on Device::meta() in hooks and wherever the module does not run.
+//   A module is gathered if it reports its calls (nn::Call); one that does not is a StateError. Ranks that call modules
+//   in different orders are a CommError. Evaluations, checkpoints and the end of the fit gather the whole model.
 // - With one process the strategy does nothing.
 class LEVIN_API ShardedStrategy : public ProcessStrategy {
  public:
@@ -33,6 +38,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   void attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) override;
   void detach() noexcept override;
   void begin_step() override;
+  [[nodiscard]] StepOutput training_step(const StepCall& call) override;
   void backward(const Tensor& loss, SyncGrad sync) override;
   void merge_weight(Tensor& weight) override;
   void merge_squared_norm(Tensor& sum) override;
@@ -41,6 +47,8 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   [[nodiscard]] std::string prevents_capture() const override;
   [[nodiscard]] Tensor whole(const Tensor& piece, const Tensor& of) override;
   [[nodiscard]] Tensor piece(const Tensor& whole, const Tensor& of) override;
+  void unshard() override;
+  void reshard() override;
 
   // What this rank holds of the trained parameters, in bytes, in the present or last fit.
   struct Report {
@@ -48,6 +56,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     std::int64_t largest_bucket = 0;   // of whole parameters, with padding
     std::int64_t parameters = 0;       // all ranks' elements, without padding
     std::int64_t peak_gradients = 0;   // the most at once: of whole buckets, and of slices
+    std::int64_t peak_parameters = 0;  // likewise
     std::int64_t optimizer_state = 0;  // Optimizer::state_sizes, while the optimizer lives
   };
   [[nodiscard]] Report report() const;
@@ -56,15 +65,22 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   struct Sharding {
     double bucket_cap_mb = 25;
     bool reduces_each_batch = true;  // else gradients of an open window are whole
+    bool parameters = false;         // sharded, too; a unit is one bucket then
+    bool frees_after_forward = true;
+    Function<bool(const nn::Module&)> is_unit{};
+    int group_size = 0;  // ranks that share one copy; 0: all, -1: those of a node
   };
   ShardedStrategy(ProcessOptions options, Sharding sharding);
 
  private:
   struct Attached;  // of the present or last fit
+  [[nodiscard]] std::vector<const nn::Module*> units() const;
+  void make_groups();
   Sharding sharding_;
-  std::unique_ptr<Attached> attached_;  // never null
-  nn::Module* tree_ = nullptr;          // of a fit
-  bool stale_ = false;                  // buffers, since the last reduction
+  std::shared_ptr<dist::ProcessGroup> shared_, copies_;  // ranks of one copy; ranks with the same slice, or null
+  std::unique_ptr<Attached> attached_;                   // never null
+  nn::Module* tree_ = nullptr;                           // of a fit
+  bool stale_ = false;                                   // buffers, since the last reduction
 };
 
 }  // namespace levin

@@ -1,0 +1,50 @@
+// FsdpStrategy: fully sharded data parallel. Ranks share the parameters, the gradients and the optimizer's state.
+//
+//   Trainer trainer({.devices = 4, .strategy = "fsdp"});
+//   Trainer trainer({.devices = 4, .strategy = std::make_shared<FsdpStrategy>(FsdpOptions{
+//       .auto_wrap_policy = wrap_larger_than(1'000'000)})});
+//
+// The module is cut into units (auto_wrap_policy). A unit's parameters exist while it runs, forward and backward; else
+// a rank has its slice of them. Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", 2023.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "levin/function.h"
+#include "levin/train/sharded_strategy.h"
+
+namespace levin {
+
+// What is shared, and among whom.
+//   full_shard     parameters, gradients, optimizer state
+//   shard_grad_op  the same, but a unit's parameters stay from its forward to the end of its backward
+//   hybrid_shard   full_shard among hybrid_group ranks; groups have equal slices and average their gradients
+//   no_shard       nothing, as ddp
+enum class FsdpSharding : std::uint8_t { full_shard, shard_grad_op, hybrid_shard, no_shard };
+
+// Whether a module is a unit. It is asked from the root down, and not below a unit. What is left is one unit, which
+// stays during the whole pass.
+using AutoWrapPolicy = Function<bool(const nn::Module&)>;
+// The children of nn::Sequential and nn::ModuleList: modules whose name is a number.
+[[nodiscard]] LEVIN_API AutoWrapPolicy wrap_list_children();
+// The innermost modules that have at least `elements` parameter elements.
+[[nodiscard]] LEVIN_API AutoWrapPolicy wrap_larger_than(std::int64_t elements);
+
+struct FsdpOptions {
+  FsdpSharding sharding = FsdpSharding::full_shard;
+  AutoWrapPolicy auto_wrap_policy{};  // empty: wrap_list_children()
+  int hybrid_group = 0;               // ranks of a group with hybrid_shard, a divisor of all; 0: those of a node
+  ProcessOptions process{};
+};
+
+// Sharding begins when configure_optimizers has returned: until then each rank has the whole module.
+class LEVIN_API FsdpStrategy : public ShardedStrategy {
+ public:
+  explicit FsdpStrategy(FsdpOptions options = {});  // throws ConfigError for options out of range
+  ~FsdpStrategy() override;
+  [[nodiscard]] std::string_view name() const override { return "fsdp"; }
+};
+
+}  // namespace levin
