@@ -3,7 +3,8 @@
 //   all_reduce/BACKEND/N_ranks   one row a backend and number of ranks. us_of_B: the median time of an all-reduce of B
 //                                bytes of f32, on rank 0, between barriers. alpha_us and beta_ns_of_KiB: the fit
 //                                time = alpha + beta x bytes over these, in which each size counts by its relative
-//                                error. worst: the largest relative error of the fit.
+//                                error. busbw: 2 (N - 1) / N / beta, in GB/s. worst: the largest relative error of the
+//                                fit. levin plan takes alpha_us and busbw.
 //
 // gloo:all is Gloo over the loopback interface. It needs liblevin_gloo.so; without it the row says so. More ranks than
 // cores measure the scheduler.
@@ -97,6 +98,7 @@ void all_reduce(benchmark::State& state, const std::string& backend, int ranks) 
   }
   state.counters["alpha_us"] = fit.alpha * 1e6;
   state.counters["beta_ns_of_KiB"] = fit.beta * 1e9 * 1024;
+  state.counters["busbw"] = 2.0 * (ranks - 1) / ranks / fit.beta * 1e-9;
   state.counters["worst"] = fit.worst;
 }
 

@@ -200,6 +200,23 @@ TEST_CASE("bench_pipeline reports how long stages wait, beside the formula, for 
   }
 }
 
+TEST_CASE("bench_comm reports times of all-reduces between processes, and their fit, which levin plan takes") {
+  const auto r = report_of("bench_comm", {"--filter", "shm"});
+  if (!r) return;
+  INFO(r->ended.output);
+  CHECK(r->ended.code == 0);
+  REQUIRE(r->rows.size() == 2);
+  for (const json& row : r->rows) {
+    INFO(row.dump());
+    const auto figure = [&](const char* what) { return row.at(what).get<double>(); };
+    for (const char* size : {"us_of_64", "us_of_131072", "us_of_26214400"}) CHECK(figure(size) > 0);
+    CHECK(std::isfinite(figure("alpha_us")));
+    // Of 2 and 4 ranks: 2 (N - 1) / N bytes cross for each byte.
+    const double crossing = std::string(row.at("name")).find("2_ranks") != std::string::npos ? 1 : 1.5;
+    CHECK(figure("busbw") == doctest::Approx(crossing * 1024 / figure("beta_ns_of_KiB")).epsilon(1e-3));
+  }
+}
+
 TEST_CASE("a benchmark program lists its flags, and refuses by name one that it has not or that lacks its value") {
   const TemporaryFolder dir;
   for (const char* name : {"bench_graph", "bench_kernels", "bench_step", "bench_trainer"}) {

@@ -4,6 +4,9 @@
 // over shared memory, between the first ranks of the hosts over Gloo, within each host again. ReduceOrder::tree does so
 // where each host has the same power of two of consecutive ranks, because a host's sum is then a node of the tree; else
 // all ranks take part in one halving over Gloo. The collectives without a sum cross the network from every rank.
+//
+// Gloo's connections carry no proof of the job's secret and no encryption: who can reach the ports of the ranks can
+// disturb and read a job's tensors. A job between hosts belongs on a network of its own.
 #include "comm/group/gloo.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 // Launchers of others, for real: each test runs a script of this folder, which skips by itself where its launcher is
 // absent.
 #include <charconv>
+#include <chrono>
 #include <cmath>
 
 #include "levin/comm/launch.h"
@@ -193,4 +194,19 @@ TEST_CASE("hosts behind slow links that lose packets make the steps of one proce
     if (run.skipped) return;
     check_trained(run.end, hosts);
   }
+}
+
+TEST_CASE("a link that goes down ends the ranks on both sides, with the rank that is not heard") {
+  if (!is_built(kRanks) || !has_gloo()) return;
+  const TemporaryFolder folder;
+  const std::string down = folder / "down";
+  const PlantedVariables planted({{"LEVIN_NETNS_DOWN", down.c_str()}});
+  const auto start = std::chrono::steady_clock::now();
+  const Launched run = launch(folder, "netns.sh", {"2", program(), "reduce", "@0:mark", down, "reduce-on"});
+  if (run.skipped) return;
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 1);
+  CHECK(has(run.end.err, "rank 1 (host host1"));
+  CHECK(has(run.end.err, "rank 0 (host host0"));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // a rank is silent after 3
 }

@@ -15,6 +15,7 @@
 //   requeue-once   under SLURM, in the first start: sends SIGUSR1 to the job, and rank 0 requeues it when the signal
 // comes
 //   reduce         all_reduce over the job; prints the rank, the size and the sum of all ranks + 1
+//   reduce-on      all_reduce again and again, until an error ends it
 //   host NAME      this rank is on a host of that name; before the job's first action
 //   train BACKEND  20 steps of ddp with 32 samples in all; prints the rank and the weights
 #include <fcntl.h>
@@ -182,6 +183,10 @@ void act(std::string_view action, const std::string& value) {
     const Tensor t = full({1000}, world->rank() + 1, Device::cpu());
     world->all_reduce(t).wait();
     std::printf("rank %d of %d: %d\n", world->rank(), world->size(), static_cast<int>(t.to_vector<float>()[999]));
+  } else if (action == "reduce-on") {
+    const auto world = job_group();
+    const Tensor t = zeros({1000}, Device::cpu());
+    for (;;) world->all_reduce(t).wait();
   } else if (action == "host") {
     ::setenv("LEVIN_HOST", value.c_str(), 1);
   } else if (action == "train") {
@@ -217,7 +222,7 @@ int main(int argc, char** argv) {
       }
       const bool has_value = action != "hang" && action != "read" && action != "ignore-term" &&
                              action != "await-term" && action != "block-term" && action != "threads" &&
-                             action != "reduce" && action != "requeue-once";
+                             action != "reduce" && action != "reduce-on" && action != "requeue-once";
       const std::string value = has_value && i + 1 < argc ? argv[++i] : "";
       if (mine) act(action, value);
     }
