@@ -223,9 +223,10 @@ inline void print_results(Trainer& trainer, const Outcome& outcome) {
   std::printf("test accuracy %.2f %%\n", 100 * outcome.accuracy);
 }
 
-// The files of --out and --json; for an interrupted run the files that do not need its end.
+// The files of --out and --json, by rank 0; for an interrupted run the files that do not need its end.
 inline void write_results(const ClassifierProgram& program, const ClassifierSettings& s, Trainer& trainer,
                           const Classifier& net, const Pictures& pictures, const Outcome& outcome) {
+  if (trainer.global_rank() > 0) return;
   if (const std::string out = out_folder(s); !out.empty()) {
     draw_losses(out + "/loss.svg", trainer,
                 {{"train_loss_step", "step"}, {"train_loss_epoch", "epoch mean"}, {"val_loss", "validation"}},

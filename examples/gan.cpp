@@ -25,6 +25,7 @@ Settings parse(int argc, char** argv) {
 
 void write_results(const Settings& s, Trainer& trainer, const Gan& gan, bool real_data,
                    const examples::Trained& trained) {
+  if (trainer.global_rank() > 0) return;
   if (const std::string out = examples::out_folder(s); !out.empty()) {
     examples::draw_losses(out + "/loss.svg", trainer,
                           {{"d_loss_epoch", "discriminator"}, {"g_loss_epoch", "generator"}},

@@ -52,9 +52,10 @@ Settings parse(int argc, char** argv) {
   return s;
 }
 
-int run(const Settings& s) {
+int run(Settings s) {
   const Device device = use_machine(s);
   make_output_folder(out_folder(s));
+  join_processes(s, device);
   return s.task == "node" ? gnn_program::node_program(s, device) : gnn_program::graph_program(s, device);
 }
 

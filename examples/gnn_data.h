@@ -1,12 +1,15 @@
 // What the tasks of gnn share: settings, and the graphs that they train on.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +18,9 @@
 #include "examples/training.h"
 #include "levin/data/graph.h"
 #include "levin/data/graph_batch.h"
+#include "levin/data/graph_store.h"
 #include "levin/data/neighbor.h"
+#include "levin/data/store.h"
 #include "levin/nn/graph.h"
 
 namespace levin::examples::gnn_program {
@@ -130,6 +135,47 @@ inline NodeTask find_nodes(const Settings& s) {
             .said = "data: a generated graph of planted classes" + give};
   }
   return {.data = gnn::karate_club(), .said = "data: Zachary's karate club" + give};
+}
+
+// A file that is removed at the end of its scope.
+struct TemporaryFile {
+  std::string path;
+  TemporaryFile() = default;
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    std::error_code ignored;
+    if (!path.empty()) std::filesystem::remove(path, ignored);
+  }
+};
+
+// find_nodes, once on each machine: its first process reads the graph and writes it into a file in memory, which all of
+// them map. The file has no name any more when this returns.
+inline NodeTask shared_nodes(const Settings& s) {
+  if (!s.joined || s.joined->ranks().size == 1) return find_nodes(s);
+  Strategy& ranks = *s.joined;
+  const RankInfo me = ranks.ranks();
+  std::optional<NodeTask> task;
+  TemporaryFile file;
+  nlohmann::json mine = nlohmann::json::object();
+  if (me.local_rank == 0) {
+    task = find_nodes(s);
+    std::error_code error;
+    std::string folder = data::preload_target();
+    if (!std::filesystem::create_directories(folder, error) && error) folder = std::filesystem::temp_directory_path();
+    file.path = folder + "/gnn-" + std::to_string(::getpid()) + ".graph";
+    gnn::save_graph(file.path, task->data);
+    task->said += ", in memory once for " + std::to_string(me.local_size) + " processes";
+    mine = {{"node", me.node}, {"path", file.path}, {"real", task->real}, {"said", task->said}};
+  }
+  for (const std::string& entry : ranks.gather(mine.dump())) {
+    const nlohmann::json of = nlohmann::json::parse(entry);
+    if (!of.contains("node") || of["node"] != me.node) continue;
+    task = NodeTask{.data = gnn::attach_graph(of["path"]), .real = of["real"], .said = of["said"]};
+  }
+  ranks.barrier();
+  if (!task) fail<InternalError>("gnn: no process of node ", me.node, " read the graph");
+  return *std::move(task);
 }
 
 // ---- Many graphs

@@ -48,7 +48,7 @@ struct GinModel final : TrainModuleOf<GinModel> {
     log("val_loss", cross_entropy(logits, b.y), {.batch_size = batch.size()});
     log("val_accuracy", accuracy(logits, b.y), {.prog_bar = true, .batch_size = batch.size()});
   }
-  void on_validation_epoch_end() override {
+  void on_validation_end() override {
     if (trainer().validating()) accuracies.push_back(metric(trainer(), "val_accuracy"));
   }
   // Adam, at half the learning rate after each 50 epochs.
@@ -96,7 +96,7 @@ inline GraphOutcome run_fold(Settings s, const GraphTask& task, std::size_t k, D
     };
     const gnn::GraphBatch tested = whole(chosen_graphs(task, fold.test));
     predictions.add(net.mlp(net.embed(tested.x, tested.graph, tested.ptr)), tested.y);
-    if (const std::string out = out_folder(s); !out.empty()) {
+    if (const std::string out = out_folder(s); !out.empty() && is_rank_zero(s)) {
       draw_losses(out + "/loss.svg", trainer, {{"train_loss_epoch", "epoch mean"}, {"val_loss", "test part"}},
                   {.title = "Loss of the first fold", .x_label = "optimizer steps", .y_label = "cross-entropy"});
       write_file_atomically(out + "/report.txt", trainer.step_time_report());
@@ -149,7 +149,7 @@ inline int graph_program(const Settings& s, Device device) {
     std::printf("test accuracy in epoch %zu, the best of all folds together: %.2f +- %.2f %%\n", at + 1, 100 * best,
                 100 * deviation);
   }
-  if (!s.json.empty()) {
+  if (!s.json.empty() && is_rank_zero(s)) {
     nlohmann::ordered_json& more = folds.first.result.more;
     more["model"] = s.model;
     more["fold_accuracy_mean"] = number(best);

@@ -254,7 +254,7 @@ inline std::unique_ptr<data::DataLoader> node_loader(const Settings& s, const No
 inline void write_node_files(const Settings& s, Trainer& trainer, NodeModel& net, const NodeTask& task,
                              const NodeOutcome& outcome) {
   const std::string out = out_folder(s);
-  if (out.empty()) return;
+  if (out.empty() || trainer.global_rank() > 0) return;
   draw_losses(out + "/loss.svg", trainer,
               {{"train_loss_step", "step"},
                {"train_loss_epoch", "epoch mean"},
@@ -313,7 +313,7 @@ inline NodeOutcome run_node(Settings s, const NodeTask& task, Device device, boo
 
 // All runs of `gnn node`, their table and the JSON result.
 inline int node_program(const Settings& s, Device device) {
-  const NodeTask task = read_data([&] { return find_nodes(s); });
+  const NodeTask task = read_data([&] { return shared_nodes(s); });
   const gnn::Graph& g = task.data.graph;
   std::printf("%s: %lld nodes, %lld edges, %lld features, %lld classes; %lld nodes for training, %lld for the test\n",
               task.said.c_str(), static_cast<long long>(g.num_nodes()), static_cast<long long>(g.num_edges()),
@@ -352,7 +352,7 @@ inline int node_program(const Settings& s, Device device) {
     show("after the last epoch", last);
     show("in the epoch of the best validation", best);
   }
-  if (!s.json.empty()) {
+  if (!s.json.empty() && is_rank_zero(s)) {
     nlohmann::ordered_json& more = first.result.more;
     const auto [mean, deviation] = mean_and_deviation(chosen);
     more["model"] = s.model;

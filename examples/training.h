@@ -23,7 +23,8 @@ struct MachineSettings {
   std::string balance, schedule = "gpipe";                                // of a pipeline
   std::int64_t microbatches = 8;
   int threads = 0, nodes = 1, virtual_ranks = 0;
-  std::int64_t memory_limit = 0;  // bytes; 0: what the device has
+  std::int64_t memory_limit = 0;       // bytes; 0: what the device has
+  std::shared_ptr<Strategy> joined{};  // of join_processes; all trainings of the program use it
 };
 
 // `precisions`: the ones that the program takes; all without a list.
@@ -108,7 +109,31 @@ inline void set_machine_options(TrainerOptions& options, const MachineSettings& 
   else if (is_split_batch(s))
     options.strategy =
         std::make_shared<DataParallelStrategy>(DataParallelOptions{.devices = cpus, .replica = std::move(replica)});
+  if (s.joined) options.strategy = s.joined;
 }
+
+// Starts or joins the processes that the flags ask for before anything is trained, for programs that share data or
+// train several times. Ranks above 0 write nothing to stdout from then on. Does nothing where the flags ask for one
+// process.
+inline void join_processes(MachineSettings& s, Device device) {
+  TrainerOptions options;
+  if (device.is_cpu()) options.accelerator = "cpu";
+  set_machine_options(options, s);
+  const bool several = options.num_nodes.value() > 1 || options.devices.count().value_or(1) > 1;
+  if (!several && (s.strategy.empty() || s.strategy == "auto")) return;
+  std::shared_ptr<Strategy> made = options.strategy.object();
+  if (!made) made = StrategyRegistry::make(s.strategy.empty() || s.strategy == "auto" ? "ddp" : s.strategy);
+  if (!dynamic_cast<const ProcessStrategy*>(made.get())) return;  // devices of one process
+  s.joined = std::move(made);
+  options.strategy = s.joined;
+  s.joined->check(options);
+  s.joined->connect(options);
+  if (s.joined->ranks().rank > 0 && !std::freopen("/dev/null", "w", stdout))
+    fail<FileError>("/dev/null: opening failed");
+}
+
+// Whether this process writes results; after join_processes.
+inline bool is_rank_zero(const MachineSettings& s) { return !s.joined || s.joined->ranks().rank == 0; }
 
 // ---- The trainer
 

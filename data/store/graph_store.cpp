@@ -53,6 +53,46 @@ void check_nodes(const std::string& where, const NodeData& nodes, bool values) {
   check("train", nodes.train, n);
   check("val", nodes.val, n);
   check("test", nodes.test, n);
+  if (const SparseFeatures& sparse = nodes.sparse_x; sparse.defined()) {
+    if (x.defined()) fail<E>(where, ": x and sparse_x are both there, expected one");
+    if (sparse.values.dtype() != DType::f32 || sparse.values.shape() != sparse.csr.col.shape())
+      fail<E>(where, ": the values of sparse_x are ", sparse.values.dtype(), " ", sparse.values.shape(),
+              ", expected f32 ", sparse.csr.col.shape());
+    if (!g.is_bipartite() && sparse.csr.crow.numel() != n + 1)
+      fail<E>(where, ": sparse_x has ", sparse.csr.crow.numel() - 1, " rows, expected ", n, ", one a node");
+  }
+}
+
+// A sparse matrix is the sections PREFIXcrow, PREFIXcol, and t_crow, t_col, t_edge where it has its transpose.
+template <class Find>
+Csr csr_of(const std::string& prefix, std::int64_t cols, Find&& section) {
+  return {.crow = section(prefix + "crow"),
+          .col = section(prefix + "col"),
+          .cols = cols,
+          .t_crow = section(prefix + "t_crow"),
+          .t_col = section(prefix + "t_col"),
+          .t_edge = section(prefix + "t_edge")};
+}
+// Throws FormatError for sections that are no matrix; `what` names it.
+void check_sections(const std::string& path, const char* what, const Csr& a) {
+  if (!a.crow.defined() || a.crow.dtype() != DType::i64 || a.crow.rank() != 1 || a.crow.numel() == 0 ||
+      !a.col.defined() || a.col.rank() != 1)
+    fail<FormatError>(path, ": no ", what, " is in this store; expected sections crow and col");
+  const bool turned = a.t_crow.defined();
+  const auto is_offsets = [&](const Tensor& t) {
+    return t.dtype() == DType::i64 && t.rank() == 1 && t.numel() == a.cols + 1;
+  };
+  const auto is_index = [&](const Tensor& t) { return t.dtype() == a.col.dtype() && t.shape() == a.col.shape(); };
+  if (a.cols < 0 || a.cols > kMaxDim || a.t_col.defined() != turned || a.t_edge.defined() != turned ||
+      (turned && (!is_offsets(a.t_crow) || !is_index(a.t_col) || !is_index(a.t_edge))))
+    fail<FormatError>(path, ": the sections of the transpose do not fit ", a.cols, " columns and ", a.col.numel(),
+                      " entries of the ", what, "; save the graph again");
+}
+void check_facts(const std::string& path, const char* what, const CsrFacts* facts, std::int64_t row,
+                 std::int64_t column) {
+  if (!facts || facts->longest_row != row || facts->longest_column != column)
+    fail<FormatError>(path, ": the longest row and column of the ", what, " are ", row, " and ", column,
+                      " by the file, others by its pattern; save the graph again");
 }
 
 NodeData read(const std::string& path, bool trusted) {
@@ -60,38 +100,24 @@ NodeData read(const std::string& path, bool trusted) {
   if (file.get() < 0) fail<FileError>(path, ": opening failed: ", std::generic_category().message(errno));
   const auto mapping = std::make_shared<Mapping>(std::move(file), path);
   if (!trusted) mapping->verify();
-  const auto section = [&](const char* name) {
+  const auto section = [&](std::string_view name) {
     const auto& all = mapping->sections();
     const auto at = std::find_if(all.begin(), all.end(), [&](const Section& s) { return s.name == name; });
     return at == all.end() ? Tensor() : mapping->view(static_cast<std::size_t>(at - all.begin()));
   };
-  const Tensor numbers = section("numbers"), crow = section("crow"), col = section("col"), name = section("name");
-  if (!numbers.defined() || numbers.dtype() != DType::i64 || numbers.numel() != kNumbers || !crow.defined() ||
-      crow.dtype() != DType::i64 || crow.rank() != 1 || crow.numel() == 0 || !col.defined() || col.rank() != 1 ||
-      !name.defined() || name.dtype() != DType::u8)
+  const Tensor numbers = section("numbers"), name = section("name");
+  if (!numbers.defined() || numbers.dtype() != DType::i64 || numbers.numel() != kNumbers || !name.defined() ||
+      name.dtype() != DType::u8)
     fail<FormatError>(path, ": no graph is in this store; expected sections numbers, name, crow and col");
   const auto* n = numbers.data<std::int64_t>();
   const Numbers of{n[0], n[1], n[2], n[3], n[4]};
-  Csr a{.crow = crow,
-        .col = col,
-        .cols = of.cols,
-        .t_crow = section("t_crow"),
-        .t_col = section("t_col"),
-        .t_edge = section("t_edge")};
-  const bool turned = a.t_crow.defined();
-  const auto is_offsets = [&](const Tensor& t) {
-    return t.dtype() == DType::i64 && t.rank() == 1 && t.numel() == of.cols + 1;
-  };
-  const auto is_index = [&](const Tensor& t) { return t.dtype() == col.dtype() && t.shape() == col.shape(); };
-  if (of.cols < 0 || of.cols > kMaxDim || a.t_col.defined() != turned || a.t_edge.defined() != turned ||
-      (turned && (!is_offsets(a.t_crow) || !is_index(a.t_col) || !is_index(a.t_edge))))
-    fail<FormatError>(path, ": the sections of the transpose do not fit ", of.cols, " nodes and ", col.numel(),
-                      " edges; save the graph again");
+  Csr a = csr_of("", of.cols, section);
+  check_sections(path, "graph", a);
   if (trusted)
     a.facts = std::make_shared<const CsrFacts>(a, CsrFacts::Promise{of.longest_row, of.longest_column, true});
   GraphOptions options;
   options.bipartite = of.bipartite != 0;
-  options.transposed = turned;
+  options.transposed = a.t_crow.defined();
   options.trusted = trusted;
   const auto make = [&] {
     try {
@@ -102,10 +128,7 @@ NodeData read(const std::string& path, bool trusted) {
   };
   NodeData nodes{.graph = make()};
   // attach_graph trusts these numbers where open_graph has taken the file.
-  if (const CsrFacts* facts = nodes.graph.csr().known();
-      !facts || facts->longest_row != of.longest_row || facts->longest_column != of.longest_column)
-    fail<FormatError>(path, ": the longest row and column are ", of.longest_row, " and ", of.longest_column,
-                      " by the file, others by its pattern; save the graph again");
+  check_facts(path, "graph", nodes.graph.csr().known(), of.longest_row, of.longest_column);
   if (name.numel() > 0)
     nodes.name.assign(reinterpret_cast<const char*>(name.data<std::uint8_t>()), static_cast<std::size_t>(name.numel()));
   nodes.x = section("x");
@@ -114,6 +137,34 @@ NodeData read(const std::string& path, bool trusted) {
   nodes.val = section("val");
   nodes.test = section("test");
   nodes.num_classes = of.num_classes;
+  if (const Tensor values = section("sparse_x"); values.defined()) {
+    const Tensor features = section("sparse_x_numbers");
+    if (!features.defined() || features.dtype() != DType::i64 || features.numel() != 3)
+      fail<FormatError>(path, ": section sparse_x_numbers has no three i64; save the graph again");
+    const auto* k = features.data<std::int64_t>();
+    Csr sparse = csr_of("sparse_x_", k[0], section);
+    check_sections(path, "matrix of features", sparse);
+    if (trusted)
+      sparse.facts = std::make_shared<const CsrFacts>(sparse, CsrFacts::Promise{k[1], k[2], true});
+    else
+      sparse = checked(std::move(sparse));
+    check_facts(path, "matrix of features", sparse.known(), k[1], k[2]);
+    nodes.sparse_x = {.csr = std::move(sparse), .values = values};
+  }
+  if (const Tensor letters = section("class_names"); letters.defined()) {
+    if (letters.dtype() != DType::u8 || letters.numel() == 0 || letters.data<std::uint8_t>()[letters.numel() - 1] != 0)
+      fail<FormatError>(path, ": section class_names has no names that end in 0; save the graph again");
+    std::string one;
+    for (std::int64_t i = 0; i < letters.numel(); ++i) {
+      const auto c = static_cast<char>(letters.data<std::uint8_t>()[i]);
+      if (c != 0)
+        one += c;
+      else
+        nodes.class_names.push_back(std::exchange(one, {}));
+    }
+    if (static_cast<std::int64_t>(nodes.class_names.size()) != nodes.num_classes)
+      fail<FormatError>(path, ": ", nodes.class_names.size(), " names of ", nodes.num_classes, " classes");
+  }
   check_nodes<FormatError>(path, nodes, !trusted);
   return nodes;
 }
@@ -121,30 +172,39 @@ NodeData read(const std::string& path, bool trusted) {
 }  // namespace
 
 void save_graph(const std::string& path, const NodeData& nodes) {
-  if (nodes.sparse_x.defined())
-    fail<UnsupportedError>("save_graph: the features are sparse; make them dense as x, or leave them out");
   const Csr& a = nodes.graph.csr();
   if (!nodes.graph.device().is_cpu())
     fail<DeviceError>("save_graph: the graph is on ", nodes.graph.device(), ", expected cpu");
   check_nodes<DataError>("save_graph", nodes, true);
   const CsrFacts* facts = a.known();
   if (!facts) fail<StateError>("save_graph: the graph's tensors were written after it was made");
+  const CsrFacts* sparse = nullptr;
+  if (nodes.sparse_x.defined() && !(sparse = nodes.sparse_x.csr.known()))
+    fail<StateError>("save_graph: the pattern of sparse_x is not checked(), or was written after it");
+  std::vector<std::uint8_t> names;
+  for (const std::string& name : nodes.class_names) {
+    if (name.find('\0') != std::string::npos) fail<DataError>("save_graph: the name of a class has a character 0");
+    names.insert(names.end(), name.c_str(), name.c_str() + name.size() + 1);
+  }
   const Numbers numbers{a.cols, facts->longest_row, facts->longest_column, nodes.graph.is_bipartite(),
                         nodes.num_classes};
   const std::array<std::int64_t, kNumbers> list{numbers.cols, numbers.longest_row, numbers.longest_column,
                                                 numbers.bipartite, numbers.num_classes};
   const std::vector<std::uint8_t> letters(nodes.name.begin(), nodes.name.end());
   NamedTensors tensors;
-  const auto add = [&](const char* name, const Tensor& t) {
-    if (t.defined()) tensors.emplace_back(name, levin::detail::dense_on_host(std::string("save_graph: ") + name, t));
+  const auto add = [&](const std::string& name, const Tensor& t) {
+    if (t.defined()) tensors.emplace_back(name, levin::detail::dense_on_host("save_graph: " + name, t));
+  };
+  const auto add_csr = [&](const std::string& prefix, const Csr& m) {
+    add(prefix + "crow", m.crow);
+    add(prefix + "col", m.col);
+    add(prefix + "t_crow", m.t_crow);
+    add(prefix + "t_col", m.t_col);
+    add(prefix + "t_edge", m.t_edge);
   };
   add("numbers", from_data<std::int64_t>(std::span<const std::int64_t>(list), {kNumbers}, Device::cpu()));
   add("name", from_data<std::uint8_t>(letters, {static_cast<std::int64_t>(letters.size())}, Device::cpu()));
-  add("crow", a.crow);
-  add("col", a.col);
-  add("t_crow", a.t_crow);
-  add("t_col", a.t_col);
-  add("t_edge", a.t_edge);
+  add_csr("", a);
   add("ids", nodes.graph.edge_ids());
   add("weight", nodes.graph.weight());
   add("attr", nodes.graph.attr());
@@ -153,6 +213,14 @@ void save_graph(const std::string& path, const NodeData& nodes) {
   add("train", nodes.train);
   add("val", nodes.val);
   add("test", nodes.test);
+  if (sparse) {
+    const std::array<std::int64_t, 3> of{nodes.sparse_x.csr.cols, sparse->longest_row, sparse->longest_column};
+    add("sparse_x_numbers", from_data<std::int64_t>(std::span<const std::int64_t>(of), {3}, Device::cpu()));
+    add_csr("sparse_x_", nodes.sparse_x.csr);
+    add("sparse_x", nodes.sparse_x.values);
+  }
+  if (!names.empty())
+    add("class_names", from_data<std::uint8_t>(names, {static_cast<std::int64_t>(names.size())}, Device::cpu()));
   const Layout layout = plan(tensors, kPage);
   // The bytes in order: header and table, then each section after its zeros.
   const std::uint64_t first = layout.sections.front().offset;

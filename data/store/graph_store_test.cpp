@@ -11,6 +11,7 @@
 #include "levin/error.h"
 #include "levin/ops.h"
 #include "levin/serialize.h"
+#include "levin/sparse.h"
 #include "tests/temporary.h"
 
 using namespace levin;
@@ -51,6 +52,33 @@ TEST_CASE("a graph in a file is the graph that was saved, opened or attached, an
   }
 }
 
+TEST_CASE("a graph file keeps sparse features, with their transpose, and names of classes") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "graph";
+  NodeData saved = karate_club();
+  const std::int64_t n = saved.graph.num_nodes();
+  saved.x = {};
+  saved.class_names = {"Mr. Hi", "", "Officer", "another"};
+  saved.class_names.resize(static_cast<std::size_t>(saved.num_classes), "more");
+  const Tensor rows = arange(0, n + 1, 1, Device::cpu()), one_each = arange(0, n, 1, Device::cpu());
+  saved.sparse_x = {.csr = checked(with_transpose({.crow = rows, .col = one_each, .cols = n})),
+                    .values = arange(0, n, 1, Device::cpu()).to(DType::f32)};
+  save_graph(path, saved);
+  for (const NodeData& found : {open_graph(path), attach_graph(path)}) {
+    CHECK(found.class_names == saved.class_names);
+    CHECK_FALSE(found.x.defined());
+    REQUIRE(found.sparse_x.defined());
+    CHECK(found.sparse_x.values.to_vector<float>() == saved.sparse_x.values.to_vector<float>());
+    CHECK(values(found.sparse_x.csr.col) == values(one_each));
+    CHECK(values(found.sparse_x.csr.t_edge) == values(saved.sparse_x.csr.t_edge));
+    REQUIRE(found.sparse_x.csr.known());
+    CHECK(found.sparse_x.csr.known()->longest_column == 1);
+    const Tensor dense = eye(n, n, Device::cpu());
+    CHECK(spmm(found.sparse_x.csr, found.sparse_x.values, dense).to_vector<float>() ==
+          spmm(saved.sparse_x.csr, saved.sparse_x.values, dense).to_vector<float>());
+  }
+}
+
 TEST_CASE("a damaged graph file, another store and an absent file are refused by name") {
   const test::TemporaryFolder folder;
   const std::string path = folder / "graph";
@@ -74,8 +102,11 @@ TEST_CASE("a damaged graph file, another store and an absent file are refused by
   CHECK_THROWS_AS((void)attach_graph(path), FormatError);
   CHECK_THROWS_AS((void)open_graph(folder / "absent"), FileError);
   NodeData sparse = karate_club();
-  sparse.sparse_x.values = empty({1}, Device::cpu());
-  CHECK_THROWS_AS(save_graph(path, sparse), UnsupportedError);
+  sparse.x = {};
+  sparse.sparse_x = {.csr = checked(with_transpose(
+                         {.crow = arange(0, 4, 1, Device::cpu()), .col = arange(0, 3, 1, Device::cpu()), .cols = 3})),
+                     .values = ones({3}, Device::cpu())};
+  CHECK_THROWS_WITH_AS(save_graph(path, sparse), "save_graph: sparse_x has 3 rows, expected 34, one a node", DataError);
 }
 
 TEST_CASE("features, classes and parts that do not fit the graph are refused before a file is written") {

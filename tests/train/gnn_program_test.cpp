@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "levin/data.h"
+#include "levin/data/store.h"
 #include "tests/datasets.h"
 #include "tests/train/program.h"
 
@@ -242,4 +243,40 @@ TEST_CASE("gnn node learns Cora to the published accuracy") {
   CHECK(r["data"] == "real");
   CHECK(r["parameters"] == 23063);
   CHECK(r["test_accuracy"].get<double>() > 0.785);  // no seed of fifty is below
+}
+
+TEST_CASE("gnn node on two processes keeps one graph in memory, trains as one process does, and leaves no file") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const auto trained = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"node", "--epochs", "3", "--quiet", "--json", dir / "r.json"});
+    const Ended e = run(dir, std::move(arguments));
+    CAPTURE(e.output);
+    REQUIRE(e.code == 0);
+    return e.output;
+  };
+  trained({"--runs", "2"});
+  const double alone = json_of(dir / "r.json")["test_accuracy_mean"];
+  const std::string said = trained({"--runs", "2", "--devices", "2"});
+  CAPTURE(said);
+  CHECK(said.find("in memory once for 2 processes: 34 nodes") != std::string::npos);
+  CHECK(said.find("[rank 1] data") == std::string::npos);  // rank 0 alone speaks
+  CHECK(json_of(dir / "r.json")["world_size"] == 2);
+  CHECK(json_of(dir / "r.json")["test_accuracy_mean"] == alone);  // each rank has the whole graph as its one batch
+  // Sampled neighbourhoods, which read the graph in each batch.
+  trained({"--sampler", "neighbor", "--model", "sage", "--max-steps", "2", "--devices", "2"});
+  CHECK(json_of(dir / "r.json")["optimizer_steps"] == 2);
+  std::error_code absent;
+  for (const auto& entry : std::filesystem::directory_iterator(data::preload_target(), absent))
+    CHECK_FALSE(entry.path().filename().string().starts_with("gnn-"));
+}
+
+TEST_CASE("gnn graph trains all folds on two processes, whose validation counts each graph once") {
+  const TemporaryFolder dir;
+  if (!built(dir)) return;
+  const Ended e = run(dir, {"graph", "--epochs", "1", "--quiet", "--devices", "2", "--json", dir / "r.json"});
+  CAPTURE(e.output);
+  REQUIRE(e.code == 0);
+  CHECK(json_of(dir / "r.json")["world_size"] == 2);
+  CHECK(json_of(dir / "r.json")["folds"] == 10);
 }

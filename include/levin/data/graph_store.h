@@ -13,8 +13,8 @@
 namespace levin::gnn {
 
 // Writes a graph on cpu with what its nodes have. `path` then holds all or what it held before. Throws FileError where
-// the system refuses, UnsupportedError for sparse_x, DataError for x, y and parts that do not fit the graph. Names of
-// classes are not kept. Bytes: data/store/layout.h.
+// the system refuses, DataError for features, y and parts that do not fit the graph, StateError for a pattern that was
+// written after it was checked. Bytes: data/store/layout.h.
 LEVIN_API void save_graph(const std::string& path, const NodeData& nodes);
 // The graph of such a file as read-only views. Compares every tensor with its hash and examines the pattern: the cost
 // of reading the file. Throws FileError, FormatError for other content, IndexError for a pattern that is not legal. A
