@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/job/point.h"
 #include "levin/stream.h"
 #include "tensor/device/in_stream.h"
 #include "tensor/device/runtime.h"
@@ -24,6 +25,7 @@ CpuGroup::CpuGroup(int rank, int size, std::shared_ptr<Engine> engine, std::uint
       Note& note;
       ~Leave() { note.leave_wait(); }
     } leave{note};
+    point("collective", static_cast<std::int64_t>(task.number));
     engine_->run(task);
   });
   sends_ = std::make_shared<Lane>([this](const Task& task) { engine_->send(task); });

@@ -11,7 +11,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <set>
 
+#include "comm/job/point.h"
 #include "comm/job/secret.h"
 #include "levin/error.h"
 #include "tensor/text/number_text.h"
@@ -25,7 +27,7 @@ using std::string_view;
 constexpr double kBeatEvery = 0.5;     // seconds, while nothing changes
 constexpr double kChangeEvery = 0.02;  // while phases or steps change
 
-string seconds(double s) { return detail::general(s, 3) + " s"; }
+string seconds(double s) { return levin::detail::general(s, 3) + " s"; }
 
 void pause(double s) { std::this_thread::sleep_for(std::chrono::duration<double>(s)); }
 
@@ -39,6 +41,30 @@ Beat beat_of(const Note::Copy& note) {
           .wait_age = now - note.wait_since,
           .waited = note.waited};
 }
+
+// The addresses at which this process has joined a job. The store there may be the one of that job, which ends while the
+// process introduces itself for the next one.
+class JoinedBefore {
+ public:
+  static void add(const string& address) {
+    const std::lock_guard lock(mutex());
+    addresses().insert(address);
+  }
+  [[nodiscard]] static bool at(const string& address) {
+    const std::lock_guard lock(mutex());
+    return addresses().contains(address);
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::set<string>& addresses() {
+    static std::set<string> all;
+    return all;
+  }
+};
 
 bool same_moment(const Note::Copy& a, const Note::Copy& b) {
   return a.since == b.since && a.wait_since == b.wait_since && a.phase == b.phase && a.step == b.step &&
@@ -143,6 +169,10 @@ bool Client::try_join(double deadline, string& error, bool& unknown_host) {
     body.resize(header.size);
     got = receive_all(socket, body.data(), body.size(), limit);
   }
+  if (got == Sent::closed && JoinedBefore::at(at)) {
+    error = "the connection closed after the introduction";
+    return false;
+  }
   if (got == Sent::closed) {
     fail<CommError>("init_process_group: rank 0's store at ", at, " closed the connection of rank ", options_.card.rank,
                     options_.secret ? ": LEVIN_JOB_SECRET of this rank is another than rank 0's, or rank 0 has ended"
@@ -156,7 +186,10 @@ bool Client::try_join(double deadline, string& error, bool& unknown_host) {
   if (header.op == Message::refusal) {
     const ReadRefusal refusal = read_refusal(body);
     error = refusal.text;
-    if (refusal.kind == Refusal::stale) return false;  // the store of an earlier start, about to end
+    if (refusal.kind == Refusal::stale) {  // the store of an earlier job, about to end
+      point("rendezvous:stale");
+      return false;
+    }
     if (refusal.kind == Refusal::config) fail<ConfigError>(refusal.text);
     fail<CommError>(refusal.text);
   }
@@ -168,6 +201,7 @@ bool Client::try_join(double deadline, string& error, bool& unknown_host) {
   }
   if (header.op != Message::welcome || !in.good() || !same(proof, store_proof(options_.secret, challenge, nonce, rank)))
     fail<CommError>("init_process_group: the store at ", at, " does not prove LEVIN_JOB_SECRET: it is a stranger's");
+  JoinedBefore::add(at);
   socket_ = std::move(socket);
   return true;
 }

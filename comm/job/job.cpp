@@ -308,6 +308,7 @@ string Job::get(string_view key) {
 
 void Job::failed(string_view text) noexcept {
   failed_ = true;
+  client_->sync_note();  // the verdict names this rank's phase and step
   (void)client_->post(Message::failed, text);
 }
 
@@ -338,14 +339,16 @@ void Job::close() noexcept {
     if (store_) store_->close(kRefusalSeconds);
     return;
   }
-  note_.set_phase(Phase::exit);
+  const bool throws = !failed_ && std::uncaught_exceptions() > exceptions_;
+  if (!failed_ && !throws) note_.set_phase(Phase::exit);  // a failure is of the phase before
   bool together = false;
   try {
     point("exit");
-    if (!failed_ && std::uncaught_exceptions() > exceptions_) failed("an exception ended its use of the process group");
+    if (throws) failed("an exception ended its use of the process group");
     if (!failed_ && !alarm_->raised()) {
       (void)gather(*world_, GatherKind::close, 0, "the end of the job", "", kCloseSeconds);
       together = true;
+      point("leave");
     }
   } catch (const Error& e) {
     // Nothing waits for this rank's result: it is told, and the rank ends.

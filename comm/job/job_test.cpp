@@ -12,6 +12,7 @@
 #include "levin/build_info.h"
 #include "levin/error.h"
 #include "tests/skip.h"
+#include "tests/variables.h"
 #include "tests/warnings.h"
 
 namespace levin::dist {
@@ -154,6 +155,11 @@ TEST_CASE("a store that is not there, an unknown name and a taken port are named
       doctest::Contains(
           ("rank 1 did not reach the store of rank 0 at " + at + " within 0.2 s: Connection refused").c_str()),
       CommError);
+  {
+    const test::PlantedVariables trusted({{"LEVIN_JOB_SECRET", "none"}});
+    CHECK_THROWS_WITH_AS(join({.main = {"no-such-host.invalid", port}, .world = 2, .rank = 1}),
+                         doctest::Contains("the address of rank 0, no-such-host.invalid, is unknown: "), CommError);
+  }
   const Fd taken = listen_at({"127.0.0.1", port}, Reach::loopback, 0);
   CHECK_THROWS_WITH_AS(join({.main = {"127.0.0.1", port}, .world = 2}),
                        doctest::Contains(("cannot listen at " + at + ": Address already in use").c_str()), CommError);

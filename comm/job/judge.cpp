@@ -236,7 +236,8 @@ std::optional<Verdict> Judge::decide(double now) {
                 (out.kind == Verdict::Kind::stuck ? "" : text(out.rank) + " is in ") + of(out.rank).words;
   if (const string others = waiting(both ? out.rank : -1); !others.empty()) out.text += "; " + others;
   for (int r = 0; r < size(); ++r) {
-    if (!alive(r) || of(r).beat.step <= out.newest_step) continue;
+    const bool stuck = out.kind == Verdict::Kind::stuck && r == out.rank;
+    if (!alive(r) || stuck || of(r).beat.step <= out.newest_step) continue;
     out.newest_step = of(r).beat.step;
     out.writer = r;
   }

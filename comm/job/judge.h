@@ -72,6 +72,8 @@ class Judge {
   [[nodiscard]] std::optional<std::string> warning(double now);
   [[nodiscard]] double next_look(double now) const;  // when time alone may change something
   [[nodiscard]] const Beat& last_beat(int rank) const { return ranks_[static_cast<std::size_t>(rank)].beat; }
+  // Whether the job is over for the rank: it has left, or was lost, or all ranks have come to the end.
+  [[nodiscard]] bool has_ended(int rank) const { return finished_ || !alive(rank); }
   [[nodiscard]] const std::string& name(int rank) const { return ranks_[static_cast<std::size_t>(rank)].name; }
 
  private:

@@ -35,13 +35,16 @@ const char* name_of(Phase phase) {
   switch (phase) {
     case Phase::rendezvous: return "rendezvous";
     case Phase::setup: return "setup";
+    case Phase::loop: return "loop";
     case Phase::data: return "data";
     case Phase::forward: return "forward";
     case Phase::backward: return "backward";
     case Phase::collective: return "collective";
     case Phase::optimizer: return "optimizer";
+    case Phase::hooks: return "hooks";
     case Phase::validation: return "validation";
     case Phase::save: return "save";
+    case Phase::logging: return "logging";
     case Phase::exit: return "exit";
     case Phase::idle: return "idle";
   }
@@ -50,6 +53,14 @@ const char* name_of(Phase phase) {
 
 double steady_seconds() noexcept {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Note::set(Phase phase, std::int64_t completed) noexcept {
+  write(run_sequence_, [&] {
+    phase_.store(phase, kStore);
+    step_.store(completed, kStore);
+    since_.store(steady_seconds(), kStore);
+  });
 }
 
 void Note::set_phase(Phase phase) noexcept {

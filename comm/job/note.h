@@ -10,13 +10,16 @@ namespace levin::dist {
 enum class Phase : std::uint8_t {
   rendezvous,
   setup,
+  loop,  // of a fit, outside of the phases below
   data,
   forward,
   backward,
   collective,
   optimizer,
+  hooks,
   validation,
   save,
+  logging,
   exit,
   idle
 };
@@ -25,7 +28,7 @@ enum class Phase : std::uint8_t {
 // Seconds of the steady clock, for beats and deadlines.
 [[nodiscard]] double steady_seconds() noexcept;
 
-// set_phase and set_step are called by the thread that trains, enter_wait and leave_wait by the thread that waits in
+// set, set_phase and set_step are called by the thread that trains, enter_wait and leave_wait by the thread that waits in
 // the job's collectives, read() by the watcher. Each of the two parts is read as it was written at once.
 class Note {
  public:
@@ -38,6 +41,7 @@ class Note {
     double wait_since = 0;    // steady seconds of the last enter_wait or leave_wait
     double waited = 0;        // seconds spent in the waits that have ended
   };
+  void set(Phase phase, std::int64_t completed) noexcept;
   void set_phase(Phase phase) noexcept;
   void set_step(std::int64_t completed) noexcept;
   // `entry` counts the collectives that this rank has issued; equal on all ranks for the same collective. `site` is not

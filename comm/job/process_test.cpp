@@ -188,6 +188,25 @@ TEST_CASE("ranks that end without a word, or are killed at their end, are named 
   }
 }
 
+TEST_CASE("a process begins a job at the address of the one that it has left, while others still leave that one") {
+  Spawned group(
+      3,
+      [](Rank& rank) {
+        for (const char* job : {"first", "second"})
+          rank.report(join(rank, {.timeout = 30, .rendezvous_timeout = 20})->rendezvous()->gather("", job)[2]);
+      },
+      {.argument = port_text(), .points = "rank 1: at rendezvous:stale -> hold; rank 2: at leave -> hold"});
+  group.wait_for(2, "rank 2 at leave 0");
+  group.wait_for(1, "rank 1 at rendezvous:stale 0");
+  group.release();
+  group.wait();
+  for (int r = 0; r < 3; ++r) {
+    CHECK(group.end_of(r).error.empty());
+    CHECK(group.end_of(r).output.empty());
+    CHECK(group.end_of(r).reports.back() == (r == 2 ? "rank 2 at leave 0" : "second"));
+  }
+}
+
 TEST_CASE("processes end in any order without a word about it") {
   for (int held = 0; held < 3; ++held) {
     Spawned group(3,

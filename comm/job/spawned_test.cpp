@@ -19,6 +19,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "comm/job/card.h"
 #include "comm/job/note.h"
 #include "levin/error.h"
 
@@ -32,7 +33,8 @@ constexpr int kMostRanks = 16;
 constexpr std::size_t kText = 2048;
 constexpr int kUnitialised = -1;
 
-int zygote = kUnitialised;  // the socket to it
+int zygote = kUnitialised;                     // the socket to it
+std::vector<std::pair<pid_t, int>> unclaimed;  // ends of processes whose group was not the one that waited
 
 // Plain bytes on a socket; the descriptors travel beside it: reports and output of each rank, then the release.
 struct Request {
@@ -85,6 +87,7 @@ void take_request(int socket, const sigset_t& old_mask) {
   const ssize_t n = ::recvmsg(socket, &message, 0);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (n != sizeof request || header == nullptr) ::_exit(0);  // the test program has ended, and so do the ranks
+  static const dist::Card hashed = dist::own_card(1, "");  // the ranks inherit the hash of the program
   std::memcpy(fds.data(), CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
   const std::size_t given = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (int r = 0; r < request.size; ++r) {
@@ -171,6 +174,7 @@ Spawned::Spawned(int size, void (*body)(Rank&), const Options& options)
   std::array<int, 2> release{};
   if (::pipe2(release.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
   release_ = release[1];
+  released_ = ::fcntl(release[0], F_DUPFD_CLOEXEC, 0);  // release() may come after the end of all ranks
   given.push_back(release[0]);
   iovec data{&request, sizeof request};
   const std::size_t bytes = given.size() * sizeof(int);
@@ -196,12 +200,7 @@ Spawned::Spawned(int size, void (*body)(Rank&), const Options& options)
         p.pid = answer.pid;
         continue;
       }
-      for (std::size_t r = 0; r < processes_.size(); ++r) {  // an early rank that has ended already
-        if (processes_[r].pid != answer.pid) continue;
-        processes_[r].ended = true;
-        ends_[r].code = WIFEXITED(answer.status) ? WEXITSTATUS(answer.status) : -1;
-        ends_[r].signal = WIFSIGNALED(answer.status) ? WTERMSIG(answer.status) : 0;
-      }
+      unclaimed.emplace_back(answer.pid, answer.status);
     }
   }
 }
@@ -219,6 +218,7 @@ Spawned::~Spawned() {
     if (p.output >= 0) ::close(p.output);
   }
   if (release_ >= 0) ::close(release_);
+  if (released_ >= 0) ::close(released_);
 }
 
 string Spawned::all_output() const {
@@ -239,7 +239,22 @@ void Spawned::give_up(const string& why) {
   throw std::runtime_error(why + "\n" + all_output());
 }
 
+bool Spawned::claim_ends() {
+  const auto claim = [&](const std::pair<pid_t, int>& end) {
+    for (std::size_t r = 0; r < processes_.size(); ++r) {
+      if (processes_[r].pid != end.first || processes_[r].ended) continue;
+      processes_[r].ended = true;
+      ends_[r].code = WIFEXITED(end.second) ? WEXITSTATUS(end.second) : -1;
+      ends_[r].signal = WIFSIGNALED(end.second) ? WTERMSIG(end.second) : 0;
+      return true;
+    }
+    return false;
+  };
+  return std::erase_if(unclaimed, claim) != 0;
+}
+
 void Spawned::pump() {
+  if (claim_ends()) return;
   std::vector<pollfd> all{{zygote, POLLIN, 0}};
   for (const Process& p : processes_) {
     all.push_back({p.reports, POLLIN, 0});
@@ -276,12 +291,8 @@ void Spawned::pump() {
   if (all[0].revents == 0) return;
   Answer answer;
   if (::recv(zygote, &answer, sizeof answer, 0) != sizeof answer) give_up("the zygote is gone");
-  for (std::size_t r = 0; r < processes_.size(); ++r) {
-    if (processes_[r].pid != answer.pid) continue;
-    processes_[r].ended = true;
-    ends_[r].code = WIFEXITED(answer.status) ? WEXITSTATUS(answer.status) : -1;
-    ends_[r].signal = WIFSIGNALED(answer.status) ? WTERMSIG(answer.status) : 0;
-  }
+  unclaimed.emplace_back(answer.pid, answer.status);
+  (void)claim_ends();
 }
 
 void Spawned::wait_for(int rank, const string& line) {

@@ -10,7 +10,7 @@
 //   group.wait();
 //   CHECK(group.end_of(0).error == "...");
 //
-// A rank reports lines; checks belong to the test. An exception that leaves its function is its end's `error`.
+// Groups may run at once. A rank reports lines; checks belong to the test. An exception that leaves its function is its end's `error`.
 #pragma once
 
 #include <sys/types.h>
@@ -76,12 +76,13 @@ class Spawned {
     std::string rest;               // of a line that is not complete
   };
   void pump();  // waits for something to happen
+  bool claim_ends();
   [[noreturn]] void give_up(const std::string& why);
   [[nodiscard]] std::string all_output() const;
 
   std::vector<Process> processes_;
   std::vector<End> ends_;
-  int release_ = -1;
+  int release_ = -1, released_ = -1;  // the ends of a pipe
   double deadline_ = 0;
 };
 

@@ -448,6 +448,11 @@ bool Store::Server::hello(std::uint64_t id, Connection& c, const Header& header,
     return true;
   }
   if (state_ == State::running) {
+    // A process may begin a new job at the address of the one that it has left.
+    if (card.rank < options_.world && judge_.has_ended(card.rank)) {
+      return refuse(Refusal::stale, "init_process_group: the store at the address of rank 0 is of a job that " +
+                                        judge_.name(card.rank) + " has left");
+    }
     const string known = card.rank < options_.world ? judge_.name(card.rank) : text(options_.world) + " ranks";
     return refuse(Refusal::config, "init_process_group: " + name_of(card) +
                                        " arrived at a job that runs already, with " + known +
