@@ -16,9 +16,9 @@ namespace levin {
 namespace train {
 struct Checkpoint;
 class Incoming;
-// What a save to a path that is a link changes: the file that the link leads to, or the link alone, which becomes a
-// file.
-enum class AtLink : bool { follow, replace };
+// What a save to a path that exists changes. follow: the file, or the one that a link leads to. replace: a link alone,
+// which becomes a file. nothing: the save is a FileError.
+enum class AtLink : std::uint8_t { follow, replace, nothing };
 using SavedStates = std::vector<std::pair<std::string, CallbackState>>;  // by state key
 struct FoundCheckpoint {
   std::string path;                       // empty: there is no file
@@ -41,6 +41,9 @@ class Trainer::Files {
   // Saves the run as `last` after a signal. Returns the result, also an error of the save, as text for the
   // error.
   [[nodiscard]] std::string save_interrupted();
+  // Saves the run of a failed job, on this rank alone: Note [Rescue checkpoints]. Returns the result as save_interrupted
+  // does.
+  [[nodiscard]] std::string rescue();
   // The file that a ckpt_path names. Throws ConfigError if there is none for "best"; warns if there is none for "last".
   [[nodiscard]] train::FoundCheckpoint find(const std::string& ckpt_path) const;
   // Reads the file that a ckpt_path names, and calls on_load_checkpoint of the module. Returns null without a file.
@@ -79,7 +82,9 @@ class Trainer::Files {
   void take_stop(const train::Checkpoint& file);
   void leave_epoch(const train::Checkpoint& file);  // of a file whose batches this run does not have
   Run& run_;
-  bool apart_ = false;  // a save that began in on_exception
+  bool apart_ = false;      // a save that began in on_exception, or without the other ranks
+  bool rescuing_ = false;   // this rank writes, whichever it is
+  std::int64_t began_ = 0;  // the fit, in nanoseconds of the files' clock
 };
 
 }  // namespace levin

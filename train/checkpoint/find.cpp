@@ -14,9 +14,10 @@ using train::Checkpoint;
 
 namespace {
 
-std::string below_root(const TrainerOptions& options) {
-  return (options.default_root_dir.empty() ? std::string(".") : options.default_root_dir) + "/checkpoints";
+std::string root_of(const TrainerOptions& options) {
+  return options.default_root_dir.empty() ? std::string(".") : options.default_root_dir;
 }
+std::string below_root(const TrainerOptions& options) { return root_of(options) + "/checkpoints"; }
 
 // The folders in which a run like this one may have written files: those of the callbacks. Without one, also
 // <root>/checkpoints and the folders of all versions of the loggers, because a program that is started again is a new
@@ -65,6 +66,11 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
     for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
       if (it->path().extension() == ".safetensors") add(it->path());
     }
+  }
+  error.clear();
+  for (fs::directory_iterator it(root_of(run.options), error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("rescue-") && name.ends_with(".safetensors")) add(it->path());
   }
   std::sort(files.rbegin(), files.rend());
   for (const auto& [time, path] : files) {

@@ -1,5 +1,7 @@
 // Resumes from a checkpoint: compares it with the run, and only then changes the run.
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
@@ -341,6 +343,9 @@ void Trainer::Files::take_stop(const Checkpoint& file) {
 void Trainer::Files::begin_fit() {
   resumed_from.clear();
   resumed_at = -1;
+  // File systems read a clock that stands still between two ticks of the kernel.
+  constexpr std::chrono::milliseconds kTick(10);
+  began_ = (std::filesystem::file_time_type::clock::now() - kTick).time_since_epoch().count();
 }
 
 std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_path) {

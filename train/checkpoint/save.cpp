@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "levin/autograd.h"
+#include "levin/comm/launch.h"
 #include "levin/ops.h"
 #include "tensor/files/file.h"
 #include "train/checkpoint/content.h"
@@ -91,6 +92,18 @@ NamedTensors state_of(const Trainer::Run& run, const optim::Optimizer& optimizer
   }
   std::erase_if(state, [](const auto& named) { return !named.second.defined(); });
   return state;
+}
+
+// Writes a file that must not exist yet: of several writers one gets the name.
+void write_new(const std::string& path, const Function<void(const std::string&)>& write) {
+  const std::string temporary = detail::temporary_name(path);
+  write(temporary);
+  std::error_code error, ignored;
+  fs::create_hard_link(temporary, path, error);
+  const bool taken = fs::exists(path, ignored);
+  if (error && !taken) fs::rename(temporary, path, error);  // a file system without hard links
+  fs::remove(temporary, ignored);
+  if (error) fail<FileError>("save_checkpoint: can not make ", path, ": ", error.message());
 }
 
 // The gradients of an open window, each the average over ranks: it enters the sum over ranks once for each of them.
@@ -192,7 +205,7 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLi
                     " is not written after an error: each rank holds a part of the state, and the ranks "
                     "can not wait for each other; resume from an earlier file",
                 Repeat::yes);
-  if (apart_ && run_.strategy->ranks().rank != 0) return;
+  if (apart_ && !rescuing_ && run_.strategy->ranks().rank != 0) return;
   train::with_memory("save_checkpoint", path, bytes, [&] { write(path, only, at_link); });
   written.insert(path);
 }
@@ -249,6 +262,8 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtL
     (void)by_rank_zero([&] {
       if (at_link == train::AtLink::replace)
         train::replace_link(path, save);
+      else if (at_link == train::AtLink::nothing)
+        write_new(path, save);
       else
         save(path);
       return std::string();
@@ -281,6 +296,46 @@ std::string Trainer::Files::save_interrupted() {
     save(path, WeightsOnly::no, train::AtLink::replace);
     return "saved " + path + ", ckpt_path = \"last\" goes on from there";
   } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
+}
+
+// Note [Rescue checkpoints]
+// Where a rank is lost, the others stand at the end of step s or s + 1: the optimizer changes parameters after the last
+// reduction alone. So one survivor that has the whole state writes it (Strategy::rescues), without the others, to a
+// name that no earlier file has: rescue-S.safetensors, and rescue-S-v1.safetensors where an earlier run has left the
+// first. Where several survivors may write, because nothing is left that knows them all, the first one's file stands.
+// The file is that of a save in the middle of a batch (warn_of_torn_batch). What it has of one rank alone: the sums of
+// the open epoch's logged values and of metrics, and random numbers. Gradients of an open window are parts of a sum
+// over ranks, so the file holds none.
+std::string Trainer::Files::rescue() {
+  constexpr double kSeconds = 20;  // for which launchers wait with SIGKILL
+  if (!run_.in_fit || run_.trial || run_.searching || !enabled() || run_.progress.total_batches == 0) return {};
+  if (run_.progress.total_batches == resumed_at) return "nothing was trained since " + resumed_from;
+  if (run_.step_torn)
+    return "nothing was saved, because the optimizer calls its closure several times and was within a step";
+  const train::Restore apart(apart_, true), own(rescuing_, true);
+  if (run_.window.is_open()) run_.window.gradients_torn = true;
+  const train::Scope time([] { dist::hold_kill(kSeconds); }, [] { dist::hold_kill(0); });
+  const std::string root = run_.options.default_root_dir.empty() ? "." : run_.options.default_root_dir;
+  const std::string name = root + "/rescue-" + text(run_.progress.global_step);
+  const auto saved = [](int rank, const std::string& path) {
+    return (rank < 0 ? "another rank" : "rank " + text(rank)) + " saved " + path +
+           ", ckpt_path = \"last\" resumes from there";
+  };
+  try {
+    for (std::int64_t version = 0;; ++version) {
+      const std::string path = name + (version > 0 ? "-v" + text(version) : "") + ".safetensors";
+      std::error_code error;
+      if (!fs::exists(path, error)) {
+        try {
+          save(path, WeightsOnly::no, train::AtLink::nothing);
+          return saved(run_.strategy->ranks().rank, path);
+        } catch (const FileError&) {
+          if (!fs::exists(path, error)) throw;
+        }
+      }
+      if (fs::last_write_time(path, error).time_since_epoch().count() >= began_ && !error) return saved(-1, path);
+    }
+  } catch (const std::exception& e) { return std::string("its state could not be saved. ") + e.what(); }
 }
 
 bool Trainer::Files::enabled() const {

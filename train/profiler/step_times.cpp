@@ -55,6 +55,7 @@ void StepTimes::start() noexcept {
   running_ = true;
   phase_ = Phase::unexplained;
   started_ = entered_ = clock_();
+  if (told_) told_(phase_);
 }
 
 void StepTimes::stop() noexcept {
@@ -77,10 +78,20 @@ Phase StepTimes::enter(Phase phase) noexcept {
   if (phase == before) return before;  // saves a reading of the clock
   if (running_) charge();
   phase_ = phase;
+  if (told_) told_(phase);
   return before;
 }
 
-void StepTimes::reset() noexcept { *this = StepTimes(clock_); }
+void StepTimes::count_step() noexcept {
+  ++steps_;
+  if (told_) told_(phase_);
+}
+
+void StepTimes::reset() noexcept {
+  StepTimes fresh(clock_);
+  fresh.told_ = std::move(told_);
+  *this = std::move(fresh);
+}
 
 std::int64_t StepTimes::nanoseconds(Phase phase) const noexcept { return spent_[index(phase)]; }
 std::int64_t StepTimes::total_nanoseconds() const noexcept { return total_; }

@@ -260,6 +260,7 @@ std::vector<Metrics> Trainer::Evaluation::all_batches(Loop loop, TrainModule& mo
   const Restore current(loaders, &given);
   const Restore which_loop(current_loop, loop);
   const Restore deeper(depth, depth + 1);
+  const PhaseScope phase(run_.instruments.times, Phase::validating);
   if (loop == Loop::validation && run_.in_fit && !run_.borrowed.manual && !run_.window.is_open()) {
     module.on_validation_model_zero_grad();
     if (run_.capture) run_.capture->gradients_were_cleared();

@@ -68,14 +68,19 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     logs.finish("success");
     if (!instead) instruments.finish_profiler();
   } catch (...) {
+    std::string rescued;
     train::with_error_in_flight([&](const std::exception& error) {
       strategy->failed(error);
+      const bool by_rank = dynamic_cast<const CommError*>(&error) != nullptr;
+      if (by_rank && strategy->rescues()) rescued = files.rescue();
+      if (!rescued.empty()) rescued = std::string(error.what()) + "; " + rescued;
       hooks.exception(error);
       if (!instead) instruments.report_times();
       logs.give_up(error);
       hooks.teardown(Stage::fit, /*quietly=*/true);
       if (!instead) instruments.finish_profiler();
     });
+    if (!rescued.empty()) fail<CommError>(rescued);
     throw;
   }
   check_interrupt();  // of a hook after on_fit_end
@@ -131,6 +136,7 @@ void Trainer::Run::begin_fit(TrainModule& module, const FitOptions& given, const
 void Trainer::Run::connect() {
   strategy->connect(options);
   if (strategy->ranks().size == 1) return;
+  instruments.times.tell([this](Phase phase) { strategy->entered(phase, progress.global_step); });
   files.folder_of_logger =
       strategy->from_rank_zero(logs.loggers.empty() ? std::string() : logs.loggers.front()->log_dir());
   if (strategy->ranks().rank == 0) return;

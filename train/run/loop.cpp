@@ -106,7 +106,7 @@ void Trainer::Run::train_batch(StepInfo at) {
     instruments.times.count_step();
   }
   ++progress.batches_done;
-  window.gradients_torn = window.batch_torn = false;
+  window.gradients_torn = window.batch_torn = step_torn = false;
   in_batch = false;
   progress.position.hand_out(*at.batch);
   progress.batches_absent += static_cast<std::int64_t>(at.batch->absent.size());
@@ -167,6 +167,7 @@ Tensor Trainer::Run::forward_backward(AutomaticStep& step) {
     hooks.call(train::hooks::on_before_zero_grad, optimizers.front());
     borrowed.active->optimizer_zero_grad(at.epoch, at.batch_idx, optimizers.front());
   };
+  step_torn = step.ran;  // a step that has its gradients may have changed parameters
   step.ran = true;
   step.result = {};
   instruments.times.enter(Phase::forward);

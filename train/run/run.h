@@ -85,6 +85,7 @@ struct Trainer::Run {
   bool in_fit = false;
   bool in_batch = false;  // from the transfer of a training batch to its end; progress.batches_done is its index
   bool in_training_step = false;
+  bool step_torn = false;  // from the second run of a step's closure until the batch counts
   bool searching = false;  // the stage is a search of the tuner
   bool trial = false;      // a trial of the tuner, which is undone, so it reports and saves nothing
   Tensor seen_loss;        // of the newest step, detached; reused without an allocation if the user kept no copy

@@ -2,13 +2,18 @@
 #include "levin/train/process_strategy.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <typeinfo>
 #include <utility>
 
+#include "comm/job/job.h"
 #include "levin/autograd.h"
 #include "levin/comm/launch.h"
 #include "levin/ops.h"
+#include "levin/train/profiler.h"
 #include "tensor/errors/warn.h"
+#include "tensor/text/type_name.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
 
@@ -48,9 +53,13 @@ std::string agreement_of(const TrainerOptions& o) {
 }  // namespace
 
 void ProcessStrategy::connect(const TrainerOptions& o) {
-  if (group_) return;
+  if (group_) {
+    if (job_) job_->note().set_phase(dist::Phase::setup);
+    return;
+  }
   if (options_.group) {
     group_ = options_.group;
+    job_ = dist::Job::of(*group_);
     const int rank = group_->rank(), size = group_->size();
     ranks_ = {.rank = rank, .size = size, .local_rank = rank, .local_size = size};
   } else {
@@ -68,7 +77,9 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
                                        .environment = environment,
                                        .timeout = options_.timeout,
                                        .rendezvous_timeout = options_.rendezvous_timeout,
+                                       .silence = options_.silence,
                                        .agreement = agreement_of(o)});
+    job_ = dist::Job::of(*group_);
     ranks_ = {.rank = group_->rank(),
               .size = group_->size(),
               .local_rank = environment->local_rank(),
@@ -77,6 +88,7 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
               .nodes = nodes};
     detail::print_warnings(ranks_.rank == 0);  // Note [Warnings of ranks]
   }
+  if (job_) job_->note().set_phase(dist::Phase::setup);
   control_ = group_;
   votes_ = zeros({4}, Device::cpu(), DType::u8);
 }
@@ -155,8 +167,39 @@ void ProcessStrategy::attach_model(TrainModule&, nn::Module* tree, Stage) {
   }
 }
 
+namespace {
+
+// By levin::Phase.
+constexpr std::array kJobPhases = {dist::Phase::loop,       dist::Phase::data,      dist::Phase::forward,
+                                   dist::Phase::backward,   dist::Phase::optimizer, dist::Phase::collective,
+                                   dist::Phase::collective, dist::Phase::hooks,     dist::Phase::validation,
+                                   dist::Phase::save,       dist::Phase::logging};
+static_assert(kJobPhases.size() == kPhases);
+
+}  // namespace
+
+// While an exception leaves phases, the note keeps the one in which it was thrown.
+void ProcessStrategy::entered(Phase phase, std::int64_t global_step) noexcept {
+  if (job_ && std::uncaught_exceptions() == 0)
+    job_->note().set(kJobPhases[static_cast<std::size_t>(phase)], global_step);
+}
+
 void ProcessStrategy::failed(const std::exception& error) noexcept {
-  if (control_) control_->abort(error.what());
+  if (!control_) return;
+  if (!job_) return control_->abort(error.what());
+  if (job_->alarm()->raised()) return;  // another rank's failure ends this one, too
+  try {
+    job_->failed(detail::type_name(typeid(error)) + ": " + error.what());
+  } catch (const std::exception&) {  // no memory for the text
+    job_->failed("an exception ended its stage");
+  }
+}
+
+bool ProcessStrategy::is_rescuer() const {
+  if (!job_ || !job_->alarm()->raised()) return false;
+  const dist::Verdict verdict = job_->alarm()->verdict();
+  if (verdict.writer >= 0) return verdict.writer == ranks_.rank;
+  return verdict.rank == 0 && (ranks_.rank == 1 || (ranks_.local_rank == 0 && ranks_.rank != 0));
 }
 
 }  // namespace levin

@@ -19,6 +19,7 @@ void Strategy::merge_squared_norm(Tensor&) {}
 void Strategy::merge_found_inf(Tensor&) {}
 Tensor Strategy::whole(const Tensor& piece, const Tensor&) { return piece; }
 Tensor Strategy::piece(const Tensor& whole, const Tensor&) { return whole; }
+void Strategy::entered(Phase, std::int64_t) noexcept {}
 void Strategy::failed(const std::exception&) noexcept {}
 
 }  // namespace levin

@@ -84,6 +84,7 @@ class LEVIN_API DdpStrategy : public ProcessStrategy {
   void backward(const Tensor& loss, SyncGrad sync) override;
   void merge_weight(Tensor& weight) override;
   [[nodiscard]] std::string prevents_capture() const override;
+  [[nodiscard]] bool rescues() const override { return is_rescuer(); }
 
   // What was reduced since the strategy was made.
   struct Report {

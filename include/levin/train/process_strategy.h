@@ -13,10 +13,15 @@
 
 namespace levin {
 
+namespace dist {
+class Job;
+}
+
 struct ProcessOptions {
   std::string backend = "auto";    // dist::InitOptions
   double timeout = 1800;           // seconds that a collective waits for a rank that is alive
   double rendezvous_timeout = 60;  // seconds that ranks may take to arrive
+  double silence = 3;              // seconds without a sign of life after which a rank is given up
   // Ranks that are connected already, such as threads of one process; nothing is started then.
   std::shared_ptr<dist::ProcessGroup> group{};
 };
@@ -47,9 +52,14 @@ class LEVIN_API ProcessStrategy : public Strategy {
   // Compares the parameters and buffers of all ranks, in name, shape, dtype and order, and gives them the values of
   // rank 0, generators too. Throws CommError that names the first difference and its rank.
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
+  void entered(Phase phase, std::int64_t global_step) noexcept override;
   void failed(const std::exception& error) noexcept override;
 
  protected:
+  // For `rescues` of strategies whose ranks all hold the whole state: whether this rank survived another one, and is
+  // the lowest of the survivors with the most optimizer steps. Where rank 0 is lost, which knew that, rank 1 and the
+  // first rank of each other node.
+  [[nodiscard]] bool is_rescuer() const;
   // Of CPU tensors, for decisions; where the module is on the CPU the same as group().
   [[nodiscard]] dist::ProcessGroup& control() const { return *control_; }
   [[nodiscard]] const ProcessOptions& process_options() const { return options_; }
@@ -58,6 +68,7 @@ class LEVIN_API ProcessStrategy : public Strategy {
   ProcessOptions options_;
   RankInfo ranks_;
   std::optional<Device> device_;
+  std::shared_ptr<dist::Job> job_;  // null: of ranks that are no processes, and of one
   std::shared_ptr<dist::ProcessGroup> group_, control_;
   Tensor votes_;
 };

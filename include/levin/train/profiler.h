@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "levin/device.h"
 #include "levin/export.h"
+#include "levin/function.h"
 
 namespace levin {
 
@@ -146,8 +148,10 @@ class LEVIN_API StepTimes {
   void stop() noexcept;  // time until the next start does not count
   // Enters a phase and returns the phase before. While stopped, times do not change.
   Phase enter(Phase phase) noexcept;
-  void count_step() noexcept { ++steps_; }  // counts an optimizer step
-  void reset() noexcept;                    // sets everything to 0
+  void count_step() noexcept;  // counts an optimizer step
+  void reset() noexcept;       // sets everything to 0; who is told stays
+  // Calls f, which must not throw, with the phase at each change of it and at each counted step.
+  void tell(Function<void(Phase)> f) { told_ = std::move(f); }
 
   [[nodiscard]] std::int64_t nanoseconds(Phase phase) const noexcept;
   [[nodiscard]] std::int64_t total_nanoseconds() const noexcept;  // between starts and stops
@@ -166,6 +170,7 @@ class LEVIN_API StepTimes {
   std::int64_t total_ = 0, started_ = 0, entered_ = 0, steps_ = 0;
   Phase phase_ = Phase::unexplained;
   bool running_ = false;
+  Function<void(Phase)> told_;
 };
 
 // Enters a phase, and at its end the phase before.

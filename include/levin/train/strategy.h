@@ -26,6 +26,8 @@
 
 namespace levin {
 
+enum class Phase : std::uint8_t;  // levin/train/profiler.h
+
 // The place of a process among those of a run.
 struct RankInfo {
   int rank = 0, size = 1;              // among all
@@ -125,10 +127,14 @@ class LEVIN_API Strategy {
 
   // ---- Failures
 
+  // What the run does from here, and how many optimizer steps it has completed: ranks name it in the error of all when
+  // this one fails. Called at each change.
+  virtual void entered(Phase phase, std::int64_t global_step) noexcept;
   // The stage ends with this error: tells the other ranks. Called before on_exception.
   virtual void failed(const std::exception& error) noexcept;
-  // After a CommError that ended the run on every survivor: whether this rank has the newest complete state and writes
-  // a checkpoint of it.
+  // After a CommError that ended the fit on every survivor of another rank: whether this rank has the newest complete
+  // state and writes it. The trainer then saves default_root_dir/rescue-<step>.safetensors, which ckpt_path = "last"
+  // finds. Strategies whose ranks hold different parts of the state return false.
   [[nodiscard]] virtual bool rescues() const { return false; }
 
   // ---- Parts, where each rank's optimizers update a piece of each parameter (Optimizer::use_pieces). Every rank calls
