@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/train/program.h"
+#include "tests/variables.h"
 
 using namespace levin;
 using namespace levin::test;
@@ -149,4 +150,28 @@ TEST_CASE("a wrong number of processes or strategy is refused before any work") 
   refused(with({"--microbatches", "0"}), "--microbatches");
   refused({"--balance", "2,1"}, "--balance needs --strategy pipeline");
   refused({"--device", "cpu", "--strategy", "pipeline"}, "the accelerator is cpu, which is one device");
+}
+
+TEST_CASE(
+    "mnist whose second process is killed names it, saves the run and ends with 75; resumed it has the same bits") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const std::vector<std::string> two = {"--batch-size", "16", "--devices", "2"};
+  const auto whole = mnist.run(flags(two, dir / "whole"));
+  REQUIRE(whole.code == 0);
+  {
+    const PlantedVariables planted({{"LEVIN_POINTS", "rank 1: at collective of step 3 -> kill"}});
+    const auto lost = mnist.run(flags(two, dir / "lost"));
+    CAPTURE(lost.output);
+    CHECK(lost.code == 75);
+    for (const char* part : {"rank 1 (host ", "was lost in phase ", ", 3 steps completed", "rescue-3.safetensors"})
+      CHECK(lost.output.find(part) != std::string::npos);
+  }
+  std::vector<std::string> again = two;
+  again.insert(again.end(), {"--resume", "last"});
+  const auto resumed = mnist.run(flags(again, dir / "lost"));
+  CAPTURE(resumed.output);
+  REQUIRE(resumed.code == 0);
+  CHECK(weights_of(dir / "lost") == weights_of(dir / "whole"));
 }

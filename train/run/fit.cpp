@@ -71,7 +71,8 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     std::string rescued;
     train::with_error_in_flight([&](const std::exception& error) {
       strategy->failed(error);
-      const bool by_rank = dynamic_cast<const CommError*>(&error) != nullptr;
+      const bool by_rank = dynamic_cast<const CommError*>(&error) != nullptr ||
+                           (dynamic_cast<const InterruptedError*>(&error) != nullptr && stop.signal == 0);
       if (by_rank && strategy->rescues()) rescued = files.rescue();
       if (!rescued.empty()) rescued = std::string(error.what()) + "; " + rescued;
       hooks.exception(error);
