@@ -42,8 +42,8 @@ Beat beat_of(const Note::Copy& note) {
           .waited = note.waited};
 }
 
-// The addresses at which this process has joined a job. The store there may be the one of that job, which ends while the
-// process introduces itself for the next one.
+// The addresses at which this process has joined a job. The store there may be the one of that job, which ends while
+// the process introduces itself for the next one.
 class JoinedBefore {
  public:
   static void add(const string& address) {

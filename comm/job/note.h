@@ -28,8 +28,8 @@ enum class Phase : std::uint8_t {
 // Seconds of the steady clock, for beats and deadlines.
 [[nodiscard]] double steady_seconds() noexcept;
 
-// set, set_phase and set_step are called by the thread that trains, enter_wait and leave_wait by the thread that waits in
-// the job's collectives, read() by the watcher. Each of the two parts is read as it was written at once.
+// set, set_phase and set_step are called by the thread that trains, enter_wait and leave_wait by the thread that waits
+// in the job's collectives, read() by the watcher. Each of the two parts is read as it was written at once.
 class Note {
  public:
   struct Copy {

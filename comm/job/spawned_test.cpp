@@ -87,7 +87,7 @@ void take_request(int socket, const sigset_t& old_mask) {
   const ssize_t n = ::recvmsg(socket, &message, 0);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (n != sizeof request || header == nullptr) ::_exit(0);  // the test program has ended, and so do the ranks
-  static const dist::Card hashed = dist::own_card(1, "");  // the ranks inherit the hash of the program
+  static const dist::Card hashed = dist::own_card(1, "");    // the ranks inherit the hash of the program
   std::memcpy(fds.data(), CMSG_DATA(header), header->cmsg_len - CMSG_LEN(0));
   const std::size_t given = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (int r = 0; r < request.size; ++r) {

@@ -10,7 +10,8 @@
 //   group.wait();
 //   CHECK(group.end_of(0).error == "...");
 //
-// Groups may run at once. A rank reports lines; checks belong to the test. An exception that leaves its function is its end's `error`.
+// Groups may run at once. A rank reports lines; checks belong to the test. An exception that leaves its function is its
+// end's `error`.
 #pragma once
 
 #include <sys/types.h>

@@ -41,8 +41,8 @@ class Trainer::Files {
   // Saves the run as `last` after a signal. Returns the result, also an error of the save, as text for the
   // error.
   [[nodiscard]] std::string save_interrupted();
-  // Saves the run of a failed job, on this rank alone: Note [Rescue checkpoints]. Returns the result as save_interrupted
-  // does.
+  // Saves the run of a failed job, on this rank alone: Note [Rescue checkpoints]. Returns the result as
+  // save_interrupted does.
   [[nodiscard]] std::string rescue();
   // The file that a ckpt_path names. Throws ConfigError if there is none for "best"; warns if there is none for "last".
   [[nodiscard]] train::FoundCheckpoint find(const std::string& ckpt_path) const;
