@@ -26,6 +26,7 @@
 #include "levin/live_graph.h"
 #include "levin/memory.h"
 #include "levin/nn.h"
+#include "levin/nn/data_parallel.h"
 #include "levin/nn/graph_inference.h"
 #include "levin/ops.h"
 #include "levin/optim.h"
