@@ -58,6 +58,23 @@ TEST_CASE("mnist on two processes makes the steps of one process with batches of
   CHECK(most_different(dir / "one", dir / "two") <= 1e-5);
 }
 
+TEST_CASE("mnist by fsdp and by ZeRO on two processes makes the steps of one process with batches of twice the size") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const auto one = mnist.run(flags({"--batch-size", "32"}, dir / "one"));
+  CAPTURE(one.output);
+  REQUIRE(one.code == 0);
+  for (const std::string strategy : {"fsdp", "zero_stage_2"}) {
+    const auto two = mnist.run(flags({"--batch-size", "16", "--devices", "2", "--strategy", strategy}, dir / strategy));
+    CAPTURE(two.output);
+    REQUIRE(two.code == 0);
+    CHECK(json_of(dir / (strategy + ".json"))["strategy"] == strategy);
+    CHECK(json_of(dir / (strategy + ".json"))["world_size"] == 2);
+    CHECK(most_different(dir / "one", dir / strategy) <= 1e-5);
+  }
+}
+
 TEST_CASE("levin-run starts the processes of a program, which finds its rank by itself") {
   const TemporaryFolder dir;
   const Program mnist("mnist", dir), launcher("levin-run", dir);
