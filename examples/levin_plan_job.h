@@ -3,9 +3,6 @@
 #pragma once
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,10 +30,12 @@ inline bool names_transformer(int argc, const char* const* argv) {
 // The figures of a file that `bench/predict_steps.py` writes: alpha_us, busbw, net_alpha_us, net, tflops, error. A flag
 // that is given wins.
 inline void calibrate(JobSettings& s, const std::string& path, const Flags& flags) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) fail<DataError>("--calibration: ", path, " can not be read");
-  const nlohmann::json all = nlohmann::json::parse(content, nullptr, false);
+  const auto content = [&] {
+    try {
+      return read_file(path, std::size_t{1} << 20);
+    } catch (const FileError& e) { fail<DataError>("--calibration: ", e.what()); }
+  };
+  const nlohmann::json all = nlohmann::json::parse(content(), nullptr, false);
   if (!all.is_object()) fail<DataError>("--calibration: ", path, " is not a JSON object");
   const auto take = [&](const char* key, const char* flag, double& to, double unit) {
     if (!all.contains(key) || (*flag != '\0' && flags.given(flag))) return;
