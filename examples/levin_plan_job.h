@@ -27,8 +27,8 @@ inline bool names_transformer(int argc, const char* const* argv) {
   return false;
 }
 
-// The figures of a file that `bench/predict_steps.py` writes: alpha_us, busbw, net_alpha_us, net, tflops, error. A flag
-// that is given wins.
+// Measured figures, of a JSON object with any of alpha_us, busbw (both as bench_comm prints them), net_alpha_us, net,
+// tflops and error (of predicted steps, relative). A flag that is given wins.
 inline void calibrate(JobSettings& s, const std::string& path, const Flags& flags) {
   const auto content = [&] {
     try {
