@@ -87,7 +87,6 @@ class Fake {
     fake_->drain = [](void* stream) { levin::detail::runtime::synchronize(Stream(Device::simt(), stream, 1)); };
     fake_->polls = 2;
     fake_->version = 22809;
-    fake_->finalizes = true;
     fake_->init_fails = fake_->all_reduce_fails = fake_->async_error = 0;
     fake_->made = fake_->finalized = fake_->destroyed = fake_->aborted = fake_->asked = 0;
   }
@@ -215,12 +214,12 @@ TEST_CASE("a rank that does not come is missed at the deadline, in NCCL's connec
   CHECK(errors[0].find("nccl: the connection of the ranks was not done within 0.05 s") != std::string::npos);
   CHECK(fake->aborted == 1);
   errors =
-      test::run_threads({.ranks = 2, .compares = ThreadRanks::Compares::no, .timeout = 0.05}, [](const Ranks& ranks) {
+      test::run_threads({.ranks = 2, .compares = ThreadRanks::Compares::no, .timeout = 0.5}, [](const Ranks& ranks) {
         const auto g = group_of(ranks);
         if (g->rank() == 0) g->all_reduce(zeros({4}, Device::simt())).wait();
       });
   CHECK(errors[0].find("nccl: all_reduce f32[4] sum at nccl_test.cpp:") != std::string::npos);
-  CHECK(errors[0].find("was not done within 0.05 s") != std::string::npos);
+  CHECK(errors[0].find("was not done within 0.5 s") != std::string::npos);
 }
 
 TEST_CASE("an error of NCCL's calls ends the group on all ranks, with NCCL's words") {
@@ -271,7 +270,7 @@ TEST_CASE("abort ends NCCL's waits on all ranks, and the group is of no use afte
   CHECK(fake->aborted == 6);
 }
 
-TEST_CASE("a farewell of NCCL that does not end is cut by an abort") {
+TEST_CASE("a farewell of NCCL that fails is followed by an abort") {
   const Fake fake;
   check_none(test::run_threads({.ranks = 2}, [&](const Ranks& ranks) {
     auto g = group_of(ranks);

@@ -13,7 +13,6 @@ struct FakeNccl {
   std::atomic<int> polls{2};  // answers in_progress of each call, at least
   // The results of the next call of the name, and of every question for errors; 0: as it comes.
   std::atomic<int> init_fails{0}, all_reduce_fails{0}, async_error{0};
-  std::atomic<bool> finalizes{true};  // false: a farewell never ends
 
   // Of the device: work in a stream, and the wait for what is there.
   void (*enqueue)(void* stream, void (*work)(void*), void* argument) = nullptr;
