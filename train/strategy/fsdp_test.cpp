@@ -301,11 +301,19 @@ TEST_CASE("a fit by FSDP leaves a whole module, which trains on and evaluates wi
   CHECK(ranks[0] == ranks[1]);
 }
 
-TEST_CASE("FSDP refuses groups that do not divide the ranks") {
+TEST_CASE("FSDP refuses groups that do not divide the ranks, and averages of weights") {
   CHECK_THROWS_WITH_AS(FsdpStrategy({.hybrid_group = -2}), doctest::Contains("hybrid_group is -2"), ConfigError);
   CHECK_THROWS_WITH_AS(
       run({.ranks = 3, .strategy = fsdp({.sharding = FsdpSharding::hybrid_shard, .hybrid_group = 2}), .steps = 1}),
       doctest::Contains("groups of 2 ranks that share parameters, and there are 3"), ConfigError);
+  CHECK_THROWS_WITH_AS(on_ranks(2,
+                                [](const Group& group) {
+                                  TrainerOptions options = plain();
+                                  options.callbacks = std::make_shared<EmaWeightAveraging>();
+                                  options.strategy = fsdp()(group);
+                                  return trained(options);
+                                }),
+                       doctest::Contains("a callback averages weights"), ConfigError);
   for (const char* name : {"fsdp", "zero_stage_3", "deepspeed_stage_3"}) {
     TrainerOptions named = plain();
     named.devices = 1;

@@ -9,6 +9,8 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "levin/train/averaging.h"
+#include "levin/train/trainer.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/flat_parameters.h"
 
@@ -27,6 +29,14 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
   if (stage == Stage::fit && !module.automatic_optimization())
     fail<ConfigError>("fit: strategy is ", name(),
                       ", which optimizes automatically alone, and the module optimizes manually; use ddp");
+  if (stage == Stage::fit && sharding_.parameters && ranks().size > 1) {
+    for (const std::shared_ptr<Callback>& c : module.trainer().callbacks()) {
+      if (dynamic_cast<const WeightAveraging*>(c.get()) || dynamic_cast<const StochasticWeightAveraging*>(c.get()))
+        fail<ConfigError>("fit: strategy is ", name(),
+                          ", whose ranks share the parameters, and a callback averages weights, which it reads whole "
+                          "after each step; use zero_stage_2, or drop the callback");
+    }
+  }
   ProcessStrategy::attach_model(module, tree, stage);
   tree_ = stage == Stage::fit ? tree : nullptr;
   stale_ = true;

@@ -28,7 +28,8 @@ namespace levin {
 //   checkpoint is written, because each rank has a part of the state alone (W-CKPT-SHARDED).
 // - With sharded parameters, a module's parameters are on Device::meta() in hooks and wherever the module does not run.
 //   A module is gathered if it reports its calls (nn::Call); one that does not is a StateError. Ranks that call modules
-//   in different orders are a CommError. Evaluations, checkpoints and the end of the fit gather the whole model.
+//   in different orders are a CommError, callbacks that average weights a ConfigError. Evaluations,
+//   checkpoints and the end of the fit gather the whole model.
 // - With one process the strategy does nothing.
 class LEVIN_API ShardedStrategy : public ProcessStrategy {
  public:
