@@ -97,15 +97,18 @@ inline void set_machine_options(TrainerOptions& options, const MachineSettings& 
     options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = s.virtual_ranks});
   else if (!s.strategy.empty())
     options.strategy = s.strategy;
-  const bool one_process = is_pipeline(s) || is_split_batch(s);
+  const bool one_process = (is_pipeline(s) && s.strategy != "rpc_sequential") || is_split_batch(s);
   const std::vector<Device> cpus = one_process ? cpu_devices(s) : std::vector<Device>();
   if (!s.devices.empty() && cpus.empty()) options.devices = s.devices;
-  if (is_pipeline(s))
-    options.strategy = std::make_shared<PipelineStrategy>(
-        PipelineOptions{.devices = cpus,
-                        .balance = numbers("--balance", s.balance),
-                        .microbatches = s.microbatches,
-                        .schedule = s.schedule == "1f1b" ? PipelineSchedule::one_f_one_b : PipelineSchedule::gpipe});
+  const PipelineOptions stages{
+      .devices = cpus,
+      .balance = numbers("--balance", s.balance),
+      .microbatches = s.microbatches,
+      .schedule = s.schedule == "1f1b" ? PipelineSchedule::one_f_one_b : PipelineSchedule::gpipe};
+  if (s.strategy == "rpc_sequential")
+    options.strategy = std::make_shared<PipelineRanksStrategy>(PipelineRanksOptions{.pipeline = stages});
+  else if (is_pipeline(s))
+    options.strategy = std::make_shared<PipelineStrategy>(stages);
   else if (is_split_batch(s))
     options.strategy =
         std::make_shared<DataParallelStrategy>(DataParallelOptions{.devices = cpus, .replica = std::move(replica)});

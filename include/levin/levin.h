@@ -38,3 +38,4 @@
 #include "levin/tensor.h"
 #include "levin/train.h"
 #include "levin/train/checkpoint.h"
+#include "levin/train/pipeline_ranks_strategy.h"

@@ -116,7 +116,7 @@ TEST_CASE("mnist with 4 virtual ranks writes the same model, bit for bit, with 1
   CHECK(model_of(1, "2") != one);
 }
 
-TEST_CASE("mnist trains on several CPU devices of one process as on one: in stages, and in parts of the batch") {
+TEST_CASE("mnist trains as on one device: in stages, in parts of the batch, and in stages that are processes") {
   const TemporaryFolder dir;
   const Program mnist("mnist", dir);
   if (!mnist.built()) return;
@@ -133,7 +133,10 @@ TEST_CASE("mnist trains on several CPU devices of one process as on one: in stag
   (void)ran({"--devices", "0,1,2", "--strategy", "pipe", "--microbatches", "3", "--schedule", "1f1b"}, "three");
   (void)ran({"--devices", "2", "--strategy", "dp"}, "parts");
   const double accuracy = json_of(dir / "one.json")["test_accuracy"].get<double>();
-  for (const char* split : {"stages", "three", "parts"}) {
+  const std::string ranks =
+      ran({"--devices", "2", "--strategy", "rpc_sequential", "--balance", "1,2", "--microbatches", "4"}, "ranks");
+  CHECK(ranks.find("[rank 1] ") != std::string::npos);
+  for (const char* split : {"stages", "three", "parts", "ranks"}) {
     CAPTURE(split);
     CHECK(most_different(dir / "one", dir / split) <= 1e-5);
     CHECK(std::abs(json_of(dir / (std::string(split) + ".json"))["test_accuracy"].get<double>() - accuracy) < 0.01);

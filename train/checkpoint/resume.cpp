@@ -412,8 +412,8 @@ void Trainer::Files::resume(train::Incoming& in) {
   // Nothing below fails.
   for (const auto& [generator, state] : generators) generator->set_state(state);
   for (const auto& [name, metric] : train::metrics_of(run_.borrowed.tree))
-    metric->reset();               // a metric that the file lacks starts afresh
-  if (rank != 0) metrics.clear();  // rank 0 has the states of all
+    metric->reset();                                    // a metric that the file lacks starts afresh
+  if (rank != 0 && run_.logs.ranks()) metrics.clear();  // rank 0 has the states of all
   for (auto& [state, value] : metrics) copy_(state, value);
   for (const auto& o : run_.optimizers.all) o->zero_grad();
   run_.window.gradients_torn = run_.window.batch_torn = false;
@@ -434,7 +434,7 @@ void Trainer::Files::resume(train::Incoming& in) {
   }
   unfinished = file.training.value_or(run_.progress.due != Due::nothing);
   run_.hooks.writers_due = file.writers_to_come;
-  run_.logs.train.load(file.log, run_.borrowed.tree, /*sums=*/rank == 0);
+  run_.logs.train.load(file.log, run_.borrowed.tree, /*sums=*/rank == 0 || !run_.logs.ranks());
   run_.logs.batches_evaluated[0] = file.batches_validated;
   take_stop(file);
   run_.stop.requested_at = run_.progress.global_step;

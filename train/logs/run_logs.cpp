@@ -102,7 +102,9 @@ void RunLogs::write(std::int64_t step, Metrics values) {
 }
 
 Exchange RunLogs::ranks() const {
-  if (run_.strategy->ranks().size == 1) return {};
+  // Ranks that read the same batches log the same.
+  const DataShare share = run_.strategy->share();
+  if (run_.strategy->ranks().size == 1 || share.replicas * share.shards == 1) return {};
   return [strategy = run_.strategy](std::string_view mine) { return strategy->gather(mine); };
 }
 

@@ -216,6 +216,8 @@ void Trainer::Run::train(std::unique_ptr<train::Incoming>& file) {
     train::warn_of_few_records(*this);
     train_epochs();
   }
+  strategy->unshard();  // what follows reads the module as a whole
+  strategy->reshard();
   hooks.call(train::hooks::on_fit_end);
   check_interrupt();
 }

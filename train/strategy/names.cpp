@@ -4,6 +4,7 @@
 #include "levin/train/ddp_strategy.h"
 #include "levin/train/fsdp_strategy.h"
 #include "levin/train/options.h"
+#include "levin/train/pipeline_ranks_strategy.h"
 #include "levin/train/pipeline_strategy.h"
 #include "levin/train/zero_strategy.h"
 
@@ -31,7 +32,7 @@ constexpr NamedStrategy kNamed[] = {
     {"fsdp", &made<FsdpStrategy>, "ddp whose ranks share parameters, gradients and the optimizer's state, by units"},
     {"pipe", &made<PipelineStrategy>, "pipeline"},
     {"pipeline", &made<PipelineStrategy>, "one process, a stage of the layers on each device"},
-    {"rpc_sequential", &made<PipelineStrategy>, "pipeline"},
+    {"rpc_sequential", &made<PipelineRanksStrategy>, "a process for each stage of the layers"},
     {"single_device", &made<Strategy>, "one process, one device"},
     {"split_batch", &made<DataParallelStrategy>, "dp"},
     {"zero_stage_1", &zero_1, "ddp whose ranks share the optimizer's state"},

@@ -361,7 +361,7 @@ TEST_CASE("a pipeline refuses what does not fit, with both numbers") {
                  "balance is {2, 3}, 2 stages, and there are 3 devices"));
   TrainerOptions by_name = test::silent();
   by_name.accelerator = "cpu";
-  for (const char* name : {"pipeline", "pipe", "rpc_sequential"}) {
+  for (const char* name : {"pipeline", "pipe"}) {
     by_name.strategy = name;
     CHECK(contains(refusal([&] { Trainer t(by_name); }), "strategy is pipeline and the accelerator is cpu"));
   }
