@@ -75,6 +75,25 @@ TEST_CASE("mnist by fsdp and by ZeRO on two processes makes the steps of one pro
   }
 }
 
+TEST_CASE("mnist on two processes resumes from the file of rank 0 to the bits of a run that was not cut") {
+  const TemporaryFolder dir;
+  const Program mnist("mnist", dir);
+  if (!mnist.built()) return;
+  const auto run = [&](const char* steps, const std::string& out, std::vector<std::string> more) {
+    more.insert(more.begin(), {"--batch-size", "16", "--devices", "2", "--checkpoint-every", "3"});
+    std::vector<std::string> all = flags(std::move(more), dir / out);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = steps;
+    const auto ended = mnist.run(all);
+    CAPTURE(ended.output);
+    REQUIRE(ended.code == 0);
+  };
+  run("6", "whole", {});
+  run("3", "cut", {});
+  run("6", "cut", {"--resume", "last"});
+  CHECK(json_of(dir / "cut.json")["optimizer_steps"] == 6);
+  CHECK(weights_of(dir / "cut") == weights_of(dir / "whole"));
+}
+
 TEST_CASE("levin-run starts the processes of a program, which finds its rank by itself") {
   const TemporaryFolder dir;
   const Program mnist("mnist", dir), launcher("levin-run", dir);

@@ -80,7 +80,7 @@ class Trainer::Files {
   // Sets the field of each BatchSizeFinder to the size that it has in the file, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
   void take_stop(const train::Checkpoint& file);
-  void leave_epoch(const train::Checkpoint& file);  // of a file whose batches this run does not have
+  void leave_epoch(const std::string& why);  // of a file whose batches this run does not have
   Run& run_;
   bool apart_ = false;      // a save that began in on_exception, or without the other ranks
   bool rescuing_ = false;   // this rank writes, whichever it is

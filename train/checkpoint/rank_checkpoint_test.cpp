@@ -4,9 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 
+#include "comm/group/local.h"
 #include "levin/train/checkpoint.h"
+#include "levin/train/ddp_strategy.h"
+#include "tensor/device/interrupt.h"
 #include "tests/warnings.h"
 #include "train/data/rank_fixture_test.h"
 #include "train/run/probe_test.h"
@@ -44,9 +48,6 @@ struct Model final : TrainModuleOf<Model> {
   }
   OptimizerConfig configure_optimizers() override {
     return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9})}};
-  }
-  void on_fit_start() override {
-    if (trainer().global_rank() == 1 && trainer().resumed_from().empty()) (void)drop(ones({100}, Device::cpu()));
   }
   void on_train_batch_end(const StepInfo&) override {
     if (trainer().total_batch_idx() == save_after) trainer().save_checkpoint(path);
@@ -108,6 +109,46 @@ TEST_CASE("ranks resume within an epoch with their own random numbers and places
   };
   CHECK(says("loops.world_size", "2"));
   CHECK(says("loops.global_batch", "8"));
+  const NamedTensors rest = read_checkpoint_info(file).rest;
+  for (const char* own : {"levin.rank.0.generators", "levin.rank.1.generators"})
+    CHECK(std::count_if(rest.begin(), rest.end(), [&](const auto& t) { return t.first == own; }) == 1);
+}
+
+TEST_CASE("rank 0 draws the numbers of one process and other ranks their own, also after a file of one process") {
+  struct Drawing final : TrainModuleOf<Drawing, test::Probe> {
+    using TrainModuleOf<Drawing, test::Probe>::TrainModuleOf;
+    nn::Dropout drop{*this, "drop", {.p = 0.5}};
+    std::vector<float> drawn;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      for (const float x : drop(ones({64}, Device::cpu())).to_vector<float>()) drawn.push_back(x);
+      return mean(b[0] * w);
+    }
+  };
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "one.safetensors";
+  const auto drawn = [&](const TrainerOptions& options, const std::string& resume, const std::string& save) {
+    Drawing module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    data::DataLoader data = test::ramp(4);
+    Trainer trainer(options);
+    if (!resume.empty()) trainer.options().max_epochs = 2;
+    trainer.fit(module, {.train = data, .ckpt_path = resume});
+    if (!save.empty()) trainer.save_checkpoint(save);
+    return module.drawn;
+  };
+  const std::vector<float> one = drawn(test::epochs(1), "", file);
+  const std::vector<float> next = drawn(test::epochs(1), file, "");
+  for (const std::string& resume : {std::string(), file}) {
+    std::array<std::vector<float>, 3> ranks;
+    test::on_ranks(3, [&](int rank, const TrainerOptions& options) {
+      ranks[static_cast<std::size_t>(rank)] = drawn(options, resume, "");
+    });
+    const std::vector<float>& alone = resume.empty() ? one : next;
+    REQUIRE(ranks[0].size() <= alone.size());
+    CHECK(std::equal(ranks[0].begin(), ranks[0].end(), alone.begin()));
+    CHECK(ranks[1] != ranks[0]);
+    CHECK(ranks[2] != ranks[0]);
+    CHECK(ranks[1] != ranks[2]);
+  }
 }
 
 TEST_CASE("a file within a window of accumulation holds the gradients and the logged sums of all ranks") {
@@ -137,6 +178,170 @@ TEST_CASE("another global batch leaves the rest of the epoch out, with a warning
   const test::ExpectedWarnings told{"W-CKPT-WORLD"};
   const std::vector<Ran> three = run({.ranks = 3, .n = 40, .save = "", .resume = file});
   CHECK(three[0].steps == 2 + 4);  // and the epoch 1: 14 samples a rank
+}
+
+TEST_CASE("virtual ranks continue within an epoch to the same bits on another number of ranks") {
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "virtual.safetensors";
+  const auto run = [&](int ranks, std::int64_t save_after, const std::string& resume) {
+    std::vector<float> weights;
+    dist::run_local(ranks, [&](const std::shared_ptr<dist::ProcessGroup>& group) {
+      TrainerOptions options = test::silent();
+      options.max_epochs = 2;
+      options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = 4, .process = {.group = group}});
+      Model model(nn::Options{.gen = Generator(3), .device = Device::cpu()});
+      model.save_after = save_after;
+      model.path = file;
+      data::DataLoader data(points(40), {.batch_size = 8 / ranks, .shuffle = true, .generator = Generator(9)});
+      Trainer trainer(options);
+      trainer.fit(model, {.train = data, .ckpt_path = resume});
+      if (group->rank() == 0) weights = test::weights_of(model);
+    });
+    return weights;
+  };
+  const std::vector<float> whole = run(4, 7, "");
+  for (const int ranks : {1, 2, 4}) CHECK(run(ranks, -1, file) == whole);
+}
+
+TEST_CASE("streams that are divided among another number of ranks begin their next epoch, with a warning") {
+  struct Numbers final : data::IterableDataset {
+    struct Stream final : data::SampleStream {
+      explicit Stream(const data::WorkerInfo& i) : info(i) {}
+      std::optional<data::Sample> next(Generator&) override {
+        while (at < 12 && !info.owns(at)) ++at;
+        if (at >= 12) return std::nullopt;
+        return data::Sample{full({1}, static_cast<double>(at++), Device::cpu())};
+      }
+      data::WorkerInfo info;
+      std::int64_t at = 0;
+    };
+    std::unique_ptr<data::SampleStream> stream(const data::WorkerInfo& info) const override {
+      return std::make_unique<Stream>(info);
+    }
+  };
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "streams.safetensors";
+  const auto run = [&](int ranks, const std::string& resume) {
+    std::vector<std::int64_t> batches(static_cast<std::size_t>(ranks));
+    test::on_ranks(ranks, [&](int rank, TrainerOptions options) {
+      struct Saving final : TrainModuleOf<Saving, test::Probe> {
+        using TrainModuleOf<Saving, test::Probe>::TrainModuleOf;
+        std::string to;
+        void on_train_batch_end(const StepInfo& info) override {
+          if (!to.empty() && info.batch_idx == 0 && trainer().current_epoch() == 0) trainer().save_checkpoint(to);
+        }
+      } module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+      if (resume.empty()) module.to = file;
+      options.max_epochs = 2;
+      data::DataLoader data(std::make_shared<Numbers>(), {.batch_size = 2});
+      Trainer trainer(options);
+      trainer.fit(module, {.train = data, .ckpt_path = resume});
+      CHECK(trainer.current_epoch() == 2);
+      batches[static_cast<std::size_t>(rank)] = trainer.total_batch_idx();
+    });
+    return batches;
+  };
+  CHECK(run(2, "") == std::vector<std::int64_t>{6, 6});
+  const test::ExpectedWarnings told{"W-CKPT-WORLD"};
+  CHECK(run(3, file) == std::vector<std::int64_t>{3, 3, 3});  // the one of the file, and 2 of the epoch 1
+}
+
+TEST_CASE("a signal that one rank gets while it waits for data saves the run of all ranks, which resumes") {
+  const test::TemporaryFolder folder;
+  struct Raising final : data::Dataset {
+    [[nodiscard]] std::int64_t size() const override { return 12; }
+    [[nodiscard]] data::Sample get(std::int64_t i, Generator&) const override {
+      if (i == at) raise(SIGTERM);
+      waits_end = waits_end || static_cast<bool>(levin::detail::stop_asked);
+      return {full({1}, static_cast<double>(i + 1), Device::cpu())};
+    }
+    std::int64_t at = -1;
+    mutable bool waits_end = false;
+  };
+  const auto run = [&](std::int64_t at, const std::string& resume, std::array<std::string, 2>& errors) {
+    std::vector<float> weight;
+    test::on_ranks(2, [&](int rank, TrainerOptions options) {
+      options.handle_signals = true;
+      options.enable_checkpointing = true;
+      options.default_root_dir = folder.path();
+      test::Probe probe(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+      const auto raising = std::make_shared<Raising>();
+      raising->at = rank == 0 ? at : -1;
+      data::DataLoader data(raising, {.batch_size = 1, .sampler = data::sequential_sampler(12)});
+      Trainer trainer(options);
+      const auto r = static_cast<std::size_t>(rank);
+      try {
+        trainer.fit(probe, {.train = data, .ckpt_path = resume});
+      } catch (const InterruptedError& e) { errors[r] = e.what(); }
+      CHECK(trainer.stop_signal() == (at < 0 ? 0 : SIGTERM));
+      CHECK_FALSE(raising->waits_end);
+      if (rank == 0) weight = test::weights_of(probe);
+    });
+    return weight;
+  };
+  std::array<std::string, 2> none, errors;
+  const std::vector<float> whole = run(-1, "", none);
+  fs::remove_all(folder / "checkpoints");
+  (void)run(4, "", errors);
+  CHECK(none[0].empty());
+  CHECK(test::contains(errors[0], "fit: stopped by SIGTERM after 3 optimizer steps; saved "));
+  CHECK(errors[0] == errors[1]);
+  CHECK(run(-1, "last", none) == whole);
+}
+
+TEST_CASE("a request to stop that a rank makes for its run alone is kept by no file, and another is") {
+  const test::TemporaryFolder folder;
+  for (const KeepStop keep : {KeepStop::no, KeepStop::yes}) {
+    const std::string file = folder / "stopped.safetensors";
+    test::on_ranks(2, [&](int, TrainerOptions options) {
+      struct Stopping final : TrainModuleOf<Stopping, test::Probe> {
+        using TrainModuleOf<Stopping, test::Probe>::TrainModuleOf;
+        KeepStop keep = KeepStop::no;
+        void on_train_batch_end(const StepInfo& info) override {
+          if (trainer().global_rank() == 1 && info.batch_idx == 1) trainer().request_stop(keep);
+        }
+      } module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+      module.keep = keep;
+      options.max_epochs = 3;
+      data::DataLoader data = test::ramp(8);
+      Trainer trainer(options);
+      trainer.fit(module, {.train = data});
+      CHECK(trainer.global_step() == 2);
+      trainer.save_checkpoint(file);
+    });
+    const Metadata state = read_checkpoint_info(file).state;
+    const std::pair<std::string, std::string> kept("loops.stop", keep == KeepStop::yes ? "true" : "false");
+    CHECK(std::find(state.begin(), state.end(), kept) != state.end());
+  }
+}
+
+TEST_CASE("rank 0's logger names one folder of checkpoints for all ranks, where last and best are found again") {
+  const test::TemporaryFolder folder;
+  std::array<std::string, 2> best, resumed, reread;
+  for (const bool again : {false, true}) {
+    test::on_ranks(2, [&](int rank, TrainerOptions options) {
+      const auto r = static_cast<std::size_t>(rank);
+      options.logger = std::make_shared<CsvLogger>(CsvLoggerOptions{.save_dir = folder.path()});
+      options.enable_checkpointing = true;
+      options.default_root_dir = folder.path();
+      options.max_epochs = again ? 2 : 1;
+      const auto keep = std::make_shared<ModelCheckpoint>();
+      options.callbacks = keep;
+      test::Probe probe(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+      data::DataLoader train = test::ramp(4), val = test::ramp(2);
+      Trainer trainer(options);
+      trainer.fit(probe, {.train = train, .val = val, .ckpt_path = again ? "last" : ""});
+      best[r] = keep->best_model_path();
+      resumed[r] = trainer.resumed_from();
+      (void)trainer.validate(probe, val, {.ckpt_path = "best", .verbose = false});
+    });
+    CHECK(best[0] == best[1]);
+    CHECK(test::contains(best[0], again ? "/version_1/checkpoints/" : "/version_0/checkpoints/"));
+    CHECK(fs::exists(best[0]));
+    CHECK(resumed[0] == resumed[1]);
+    CHECK(test::contains(resumed[0], "/version_0/") == again);
+    CHECK(fs::exists(folder / "levin_logs/version_2") == false);
+  }
 }
 
 TEST_CASE("an error of rank 0's disk is the error of all ranks, and a run goes on where it may") {

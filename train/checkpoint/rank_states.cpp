@@ -88,21 +88,27 @@ void append_rank_states(NamedTensors& tensors, const std::vector<RankState>& all
   }
 }
 
-RankState rank_state_in(const Checkpoint& file, int rank) {
+RandomRange random_numbers_of_rank(const Strategy& strategy, RandomRange first) {
+  const int rank = strategy.ranks().rank;
+  if (rank > 0 && !strategy.fuses_backward()) first.seed = Generator(first.seed).fork("rank " + levin::text(rank)).seed();
+  return first;
+}
+
+RankState rank_state_in(const Checkpoint& file, const Strategy& strategy) {
   const Progress& p = file.progress;
   RankState mine{.generators = {}, .batch = p.position.batch, .absent = p.batches_absent, .ahead = p.position.ahead};
   mine.generators.assign(file.generators.begin(), file.generators.end());
   const std::size_t n = mine.generators.size();
-  const std::string own = prefix_of(static_cast<std::size_t>(rank));
+  const std::string own = prefix_of(static_cast<std::size_t>(strategy.ranks().rank));
   std::vector<std::int64_t> states = numbers_in(file, own + "generators", 2 * n);
-  const bool forks = states.empty() && !numbers_in(file, prefix_of(0) + "generators", 2 * n).empty();
+  if (strategy.fuses_backward()) states.clear();
   for (std::size_t g = 0; g < n; ++g) {
     RandomRange& state = mine.generators[g].second;
-    if (!states.empty())
+    if (states.empty())
+      state = random_numbers_of_rank(strategy, state);
+    else
       state = {.seed = std::bit_cast<std::uint64_t>(states[2 * g]),
                .offset = std::bit_cast<std::uint64_t>(states[2 * g + 1])};
-    else if (forks)
-      state.seed = Generator(state.seed).fork("rank " + levin::text(rank)).seed();
   }
   const std::vector<std::int64_t> position = numbers_in(file, own + "position", 2);
   if (position.empty()) return mine;

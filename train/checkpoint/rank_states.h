@@ -20,6 +20,15 @@ namespace levin::train {
 // The position of an epoch is a number of global batches, so another number of ranks with the same global batch
 // continues at the same sample. With another global batch the rest of the epoch is left out, with a warning.
 
+// Note [Random numbers of ranks]
+// Ranks begin with equal modules, and then draw different numbers, such as dropout's, for their different samples: rank
+// 0 those of one process, rank R those of the fork "rank R". A strategy whose step runs several passes
+// (Strategy::fuses_backward) forks for each of them by itself, so there all ranks have the same generators. A file of
+// one process, and one that rank 0 wrote alone, has the generators of rank 0, of which other ranks take forks again.
+
+// The state of a generator for this rank, of that of rank 0.
+[[nodiscard]] RandomRange random_numbers_of_rank(const Strategy& strategy, RandomRange first);
+
 // What one rank has of its own.
 struct RankState {
   std::vector<std::pair<std::string, RandomRange>> generators;  // sorted by name
@@ -33,9 +42,9 @@ struct RankState {
 [[nodiscard]] std::vector<RankState> states_of_ranks(const Trainer::Run& run);
 // Adds the tensors of the ranks, unless all ranks have the same.
 void append_rank_states(NamedTensors& tensors, const std::vector<RankState>& all);
-// What rank `rank` of this run gets: its own of the file; of a file without it, that of the file's rank 0, with random
-// numbers of its own where the file's ranks had such. Throws FormatError for a damaged entry.
-[[nodiscard]] RankState rank_state_in(const Checkpoint& file, int rank);
+// What this rank gets: its own of the file; of a file without it, that of the file's rank 0, with random numbers by
+// random_numbers_of_rank. Throws FormatError for a damaged entry.
+[[nodiscard]] RankState rank_state_in(const Checkpoint& file, const Strategy& strategy);
 
 // The states of the tree's metrics, of all ranks together. All ranks call it.
 [[nodiscard]] NamedTensors merged_metric_states(const Trainer::Run& run);

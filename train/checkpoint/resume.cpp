@@ -26,15 +26,22 @@ std::int64_t global_batch_of(const Trainer::Run& run) {
   return run.loaders.train->batch_size().value_or(0) * run.strategy->share().replicas;
 }
 
-// Whether the file stands in an epoch of another number of ranks, whose batches this run does not have.
-bool leaves_epoch(const Trainer::Run& run, const Checkpoint& file) {
-  if (file.world_size == run.strategy->ranks().size) return false;
-  if (file.progress.batches_done == 0 || file.epoch_is_whole() || file.progress.closing) return false;
-  const bool as_many =
-      !run.loaders.train->length() || file.batches_per_epoch == 0 || file.batches_per_epoch == run.loaders.batches;
+// Why this run cannot continue the file's epoch, which is one of another number of ranks. Empty: it can.
+std::string why_leaves(const Trainer::Run& run, const Checkpoint& file) {
+  if (file.world_size == run.strategy->ranks().size) return {};
+  if (file.progress.batches_done == 0 || file.epoch_is_whole() || file.progress.closing) return {};
+  const std::string where = "resume: " + file.path + " stands at batch " + text(file.progress.batches_done) +
+                            " of an epoch of " + text(file.world_size) + " ranks, this run has " +
+                            text(run.strategy->ranks().size) + ", and ";
+  if (run.loaders.train->stream()) return where + "streams are divided in another way among them";
   const std::int64_t then = file.global_batch > 0 ? file.global_batch : file.batch_size;  // older files have one rank
+  if (const std::int64_t now = global_batch_of(run); then != now)
+    return where + "the global batch is " + text(now) + " samples instead of " + text(then);
+  if (run.loaders.train->length() && file.batches_per_epoch > 0 && file.batches_per_epoch != run.loaders.batches)
+    return where + "the epoch has " + text(run.loaders.batches) + " batches instead of " + text(file.batches_per_epoch);
   // Batches that came as they finished are no part of an order that other ranks could continue.
-  return then != global_batch_of(run) || !as_many || !file.progress.position.ahead.empty();
+  if (!file.progress.position.ahead.empty()) return where + "its batches came out of order";
+  return {};
 }
 
 // Where this rank's loader goes on. On another number of ranks the batches before it are those of the file's ranks.
@@ -52,7 +59,7 @@ void check_fits(const Trainer::Run& run, const Checkpoint& file, const train::Ra
                                                         : run.loaders.train->length().value_or(train::kUnknownBatches);
   const std::int64_t max_epochs = run.stop.max_epochs();
   const std::int64_t trained = file.progress.epoch - file.progress.forward_epochs;
-  const bool leaves = leaves_epoch(run, file);
+  const bool leaves = !why_leaves(run, file).empty();
   const bool whole = file.epoch_is_whole() || leaves;
   if (!whole && !file.progress.position.ahead.empty() && file.progress.position.ahead.back() >= size)
     fail<ConfigError>("resume: ", path, " was written after batch ", file.progress.position.ahead.back(),
@@ -359,19 +366,15 @@ std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_pa
 }
 
 // Drops the open window and ends the epoch: the next thing that the run does is what follows an epoch's end.
-void Trainer::Files::leave_epoch(const Checkpoint& file) {
-  warn("W-CKPT-WORLD", WarningCategory::user,
-       "resume: " + file.path + " stands at batch " + text(file.progress.batches_done) + " of an epoch of " +
-           text(file.world_size) + " ranks with a global batch of " + text(file.global_batch) + ", and this run has " +
-           text(run_.strategy->ranks().size) + " ranks with " + text(global_batch_of(run_)) +
-           "; the rest of the epoch is left out. With the same global batch it would be trained",
-       Repeat::yes);
+void Trainer::Files::leave_epoch(const std::string& why) {
+  warn("W-CKPT-WORLD", WarningCategory::user, why + "; the rest of the epoch is left out", Repeat::yes);
   for (const auto& o : run_.optimizers.all) o->zero_grad();
   run_.window.weight = Tensor();
   train::Progress& p = run_.progress;
+  if (!run_.loaders.train->length()) run_.loaders.batches = p.batches_done;  // its end was reached
   p.batches_done = run_.loaders.batches;
   p.batches_absent = 0;
-  p.position = {.epoch = p.epoch, .batch = run_.loaders.batches};
+  p.position = {.epoch = p.epoch, .batch = p.batches_done};
   p.closing = true;
   if (!run_.borrowed.manual) run_.optimizers.advance(SchedulerConfig::Interval::epoch);
 }
@@ -395,12 +398,12 @@ void Trainer::Files::resume(train::Incoming& in) {
     run_.loaders.load_train();
   }
   const int rank = run_.strategy->ranks().rank;
-  const train::RankState mine = train::rank_state_in(file, rank);
+  const train::RankState mine = train::rank_state_in(file, *run_.strategy);
   const auto generators = match_generators(run_, file, mine);
   const auto gradients = match_gradients(run_, file);
   auto metrics = match_metrics(run_, file);
   check_fits(run_, file, mine);
-  const bool leaves = leaves_epoch(run_, file);
+  const std::string leaves = why_leaves(run_, file);
   warn_of_unknown_callbacks(run_, file);
   if (!run_.borrowed.tree) {  // of bare tensors, which only the optimizers know
     const train::Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
@@ -424,8 +427,8 @@ void Trainer::Files::resume(train::Incoming& in) {
   run_.progress = file.progress;
   run_.progress.position = position_here(run_, file, mine);
   run_.progress.batches_absent = file.world_size == run_.strategy->ranks().size ? mine.absent : 0;
-  if (leaves) {
-    leave_epoch(file);
+  if (!leaves.empty()) {
+    leave_epoch(leaves);
   } else if (file.epoch_is_whole() && !run_.loaders.train->length()) {
     if (run_.progress.batches_done > 0) run_.loaders.batches = run_.progress.batches_done;  // its end was reached
   } else if (file.epoch_is_whole()) {  // by the number of batches in this run

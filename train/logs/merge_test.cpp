@@ -189,11 +189,15 @@ TEST_CASE("a metric keeps its own states when ranks compute one of all") {
   test::on_ranks(2, [&](int rank, const TrainerOptions& options) {
     options.strategy.object()->connect(options);
     Strategy& strategy = *options.strategy.object();
-    MeanMetric metric(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    struct Module final : test::Probe {
+      using Probe::Probe;
+      MeanMetric metric{*this, "metric"};
+    } module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    MeanMetric& metric = module.metric;
     metric.update(full({2}, rank + 1.0, Device::cpu(), DType::f64));
     train::MetricLog log;
     const train::HookInfo hook{"validation_step", train::Logs::batches};
-    log.log("m", metric, nullptr, {}, {train::LogScope::eval, hook});
+    log.log("m", metric, &module, {}, {train::LogScope::eval, hook});
     Metrics merged;
     log.newest(merged, [&](std::string_view mine) { return strategy.gather(mine); });
     CHECK(value_of(merged, "m") == 1.5);

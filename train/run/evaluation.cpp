@@ -151,7 +151,8 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
   if (!nested) {
     train::check_late_options(run_.options, run_.constructed_with, run_.call_name);
     run_.connect();
-    const train::SignalGuard signals(run_.options.handle_signals);
+    run_.stop.agreed_signal = 0;
+    const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits());
     const Scope attached([&] { run_.hooks.begin(module); }, [&] { run_.hooks.end(); });
     const Scope mixed([] {}, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
     return stage(loop, module, given, predictions, instead, ckpt_path);
@@ -216,7 +217,7 @@ std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
     if (loop != Loop::predict) run_.logs.finish("success");
   } catch (...) {
     train::with_error_in_flight([&](const std::exception& error) {
-      run_.strategy->failed(error);
+      if (!run_.ends_together(error)) run_.strategy->failed(error);
       run_.hooks.exception(error);
       run_.logs.give_up(error);
       run_.hooks.teardown(words.stage, /*quietly=*/true);
@@ -443,13 +444,17 @@ double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& given,
                                       const Function<Tensor(const Batch&)>& f) {
   const train::ModeGuard modes(over);
   const Restore named(run_.call_name, run_.in_fit ? run_.call_name : "evaluate");
-  if (!run_.borrowed.active) run_.connect();
+  const bool alone = run_.borrowed.active == nullptr;  // in no stage
+  if (alone) {
+    run_.connect();
+    run_.stop.agreed_signal = 0;
+  }
   const train::RankShare mine_of = run_.loaders.share(given, train::Reads::evaluation, "loader");
   data::DataLoader& loader = mine_of.loader ? *mine_of.loader : given;
   if (over) over->train(false);
   const Unrecorded off(run_.options.inference_mode);
   const Device there = run_.device_of(over);
-  const train::SignalGuard signals(run_.options.handle_signals);
+  const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits());
   const OwnValues own(run_.logs.eval, run_.logs.scope == train::LogScope::eval);
   const Restore restore(run_.logs.scope, train::LogScope::eval);
   const Restore of_a_batch(run_.logs.weight, train::BatchWeight());
@@ -482,6 +487,10 @@ double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& given,
     train::Unpacked in(bytes);
     total += in.take<double>();
     of_all += in.take<double>();
+  }
+  if (alone) {
+    run_.agree();
+    run_.check_interrupt();
   }
   if (of_all == 0) fail<DataError>("evaluate: the loader has no batches, and a mean of nothing is not defined");
   for (const train::MetricLog::Mean& mean : run_.logs.eval.take_epoch(run_.logs.ranks())) {

@@ -30,7 +30,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   const Restore recorded(logs.loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : logs.loggers);
   begin_fit(module, given, has, manual);
   const SyncGuard noted = instruments.own_waits();
-  const train::SignalGuard signals(options.handle_signals);
+  const train::SignalGuard signals(options.handle_signals, ends_waits());
   std::optional<train::MemoryLimit> limit;
   if (options.memory_limit) limit.emplace(device, options.memory_limit);
   std::optional<AnomalyMode> anomaly;
@@ -70,7 +70,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   } catch (...) {
     std::string rescued;
     train::with_error_in_flight([&](const std::exception& error) {
-      strategy->failed(error);
+      if (!ends_together(error)) strategy->failed(error);
       const bool by_rank = dynamic_cast<const CommError*>(&error) != nullptr ||
                            (dynamic_cast<const InterruptedError*>(&error) != nullptr && stop.signal == 0);
       if (by_rank && strategy->rescues()) rescued = files.rescue();
@@ -143,6 +143,14 @@ void Trainer::Run::connect() {
   if (strategy->ranks().rank == 0) return;
   logs.loggers.clear();
   hooks.drop_screens();
+}
+
+train::WaitsEnd Trainer::Run::ends_waits() const {
+  return strategy->ranks().size == 1 ? train::WaitsEnd::yes : train::WaitsEnd::no;
+}
+
+bool Trainer::Run::ends_together(const std::exception& error) const {
+  return stop.agreed_signal != 0 && dynamic_cast<const InterruptedError*>(&error) != nullptr;
 }
 
 // Note [A module on several devices]

@@ -267,8 +267,10 @@ void Trainer::Run::forward_epoch() {
 
 void Trainer::Run::agree() {
   const int signal = options.handle_signals ? train::SignalGuard::received() : 0;
-  const Votes all = strategy->vote({.stop = stop.requested, .signal = static_cast<std::uint8_t>(signal)});
-  if (all.stop != 0 && !stop.requested) stop.request(KeepStop::yes, "another rank");
+  // 2: checkpoints keep the request. Rank 0, which writes them, may learn of it from another rank.
+  const std::uint8_t mine = stop.requested ? (stop.kept ? 2 : 1) : 0;
+  const Votes all = strategy->vote({.stop = mine, .signal = static_cast<std::uint8_t>(signal)});
+  if (all.stop > mine) stop.request(all.stop == 2 ? KeepStop::yes : KeepStop::no, "another rank");
   stop.agreed_signal = all.signal;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "tests/warnings.h"
 #include "train/data/rank_fixture_test.h"
 #include "train/run/probe_test.h"
 
@@ -101,6 +102,7 @@ TEST_CASE("evaluate gives the mean over all ranks' samples, and a fit's validati
 }
 
 TEST_CASE("a loader of the user's own division that gives one rank no batch is an error, unless the module allows it") {
+  const test::ExpectedWarnings told{"W-DATA-EMPTY", "W-DATA-EMPTY-RANK"};
   for (const bool allows : {false, true}) {
     std::array<std::string, 2> errors{"none", "none"};
     test::on_ranks(2, [&](int rank, TrainerOptions options) {

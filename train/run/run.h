@@ -19,6 +19,7 @@
 #include "train/run/hook_calls.h"
 #include "train/run/progress.h"
 #include "train/run/scope.h"
+#include "train/run/signals.h"
 #include "train/run/stopping.h"
 #include "train/run/window.h"
 
@@ -47,6 +48,9 @@ struct Trainer::Run {
   [[nodiscard]] bool limits_reached() const;
   void agree();            // the ranks' requests to stop and their signals become those of all
   void check_interrupt();  // after a signal it saves the run and throws InterruptedError
+  [[nodiscard]] train::WaitsEnd ends_waits() const;  // for the stage's SignalGuard
+  // Whether the error ends all ranks at the same place: a signal that they agreed on.
+  [[nodiscard]] bool ends_together(const std::exception& error) const;
 
   // ---- One batch (step.cpp)
   // Calls the transfer hooks, and moves and converts the batch to `device` and the precision's dtype. `recorded`: the

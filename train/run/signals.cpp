@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 
+#include "levin/tensor.h"
 #include "tensor/device/interrupt.h"
 
 namespace levin::train {
@@ -19,11 +21,10 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may not w
 
 struct Handled {
   int number;
-  const char* name;
   bool always;  // also in place of the program's own handler
 };
-constexpr std::array kHandled = {Handled{SIGINT, "SIGINT", true}, Handled{SIGTERM, "SIGTERM", true},
-                                 Handled{SIGHUP, "SIGHUP", false}, Handled{SIGUSR1, "SIGUSR1", false}};
+constexpr std::array kHandled = {Handled{SIGINT, true}, Handled{SIGTERM, true}, Handled{SIGHUP, false},
+                                 Handled{SIGUSR1, false}};
 
 // Guards of all threads share the process's handlers: the first guard installs them, the last one restores those of the
 // program. The handler takes no lock.
@@ -31,6 +32,8 @@ struct Handlers {
   std::mutex mutex;
   int guards = 0;
   std::array<std::optional<struct sigaction>, kHandled.size()> before;  // none: was not replaced
+  int also = 0;
+  std::optional<struct sigaction> before_also;
   std::optional<struct sigaction> before_file_size;
 };
 Handlers& handlers() {
@@ -38,7 +41,7 @@ Handlers& handlers() {
   return h;
 }
 
-thread_local int of_thread = 0;  // guards that this thread made
+thread_local int of_thread = 0;  // guards of this thread that end waits
 
 struct sigaction action_now(int number) {
   struct sigaction now {};
@@ -57,9 +60,10 @@ extern "C" void levin_on_signal(int number) {
 
 }  // namespace
 
-SignalGuard::SignalGuard(bool install) : installed_(install) {
+SignalGuard::SignalGuard(bool install, WaitsEnd waits, int also)
+    : installed_(install), ends_waits_(install && waits == WaitsEnd::yes) {
   if (!install) return;
-  if (of_thread++ == 0) detail::stop_asked = [] { return received() != 0; };
+  if (ends_waits_ && of_thread++ == 0) detail::stop_asked = [] { return received() != 0; };
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (h.guards++ > 0) return;
@@ -75,6 +79,12 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
     h.before[i] = now;
     sigaction(kHandled[i].number, &action, nullptr);
   }
+  h.before_also.reset();
+  h.also = std::any_of(kHandled.begin(), kHandled.end(), [&](const Handled& k) { return k.number == also; }) ? 0 : also;
+  if (const struct sigaction now = action_now(h.also); h.also != 0 && is(now, SIG_DFL)) {
+    h.before_also = now;
+    sigaction(h.also, &action, nullptr);
+  }
   h.before_file_size.reset();
   if (const struct sigaction now = action_now(SIGXFSZ); is(now, SIG_DFL)) {  // ignored, so that the write fails
     h.before_file_size = now;
@@ -85,20 +95,21 @@ SignalGuard::SignalGuard(bool install) : installed_(install) {
 
 SignalGuard::~SignalGuard() {
   if (!installed_) return;
-  if (--of_thread == 0) detail::stop_asked = nullptr;
+  if (ends_waits_ && --of_thread == 0) detail::stop_asked = nullptr;
   Handlers& h = handlers();
   const std::lock_guard lock(h.mutex);
   if (--h.guards > 0) return;
   for (std::size_t i = 0; i < kHandled.size(); ++i) {
     if (h.before[i]) sigaction(kHandled[i].number, &*h.before[i], nullptr);
   }
+  if (h.before_also) sigaction(h.also, &*h.before_also, nullptr);
   if (h.before_file_size) sigaction(SIGXFSZ, &*h.before_file_size, nullptr);
   g_received = 0;
 }
 
-const char* SignalGuard::name_of(int signal) {
-  const auto it = std::find_if(kHandled.begin(), kHandled.end(), [&](const Handled& h) { return h.number == signal; });
-  return it == kHandled.end() ? "a signal" : it->name;
+std::string SignalGuard::name_of(int signal) {
+  const char* const name = ::sigabbrev_np(signal);
+  return name ? std::string("SIG") + name : "signal " + text(signal);
 }
 
 int SignalGuard::received() { return g_received; }

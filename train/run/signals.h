@@ -2,24 +2,29 @@
 #pragma once
 
 #include <csignal>
+#include <string>
 
 namespace levin::train {
 
+// Whether a signal ends waits on the thread of a guard (tensor/device/interrupt.h). A rank among several continues its
+// wait, because the others train on until all have agreed on the signal.
+enum class WaitsEnd : bool { no, yes };
+
 // Installs the handlers while at least one guard lives, on any thread. Nested stages and trainers of several threads
-// share the handlers, and a signal is for all of them. A signal ends waits on the thread of a guard
-// (tensor/device/interrupt.h). A guard must end on the thread that made it.
+// share the handlers, and a signal is for all of them. A guard must end on the thread that made it.
 class SignalGuard {
  public:
-  explicit SignalGuard(bool install);
+  // `also`: one more signal; 0: none.
+  explicit SignalGuard(bool install, WaitsEnd waits = WaitsEnd::yes, int also = 0);
   ~SignalGuard();
   SignalGuard(const SignalGuard&) = delete;
   SignalGuard& operator=(const SignalGuard&) = delete;
   // The number of the signal; 0: none came since the first of the living guards was made.
   [[nodiscard]] static int received();
-  [[nodiscard]] static const char* name_of(int signal);
+  [[nodiscard]] static std::string name_of(int signal);  // "SIGTERM"
 
  private:
-  bool installed_;
+  bool installed_, ends_waits_;
 };
 
 }  // namespace levin::train

@@ -14,6 +14,7 @@
 #include "levin/train/profiler.h"
 #include "tensor/errors/warn.h"
 #include "tensor/text/type_name.h"
+#include "train/checkpoint/rank_states.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
 
@@ -114,7 +115,7 @@ namespace {
 // Note [Equal modules]
 // Ranks build their modules themselves, from the same program and seed. Before a stage they compare what they have, as
 // one line a tensor, and then take rank 0's values: a random first value, or a file that one rank read, cannot make the
-// ranks differ.
+// ranks differ. Of generators other ranks take a fork (Note [Random numbers of ranks] in checkpoint/rank_states.h).
 std::string list_of(const NamedTensors& tensors) {
   std::string lines;
   for (const auto& [name, t] : tensors) lines += name + " " + text(t.dtype()) + " " + text(t.shape()) + "\n";
@@ -163,7 +164,7 @@ void ProcessStrategy::attach_model(TrainModule&, nn::Module* tree, Stage) {
   for (std::size_t i = 0; i < generators.size(); ++i) {
     RandomRange s;
     std::copy_n(firsts.data() + i * sizeof s, sizeof s, reinterpret_cast<char*>(&s));
-    generators[i].second->set_state(s);
+    generators[i].second->set_state(train::random_numbers_of_rank(*this, s));
   }
 }
 

@@ -44,7 +44,7 @@ struct DataShare {
 
 // What one rank wants, and what all ranks do: the largest value of each field.
 struct Votes {
-  std::uint8_t stop = 0;     // a stop was requested
+  std::uint8_t stop = 0;     // 1: a stop was requested; 2: one that checkpoints keep
   std::uint8_t skip = 0;     // on_train_batch_start returned skip_epoch
   std::uint8_t no_data = 0;  // the rank's streams have ended
   std::uint8_t signal = 0;   // the number of the signal that came
