@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,30 +7,18 @@
 #include "levin/comm/launch.h"
 #include "levin/error.h"
 #include "levin/serialize.h"
+#include "tests/planted_program.h"
 #include "tests/temporary.h"
 #include "tests/variables.h"
 
 using namespace levin;
 using dist::SlurmScript;
+using test::PlantedProgram;
 using test::PlantedVariables;
 
 namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// A folder whose program `name` is a shell script; PATH begins with it.
-class PlantedProgram {
- public:
-  PlantedProgram(const char* name, const std::string& body) {
-    write_file_atomically(folder_ / name, "#!/bin/sh\n" + body);
-    ::chmod((folder_ / name).c_str(), 0700);
-    ::setenv("PATH", (folder_.path() + ":" + std::getenv("PATH")).c_str(), 1);
-  }
-  [[nodiscard]] const test::TemporaryFolder& folder() const { return folder_; }
-
- private:
-  test::TemporaryFolder folder_;
-};
 
 template <class E, class F>
 std::string error_of_call(F&& f) {

@@ -10,6 +10,7 @@
 
 #include "levin/train/averaging.h"
 #include "levin/train/callbacks.h"
+#include "levin/train/checkpoint_io.h"
 #include "levin/train/data_parallel_strategy.h"
 #include "levin/train/datamodule.h"
 #include "levin/train/ddp_strategy.h"
@@ -17,6 +18,7 @@
 #include "levin/train/fsdp_strategy.h"
 #include "levin/train/hooks.h"
 #include "levin/train/hparams.h"
+#include "levin/train/layer_sync.h"
 #include "levin/train/loggers.h"
 #include "levin/train/lr_monitor.h"
 #include "levin/train/metric.h"
@@ -28,6 +30,7 @@
 #include "levin/train/process_strategy.h"
 #include "levin/train/profiler.h"
 #include "levin/train/records.h"
+#include "levin/train/seed.h"
 #include "levin/train/sharded_strategy.h"
 #include "levin/train/strategy.h"
 #include "levin/train/strategy_choice.h"

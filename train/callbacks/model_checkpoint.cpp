@@ -337,7 +337,10 @@ void ModelCheckpoint::save_last(const std::string& newest) {
   const train::Link kind = options_.save_last == SaveLast::on ? train::Link::hard : train::Link::symbolic;
   const std::string before = std::exchange(last_path_, last_file());
   try {
-    const auto link = [&] { return std::string(train::link_to(newest, last_path_, kind) ? "1" : ""); };
+    const auto link = [&] {
+      Trainer::Run::of(trainer()).files.finish_quietly();
+      return std::string(train::link_to(newest, last_path_, kind) ? "1" : "");
+    };
     if (!newest.empty() && !Trainer::Run::of(trainer()).files.by_rank_zero(link).empty()) {
       Trainer::Run::of(trainer()).files.written.insert(last_path_);
       return;
@@ -389,9 +392,9 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
     const std::string stem =
         directory() + "/" + form_of(options_, trainer().current_epoch(), trainer().global_step(), known);
     std::string path = stem + kEnding;
-    std::error_code error;
+    CheckpointIO& io = Trainer::Run::of(trainer()).files.io();
     const auto taken = [&] {
-      if (!fs::exists(path, error)) return false;
+      if (!io.exists(path)) return false;
       if (!came_from_.empty() && resolved(path) == came_from_) return true;
       return options_.enable_version_counter && path != replaced;
     };
@@ -408,8 +411,9 @@ void ModelCheckpoint::remove(const std::string& path) const {
   if (path.empty() || !same_folder(fs::path(path).parent_path(), directory()) || resolved(path) == came_from_) return;
   const std::string last = Trainer::Run::of(trainer()).files.last_file(directory());
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
-  if (!Trainer::Run::of(trainer()).files.written.contains(path) && !train::is_whole_checkpoint(path)) return;
-  fs::remove(path, error);
+  const Trainer::Files& files = Trainer::Run::of(trainer()).files;
+  if (!files.written.contains(path) && !train::is_whole_checkpoint(files.io(), path)) return;
+  files.io().remove(path);
 }
 
 // ---- State

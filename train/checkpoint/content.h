@@ -70,7 +70,8 @@ struct Checkpoint {
 // Reads a file. Throws FileError, FormatError for a damaged file, and ConfigError for a file of weights alone, unless
 // `needs` is weights: then the other members stay empty.
 enum class Needs : bool { run, weights };
-[[nodiscard]] Checkpoint read_checkpoint(const std::string& path, Needs needs = Needs::run);
+[[nodiscard]] Checkpoint read_checkpoint(CheckpointIO& io, const std::string& path, Needs needs = Needs::run);
+[[nodiscard]] Checkpoint read_checkpoint(const std::string& path, Needs needs = Needs::run);  // a safetensors file
 
 // The prefixes of the names in `rest`, by part of a run.
 [[nodiscard]] std::string optimizer_prefix(std::size_t i);
@@ -151,7 +152,7 @@ class Incoming {
 [[nodiscard]] std::string checkpoint_folder(const Trainer& trainer, const TrainerOptions& options);
 
 // Whether the path names a checkpoint of a run in which every hash is right. Reads the whole file.
-[[nodiscard]] bool is_whole_checkpoint(const std::string& path) noexcept;
+[[nodiscard]] bool is_whole_checkpoint(CheckpointIO& io, const std::string& path) noexcept;
 
 // Replaces `link` by a link to `file`, in the same folder and in one step. A hard link serves as a copy, because files
 // are never written in place. Returns false if the link cannot be made.

@@ -44,8 +44,15 @@ class Trainer::Files {
   // Saves the run of a failed job, on this rank alone: Note [Rescue checkpoints]. Returns the result as
   // save_interrupted does.
   [[nodiscard]] std::string rescue();
+  // The same under SLURM: saves hpc_ckpt_N, and puts the job back into the queue.
+  [[nodiscard]] std::string save_and_requeue();
+  [[nodiscard]] CheckpointIO& io() const;  // that of the plug-ins, or the default
+  void finish() const;                     // waits for saves that are under way; their errors are those of all ranks
+  void finish_quietly() const;             // the same while an exception is in flight; an error is a warning
   // The file that a ckpt_path names. Throws ConfigError if there is none for "best"; warns if there is none for "last".
   [[nodiscard]] train::FoundCheckpoint find(const std::string& ckpt_path) const;
+  // The same for a fit, which resumes a requeued job without a ckpt_path.
+  [[nodiscard]] train::FoundCheckpoint find_for_fit(const std::string& ckpt_path);
   // Reads the file that a ckpt_path names, and calls on_load_checkpoint of the module. Returns null without a file.
   [[nodiscard]] std::unique_ptr<train::Incoming> open(const std::string& ckpt_path);
   // Compares a file with the run, and only then changes the run. Throws ConfigError for a file that does not fit.
@@ -77,6 +84,7 @@ class Trainer::Files {
                                            CheckpointContent& content, WeightsOnly only);
   [[nodiscard]] std::string best() const;
   [[nodiscard]] train::FoundCheckpoint last() const;
+  [[nodiscard]] train::FoundCheckpoint hpc() const;  // nothing: there is none
   // Sets the field of each BatchSizeFinder to the size that it has in the file, before loaders are made.
   void give_back_batch_size(const train::Checkpoint& file) const;
   void take_stop(const train::Checkpoint& file);
@@ -85,6 +93,7 @@ class Trainer::Files {
   bool apart_ = false;      // a save that began in on_exception, or without the other ranks
   bool rescuing_ = false;   // this rank writes, whichever it is
   std::int64_t began_ = 0;  // the fit, in nanoseconds of the files' clock
+  bool looks_hpc_ = true;   // until the first fit of this trainer has looked for a file of a requeued job
 };
 
 }  // namespace levin

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "train/checkpoint/content.h"
+#include "train/run/requeue.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -75,7 +76,7 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   std::sort(files.rbegin(), files.rend());
   for (const auto& [time, path] : files) {
     try {
-      return train::read_checkpoint(path);
+      return train::read_checkpoint(run.files.io(), path);
     } catch (const Error& e) {
       warn("W-CKPT-SKIPPED", WarningCategory::runtime,
            std::string(run.call_name) + ": skipped a checkpoint. " + e.what());
@@ -165,12 +166,41 @@ train::FoundCheckpoint Trainer::Files::last() const {
 }
 
 train::FoundCheckpoint Trainer::Files::find(const std::string& ckpt_path) const {
-  if (ckpt_path != "last" && ckpt_path != "best") return {.path = ckpt_path};
+  if (run_.options.plugins.checkpoint_io) finish();
+  if (ckpt_path != "last" && ckpt_path != "best" && ckpt_path != "hpc") return {.path = ckpt_path};
   train::FoundCheckpoint found;  // with the content on rank 0, which has read it
   found.path = by_rank_zero([&] {
-    found = ckpt_path == "last" ? last() : train::FoundCheckpoint{.path = best()};
+    found = ckpt_path == "last" ? last() : ckpt_path == "hpc" ? hpc() : train::FoundCheckpoint{.path = best()};
+    if (ckpt_path == "hpc" && found.path.empty())
+      fail<ConfigError>(run_.call_name, ": ckpt_path = \"hpc\" and there is no hpc_ckpt file in default_root_dir, ",
+                        run_.options.default_root_dir.empty() ? "." : run_.options.default_root_dir);
     return found.path;
   });
+  return found;
+}
+
+train::FoundCheckpoint Trainer::Files::hpc() const {
+  for (const std::string& path : train::hpc_files(run_.options)) {
+    try {
+      return {.path = path, .content = std::make_shared<Checkpoint>(train::read_checkpoint(io(), path))};
+    } catch (const Error& e) {
+      warn("W-CKPT-SKIPPED", WarningCategory::runtime,
+           std::string(run_.call_name) + ": skipped a checkpoint. " + e.what());
+    }
+  }
+  return {};
+}
+
+train::FoundCheckpoint Trainer::Files::find_for_fit(const std::string& ckpt_path) {
+  if (!std::exchange(looks_hpc_, false) || !ckpt_path.empty()) return find(ckpt_path);
+  train::FoundCheckpoint found;
+  found.path = by_rank_zero([&] {
+    if (train::in_slurm_task()) found = hpc();
+    return found.path;
+  });
+  if (!found.path.empty())
+    warn("I-CKPT-HPC", WarningCategory::info,
+         std::string(run_.call_name) + ": the run of a requeued job goes on from " + found.path, Repeat::yes);
   return found;
 }
 

@@ -156,7 +156,7 @@ train::Incoming::~Incoming() {
 void Trainer::Files::load_weights(const train::FoundCheckpoint& found, TrainModule& module) {
   const NoGrad off;
   const std::string& path = found.path;
-  const Checkpoint file = found.content ? *found.content : train::read_checkpoint(path, train::Needs::weights);
+  const Checkpoint file = found.content ? *found.content : train::read_checkpoint(io(), path, train::Needs::weights);
   CheckpointContent content{.weights = file.weights, .state = train::state_in(file, train::kModuleKey)};
   module.on_load_checkpoint(content);
   NamedTensors here = module.tree()->state_dict();

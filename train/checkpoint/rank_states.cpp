@@ -90,7 +90,8 @@ void append_rank_states(NamedTensors& tensors, const std::vector<RankState>& all
 
 RandomRange random_numbers_of_rank(const Strategy& strategy, RandomRange first) {
   const int rank = strategy.ranks().rank;
-  if (rank > 0 && !strategy.fuses_backward()) first.seed = Generator(first.seed).fork("rank " + levin::text(rank)).seed();
+  if (rank > 0 && !strategy.fuses_backward())
+    first.seed = Generator(first.seed).fork("rank " + levin::text(rank)).seed();
   return first;
 }
 

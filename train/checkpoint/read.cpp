@@ -83,8 +83,8 @@ std::vector<ParamRef> kept_gradients(const Trainer::Run& run, std::size_t i) {
 }
 
 namespace {
-Checkpoint read_all(const std::string& path, Needs needs) {
-  TensorFile file = load_safetensors(path);
+Checkpoint read_all(CheckpointIO& io, const std::string& path, Needs needs) {
+  TensorFile file = io.load(path);
   Checkpoint checkpoint;
   checkpoint.path = path;
   if (needs == Needs::weights && !find_entry(file, "levin.state") && !find_entry(file, "levin.hashes") &&
@@ -121,14 +121,20 @@ Checkpoint read_all(const std::string& path, Needs needs) {
 }
 }  // namespace
 
+Checkpoint read_checkpoint(CheckpointIO& io, const std::string& path, Needs needs) {
+  return with_memory("resume", path, bytes_of_file(path), [&] { return read_all(io, path, needs); });
+}
 Checkpoint read_checkpoint(const std::string& path, Needs needs) {
-  return with_memory("resume", path, bytes_of_file(path), [&] { return read_all(path, needs); });
+  CheckpointIO plain;
+  return read_checkpoint(plain, path, needs);
 }
 
-bool is_whole_checkpoint(const std::string& path) noexcept {
+bool is_whole_checkpoint(CheckpointIO& io, const std::string& path) noexcept {
   try {
-    const CheckpointInfo info = read_checkpoint_info(path);
-    return !info.weights_only && info.damage.empty();
+    const TensorFile file = io.load(path);
+    const std::string* state = find_entry(file, "levin.state");
+    const std::string* hashes = find_entry(file, "levin.hashes");
+    return state && hashes && find_damage(path, file, *state, *hashes).empty();
   } catch (...) { return false; }
 }
 

@@ -356,10 +356,10 @@ void Trainer::Files::begin_fit() {
 }
 
 std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_path) {
-  const train::FoundCheckpoint found = find(ckpt_path);
+  const train::FoundCheckpoint found = find_for_fit(ckpt_path);
   if (found.path.empty()) return nullptr;
   auto file = std::make_unique<train::Incoming>(
-      run_, found.content ? std::move(*found.content) : train::read_checkpoint(found.path));
+      run_, found.content ? std::move(*found.content) : train::read_checkpoint(io(), found.path));
   give_back_batch_size(file->file());
   file->ask_module();
   return file;

@@ -13,6 +13,7 @@
 #include "train/checkpoint/rank_states.h"
 #include "train/checkpoint/text.h"
 #include "train/run/by_rank_zero.h"
+#include "train/run/requeue.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -257,32 +258,52 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtL
     if (train::is_ours(name))
       fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
   }
-  // Makes the file, on rank 0; `save` writes it to a path.
-  const auto make = [&](const Function<void(const std::string&)>& save) {
-    (void)by_rank_zero([&] {
-      if (at_link == train::AtLink::replace)
-        train::replace_link(path, save);
-      else if (at_link == train::AtLink::nothing)
-        write_new(path, save);
-      else
-        save(path);
-      return std::string();
-    });
-  };
-  if (only == WeightsOnly::yes) return make([&](const std::string& to) { save_safetensors(to, tensors); });
-
-  warn_of_torn_batch(run_, path);
-  append_state(tensors, run_);
-  for (const auto& [key, state] : states) append(tensors, train::callback_prefix(key), state.tensors);
-  const std::string text = train::state_text(run_, states, logged(run_));
-  make([&](const std::string& to) {
+  std::string text;
+  if (only == WeightsOnly::no) {
+    warn_of_torn_batch(run_, path);
+    append_state(tensors, run_);
+    for (const auto& [key, state] : states) append(tensors, train::callback_prefix(key), state.tensors);
+    text = train::state_text(run_, states, logged(run_));
+  }
+  (void)by_rank_zero([&] {
+    TensorFile file{.tensors = std::move(tensors), .metadata = {}};
     std::vector<std::pair<std::string, std::string>> hashes = {{"levin.state", content_hash(text)}};
-    for (auto& [name, tensor] : tensors) {
-      tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);  // once for both
-      hashes.emplace_back(name, content_hash(name, tensor));
+    for (auto& [name, tensor] : file.tensors) {
+      tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);
+      if (only == WeightsOnly::no) hashes.emplace_back(name, content_hash(name, tensor));
     }
-    save_safetensors(to, tensors, {{"levin.state", text}, {"levin.hashes", train::hashes_text(hashes)}});
+    if (only == WeightsOnly::no) file.metadata = {{"levin.state", text}, {"levin.hashes", train::hashes_text(hashes)}};
+    const auto to_path = [&](const std::string& to) {
+      io().save(to, std::move(file));
+      if (to != path) io().finish();  // the caller renames it
+    };
+    if (at_link == train::AtLink::replace)
+      train::replace_link(path, to_path);
+    else if (at_link == train::AtLink::nothing)
+      write_new(path, to_path);
+    else
+      to_path(path);
+    return std::string();
   });
+}
+
+CheckpointIO& Trainer::Files::io() const {
+  static CheckpointIO plain;  // has no state
+  return run_.options.plugins.checkpoint_io ? *run_.options.plugins.checkpoint_io : plain;
+}
+void Trainer::Files::finish() const {
+  if (!run_.options.plugins.checkpoint_io) return;
+  (void)by_rank_zero([&] {
+    io().finish();
+    return std::string();
+  });
+}
+void Trainer::Files::finish_quietly() const {
+  try {
+    io().finish();
+  } catch (const std::exception& e) {
+    warn("W-CKPT-WRITE", WarningCategory::runtime, std::string("a checkpoint was not written: ") + e.what());
+  }
 }
 
 std::string Trainer::Files::save_interrupted() {
@@ -294,6 +315,7 @@ std::string Trainer::Files::save_interrupted() {
   const std::string path = by_rank_zero([&] { return last_file(dir()); });
   try {
     save(path, WeightsOnly::no, train::AtLink::replace);
+    finish();
     return "saved " + path + ", ckpt_path = \"last\" goes on from there";
   } catch (const std::exception& e) { return std::string("it could not be saved. ") + e.what(); }  // still an interrupt
 }
@@ -336,6 +358,27 @@ std::string Trainer::Files::rescue() {
       if (fs::last_write_time(path, error).time_since_epoch().count() >= began_ && !error) return saved(-1, path);
     }
   } catch (const std::exception& e) { return std::string("its state could not be saved. ") + e.what(); }
+}
+
+std::string Trainer::Files::save_and_requeue() {
+  std::string done;
+  const train::Progress& p = run_.progress;
+  if (run_.in_fit && run_.options.fast_dev_run == 0 && p.total_batches > 0 && p.total_batches != resumed_at) {
+    try {
+      const std::string path = by_rank_zero([&] { return train::next_hpc_file(run_.options); });
+      save(path, WeightsOnly::no);
+      finish();
+      done = "saved " + path + "; ";
+    } catch (const std::exception& e) {
+      return std::string("it could not be saved, so the job is not requeued. ") + e.what();
+    }
+  }
+  try {
+    return done + by_rank_zero([] {
+             dist::requeue_job();
+             return "job " + dist::slurm_job_name() + " is requeued";
+           });
+  } catch (const std::exception& e) { return done + "the job could not be requeued. " + e.what(); }
 }
 
 bool Trainer::Files::enabled() const {

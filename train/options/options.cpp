@@ -8,6 +8,7 @@
 #include "levin/train.h"
 #include "tensor/errors/warn.h"
 #include "train/options/accelerators.h"
+#include "train/run/requeue.h"
 
 namespace levin {
 namespace {
@@ -71,6 +72,10 @@ Duration::Duration(std::string_view text) {
 
 void train::check_options(const TrainerOptions& o) {
   check_accelerator_name(o.accelerator);
+  (void)requeue_signal(o);
+  if (o.sync_batchnorm && o.plugins.layer_sync)
+    fail<ConfigError>(
+        "Trainer: sync_batchnorm is on and plugins has a LayerSync, which are two of one kind; give one of them");
   if (o.max_epochs) check_limit("max_epochs", *o.max_epochs);
   check_limit("max_steps", o.max_steps);
   check_minimum("min_epochs", o.min_epochs);
@@ -163,7 +168,7 @@ void train::check_late_options(const TrainerOptions& now, const TrainerOptions& 
   check(now.devices == then.devices, "devices");
   check(now.num_nodes == then.num_nodes, "num_nodes");
   check(now.strategy.name() == then.strategy.name() && now.strategy.object() == then.strategy.object(), "strategy");
-  check(now.plugins.environment == then.plugins.environment, "plugins");
+  check(now.plugins == then.plugins, "plugins");
   check(now.fast_dev_run == then.fast_dev_run, "fast_dev_run");
   check(now.max_time.has_value() == then.max_time.has_value() &&
             (!now.max_time || now.max_time->seconds() == then.max_time->seconds()),

@@ -223,6 +223,7 @@ constexpr Named kNamed[] = {
     named<&O::enable_autolog_hparams>("enable_autolog_hparams"),
     named<&O::memory_limit>("memory_limit"),
     named<&O::handle_signals>("handle_signals"),
+    named<&O::requeue_signal>("requeue_signal"),
 };
 
 // Options whose values are objects.

@@ -12,6 +12,7 @@
 #include "train/options/options.h"
 #include "train/run/packed.h"
 #include "train/run/predictions.h"
+#include "train/run/requeue.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
 
@@ -152,7 +153,8 @@ std::vector<Metrics> Trainer::Evaluation::run(Loop loop, TrainModule& module,
     train::check_late_options(run_.options, run_.constructed_with, run_.call_name);
     run_.connect();
     run_.stop.agreed_signal = 0;
-    const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits());
+    const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits(),
+                                     train::requeue_signal(run_.options));
     const Scope attached([&] { run_.hooks.begin(module); }, [&] { run_.hooks.end(); });
     const Scope mixed([] {}, [&, before = run_.precision.mixed()] { run_.precision.set_mixed(before); });
     return stage(loop, module, given, predictions, instead, ckpt_path);
@@ -454,7 +456,7 @@ double Trainer::Evaluation::mean_over(nn::Module* over, data::DataLoader& given,
   if (over) over->train(false);
   const Unrecorded off(run_.options.inference_mode);
   const Device there = run_.device_of(over);
-  const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits());
+  const train::SignalGuard signals(run_.options.handle_signals, run_.ends_waits(), train::requeue_signal(run_.options));
   const OwnValues own(run_.logs.eval, run_.logs.scope == train::LogScope::eval);
   const Restore restore(run_.logs.scope, train::LogScope::eval);
   const Restore of_a_batch(run_.logs.weight, train::BatchWeight());

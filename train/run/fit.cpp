@@ -4,9 +4,9 @@
 #include "train/checkpoint/content.h"
 #include "train/options/accelerators.h"
 #include "train/run/fit_checks.h"
+#include "train/run/requeue.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
-#include "train/strategy/synced_norms.h"
 
 namespace levin {
 
@@ -30,7 +30,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   const Restore recorded(logs.loggers, instead ? std::vector<std::shared_ptr<Logger>>{} : logs.loggers);
   begin_fit(module, given, has, manual);
   const SyncGuard noted = instruments.own_waits();
-  const train::SignalGuard signals(options.handle_signals, ends_waits());
+  const train::SignalGuard signals(options.handle_signals, ends_waits(), train::requeue_signal(options));
   std::optional<train::MemoryLimit> limit;
   if (options.memory_limit) limit.emplace(device, options.memory_limit);
   std::optional<AnomalyMode> anomaly;
@@ -51,7 +51,15 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     if (options.sync_batchnorm && one)
       warn("W-TRAIN-SYNC-BATCHNORM", WarningCategory::user,
            "fit: sync_batchnorm is on and there is one rank, so batch norms take the statistics of its batches");
-    const train::SyncedNorms norms(borrowed.tree, options.sync_batchnorm && !one ? strategy->group() : nullptr);
+    std::shared_ptr<LayerSync> synced = options.plugins.layer_sync;
+    if (options.sync_batchnorm) synced = std::make_shared<BatchNormSync>();
+    if (one || !strategy->group() || !borrowed.tree) synced = nullptr;
+    const auto sync = [&] {
+      if (synced) synced->apply(*borrowed.tree, strategy->group());
+    };
+    const Scope over_ranks(sync, [&, tree = borrowed.tree] {
+      if (synced) synced->revert(*tree);
+    });
     if (file && borrowed.tree) file->take_weights();
     if (!configure_optimizers()) return hooks.teardown(Stage::fit, /*quietly=*/false);
     if (options.memory_limit) limit.emplace(device, options.memory_limit);  // setup may have made the first parameter
@@ -76,6 +84,7 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
       if (by_rank && strategy->rescues()) rescued = files.rescue();
       if (!rescued.empty()) rescued = std::string(error.what()) + "; " + rescued;
       hooks.exception(error);
+      files.finish_quietly();
       if (!instead) instruments.report_times();
       logs.give_up(error);
       hooks.teardown(Stage::fit, /*quietly=*/true);
@@ -138,8 +147,8 @@ void Trainer::Run::connect() {
   strategy->connect(options);
   if (strategy->ranks().size == 1) return;
   instruments.times.tell([this](Phase phase) { strategy->entered(phase, progress.global_step); });
-  files.folder_of_logger =
-      strategy->from_rank_zero(logs.loggers.empty() ? std::string() : logs.loggers.front()->log_dir());
+  files.folder_of_logger = files.by_rank_zero(  // the call makes the folder
+      [&] { return logs.loggers.empty() ? std::string() : logs.loggers.front()->log_dir(); });
   if (strategy->ranks().rank == 0) return;
   logs.loggers.clear();
   hooks.drop_screens();
@@ -227,6 +236,7 @@ void Trainer::Run::train(std::unique_ptr<train::Incoming>& file) {
   strategy->unshard();  // what follows reads the module as a whole
   strategy->reshard();
   hooks.call(train::hooks::on_fit_end);
+  files.finish();
   check_interrupt();
 }
 

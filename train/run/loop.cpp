@@ -3,6 +3,7 @@
 #include "levin/ops.h"
 #include "tensor/errors/batch_error.h"
 #include "train/options/options.h"
+#include "train/run/requeue.h"
 #include "train/run/run.h"
 #include "train/run/signals.h"
 
@@ -284,8 +285,11 @@ void Trainer::Run::check_interrupt() {
     return;
   }
   stop.signal = signal;
+  const bool requeues = signal == train::requeue_signal(options) &&
+                        files.by_rank_zero([] { return std::string(train::in_slurm_task() ? "1" : ""); }) == "1";
   fail<InterruptedError>(call_name, ": stopped by ", train::SignalGuard::name_of(signal), " after ",
-                         progress.global_step, " optimizer steps; ", files.save_interrupted());
+                         progress.global_step, " optimizer steps; ",
+                         requeues ? files.save_and_requeue() : files.save_interrupted());
 }
 
 }  // namespace levin

@@ -51,8 +51,9 @@ DdpStrategy::~DdpStrategy() = default;
 
 void DdpStrategy::check(const TrainerOptions& o) const {
   ProcessStrategy::check(o);
-  if (ddp_.virtual_ranks > 0 && o.sync_batchnorm)
-    fail<ConfigError>("Trainer: sync_batchnorm is on and virtual_ranks is ", ddp_.virtual_ranks,
+  if (ddp_.virtual_ranks > 0 && (o.sync_batchnorm || o.plugins.layer_sync))
+    fail<ConfigError>("Trainer: ", o.sync_batchnorm ? "sync_batchnorm is on" : "plugins has a LayerSync",
+                      " and virtual_ranks is ", ddp_.virtual_ranks,
                       ", which take their own statistics; switch one off");
   if (ddp_.comm_hook == CommHook::powersgd && train::Precision(o).mixed().scales)
     fail<ConfigError>("Trainer: comm_hook is powersgd and precision is \"", o.precision,

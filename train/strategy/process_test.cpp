@@ -27,7 +27,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 
 }  // namespace
 
-TEST_CASE("ranks start with the weights, buffers and random numbers of rank 0") {
+TEST_CASE("ranks start with the weights and buffers of rank 0, and draw from forks of its generators") {
   struct Mixed : nn::Module {
     using Module::Module;
     nn::Linear fc{*this, "fc", {.in = 300, .out = 7}};
@@ -35,6 +35,7 @@ TEST_CASE("ranks start with the weights, buffers and random numbers of rank 0") 
     nn::Dropout drop{*this, "drop", {.p = 0.5}};
   };
   std::array<std::vector<float>, 3> weights, drawn;
+  std::array<RandomRange, 3> states;
   dist::run_local(3, [&](const Group& group) {
     const auto r = static_cast<std::size_t>(group->rank());
     Mixed net(nn::Options{.gen = Generator(7 + r), .device = Device::cpu()});
@@ -49,12 +50,17 @@ TEST_CASE("ranks start with the weights, buffers and random numbers of rank 0") 
       const Tensor values = t.to(DType::f32);
       for (const float v : values.to_vector<float>()) weights[r].push_back(v);
     }
+    states[r] = net.generators().front().second->state();
     drawn[r] = net.drop(ones({50}, Device::cpu())).to_vector<float>();
   });
   CHECK(weights[1] == weights[0]);
   CHECK(weights[2] == weights[0]);
-  CHECK(drawn[1] == drawn[0]);
-  CHECK(drawn[2] == drawn[0]);
+  for (const std::size_t r : {1, 2}) {
+    CHECK(states[r].seed == Generator(states[0].seed).fork("rank " + text(r)).seed());
+    CHECK(states[r].offset == states[0].offset);
+    CHECK(drawn[r] != drawn[0]);
+  }
+  CHECK(drawn[1] != drawn[2]);
 }
 
 TEST_CASE("modules that differ between ranks are an error that names the tensor and both sides, on every rank") {

@@ -288,6 +288,9 @@ struct TrainerOptions {
   // OutOfMemoryError. Unset: what the device has.
   std::optional<std::int64_t> memory_limit{};
   bool handle_signals = true;  // signals end a stage in order, see Note [Interrupts]; false: as the program has them
+  // In a task of a SLURM job: the signal at which the run is saved and its job goes back into the queue, see Note
+  // [Requeue]. Empty: none. ConfigError for a text that is not the name of a signal.
+  std::string requeue_signal = "SIGUSR1";
 
   // ---- Options as text
 

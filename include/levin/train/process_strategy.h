@@ -50,7 +50,9 @@ class LEVIN_API ProcessStrategy : public Strategy {
   void barrier() override;
 
   // Compares the parameters and buffers of all ranks, in name, shape, dtype and order, and gives them the values of
-  // rank 0, generators too. Throws CommError that names the first difference and its rank.
+  // rank 0. Generators become forks of rank 0's by rank, so that ranks draw different numbers, such as dropout's; where
+  // fuses_backward() is true, which forks by itself, they become rank 0's. Throws CommError that names the first
+  // difference and its rank.
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
   void entered(Phase phase, std::int64_t global_step) noexcept override;
   void failed(const std::exception& error) noexcept override;

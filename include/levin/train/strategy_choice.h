@@ -15,6 +15,8 @@
 
 namespace levin {
 
+class CheckpointIO;
+class LayerSync;
 class Strategy;
 struct TrainerOptions;
 namespace dist {
@@ -101,9 +103,13 @@ class LEVIN_API StrategyChoice {
   detail::MakeStrategy make_ = nullptr;
 };
 
-// Replacements of a Trainer's parts. An empty member: the trainer's own.
+// Replacements of a Trainer's parts, one of each kind. A null member: the trainer's own.
 struct Plugins {
-  std::shared_ptr<dist::ClusterEnvironment> environment{};  // who started the processes
+  std::shared_ptr<dist::ClusterEnvironment> environment{};  // who started the processes: levin/comm/cluster.h
+  std::shared_ptr<CheckpointIO> checkpoint_io{};            // writes and reads checkpoints: levin/train/checkpoint_io.h
+  // Which layers compute over all ranks: levin/train/layer_sync.h. ConfigError with sync_batchnorm, which is one, too.
+  std::shared_ptr<LayerSync> layer_sync{};
+  friend bool operator==(const Plugins&, const Plugins&) = default;
 };
 
 }  // namespace levin

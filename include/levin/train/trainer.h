@@ -61,6 +61,7 @@ struct FitOptions {
   //   "last"  the newest whole file (ModelCheckpointOptions::dirpath says where, and the rescue-*.safetensors in
   //           default_root_dir that survivors of a lost rank write); if none, a new run and a warning
   //   "best"  ModelCheckpoint::best_model_path of this trainer, else of the run that wrote "last"; ConfigError if none
+  //   "hpc"   the newest whole hpc_ckpt file of a requeued job (Note [Requeue]); ConfigError if none
   std::string ckpt_path{};
 };
 // Of validate and test.
@@ -145,6 +146,20 @@ class LEVIN_API OptimizerHandle {
 // with handle_signals = false. A signal that the process ignores when the stage begins (nohup, a script's background
 // job) stays ignored; a program's own handler of SIGHUP or SIGUSR1 stays. SIGXFSZ is ignored for the stage if it would
 // end the process, so that a file beyond its size limit is a FileError.
+// With several ranks a signal of any rank is one of all: they agree on it after each batch, and at the end of an
+// evaluation. It ends no wait for data.
+//
+// Note [Requeue]
+// A job of SLURM has a time limit, before which SLURM sends a signal to the tasks that srun has started, if the batch
+// script asks for it (#SBATCH --signal=USR1@90; dist::SlurmScript does). At TrainerOptions::requeue_signal, between two
+// batches,
+//   1. a fit that has trained something saves hpc_ckpt_N.safetensors in default_root_dir, where N is 1 above the
+//      highest there; if that fails the job ends without a requeue;
+//   2. rank 0 calls `scontrol requeue` (dist::requeue_job), upon which SLURM sends SIGTERM to all tasks;
+//   3. the stage throws InterruptedError, as after other signals.
+// When the job starts again, the first fit of a Trainer that has no ckpt_path resumes the newest whole hpc_ckpt file,
+// with an info line (I-CKPT-HPC). Outside of a SLURM task the signal is an ordinary one. The folder belongs to one job:
+// another job in the same default_root_dir would resume this one's file.
 //
 // Note [What a trainer borrows]
 // Modules, optimizers, data modules and loaders are the caller's. After a fit the trainer still refers to its module,
