@@ -86,7 +86,11 @@ Tensor PipelineModule::operator()(const Tensor& x) {
   if (PipelineRanksStrategy* const ranks = train::ranks_of(*this)) return ranks->through_all(x);
   nn::Sequential& net = layers();
   Tensor y = x;
-  for (std::int64_t i = 0; i < net.size(); ++i) y = net.run(y.to(train::device_of_layer(net[i], y.device())), i, i + 1);
+  for (std::int64_t i = 0; i < net.size(); ++i) {
+    // A layer whose parameters a strategy has shared out is on meta until its call gathers them.
+    const Device there = train::device_of_layer(net[i], y.device());
+    y = net.run(there.is_meta() ? y : y.to(there), i, i + 1);
+  }
   return y;
 }
 StepOutput PipelineModule::whole_step(const Batch& batch) {

@@ -7,6 +7,7 @@
 
 #include "tests/warnings.h"
 #include "train/run/fixture_test.h"
+#include "train/run/packed.h"
 #include "train/run/probe_test.h"
 
 using namespace levin;
@@ -52,6 +53,11 @@ struct Noting final : Strategy {
   }
   void finish_step() override { asked.emplace_back("finish_step"); }
   void failed(const std::exception& error) noexcept override { failure = error.what(); }
+  // Rank 0 answers with nothing and has no error.
+  std::string from_rank_zero(std::string_view mine) override {
+    if (at.rank == 0) return std::string(mine);
+    return train::Packed().add(std::uint8_t{0}).add(std::string_view()).bytes();
+  }
   Votes vote(const Votes& mine) override {
     Votes all = others;
     all.stop |= mine.stop;
