@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <concepts>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -56,6 +57,21 @@ struct OneOfSeveral : Trained {
   }
 };
 
+// Keeps a SIGINT that comes between two trainings, which handle signals themselves, until somebody asks for it.
+class BetweenTrainings {
+ public:
+  BetweenTrainings() : before_(std::signal(SIGINT, note)) { number_ = 0; }
+  ~BetweenTrainings() { (void)std::signal(SIGINT, before_); }
+  BetweenTrainings(const BetweenTrainings&) = delete;
+  BetweenTrainings& operator=(const BetweenTrainings&) = delete;
+  [[nodiscard]] int received() const { return number_; }  // 0: none came
+
+ private:
+  static void note(int number) { number_ = number; }
+  inline static volatile std::sig_atomic_t number_ = 0;
+  void (*before_)(int);
+};
+
 // The first training, whose result the program writes, with seconds, steps and samples of all.
 template <std::derived_from<OneOfSeveral> Outcome>
 struct Several {
@@ -81,6 +97,14 @@ struct Several {
     first.result.train_seconds = first.seconds;
     first.result.samples_per_second = first.samples_per_second();
     return !interrupted;
+  }
+  // Ends the program as an interrupted training does, for a signal that came after one.
+  bool interrupt(int number) {
+    if (number == 0) return false;
+    first.interrupted = true;
+    first.signal = number;
+    first.result.status = "interrupted";
+    return true;
   }
   void write(const std::string& path) const { first.result.write(path); }
   [[nodiscard]] int exit_code() const { return first.interrupted ? 128 + first.signal : kDone; }

@@ -125,7 +125,9 @@ inline int graph_program(const Settings& s, Device device) {
   Predictions predictions(classes);
   std::vector<std::vector<double>> curves;
   Several<GraphOutcome> folds;
+  const BetweenTrainings interrupts;
   for (std::size_t k = 0; k < task.folds.size(); ++k) {
+    if (k > 0 && folds.interrupt(interrupts.received())) break;
     GraphOutcome outcome = run_fold(s, task, k, device, predictions);
     if (!outcome.interrupted) curves.push_back(outcome.accuracies);
     if (!outcome.interrupted && !curves.back().empty())
