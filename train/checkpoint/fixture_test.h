@@ -1,6 +1,8 @@
 // A run of the checkpoint tests: everything of it is made anew, as in a fresh process.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
