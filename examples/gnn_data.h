@@ -57,14 +57,23 @@ struct OneOfSeveral : Trained {
   }
 };
 
-// Keeps a SIGINT that comes between two trainings, which handle signals themselves, until somebody asks for it.
+// Keeps a SIGINT that comes between two trainings, which handle signals themselves, until received() is called.
 class BetweenTrainings {
  public:
-  BetweenTrainings() : before_(std::signal(SIGINT, note)) { number_ = 0; }
+  BetweenTrainings() : before_(SIG_DFL) {
+    number_ = 0;
+    before_ = std::signal(SIGINT, note);
+    if (before_ == SIG_IGN) (void)std::signal(SIGINT, SIG_IGN);
+  }
   ~BetweenTrainings() { (void)std::signal(SIGINT, before_); }
   BetweenTrainings(const BetweenTrainings&) = delete;
   BetweenTrainings& operator=(const BetweenTrainings&) = delete;
-  [[nodiscard]] int received() const { return number_; }  // 0: none came
+  // The signal that this or another rank has got; 0: none came. All ranks call it.
+  [[nodiscard]] int received(const Settings& s) const {
+    const int mine = number_;
+    return s.joined && s.joined->ranks().size > 1 ? s.joined->vote({.signal = static_cast<std::uint8_t>(mine)}).signal
+                                                  : mine;
+  }
 
  private:
   static void note(int number) { number_ = number; }

@@ -127,7 +127,7 @@ inline int graph_program(const Settings& s, Device device) {
   Several<GraphOutcome> folds;
   const BetweenTrainings interrupts;
   for (std::size_t k = 0; k < task.folds.size(); ++k) {
-    if (k > 0 && folds.interrupt(interrupts.received())) break;
+    if (k > 0 && folds.interrupt(interrupts.received(s))) break;
     GraphOutcome outcome = run_fold(s, task, k, device, predictions);
     if (!outcome.interrupted) curves.push_back(outcome.accuracies);
     if (!outcome.interrupted && !curves.back().empty())

@@ -324,7 +324,7 @@ inline int node_program(const Settings& s, Device device) {
   Several<NodeOutcome> runs;
   const BetweenTrainings interrupts;
   for (std::int64_t k = 0; k < s.runs; ++k) {
-    if (k > 0 && runs.interrupt(interrupts.received())) break;
+    if (k > 0 && runs.interrupt(interrupts.received(s))) break;
     Settings now = s;
     now.seed += static_cast<std::uint64_t>(k);
     NodeOutcome outcome = run_node(now, task, device, k == 0);

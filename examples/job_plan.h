@@ -216,7 +216,11 @@ inline Layout lay_out(const Job& job, const std::string& strategy, bool recomput
   } else {
     // Gradients travel in the last micro-batch's backward pass.
     out.exposed = plan_detail::exposed_after_backward(units, backward, bytes.gradient, job.bucket, job.network,
-                                                      replicas, stage == 2 ? 1 : 2, crosses, out.communication);
+                                                      replicas, stage >= 1 ? 1 : 2, crosses, out.communication);
+    if (stage == 2) {  // whose gradients are never whole, so they travel in each micro-batch
+      out.exposed *= out.micro_batches;
+      out.communication *= out.micro_batches;
+    }
     if (stage >= 1) {
       const double gather = collective(ranks, bytes.weight * own, 1);
       out.communication += gather;

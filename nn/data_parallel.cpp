@@ -177,11 +177,19 @@ Module* Replicas::next_root() {
 void Replicas::add(Module& module, Call call) {
   State& s = *state_;
   const bool first = s.all.empty();
+  const std::vector<ParamRef> parameters = module.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      if (parameters[k].value->impl() == parameters[i].value->impl())
+        fail<ConfigError>("DataParallel ", s.owner.path(), ": it copies parameters one by one, and ",
+                          parameters[k].name, " and ", parameters[i].name, " are one tensor; use the module alone");
+    }
+  }
   if (first && !s.owner.device().is_meta()) module.to(s.devices[0]);
   State::One one{.root = std::move(s.next),
                  .module = &module,
                  .call = std::move(call),
-                 .parameters = module.parameters(),
+                 .parameters = parameters,
                  .buffers = module.buffers(),
                  .generators = module.generators()};
   module.visit([&](const std::string&, Module& m) { one.modules.push_back(&m); });

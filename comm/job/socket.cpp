@@ -168,7 +168,7 @@ Endpoint own_end(const Fd& listener) {
   if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
   const string host = numeric(address, size);
   if (host == "0.0.0.0") return {"127.0.0.1", port_in(address)};
-  if (host == "::") return {"::1", port_in(address)};
+  if (host == "::") return {"127.0.0.1", port_in(address)};  // of both families; ::1 may be missing
   return {host, port_in(address)};
 }
 

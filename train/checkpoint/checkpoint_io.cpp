@@ -43,7 +43,7 @@ struct AsyncCheckpointIO::Impl {
     const std::lock_guard lock(mutex);
     tasks.push_back(std::move(task));
     if (running) return;
-    if (thread.joinable()) thread.join();  // has ended: it holds no lock any more
+    if (thread.joinable()) thread.join();  // has ended: it holds no lock
     running = true;
     try {
       thread = std::thread([this] { work(); });
@@ -57,12 +57,13 @@ struct AsyncCheckpointIO::Impl {
     std::unique_lock lock(mutex);
     while (!tasks.empty()) {
       Task& task = tasks.front();
+      const bool keeps = !task.file && error;  // the file that would replace it was not written
       lock.unlock();
       std::exception_ptr failed;
       try {
         if (task.file)
           io->save(task.path, std::move(*task.file));
-        else
+        else if (!keeps)
           io->remove(task.path);
       } catch (...) { failed = std::current_exception(); }
       lock.lock();

@@ -142,6 +142,15 @@ TEST_CASE("a write of AsyncCheckpointIO that fails is an error of the next save,
     CHECK_THROWS_AS(io.finish(), FileError);
     const test::ExpectedWarnings told{"W-CKPT-WRITE"};
     io.save(folder / "d", {});
+    const test::TemporaryFolder kept;
+    write_file_atomically(kept / "old", std::string("whole"));
+    {
+      AsyncCheckpointIO keeping(failing);
+      keeping.save(kept / "new", {});
+      keeping.remove(kept / "old");
+      CHECK_THROWS_AS(keeping.finish(), FileError);
+    }
+    CHECK(fs::exists(kept / "old"));  // what the lost file would have replaced
     AsyncCheckpointIO gone(failing);
     gone.save(folder / "e", {});
     CHECK_THROWS_AS(io.finish(), FileError);

@@ -71,7 +71,8 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   error.clear();
   for (fs::directory_iterator it(root_of(run.options), error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with("rescue-") && name.ends_with(".safetensors")) add(it->path());
+    if ((name.starts_with("rescue-") || name.starts_with("hpc_ckpt_")) && name.ends_with(".safetensors"))
+      add(it->path());
   }
   std::sort(files.rbegin(), files.rend());
   for (const auto& [time, path] : files) {

@@ -1,6 +1,7 @@
 #include "levin/train/data_parallel_strategy.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "autograd/replica_values.h"
@@ -103,7 +104,7 @@ struct DataParallelStrategy::Replicas {
     const NoGrad off;
     Tensors values, buffers;
     for (const ParamRef& p : root.parameters) values.push_back(p.value->detach());
-    for (const nn::BufferRef& b : root.buffers) buffers.push_back(b.value->detach());
+    for (const nn::BufferRef& b : root.buffers) buffers.push_back(b.value->defined() ? b.value->detach() : Tensor());
     values = detail::values_on(one.device, values);
     for (std::size_t i = 0; i < values.size(); ++i) {
       values[i].requires_grad_(root.parameters[i].value->requires_grad());
@@ -148,6 +149,12 @@ void DataParallelStrategy::attach_model(TrainModule& module, nn::Module* tree, S
            (devices_.size() == 1
                 ? ", which is one device; single_device is faster"
                 : " by threads of one process; ddp, a process for each device, is faster, also on one machine"));
+  std::map<const void*, std::string> taken;
+  for (const ParamRef& p : tree->parameters()) {
+    if (const auto [at, fresh] = taken.emplace(p.value->impl(), p.name); !fresh)
+      fail<ConfigError>("fit: strategy dp copies parameters one by one, and ", at->second, " and ", p.name,
+                        " are one tensor; use ddp");
+  }
   auto replicas = std::make_unique<Replicas>(static_cast<int>(devices_.size()));
   const auto* const base = dynamic_cast<const DataParallelModule*>(&module);
   for (std::size_t k = 0; k < devices_.size(); ++k) {

@@ -262,11 +262,19 @@ TEST_CASE("dp refuses what it cannot share, before anything is trained") {
       return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
     }
   };
+  struct Tied final : TrainModuleOf<Tied, Plain> {
+    explicit Tied(nn::Options o) : TrainModuleOf(std::move(o)) {
+      static_cast<Tensor&>(*same.parameters()[0].value) = *fc.parameters()[0].value;
+    }
+    nn::Linear same{*this, "same", {.in = 2, .out = 1}};
+  };
   Plain plain({.gen = Generator(3), .device = Device::cpu()});
   const auto fit = [&](TrainModule& module, DataParallelOptions options) {
     options.devices = cpus(2);
     return refusal([&] { Trainer(on(std::move(options))).fit(module, {.train = data}); });
   };
+  Tied tied({.gen = Generator(3), .device = Device::cpu()});
+  CHECK(contains(fit(tied, {}), "fc.weight and same.weight are one tensor"));
   CHECK(contains(fit(plain, {}), "can not be copied; derive it from DataParallelModule"));
   struct Wider final : TrainModuleOf<Wider> {
     using TrainModuleOf::TrainModuleOf;

@@ -76,6 +76,9 @@ DataShare DdpStrategy::share() const {
 }
 
 void DdpStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
+  if (stage == Stage::fit && ddp_.virtual_ranks > 0 && !module.automatic_optimization())
+    fail<ConfigError>("fit: virtual_ranks is ", ddp_.virtual_ranks,
+                      " and the module optimizes manually; virtual ranks run automatic optimization alone");
   ProcessStrategy::attach_model(module, tree, stage);
   tree_ = stage == Stage::fit ? tree : nullptr;
   stale_ = true;

@@ -78,7 +78,17 @@ void FlatParameters::release() noexcept {
       }
       b.values = {};
     }
-  } catch (...) {}  // a rank is lost: the parameters stay on meta
+  } catch (...) {  // a rank is lost: the parameters stay on meta
+    for (Bucket& b : buckets_) {
+      if (!b.values.defined()) continue;
+      for (const std::size_t i : b.parameters) {
+        detail::Storage& own = *parameters_[i].of.value.get().storage;
+        own.data = nullptr;
+        own.device = Device::meta();
+      }
+      b.values = {};
+    }
+  }
 }
 
 void FlatParameters::build() {
@@ -367,6 +377,7 @@ void FlatParameters::backward(const Tensor& loss, SyncGrad sync) {
   begin();
   if (options_.shards_parameters) {
     const Restore there(in_backward_, true);
+    gather_unit(kRest);  // a checkpoint that a hook has written frees it
     advance();
     const Watch watch(*this);
     try {

@@ -107,6 +107,10 @@ PipelineRanksStrategy::~PipelineRanksStrategy() { detach(); }
 
 void PipelineRanksStrategy::check(const TrainerOptions& o) const {
   ProcessStrategy::check(o);
+  if (o.sync_batchnorm || o.plugins.layer_sync)
+    fail<ConfigError>(
+        "Trainer: strategy rpc_sequential: ", o.sync_batchnorm ? "sync_batchnorm is on" : "plugins has a LayerSync",
+        ", and each rank runs layers of its own; switch it off");
   if (const auto count = o.devices.count();
       count && !pipeline_.balance.empty() &&
       *count * o.num_nodes.value() != static_cast<std::int64_t>(pipeline_.balance.size()))

@@ -249,6 +249,9 @@ TEST_CASE("stages that are ranks are refused where they do not fit, with both nu
   o.strategy = std::make_shared<PipelineRanksStrategy>(PipelineRanksOptions{.pipeline = {.balance = {2, 2, 1}}});
   CHECK(contains(refusal([&] { Trainer t(o); }), "balance is {2, 2, 1}, 3 stages, and there are 2 processes"));
   o.strategy = "rpc_sequential";
+  o.sync_batchnorm = true;
+  CHECK(contains(refusal([&] { Trainer t(o); }), "sync_batchnorm is on, and each rank runs layers of its own"));
+  o.sync_batchnorm = false;
   o.callbacks.push_back(std::make_shared<EmaWeightAveraging>(EmaWeightAveragingOptions{.decay = 0.9}));
   CHECK(contains(refusal([&] { Trainer t(o); }), "a callback averages those of all"));
   CHECK(contains(refusal([] {

@@ -410,6 +410,18 @@ TEST_CASE("a pipeline refuses what does not fit, with both numbers") {
       return {.optimizers = {std::make_shared<optim::SGD>(body[0].parameters(), optim::SGDOptions{.lr = 0.1})}};
     }
   };
+  // Within one stage the shared parameter gets its gradient once.
+  const auto weights_after = [&](bool in_stages) {
+    Tied module(kOptions);
+    TrainerOptions o = test::silent();
+    o.max_epochs = 1;
+    if (in_stages)
+      o.strategy =
+          std::make_shared<PipelineStrategy>(PipelineOptions{.devices = cpus(1), .balance = {2}, .microbatches = 2});
+    Trainer(o).fit(module, {.train = data});
+    return test::weights_of(module);
+  };
+  check_close(weights_after(true), weights_after(false));
   Tied tied(kOptions);
   CHECK(contains(fit(tied, {.devices = cpus(2), .balance = {1, 1}}),
                  "layers of stages 0 and 1 share the parameter body.0.weight (body.1.weight)"));

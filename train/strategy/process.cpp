@@ -30,8 +30,10 @@ void ProcessStrategy::check(const TrainerOptions& o) const {
     fail<ConfigError>("Trainer: devices is the list ", text(o.devices),
                       " and the accelerator is the CPU, where devices counts processes; give a number");
   if (where && where->is_cuda())
-    fail<UnsupportedError>("Trainer: strategy is ", name(),
-                           " on CUDA devices, and this build has no NCCL groups; use the CPU, or one device");
+    fail<UnsupportedError>(
+        "Trainer: strategy is ", name(),
+        " and the accelerator is CUDA, on which strategies of several processes do not train; use the CPU, "
+        "or one device");
 }
 
 namespace {
@@ -152,10 +154,12 @@ void ProcessStrategy::attach_model(TrainModule&, nn::Module* tree, Stage) {
   if (!tree) return;
   const NoGrad off;
   const NamedTensors tensors = tree->state_dict();
-  check_equal(gather(list_of(tensors)));
+  std::vector<std::pair<std::string, Generator*>> generators = tree->generators();
+  std::string list = list_of(tensors);
+  for (const auto& [name, g] : generators) list += name + " generator\n";
+  check_equal(gather(list));
   train::broadcast(*group_, tensors);
   std::string states;
-  std::vector<std::pair<std::string, Generator*>> generators = tree->generators();
   for (const auto& [name, g] : generators) {
     const RandomRange s = g->state();
     states.append(reinterpret_cast<const char*>(&s), sizeof s);

@@ -53,7 +53,10 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
   const std::vector<const nn::Module*> modules = units();
   std::map<const void*, std::size_t> unit;  // by tensor, from 1 on
   for (std::size_t u = 0; u < modules.size(); ++u) {
-    for (const auto& [path, t] : modules[u]->named_parameters()) unit.emplace(t.impl(), u + 1);
+    for (const auto& [path, t] : modules[u]->named_parameters()) {
+      // What two units share belongs to the rest, which stays during the whole pass.
+      if (const auto [at, fresh] = unit.emplace(t.impl(), u + 1); !fresh && at->second != u + 1) at->second = 0;
+    }
   }
   // In the order of registration, then those that the optimizer alone has.
   std::set<const void*> its, taken;

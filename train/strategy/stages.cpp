@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "levin/autograd.h"
@@ -248,7 +249,14 @@ std::vector<train::PipelineStage> train::stages_of(PipelineModule& module, const
   }
   const auto is_new = [&](const void* p) { return std::find(owned.begin(), owned.end(), p) == owned.end(); };
   for (const ParamRef& r : module.parameters()) {  // of loss_of
-    if (is_new(r.value)) all.back().parameters.push_back(r);
+    if (!is_new(r.value)) continue;
+    for (std::size_t k = 0; k < placed.size(); ++k) {
+      if (of[k] + 1 != balance.size() && placed[k].second.shares_storage(*r.value))
+        fail<ConfigError>("fit: strategy pipeline: a layer of stage ", of[k],
+                          " and the last stage share the parameter ", placed[k].first, " (", r.name,
+                          "); put them into one stage");
+    }
+    all.back().parameters.push_back(r);
   }
   for (const auto& [name, g] : module.generators()) {
     if (is_new(g)) all.back().generators.push_back(g);
@@ -293,6 +301,20 @@ StepOutput train::joined(const PipelineStep& step, const std::vector<StepOutput>
   return named;
 }
 
+namespace {
+
+// The leaves that a stage trains, each once: its layers may share one.
+Tensors trained_of(const train::PipelineStage& stage) {
+  Tensors all;
+  std::set<const void*> taken;
+  for (const ParamRef& r : stage.parameters) {
+    if (r.value->requires_grad() && taken.insert(r.value->impl()).second) all.push_back(*r.value);
+  }
+  return all;
+}
+
+}  // namespace
+
 Tensors train::run_stage(const PipelineStep& step, const PipelineStage& stage, std::size_t s, std::size_t p,
                          StageLinks& links, std::vector<StepOutput>& outputs) {
   const std::size_t m = step.parts.size();
@@ -301,10 +323,7 @@ Tensors train::run_stage(const PipelineStep& step, const PipelineStage& stage, s
   const auto slots = pipeline_slots(step.options.schedule, static_cast<std::int64_t>(p), static_cast<std::int64_t>(m));
   nn::Sequential& layers = step.module.layers();
   std::vector<Tensor> in(m), out(m);
-  Tensors trained;
-  for (const ParamRef& r : stage.parameters) {
-    if (r.value->requires_grad()) trained.push_back(*r.value);
-  }
+  const Tensors trained = trained_of(stage);
   Tensors sums(trained.size());
   StepBuffers buffers(stage.buffers);
   const auto forward = [&](std::size_t i) {
@@ -372,13 +391,11 @@ Tensors train::run_stage(const PipelineStep& step, const PipelineStage& stage, s
 void train::deliver(const PipelineStage& stage, Tensors&& gradients) {
   std::vector<Edge> edges;
   Tensors given;
-  std::size_t k = 0;
-  for (const ParamRef& r : stage.parameters) {
-    if (!r.value->requires_grad() || k >= gradients.size()) continue;
-    if (Tensor& g = gradients[k++]; g.defined()) {
-      edges.push_back(edge_of(*r.value));
-      given.push_back(std::move(g));
-    }
+  const Tensors trained = trained_of(stage);
+  for (std::size_t k = 0; k < std::min(trained.size(), gradients.size()); ++k) {
+    if (!gradients[k].defined()) continue;
+    edges.push_back(edge_of(trained[k]));
+    given.push_back(std::move(gradients[k]));
   }
   if (!edges.empty()) detail::run_backward(edges, std::move(given), {}, /*retain_graph=*/false, /*create_graph=*/false);
 }

@@ -58,8 +58,9 @@ struct FitOptions {
   LoaderRefs val{};                   // several are validated one after the other
   DataModule* data_module = nullptr;  // may also be given as `train`
   // The checkpoint that the run resumes from. Empty: none. A path, or
-  //   "last"  the newest whole file (ModelCheckpointOptions::dirpath says where, and the rescue-*.safetensors in
-  //           default_root_dir that survivors of a lost rank write); if none, a new run and a warning
+  //   "last"  the newest whole file: ModelCheckpointOptions::dirpath says where; also of default_root_dir the
+  //           rescue-*.safetensors that survivors of a lost rank write, and hpc_ckpt files (Note [Requeue]); if none, a
+  //           new run and a warning
   //   "best"  ModelCheckpoint::best_model_path of this trainer, else of the run that wrote "last"; ConfigError if none
   //   "hpc"   the newest whole hpc_ckpt file of a requeued job (Note [Requeue]); ConfigError if none
   std::string ckpt_path{};
