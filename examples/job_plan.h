@@ -93,7 +93,8 @@ struct Layout {
   std::string strategy;  // ddp, zero_stage_1, zero_stage_2, zero_stage_3 or pipeline
   bool recompute = false;
   int stages = 1;
-  double micro_batches = 1;                                                              // of a rank and step
+  double tokens = 0;         // that a step trains: whole micro-batches on each replica
+  double micro_batches = 1;  // of a rank and step
   double parameters = 0, gradients = 0, state = 0, activations = 0;                      // bytes of a rank
   double compute = 0, update = 0, communication = 0, exposed = 0, bubble = 0, step = 0;  // seconds of a step
   double efficiency = 0;  // seconds of the computation alone / step
@@ -133,23 +134,27 @@ inline double exposed_after_backward(const std::vector<double>& units, double ba
 }
 
 // A pass over units, each of which is gathered before it computes, one ahead; in backward gradients are scattered
-// behind. Returns the seconds by which the pass is longer than its computation.
+// after it. Returns the seconds by which the pass is longer than its computation.
 inline double exposed_gathers(const std::vector<double>& units, double compute, double weight, double gradient,
                               const Network& net, double ranks, bool crosses, double& total) {
   double all = 0, link = 0, now = 0;
   for (const double unit : units) all += unit;
-  std::vector<double> ends(units.size());  // of computations
+  std::vector<double> ends(units.size());    // of computations
+  const auto scatter = [&](std::size_t i) {  // after the unit has computed
+    const double seconds = collective_seconds(net, ranks, units[i] * gradient, 1, crosses);
+    link = std::max(link, ends[i]) + seconds;
+    total += seconds;
+  };
   for (std::size_t i = 0; i < units.size(); ++i) {
+    if (gradient > 0 && i >= 2) scatter(i - 2);
     const double gather = collective_seconds(net, ranks, units[i] * weight, 1, crosses);
     link = std::max(link, i >= 2 ? ends[i - 2] : 0.0) + gather;  // two units lie in memory
     now = std::max(now, link) + compute * units[i] / all;
     ends[i] = now;
     total += gather;
-    if (gradient > 0) {
-      const double scatter = collective_seconds(net, ranks, units[i] * gradient, 1, crosses);
-      total += scatter;
-      link += scatter;
-    }
+  }
+  if (gradient > 0) {
+    for (std::size_t i = units.size() < 2 ? 0 : units.size() - 2; i < units.size(); ++i) scatter(i);
   }
   return std::max(now, gradient > 0 ? link : now) - compute;
 }
@@ -171,6 +176,8 @@ inline Layout lay_out(const Job& job, const std::string& strategy, bool recomput
     fail<ConfigError>("plan: ", job.tokens, " tokens a step are fewer than ", replicas * per_micro,
                       ", one micro-batch of ", job.batch, " sequences on each of ", replicas,
                       " replicas; give more tokens or a smaller batch");
+
+  out.tokens = out.micro_batches * replicas * per_micro;
 
   // The units of a stage, in forward order.
   std::vector<double> units(static_cast<std::size_t>(model.layers / stages), model.layer_parameters());
@@ -250,7 +257,8 @@ inline std::vector<Layout> all_layouts(const Job& job) {
         all.push_back(lay_out(job, "pipeline", recompute, stages));
     }
   }
-  std::stable_sort(all.begin(), all.end(), [](const Layout& a, const Layout& b) { return a.step < b.step; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Layout& a, const Layout& b) { return a.step / a.tokens < b.step / b.tokens; });
   return all;
 }
 

@@ -92,18 +92,17 @@ inline JobSettings parse_job(int argc, const char* const* argv) {
   job.batch = static_cast<double>(batch);
   job.memory = static_cast<double>(memory);
   job.operations = tflops * 1e12;
-  job.network = {.node = job.devices,
-                 .alpha = alpha * 1e-6,
-                 .bandwidth = busbw * 1e9,
-                 .net_alpha = net_alpha * 1e-6,
-                 .net_bandwidth = net * 1e9};
+  job.network = {
+      .alpha = alpha * 1e-6, .bandwidth = busbw * 1e9, .net_alpha = net_alpha * 1e-6, .net_bandwidth = net * 1e9};
   if (!calibration.empty()) calibrate(s, calibration, flags);
   return s;
 }
 
 inline std::string batch_script(const JobSettings& s, const Layout& layout) {
   std::string command = s.command + " --devices " + std::to_string(s.job.devices) + " --nodes " +
-                        std::to_string(s.job.nodes) + " --strategy " + layout.strategy;
+                        std::to_string(s.job.nodes) + " --strategy " + layout.strategy + " --precision " +
+                        s.job.precision + " --batch-size " + text(static_cast<std::int64_t>(s.job.batch)) +
+                        " --accumulate " + text(static_cast<std::int64_t>(layout.micro_batches));
   return dist::SlurmScript{.job_name = s.job.model.name,
                            .nodes = s.job.nodes,
                            .gpus_per_node = s.job.devices,
@@ -134,15 +133,18 @@ inline nlohmann::ordered_json to_json(const Layout& l, double memory) {
 
 inline nlohmann::ordered_json plan_job(const JobSettings& s) {
   const std::vector<Layout> layouts = all_layouts(s.job);
-  const Layout* best = nullptr;  // the fastest that fits
+  const Layout *best = nullptr, *started = nullptr;  // the fastest that fits; the fastest that a script can start
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Layout& l : layouts) {
     if (!best && l.memory() <= s.job.memory) best = &l;
+    if (!started && l.memory() <= s.job.memory && l.stages == 1 && !l.recompute) started = &l;
     rows.push_back(to_json(l, s.job.memory));
   }
   if (!s.sbatch.empty()) {
-    if (!best) fail<ConfigError>("--sbatch: no layout fits ", s.job.memory, " bytes of a device");
-    write_file_atomically(s.sbatch, batch_script(s, *best));
+    if (!started)
+      fail<ConfigError>("--sbatch: no layout fits ", s.job.memory,
+                        " bytes of a device without stages and recomputation, which are the program's to build");
+    write_file_atomically(s.sbatch, batch_script(s, *started));
   }
   nlohmann::ordered_json all = {{"model", s.job.model.name},
                                 {"parameters", s.job.model.parameters()},
@@ -175,7 +177,7 @@ inline nlohmann::ordered_json plan_job(const JobSettings& s) {
     std::printf("the fastest that fits %.0f GB (! does not): %s%s%s, %.0f tokens/s%s\n", s.job.memory / 1e9,
                 best->strategy.c_str(),
                 best->stages > 1 ? (" of " + std::to_string(best->stages) + " stages").c_str() : "",
-                best->recompute ? " with recomputation" : "", s.job.tokens / best->step,
+                best->recompute ? " with recomputation" : "", best->tokens / best->step,
                 s.error > 0 ? (", +-" + std::to_string(static_cast<int>(100 * s.error + 0.5)) + " %").c_str() : "");
   else
     std::printf("no layout fits %.0f GB; take more devices or a smaller --batch-size\n", s.job.memory / 1e9);
