@@ -294,6 +294,10 @@ void check_split(ProcessGroup& g, Device device) {
   const auto first = g.split(me == 0 ? 0 : -1, 0);
   require((first != nullptr) == (me == 0), "color -1 has no group");
   if (first) first->all_reduce(t).wait();
+  // Ranks that were in no part meet the others in the next one.
+  const auto again = g.split(0, me);
+  require(again && again->size() == g.size(), "a part of all ranks");
+  again->barrier();
   g.barrier();
 }
 

@@ -175,7 +175,11 @@ class GlooTransport final : public Transport {
     gloo_.abort(context_);
   }
   [[nodiscard]] bool dead() const { return dead_ || ranks_->alarm()->raised(); }
-  void set_timeout(double seconds) { timeout_ = seconds; }
+  // A rank that is late from now on has ended before, or ends later: no failure of the job.
+  void begin_close() {
+    closing_ = true;
+    timeout_ = kCloseSeconds;
+  }
 
  private:
   // This rank's address for all others. A rank on the host of the job's rank 0 may know only a loopback address; what
@@ -211,6 +215,7 @@ class GlooTransport final : public Transport {
       if (!reason_.empty()) fail<CommError>(reason_);
     }
     const std::string what = "gloo: the connection to rank " + text(ranks_->world_rank(peer)) + ": " + why;
+    if (closing_) fail<CommError>(what);
     abort(what);
     ranks_->report(what, peer);
     ranks_->alarm()->check();
@@ -220,6 +225,7 @@ class GlooTransport final : public Transport {
   std::shared_ptr<Rendezvous> ranks_;
   const LevinGloo& gloo_;
   std::atomic<double> timeout_;
+  std::atomic<bool> closing_{false};
   void* context_ = nullptr;
   std::uint64_t waker_ = 0;
   std::atomic<bool> dead_{false};
@@ -285,7 +291,7 @@ class GlooEngine final : public Engine {
   ~GlooEngine() override {
     if (gloo_.dead() || std::uncaught_exceptions() > 0) return;
     // A connection that closes cuts what the peer still receives.
-    gloo_.set_timeout(kCloseSeconds);
+    gloo_.begin_close();
     try {
       Task last;
       last.op = Collective::barrier;

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <charconv>
 #include <condition_variable>
+#include <map>
+#include <mutex>
 
 #include "comm/job/point.h"
 #include "comm/job/secret.h"
@@ -48,7 +50,9 @@ struct Job::Group {
   std::vector<int> ranks;                               // of the job
   int rank = 0;                                         // in the group
   std::array<std::atomic<std::uint64_t>, 3> gathers{};  // by kind: threads of one kind are in step on all ranks
-  std::atomic<std::uint64_t> parts{0};
+  std::mutex mutex;
+  std::map<std::vector<int>, std::uint64_t>
+      parts;  // how often these ranks became a part, which all of them count alike
 };
 
 // Note [Plans of collectives], over the store. It does not keep the job: the watcher asks the plans, and must not be
@@ -112,8 +116,12 @@ std::shared_ptr<Rendezvous> Job::Part::part(const std::vector<int>& ranks) {
     group->ranks.push_back(world_rank(r));
   }
   // Equal on the ranks of the part, and unlike that of any other part.
-  const int lowest = *std::min_element(group->ranks.begin(), group->ranks.end());
-  group->key = group_->key + "." + text(++group_->parts) + ":" + text(lowest);
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a; the store compares the ranks themselves
+  for (const int r : group->ranks) hash = (hash ^ static_cast<std::uint64_t>(r)) * 1099511628211U;
+  {
+    const std::lock_guard lock(group_->mutex);
+    group->key = group_->key + "." + text(++group_->parts[group->ranks]) + ":" + text(hash);
+  }
   Packer body;
   body.put_text(group->key);
   for (const int r : group->ranks) body.put(static_cast<std::int32_t>(r));
