@@ -73,7 +73,7 @@ class Hub {
       fail<CommError>(words(task), ": rank ", task.peer, " sent ", text(message.dtype), "[", message.count, "], this ",
                       "rank takes ", text(task.dtype), "[", task.count, "]");
     }
-    std::memcpy(task.out, message.bytes.data(), message.bytes.size());
+    if (!message.bytes.empty()) std::memcpy(task.out, message.bytes.data(), message.bytes.size());
   }
 
   // The hub of a part; the first of its ranks makes it.
