@@ -46,7 +46,7 @@ class CombinedPass final : public DataLoader::Pass {
       part.indices.clear();
       std::optional<LoaderState> at = impl.place(k, impl.state.epoch, next_);
       if (!at) {
-        passes_[k].reset();  // its workers are not needed any more
+        passes_[k].reset();  // its workers have no more to load
         continue;
       }
       at->in_sequence = impl.state.in_sequence;

@@ -183,7 +183,7 @@ struct TemporaryFile {
 };
 
 // find_nodes, once on each machine: its first process reads the graph and writes it into a file in memory, which all of
-// them map. The file has no name any more when this returns.
+// them map. The file has no name when this returns.
 inline NodeTask shared_nodes(const Settings& s) {
   if (!s.joined || s.joined->ranks().size == 1) return find_nodes(s);
   Strategy& ranks = *s.joined;

@@ -290,7 +290,7 @@ class Algorithm {
   std::size_t item_;
 };
 
-// The tree of 16-bit elements: in f32, rounded at the end.
+// Reductions of 16-bit elements in f32, rounded at the end.
 void run_wide(Transport& transport, const Task& task, std::uint64_t slot, Scratch& scratch) {
   const bool scatter = task.op == Collective::reduce_scatter;
   const std::int64_t in_count = scatter ? task.count * transport.size() : task.count;
@@ -310,15 +310,19 @@ struct MessageHead {
 
 }  // namespace
 
+bool in_f32(const Task& task) {
+  const bool half = task.dtype == DType::f16 || task.dtype == DType::bf16;
+  // A sum of f16 may overflow where its average does not.
+  return half && (task.order == ReduceOrder::tree || (task.reduce == ReduceOp::average && task.dtype == DType::f16));
+}
+
 void run_collective(Transport& transport, const Task& task, std::uint64_t slot, Scratch& scratch) {
   if (transport.size() == 1) {
     if (task.in && task.out && task.in != task.out && task.count > 0) std::memmove(task.out, task.in, task.bytes());
     return;
   }
   const bool reduces = task.op == Collective::all_reduce || task.op == Collective::reduce_scatter;
-  if (reduces && task.order == ReduceOrder::tree && (task.dtype == DType::f16 || task.dtype == DType::bf16)) {
-    return run_wide(transport, task, slot, scratch);
-  }
+  if (reduces && in_f32(task)) return run_wide(transport, task, slot, scratch);
   Algorithm exchange(transport, slot, scratch, task.dtype, task.reduce);
   const auto count = static_cast<std::size_t>(task.count);
   switch (task.op) {

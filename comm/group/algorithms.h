@@ -17,7 +17,8 @@
 // | barrier        | any            |        | dissemination                                                   |
 //
 // Large messages travel in segments of 1 MiB, two of them in flight, so that a segment is added while the next one
-// arrives. Sums of 16 bits round after each message, except in ReduceOrder::tree, which travels in f32.
+// arrives. Sums of 16 bits round after each message, except in ReduceOrder::tree and averages of f16, which travel in
+// f32.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +37,9 @@ inline constexpr std::size_t kSmall = std::size_t{16} << 10;  // bytes up to whi
 struct Scratch {
   std::vector<std::byte> whole, segments;
 };
+
+// Whether a reduction of 16-bit elements travels in f32.
+[[nodiscard]] bool in_f32(const Task& task);
 
 // This rank's part of a collective. `slot` is the collective's own, equal on all ranks.
 void run_collective(Transport& transport, const Task& task, std::uint64_t slot, Scratch& scratch);

@@ -31,6 +31,7 @@
 #include "comm/group/reduce.h"
 #include "comm/group/shm.h"
 #include "comm/group/transport.h"
+#include "comm/job/point.h"
 #include "comm/job/socket.h"
 #include "levin/error.h"
 #include "tensor/text/number_text.h"
@@ -120,6 +121,8 @@ class GlooTransport final : public Transport {
       }
       // All ranks connect, or all throw.
       agree("Gloo's devices", why);
+      // Before the connections: a rank that is lost while they are made ends the wait for it.
+      waker_ = ranks_->alarm()->add([this] { gloo_.abort(context_); });
       const std::vector<std::string> cards = ranks_->gather("Gloo's addresses", mine);
       std::vector<const char*> bytes;
       std::vector<std::size_t> sizes;
@@ -127,13 +130,14 @@ class GlooTransport final : public Transport {
         bytes.push_back(one.data());
         sizes.push_back(one.size());
       }
+      point("gloo:connect");
       if (gloo_.connect(context_, bytes.data(), sizes.data(), error.data()) != 0) {
         why = std::string("gloo: rank ") + text(ranks_->world_rank(ranks_->rank())) + " at " + address +
               " cannot connect: " + error.data();
       }
       agree("Gloo's connections", why);
-      waker_ = ranks_->alarm()->add([this] { gloo_.abort(context_); });
     } catch (...) {
+      ranks_->alarm()->remove(waker_);
       if (context_) gloo_.close(context_);
       throw;
     }
@@ -175,7 +179,7 @@ class GlooTransport final : public Transport {
     gloo_.abort(context_);
   }
   [[nodiscard]] bool dead() const { return dead_ || ranks_->alarm()->raised(); }
-  // A rank that is late from now on has ended before, or ends later: no failure of the job.
+  // A rank that is late after this call has ended before, or ends later: no failure of the job.
   void begin_close() {
     closing_ = true;
     timeout_ = kCloseSeconds;
@@ -365,10 +369,8 @@ class GlooEngine final : public Engine {
 
   void nested_sum(const Task& task) {
     Task step = task;
-    // The sum of a host must not be rounded where the tree rounds once.
-    const bool half = task.dtype == DType::f16 || task.dtype == DType::bf16;
     std::vector<float> wide;
-    if (half && task.order == ReduceOrder::tree) {
+    if (in_f32(task)) {  // the sum of a host, too
       wide.resize(static_cast<std::size_t>(task.count));
       widen(task.dtype, wide.data(), task.in, task.count);
       step.dtype = DType::f32;

@@ -1,9 +1,11 @@
 // Gloo's point-to-point half behind a C face.
 //
 // Note [Gloo's traps]: a receive of another size than the message ends the process in Gloo's own thread, so a slot
-// names its size (gloo.cpp) and such a pair never meets. A wait that nobody aborts outlives closed connections, so each
+// names its size (gloo.cpp) and such a pair never meets. A wait that no abort ends outlives closed connections, so each
 // message under way is in a registry and an abort goes through it. After a timeout the connections are of no use. A
-// write to a lost peer raises SIGPIPE, which is ignored while a context lives.
+// write to a lost peer raises SIGPIPE, which is ignored while a context lives. A connection that is closed before its
+// connect() begins may wait for its peer up to the timeout, so an abort closes all connections until connect() has
+// returned.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/pair.h>
@@ -12,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <exception>
@@ -75,8 +78,9 @@ struct Context {
   std::shared_ptr<gloo::transport::Context> context;
   std::string card;
   std::mutex mutex;  // guards the members below
+  std::condition_variable connected;
   std::set<Message*> under_way;
-  bool aborted = false;
+  bool connecting = false, aborted = false;
 };
 
 void write_error(char* error, const char* text) {
@@ -140,12 +144,36 @@ std::vector<char> address_in(const char* card, std::size_t bytes, int reader) {
   }
 }
 
+// The end of connect(), for an abort that waits for it.
+class Ended {
+ public:
+  explicit Ended(Context& context) : context_(context) {}
+  ~Ended() {
+    const std::lock_guard lock(context_.mutex);
+    context_.connecting = false;
+    context_.connected.notify_all();
+  }
+  Ended(const Ended&) = delete;
+  Ended& operator=(const Ended&) = delete;
+
+ private:
+  Context& context_;
+};
+
 int connect(void* context, const char* const* cards, const std::size_t* bytes, char* error) {
   return guarded(error, 1, [&] {
     auto& c = *static_cast<Context*>(context);
+    const auto check = [&] {
+      const std::lock_guard lock(c.mutex);
+      if (c.aborted) throw std::runtime_error("the connections are closed");
+      c.connecting = true;
+    };
+    const Ended ended(c);
     for (int r = 0; r < c.size; ++r) {
+      check();
       if (r != c.rank) c.context->getPair(r)->connect(address_in(cards[r], bytes[r], c.rank));
     }
+    check();
     return 0;
   });
 }
@@ -213,11 +241,21 @@ void abort_all(void* context) {
     }
   }
   char error[kLevinGlooError];
-  for (int r = 0; r < c.size; ++r) {
-    guarded(error, 0, [&] {
-      if (auto& pair = c.context->getPair(r)) pair->close();
-      return 0;
-    });
+  const auto close_all = [&] {
+    for (int r = 0; r < c.size; ++r) {
+      guarded(error, 0, [&] {
+        if (auto& pair = c.context->getPair(r)) pair->close();
+        return 0;
+      });
+    }
+  };
+  close_all();
+  std::unique_lock lock(c.mutex);
+  while (c.connecting) {
+    lock.unlock();
+    close_all();
+    lock.lock();
+    c.connected.wait_for(lock, std::chrono::milliseconds(5), [&] { return !c.connecting; });
   }
 }
 

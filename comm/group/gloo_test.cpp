@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -13,6 +14,8 @@
 #include "comm/group/conformance_test.h"
 #include "comm/group/group.h"
 #include "comm/group/thread_ranks_test.h"
+#include "comm/job/job.h"
+#include "comm/job/spawned_test.h"
 #include "levin/comm.h"
 #include "levin/comm/launch.h"
 #include "levin/error.h"
@@ -188,6 +191,56 @@ TEST_CASE("processes whose peer is killed over Gloo get an error that names it, 
       CAPTURE(error);
       CHECK(error.find("rank 1") != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("ranks that connect by Gloo learn within 2 seconds that one is killed or stopped, and do not wait for it") {
+  GLOO_OR_SKIP();
+  struct Case {
+    const char *action, *words;
+    double wait;
+  };
+  for (const Case c : {Case{"kill", "was lost in phase rendezvous", 0}, Case{"stop", "has been silent for ", 0.4}}) {
+    CAPTURE(c.action);
+    test::Spawned group(
+        3,
+        [](test::Rank& rank) {
+          ::setenv("LEVIN_GLOO_LIBRARY", module_path().c_str(), 1);
+          int port = 0;
+          (void)std::from_chars(rank.argument().data(), rank.argument().data() + rank.argument().size(), port);
+          const auto job = dist::Job::join({.timeout = 50, .rendezvous_timeout = 20, .silence = 0.4},
+                                           {.main = {"127.0.0.1", port}, .world = rank.size(), .rank = rank.rank()},
+                                           dist::own_card(rank.size(), ""));
+          (void)dist::make_cpu_group(job->rendezvous(), "gloo:all");
+        },
+        {.argument = text(dist::port_of(dist::listen_at({"127.0.0.1", 0}, dist::Reach::loopback, 0))),
+         .points = std::string("rank 2: at gloo:connect -> ") + c.action});
+    group.wait_but(2);
+    group.kill(2, SIGKILL);
+    group.wait();
+    for (const int survivor : {0, 1}) {
+      const std::string& error = group.end_of(survivor).error;
+      CAPTURE(error);
+      CHECK(error.starts_with("CommError: rank 2 (host "));
+      CHECK(error.find(c.words) != std::string::npos);
+      CHECK(group.seconds_to_error(2, "rank 2 at gloo:connect", survivor) < c.wait + 2);
+    }
+  }
+}
+
+TEST_CASE("an average of f16 does not overflow where its sum does") {
+  GLOO_OR_SKIP();
+  for (const int of_a_host : {9, 2, 1}) {
+    check_none(test::run_threads({.ranks = 4, .ranks_of_a_host = of_a_host}, [&](const Ranks& ranks) {
+      const auto g = dist::make_cpu_group(ranks, of_a_host == 9 ? "gloo:all" : "auto");
+      for (const std::int64_t n : {100, 20000}) {
+        const Tensor t = full({n}, 40000 + 64 * g->rank(), Device::cpu(), DType::f16);
+        g->all_reduce(t, dist::ReduceOp::average).wait();
+        for (const float x : t.to(DType::f32).to_vector<float>()) {
+          if (x != 40096) fail<InternalError>("an average is ", x);
+        }
+      }
+    }));
   }
 }
 

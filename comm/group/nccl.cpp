@@ -3,7 +3,7 @@
 // libnccl.so.2 has 218 MB, so it is loaded when a job wants it. A communicator does not block: each call may return
 // in_progress and is then asked for under the job's deadline, because no other way gives up on a rank that is missing.
 // Where the job's alarm is raised, ncclCommAbort ends the kernels that wait for lost ranks, and the communicator is
-// gone. A thread of the group asks for errors that NCCL finds while nobody calls it (a link that goes down). It asks
+// gone. A thread of the group asks for errors that NCCL finds between calls (a link that goes down). It asks
 // NCCL alone and no event, so that it disturbs no recording.
 //
 // A group's collectives run on a stream of their own, after the work of the current stream; Work::wait makes the

@@ -33,7 +33,7 @@ void Alarm::raise(Verdict verdict) noexcept {
     lock.unlock();
     try {
       wake();
-    } catch (...) {  // a waker that cannot wake has nobody to tell
+    } catch (...) {  // no caller is there to tell that a waker failed
     }
     lock.lock();
     calling_ = 0;

@@ -14,6 +14,7 @@
 
 #include "comm/job/note.h"
 #include "levin/error.h"
+#include "tensor/text/number_text.h"
 
 namespace levin::dist {
 namespace {
@@ -161,10 +162,10 @@ void detail::reach_point(const char* name, std::int64_t index) {
     const Action action = one.action;
     const Function<void()> before = all.before;
     const string event = "rank " + text(all.rank) + " at " + name + " " + text(index);
-    const string line = event + "\n";
     const int release = all.release, events = all.events;
     lock.unlock();
     if (before) before();
+    const string line = event + "\t" + levin::detail::fixed(steady_seconds(), 6) + "\n";
     if (events >= 0) (void)!::write(events, line.data(), line.size());
     char byte = 0;
     switch (action) {

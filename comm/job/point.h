@@ -2,7 +2,8 @@
 //
 // The environment arms them:
 //   LEVIN_POINTS="rank 2: at reduce:bucket 1 of step 3 -> kill; rank 0: at save -> hold"
-//   LEVIN_POINTS_EVENTS   a file descriptor: the line "rank 2 at reduce:bucket 1" before the action
+//   LEVIN_POINTS_EVENTS   a file descriptor: the line "rank 2 at reduce:bucket 1" before the action, and behind a
+//                         tab the seconds of the steady clock, which all processes of a host share
 //   LEVIN_POINTS_RELEASE  a file descriptor: `hold` waits until it can be read
 // Index and step may be left out; a step is the number of completed ones. Actions: kill (SIGKILL), stop (SIGSTOP),
 // throw (DataError), hold. Each happens once.

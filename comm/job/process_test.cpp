@@ -75,6 +75,7 @@ string survivors_error(int rank, const string& points, const string& kind, bool 
     REQUIRE(group.end_of(r).reports.size() == 2);
     CHECK(group.end_of(r).reports[0] == kind + " " + text(rank));
     if (!of_store) CHECK_FALSE(contains(group.end_of(r).reports[1], "newest -1"));
+    CHECK(group.seconds_to_error(rank, "rank " + text(rank) + " at ", r) < 2);
     if (!error.empty() && !of_store) CHECK(group.end_of(r).error == error);
     error = group.end_of(r).error;
   }
@@ -139,6 +140,7 @@ TEST_CASE("a rank that is stopped is silent, and named by all others") {
       CHECK(contains(error, "CommError: rank " + text(stopped) + " (host "));
       CHECK(contains(error, "has been silent for 0."));
       CHECK(contains(error, "last heard in phase forward"));
+      CHECK(group.seconds_to_error(stopped, "rank " + text(stopped) + " at here", r) < 0.4 + 2);
     }
   }
 }
@@ -160,6 +162,7 @@ TEST_CASE("a rank that is alive and does not come is stuck after the timeout") {
     CHECK(contains(group.end_of(r).error, "CommError: rank 1 (host "));
     CHECK(contains(group.end_of(r).error, "is alive and has not come to a collective for 0."));
     CHECK(contains(group.end_of(r).error, "in phase data"));
+    CHECK(group.seconds_to_error(1, "rank 1 at here", r) < 0.3 + 2);
   }
 }
 

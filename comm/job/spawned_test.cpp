@@ -17,17 +17,22 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
+#include <string_view>
+#include <system_error>
 
 #include "comm/job/card.h"
 #include "comm/job/note.h"
 #include "levin/error.h"
+#include "tensor/text/number_text.h"
 
 namespace levin::test {
 namespace {
 
 using dist::steady_seconds;
 using std::string;
+using std::string_view;
 
 constexpr int kMostRanks = 16;
 constexpr std::size_t kText = 2048;
@@ -49,6 +54,23 @@ struct Answer {
   int status = 0;
 };
 
+// What the threads of this process have waited for a core: the second number of each schedstat, in nanoseconds.
+double queued_seconds() {
+  double all = 0;
+  std::error_code none;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", none)) {
+    std::array<char, 128> bytes{};
+    const int file = ::open((thread.path() / "schedstat").c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    (void)!::read(file, bytes.data(), bytes.size() - 1);
+    ::close(file);
+    const string_view text = bytes.data();
+    const std::size_t begin = text.find(' ') + 1;
+    all += detail::read_double(text.substr(begin, text.find(' ', begin) - begin)).value_or(0) * 1e-9;
+  }
+  return all;
+}
+
 [[noreturn]] void run_rank(const Request& request, int rank, int reports, int output, int release) {
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::dup2(output, 1);
@@ -59,6 +81,7 @@ struct Answer {
   ::setenv("LEVIN_POINTS_RELEASE", std::to_string(release).c_str(), 1);
   Rank self(rank, request.size, request.argument.data(), reports);
   const auto threw = [&](const string& what) {
+    self.report("queued " + detail::fixed(queued_seconds(), 6));
     self.report("threw " + what);
     std::fflush(nullptr);
     ::_exit(1);
@@ -148,7 +171,8 @@ void start_zygote() {
 void Rank::report(const string& line) const {
   string bytes = line;
   std::replace(bytes.begin(), bytes.end(), '\n', '\x1f');
-  bytes += '\n';
+  std::replace(bytes.begin(), bytes.end(), '\t', ' ');
+  bytes += "\t" + detail::fixed(steady_seconds(), 6) + "\n";
   (void)!::write(reports_, bytes.data(), bytes.size());
 }
 
@@ -282,10 +306,21 @@ void Spawned::pump() {
       string line = p.rest.substr(0, at);
       p.rest.erase(0, at + 1);
       std::replace(line.begin(), line.end(), '\x1f', '\n');
-      if (line.starts_with("threw "))
+      const std::size_t tab = line.rfind('\t');
+      double when = 0;
+      if (tab != string::npos) {
+        when = detail::read_double(string_view(line).substr(tab + 1)).value_or(0);
+        line.erase(tab);
+      }
+      if (line.starts_with("threw ")) {
         end.error = line.substr(6);
-      else
+        end.failed_at = when;
+      } else if (line.starts_with("queued ")) {
+        end.queued = detail::read_double(string_view(line).substr(7)).value_or(0);
+      } else {
         end.reports.push_back(line);
+        end.times.push_back(when);
+      }
     }
   }
   if (all[0].revents == 0) return;
@@ -305,6 +340,15 @@ void Spawned::wait_for(int rank, const string& line) {
       give_up("rank " + std::to_string(rank) + " ended and did not report `" + line + "`");
     pump();
   }
+}
+
+double Spawned::seconds_to_error(int rank, const string& line, int survivor) const {
+  const End &from = end_of(rank), &to = end_of(survivor);
+  for (std::size_t i = 0; i < from.reports.size(); ++i) {
+    if (from.reports[i].starts_with(line) && to.failed_at > 0) return to.failed_at - from.times[i] - to.queued;
+  }
+  throw std::runtime_error("no line `" + line + "` of rank " + std::to_string(rank) + ", or no error of rank " +
+                           std::to_string(survivor) + "\n" + all_output());
 }
 
 void Spawned::kill(int rank, int signal) const { (void)::kill(processes_[static_cast<std::size_t>(rank)].pid, signal); }

@@ -12,6 +12,10 @@
 //
 // Groups may run at once. A rank reports lines; checks belong to the test. An exception that leaves its function is its
 // end's `error`.
+//
+// Note [Times of spawned ranks]: a rank stamps each line, its points' events and its error with the steady clock, which
+// the processes of a host share. A bound on the time between two of them holds for a machine with free cores. A
+// survivor that stood in a run queue is granted that time: the kernel counts it for each thread (schedstat).
 #pragma once
 
 #include <sys/types.h>
@@ -53,6 +57,9 @@ class Spawned {
     int signal = 0;
     std::string error;                 // "CommError: ..." of an exception; its code is 1
     std::vector<std::string> reports;  // what it reported
+    std::vector<double> times;         // of the reports: seconds of the steady clock
+    double failed_at = 0;              // the same of the error
+    double queued = 0;                 // seconds that its threads had waited for a core by then
     std::string output;                // stdout and stderr
   };
 
@@ -68,6 +75,9 @@ class Spawned {
   void wait();              // for the end of all
   void wait_but(int rank);  // for the end of all others
   [[nodiscard]] const End& end_of(int rank) const { return ends_[static_cast<std::size_t>(rank)]; }
+  // Seconds from the first line of `rank` that begins so to the error of `survivor`, less what the survivor waited for
+  // a core: Note [Times of spawned ranks]. Throws where one of the two is missing.
+  [[nodiscard]] double seconds_to_error(int rank, const std::string& line, int survivor) const;
 
  private:
   struct Process {

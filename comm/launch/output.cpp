@@ -89,7 +89,7 @@ void Output::run() {
     }
     if (polled[0].revents != 0) break;
   }
-  // What a grandchild writes from now on is lost; the pipe holds at most a megabyte of what is owed.
+  // What a grandchild writes after this is lost; the pipe holds at most a megabyte of what is owed.
   constexpr int kMostReads = 64;
   for (Source& source : sources_) {
     for (int i = 0; i < kMostReads && !source.ended && take(source); ++i) {}

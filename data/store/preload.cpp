@@ -195,7 +195,7 @@ void store::remove_unused_preloads() noexcept {
       fs::remove(one.users, ignored);
     }
     leaving().list.clear();
-  } catch (...) {  // nobody is left to be told
+  } catch (...) {  // no caller is left to be told
   }
 }
 

@@ -112,7 +112,7 @@ SharedStore SharedStore::open_or_create(const std::string& name, const Function<
         allocate(fd.get(), layout.bytes, where);
         fill(fd.get(), layout, named, where);
       }
-      // The mapping's descriptor can not write.
+      // The mapping's descriptor cannot write.
       auto mapping = std::make_shared<Mapping>(
           Descriptor(::open(("/proc/self/fd/" + text(std::int64_t{fd.get()})).c_str(), O_RDONLY | O_CLOEXEC)), where);
       count_opening(fd.get(), object, options.processes);

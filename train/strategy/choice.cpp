@@ -103,7 +103,7 @@ void StrategyRegistry::add(std::string_view name, Factory factory, std::string_v
   const std::string key = lower(name);
   if (key.empty() || key == "auto" || !factory)
     fail<ConfigError>("StrategyRegistry: \"", name, "\" with ", factory ? "a" : "no",
-                      " factory can not be added; give a name other than \"auto\", and a function that makes it");
+                      " factory cannot be added; give a name other than \"auto\", and a function that makes it");
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   if (!replace && all.by_name.contains(key))

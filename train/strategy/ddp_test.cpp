@@ -6,8 +6,12 @@
 #include <array>
 #include <filesystem>
 
+#include "comm/group/group.h"
+#include "comm/group/thread_ranks_test.h"
 #include "levin/autograd.h"
+#include "tests/variables.h"
 #include "tests/warnings.h"
+#include "tests/where.h"
 #include "train/strategy/parallel_fixture_test.h"
 #include "train/strategy/reducer.h"
 
@@ -322,6 +326,36 @@ TEST_CASE("16-bit hooks halve the bytes and keep ranks equal") {
     CHECK(ranks[0] == ranks[1]);
     CHECK(difference(ranks[0], alone) > 0);  // gradients were rounded
     CHECK(difference(ranks[0], alone) < (hook == CommHook::fp16 ? 2e-3 : 2e-2));
+  }
+}
+
+TEST_CASE("16-bit hooks divide before they add, so a sum that overflows leaves the average as it is") {
+  struct Steep final : TrainModuleOf<Steep> {
+    explicit Steep(std::uint64_t seed) : TrainModuleOf(nn::Options{.gen = Generator(seed), .device = Device::cpu()}) {}
+    nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      return sum(fc(zeros_like(b[0])) * 2500.0);  // on 16 samples: 40,000 for the bias
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.001})}};
+    }
+  };
+  const std::string library = test::build_dir() + "/liblevin_gloo.so";
+  const bool gloo = std::filesystem::exists(library);
+  const test::PlantedVariables planted({{"LEVIN_GLOO_LIBRARY", library.c_str()}});
+  for (const CommHook hook : {CommHook::fp16, CommHook::bf16}) {
+    const auto errors = test::run_threads({.ranks = 4}, [&](const std::shared_ptr<dist::Rendezvous>& ranks) {
+      TrainerOptions options = plain();
+      options.max_steps = 1;
+      Steep module(3);
+      const float before = module.fc.bias.to_vector<float>()[0];
+      data::DataLoader data = test::loader(16, 16);
+      Trainer(on(options, dist::make_cpu_group(ranks, gloo ? "gloo:all" : "shm"), {.comm_hook = hook}))
+          .fit(module, {.train = data});
+      const float moved = before - module.fc.bias.to_vector<float>()[0];
+      if (!(std::abs(moved - 40) < 0.2)) fail<InternalError>("the bias moved by ", moved);
+    });
+    for (const std::string& error : errors) CHECK(error == "");
   }
 }
 

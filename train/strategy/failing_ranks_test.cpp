@@ -71,11 +71,13 @@ struct Here final : dist::ClusterEnvironment {
 
 // A point in each phase of a fit, where a rank may be ended, stopped or held, or call a collective alone.
 struct Phases {
-  std::shared_ptr<DdpStrategy> strategy;
+  const Rank* of = nullptr;
+  std::shared_ptr<DdpStrategy> strategy{};
   std::string differs = "-";
   void at(const char* phase, std::int64_t index = 0) const {
     dist::point(phase, index);
     if (!strategy || differs != phase || strategy->ranks().rank != 1) return;
+    of->report("calls alone");
     strategy->group()->all_reduce(ones({3}, Device::cpu())).wait();
   }
 };
@@ -152,7 +154,7 @@ void fit_rank(Rank& rank) {
   if (fit.differs == "rendezvous" && rank.rank() == 1) options.max_epochs = fit.epochs + 1;
   Trainer trainer(options);
   Net net(nn::Options{.gen = Generator(3), .device = Device::cpu()});
-  train(net, trainer, fit, {.strategy = strategy, .differs = fit.differs}, 2);
+  train(net, trainer, fit, {.of = &rank, .strategy = strategy, .differs = fit.differs}, 2);
   rank.report("steps " + text(trainer.global_step()));
   rank.report(bits(test::weights_of(net)));
 }
@@ -205,8 +207,16 @@ std::vector<std::unique_ptr<Failing>> start(const char* action, Fit fit) {
   return all;
 }
 
-void check_named(const Failing& one, const Row& row, const char* words) {
+// Every survivor reports within 2 seconds after the failure; `wait`: seconds after which a silent rank is one.
+void check_prompt(const Failing& one, double wait = 0) {
+  for (int r = 0; r < 3; ++r) {
+    if (r != one.rank) CHECK(one.group->seconds_to_error(one.rank, "rank " + text(one.rank) + " at ", r) < wait + 2);
+  }
+}
+
+void check_named(const Failing& one, const Row& row, const char* words, double wait = 0) {
   CAPTURE(row.phase);
+  check_prompt(one, wait);
   for (const std::string& error : one.errors()) {
     CAPTURE(error);
     CHECK(error.starts_with("CommError: "));
@@ -246,7 +256,7 @@ TEST_CASE("a rank of a fit that is stopped in any phase is silent, and named by 
     all[i]->group->wait_but(all[i]->rank);
     all[i]->group->kill(all[i]->rank, SIGKILL);
     all[i]->group->wait();
-    check_named(*all[i], kInFit[i], "has been silent for ");
+    check_named(*all[i], kInFit[i], "has been silent for ", 0.5);
   }
 }
 
@@ -256,7 +266,7 @@ TEST_CASE("a rank of a fit that is alive and late in any phase is named by all a
     all[i]->group->wait_but(all[i]->rank);
     all[i]->group->release();
     all[i]->group->wait();
-    check_named(*all[i], kInFit[i], "is alive and has not come to a collective for ");
+    check_named(*all[i], kInFit[i], "is alive and has not come to a collective for ", 1);
     CHECK(contains(all[i]->group->end_of(all[i]->rank).error, "CommError: "));
   }
 }
@@ -280,6 +290,7 @@ TEST_CASE("a collective of one rank alone in any phase of a fit is an error of a
       CHECK(contains(error, r == 1 ? "this rank issues all_reduce f32[3] sum at failing_ranks_test.cpp"
                                    : "rank 1 issues all_reduce f32[3] sum at failing_ranks_test.cpp"));
       CHECK(contains(error, r == 1 ? "ranks 0 and 2 issue " : "this rank"));
+      CHECK(all[i]->group->seconds_to_error(1, "calls alone", r) < 2);
     }
   }
 }
@@ -300,6 +311,7 @@ TEST_CASE("a rank that is lost within a collective is named with its step, and w
       CHECK(contains(error, "2 steps completed"));
       CHECK(contains(error, "; rank"));
       CHECK(contains(error, " in "));
+      CHECK(group.seconds_to_error(1, "rank 1 at collective", r) < 2);
     }
   }
 }
@@ -322,6 +334,7 @@ TEST_CASE("a rank that is killed, stopped, failing or late before it arrives is 
     one->group->kill(2, SIGCONT);
     one->group->wait();
     for (const std::string& error : one->errors()) CHECK(contains(error, "rank 2 of 3 did not arrive within 0.5 s"));
+    check_prompt(*one, 0.5);
     CHECK((one->group->end_of(2).signal == SIGKILL) == (one->phase == "kill"));
     CHECK(one->group->end_of(2).error.empty() == (one->phase == "kill"));
   }

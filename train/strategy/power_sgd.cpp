@@ -158,11 +158,12 @@ void PowerSgd::turn(Round& round) {
   round.work = round.second.defined() ? group_->all_reduce(round.second, dist::ReduceOp::average) : dist::Work();
 }
 
-void PowerSgd::finish(Round& round) {
+void PowerSgd::finish(Round& round, std::span<const std::uint8_t> used) {
   turn(round);
   const NoGrad off;
   round.work.wait();
   for (Round::Matrix& m : round.matrices) {
+    if (!used.empty() && used[m.parameter] == 0) continue;
     State& s = state_of(m.parameter);
     copy_(m.home, matmul(m.start, t(m.q)));
     if (options_.warm_start) s.q = m.q.clone();

@@ -37,8 +37,10 @@ class PowerSgd {
   // A bucket under way.
   struct Round;
   [[nodiscard]] std::shared_ptr<Round> begin(std::vector<Gradient> gradients);  // issues the first reduction
-  void turn(Round& round);    // waits for it and issues the second; nothing for a round that has turned
-  void finish(Round& round);  // waits for that and writes the averages
+  void turn(Round& round);  // waits for it and issues the second; nothing for a round that has turned
+  // Waits for that and writes the averages. `used`, by parameter: 0 where no rank has a gradient. Such a parameter gets
+  // no average, and what was left out of its last gradient stays for its next one. Empty: all are used.
+  void finish(Round& round, std::span<const std::uint8_t> used = {});
 
   // Bytes that a round sends.
   [[nodiscard]] static std::int64_t bytes(const Round& round);

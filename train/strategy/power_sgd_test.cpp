@@ -158,6 +158,62 @@ TEST_CASE("after a gradient that is not finite powersgd gives finite ones again"
   });
 }
 
+TEST_CASE("powersgd keeps what it left out of a gradient while no rank uses the parameter") {
+  dist::run_local(2, [&](const Group& group) {
+    const auto by_rank = [&](std::uint64_t seed) { return drawn({16, 24}, seed + 10 * group->rank()); };
+    const Tensor first = by_rank(1), second = by_rank(2), nothing = zeros_like(first);
+    const auto passes = [&](bool unused_between) {
+      PowerSgd by(group, {});
+      (void)reduced(by, {first});
+      for (int i = 0; i < 3 && unused_between; ++i) {
+        std::vector<PowerSgd::Gradient> bucket{{.parameter = 0, .home = nothing.clone()}};
+        by.finish(*by.begin(std::move(bucket)), std::vector<std::uint8_t>{0});
+      }
+      return reduced(by, {second})[0];
+    };
+    CHECK(passes(true).to_vector<float>() == passes(false).to_vector<float>());
+  });
+}
+
+TEST_CASE("a parameter that no rank uses for some steps gets powersgd's next gradient as if they had not been") {
+  struct Pausing final : TrainModuleOf<Pausing> {
+    explicit Pausing(std::uint64_t seed)
+        : TrainModuleOf(nn::Options{.gen = Generator(seed), .device = Device::cpu()}) {}
+    nn::Linear used{*this, "used", {.in = 2, .out = 1}};
+    nn::Linear pauses{*this, "pauses", {.in = 24, .out = 24}};
+    bool has_pauses = false;
+    std::int64_t steps = 0;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const std::int64_t step = steps++;
+      const Tensor loss = test::squared_error(used(b[0]), b[1]);
+      if (step >= 3 && step < (has_pauses ? 6 : 3)) return loss;
+      Generator gen(static_cast<std::uint64_t>(step < 3 ? step : step - (has_pauses ? 3 : 0)));
+      return loss + sum(square(pauses(randn({8, 24}, gen, Device::cpu()) * (1.0 + trainer().global_rank()))));
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 1e-4})}};
+    }
+  };
+  std::array<std::vector<float>, 2> weights;
+  for (const bool has_pauses : {false, true}) {
+    dist::run_local(2, [&](const Group& group) {
+      TrainerOptions options = test::silent();
+      options.max_steps = has_pauses ? 9 : 6;
+      options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.find_unused_parameters = true,
+                                                                  .bucket_cap_mb = 1e-4,
+                                                                  .comm_hook = CommHook::powersgd,
+                                                                  .powersgd = {.start_powerSGD_iter = 2},
+                                                                  .process = {.group = group}});
+      Pausing module(3);
+      module.has_pauses = has_pauses;
+      data::DataLoader data = test::loader(256, 8);
+      Trainer(options).fit(module, {.train = data});
+      if (group->rank() == 0) weights[has_pauses ? 1 : 0] = module.pauses.weight.to_vector<float>();
+    });
+  }
+  CHECK(weights[0] == weights[1]);
+}
+
 namespace {
 
 struct Wide : TrainModuleOf<Wide> {

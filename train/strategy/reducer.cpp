@@ -247,8 +247,14 @@ void Reducer::issue(Bucket& bucket) {
   if (compresses_) return issue_compressed(bucket);
   const NoGrad off;
   const DType as = travels_as(options_.comm_hook, bucket.flat.dtype());
-  bucket.sent = bucket.flat.to(as);  // itself, where it travels as it is
-  bucket.work = group_->all_reduce(bucket.sent, dist::ReduceOp::average);
+  if (as == bucket.flat.dtype()) {
+    bucket.sent = bucket.flat;
+    bucket.work = group_->all_reduce(bucket.sent, dist::ReduceOp::average);
+  } else {
+    // Divided first: a sum of 16-bit gradients may overflow where their average does not.
+    bucket.sent = (bucket.flat / static_cast<double>(group_->size())).to(as);
+    bucket.work = group_->all_reduce(bucket.sent);
+  }
   ++report_.reductions;
   report_.bytes += bytes_of(bucket.sent);
 }
@@ -311,17 +317,22 @@ void Reducer::finish() {
   settle_missing();
   const bool may_miss = options_.find_unused_parameters || options_.static_graph;
   dist::Work of_used;
+  std::vector<std::uint8_t> used;
   if (may_miss) {
     // A parameter that no rank used keeps no gradient: a gradient of 0 would move it by momentum and weight decay.
-    std::vector<std::uint8_t> used(parameters_.size());
+    used.resize(parameters_.size());
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = parameters_[i].of.value.grad().defined() ? 1 : 0;
     copy_(used_, from_data(used, {static_cast<std::int64_t>(used.size())}, Device::cpu()));
     of_used = group_->all_reduce(used_, dist::ReduceOp::max);
   }
   if (newest_) power_sgd_->turn(*newest_);
+  if (may_miss) {
+    of_used.wait();
+    used = used_.to_vector<std::uint8_t>();
+  }
   for (Bucket& b : buckets_) {
     if (!b.takes_part) continue;
-    if (b.round) power_sgd_->finish(*b.round);
+    if (b.round) power_sgd_->finish(*b.round, used);
     b.work.wait();
     if (b.sent.defined() && b.sent.impl() != b.flat.impl()) copy_(b.flat, b.sent);
     b.sent = {};
@@ -329,13 +340,9 @@ void Reducer::finish() {
     b.round.reset();
     for (const std::size_t i : b.parameters) parameters_[i].home.get().storage->wrote("all_reduce");
   }
-  if (may_miss) {
-    of_used.wait();
-    const std::vector<std::uint8_t> used = used_.to_vector<std::uint8_t>();
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      Parameter& p = parameters_[i];
-      if (p.part == Part::unused && used[i] != 0 && !p.of.value.grad().defined()) p.of.value.set_grad(p.home);
-    }
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    Parameter& p = parameters_[i];
+    if (p.part == Part::unused && used[i] != 0 && !p.of.value.grad().defined()) p.of.value.set_grad(p.home);
   }
   if (!options_.gradient_as_bucket_view) {
     for (Parameter& p : parameters_) {

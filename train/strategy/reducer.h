@@ -23,7 +23,7 @@ namespace levin::train {
 // one device and one set of optimizers: an optimizer that is toggled alone is reduced alone.
 //
 // A hook on each leaf counts its bucket down. A bucket is issued when it and all buckets before it are complete, so all
-// ranks issue in one order, on the group's own thread or stream, while backward goes on. After the first pass of each
+// ranks issue in one order, on the group's own thread or stream, while backward runs. After the first pass of each
 // optimizer the buckets are built once more, in the order in which rank 0 completed its gradients.
 //
 // A pass waits for the parameters that require grad when it begins. What gradients a bucket holds of others, such as
