@@ -246,10 +246,27 @@ class Hub {
   double timeout_;
 };
 
+// The rank, of all, whose failure ended the group of all or a part; -1: none.
+class FirstFailure {
+ public:
+  void note(int rank) noexcept {
+    int none = -1;
+    rank_.compare_exchange_strong(none, rank);
+  }
+  [[nodiscard]] int rank() const { return rank_; }
+
+ private:
+  std::atomic<int> rank_{-1};
+};
+
 class LocalEngine final : public Engine {
  public:
-  LocalEngine(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
-  ~LocalEngine() override { hub_->end(rank_); }
+  LocalEngine(std::shared_ptr<Hub> hub, int rank, std::shared_ptr<FirstFailure> failure, int rank_of_all)
+      : hub_(std::move(hub)), rank_(rank), failure_(std::move(failure)), rank_of_all_(rank_of_all) {}
+  ~LocalEngine() override {
+    if (std::uncaught_exceptions() > 0) failure_->note(rank_of_all_);  // the others only see that the rank has ended
+    hub_->end(rank_);
+  }
   [[nodiscard]] std::string_view name() const override { return "local"; }
   void run(const Task& task) override { hub_->run(rank_, task); }
   void send(const Task& task) override { hub_->send(rank_, task); }
@@ -258,14 +275,34 @@ class LocalEngine final : public Engine {
                                              const std::shared_ptr<Rendezvous>&) override {
     const auto at = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     return std::make_shared<LocalEngine>(hub_->part(number, color, static_cast<int>(ranks.size())),
-                                         static_cast<int>(at));
+                                         static_cast<int>(at), failure_, rank_of_all_);
   }
-  void abort(std::string_view reason) noexcept override { hub_->abort(reason); }
+  void abort(std::string_view reason) noexcept override {
+    failure_->note(rank_of_all_);
+    hub_->abort(reason);
+  }
 
  private:
   std::shared_ptr<Hub> hub_;
   int rank_;
+  std::shared_ptr<FirstFailure> failure_;
+  int rank_of_all_;
 };
+
+std::vector<std::shared_ptr<ProcessGroup>> groups_of(int size, const LocalOptions& options,
+                                                     const std::shared_ptr<FirstFailure>& failure) {
+  if (size < 1 || size > 4096) fail<ConfigError>("make_local_groups: 1 to 4096 ranks, got ", size);
+  if (!(options.timeout > 0)) {
+    fail<ConfigError>("make_local_groups: the timeout is a number of seconds above 0, got ", options.timeout);
+  }
+  const auto hub = std::make_shared<Hub>(size, options.timeout);
+  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  for (int r = 0; r < size; ++r) {
+    groups.push_back(
+        std::make_shared<CpuGroup>(r, size, std::make_shared<LocalEngine>(hub, r, failure, r), 1u, nullptr));
+  }
+  return groups;
+}
 
 std::string message_of(const std::exception_ptr& error) {
   try {
@@ -278,26 +315,20 @@ std::string message_of(const std::exception_ptr& error) {
 }  // namespace
 
 std::vector<std::shared_ptr<ProcessGroup>> make_local_groups(int size, const LocalOptions& options) {
-  if (size < 1 || size > 4096) fail<ConfigError>("make_local_groups: 1 to 4096 ranks, got ", size);
-  if (!(options.timeout > 0)) {
-    fail<ConfigError>("make_local_groups: the timeout is a number of seconds above 0, got ", options.timeout);
-  }
-  const auto hub = std::make_shared<Hub>(size, options.timeout);
-  std::vector<std::shared_ptr<ProcessGroup>> groups;
-  for (int r = 0; r < size; ++r) {
-    groups.push_back(std::make_shared<CpuGroup>(r, size, std::make_shared<LocalEngine>(hub, r), 1u, nullptr));
-  }
-  return groups;
+  return groups_of(size, options, std::make_shared<FirstFailure>());
 }
 
 void run_local(int size, const Function<void(const std::shared_ptr<ProcessGroup>&)>& body,
                const LocalOptions& options) {
-  std::vector<std::shared_ptr<ProcessGroup>> groups = make_local_groups(size, options);
+  const auto failure = std::make_shared<FirstFailure>();
+  std::vector<std::shared_ptr<ProcessGroup>> groups = groups_of(size, options, failure);
   const levin::detail::ThreadModes modes = levin::detail::thread_modes();
   std::mutex mutex;
-  std::exception_ptr first;
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));  // by rank
+  std::exception_ptr first;                                                // by time
   const auto failed = [&](int rank, const std::exception_ptr& error) {
     const std::lock_guard lock(mutex);
+    errors[static_cast<std::size_t>(rank)] = error;
     if (first) return;
     first = error;
     groups[static_cast<std::size_t>(rank)]->abort("rank " + text(rank) + " failed: " + message_of(error));
@@ -328,6 +359,9 @@ void run_local(int size, const Function<void(const std::shared_ptr<ProcessGroup>
     }
   }
   for (std::thread& t : threads) t.join();
+  // A rank that ends the others' waits may be slower than they are.
+  if (const int cause = failure->rank(); cause >= 0 && errors[static_cast<std::size_t>(cause)])
+    std::rethrow_exception(errors[static_cast<std::size_t>(cause)]);
   if (first) std::rethrow_exception(first);
 }
 

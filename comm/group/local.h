@@ -17,7 +17,8 @@ struct LocalOptions {
 [[nodiscard]] std::vector<std::shared_ptr<ProcessGroup>> make_local_groups(int size, const LocalOptions& options = {});
 
 // Runs body(group of rank r) on `size` threads, with the thread modes of the caller, and returns when all have ended.
-// The first exception by time aborts the groups of the others and is rethrown; a CommError that only says so is not.
+// The first exception aborts the groups of the others and is rethrown. A CommError that another rank's failure caused
+// yields to the exception of that rank, also where that one comes later.
 void run_local(int size, const Function<void(const std::shared_ptr<ProcessGroup>&)>& body,
                const LocalOptions& options = {});
 

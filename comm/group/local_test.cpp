@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <atomic>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -78,6 +79,23 @@ TEST_CASE("run_local rethrows the first error and ends the other ranks") {
   };
   CHECK_THROWS_WITH_AS(dist::run_local(3, body), "broken data", std::runtime_error);
   CHECK(told == 2);
+}
+
+TEST_CASE("run_local rethrows the error that ended the others, also where theirs come first") {
+  // Rank 1 fails, tells the others, and throws when rank 0 has ended.
+  for (const bool tells_part : {false, true}) {
+    std::weak_ptr<dist::ProcessGroup> of_zero;
+    const auto body = [&](const Group& g) {
+      const Group part = g->split(0, g->rank());
+      if (g->rank() == 0) of_zero = g;
+      g->barrier();
+      if (g->rank() == 0) return (tells_part ? part : g)->barrier();
+      (tells_part ? part : g)->abort("broken data");
+      while (!of_zero.expired()) std::this_thread::yield();
+      fail<DataError>("broken data");
+    };
+    CHECK_THROWS_WITH_AS(dist::run_local(2, body), doctest::Contains("broken data"), DataError);
+  }
 }
 
 TEST_CASE("a local rank that ends without the others' collective ends their wait") {
