@@ -15,6 +15,7 @@
 #include "train/run/by_rank_zero.h"
 #include "train/run/requeue.h"
 #include "train/run/run.h"
+#include "train/run/signals.h"
 
 namespace levin {
 
@@ -374,11 +375,17 @@ std::string Trainer::Files::save_and_requeue() {
     }
   }
   try {
+    // SLURM's SIGTERM would be the second signal, which ends a rank before the others know that it stops.
+    train::SignalGuard::ignore_term();
+    run_.strategy->barrier();
     return done + by_rank_zero([] {
              dist::requeue_job();
              return "job " + dist::slurm_job_name() + " is requeued";
            });
-  } catch (const std::exception& e) { return done + "the job could not be requeued. " + e.what(); }
+  } catch (const std::exception& e) {
+    train::SignalGuard::heed_term();
+    return done + "the job could not be requeued. " + e.what();
+  }
 }
 
 bool Trainer::Files::enabled() const {

@@ -13,6 +13,7 @@
 #include "tests/warnings.h"
 #include "train/data/rank_fixture_test.h"
 #include "train/run/probe_test.h"
+#include "train/run/signals.h"
 
 using namespace levin;
 using test::PlantedProgram;
@@ -32,11 +33,20 @@ struct Raising final : TrainModuleOf<Raising, test::Probe> {
   }
 };
 
+// Heeds SIGTERM again after a requeue in this process, which lives on.
+struct HeedTerm {
+  HeedTerm() = default;
+  ~HeedTerm() { train::SignalGuard::heed_term(); }
+  HeedTerm(const HeedTerm&) = delete;
+  HeedTerm& operator=(const HeedTerm&) = delete;
+};
+
 struct Ran {
   std::string error, resumed;
   std::vector<float> weights;
 };
 Ran run(TrainerOptions options, const std::string& root, int signal, const std::string& resume = "") {
+  const HeedTerm after;
   options.handle_signals = true;
   options.default_root_dir = root;
   Raising module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
@@ -199,4 +209,47 @@ TEST_CASE("ranks save and requeue together at the signal of one of them, once, a
   const Ran resumed = on_two(0, folder / "root");
   CHECK(resumed.resumed == folder / "root/hpc_ckpt_1.safetensors");
   CHECK(resumed.weights == whole.weights);
+}
+
+TEST_CASE("SIGTERM, which SLURM sends to a job that it requeues, ends no rank before its teardown") {
+  const test::TemporaryFolder folder;
+  const PlantedVariables planted(kTask);
+  const auto term = [] {
+    struct sigaction now {};
+    sigaction(SIGTERM, nullptr, &now);
+    return now.sa_handler;
+  };
+  const auto usual = term();
+  const auto errors_of_two = [&](const std::string& root) {
+    std::array<std::string, 2> errors;
+    test::on_ranks(2, [&](int rank, TrainerOptions options) {
+      options.handle_signals = true;
+      options.default_root_dir = root;
+      Raising module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+      module.signal = SIGUSR1;
+      data::DataLoader data = test::ramp(10);
+      Trainer trainer(options);
+      try {
+        trainer.fit(module, {.train = data});
+      } catch (const InterruptedError& e) { errors[static_cast<std::size_t>(rank)] = e.what(); }
+    });
+    for (const std::string& error : errors) CHECK(test::contains(error, "stopped by SIGUSR1"));
+    return errors;
+  };
+  {
+    const HeedTerm after;
+    // scontrol's parent is this process, with both ranks.
+    const PlantedProgram scontrol("scontrol", "kill -TERM $PPID\n");
+    for (const std::string& error : errors_of_two(folder / "requeued"))
+      CHECK(test::contains(error, "job 12 is requeued"));
+    const bool ignored = term() == SIG_IGN;  // until the process ends
+    CHECK(ignored);
+  }
+  bool heeded = term() == usual;
+  CHECK(heeded);
+  const PlantedProgram refusing("scontrol", "exit 1\n");
+  for (const std::string& error : errors_of_two(folder / "refused"))
+    CHECK(test::contains(error, "the job could not be requeued"));
+  heeded = term() == usual;
+  CHECK(heeded);
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "levin/tensor.h"
 #include "tensor/device/interrupt.h"
@@ -35,6 +36,9 @@ struct Handlers {
   int also = 0;
   std::optional<struct sigaction> before_also;
   std::optional<struct sigaction> before_file_size;
+  // While SIGTERM is ignored: what the guards would have ended with, and whether a living guard handled it.
+  std::optional<struct sigaction> before_ignored;
+  bool handled_term = false;
 };
 Handlers& handlers() {
   static Handlers h;
@@ -68,6 +72,7 @@ SignalGuard::SignalGuard(bool install, WaitsEnd waits, int also)
   const std::lock_guard lock(h.mutex);
   if (h.guards++ > 0) return;
   g_received = 0;
+  h.handled_term = false;
   struct sigaction action {};
   action.sa_handler = levin_on_signal;
   sigemptyset(&action.sa_mask);
@@ -100,11 +105,48 @@ SignalGuard::~SignalGuard() {
   const std::lock_guard lock(h.mutex);
   if (--h.guards > 0) return;
   for (std::size_t i = 0; i < kHandled.size(); ++i) {
+    if (kHandled[i].number == SIGTERM && h.before_ignored && is(action_now(SIGTERM), SIG_IGN)) continue;
     if (h.before[i]) sigaction(kHandled[i].number, &*h.before[i], nullptr);
   }
   if (h.before_also) sigaction(h.also, &*h.before_also, nullptr);
   if (h.before_file_size) sigaction(SIGXFSZ, &*h.before_file_size, nullptr);
   g_received = 0;
+}
+
+namespace {
+
+void set_term(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+void SignalGuard::ignore_term() {
+  Handlers& h = handlers();
+  const std::lock_guard lock(h.mutex);
+  const struct sigaction now = action_now(SIGTERM);
+  if (is(now, SIG_IGN)) return;
+  h.handled_term = is(now, levin_on_signal);
+  constexpr std::size_t kTerm = 1;
+  static_assert(kHandled[kTerm].number == SIGTERM);
+  h.before_ignored = h.handled_term && h.before[kTerm] ? *h.before[kTerm] : now;
+  set_term(SIG_IGN);
+}
+
+void SignalGuard::heed_term() {
+  Handlers& h = handlers();
+  const std::lock_guard lock(h.mutex);
+  if (!h.before_ignored) return;
+  const struct sigaction before = *std::exchange(h.before_ignored, std::nullopt);
+  if (!is(action_now(SIGTERM), SIG_IGN)) return;
+  if (h.guards > 0 && h.handled_term)
+    set_term(levin_on_signal);
+  else
+    sigaction(SIGTERM, &before, nullptr);
 }
 
 std::string SignalGuard::name_of(int signal) {

@@ -22,6 +22,9 @@ class SignalGuard {
   // The number of the signal; 0: none came since the first of the living guards was made.
   [[nodiscard]] static int received();
   [[nodiscard]] static std::string name_of(int signal);  // "SIGTERM"
+  // From here on SIGTERM has no effect on the process, also after the last guard, until heed_term().
+  static void ignore_term();
+  static void heed_term();
 
  private:
   bool installed_, ends_waits_;

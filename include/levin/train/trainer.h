@@ -156,7 +156,8 @@ class LEVIN_API OptimizerHandle {
 // batches,
 //   1. a fit that has trained something saves hpc_ckpt_N.safetensors in default_root_dir, where N is 1 above the
 //      highest there; if that fails the job ends without a requeue;
-//   2. rank 0 calls `scontrol requeue` (dist::requeue_job), upon which SLURM sends SIGTERM to all tasks;
+//   2. all ranks ignore SIGTERM from here on, and rank 0 calls `scontrol requeue` (dist::requeue_job), upon which SLURM
+//      sends SIGTERM to all tasks at once, and SIGKILL to those that live longer than its KillWait;
 //   3. the stage throws InterruptedError, as after other signals.
 // When the job starts again, the first fit of a Trainer that has no ckpt_path resumes the newest whole hpc_ckpt file,
 // with an info line (I-CKPT-HPC). Outside of a SLURM task the signal is an ordinary one. The folder belongs to one job:
