@@ -1,7 +1,7 @@
 #include "levin/train/averaging.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -18,17 +18,8 @@ struct Buffers {
   std::vector<std::string> of_metrics;
 };
 Buffers buffers_of(nn::Module& module) {
-  std::set<const Tensor*> counted;
-  for (const auto& [path, metric] : train::metrics_of(&module)) {
-    for (const nn::BufferRef& b : metric->buffers()) counted.insert(b.value);
-  }
-  Buffers found;
-  for (nn::BufferRef& b : module.buffers()) {
-    if (counted.contains(b.value))
-      found.of_metrics.push_back(b.name);
-    else
-      found.of_model.push_back(std::move(b));
-  }
+  Buffers found{.of_model = train::buffers_of_model(&module), .of_metrics = {}};
+  for (auto& [name, state] : train::metric_states(&module)) found.of_metrics.push_back(std::move(name));
   return found;
 }
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -113,6 +114,19 @@ std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree) {
   tree->visit([&](const std::string& path, nn::Module& m) {
     if (auto* metric = dynamic_cast<Metric*>(&m)) found.emplace_back(path, metric);
   });
+  return found;
+}
+
+std::vector<nn::BufferRef> buffers_of_model(nn::Module* tree) {
+  std::vector<nn::BufferRef> found;
+  if (!tree) return found;
+  std::set<const Tensor*> counted;
+  for (const auto& [path, metric] : metrics_of(tree)) {
+    for (const nn::BufferRef& b : metric->buffers()) counted.insert(b.value);
+  }
+  for (nn::BufferRef& b : tree->buffers()) {
+    if (b.value->defined() && !counted.contains(b.value)) found.push_back(std::move(b));
+  }
   return found;
 }
 

@@ -153,6 +153,8 @@ struct BatchWeight {
 // The metrics of a tree by path, and their states by "path.state".
 [[nodiscard]] std::vector<std::pair<std::string, Metric*>> metrics_of(nn::Module* tree);
 [[nodiscard]] NamedTensors metric_states(nn::Module* tree);
+// The defined buffers of a tree, without the states of metrics: each rank and each pass has its own states.
+[[nodiscard]] std::vector<nn::BufferRef> buffers_of_model(nn::Module* tree);
 
 // Keeps the states of a tree's metrics and restores them at the end of the scope.
 class MetricGuard {

@@ -438,6 +438,38 @@ TEST_CASE("a training forward starts with rank 0's buffers, unless broadcast_buf
   }
 }
 
+TEST_CASE("the broadcast of buffers leaves each rank its metrics, so that an epoch's value is that of all samples") {
+  struct Counting : TrainModuleOf<Counting, Mlp> {
+    using TrainModuleOf<Counting, Mlp>::TrainModuleOf;
+    nn::BatchNorm1d norm{*this, "norm", {.features = 2}};
+    MeanMetric seen{*this, "seen"};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor y = mine(b[1]);
+      seen.update(y);
+      log("seen", seen, {.on_epoch = true});
+      return mean(square((*this)(norm(mine(b[0]))) - y));
+    }
+  };
+  const auto fit = [](const TrainerOptions& options) {
+    Counting module(1);
+    data::DataLoader data = test::loader(96, 32);
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    double seen = 0;
+    for (const auto& [name, value] : trainer.callback_metrics()) {
+      if (name == "seen") seen = value;
+    }
+    return seen;
+  };
+  TrainerOptions options = plain();
+  options.max_steps = -1;
+  options.max_epochs = 1;
+  const double alone = fit(options);
+  CHECK(alone != 0);
+  for (const double seen : on_ranks(3, [&](const Group& group) { return fit(on(options, group)); }))
+    CHECK(seen == doctest::Approx(alone).epsilon(1e-12));
+}
+
 TEST_CASE("buckets are filled in reverse, then in the order in which gradients complete") {
   // a is declared first and used last, so its gradient completes first.
   on_ranks(2, [&](const Group& group) {

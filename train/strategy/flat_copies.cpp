@@ -4,6 +4,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "train/logs/metric_log.h"
 
 namespace levin::train {
 
@@ -36,11 +37,8 @@ void broadcast(dist::ProcessGroup& group, const NamedTensors& tensors) {
 }
 
 void broadcast_buffers(dist::ProcessGroup& group, nn::Module* tree) {
-  if (!tree) return;
   NamedTensors buffers;
-  for (const nn::BufferRef& b : tree->buffers()) {
-    if (b.value->defined()) buffers.emplace_back(b.name, *b.value);
-  }
+  for (const nn::BufferRef& b : buffers_of_model(tree)) buffers.emplace_back(b.name, *b.value);
   if (!buffers.empty()) broadcast(group, buffers);
 }
 

@@ -11,7 +11,7 @@ namespace levin::train {
 // in buffers of 25 MB.
 void broadcast(dist::ProcessGroup& group, const NamedTensors& tensors);
 
-// The buffers of a module become those of rank 0. Null: nothing.
+// The buffers of a module become those of rank 0, but for the states of metrics. Null: nothing.
 void broadcast_buffers(dist::ProcessGroup& group, nn::Module* tree);
 
 }  // namespace levin::train

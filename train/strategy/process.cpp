@@ -15,6 +15,7 @@
 #include "tensor/errors/warn.h"
 #include "tensor/text/type_name.h"
 #include "train/checkpoint/rank_states.h"
+#include "train/logs/metric_log.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
 
@@ -117,7 +118,8 @@ namespace {
 // Note [Equal modules]
 // Ranks build their modules themselves, from the same program and seed. Before a stage they compare what they have, as
 // one line a tensor, and then take rank 0's values: a random first value, or a file that one rank read, cannot make the
-// ranks differ. Of generators other ranks take a fork (Note [Random numbers of ranks] in checkpoint/rank_states.h).
+// ranks differ. Buffers that no file has are among them; states of metrics are not, because each rank has its own. Of
+// generators other ranks take a fork (Note [Random numbers of ranks] in checkpoint/rank_states.h).
 std::string list_of(const NamedTensors& tensors) {
   std::string lines;
   for (const auto& [name, t] : tensors) lines += name + " " + text(t.dtype()) + " " + text(t.shape()) + "\n";
@@ -153,7 +155,10 @@ void check_equal(const std::vector<std::string>& lists) {
 void ProcessStrategy::attach_model(TrainModule&, nn::Module* tree, Stage) {
   if (!tree) return;
   const NoGrad off;
-  const NamedTensors tensors = tree->state_dict();
+  NamedTensors tensors = tree->state_dict();
+  for (const nn::BufferRef& b : train::buffers_of_model(tree)) {
+    if (b.persistent == nn::Persistent::no) tensors.emplace_back(b.name, *b.value);
+  }
   std::vector<std::pair<std::string, Generator*>> generators = tree->generators();
   std::string list = list_of(tensors);
   for (const auto& [name, g] : generators) list += name + " generator\n";

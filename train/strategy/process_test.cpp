@@ -63,6 +63,37 @@ TEST_CASE("ranks start with the weights and buffers of rank 0, and draw from for
   CHECK(drawn[1] != drawn[2]);
 }
 
+TEST_CASE("ranks take rank 0's buffers that no file has, and keep their own states of metrics") {
+  struct Layer : nn::Module {
+    Layer(nn::Options o, std::int64_t r, std::int64_t size)
+        : Module(std::move(o)),
+          mask(*this, "mask", full({size}, static_cast<double>(r), Device::cpu()), nn::Persistent::no) {}
+    nn::Buffer mask;
+    MeanMetric metric{*this, "metric"};
+  };
+  std::array<std::vector<float>, 2> masks;
+  std::array<double, 2> means{};
+  std::array<std::string, 2> errors;
+  dist::run_local(2, [&](const Group& group) {
+    const auto r = static_cast<std::size_t>(group->rank());
+    ProcessStrategy strategy({.group = group});
+    strategy.connect({});
+    test::Probe module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    Layer net(nn::Options{.gen = Generator(1), .device = Device::cpu()}, group->rank() + 1, 3);
+    net.metric.update(full({1}, group->rank() + 1.0, Device::cpu()));
+    strategy.attach_model(module, &net, Stage::fit);
+    masks[r] = net.mask.to_vector<float>();
+    means[r] = net.metric.compute().item();
+    Layer longer(nn::Options{.gen = Generator(1), .device = Device::cpu()}, 0, 3 + group->rank());
+    try {
+      strategy.attach_model(module, &longer, Stage::fit);
+    } catch (const CommError& e) { errors[r] = e.what(); }
+  });
+  for (const std::vector<float>& mask : masks) CHECK(mask == std::vector<float>(3, 1));
+  CHECK(means == std::array<double, 2>{1, 2});
+  for (const std::string& error : errors) CHECK(contains(error, "\"mask f32 [3]\" on rank 0 and \"mask f32 [4]\""));
+}
+
 TEST_CASE("modules that differ between ranks are an error that names the tensor and both sides, on every rank") {
   std::array<std::string, 2> errors;
   dist::run_local(2, [&](const Group& group) {
@@ -107,7 +138,7 @@ TEST_CASE("a stop that one rank requests ends all ranks after the same batch") {
 
 TEST_CASE("an error of one rank ends the others with an error that has its text") {
   std::array<std::string, 2> errors;
-  CHECK_THROWS(dist::run_local(2, [&](const Group& group) {
+  const auto body = [&](const Group& group) {
     struct Throwing final : TrainModuleOf<Throwing, test::Probe> {
       using TrainModuleOf<Throwing, test::Probe>::TrainModuleOf;
       StepOutput training_step(const Batch& b, std::int64_t i) override {
@@ -124,7 +155,8 @@ TEST_CASE("an error of one rank ends the others with an error that has its text"
       errors[static_cast<std::size_t>(group->rank())] = e.what();
       throw;
     }
-  }));
+  };
+  CHECK_THROWS_AS(dist::run_local(2, body), DataError);
   CHECK(contains(errors[1], "planted: the third batch"));
   CHECK(contains(errors[0], "planted: the third batch"));
 }

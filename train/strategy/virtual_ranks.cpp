@@ -6,6 +6,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "levin/train/trainer.h"
+#include "train/logs/metric_log.h"
 
 namespace levin::train {
 namespace {
@@ -14,9 +15,8 @@ DType sums_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 std::vector<Tensor> buffers_of(nn::Module* tree, bool floating) {
   std::vector<Tensor> all;
-  if (!tree) return all;
-  for (const nn::BufferRef& b : tree->buffers()) {
-    if (b.value->defined() && is_float(b.value->dtype()) == floating) all.push_back(*b.value);
+  for (const nn::BufferRef& b : buffers_of_model(tree)) {
+    if (is_float(b.value->dtype()) == floating) all.push_back(*b.value);
   }
   return all;
 }
@@ -68,6 +68,20 @@ Batch shard_of(const Batch& whole, std::int64_t shard, std::int64_t shards) {
   };
   if (static_cast<std::int64_t>(part.indices.size()) % shards == 0) cut(part.indices);
   return part;
+}
+
+// Outputs that are averaged or joined have the same names for each virtual rank.
+void check_alike(const StepOutput& first, const StepOutput& other, std::int64_t virtual_rank) {
+  const auto words = [](const StepOutput& o) {
+    if (o.weight().defined()) return std::string("a sum and its weight");
+    if (o.outputs().empty()) return std::string("a loss");
+    std::string names;
+    for (const auto& [name, t] : o.outputs()) names += (names.empty() ? "" : ", ") + name;
+    return "{" + names + "}";
+  };
+  if (std::string one = words(first), two = words(other); one != two)
+    fail<ConfigError>("fit: training_step returned ", one, " for the first virtual rank of this rank and ", two,
+                      " for virtual rank ", virtual_rank, "; return the same outputs for each");
 }
 
 // ((0 + 1) + (2 + 3)) + ... over a power of two of terms.
@@ -213,11 +227,11 @@ StepOutput VirtualRanks::mean_of(const std::vector<StepOutput>& outputs) const {
   for (std::size_t k = 0; k < first.outputs().size(); ++k) {
     const auto& [name, t] = first.outputs()[k];
     if (name == "loss" || t.rank() == 0) {
-      named.emplace_back(name, mean([&](const StepOutput& o) { return o.outputs().at(k).second; }));
+      named.emplace_back(name, mean([&](const StepOutput& o) { return o.outputs()[k].second; }));
       continue;
     }
     Tensors parts;
-    for (const StepOutput& o : outputs) parts.push_back(o.outputs().at(k).second.detach());
+    for (const StepOutput& o : outputs) parts.push_back(o.outputs()[k].second.detach());
     named.emplace_back(name, cat(parts, 0));
   }
   return StepOutput(std::move(named));
@@ -253,6 +267,7 @@ StepOutput VirtualRanks::training_step(const StepCall& call) {
     draws.begin(first + shard);
     for (const std::size_t i : index_) members_[i].value.set_grad({});
     outputs.push_back(call.forward(call.module, shard_of(call.batch, shard, shards_)));
+    check_alike(outputs.front(), outputs.back(), first + shard);
     const Tensor objective = call.objective(outputs.back());
     if (!objective.defined())
       fail<StateError>(

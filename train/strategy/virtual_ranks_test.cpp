@@ -112,3 +112,61 @@ TEST_CASE("virtual ranks refuse what would make bits depend on ranks, and ranks 
     CHECK(has(error_of([&] { strategy.connect({}); }), "virtual_ranks is 8 and there are 3 ranks"));
   });
 }
+
+TEST_CASE("virtual ranks refuse a step that returns other outputs for one of them, and keep each rank's metrics") {
+  struct Uneven final : TrainModuleOf<Uneven> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear fc{*this, "fc", {.in = 2, .out = 1}};
+    MaxMetric most{*this, "most"};
+    MeanMetric seen{*this, "seen"};
+    int calls = 0, kind = 0;
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      const Tensor loss = mean(square(fc(b[0]) - b[1]));
+      most.update(b[1]);
+      seen.update(b[1]);
+      log("most", most, {.on_epoch = true});
+      log("seen", seen, {.on_epoch = true});
+      if (++calls % 2 == 1 || kind == 0) return NamedTensors{{"loss", loss}, {"y", loss.detach()}};
+      if (kind == 1) return loss;
+      return NamedTensors{{"loss", loss}, {"z", loss.detach()}};
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.01})}};
+    }
+  };
+  struct Metrics {
+    double most = 0, seen = 0;
+  };
+  const auto fit = [](int ranks, int kind) {
+    Metrics of_zero;
+    dist::run_local(ranks, [&](const Group& group) {
+      TrainerOptions options = test::silent();
+      options.max_epochs = 1;
+      options.strategy = std::make_shared<DdpStrategy>(DdpOptions{.virtual_ranks = 4, .process = {.group = group}});
+      Uneven module(nn::Options{.gen = Generator(7), .device = Device::cpu()});
+      module.kind = kind;
+      data::DataLoader data = test::loader(32, 16 / ranks);
+      Trainer trainer(options);
+      trainer.fit(module, {.train = data});
+      if (group->rank() != 0) return;
+      for (const auto& [name, value] : trainer.callback_metrics()) {
+        if (name == "most") of_zero.most = value;
+        if (name == "seen") of_zero.seen = value;
+      }
+    });
+    return of_zero;
+  };
+  CHECK_THROWS_WITH_AS(fit(1, 1),
+                       doctest::Contains("returned {loss, y} for the first virtual rank of this rank and a "
+                                         "loss for virtual rank 1"),
+                       ConfigError);
+  CHECK_THROWS_WITH_AS(fit(2, 2), doctest::Contains("{loss, z}"), ConfigError);
+  const Metrics one = fit(1, 0), two = fit(2, 0);
+  data::DataLoader whole = test::loader(32, 32);
+  for (const Batch& b : whole) {
+    CHECK(one.most == amax(b[1]).to(DType::f64).item<double>());
+    CHECK(one.seen == doctest::Approx(mean(b[1].to(DType::f64)).item<double>()));
+  }
+  CHECK(two.most == one.most);
+  CHECK(two.seen == doctest::Approx(one.seen));
+}
