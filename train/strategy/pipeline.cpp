@@ -135,13 +135,7 @@ StepOutput PipelineModule::forward_backward(const Batch& batch) {
 
 PipelineStrategy::PipelineStrategy(PipelineOptions options) : options_(std::move(options)) {
   train::check_local_devices("PipelineStrategy", options_.devices);
-  if (options_.microbatches < 1)
-    fail<ConfigError>("PipelineStrategy: microbatches is ", options_.microbatches, ", expected 1 or more");
-  for (std::size_t s = 0; s < options_.balance.size(); ++s) {
-    if (options_.balance[s] < 1)
-      fail<ConfigError>("PipelineStrategy: balance is ", train::balance_words(options_.balance), ", stage ", s, " has ",
-                        options_.balance[s], " layers, expected 1 or more");
-  }
+  train::check_pipeline("PipelineStrategy", options_);
 }
 PipelineStrategy::~PipelineStrategy() = default;
 
@@ -166,20 +160,25 @@ void PipelineStrategy::attach_model(TrainModule& module, nn::Module*, Stage stag
   stages_.reset();
   if (stage != Stage::fit) return;
   const std::size_t p = devices_.size();
-  PipelineModule& net = train::pipeline_module(module, p);
+  PipelineModule& net = train::pipeline_module(module, p, train::kThreadStages);
   nn::Sequential& layers = net.layers();
   if (!options_.balance.empty()) {
     balance_ = options_.balance;
   } else {
+    // A further fit of the module keeps its balance: the layers are in their places.
+    const std::weak_ptr<const void> chosen_for = net.alive();
+    const bool same = !chosen_for_.owner_before(chosen_for) && !chosen_for.owner_before(chosen_for_);
     std::int64_t known = 0;
     for (const std::int64_t n : balance_) known += n;
-    if (balance_.size() != p || known != layers.size()) balance_ = train::chosen_balance(net, options_, p);
-    train::tell_balance(balance_);
+    if (!same || balance_.size() != p || known != layers.size())
+      balance_ = train::chosen_balance(net, options_, p, train::kThreadStages);
+    chosen_for_ = chosen_for;
+    train::tell_balance(balance_, train::kThreadStages);
   }
-  train::check_balance(balance_, p, layers.size());
+  train::check_balance(balance_, p, layers.size(), train::kThreadStages);
   auto stages = std::make_unique<Stages>(static_cast<int>(p));
   stages->module = &net;
-  stages->all = train::stages_of(net, balance_);
+  stages->all = train::stages_of(net, balance_, train::kThreadStages);
   // All of the module goes to the last device, where loss_of runs, then each layer to its stage.
   module.to(devices_.back());
   for (std::size_t s = 0; s < p; ++s) {
@@ -201,8 +200,12 @@ StepOutput PipelineStrategy::training_step(const StepCall& call) {
   Stages& all = *stages_;
   const std::size_t p = all.all.size();
   const std::vector<train::Part> parts = train::cut("pipeline", call.batch, options_.microbatches);
-  const train::PipelineStep step{
-      .module = *all.module, .options = options_, .parts = parts, .objective = call.objective, .exact = exact_};
+  const train::PipelineStep step{.module = *all.module,
+                                 .options = options_,
+                                 .parts = parts,
+                                 .objective = call.objective,
+                                 .exact = exact_,
+                                 .words = train::kThreadStages};
   std::vector<std::unique_ptr<Mail>> mail;  // between stage s and s + 1
   for (std::size_t s = 0; s + 1 < p; ++s) mail.push_back(std::make_unique<Mail>(parts.size()));
   std::vector<StepOutput> outputs(parts.size());  // without history

@@ -98,7 +98,7 @@ struct PipelineRanksStrategy::Stages {
 
 PipelineRanksStrategy::PipelineRanksStrategy(PipelineRanksOptions options)
     : ProcessStrategy(std::move(options.process)), pipeline_(std::move(options.pipeline)) {
-  const PipelineStrategy checks(pipeline_);
+  train::check_pipeline("PipelineRanksStrategy", pipeline_);
   if (!pipeline_.devices.empty())
     fail<ConfigError>("PipelineRanksStrategy: PipelineOptions::devices lists ", pipeline_.devices.size(),
                       " devices, and each process has one; leave it out, and give TrainerOptions::devices");
@@ -140,24 +140,24 @@ void PipelineRanksStrategy::attach_model(TrainModule& module, nn::Module* tree, 
   stages_.reset();
   ProcessStrategy::attach_model(module, tree, stage);
   const auto p = static_cast<std::size_t>(ranks().size);
-  PipelineModule& net = train::pipeline_module(module, p);
+  PipelineModule& net = train::pipeline_module(module, p, train::kRankStages);
   if (!pipeline_.balance.empty()) {
     balance_ = pipeline_.balance;
   } else {
     train::Packed chosen;  // by rank 0, whose seconds are those of all
     if (ranks().rank == 0) {
-      for (const std::int64_t n : train::chosen_balance(net, pipeline_, p)) chosen.add(n);
+      for (const std::int64_t n : train::chosen_balance(net, pipeline_, p, train::kRankStages)) chosen.add(n);
     }
     balance_.clear();
     const std::string bytes = from_rank_zero(chosen.bytes());
     for (train::Unpacked in(bytes); !in.empty();) balance_.push_back(in.take<std::int64_t>());
-    train::tell_balance(balance_);
+    train::tell_balance(balance_, train::kRankStages);
   }
-  train::check_balance(balance_, p, net.layers().size());
+  train::check_balance(balance_, p, net.layers().size(), train::kRankStages);
   auto stages = std::make_unique<Stages>();
   stages->module = &net;
   stages->alive = net.alive();
-  stages->all = train::stages_of(net, balance_);
+  stages->all = train::stages_of(net, balance_, train::kRankStages);
   const Device device = train::device_of_layer(net, net.device());
   for (train::PipelineStage& one : stages->all) one.device = device;
   stages_ = std::move(stages);
@@ -215,8 +215,12 @@ StepOutput PipelineRanksStrategy::training_step(const StepCall& call) {
   const std::size_t p = all.all.size(), s = p - 1 - static_cast<std::size_t>(ranks().rank);
   const train::PipelineStage& mine = all.all[s];
   const std::vector<train::Part> parts = train::cut("rpc_sequential", call.batch, pipeline_.microbatches);
-  const train::PipelineStep step{
-      .module = *all.module, .options = pipeline_, .parts = parts, .objective = call.objective, .exact = exact_};
+  const train::PipelineStep step{.module = *all.module,
+                                 .options = pipeline_,
+                                 .parts = parts,
+                                 .objective = call.objective,
+                                 .exact = exact_,
+                                 .words = train::kRankStages};
   std::vector<StepOutput> outputs(parts.size());  // without history
   Tensors gradients;
   train::InStep inside([&]() -> StepOutput {
@@ -314,8 +318,10 @@ void PipelineRanksStrategy::unshard() {
   for (std::size_t s = 0; s < all.size(); ++s) {
     Tensors values;
     for (const ParamRef& r : all[s].parameters) values.push_back(r.value->detach());
-    for (const Tensor* b : all[s].buffers) {
-      if (b->defined()) values.push_back(*b);
+    for (const auto* const buffers : {&all[s].buffers, &all[s].buffers_of_loss}) {
+      for (const Tensor* b : *buffers) {
+        if (b->defined()) values.push_back(*b);
+      }
     }
     for (Tensor& t : values) {
       if (t.numel() == 0) continue;

@@ -17,7 +17,7 @@ namespace {
 
 const nn::Options kOptions{.gen = Generator(3), .device = Device::cpu()};
 
-struct Net final : TrainModuleOf<Net, PipelineModule> {
+struct Net : TrainModuleOf<Net, PipelineModule> {
   explicit Net(bool drops = false) : TrainModuleOf(kOptions) {
     body.add<nn::Linear>({.in = 2, .out = 16});
     body.add<nn::Tanh>();
@@ -30,11 +30,16 @@ struct Net final : TrainModuleOf<Net, PipelineModule> {
   }
   nn::Sequential body{*this, "body"};
   nn::Parameter scale{*this, "scale", ones({1}, Device::cpu())};  // of loss_of
+  nn::Buffer used{*this, "used", zeros({1}, Device::cpu())};      // of loss_of, too
   bool sums = false, fails = false;
   std::vector<float> val_losses, step_losses;
   nn::Sequential& layers() override { return body; }
   StepOutput loss_of(const Tensor& y, const Batch& b) override {
     if (fails) fail<DataError>("a planted error");
+    {
+      const NoGrad off;
+      fill_(used, 1);
+    }
     const Tensor error = square(y * scale - b[1]);
     if (sums) return StepOutput::sum(sum(error), static_cast<double>(error.numel()));
     return NamedTensors{{"loss", mean(error)}, {"y", y}};
@@ -235,7 +240,7 @@ TEST_CASE("an error in one rank's stage ends the fit of all ranks") {
       throw;
     }
   };
-  CHECK_THROWS_AS(dist::run_local(3, body), DataError);
+  CHECK_THROWS_AS(dist::run_local(3, body), DataError);  // of the rank that failed, not what others say of it
   CHECK(failed == 3);
 }
 
@@ -262,5 +267,21 @@ TEST_CASE("stages that are ranks are refused where they do not fit, with both nu
                    (void)on_ranks(2, {.pipeline = {.balance = {2, 2, 1}}});
                  }),
                  "3 stages, and there are 2 processes"));
-  CHECK(contains(refusal([] { (void)on_ranks(6, {}); }), "6 stages and 5 layers"));
+  CHECK(contains(refusal([] { (void)on_ranks(6, {}); }), "strategy rpc_sequential: 6 stages and 5 layers"));
+  CHECK(contains(made({.pipeline = {.balance = {2, 0}}}), "PipelineRanksStrategy: balance is {2, 0}, stage 1 has 0"));
+  struct Plain final : TrainModuleOf<Plain, Net> {
+    using TrainModuleOf::TrainModuleOf;
+    Batch example_input() override { return {}; }
+  };
+  CHECK(contains(refusal([] {
+                   dist::run_local(2, [](const std::shared_ptr<dist::ProcessGroup>& group) {
+                     Plain net;
+                     TrainerOptions of_rank = options_of({});
+                     of_rank.strategy =
+                         std::make_shared<PipelineRanksStrategy>(PipelineRanksOptions{.process = {.group = group}});
+                     data::DataLoader data = test::loader(8, 8);
+                     Trainer(std::move(of_rank)).fit(net, {.train = data});
+                   });
+                 }),
+                 "strategy rpc_sequential has no balance, and Plain has no example_input()"));
 }

@@ -338,6 +338,48 @@ TEST_CASE("an automatic balance is printed as the option that repeats it") {
   }
 }
 
+TEST_CASE("an automatic balance is that of the fit's module, also where layers have been placed") {
+  struct Uneven final : TrainModuleOf<Uneven, PipelineModule> {
+    explicit Uneven(bool wide_first) : TrainModuleOf(kOptions) {
+      body.add<nn::Linear>({.in = 2, .out = wide_first ? 64 : 4});
+      for (int i = 0; i < 2; ++i) body.add<nn::Linear>({.in = wide_first && i == 0 ? 64 : 4, .out = 4});
+      body.add<nn::Linear>({.in = 4, .out = wide_first ? 4 : 64});
+      body.add<nn::Linear>({.in = wide_first ? 4 : 64, .out = 1});
+    }
+    nn::Sequential body{*this, "body"};
+    nn::Sequential& layers() override { return body; }
+    StepOutput loss_of(const Tensor& y, const Batch& b) override { return mean(square(y - b[1])); }
+    Batch example_input() override { return {.fields = {empty({8, 2}, Device::meta())}}; }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1})}};
+    }
+  };
+  const test::Warnings quiet;
+  const auto chosen = [](PipelineStrategy& strategy, Trainer& trainer, Uneven& net) {
+    data::DataLoader data = test::loader(8, 8);
+    trainer.fit(net, {.train = data});
+    ++*trainer.options().max_epochs;
+    return strategy.balance();
+  };
+  const auto options_of = [](const std::shared_ptr<PipelineStrategy>& strategy) {
+    TrainerOptions o = test::silent();
+    o.max_epochs = 1;
+    o.strategy = strategy;
+    return o;
+  };
+  Uneven front(true), back(false);
+  const auto strategy = std::make_shared<PipelineStrategy>(PipelineOptions{.devices = cpus(2)});
+  Trainer trainer(options_of(strategy));
+  const std::vector<std::int64_t> of_front = chosen(*strategy, trainer, front);
+  CHECK(chosen(*strategy, trainer, front) == of_front);
+  const std::vector<std::int64_t> of_back = chosen(*strategy, trainer, back);
+  CHECK(of_front != of_back);
+  const auto other = std::make_shared<PipelineStrategy>(PipelineOptions{.devices = cpus(2)});
+  Trainer again(options_of(other));
+  CHECK(chosen(*other, again, back) == of_back);
+  CHECK(chosen(*other, again, front) == of_front);
+}
+
 TEST_CASE("an error in a stage ends the step for all stages, and the next fit trains") {
   Net net(kOptions, Net::With::nothing);
   net.fails = true;

@@ -13,6 +13,7 @@
 #include "levin/ops.h"
 #include "levin/train/trainer.h"
 #include "levin/warning.h"
+#include "train/logs/metric_log.h"
 #include "train/run/scope.h"
 
 namespace levin {
@@ -73,10 +74,10 @@ class StepBuffers {
 };
 
 // What each layer costs (AutoBalance), by its pass over the module's example.
-std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& options) {
+std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& options, train::PipelineWords words) {
   Batch example = module.example_input();
   if (example.fields.empty())
-    fail<ConfigError>("fit: strategy pipeline has no balance, and ", module.type_name(),
+    fail<ConfigError>("fit: strategy ", words.strategy, " has no balance, and ", module.type_name(),
                       " has no example_input() to choose one by; override example_input, or give "
                       "PipelineOptions::balance");
   nn::Sequential& net = module.layers();
@@ -96,6 +97,7 @@ std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& opti
   const double microbatch = static_cast<double>(samples) / static_cast<double>(std::min(options.microbatches, samples));
   for (std::int64_t i = 0; i < net.size(); ++i) {
     Tensor y;
+    x = x.to(train::device_of_layer(net[i], x.device()));  // an earlier fit may have placed the layers
     if (options.auto_mode == AutoBalance::by_size) {
       const NoGrad off;
       y = net.run(x, i, i + 1);
@@ -122,7 +124,7 @@ std::vector<double> costs_of(PipelineModule& module, const PipelineOptions& opti
           const Tensor seed = ones_like(y.detach());
           (void)grad(std::span(&y, 1), wanted, std::span(&seed, 1), {.allow_unused = true});
         }
-        Stream::current(device).synchronize();
+        Stream::current(x.device()).synchronize();
         ++runs;
       } while (Clock::now() - start < enough);
       costs.push_back(std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(runs));
@@ -169,6 +171,18 @@ void train::set_ranks_of(const PipelineModule& module, PipelineRanksStrategy* st
   f.count = f.all.size();
 }
 
+// ---- The options
+
+void train::check_pipeline(const char* op, const PipelineOptions& options) {
+  if (options.microbatches < 1)
+    fail<ConfigError>(op, ": microbatches is ", options.microbatches, ", expected 1 or more");
+  for (std::size_t s = 0; s < options.balance.size(); ++s) {
+    if (options.balance[s] < 1)
+      fail<ConfigError>(op, ": balance is ", balance_words(options.balance), ", stage ", s, " has ", options.balance[s],
+                        " layers, expected 1 or more");
+  }
+}
+
 // ---- The layers
 
 std::string train::balance_words(const std::vector<std::int64_t>& balance) {
@@ -184,37 +198,39 @@ Device train::device_of_layer(nn::Module& layer, Device otherwise) {
   return buffers.empty() ? otherwise : buffers.front().value->device();
 }
 
-PipelineModule& train::pipeline_module(TrainModule& module, std::size_t stages) {
+PipelineModule& train::pipeline_module(TrainModule& module, std::size_t stages, PipelineWords words) {
   auto* const net = dynamic_cast<PipelineModule*>(&module);
   if (!net)
-    fail<ConfigError>("fit: strategy pipeline shares out the layers of a PipelineModule, and ", module.type_name(),
-                      " has no layers(); derive it from PipelineModule");
+    fail<ConfigError>("fit: strategy ", words.strategy, " shares out the layers of a PipelineModule, and ",
+                      module.type_name(), " has no layers(); derive it from PipelineModule");
   if (const std::int64_t layers = net->layers().size(); layers < static_cast<std::int64_t>(stages))
-    fail<ConfigError>("fit: strategy pipeline: ", stages, " stages and ", layers,
+    fail<ConfigError>("fit: strategy ", words.strategy, ": ", stages, " stages and ", layers,
                       " layers, expected a layer or more for each stage");
   return *net;
 }
 
-void train::check_balance(const std::vector<std::int64_t>& balance, std::size_t stages, std::int64_t layers) {
+void train::check_balance(const std::vector<std::int64_t>& balance, std::size_t stages, std::int64_t layers,
+                          PipelineWords words) {
   if (balance.size() != stages)
-    fail<ConfigError>("fit: strategy pipeline: balance is ", balance_words(balance), ", ", balance.size(),
-                      " stages, and there are ", stages, " devices");
+    fail<ConfigError>("fit: strategy ", words.strategy, ": balance is ", balance_words(balance), ", ", balance.size(),
+                      " stages, and there are ", stages, " ", words.places);
   if (sum_of(balance) != layers)
-    fail<ConfigError>("fit: strategy pipeline: balance is ", balance_words(balance), ", ", sum_of(balance),
+    fail<ConfigError>("fit: strategy ", words.strategy, ": balance is ", balance_words(balance), ", ", sum_of(balance),
                       " layers, and layers() has ", layers);
 }
 
 std::vector<std::int64_t> train::chosen_balance(PipelineModule& module, const PipelineOptions& options,
-                                                std::size_t stages) {
-  std::vector<std::int64_t> balance = pipeline_balance(costs_of(module, options), static_cast<std::int64_t>(stages));
-  return balance;
+                                                std::size_t stages, PipelineWords words) {
+  return pipeline_balance(costs_of(module, options, words), static_cast<std::int64_t>(stages));
 }
-void train::tell_balance(const std::vector<std::int64_t>& balance) {
+void train::tell_balance(const std::vector<std::int64_t>& balance, PipelineWords words) {
   warn("I-TRAIN-BALANCE", WarningCategory::info,
-       "fit: strategy pipeline chose PipelineOptions{.balance = " + balance_words(balance) + "}");
+       "fit: strategy " + std::string(words.strategy) + " chose PipelineOptions{.balance = " + balance_words(balance) +
+           "}");
 }
 
-std::vector<train::PipelineStage> train::stages_of(PipelineModule& module, const std::vector<std::int64_t>& balance) {
+std::vector<train::PipelineStage> train::stages_of(PipelineModule& module, const std::vector<std::int64_t>& balance,
+                                                   PipelineWords words) {
   nn::Sequential& layers = module.layers();
   std::vector<PipelineStage> all;
   std::vector<std::pair<std::string, Tensor>> placed;
@@ -228,8 +244,8 @@ std::vector<train::PipelineStage> train::stages_of(PipelineModule& module, const
         const std::string name = layers[at].path() + "." + r.name;
         for (std::size_t k = 0; k < placed.size(); ++k) {
           if (of[k] != s && placed[k].second.shares_storage(*r.value))
-            fail<ConfigError>("fit: strategy pipeline: layers of stages ", of[k], " and ", s, " share the parameter ",
-                              placed[k].first, " (", name, "); put them into one stage");
+            fail<ConfigError>("fit: strategy ", words.strategy, ": layers of stages ", of[k], " and ", s,
+                              " share the parameter ", placed[k].first, " (", name, "); put them into one stage");
         }
         placed.emplace_back(name, *r.value);
         of.push_back(s);
@@ -252,11 +268,14 @@ std::vector<train::PipelineStage> train::stages_of(PipelineModule& module, const
     if (!is_new(r.value)) continue;
     for (std::size_t k = 0; k < placed.size(); ++k) {
       if (of[k] + 1 != balance.size() && placed[k].second.shares_storage(*r.value))
-        fail<ConfigError>("fit: strategy pipeline: a layer of stage ", of[k],
+        fail<ConfigError>("fit: strategy ", words.strategy, ": a layer of stage ", of[k],
                           " and the last stage share the parameter ", placed[k].first, " (", r.name,
                           "); put them into one stage");
     }
     all.back().parameters.push_back(r);
+  }
+  for (const nn::BufferRef& b : buffers_of_model(&module)) {
+    if (is_new(b.value)) all.back().buffers_of_loss.push_back(b.value);
   }
   for (const auto& [name, g] : module.generators()) {
     if (is_new(g)) all.back().generators.push_back(g);
@@ -291,8 +310,8 @@ StepOutput train::joined(const PipelineStep& step, const std::vector<StepOutput>
     for (const StepOutput& o : outputs) {
       if (o.outputs().size() != outputs[0].outputs().size() || o.outputs()[j].first != name)
         fail<ConfigError>(
-            "fit: strategy pipeline: loss_of returned other outputs for one microbatch than for another; "
-            "return the same names for each");
+            "fit: strategy ", step.words.strategy,
+            ": loss_of returned other outputs for one microbatch than for another; return the same names for each");
       parts.push_back(o.outputs()[j].second);
     }
     named.emplace_back(
@@ -353,10 +372,12 @@ Tensors train::run_stage(const PipelineStep& step, const PipelineStage& stage, s
     }
     const StepOutput output = step.module.loss_of(y, there);
     if (!output.loss().defined())
-      fail<StateError>("fit: strategy pipeline: loss_of returned nothing; return a loss for each microbatch");
+      fail<StateError>("fit: strategy ", step.words.strategy,
+                       ": loss_of returned nothing; return a loss for each microbatch");
     if (output.weight().defined() && !step.exact)
       fail<ConfigError>(
-          "fit: strategy pipeline: loss_of returned a sum and its weight, and accumulate_weighting is per_batch; "
+          "fit: strategy ", step.words.strategy,
+          ": loss_of returned a sum and its weight, and accumulate_weighting is per_batch; "
           "take exact, because the weight of a batch is known after its last microbatch, or return a mean");
     const Tensor objective = step.objective(output);
     out[i] = step.exact ? objective : objective * step.share_of(i);

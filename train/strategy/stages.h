@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "levin/train/pipeline_strategy.h"
@@ -17,30 +18,42 @@ namespace levin::train {
 
 [[nodiscard]] std::string balance_words(const std::vector<std::int64_t>& balance);  // "{2, 3}"
 
+// What errors call the strategy and the places of its stages.
+struct PipelineWords {
+  std::string_view strategy, places;
+};
+inline constexpr PipelineWords kThreadStages{"pipeline", "devices"}, kRankStages{"rpc_sequential", "processes"};
+
+// Throws ConfigError, which begins with `op`, for microbatches below 1 and an entry of balance below 1.
+void check_pipeline(const char* op, const PipelineOptions& options);
+
 struct PipelineStage {
   Device device = Device::cpu();
   std::int64_t begin = 0, end = 0;  // of its layers
   std::vector<ParamRef> parameters{};
-  std::vector<Tensor*> buffers{};
+  std::vector<Tensor*> buffers{};          // of its layers
+  std::vector<Tensor*> buffers_of_loss{};  // of the last stage: the module's others, without the states of metrics
   std::vector<Generator*> generators{};
 };
 
 // The module as a pipeline for these options. Throws ConfigError for another module, and for fewer layers than stages.
-[[nodiscard]] PipelineModule& pipeline_module(TrainModule& module, std::size_t stages);
+[[nodiscard]] PipelineModule& pipeline_module(TrainModule& module, std::size_t stages, PipelineWords words);
 // Throws ConfigError for a balance that does not fit.
-void check_balance(const std::vector<std::int64_t>& balance, std::size_t stages, std::int64_t layers);
+void check_balance(const std::vector<std::int64_t>& balance, std::size_t stages, std::int64_t layers,
+                   PipelineWords words);
 // An automatic balance. Throws ConfigError without example_input().
 [[nodiscard]] std::vector<std::int64_t> chosen_balance(PipelineModule& module, const PipelineOptions& options,
-                                                       std::size_t stages);
-void tell_balance(const std::vector<std::int64_t>& balance);  // as the option that repeats it
+                                                       std::size_t stages, PipelineWords words);
+void tell_balance(const std::vector<std::int64_t>& balance, PipelineWords words);  // as the option that repeats it
 // The device of a layer's first parameter or buffer.
 [[nodiscard]] Device device_of_layer(nn::Module& layer, Device otherwise);
 // The strategy of a fit whose stages are ranks; null outside of one.
 [[nodiscard]] PipelineRanksStrategy* ranks_of(const PipelineModule& module);
 void set_ranks_of(const PipelineModule& module, PipelineRanksStrategy* strategy);  // null: the fit ends
-// Layers, parameters, buffers and streams of each stage; the module's other parameters and streams belong to the last.
+// Layers, parameters, buffers and streams of each stage; what else the module has belongs to the last.
 // Throws ConfigError for memory that parameters of two stages share.
-[[nodiscard]] std::vector<PipelineStage> stages_of(PipelineModule& module, const std::vector<std::int64_t>& balance);
+[[nodiscard]] std::vector<PipelineStage> stages_of(PipelineModule& module, const std::vector<std::int64_t>& balance,
+                                                   PipelineWords words);
 
 // What a stage gets from others and gives to them.
 class StageLinks {
@@ -64,6 +77,7 @@ struct PipelineStep {
   const std::vector<Part>& parts;  // the microbatches
   const Function<Tensor(const StepOutput&)>& objective;
   bool exact;  // accumulate_weighting
+  PipelineWords words;
   [[nodiscard]] double share_of(std::size_t i) const;
 };
 

@@ -11,8 +11,9 @@
 // Every rank builds the module and reads all batches, whose order must not depend on the rank. A rank computes and
 // updates the layers of its stage, and holds activations, gradients and optimizer state of these alone. In a fit the
 // layers of other stages have old values on a rank: the module's operator() passes x through all ranks, which must call
-// it together, and returns the result on each. Checkpoints hold the whole model and load under any strategy. At the end
-// of a fit each rank has the whole model.
+// it together, and returns the result on each. Checkpoints hold the whole model and load under any strategy. In an
+// evaluation and at the end of a fit each rank has the parameters, buffers and streams of the whole model, those of
+// loss_of among them; what a module keeps in other members stays on its rank.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,8 @@ class LEVIN_API PipelineStrategy : public Strategy {
   PipelineOptions options_;
   std::vector<Device> devices_;
   std::vector<std::int64_t> balance_;
-  bool exact_ = false;  // accumulate_weighting
+  std::weak_ptr<const void> chosen_for_;  // the module of an automatic balance
+  bool exact_ = false;                    // accumulate_weighting
   std::unique_ptr<Stages> stages_;
 };
 
