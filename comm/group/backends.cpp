@@ -37,7 +37,8 @@ std::uint32_t id_of(const Rendezvous& ranks) {
 std::shared_ptr<ProcessGroup> make_cpu_group(std::shared_ptr<Rendezvous> ranks, std::string_view backend) {
   if (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "gloo:all")
     fail<ConfigError>("init_process_group: backend is \"", backend,
-                      "\", expected auto, shm, gloo, gloo:all, nccl or single");
+                      "\", expected auto, shm, gloo, gloo:all, nccl or single, or one for each kind of device, such as "
+                      "\"cpu:gloo,cuda:nccl\"");
   const std::uint32_t id = id_of(*ranks);
   const int rank = ranks->rank(), size = ranks->size();
   auto engine = make_engine(ranks, backend);

@@ -43,6 +43,8 @@ constexpr double kCloseSeconds = 5;
 constexpr std::chrono::milliseconds kWatch{100};  // between two questions for errors
 constexpr std::chrono::microseconds kPause{50};   // between two questions for a call that takes long
 constexpr int kQuickPolls = 1000;
+// In the id of a group: the same ranks may have a group for tensors of the CPU beside this one.
+constexpr std::uint32_t kOfDevices = 0x6e63636c;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -295,7 +297,7 @@ class NcclGroup final : public ProcessGroup {
         stream_(Stream::next_of(device)),
         token_(empty({1}, device, DType::u8)),
         communicator_(std::make_shared<Communicator>(ranks_, device)),
-        id_(id_of(*ranks_)) {}
+        id_(id_of(*ranks_) ^ kOfDevices) {}
   // Works that outlive the group hold the communicator, which is closed here.
   ~NcclGroup() override { communicator_->close(); }
 
@@ -329,7 +331,7 @@ class NcclGroup final : public ProcessGroup {
     communicator_->check();
     call.entry.group = id_;
     if (!message && !(is_text && (call.entry.tensors & kContinuesText) != 0)) {
-      ranks_->plans()->issue(call.entry, [&] { return words(call.entry, call.where); });
+      ranks_->plans()->issue(call.entry, [&] { return words(call.entry, call.where) + " on " + text(device_); });
     }
     if (is_text) {
       move_text(call);
@@ -430,7 +432,7 @@ class NcclGroup final : public ProcessGroup {
 
 }  // namespace
 
-Device nccl_device(int local_rank) {
+Device nccl_device(int local_rank, int index) {
 #if defined(LEVIN_CUDA)
   const int devices = device_count(DeviceType::cuda);
   if (devices == 0) {
@@ -438,12 +440,18 @@ Device nccl_device(int local_rank) {
         "init_process_group: backend is \"nccl\", and this process sees no CUDA device; look at nvidia-smi and "
         "CUDA_VISIBLE_DEVICES, or use \"auto\" between CPU ranks");
   }
+  if (index >= devices) {
+    fail<DeviceError>("init_process_group: local rank ", local_rank, " was given CUDA device ", index,
+                      ", and this process sees ", devices, ", 0 to ", devices - 1);
+  }
+  if (index >= 0) return Device::cuda(index);
   if (devices > 1 && local_rank >= devices) {
     fail<DeviceError>("init_process_group: local rank ", local_rank, " needs a CUDA device of its own, and this ",
                       "process sees ", devices, "; start at most ", devices, " ranks on this host");
   }
   return Device::cuda(devices == 1 ? 0 : local_rank);
 #else
+  static_cast<void>(index);
   fail<UnsupportedError>("init_process_group: backend is \"nccl\" for local rank ", local_rank,
                          ", and this build has no CUDA devices; build with -Dcuda=enabled, or use \"auto\" between "
                          "CPU ranks");

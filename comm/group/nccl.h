@@ -13,8 +13,9 @@ namespace levin::dist {
 // where the device is not there, CommError where the ranks cannot be connected.
 [[nodiscard]] std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<Rendezvous> ranks, Device device);
 
-// The CUDA device of a rank: the only one that this process sees, or that with the number of the rank on its host.
-// Throws UnsupportedError in a build without CUDA, DeviceError where there is no device for the rank.
-[[nodiscard]] Device nccl_device(int local_rank);
+// The CUDA device of a rank: that of the index, and for -1 the only one that this process sees, or that with the number
+// of the rank on its host. Throws UnsupportedError in a build without CUDA, DeviceError where there is no device for
+// the rank.
+[[nodiscard]] Device nccl_device(int local_rank, int index = -1);
 
 }  // namespace levin::dist

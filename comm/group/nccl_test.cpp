@@ -1,6 +1,5 @@
 #include "comm/group/nccl.h"
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -10,20 +9,18 @@
 
 #include "comm/group/conformance_test.h"
 #include "comm/group/nccl_api.h"
+#include "comm/group/nccl_fake_test.h"
 #include "comm/group/thread_ranks_test.h"
 #include "levin/comm.h"
 #include "levin/error.h"
 #include "levin/ops.h"
-#include "tensor/device/runtime.h"
-#include "tests/fake_nccl/nccl.h"
 #include "tests/skip.h"
 #include "tests/variables.h"
-#include "tests/where.h"
 
 namespace levin {
 namespace {
 
-using test::FakeNccl, test::ThreadJob, test::ThreadRanks;
+using test::ThreadJob, test::ThreadRanks;
 using Ranks = std::shared_ptr<dist::Rendezvous>;
 using dist::nccl::Result;
 
@@ -69,40 +66,7 @@ TEST_CASE("NCCL moves tensors of CUDA devices, which a build or a machine may la
 
 #if defined(LEVIN_SIMT)
 
-// Note [A fake of NCCL], for as long as a test runs. simt stands for the GPU: its streams work later, as a GPU's.
-class Fake {
- public:
-  static constexpr const char* kFile = "/tests/libnccl_fake.so";
-
-  Fake() : path_(test::build_dir() + kFile), planted_({{"LEVIN_NCCL_LIBRARY", path_.c_str()}}) {
-    void* const file = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays loaded, as in the library's table
-    REQUIRE(file != nullptr);
-    const auto get = reinterpret_cast<FakeNccl* (*)()>(dlsym(file, "levin_fake_nccl"));
-    const bool is_fake = get != nullptr;
-    REQUIRE(is_fake);
-    fake_ = get();
-    fake_->enqueue = [](void* stream, void (*work)(void*), void* argument) {
-      levin::detail::runtime::enqueue(Stream(Device::simt(), stream, 1), [=] { work(argument); });
-    };
-    fake_->drain = [](void* stream) { levin::detail::runtime::synchronize(Stream(Device::simt(), stream, 1)); };
-    fake_->polls = 2;
-    fake_->version = 22809;
-    fake_->init_fails = fake_->all_reduce_fails = fake_->async_error = 0;
-    fake_->made = fake_->finalized = fake_->destroyed = fake_->aborted = fake_->asked = 0;
-  }
-  ~Fake() {
-    CHECK(fake_->broken == "");
-    CHECK(fake_->alive == 0);
-    CHECK(fake_->made == fake_->destroyed + fake_->aborted);
-    fake_->broken.clear();
-  }
-  FakeNccl* operator->() const { return fake_; }
-
- private:
-  std::string path_;
-  test::PlantedVariables planted_;
-  FakeNccl* fake_ = nullptr;
-};
+using Fake = test::NcclFake;
 
 void check_none(const std::vector<std::string>& errors) {
   for (const std::string& error : errors) CHECK(error == "");

@@ -1,7 +1,6 @@
 // The spawn launcher: ranks that are copies of the calling process.
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -143,10 +142,6 @@ std::vector<std::string> spawn(int processes, const Function<std::string(int)>& 
   std::fflush(nullptr);  // or each child would print it again
   for (int rank = 0; rank < processes; ++rank) {
     const auto inside = [&] {
-      for (const int number : {SIGTERM, SIGINT}) {  // a handler is for the calling program's own end
-        struct sigaction now {};
-        if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
-      }
       set_variables(variables);
       set_variables(rank_variables(job, rank));
       const std::size_t equals = hold.find('=');

@@ -93,6 +93,10 @@ void Supervisor::fork_rank(int rank, Streams streams, const std::function<int()>
     to_descriptor(error.write.get(), STDERR_FILENO);
     ::fcntl(hold_.write.get(), F_SETFD, 0);  // exec keeps it: hold_kill of the rank writes to it
     for (const auto& other : ranks_) other->watch.reset();
+    for (const int number : {SIGTERM, SIGINT}) {  // a handler is for the calling program's own end
+      struct sigaction now {};
+      if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+    }
     sigset_t mask = before;
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
       if (signals) sigdelset(&mask, number);  // blocked for the signalfd alone

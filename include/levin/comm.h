@@ -1,7 +1,7 @@
 // Process groups: collectives between the ranks of a job, on tensors.
 //
 //   auto world = dist::init_process_group({.backend = "auto"});  // torchrun, mpirun, srun or levin-run started it
-//   world->all_reduce(t, dist::ReduceOp::sum).wait();            // t is now the sum over all ranks
+//   world->all_reduce(t, dist::ReduceOp::sum).wait();            // t becomes the sum over all ranks
 //
 // A collective is called by every rank of its group, in the same order, from the same line, with the same dtype and
 // count: what differs is found before data moves and is a CommError that shows both sides. A rank that is lost, stopped
@@ -13,6 +13,7 @@
 #include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levin/comm/cluster.h"
@@ -64,9 +65,12 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 
   [[nodiscard]] int rank() const { return rank_; }  // of this process, 0 .. size()-1
   [[nodiscard]] int size() const { return size_; }
-  [[nodiscard]] virtual std::string_view backend() const = 0;  // "shm", "gloo", "local", "nccl", "single"
+  // "shm", "gloo", "local", "nccl", "single"; one for each kind of device: "cpu:shm,cuda:nccl".
+  [[nodiscard]] virtual std::string_view backend() const = 0;
 
-  // ---- Collectives. Each starts when the work that is now in the current stream of its tensors' device is done.
+  // ---- Collectives. Each starts when the work that is in the current stream of its tensors' device at the call is
+  // done. Throws UnsupportedError for what a backend cannot do: with NCCL, ReduceOrder::tree on more than two ranks and
+  // messages with a tag.
 
   // t becomes the combination of all ranks' t, in place.
   [[nodiscard]] Work all_reduce(const Tensor& t, ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::fast,
@@ -119,6 +123,8 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
   // One collective after its checks: what a backend implements.
   struct Call;
   [[nodiscard]] virtual Work issue(Call&& call) = 0;
+  // issue() of another group, for one that passes its collectives on.
+  [[nodiscard]] static Work issue_in(ProcessGroup& group, Call&& call) { return group.issue(std::move(call)); }
   Traffic traffic_;
 
  private:
@@ -130,8 +136,10 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 
 struct InitOptions {
   // auto, gloo: shared memory within a host, Gloo between hosts. shm: one host alone. gloo:all: Gloo everywhere. nccl:
-  // a CUDA device for each rank. single: one rank without a connection. Throws ConfigError where liblevin_gloo.so or
-  // libnccl.so.2 is missing, DeviceError where the rank's device is, UnsupportedError for nccl in a build without CUDA.
+  // a CUDA device for each rank. single: one rank without a connection. "cpu:gloo,cuda:nccl": a backend for each kind
+  // of device; a collective is that of its tensors' device, texts are the CPU's, and a barrier is of both. Throws
+  // ConfigError where liblevin_gloo.so or libnccl.so.2 is missing, DeviceError where the rank's device is,
+  // UnsupportedError for nccl in a build without CUDA.
   std::string backend = "auto";
   std::shared_ptr<ClusterEnvironment> environment{};  // null: ClusterEnvironment::detect()
   double timeout = 1800;                              // seconds that a collective may wait for a rank that is alive
@@ -140,6 +148,8 @@ struct InitOptions {
   // What must be equal on all ranks, a line each, "name value": options, flags. A difference is a ConfigError that
   // shows both, before any work.
   std::string agreement{};
+  // The index of this rank's CUDA device, for nccl. -1: the rank on its host, or the only device that the process sees.
+  int cuda_device = -1;
 };
 
 // Connects the processes that `environment` describes and returns the group of all. Closes, after a barrier, when the

@@ -136,6 +136,13 @@ std::vector<Metrics> Trainer::Evaluation::call(const Call& c) {
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, data);
   const Restore of_a_hook(validating, false);
   if (!in_hook) run_.borrowed.remember(module, data);
+  if (!in_hook && run_.strategy->runs_in_copies()) {
+    if (c.predictions)
+      fail<ConfigError>(name,
+                        ": return_predictions is true, and the stage runs in copies of this process (ddp_spawn), which "
+                        "return no tensors; set it to false, and take \"prediction\" from StepInfo::outputs in a hook");
+    return run_.in_copies(name, module, [&] { return run(c.loop, module, c.loaders.all(), nullptr, {}, path); });
+  }
   return run(c.loop, module, c.loaders.all(), c.predictions, {}, path);
 }
 

@@ -34,6 +34,10 @@ struct Trainer::Run {
   // ---- A fit (fit.cpp)
   // Trainer::fit. A search of the tuner passes `instead`, which is called in place of the training, after the set-up.
   void fit(TrainModule& module, const FitOptions& options, const Function<void()>& instead = {});
+  // The same for a user's call: in copies of this process, where the strategy has them (copies.cpp).
+  void fit_in_place(TrainModule& module, const FitOptions& options);
+  // Runs a stage in copies of this process, takes over what comes back, and returns what it returned on rank 0.
+  std::vector<Metrics> in_copies(const char* call, TrainModule& module, const Function<std::vector<Metrics>()>& stage);
   void check_idle(const char* call) const;        // throws StateError while a stage runs or a checkpoint is written
   void connect();                                 // starts or joins the processes of the run
   void move_to_accelerator(TrainModule& module);  // that strategy or options name; nothing for auto
@@ -91,9 +95,10 @@ struct Trainer::Run {
   bool in_training_step = false;
   bool step_torn = false;  // from the second run of a step's closure until the batch counts
   bool searching = false;  // the stage is a search of the tuner
-  bool trial = false;      // a trial of the tuner, which is undone, so it reports and saves nothing
-  Tensor seen_loss;        // of the newest step, detached; reused without an allocation if the user kept no copy
-  bool planning = false;   // a step on meta (Note [Plans]), without a loss scale, whose value meta does not have
+  bool fitted_in_copies = false;
+  bool trial = false;     // a trial of the tuner, which is undone, so it reports and saves nothing
+  Tensor seen_loss;       // of the newest step, detached; reused without an allocation if the user kept no copy
+  bool planning = false;  // a step on meta (Note [Plans]), without a loss scale, whose value meta does not have
 
  private:
   // ---- fit.cpp. `has`: what module and data module override. `begins`: false at the end of the fit.

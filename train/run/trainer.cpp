@@ -105,7 +105,7 @@ Device Trainer::Run::device_of(nn::Module* of) const {
 Trainer::Trainer(TrainerOptions options) : run_(std::make_unique<Run>(*this, std::move(options))) {}
 Trainer::~Trainer() = default;
 
-void Trainer::fit(TrainModule& module, const FitOptions& loaders) { run_->fit(module, loaders); }
+void Trainer::fit(TrainModule& module, const FitOptions& loaders) { run_->fit_in_place(module, loaders); }
 
 void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function<Tensor(const Batch&)> step,
                   const StepOptions& options) {
@@ -124,7 +124,7 @@ void Trainer::fit(optim::Optimizer& optimizer, data::DataLoader& train, Function
   const train::Restore<const optim::Optimizer*> lone(run_->borrowed.lone_optimizer, tree ? nullptr : &optimizer);
   const auto forget = [&] { run_->borrowed.fit_module = run_->borrowed.last_module = nullptr; };
   const train::Scope gone([] {}, forget);
-  run_->fit(module, {.train = train, .ckpt_path = options.ckpt_path});
+  run_->fit_in_place(module, {.train = train, .ckpt_path = options.ckpt_path});
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include "levin/ops.h"
 #include "train/optimize/precision.h"
 #include "train/strategy/flat_copies.h"
+#include "train/strategy/names.h"
 #include "train/strategy/reducer.h"
 #include "train/strategy/virtual_ranks.h"
 
@@ -51,6 +52,11 @@ DdpStrategy::~DdpStrategy() = default;
 
 void DdpStrategy::check(const TrainerOptions& o) const {
   ProcessStrategy::check(o);
+  if (ddp_.virtual_ranks > 0 && train::ranks_have_cuda(o))
+    fail<UnsupportedError>(
+        "Trainer: virtual_ranks is ", ddp_.virtual_ranks,
+        " and ranks have CUDA devices; sums of virtual ranks are trees, which NCCL does not make; use "
+        "the CPU, or set virtual_ranks to 0");
   if (ddp_.virtual_ranks > 0 && (o.sync_batchnorm || o.plugins.layer_sync))
     fail<ConfigError>("Trainer: ", o.sync_batchnorm ? "sync_batchnorm is on" : "plugins has a LayerSync",
                       " and virtual_ranks is ", ddp_.virtual_ranks,

@@ -17,4 +17,8 @@ struct NamedStrategy {
 // Whether devices and num_nodes ask for more than one process.
 [[nodiscard]] bool asks_for_processes(const TrainerOptions& options);
 
+// Whether ranks have a CUDA device each: where the accelerator says so, or where it leaves the choice, devices is a
+// list and this machine has CUDA devices.
+[[nodiscard]] bool ranks_have_cuda(const TrainerOptions& options);
+
 }  // namespace levin::train

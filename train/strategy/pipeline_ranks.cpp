@@ -11,6 +11,7 @@
 #include "levin/train/options.h"
 #include "levin/train/trainer.h"
 #include "train/run/packed.h"
+#include "train/strategy/names.h"
 #include "train/strategy/parts.h"
 #include "train/strategy/stages.h"
 
@@ -107,6 +108,14 @@ PipelineRanksStrategy::~PipelineRanksStrategy() { detach(); }
 
 void PipelineRanksStrategy::check(const TrainerOptions& o) const {
   ProcessStrategy::check(o);
+  if (train::ranks_have_cuda(o))
+    fail<UnsupportedError>(
+        "Trainer: strategy rpc_sequential and the accelerator is CUDA; its messages have tags, which NCCL's have not; "
+        "use strategy pipeline, whose stages are of one process");
+  if (process_options().launcher == Launcher::spawn)
+    fail<ConfigError>(
+        "Trainer: strategy rpc_sequential has the weights of each layer on one rank, and copies of this process bring "
+        "back those of rank 0; use Launcher::script");
   if (o.sync_batchnorm || o.plugins.layer_sync)
     fail<ConfigError>(
         "Trainer: strategy rpc_sequential: ", o.sync_batchnorm ? "sync_batchnorm is on" : "plugins has a LayerSync",

@@ -7,6 +7,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "comm/group/nccl.h"
 #include "comm/job/job.h"
 #include "levin/autograd.h"
 #include "levin/comm/launch.h"
@@ -18,6 +19,7 @@
 #include "train/logs/metric_log.h"
 #include "train/options/accelerators.h"
 #include "train/strategy/flat_copies.h"
+#include "train/strategy/names.h"
 
 namespace levin {
 
@@ -25,19 +27,44 @@ ProcessStrategy::ProcessStrategy(ProcessOptions options) : options_(std::move(op
 ProcessStrategy::~ProcessStrategy() = default;
 
 void ProcessStrategy::check(const TrainerOptions& o) const {
-  const std::optional<Device> where = train::accelerator_device(o);
-  const bool on_cpu = !where ? device_count(DeviceType::cuda) == 0 : where->is_cpu();
-  if (on_cpu && o.devices.is_list())
+  const bool cuda = train::ranks_have_cuda(o);
+  if (!cuda && o.devices.is_list())
     fail<ConfigError>("Trainer: devices is the list ", text(o.devices),
                       " and the accelerator is the CPU, where devices counts processes; give a number");
-  if (where && where->is_cuda())
-    fail<UnsupportedError>(
-        "Trainer: strategy is ", name(),
-        " and the accelerator is CUDA, on which strategies of several processes do not train; use the CPU, "
-        "or one device");
+  const int there = cuda ? device_count(DeviceType::cuda) : 0;
+  for (const int i : o.devices.indices()) {
+    if (i >= there)
+      fail<ConfigError>("Trainer: devices lists ", i, ", and there are ", there, " CUDA devices, 0 to ", there - 1);
+  }
+  const bool by_nccl = options_.backend.find("nccl") != std::string::npos;
+  if (by_nccl && !cuda)
+    fail<ConfigError>("Trainer: strategy ", name(), " has backend \"", options_.backend,
+                      "\", and NCCL connects CUDA devices; set accelerator = \"cuda\", or leave the backend out");
+  if (options_.launcher != Launcher::spawn) return;
+  const auto refuse = [](const auto&... what) {
+    fail<ConfigError>("Trainer: the strategy starts copies of this process (ddp_spawn), and ", what...,
+                      "; use ddp, whose processes run the program again");
+  };
+  const std::optional<Device> where = train::accelerator_device(o);
+  if (o.num_nodes.value() > 1) refuse("num_nodes is ", o.num_nodes.value(), ", where copies are of one node");
+  if (where && !where->is_cpu()) refuse("accelerator is \"", o.accelerator, "\", whose driver does not survive a fork");
+  if (o.plugins.environment) refuse("plugins has the environment ", o.plugins.environment->name());
+  if (options_.group) refuse("its options have ranks that are connected");
 }
 
 namespace {
+
+// The backends of a run on CUDA devices.
+std::string with_nccl(const std::string& backend) {
+  if (backend == "nccl") return "cpu:auto,cuda:nccl";
+  return backend.find("cuda:") == std::string::npos ? "cpu:" + backend + ",cuda:nccl" : backend;
+}
+
+// The processes of a node that the options ask for.
+std::int64_t processes_of(const TrainerOptions& o) {
+  if (o.devices.is_list()) return static_cast<std::int64_t>(o.devices.indices().size());
+  return o.devices.count().value_or(train::ranks_have_cuda(o) ? device_count(DeviceType::cuda) : 1);
+}
 
 // The options that decide what a rank does, a line each: ranks that differ here would wait for each other in vain.
 std::string agreement_of(const TrainerOptions& o) {
@@ -61,7 +88,9 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
     if (job_) job_->note().set_phase(dist::Phase::setup);
     return;
   }
-  if (options_.group) {
+  if (runs_in_copies()) {  // what is no stage runs in this process
+    group_ = dist::single_process_group();
+  } else if (options_.group) {
     group_ = options_.group;
     job_ = dist::Job::of(*group_);
     const int rank = group_->rank(), size = group_->size();
@@ -71,18 +100,24 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
     if (!environment) environment = dist::ClusterEnvironment::detect();
     const auto nodes = static_cast<int>(o.num_nodes.value());
     // Without a number each node has as many processes as something else has started there.
-    const bool told = o.devices.count() || !environment->creates_processes_externally();
-    const auto processes = static_cast<int>(told ? o.devices.count().value_or(1) : environment->world_size() / nodes);
+    const bool told = o.devices.count() || o.devices.is_list() || !environment->creates_processes_externally();
+    const auto processes = static_cast<int>(told ? processes_of(o) : environment->world_size() / nodes);
     if (environment->creates_processes_externally())
       environment->validate(processes, nodes);
     else if (std::int64_t{processes} * nodes > 1)
       environment = dist::launch_script({.processes = processes, .nodes = nodes});
-    group_ = dist::init_process_group({.backend = options_.backend,
+    const bool cuda = train::ranks_have_cuda(o);
+    const int local = environment->local_rank();
+    const std::vector<int>& listed = o.devices.indices();
+    const int index = cuda && std::cmp_less(local, listed.size()) ? listed[static_cast<std::size_t>(local)] : -1;
+    if (cuda) device_ = dist::nccl_device(local, index);
+    group_ = dist::init_process_group({.backend = cuda ? with_nccl(options_.backend) : options_.backend,
                                        .environment = environment,
                                        .timeout = options_.timeout,
                                        .rendezvous_timeout = options_.rendezvous_timeout,
                                        .silence = options_.silence,
-                                       .agreement = agreement_of(o)});
+                                       .agreement = agreement_of(o),
+                                       .cuda_device = index});
     job_ = dist::Job::of(*group_);
     ranks_ = {.rank = group_->rank(),
               .size = group_->size(),
@@ -95,6 +130,32 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
   if (job_) job_->note().set_phase(dist::Phase::setup);
   control_ = group_;
   votes_ = zeros({4}, Device::cpu(), DType::u8);
+}
+
+bool ProcessStrategy::runs_in_copies() const { return options_.launcher == Launcher::spawn && !in_copy_; }
+
+std::string ProcessStrategy::run_in_copies(const TrainerOptions& o, const Function<std::string()>& stage) {
+  if (!runs_in_copies()) return stage();
+  if (const auto other = dist::ClusterEnvironment::detect(); other->creates_processes_externally())
+    fail<ConfigError>("Trainer: the strategy starts copies of this process (ddp_spawn), which ", other->name(),
+                      " has started as a rank of a job; use ddp, which joins that job");
+  const auto body = [&](int rank) {
+    in_copy_ = true;
+    group_ = control_ = nullptr;  // of the caller alone
+    ranks_ = {};
+    // The other ranks wait for this one's farewell.
+    struct Leave {
+      ProcessStrategy& of;
+      ~Leave() {
+        of.control_.reset();
+        of.group_.reset();
+        of.job_.reset();
+      }
+    } const leave{*this};
+    std::string result = stage();
+    return rank == 0 ? result : std::string();
+  };
+  return dist::spawn(static_cast<int>(processes_of(o)), body).front();
 }
 
 Votes ProcessStrategy::vote(const Votes& mine) {

@@ -9,6 +9,7 @@ Strategy::Strategy() = default;
 Strategy::~Strategy() = default;
 void Strategy::check(const TrainerOptions&) const {}
 void Strategy::connect(const TrainerOptions&) {}
+std::string Strategy::run_in_copies(const TrainerOptions&, const Function<std::string()>& stage) { return stage(); }
 void Strategy::all_reduce(const Tensor&, dist::ReduceOp) {}
 void Strategy::attach_model(TrainModule&, nn::Module*, Stage) {}
 void Strategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>>) {}

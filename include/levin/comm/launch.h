@@ -58,8 +58,8 @@ struct LaunchOptions {
 // `options`, an address is missing, or the program cannot be started again.
 LEVIN_API std::shared_ptr<ClusterEnvironment> launch_script(const LaunchOptions& options);
 
-// Seconds for which launchers of this job wait with SIGKILL from now on, because this rank is writing a checkpoint that
-// must not be cut. 0 ends it. From any thread; without a launcher it does nothing.
+// Seconds, from this call, for which launchers of this job wait with SIGKILL, because this rank is writing a checkpoint
+// that must not be cut. 0 ends it. From any thread; without a launcher it does nothing.
 LEVIN_API void hold_kill(double seconds) noexcept;
 
 struct SpawnOptions {

@@ -3,7 +3,8 @@
 //   Trainer trainer({.devices = 4, .strategy = "ddp"});
 //   Trainer trainer({.devices = 4, .strategy = std::make_shared<DdpStrategy>(DdpOptions{.bucket_cap_mb = 50})});
 //
-// Names: "ddp"; "ddp_find_unused_parameters_true" and "..._false" set that option. Li et al., "PyTorch Distributed:
+// Names: "ddp"; "ddp_find_unused_parameters_true" and "..._false" set that option; "ddp_spawn", "ddp_fork" and
+// "ddp_notebook" run stages in copies of this process (Note [Stages in copies]). Li et al., "PyTorch Distributed:
 // Experiences on Accelerating Data Parallel Training", 2020.
 #pragma once
 
@@ -18,7 +19,7 @@ namespace levin {
 
 // In which form gradients travel.
 //   none         as they are
-//   fp16, bf16   rounded to 16 bits, and back after the average: half the bytes
+//   fp16, bf16   divided by the number of ranks, rounded to 16 bits, added, and back: half the bytes
 //   powersgd     f32 and f64 gradients of two or more dimensions as products of two thin matrices (PowerSgdOptions)
 enum class CommHook : std::uint8_t { none, fp16, bf16, powersgd };
 

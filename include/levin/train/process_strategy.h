@@ -2,6 +2,7 @@
 // them, and makes their modules equal.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,27 +18,60 @@ namespace dist {
 class Job;
 }
 
+// Who starts the processes of a run that nothing else has started.
+//   script  this process runs its own command line again for each other rank (dist::launch_script), so all that main
+//           does before the first stage is done in every process
+//   spawn   each stage runs in copies of this process, made by fork (dist::spawn): Note [Stages in copies]
+enum class Launcher : std::uint8_t { script, spawn };
+
+// Note [Stages in copies]
+//
+// With Launcher::spawn ("ddp_spawn") fit, validate, test and predict run in copies of the calling process, one for each
+// rank, all of this node and on the CPU. The caller waits, and is no rank: its global_rank is 0 of 1. What comes back
+// from rank 0: the module's state_dict (through a file in the folder of temporary files), the trainer's
+// counters and requests to stop, callback_metrics, history, results, and the files that ModelCheckpoint callbacks have
+// written, such as best_model_path. What does not: optimizers, schedulers, attributes that a stage set on the module
+// or on callbacks, reports, and what predict returns, so predict with return_predictions is a ConfigError. A trainer
+// fits once: a second fit, which would begin without the first one's optimizer, is a StateError. Resume from a
+// checkpoint in another trainer. Trainer::evaluate and the tuner run in the calling process.
+//
+// A copy has one thread: the caller's other threads are not in it. Levin's kernels and loaders start theirs again.
+// Threads of the program's own do not exist there, and a lock that one of them held at the fork stays held. A process
+// that has used a GPU cannot be copied (StateError).
+//
+// When a copy throws, the call throws an error of that type with the rank before its text, and the others are ended. A
+// signal that ends the caller reaches the copies as SIGTERM (Note [Interrupts]).
+
 struct ProcessOptions {
-  std::string backend = "auto";    // dist::InitOptions
+  // dist::InitOptions. Where the accelerator is CUDA, "auto" is "cpu:auto,cuda:nccl": decisions and texts travel
+  // on the CPU, and tensors of the module by NCCL. The name of a CPU backend alone means that one for the former.
+  std::string backend = "auto";
   double timeout = 1800;           // seconds that a collective waits for a rank that is alive
   double rendezvous_timeout = 60;  // seconds that ranks may take to arrive
   double silence = 3;              // seconds without a sign of life after which a rank is given up
   // Ranks that are connected already, such as threads of one process; nothing is started then.
   std::shared_ptr<dist::ProcessGroup> group{};
+  Launcher launcher = Launcher::script;
 };
 
-// Of a process for each device, which has the whole module. Where nothing else has started the processes, the first
-// stage does: this process becomes rank 0 and runs its own command line again for each other rank
-// (dist::launch_script), so all that main does before the first stage is done in every process.
+// Of a process for each device. Where nothing else has started the processes, the first stage does: Launcher. With
+// accelerator = "cuda" each rank has a GPU of its own: of TrainerOptions::devices where it is a list, else that with
+// the number of the rank on its node. The module moves there.
 class LEVIN_API ProcessStrategy : public Strategy {
  public:
   explicit ProcessStrategy(ProcessOptions options);
   ~ProcessStrategy() override;
 
-  // Throws ConfigError for a list of devices on the CPU, where devices counts processes, and UnsupportedError for CUDA.
+  // Throws ConfigError for a list of devices on the CPU, where devices counts processes, for a CUDA device that is not
+  // there, for a backend that does not fit the accelerator, and with Launcher::spawn for several nodes, for another
+  // accelerator than the CPU and for an environment or a group that is given.
   void check(const TrainerOptions& options) const override;
-  // Starts and connects the processes once; a later stage uses the same. Throws ConfigError, CommError.
+  // Starts and connects the processes once; a later stage uses the same. With Launcher::spawn, outside of the copies,
+  // this process is the only rank. Throws ConfigError, CommError, DeviceError for a rank without a GPU.
   void connect(const TrainerOptions& options) override;
+  [[nodiscard]] bool runs_in_copies() const override;
+  // Throws what dist::spawn does, and ConfigError where a launcher has started this process.
+  [[nodiscard]] std::string run_in_copies(const TrainerOptions& options, const Function<std::string()>& stage) override;
   [[nodiscard]] RankInfo ranks() const override { return ranks_; }
   [[nodiscard]] std::optional<Device> device() const override { return device_; }
   [[nodiscard]] DataShare share() const override { return {.index = ranks_.rank, .replicas = ranks_.size}; }
@@ -62,7 +96,7 @@ class LEVIN_API ProcessStrategy : public Strategy {
   // the lowest of the survivors with the most optimizer steps. Where rank 0 is lost, which knew that, rank 1 and the
   // first rank of each other node.
   [[nodiscard]] bool is_rescuer() const;
-  // Of CPU tensors, for decisions; where the module is on the CPU the same as group().
+  // For decisions, of CPU tensors.
   [[nodiscard]] dist::ProcessGroup& control() const { return *control_; }
   [[nodiscard]] const ProcessOptions& process_options() const { return options_; }
 
@@ -73,6 +107,7 @@ class LEVIN_API ProcessStrategy : public Strategy {
   std::shared_ptr<dist::Job> job_;  // null: of ranks that are no processes, and of one
   std::shared_ptr<dist::ProcessGroup> group_, control_;
   Tensor votes_;
+  bool in_copy_ = false;  // this process is one of the copies
 };
 
 }  // namespace levin

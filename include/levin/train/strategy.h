@@ -149,6 +149,15 @@ class LEVIN_API Strategy {
   // Calls nest.
   virtual void unshard() {}
   virtual void reshard() {}
+
+  // ---- Copies of this process
+
+  // Whether stages run in processes that a call of Trainer makes as copies of this one: Note [Stages in copies] in
+  // levin/train/process_strategy.h.
+  [[nodiscard]] virtual bool runs_in_copies() const { return false; }
+  // Calls `stage` in each of these copies, and returns what it returned in that of rank 0. Throws what one of them
+  // threw first, with its rank.
+  [[nodiscard]] virtual std::string run_in_copies(const TrainerOptions& options, const Function<std::string()>& stage);
 };
 
 // The strategies by name. Throws ConfigError for an unknown name, which lists all.
