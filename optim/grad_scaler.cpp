@@ -139,14 +139,17 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
   r.stage = State::Stage::unscaled;
   r.seen = !gradients.empty();
   if (!r.seen) return;
-  const Device device = s.scale.device();
+  // Pieces may lie on the CPU, and the scale where the loss is.
+  const Device device = gradients.front().to.device();
+  Tensor factor = divisor.defined() ? divisor : s.scale;
+  if (!detail::one_memory(factor.device(), device)) factor = factor.detach().to(device);
   if (!r.found_inf.defined() || r.found_inf.device() != device) {
     r.found_inf = scalar(0.0f, device);
     r.norm = scalar(0.0, device);
   }
   float* const found = Updates::first<float>(r.found_inf);
   double* const norm = Updates::first<double>(r.norm);
-  const float* const scale = Updates::first<float>(divisor.defined() ? divisor : s.scale);
+  const float* const scale = Updates::first<float>(factor);
   r.found_inf.get().storage->wrote("unscale_");
   r.norm.get().storage->wrote("unscale_");
 #if LEVIN_LAUNCHES
@@ -212,11 +215,14 @@ void GradScaler::update() {
   State& s = this->state();
   if (!s.options.enabled) return;
   kernels::Verdicts verdicts;
+  Tensors there;  // verdicts of another device, where the scale is
   for (const auto& [optimizer, r] : s.records) {
     if (!r.seen) continue;
     if (verdicts.count == kernels::Verdicts::kMost)
       fail<ConfigError>("grad_scaler: more than ", verdicts.count, " optimizers took part in an update");
-    verdicts.found[verdicts.count] = Updates::first<float>(r.found_inf);
+    const bool here = detail::one_memory(r.found_inf.device(), s.scale.device());
+    there.push_back(here ? r.found_inf : r.found_inf.to(s.scale.device()));
+    verdicts.found[verdicts.count] = Updates::first<float>(there.back());
     verdicts.stepped[verdicts.count++] = r.stage == State::Stage::stepped;
   }
   if (verdicts.count == 0)

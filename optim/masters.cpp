@@ -46,7 +46,7 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
   return all;
 }
 
-void Masters::make(Optimizer::Group& group) {
+void Masters::make(Optimizer::Group& group, StateMemory* memory) {
   if (group.model.empty()) group.model = group.parameters;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {
     ParamRef& p = group.parameters[i];
@@ -56,6 +56,7 @@ void Masters::make(Optimizer::Group& group) {
     group.masters.back() = std::make_shared<Optimizer::Master>();
     Tensor& master = group.masters.back()->value;
     master = value.detach().to(DType::f32);
+    if (memory) master = Updates::kept(master, Device::cpu(), memory);
     master.requires_grad_();
     p.value = &master;
   }
@@ -85,9 +86,10 @@ void Masters::round(Optimizer& optimizer, [[maybe_unused]] const float* found_in
       Tensor& value = group.source(i);
       const Tensor& master = group.masters[i]->value;
       value.get().storage->wrote("master_weights");
-      if (value.device().is_cpu())
+      if (value.device().is_cpu()) {
         Updates::round_into(value, master);
-      else if (value.dtype() == DType::f16)
+        if (optimizer.memory_) Updates::rests(*optimizer.memory_, master, value);
+      } else if (value.dtype() == DType::f16)
         add(half, master, value);
       else
         add(brain, master, value);
@@ -125,7 +127,7 @@ void Optimizer::use_master_weights() {
   }
   masters_ = true;
   ++layout_;
-  for (Group& g : groups_) Masters::make(g);
+  for (Group& g : groups_) Masters::make(g, memory_.get());
 }
 
 std::vector<ParamRef> Optimizer::model_parameters() const {

@@ -17,8 +17,8 @@ struct Masters {
   // The defined gradients, dense, in the order of the parameters. A master whose parameter has no gradient loses its
   // own. The caller writes the values of `to`, under the name `writer`.
   static std::vector<Gradient> gradients(Optimizer& optimizer, Which which, const char* writer);
-  // Makes the group's masters, values included.
-  static void make(Optimizer::Group& group);
+  // Makes the group's masters, values included, in `memory` if there is one.
+  static void make(Optimizer::Group& group, StateMemory* memory);
   // Throws StateError when a parameter was converted since its master was made.
   static void check(const Optimizer& optimizer);
   // Rounds masters into the model's parameters, unless *found_inf on the device is not 0.

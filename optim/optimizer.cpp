@@ -23,9 +23,10 @@ void Updates::round_into(const Tensor& to, const Tensor& from) {
               static_cast<std::size_t>(to.numel()) * itemsize(to.dtype()));
 }
 
-Tensor Updates::filled(const Tensor& like, double value) {
-  Tensor t = empty(like.shape(), like.device(), state_dtype(like.dtype()));
-  if (t.numel() == 0) return t;
+Tensor Updates::filled(const Tensor& like, double value, StateMemory* memory) {
+  const DType dtype = state_dtype(like.dtype());
+  Tensor t = memory ? memory->allocate(like.shape(), dtype) : empty(like.shape(), like.device(), dtype);
+  if (t.numel() == 0 || (memory && value == 0)) return t;
 #if LEVIN_LAUNCHES
   if (const Device device = t.device(); device.launches()) {
     if (is_capturing(device))  // each replay would reset the state
@@ -48,6 +49,7 @@ Tensor Updates::filled(const Tensor& like, double value) {
     std::fill_n(first<float>(t), n, static_cast<float>(value));
   else
     std::fill_n(first<double>(t), n, value);
+  if (memory) rests(*memory, t);
   return t;
 }
 
@@ -248,7 +250,7 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
   group.parameters = std::move(parameters);
   group.lr = lr;
   group.rounding = rounding;
-  if (masters_) Masters::make(group);
+  if (masters_) Masters::make(group, memory_.get());
   groups_.push_back(std::move(group));
   ++layout_;
 }

@@ -158,7 +158,8 @@ struct Optimizer::Loading {
     s.dtype = p.value->dtype();
     return s;
   }
-  static Tensor copied(const Tensor& t, const ParamRef& p) {
+  [[nodiscard]] Tensor copied(const Tensor& t, const ParamRef& p) const {
+    if (optimizer.memory_) return Updates::kept(t.detach().contiguous(), Device::cpu(), optimizer.memory_.get());
     return t.detach().contiguous().clone().to(p.value->device());
   }
 

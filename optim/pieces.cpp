@@ -4,6 +4,7 @@
 
 #include "levin/optim.h"
 #include "optim/masters.h"
+#include "optim/updates.h"
 
 namespace levin::optim {
 
@@ -55,14 +56,14 @@ void Optimizer::use_pieces(const Function<Piece(const ParamRef&)>& piece_of) {
     g.steps = g.numbers = {};
     const auto whole = std::exchange(g.masters, {});
     if (!masters_) continue;
-    Masters::make(g);
+    Masters::make(g, memory_.get());
     // A master knows digits that the model's 16 bits have lost.
     for (std::size_t i = 0; i < whole.size(); ++i) {
       if (!whole[i] || !g.masters[i]) continue;
       Tensor& value = g.masters[i]->value;
-      value = as_strided(whole[i]->value.detach(), value.shape(), value.strides(), g.first_element(i))
-                  .clone()
-                  .to(value.device());
+      value = Updates::kept(
+          as_strided(whole[i]->value.detach(), value.shape(), value.strides(), g.first_element(i)).clone(),
+          value.device(), memory_.get());
       value.requires_grad_();
     }
   }

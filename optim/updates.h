@@ -1,6 +1,7 @@
 // Builds the list of slots that a multi-tensor kernel updates.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct Updates {
       Optimizer::State& state = g.state[i];
       for (std::size_t k = 0; k < names.size(); ++k) {
         if (names[k] && !state.tensors[k].defined()) {
-          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)));
+          state.tensors[k] = filled(*g.parameters[i].value, optimizer.initial_state(group, static_cast<int>(k)),
+                                    optimizer.memory_.get());
         }
       }
       state.dtype = g.parameters[i].value->dtype();
@@ -67,6 +69,11 @@ struct Updates {
       return;
     }
 #endif
+    if (optimizer.memory_) {
+      run_in_parts(rule, slots.single, *optimizer.memory_);
+      run_in_parts(rule, slots.wide, *optimizer.memory_);
+      return;
+    }
     const kernels::Cpu on;
     if (!slots.single.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<float>>(slots.single));
     if (!slots.wide.empty()) kernels::cpu::update(on, rule, std::span<const kernels::Slot<double>>(slots.wide));
@@ -82,8 +89,49 @@ struct Updates {
   [[nodiscard]] static Tensor dense(const Tensor& t) { return t.detach().contiguous(); }
   // On the cpu: `to`, dense, gets the values of `from`, rounded to its dtype.
   static void round_into(const Tensor& to, const Tensor& from);
-  // A new state on the device of `like`. Throws CaptureError while the device records.
-  [[nodiscard]] static Tensor filled(const Tensor& like, double value);
+  // A new state on the device of `like`, or in `memory`. Throws CaptureError while the device records.
+  [[nodiscard]] static Tensor filled(const Tensor& like, double value, StateMemory* memory);
+  // The tensors' memory is not used before the next step.
+  template <class... Ts>
+  static void rests(StateMemory& memory, const Ts&... tensors) {
+    const StateMemory::Part parts[] = {
+        {first<std::byte>(tensors), static_cast<std::size_t>(tensors.numel()) * itemsize(tensors.dtype())}...};
+    memory.rest(parts);
+  }
+  // Dense values of any device on `device`, or their copy in `memory`.
+  [[nodiscard]] static Tensor kept(const Tensor& values, Device device, StateMemory* memory);
+  // The update of a state that is not in memory as a whole: of so many elements at once as the memory says.
+  template <class Rule, class T>
+  static void run_in_parts(const Rule& rule, const std::vector<kernels::Slot<T>>& slots, StateMemory& memory) {
+    std::vector<kernels::Slot<T>> part;
+    std::vector<StateMemory::Part> used;
+    std::int64_t room = memory.elements_at_once();
+    const auto update = [&] {
+      if (part.empty()) return;
+      kernels::cpu::update(kernels::Cpu{}, rule, std::span<const kernels::Slot<T>>(part));
+      for (const kernels::Slot<T>& s : part) {
+        const auto n = static_cast<std::size_t>(s.n);
+        used.push_back({s.p, n * (s.half == kernels::Half::none ? sizeof(T) : 2)});
+        for (const auto* state : {s.a, s.b, s.c}) {
+          if (state) used.push_back({state, n * sizeof *state});
+        }
+      }
+      memory.rest(used);
+      part.clear();
+      used.clear();
+      room = memory.elements_at_once();
+    };
+    for (const kernels::Slot<T>& slot : slots) {
+      for (std::int64_t begin = 0; begin < slot.n;) {
+        const std::int64_t n = std::min(slot.n - begin, room);
+        part.push_back(part_of(slot, begin, n));
+        begin += n;
+        room -= n;
+        if (room == 0) update();
+      }
+    }
+    update();
+  }
   static void zero_gradients(const Parameters& parameters);  // in place, except for one that is not dense
   // The step counts and numbers of a group in its device's memory. Numbers are written when a schedule changed them.
   static void prepare(Optimizer::Group& g, Device device, double momentum);
@@ -106,6 +154,19 @@ struct Updates {
   }
 
  private:
+  // Elements [begin, begin + n) of a slot.
+  template <class T>
+  [[nodiscard]] static kernels::Slot<T> part_of(kernels::Slot<T> s, std::int64_t begin, std::int64_t n) {
+    const auto bytes = begin * static_cast<std::int64_t>(s.half == kernels::Half::none ? sizeof(T) : 2);
+    s.p = reinterpret_cast<T*>(reinterpret_cast<std::byte*>(s.p) + bytes);
+    s.g = reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(s.g) + bytes);
+    for (auto* state : {&s.a, &s.b, &s.c}) {
+      if (*state) *state += begin;
+    }
+    s.first += begin;
+    s.n = n;
+    return s;
+  }
   // Lists by dtype. On the cpu a 16-bit parameter is in `single` and marked there; see kernels/update/update.cuh.
   struct Slots {
     std::vector<kernels::Slot<float>> single;

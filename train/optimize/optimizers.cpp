@@ -100,7 +100,8 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
   Tensor divisor;
   if (!manual && window.weight.defined()) {
     const NoGrad off;
-    divisor = (scaler()->scale(window.weight.device()).to(DType::f64) * window.divisor()).to(DType::f32);
+    const Tensor scale = scaler()->scale(loss.device());  // the weight may be where an offloaded optimizer is
+    divisor = (scale.to(DType::f64) * window.divisor().to(scale.device())).to(DType::f32);
   }
   unscale_once(of, divisor);
   prepare(of);

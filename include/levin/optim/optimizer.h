@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,24 @@ struct Masters;  // optim/masters.h: copies between masters and the model
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
 enum class SetToNone : bool { no, yes };
+
+// Memory for an optimizer's state that is not the CPU's own, such as a file that is mapped. For one thread at a time.
+class LEVIN_API StateMemory {
+ public:
+  virtual ~StateMemory();
+  // A dense tensor of zeros on the CPU; its memory is free for the next one when the last handle goes. Throws
+  // OutOfMemoryError, FileError.
+  [[nodiscard]] virtual Tensor allocate(const Shape& shape, DType dtype) = 0;
+  // How many elements of parameters a step updates between two calls of `rest`; above 0.
+  [[nodiscard]] virtual std::int64_t elements_at_once() const = 0;
+  struct Part {
+    const void* begin = nullptr;
+    std::size_t bytes = 0;
+  };
+  // What was read or written since the last call, and is not used before the next step: it may leave the memory of the
+  // process until then, and its values stay. Some parts may belong to other memory.
+  virtual void rest(std::span<const Part> parts) noexcept = 0;
+};
 
 // The base of all optimizers. A step leaves a parameter without a gradient as it is. Parameters are dense floats
 // (LBFGS: f32 or f64); each belongs to one group, and a group to one device (cpu, or cuda and simt except for LBFGS; on
@@ -78,6 +97,10 @@ class LEVIN_API Optimizer {
   void use_pieces(const Function<Piece(const ParamRef&)>& piece_of);
   // The pieces, in the order of model_parameters(), with the tensors that step() reads gradients of; empty without.
   [[nodiscard]] std::vector<ParamRef> pieces() const;
+  // Keeps the state, masters included, in `memory`. A step then updates elements_at_once() elements after another, so
+  // that the rest of the state need not be in memory; every element gets the same bits. Parameters, or their pieces,
+  // are on the CPU. Throws StateError after the first step, ConfigError for another device and from LBFGS.
+  void keep_state_in(std::shared_ptr<StateMemory> memory);
   // Copies the model's 16-bit gradients to the masters, where clipping and step() read them. Call it between backward
   // and clipping; GradScaler::unscale_ does it in its pass, and step() if it was not done. Works once between two steps
   // or zero_grad calls, and with masters only.
@@ -183,6 +206,7 @@ class LEVIN_API Optimizer {
   void step_groups(const float* found_inf);
   [[nodiscard]] std::vector<std::pair<const char*, double>> number_values(int group) const;
   bool masters_ = false, gathered_ = false;
+  std::shared_ptr<StateMemory> memory_;        // null: the device's own
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
 
