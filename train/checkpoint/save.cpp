@@ -118,15 +118,18 @@ std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const optim::Opt
     all.push_back(p.value->grad());
     has += all.back().defined() ? '1' : '0';
   }
-  if (!run.files.together() || run.strategy->ranks().size == 1) return all;
-  for (const std::string& theirs : run.strategy->gather(has)) {
-    for (std::size_t i = 0; i < has.size(); ++i) has[i] = std::max(has[i], theirs.at(i));
-  }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (has[i] == '0') continue;
-    const Tensor& p = *parameters[i].value;
-    all[i] = all[i].defined() ? all[i].clone() : zeros(p.shape(), p.device(), p.dtype());
-    run.strategy->all_reduce(all[i], dist::ReduceOp::average);
+  const bool alone = run.strategy->ranks().size == 1;
+  if (!run.files.together() && !alone) return all;
+  if (!alone) {
+    for (const std::string& theirs : run.strategy->gather(has)) {
+      for (std::size_t i = 0; i < has.size(); ++i) has[i] = std::max(has[i], theirs.at(i));
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (has[i] == '0') continue;
+      const Tensor& p = *parameters[i].value;
+      all[i] = all[i].defined() ? all[i].clone() : zeros(p.shape(), p.device(), p.dtype());
+      run.strategy->all_reduce(all[i], dist::ReduceOp::average);
+    }
   }
   const std::vector<ParamRef> model = optimizer.model_parameters(), pieces = optimizer.pieces();
   for (std::size_t k = 0; k < pieces.size(); ++k) {
@@ -201,7 +204,10 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLi
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
   const train::Restore apart(apart_, !together());
   const auto& optimizers = run_.optimizers.all;
-  if (apart_ && std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); }))
+  const bool of_ranks =
+      run_.strategy->ranks().size > 1 &&
+      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); });
+  if (apart_ && of_ranks)
     return warn("W-CKPT-SHARDED", WarningCategory::runtime,
                 "save_checkpoint: " + path +
                     " is not written after an error: each rank holds a part of the state, and the ranks "

@@ -63,7 +63,7 @@ void FlatParameters::release() noexcept {
   }
   for (Bucket& b : buckets_) {
     b.work = {};
-    b.gradients = b.reduced = {};
+    b.gradients = b.reduced = b.host_gradients = {};
   }
   under_way_ = nullptr;
   held_ = 0;
@@ -147,11 +147,14 @@ void FlatParameters::move_in(Bucket& bucket) {
     (void)move_gradient_home(p.of.value);
   }
   report_.largest_bucket = std::max(report_.largest_bucket, bytes_of(bucket));
+  offload(bucket);
   if (!options_.shards_parameters) return hold_parameters(bytes_of(bucket));
-  const std::int64_t at = group_->rank() * bucket.slice;
-  bucket.shard = slice(bucket.values, 0, at, at + bucket.slice).clone();
+  if (!offloads_parameters(bucket)) {
+    const std::int64_t at = group_->rank() * bucket.slice;
+    bucket.shard = slice(bucket.values, 0, at, at + bucket.slice).clone();
+    hold_parameters(slice_bytes(bucket));
+  }
   bucket.values = {};
-  hold_parameters(slice_bytes(bucket));
   for (const std::size_t i : bucket.parameters) {
     detail::TensorImpl& own = parameters_[i].of.value.get();
     own.storage = detail::Storage::wrap(nullptr, own.storage->bytes, Device::meta(), {}, "sharded parameter");
@@ -201,6 +204,7 @@ void FlatParameters::share(optim::Optimizer& optimizer) {
 
 // This rank's slice: what its optimizers update.
 Tensor FlatParameters::shard_of(const Bucket& b) const {
+  if (b.host.defined()) return b.host;
   const std::int64_t at = group_->rank() * b.slice;
   return options_.shards_parameters ? b.shard : slice(b.values, 0, at, at + b.slice);
 }
@@ -219,7 +223,8 @@ void FlatParameters::gather_unit(std::size_t unit) {
     Bucket& b = buckets_[k];
     b.values = empty({group_->size() * b.slice}, b.device, b.dtype);
     hold_parameters(bytes_of(b));
-    group_->all_gather(b.values, b.shard).wait();
+    group_->all_gather(b.values, slice_to_gather(b)).wait();
+    gathered(b);
     std::byte* const memory = b.values.get().storage->data;
     for (const std::size_t i : b.parameters) {
       detail::Storage& own = *parameters_[i].of.value.get().storage;
@@ -255,8 +260,12 @@ void FlatParameters::reshard() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     for (const std::size_t k : units_[u].buckets) {
       Bucket& b = buckets_[k];
+      if (!units_[u].gathered) continue;
       const std::int64_t at = group_->rank() * b.slice;
-      if (units_[u].gathered) copy_(b.shard, slice(b.values, 0, at, at + b.slice));
+      for (Tensor* own : {&b.shard, &b.host}) {
+        if (own->defined()) copy_(*own, slice(b.values, 0, at, at + b.slice));
+      }
+      gathered(b);
     }
     free_unit(u);
   }
@@ -395,8 +404,10 @@ void FlatParameters::backward(const Tensor& loss, SyncGrad sync) {
 void FlatParameters::begin() {
   next_ = 0;
   under_way_ = nullptr;
+  refresh_host();
   for (Bucket& b : buckets_) {
     b.work = {};
+    b.host_gradients = {};
     b.waiting = 0;
     b.takes_part = false;
   }
@@ -410,7 +421,7 @@ void FlatParameters::begin() {
   held_ = 0;
   for (Bucket& b : buckets_) {
     const auto kept = [&](std::size_t i) { return parameters_[i].piece.grad().defined(); };
-    if (std::any_of(b.parameters.begin(), b.parameters.end(), kept)) hold(slice_bytes(b));
+    if (!b.host.defined() && std::any_of(b.parameters.begin(), b.parameters.end(), kept)) hold(slice_bytes(b));
     if (b.gradients.defined() && !options_.reduces_each_batch)
       hold(bytes_of(b));
     else
@@ -459,6 +470,7 @@ void FlatParameters::issue(Bucket& bucket) {
   hold(slice_bytes(bucket));
   bucket.work = group_->reduce_scatter(bucket.reduced, bucket.gradients, dist::ReduceOp::average);
   under_way_ = &bucket;
+  if (!options_.overlaps) settle(*std::exchange(under_way_, nullptr));
 }
 
 // Takes the average over to the pieces.
@@ -466,13 +478,26 @@ void FlatParameters::settle(Bucket& bucket) {
   bucket.work.wait();
   bucket.work = {};
   if (options_.copies) options_.copies->all_reduce(bucket.reduced, dist::ReduceOp::average).wait();
+  if (bucket.host.defined() && bucket.device.launches())
+    send_gradients(bucket);
+  else
+    take_over(bucket, bucket.reduced);
+  if (options_.reduces_each_batch) {
+    held_ -= bytes_of(bucket);
+    bucket.gradients = {};
+  }
+  bucket.reduced = {};
+  bucket.changed = true;
+}
+
+void FlatParameters::take_over(Bucket& bucket, const Tensor& average) {
   bool adds = false;
   for (const std::size_t i : bucket.parameters) {
     Parameter& p = parameters_[i];
     if (p.part != Part::arrived) continue;
     const Range r = piece_range(p, group_->rank());
     const std::int64_t begin = r.begin == r.end ? 0 : p.at + r.begin - group_->rank() * bucket.slice;
-    const Tensor mine = slice(bucket.reduced, 0, begin, begin + r.end - r.begin);
+    const Tensor mine = slice(average, 0, begin, begin + r.end - r.begin);
     if (Tensor before = p.piece.grad(); before.defined()) {
       add_(before, mine);
       adds = true;
@@ -481,13 +506,7 @@ void FlatParameters::settle(Bucket& bucket) {
     }
     if (!options_.reduces_each_batch) p.of.value.set_grad({});
   }
-  if (options_.reduces_each_batch) {
-    held_ -= bytes_of(bucket);
-    bucket.gradients = {};
-  }
-  if (adds) held_ -= slice_bytes(bucket);
-  bucket.reduced = {};
-  bucket.changed = true;
+  if (adds && average.device() == bucket.device) held_ -= slice_bytes(bucket);
 }
 
 // The group is aborted at once: other ranks may wait for a bucket that this one never issues.
@@ -510,6 +529,7 @@ void FlatParameters::finish() {
   if (missing > 0) fail_missing(names);
   const NoGrad off;
   if (under_way_) settle(*std::exchange(under_way_, nullptr));
+  receive_gradients();
   for (std::size_t u = 0; u < units_.size(); ++u) free_unit(u);
 }
 
@@ -518,11 +538,15 @@ void FlatParameters::gather() {
   std::vector<std::pair<Bucket*, dist::Work>> works;
   for (Bucket& b : buckets_) {
     if (!std::exchange(b.changed, false)) continue;
-    works.emplace_back(&b, options_.shards_parameters ? dist::Work() : group_->all_gather(b.values, shard_of(b)));
+    if (b.host.defined())
+      works.emplace_back(&b, bring_back(b));
+    else
+      works.emplace_back(&b, options_.shards_parameters ? dist::Work() : group_->all_gather(b.values, shard_of(b)));
   }
   for (const auto& [bucket, work] : works) {
     work.wait();
     for (const std::size_t i : bucket->parameters) wrote(parameters_[i].of.value);
+    remember_versions(*bucket);
   }
 }
 
@@ -534,10 +558,12 @@ Tensor FlatParameters::whole(const Tensor& piece, const Tensor& of) {
   const NoGrad off;
   std::int64_t most = 0;
   for (int r = 0; r < group_->size(); ++r) most = std::max(most, piece_range(*p, r).end - piece_range(*p, r).begin);
-  Tensor mine = zeros({most}, piece.device(), piece.dtype());
+  const Device device = buckets_[p->bucket].device;  // of offloaded pieces, too
+  Tensor mine = zeros({most}, device, piece.dtype());
   Tensor place = slice(mine, 0, 0, piece.numel());
   copy_(place, piece.detach());
-  const Tensor all = empty({group_->size() * most}, piece.device(), piece.dtype());
+  if (options_.file) options_.file->rest(piece);
+  const Tensor all = empty({group_->size() * most}, device, piece.dtype());
   group_->all_gather(all, mine).wait();
   if (group_->rank() != 0) return {};
   std::vector<Tensor> parts;

@@ -12,6 +12,8 @@
 #include "levin/nn/call.h"
 #include "levin/optim.h"
 #include "levin/train/module.h"
+#include "levin/train/sharded_strategy.h"
+#include "train/strategy/offload.h"
 
 namespace levin::train {
 
@@ -71,6 +73,9 @@ class FlatParameters {
     bool frees_after_forward = true;               // units, with sharded parameters
     std::vector<const nn::Module*> units{};        // from unit 1 on
     std::shared_ptr<dist::ProcessGroup> copies{};  // ranks that have the same slices; null: none
+    OffloadOptions offload{};                      // Note [Offload]
+    std::shared_ptr<OffloadFile> file{};           // where something of it is nvme
+    bool overlaps = true;                          // a reduction runs beside the rest of backward
   };
   // group: the ranks that share one copy of the parameters.
   FlatParameters(std::shared_ptr<dist::ProcessGroup> group, std::vector<Member> members, Options options);
@@ -103,6 +108,8 @@ class FlatParameters {
     std::int64_t buckets = 0, largest_bucket = 0, parameters = 0, peak_gradients = 0, peak_parameters = 0;
   };
   [[nodiscard]] const Report& report() const { return report_; }
+  // Whether the optimizer of parameters that are on a device steps on the CPU.
+  [[nodiscard]] bool steps_on_host() const;
 
  private:
   enum class Part : std::uint8_t { outside, awaited, arrived };  // of a parameter in a pass
@@ -113,15 +120,18 @@ class FlatParameters {
     Tensor piece{};       // the optimizer's tensor
     HookHandle hook{};
     Part part = Part::outside;
+    std::uint32_t version = 0;  // of its memory, when the host's slice had the same values
   };
   struct Bucket {
     std::vector<std::size_t> parameters;
     std::size_t unit = kRest;
     Device device = Device::cpu();
     DType dtype = DType::f32;
-    std::int64_t slice = 0;  // elements
-    Tensor values{};         // [ranks slice]; undefined where it is freed
-    Tensor shard{};          // [slice], with sharded parameters
+    std::int64_t slice = 0;   // elements
+    Tensor values{};          // [ranks slice]; undefined where it is freed
+    Tensor shard{};           // [slice], with sharded parameters
+    Tensor host{};            // [slice], where it is offloaded; then there is a shard only between gathers on a device
+    Tensor host_gradients{};  // [slice], on their way from the device
     Tensor gradients{}, reduced{};
     dist::Work work{};
     std::int64_t waiting = 0;
@@ -164,7 +174,18 @@ class FlatParameters {
   void issue_complete();
   void issue(Bucket& bucket);
   void settle(Bucket& bucket);
+  void take_over(Bucket& bucket, const Tensor& average);
   void finish();
+  // Note [Offload], in flat_offload.cpp.
+  void offload(Bucket& bucket);
+  [[nodiscard]] bool offloads_parameters(const Bucket& b) const;
+  [[nodiscard]] Tensor slice_to_gather(const Bucket& b) const;
+  void gathered(const Bucket& b) const noexcept;
+  void refresh_host();
+  void remember_versions(const Bucket& b);
+  void send_gradients(Bucket& bucket);
+  void receive_gradients();
+  [[nodiscard]] dist::Work bring_back(Bucket& b);
   [[noreturn]] void fail_missing(const std::string& names) const;
 
   std::shared_ptr<dist::ProcessGroup> group_;

@@ -40,7 +40,9 @@ FsdpStrategy::FsdpStrategy(FsdpOptions options)
                        .group_size = options.sharding == FsdpSharding::no_shard       ? 1
                                      : options.sharding != FsdpSharding::hybrid_shard ? 0
                                      : options.hybrid_group > 0                       ? options.hybrid_group
-                                                                                      : -1}) {
+                                                                                      : -1,
+                       .offload = {.optimizer = options.cpu_offload ? Offload::cpu : Offload::none,
+                                   .params = options.cpu_offload ? Offload::cpu : Offload::none}}) {
   if (options.hybrid_group < 0)
     fail<ConfigError>("FsdpStrategy: hybrid_group is ", options.hybrid_group, ", expected 0 or more");
 }

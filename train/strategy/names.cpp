@@ -11,6 +11,7 @@
 #include "levin/train/pipeline_strategy.h"
 #include "levin/train/zero_strategy.h"
 #include "train/options/accelerators.h"
+#include "train/strategy/zero_config.h"
 
 namespace levin::train {
 namespace {
@@ -27,8 +28,15 @@ std::shared_ptr<Strategy> spawning() {
 std::shared_ptr<Strategy> sharding_spawning() {
   return std::make_shared<ZeroStrategy>(ZeroOptions{.process = {.launcher = Launcher::spawn}});
 }
-std::shared_ptr<Strategy> zero_1() { return std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 1}); }
-std::shared_ptr<Strategy> zero_3() { return std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 3}); }
+template <int stage, Offload to = Offload::none>
+std::shared_ptr<Strategy> zero() {
+  return std::make_shared<ZeroStrategy>(zero_options_of(
+      {.stage = stage, .offload_optimizer = to, .offload_params = stage == 3 ? to : Offload::none}, NamesStage::yes));
+}
+std::shared_ptr<Strategy> deepspeed() { return std::make_shared<ZeroStrategy>(zero_options_of({}, NamesStage::no)); }
+std::shared_ptr<Strategy> fsdp_cpu_offload() {
+  return std::make_shared<FsdpStrategy>(FsdpOptions{.cpu_offload = true});
+}
 constexpr NamedStrategy kNamed[] = {
     {"ddp", &made<DdpStrategy>, "a process for each device, averaged gradients"},
     {"ddp_find_unused_parameters_false", &made<DdpStrategy>, "ddp"},
@@ -38,20 +46,27 @@ constexpr NamedStrategy kNamed[] = {
     {"ddp_sharded", &made<ZeroStrategy>, "zero_stage_2"},
     {"ddp_sharded_spawn", &sharding_spawning, "zero_stage_2, in copies of this process"},
     {"ddp_spawn", &spawning, "ddp, in copies of this process on the CPU"},
-    {"deepspeed", &made<ZeroStrategy>, "zero_stage_2"},
-    {"deepspeed_stage_1", &zero_1, "zero_stage_1"},
-    {"deepspeed_stage_2", &made<ZeroStrategy>, "zero_stage_2"},
-    {"deepspeed_stage_3", &zero_3, "zero_stage_3"},
+    {"deepspeed", &deepspeed, "zero_stage_2"},
+    {"deepspeed_stage_1", &zero<1>, "zero_stage_1"},
+    {"deepspeed_stage_2", &zero<2>, "zero_stage_2"},
+    {"deepspeed_stage_2_offload", &zero<2, Offload::cpu>, "zero_stage_2_offload"},
+    {"deepspeed_stage_3", &zero<3>, "zero_stage_3"},
+    {"deepspeed_stage_3_offload", &zero<3, Offload::cpu>, "zero_stage_3_offload"},
+    {"deepspeed_stage_3_offload_nvme", &zero<3, Offload::nvme>, "zero_stage_3_offload_nvme"},
     {"dp", &made<DataParallelStrategy>, "one process, several devices, a thread and a part of the batch for each"},
     {"fsdp", &made<FsdpStrategy>, "ddp whose ranks share parameters, gradients and the optimizer's state, by units"},
+    {"fsdp_cpu_offload", &fsdp_cpu_offload, "fsdp whose optimizer and slices are on the CPU"},
     {"pipe", &made<PipelineStrategy>, "pipeline"},
     {"pipeline", &made<PipelineStrategy>, "one process, a stage of the layers on each device"},
     {"rpc_sequential", &made<PipelineRanksStrategy>, "a process for each stage of the layers"},
     {"single_device", &made<Strategy>, "one process, one device"},
     {"split_batch", &made<DataParallelStrategy>, "dp"},
-    {"zero_stage_1", &zero_1, "ddp whose ranks share the optimizer's state"},
-    {"zero_stage_2", &made<ZeroStrategy>, "ddp whose ranks share the optimizer's state and the gradients"},
-    {"zero_stage_3", &zero_3, "fsdp"},
+    {"zero_stage_1", &zero<1>, "ddp whose ranks share the optimizer's state"},
+    {"zero_stage_2", &zero<2>, "ddp whose ranks share the optimizer's state and the gradients"},
+    {"zero_stage_2_offload", &zero<2, Offload::cpu>, "zero_stage_2 whose optimizer is on the CPU"},
+    {"zero_stage_3", &zero<3>, "fsdp"},
+    {"zero_stage_3_offload", &zero<3, Offload::cpu>, "zero_stage_3 whose optimizer and slices are on the CPU"},
+    {"zero_stage_3_offload_nvme", &zero<3, Offload::nvme>, "the same, in a file below /local_nvme"},
 };
 }  // namespace
 

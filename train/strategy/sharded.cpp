@@ -13,13 +13,33 @@
 #include "levin/train/trainer.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/flat_parameters.h"
+#include "train/strategy/offload.h"
 
 namespace levin {
 
 struct ShardedStrategy::Attached {
   std::unique_ptr<train::FlatParameters> flat;
   std::weak_ptr<optim::Optimizer> optimizer;
+  std::shared_ptr<train::OffloadFile> file;
 };
+
+namespace {
+
+// Of the state in a file: what the optimizer will make, and masters of 16-bit pieces, which it may get later.
+std::int64_t bytes_of_state(const optim::Optimizer& optimizer) {
+  std::int64_t all = 0;
+  const auto add = [&](std::int64_t elements, DType dtype) {
+    constexpr std::int64_t kLine = train::OffloadFile::kAlignment;
+    all += (elements * static_cast<std::int64_t>(itemsize(dtype)) + kLine - 1) / kLine * kLine;
+  };
+  for (const Tensor& t : optimizer.planned_state()) add(t.numel(), t.dtype());
+  for (const ParamRef& p : optimizer.pieces()) {
+    if (itemsize(p.value->dtype()) == 2) add(p.value->numel(), DType::f32);
+  }
+  return all;
+}
+
+}  // namespace
 
 ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
     : ProcessStrategy(std::move(options)), sharding_(std::move(sharding)), attached_(std::make_unique<Attached>()) {}
@@ -44,9 +64,10 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
 
 void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
   *attached_ = {};
-  if (ranks().size == 1) return;
-  make_groups();
   optim::Optimizer& optimizer = *optimizers.front();  // automatic optimization has one
+  const bool offloading = offloads(optimizer);
+  if (ranks().size == 1 && !offloading) return;
+  make_groups();
   if (optimizer.name() == std::string_view("lbfgs"))
     fail<ConfigError>("fit: strategy is ", name(),
                       " and the optimizer is lbfgs, which updates all elements together; use another optimizer");
@@ -71,6 +92,10 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
     for (const ParamRef& p : tree_->parameters()) add(p);
   }
   for (const ParamRef& p : optimizer.model_parameters()) add(p);
+  const OffloadOptions& to = sharding_.offload;
+  std::shared_ptr<train::OffloadFile> file;
+  if (offloading && (to.optimizer == Offload::nvme || to.params == Offload::nvme))
+    file = train::OffloadFile::make(to.nvme_path, to.sub_group_size);
   attached_->flat = std::make_unique<train::FlatParameters>(
       shared_, std::move(members),
       train::FlatParameters::Options{
@@ -80,9 +105,23 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
           .shards_parameters = sharding_.parameters,
           .frees_after_forward = sharding_.frees_after_forward,
           .units = modules,
-          .copies = copies_});
+          .copies = copies_,
+          .offload = to,
+          .file = file,
+          .overlaps = sharding_.overlaps});
   attached_->flat->share(optimizer);
   attached_->optimizer = optimizers.front();
+  attached_->file = file;
+  if (to.optimizer != Offload::nvme) return;
+  optimizer.keep_state_in(file);
+  file->reserve(bytes_of_state(optimizer));
+}
+
+// Whether something of this model lies elsewhere than the model: on the CPU only a file is elsewhere.
+bool ShardedStrategy::offloads(const optim::Optimizer& optimizer) const {
+  const OffloadOptions& to = sharding_.offload;
+  if (to.optimizer == Offload::nvme || to.params == Offload::nvme) return true;
+  return to.optimizer == Offload::cpu && optimizer.model_parameters().front().value->device().launches();
 }
 
 // Groups of neighbours share one copy: a launcher numbers the ranks of a node one after another.
@@ -143,10 +182,11 @@ void ShardedStrategy::backward(const Tensor& loss, SyncGrad sync) {
 
 // Gradients are averages over ranks, so the weight that divides them is the average, too.
 void ShardedStrategy::merge_weight(Tensor& weight) {
-  if (ranks().size == 1) return;
+  if (!attached_->flat) return;
   const NoGrad off;
   weight = weight.clone();
-  all_reduce(weight, dist::ReduceOp::average);
+  if (ranks().size > 1) all_reduce(weight, dist::ReduceOp::average);
+  if (attached_->flat->steps_on_host()) weight = weight.to(Device::cpu());
 }
 
 void ShardedStrategy::merge_squared_norm(Tensor& sum) {
@@ -154,7 +194,7 @@ void ShardedStrategy::merge_squared_norm(Tensor& sum) {
 }
 
 void ShardedStrategy::merge_found_inf(Tensor& found) {
-  if (attached_->flat) all_reduce(found, dist::ReduceOp::max);
+  if (attached_->flat && ranks().size > 1) all_reduce(found, dist::ReduceOp::max);
 }
 
 void ShardedStrategy::finish_step() {
@@ -162,8 +202,8 @@ void ShardedStrategy::finish_step() {
 }
 
 std::string ShardedStrategy::prevents_capture() const {
-  if (ranks().size == 1) return {};
-  return "a sharded step waits for the other ranks";
+  if (ranks().size > 1) return "a sharded step waits for the other ranks";
+  return attached_->flat ? "an offloaded optimizer steps on the CPU" : "";
 }
 
 Tensor ShardedStrategy::whole(const Tensor& piece, const Tensor& of) {
@@ -189,6 +229,10 @@ ShardedStrategy::Report ShardedStrategy::report() const {
            .parameters = flat.parameters,
            .peak_gradients = flat.peak_gradients,
            .peak_parameters = flat.peak_parameters};
+  }
+  if (attached_->file) {
+    all.file = attached_->file->report().bytes;
+    all.peak_file_part = attached_->file->report().peak_part;
   }
   if (const auto o = attached_->optimizer.lock()) {
     for (const std::size_t bytes : o->state_sizes()) all.optimizer_state += static_cast<std::int64_t>(bytes);

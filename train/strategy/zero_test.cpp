@@ -308,6 +308,10 @@ struct Manual : TrainModuleOf<Manual, Mlp> {
   using TrainModuleOf<Manual, Mlp>::TrainModuleOf;
   bool automatic_optimization() const override { return false; }
 };
+struct Nothing : TrainModuleOf<Nothing, Mlp> {
+  using TrainModuleOf<Nothing, Mlp>::TrainModuleOf;
+  StepOutput training_step(const Batch&, std::int64_t) override { return {}; }
+};
 struct Unused : TrainModuleOf<Unused, Mlp> {
   using TrainModuleOf<Unused, Mlp>::TrainModuleOf;
   StepOutput training_step(const Batch& b, std::int64_t) override {
@@ -322,6 +326,16 @@ TEST_CASE("ZeRO refuses what it cannot share, in one error each") {
   CHECK(contains(error_of<Memory>(plain()), "the optimizer is lbfgs"));
   CHECK(contains(error_of<Scheduled>(plain()), "there are 2 schedulers, expected at most one"));
   CHECK(contains(error_of<Manual>(plain()), "the module optimizes manually"));
+  CHECK(contains(error_of<Nothing>(plain()), "training_step returned nothing and strategy is zero_stage_2"));
+  TrainerOptions one = plain();
+  one.strategy = "zero_stage_1";
+  one.devices = 1;
+  CHECK_THROWS_WITH_AS((void)trained<Nothing>(one), doctest::Contains("training_step returned nothing"), StateError);
+  TrainerOptions scheduled = one;
+  scheduled.callbacks = {std::make_shared<GradientAccumulationScheduler>(
+      std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1}, {2, 4}})};
+  CHECK_THROWS_WITH_AS((void)trained(scheduled), doctest::Contains("a callback changes accumulate_grad_batches"),
+                       ConfigError);
   CHECK(contains(error_of<Unused>(plain()), "rank 0 has no gradient for fc2.weight, fc2.bias"));
   TrainerOptions clips = plain();
   clips.gradient_clip_val = 1;

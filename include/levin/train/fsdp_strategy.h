@@ -36,6 +36,8 @@ struct FsdpOptions {
   FsdpSharding sharding = FsdpSharding::full_shard;
   AutoWrapPolicy auto_wrap_policy{};  // empty: wrap_list_children()
   int hybrid_group = 0;               // ranks of a group with hybrid_shard, a divisor of all; 0: those of a node
+  // "fsdp_cpu_offload": slices, their gradients and the optimizer's state lie on the CPU; OffloadOptions with both cpu.
+  bool cpu_offload = false;
   ProcessOptions process{};
 };
 

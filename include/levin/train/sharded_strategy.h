@@ -16,6 +16,29 @@
 
 namespace levin {
 
+// Where a rank keeps what its passes do not need: on the module's device, on the CPU, in a file.
+enum class Offload : std::uint8_t { none, cpu, nvme };
+
+// What lies elsewhere than the module, and where.
+// - optimizer: the state of the optimizer, and the slices that it updates, f32 masters included. The gradients of these
+//   slices are copied to the CPU, where the optimizer steps, and the new slices back. All copies go through the current
+//   stream; the host waits for it once in each backward pass that reduces gradients, and once more in a step with exact
+//   weighting or a loss scale, a number of which the CPU needs. Every element gets the update that the CPU computes.
+// - params: with sharded parameters, the slices between two gathers, too. Needs optimizer (ConfigError).
+// - cpu: page-locked memory with pin_memory, else pageable memory, whose copies are staged. A module on the CPU trains
+//   as without offload.
+// - nvme: one file of each rank in the folder nvme_path, of the disk space that it takes when the optimizer is
+//   attached: a folder that is missing or cannot be written to is a FileError, a full disk an OutOfMemoryError, before
+//   training begins. The file has no name while it is used, and its space is free when the optimizer goes, the process
+//   ends or is killed. A step has the state of sub_group_size elements in memory at once, and gives the same bits.
+// One process offloads, too.
+struct OffloadOptions {
+  Offload optimizer = Offload::none, params = Offload::none;
+  std::string nvme_path = "/local_nvme";
+  bool pin_memory = true;
+  std::int64_t sub_group_size = 1'000'000'000'000;  // elements
+};
+
 // What the sharded strategies have in common.
 //
 // - The optimizer treats each element by itself: LBFGS is a ConfigError.
@@ -30,7 +53,7 @@ namespace levin {
 //   A module is gathered if it reports its calls (nn::Call); one that does not is a StateError. Ranks that call modules
 //   in different orders are a CommError, callbacks that average weights a ConfigError. Evaluations,
 //   checkpoints and the end of the fit gather the whole model.
-// - With one process the strategy does nothing.
+// - With one process the strategy does nothing, except for offloading.
 class LEVIN_API ShardedStrategy : public ProcessStrategy {
  public:
   ~ShardedStrategy() override;
@@ -59,6 +82,8 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     std::int64_t peak_gradients = 0;   // the most at once: of whole buckets, and of slices
     std::int64_t peak_parameters = 0;  // likewise
     std::int64_t optimizer_state = 0;  // Optimizer::state_sizes, while the optimizer lives
+    std::int64_t file = 0;             // of nvme
+    std::int64_t peak_file_part = 0;   // the most bytes of it in memory at once
   };
   [[nodiscard]] Report report() const;
 
@@ -70,6 +95,8 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     bool frees_after_forward = true;
     Function<bool(const nn::Module&)> is_unit{};
     int group_size = 0;  // ranks that share one copy; 0: all, -1: those of a node
+    OffloadOptions offload{};
+    bool overlaps = true;  // reductions and the rest of backward
   };
   ShardedStrategy(ProcessOptions options, Sharding sharding);
 
@@ -77,6 +104,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   struct Attached;  // of the present or last fit
   [[nodiscard]] std::vector<const nn::Module*> units() const;
   void make_groups();
+  [[nodiscard]] bool offloads(const optim::Optimizer& optimizer) const;
   Sharding sharding_;
   std::shared_ptr<dist::ProcessGroup> shared_, copies_;  // ranks of one copy; ranks with the same slice, or null
   std::unique_ptr<Attached> attached_;                   // never null
