@@ -182,7 +182,7 @@ class GlooTransport final : public Transport {
   // A rank that is late after this call has ended before, or ends later: no failure of the job.
   void begin_close() {
     closing_ = true;
-    timeout_ = kCloseSeconds;
+    timeout_ = std::min<double>(timeout_, kCloseSeconds);
   }
 
  private:

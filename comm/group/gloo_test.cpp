@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,20 @@ TEST_CASE("a rank that ends first does not cut the last collective of the others
     });
     check_none(errors);
   }
+}
+
+TEST_CASE("a rank that drops its Gloo group long before another ends without an error of the job") {
+  GLOO_OR_SKIP();
+  std::promise<void> first_has_ended;
+  const auto errors = test::run_threads({.ranks = 2, .timeout = 0.3}, [&](const Ranks& ranks) {
+    auto g = dist::make_cpu_group(ranks, "gloo:all");
+    (void)ranks->gather("both are connected", "");
+    if (ranks->rank() == 1) first_has_ended.get_future().wait();
+    g.reset();  // rank 0 waits for the other as long as its timeout says
+    if (ranks->rank() == 0) first_has_ended.set_value();
+    if (ranks->alarm()->raised()) fail<InternalError>(ranks->alarm()->verdict().text);
+  });
+  check_none(errors);
 }
 
 TEST_CASE("processes whose peer is killed over Gloo get an error that names it, and no signal") {

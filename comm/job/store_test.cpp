@@ -247,6 +247,16 @@ TEST_CASE("a rank does not join a stranger's store, nor another program at the p
   CHECK(contains(answers("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n", ""), "is not the store of this job"));
 }
 
+TEST_CASE("a store that listens at all addresses is reached by its own process at 127.0.0.1, also without IPv6") {
+  const Fd listener = listen_at({"0.0.0.0", 0}, Reach::network, 0);
+  const Endpoint at = own_end(listener);
+  CHECK(at.host == "127.0.0.1");
+  CHECK(at.port == port_of(listener));
+  const Connected there = connect_once(at, soon());
+  REQUIRE(there.socket);
+  CHECK(peer_address(there.socket) == "127.0.0.1");
+}
+
 TEST_CASE("a job on a network without a secret is refused, and LEVIN_JOB_SECRET=none accepts it") {
   const InitOptions options{.rendezvous_timeout = 0.1};
   const Job::Place place{.main = {"192.0.2.1", 29500}, .world = 2, .rank = 1};  // an address of no machine

@@ -152,6 +152,52 @@ TEST_CASE("a SLURM batch job of two tasks saves at a signal, requeues itself and
   CHECK(has(run.end.out, "job COMPLETED\n"));
 }
 
+TEST_CASE(
+    "a training in a SLURM job saves at a signal, requeues the job, resumes and ends with the bits of one piece") {
+  if (!is_built(kRanks)) return;
+  const TemporaryFolder folder;
+  const PlantedVariables planted({});
+  const std::string cut = folder / "cut", whole = folder / "whole";
+  std::filesystem::create_directory(cut);
+  std::filesystem::create_directory(whole);
+  dist::SlurmScript script{.job_name = "requeued",
+                           .tasks_per_node = 2,
+                           .time = "2",
+                           .log_dir = folder.path(),
+                           .requeue_signal = "",
+                           .commands = {"--oversubscribe --overcommit '" + program() + "' cut-fit '" + cut + "'"}};
+  write_file_atomically(folder / "script", script.render());
+  const Launched run = launch(folder, "slurm.sh", {"requeue", folder / "script"});
+  if (run.skipped) return;
+  CAPTURE(run.end.out);
+  CAPTURE(run.end.err);
+  CHECK(run.end.code == 0);
+  CHECK(has(run.end.out, "job COMPLETED\n"));
+  const std::string file = cut + "/hpc_ckpt_1.safetensors";
+  CHECK(std::filesystem::exists(file));
+  CHECK_FALSE(std::filesystem::exists(cut + "/hpc_ckpt_2.safetensors"));
+  // Both ranks of the first start lived to the end of the fit, although SLURM sent them SIGTERM.
+  for (const char* rank : {"0", "1"}) {
+    const std::string error = cut + "/error." + rank;
+    REQUIRE(std::filesystem::exists(error));
+    const std::string words = read_file(error, 4096);
+    CHECK(has(words, "fit: stopped by SIGUSR1 after 7 optimizer steps; saved " + file + "; job "));
+    CHECK(has(words, " is requeued"));
+    CHECK(has(run.end.out, "start 1 of rank " + std::string(rank) + " resumed \"" + file + "\"\n"));
+  }
+  const Command::Ended in_one = Command({program(), "--launch", "2", "fit", whole}, folder.path()).wait();
+  CAPTURE(in_one.err);
+  REQUIRE(in_one.code == 0);
+  const auto bits = [](const std::string& out, const std::string& rank) {
+    const std::size_t at = out.find("bits of rank " + rank + ":");
+    REQUIRE(at != std::string::npos);
+    return out.substr(at + 15, out.find('\n', at) - at - 15);
+  };
+  CHECK(bits(in_one.out, "0").size() > 65 * 2);
+  CHECK(bits(run.end.out, "0") == bits(in_one.out, "0"));
+  CHECK(bits(run.end.out, "1") == bits(in_one.out, "0"));
+}
+
 TEST_CASE("ranks on hosts behind slow links that lose packets form a job and reduce") {
   if (!is_built(kRanks) || !has_gloo()) return;
   const PlantedVariables planted({});

@@ -17,12 +17,17 @@
 //   reduce         all_reduce over the job; prints the rank, the size and the sum of all ranks + 1
 //   reduce-on      all_reduce again and again, until an error ends it
 //   host NAME      this rank is on a host of that name; before the job's first action
+//   fit FOLDER     40 steps of ddp, whose requeued job resumes from FOLDER; prints the bits of the weights, and writes
+//                  the error that ended the fit to FOLDER/error.RANK
+//   cut-fit FOLDER the same; in the job's first start rank 0 sends SIGUSR1 to it after 7 steps
 //   train BACKEND  20 steps of ddp with 32 samples in all; prints the rank and the weights
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <bit>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -95,6 +100,56 @@ struct Points : TrainModuleOf<Points> {
     return {.optimizers = {std::make_shared<optim::SGD>(parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9})}};
   }
 };
+
+// Sends SIGUSR1 to the job's tasks, and waits for it. All threads block the signal, so it comes in the wait.
+struct Cuts final : Callback {
+  Cuts() {
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    ::sigprocmask(SIG_BLOCK, &usr1, nullptr);
+  }
+  std::string state_key() const override { return ""; }
+  void on_train_batch_end(const StepInfo& at) override {
+    if (at.global_step != 7) return;
+    if (trainer().is_global_zero() && std::system(("scancel --signal=USR1 " + dist::slurm_job_name()).c_str()) != 0)
+      std::exit(97);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigsuspend(&none);
+  }
+};
+
+void fit(const std::string& folder, bool cut) {
+  const auto environment = dist::ClusterEnvironment::detect();
+  Generator gen(5);
+  const Tensor x = randn({160, 2}, gen, Device::cpu());
+  data::DataLoader data(data::tensor_dataset({x, slice(x, 1, 0, 1) * slice(x, 1, 1, 2)}),
+                        {.batch_size = 8, .shuffle = true, .generator = Generator(9)});
+  TrainerOptions options;
+  options.logger = false;
+  options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = false;
+  options.default_root_dir = folder;
+  options.max_steps = 40;
+  options.devices = environment->world_size();
+  options.strategy = "ddp";
+  if (cut && environment->restart_count() == 0) options.callbacks.push_back(std::make_shared<Cuts>());
+  Points module({.gen = Generator(3), .device = Device::cpu()});
+  Trainer trainer(options);
+  const std::string rank = text(environment->global_rank());
+  try {
+    trainer.fit(module, {.train = data});
+  } catch (const Error& e) {
+    make_file(folder + "/error." + rank, e.what());
+    throw;
+  }
+  std::string line = "start " + text(environment->restart_count()) + " of rank " + rank + " resumed \"" +
+                     trainer.resumed_from() + "\"\nbits of rank " + rank + ":";
+  for (const auto& [name, t] : module.state_dict()) {
+    for (const float v : t.to_vector<float>()) line += " " + text(std::bit_cast<std::uint32_t>(v));
+  }
+  std::puts(line.c_str());
+}
 
 int number_of(const char* variable) {
   const char* const text = std::getenv(variable);
@@ -189,6 +244,8 @@ void act(std::string_view action, const std::string& value) {
     for (;;) world->all_reduce(t).wait();
   } else if (action == "host") {
     ::setenv("LEVIN_HOST", value.c_str(), 1);
+  } else if (action == "fit" || action == "cut-fit") {
+    fit(value, action == "cut-fit");
   } else if (action == "train") {
     train(value);
   } else if (action == "threads") {

@@ -62,7 +62,7 @@ MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
-KillWait=2
+KillWait=10
 JobRequeue=1
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=100 State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=10 State=UP OverSubscribe=FORCE:4

@@ -23,6 +23,7 @@ namespace levin::train {
 //   levin.optimizer.I.NAME     Optimizer::state_dict of optimizer I: PARAMETER.exp_avg, PARAMETER.step, group0.lr, ...
 //   levin.lr_scheduler.I.NAME  Scheduler::state_dict of schedule I
 //   levin.precision.NAME       GradScaler::state_dict, if the run has a loss scale
+//   levin.precision_plugin.NAME  PrecisionPlugin::state_dict, if the run has one
 //   levin.gradient.I.NAME      gradients of an open window of accumulation, and of manual optimization
 //   levin.window_weight        the window's weight, with exact weighting
 //   levin.metric.PATH          the states of the module's metrics
@@ -83,6 +84,7 @@ enum class Needs : bool { run, weights };
 [[nodiscard]] std::string scheduler_prefix(std::size_t i);
 [[nodiscard]] std::string metric_prefix();
 [[nodiscard]] std::string precision_prefix();
+[[nodiscard]] std::string precision_plugin_prefix();
 [[nodiscard]] std::string callback_prefix(std::string_view key);
 inline constexpr const char* kModuleKey = "levin.module";  // the state key of the module that is trained
 inline constexpr const char* kDataKey = "levin.data";      // the state key of the data module

@@ -56,6 +56,7 @@ std::string window_weight_name() { return "levin.window_weight"; }
 std::string scheduler_prefix(std::size_t i) { return "levin.lr_scheduler." + std::to_string(i) + "."; }
 std::string metric_prefix() { return "levin.metric."; }
 std::string precision_prefix() { return "levin.precision."; }
+std::string precision_plugin_prefix() { return "levin.precision_plugin."; }
 std::string callback_prefix(std::string_view key) { return "levin.callback." + std::string(key) + "."; }
 
 NamedTensors below(const NamedTensors& all, std::string_view prefix) {

@@ -311,6 +311,17 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
          "resume: " + file.path + " holds a loss scale and precision = \"" + run.precision.name() +
              "\" uses none; it is ignored");
   }
+  if (const NamedTensors state = below(file.rest, train::precision_plugin_prefix()); !state.empty()) {
+    if (PrecisionPlugin* const plugin = run.precision.plugin()) {
+      NamedTensors before = plugin->state_dict();
+      for (auto& [name, t] : before) t = t.clone();
+      undo.add("the precision", [plugin, before = std::move(before)] { plugin->load_state_dict(before); });
+      plugin->load_state_dict(state);
+    } else {
+      warn("W-CKPT-PRECISION", WarningCategory::user,
+           "resume: " + file.path + " holds the state of a PrecisionPlugin and the run has none; it is ignored");
+    }
+  }
   for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
     const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers.all[i];
     if (i + 1 < run.optimizers.all.size()) {

@@ -153,6 +153,8 @@ void append_state(NamedTensors& tensors, const Trainer::Run& run) {
     append(tensors, train::scheduler_prefix(i), run.optimizers.schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = run.precision.scaler())
     append(tensors, train::precision_prefix(), scale->state_dict());
+  if (PrecisionPlugin* const plugin = run.precision.plugin())
+    append(tensors, train::precision_plugin_prefix(), plugin->state_dict());
   const train::Window& window = run.window;
   const bool keeps_gradients = (run.borrowed.manual || window.is_open()) && !window.gradients_torn;
   for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) {

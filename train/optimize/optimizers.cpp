@@ -26,7 +26,8 @@ optim::GradScaler* Optimizers::scaler() const {
   return !run_.planning && scaler && scaler->enabled() ? scaler : nullptr;
 }
 Tensor Optimizers::scaled(const Tensor& loss) const {
-  return scaler() ? loss.to(DType::f32) * scaler()->scale(loss.device()) : loss;
+  const Tensor objective = run_.precision.objective(loss);
+  return scaler() ? objective.to(DType::f32) * scaler()->scale(objective.device()) : objective;
 }
 bool Optimizers::held_by_skipped_step() {
   const optim::GradScaler* const scaler = run_.precision.scaler();
@@ -85,14 +86,21 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
   const bool manual = run_.borrowed.manual;
   const Window& window = run_.window;
   if (!scaler()) {
-    return of.step([&] {
+    bool prepared = false;
+    Tensor of_closure = of.step([&] {
       Tensor loss = closure();
       if (manual || loss.defined()) look_for_gradients(of);
       of.gather_gradients();
       if (!manual && window.weight.defined()) optim::divide_gradients_(of.parameters(), window.divisor());
+      if (manual || loss.defined()) {
+        run_.precision.before_step(of);
+        prepared = true;
+      }
       prepare(of);
       return loss;
     });
+    if (prepared) run_.precision.after_step(of);
+    return of_closure;
   }
   Tensor loss = closure();
   if (!manual && !loss.defined()) return loss;
@@ -104,8 +112,10 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
     divisor = (scale.to(DType::f64) * window.divisor().to(scale.device())).to(DType::f32);
   }
   unscale_once(of, divisor);
+  run_.precision.before_step(of);
   prepare(of);
   scaler()->step(of);
+  run_.precision.after_step(of);
   scaler()->update();
   std::erase(unscaled_, &of);
   run_.trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});

@@ -99,59 +99,150 @@ void check_hardware(const std::string& precision, DType lower, Device device, in
     warn("W-TRAIN-BF16-EMULATED", WarningCategory::user, lacks(80) + "; it is emulated, use 16-mixed or 32-true");
 }
 
-Precision::Precision(const TrainerOptions& options) {
-  const std::string name = canonical(options);
-  const Mode& mode = mode_of(name);
-  asked_ = now_ = {.name = name, .autocast = mode.autocast, .scales = mode.scales};
-  parameters_ = mode.parameters;
-  inputs_ = mode.inputs;
-  masters_ = mode.masters;
-  if (options.grad_scaler && !mode.scales)
-    fail<ConfigError>("Trainer: grad_scaler is given and precision is \"", name,
-                      "\", which scales no loss; leave grad_scaler out, or use 16-mixed or 16-o2");
-  scaler_options_ = options.grad_scaler.value_or(optim::GradScalerOptions{});
-  if (masters_ && !options.grad_scaler) scaler_options_.max_scale = 0x1p24;  // Apex' limit
-  if (mode.scales) (void)optim::GradScaler(scaler_options_);                 // checks the options
+// A mode of TrainerOptions::precision.
+class Precision::BuiltIn final : public PrecisionPlugin {
+ public:
+  explicit BuiltIn(const TrainerOptions& options) : mode_(mode_of(canonical(options))) {
+    now = asked();
+    if (options.grad_scaler && !mode_.scales)
+      fail<ConfigError>("Trainer: grad_scaler is given and precision is \"", mode_.name,
+                        "\", which scales no loss; leave grad_scaler out, or use 16-mixed or 16-o2");
+    scaler_ = options.grad_scaler.value_or(optim::GradScalerOptions{});
+    if (mode_.masters && !options.grad_scaler) scaler_.max_scale = 0x1p24;  // Apex' limit
+    if (mode_.scales) (void)optim::GradScaler(scaler_);                     // checks the options
+  }
+
+  [[nodiscard]] std::string name() const override { return now.name; }
+
+  void convert_module(nn::Module* module, Device device) override {
+    now = asked();
+    if (now.name == "16-mixed" && device.is_cpu()) {
+      warn("W-TRAIN-F16-CPU", WarningCategory::user,
+           "fit: precision = \"16-mixed\" on the cpu becomes \"bf16-mixed\": f16 has no speed there, and bf16 needs no "
+           "loss scale");
+      now = {.name = "bf16-mixed", .autocast = DType::bf16, .scales = false};
+    }
+    if (const std::optional<DType> lower = now.autocast ? now.autocast : mode_.parameters; lower && device.launches())
+      check_hardware(now.name, *lower, device, detail::compute_capability(device));
+    if (!mode_.parameters || !module) return;
+    const auto keeps = [&](const nn::Module& m) {
+      return (mode_.masters && is_batch_norm(m)) || dynamic_cast<const Metric*>(&m) != nullptr;
+    };
+    module->to(*mode_.parameters, keeps);
+  }
+
+  [[nodiscard]] std::optional<optim::GradScalerOptions> grad_scaler() override {
+    return now.scales ? std::optional(scaler_) : std::nullopt;
+  }
+
+  void setup_optimizer(optim::Optimizer& optimizer) override {
+    for (const ParamRef& p : optimizer.model_parameters()) {
+      const DType dtype = p.value->dtype();
+      if (mode_.parameters && dtype != *mode_.parameters && !(mode_.masters && dtype == DType::f32))
+        fail<ConfigError>("fit: precision = \"", now.name, "\" and the parameter ", p.name, " is ", dtype,
+                          "; it belongs to no module that could be converted: make it ", *mode_.parameters);
+    }
+    if (mode_.masters) optimizer.use_master_weights();
+  }
+
+  [[nodiscard]] Tensor convert_input(Tensor field) override {
+    return mode_.inputs && is_float(field.dtype()) ? field.to(*mode_.inputs) : field;
+  }
+
+  void forward_context(const Function<void()>& forward) override {
+    if (!now.autocast) return forward();
+    const Autocast on(*now.autocast);
+    forward();
+  }
+
+  [[nodiscard]] Tensor convert_output(Tensor output) override {
+    return mode_.masters && output.dtype() == DType::f16 ? output.to(DType::f32) : output;
+  }
+
+  Mixed now;  // for the module that was converted last
+
+ private:
+  [[nodiscard]] Mixed asked() const {
+    return {.name = std::string(mode_.name), .autocast = mode_.autocast, .scales = mode_.scales};
+  }
+  const Mode& mode_;
+  optim::GradScalerOptions scaler_;
+};
+
+Precision::Precision(const TrainerOptions& options) : plugin_(options.plugins.precision) {
+  if (!plugin_) {
+    plugin_ = mode_ = std::make_shared<BuiltIn>(options);
+    now_ = mode_->now;
+    return;
+  }
+  now_ = {.name = plugin_->name(), .autocast = {}, .scales = plugin_->grad_scaler().has_value()};
+  const auto refuse = [&](const std::string& option) {
+    fail<ConfigError>("Trainer: ", option, " and plugins has a PrecisionPlugin, ", now_.name,
+                      ", which are two of one kind; give one of them");
+  };
+  if (!options.precision.empty()) refuse("precision is \"" + options.precision + "\"");
+  if (!options.amp_level.empty()) refuse("amp_level is \"" + options.amp_level + "\"");
+  if (options.grad_scaler) refuse("grad_scaler is given");
 }
 
 void Precision::convert(nn::Module* tree, Device device) {
-  now_ = asked_;
-  if (now_.name == "16-mixed" && device.is_cpu()) {
-    warn("W-TRAIN-F16-CPU", WarningCategory::user,
-         "fit: precision = \"16-mixed\" on the cpu becomes \"bf16-mixed\": f16 has no speed there, and bf16 needs no "
-         "loss scale");
-    now_ = {.name = "bf16-mixed", .autocast = DType::bf16, .scales = false};
+  plugin_->convert_module(tree, device);
+  if (mode_) {
+    now_ = mode_->now;
+  } else {
+    now_.scales = plugin_->grad_scaler().has_value();
   }
-  if (const std::optional<DType> lower = now_.autocast ? now_.autocast : parameters_; lower && device.launches())
-    check_hardware(now_.name, *lower, device, detail::compute_capability(device));
-  if (!parameters_ || !tree) return;
-  const auto keeps = [&](const nn::Module& m) {
-    return (masters_ && is_batch_norm(m)) || dynamic_cast<const Metric*>(&m) != nullptr;
-  };
-  tree->to(*parameters_, keeps);
+}
+void Precision::set_mixed(Mixed before) {
+  if (mode_) mode_->now = before;
+  now_ = std::move(before);
 }
 
 void Precision::adopt(optim::Optimizer& optimizer) {
-  for (const ParamRef& p : optimizer.model_parameters()) {
-    const DType dtype = p.value->dtype();
-    if (parameters_ && dtype != *parameters_ && !(masters_ && dtype == DType::f32))
-      fail<ConfigError>("fit: precision = \"", now_.name, "\" and the parameter ", p.name, " is ", dtype,
-                        "; it belongs to no module that could be converted: make it ", *parameters_);
-  }
   if (now_.scales && optimizer.name() == std::string_view("lbfgs"))
     fail<ConfigError>(
         "fit: precision = \"", now_.name,
         "\" scales the loss, and lbfgs evaluates it several times a step; use bf16-mixed or another optimizer");
-  if (masters_) optimizer.use_master_weights();
-  if (now_.scales && !scaler_) scaler_.emplace(scaler_options_);
+  plugin_->setup_optimizer(optimizer);
+  if (now_.scales && !scaler_) scaler_.emplace(plugin_->grad_scaler().value());
 }
 
 void Precision::inputs(Batch& batch, Device device) const {
   for (Tensor& t : batch.fields) {
     if (!t.defined()) continue;
     if (t.device() != device) t = t.to(device, device.launches() ? NonBlocking::yes : NonBlocking::no);
-    if (inputs_ && is_float(t.dtype())) t = t.to(*inputs_);
+    t = plugin_->convert_input(std::move(t));
   }
 }
 
+void Precision::before_step(optim::Optimizer& optimizer) const {
+  const NoGrad off;
+  plugin_->before_step(optimizer);
+}
+void Precision::after_step(optim::Optimizer& optimizer) const {
+  const NoGrad off;
+  plugin_->after_step(optimizer);
+}
+
+void Precision::check_ran(bool ran) const {
+  if (!ran) fail<StateError>("PrecisionPlugin: forward_context of ", now_.name, " did not call forward; call it once");
+}
+
 }  // namespace levin::train
+
+namespace levin {
+
+PrecisionPlugin::~PrecisionPlugin() = default;
+void PrecisionPlugin::convert_module(nn::Module*, Device) {}
+std::optional<optim::GradScalerOptions> PrecisionPlugin::grad_scaler() { return {}; }
+void PrecisionPlugin::setup_optimizer(optim::Optimizer&) {}
+Tensor PrecisionPlugin::convert_input(Tensor field) { return field; }
+void PrecisionPlugin::forward_context(const Function<void()>& forward) { forward(); }
+Tensor PrecisionPlugin::convert_output(Tensor output) { return output; }
+Tensor PrecisionPlugin::pre_backward(Tensor loss) { return loss; }
+void PrecisionPlugin::before_step(optim::Optimizer&) {}
+void PrecisionPlugin::after_step(optim::Optimizer&) {}
+NamedTensors PrecisionPlugin::state_dict() { return {}; }
+void PrecisionPlugin::load_state_dict(const NamedTensors&) {}
+
+}  // namespace levin

@@ -195,7 +195,7 @@ Tensor Trainer::Run::forward_backward(AutomaticStep& step) {
   detail::detach_into(seen_loss, precision.output(reported));
   instruments.times.enter(Phase::backward);
   window.gradients_torn = true;
-  hooks.call(train::hooks::on_before_backward, optimizers.scaler() || exact ? scaled.detach() : seen_loss);
+  hooks.call(train::hooks::on_before_backward, exact || scaled.impl() != loss.impl() ? scaled.detach() : seen_loss);
   {
     const ProfilerScope profiled(instruments.profiler(), "backward");
     if (!fused) strategy->backward(scaled, SyncGrad{step.closes});

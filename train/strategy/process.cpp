@@ -12,6 +12,7 @@
 #include "levin/autograd.h"
 #include "levin/comm/launch.h"
 #include "levin/ops.h"
+#include "levin/train/precision_plugin.h"
 #include "levin/train/profiler.h"
 #include "tensor/errors/warn.h"
 #include "tensor/text/type_name.h"
@@ -75,7 +76,7 @@ std::string agreement_of(const TrainerOptions& o) {
   line("max_epochs", text(o.max_epochs.value_or(-2)));
   line("max_steps", text(o.max_steps));
   line("accumulate_grad_batches", text(o.accumulate_grad_batches));
-  line("precision", o.precision);
+  line("precision", o.plugins.precision ? o.plugins.precision->name() : o.precision);
   line("gradient_clip_val", text(o.gradient_clip_val.value_or(0)));
   line("num_nodes", text(o.num_nodes.value()));
   return lines;

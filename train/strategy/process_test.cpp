@@ -4,9 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
 
 #include "comm/group/local.h"
+#include "comm/job/socket.h"
 #include "levin/autograd.h"
+#include "tests/variables.h"
 #include "train/run/fixture_test.h"
 #include "train/run/probe_test.h"
 
@@ -92,6 +96,100 @@ TEST_CASE("ranks take rank 0's buffers that no file has, and keep their own stat
   for (const std::vector<float>& mask : masks) CHECK(mask == std::vector<float>(3, 1));
   CHECK(means == std::array<double, 2>{1, 2});
   for (const std::string& error : errors) CHECK(contains(error, "\"mask f32 [3]\" on rank 0 and \"mask f32 [4]\""));
+}
+
+TEST_CASE("ranks whose modules have different generators are an error that names them, on every rank") {
+  struct Layer : nn::Module {
+    Layer(nn::Options o, bool drops) : Module(std::move(o)) {
+      if (drops) drop = std::make_unique<nn::Dropout>(*this, "drop", nn::Dropout::Options{.p = 0.5});
+    }
+    nn::Linear fc{*this, "fc", {.in = 3, .out = 2}};
+    std::unique_ptr<nn::Dropout> drop;
+  };
+  std::array<std::string, 2> errors;
+  dist::run_local(2, [&](const Group& group) {
+    Layer net(nn::Options{.gen = Generator(1), .device = Device::cpu()}, group->rank() == 1);
+    ProcessStrategy strategy({.group = group});
+    strategy.connect({});
+    test::Probe module(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    try {
+      strategy.attach_model(module, &net, Stage::fit);
+    } catch (const CommError& e) { errors[static_cast<std::size_t>(group->rank())] = e.what(); }
+  });
+  for (const std::string& error : errors) {
+    CHECK(contains(error, "the modules of rank 0 and rank 1 differ: tensor 2 is \"nothing\" on rank 0"));
+    CHECK(contains(error, "generator\" on rank 1"));
+  }
+}
+
+TEST_CASE("a wrong size, address or port of a job is one typed error of the fit, before any hook") {
+  struct Noting final : Callback {
+    bool called = false;
+    std::string state_key() const override { return ""; }
+    void setup(Stage) override { called = true; }
+    void on_exception(const std::exception&) override { called = true; }
+  };
+  const auto error_of = [](test::PlantedVariables::List variables, std::optional<int> devices, int nodes = 1) {
+    const test::PlantedVariables planted(variables);
+    const auto noting = std::make_shared<Noting>();
+    TrainerOptions options = test::silent();
+    options.accelerator = "cpu";
+    if (devices) options.devices = *devices;
+    options.num_nodes = nodes;
+    options.callbacks = {noting};
+    options.strategy = std::make_shared<ProcessStrategy>(ProcessOptions{.rendezvous_timeout = 0.2});
+    test::Probe probe(nn::Options{.gen = Generator(1), .device = Device::cpu()});
+    data::DataLoader data = test::ramp(2);
+    std::string error;
+    try {
+      Trainer(std::move(options)).fit(probe, {.train = data});
+    } catch (const ConfigError& e) { error = std::string("ConfigError ") + e.what(); } catch (const CommError& e) {
+      error = std::string("CommError ") + e.what();
+    }
+    CHECK_FALSE(noting->called);
+    CHECK(test::weights_of(probe) == std::vector<float>{1});
+    return error;
+  };
+  // As a person starts rank 0 or 1 of two by hand.
+  const auto by_hand = [&](const char* rank, const char* address, const char* port) {
+    return error_of({{"RANK", rank},
+                     {"LOCAL_RANK", rank},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", address},
+                     {"MASTER_PORT", port},
+                     {"LEVIN_JOB_SECRET", "none"}},
+                    2);
+  };
+  std::string error = error_of(
+      {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}},
+      3);
+  CHECK(error.starts_with("ConfigError "));
+  CHECK(contains(error, "WORLD_SIZE is 4, and num_nodes 1 times devices 3 is 3"));
+  // srun's task 0 of 4 on one node.
+  const auto step = [&](int devices, int nodes) {
+    return error_of({{"SLURM_STEP_ID", "0"},
+                     {"SLURM_JOB_ID", "7"},
+                     {"SLURM_PROCID", "0"},
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", "0"},
+                     {"SLURM_NTASKS", "4"},
+                     {"SLURM_NNODES", "1"},
+                     {"SLURM_TASKS_PER_NODE", "4"},
+                     {"SLURM_NODELIST", "n1"},
+                     {"SLURM_JOB_NAME", "train"}},
+                    devices, nodes);
+  };
+  CHECK(step(2, 1).starts_with("ConfigError "));
+  CHECK(contains(step(2, 1), "a node runs 4 tasks, as SLURM_TASKS_PER_NODE says, and devices is 2"));
+  CHECK(contains(step(4, 2), "the step has 1 nodes, and num_nodes is 2"));
+  error = by_hand("1", "no-such-host.invalid", "29500");
+  CHECK(error.starts_with("CommError "));
+  CHECK(contains(error, "the address of rank 0, no-such-host.invalid, is unknown"));
+  const dist::Fd taken = dist::listen_at({"127.0.0.1", 0}, dist::Reach::loopback, 0);
+  const std::string port = text(dist::port_of(taken));
+  error = by_hand("0", "127.0.0.1", port.c_str());
+  CHECK(error.starts_with("CommError "));
+  CHECK(contains(error, "rank 0 cannot listen at 127.0.0.1:" + port + ": Address already in use"));
 }
 
 TEST_CASE("modules that differ between ranks are an error that names the tensor and both sides, on every rank") {

@@ -99,6 +99,7 @@ SavedRun::SavedRun(Trainer::Run& run, nn::Module* tree, const char* prefix) : ru
     for (std::size_t i = 0; i < run.optimizers.all.size(); ++i)
       keep(optimizer_prefix(i), run.optimizers.all[i]->state_dict());
     if (const optim::GradScaler* scaler = run.precision.scaler()) keep(precision_prefix(), scaler->state_dict());
+    if (PrecisionPlugin* const plugin = run.precision.plugin()) keep(precision_plugin_prefix(), plugin->state_dict());
   }
   before_ = std::make_unique<Before>(run);
   if (tree) {
@@ -158,6 +159,8 @@ void SavedRun::restore() {
   for (std::size_t i = 0; i < run_.optimizers.all.size(); ++i)
     run_.optimizers.all[i]->load_state_dict(below(file, optimizer_prefix(i)));
   if (optim::GradScaler* scaler = run_.precision.scaler()) scaler->load_state_dict(below(file, precision_prefix()));
+  if (const NamedTensors state = below(file, precision_plugin_prefix()); !state.empty())
+    run_.precision.plugin()->load_state_dict(state);
 }
 
 void SavedRun::restore_quietly() noexcept {

@@ -251,6 +251,7 @@ struct TrainerOptions {
   //   16-true      the module and floating inputs are converted to f16
   //   bf16-true    the module and floating inputs are converted to bf16
   //   16-o2        as 16-true, but batch norms stay f32; f32 masters and a loss scale
+  // A mode of your own is a plug-in: levin/train/precision_plugin.h.
   std::string precision{};
   // The same by Apex' names: O0 32-true, O1 16-mixed, O2 16-o2, O3 16-true. ConfigError if `precision` says another.
   std::string amp_level{};

@@ -17,6 +17,7 @@ namespace levin {
 
 class CheckpointIO;
 class LayerSync;
+class PrecisionPlugin;
 class Strategy;
 struct TrainerOptions;
 namespace dist {
@@ -109,6 +110,9 @@ struct Plugins {
   std::shared_ptr<CheckpointIO> checkpoint_io{};            // writes and reads checkpoints: levin/train/checkpoint_io.h
   // Which layers compute over all ranks: levin/train/layer_sync.h. ConfigError with sync_batchnorm, which is one, too.
   std::shared_ptr<LayerSync> layer_sync{};
+  // In which numbers the run computes: levin/train/precision_plugin.h. ConfigError with precision, amp_level or
+  // grad_scaler, which say the same.
+  std::shared_ptr<PrecisionPlugin> precision{};
   friend bool operator==(const Plugins&, const Plugins&) = default;
 };
 
