@@ -19,7 +19,7 @@ struct SumOverRanks {
   Group group;
   Tensor forward(const Tensor& x) const {
     Tensor y = x.clone();
-    group->all_reduce(y).wait();
+    group->all_reduce_now(y);
     return y;
   }
   Grads<1> backward(const Tensor& gy, Need<1>) { return {apply(SumOverRanks{group}, gy)}; }
@@ -117,7 +117,7 @@ struct SyncBatchNorm {
     if (need[0]) {
       const std::array<Tensor, 2> mine{g[2].to(DType::f64), g[1].to(DType::f64)};
       const Tensor sums = cat(mine, 0);
-      group->all_reduce(sums).wait();
+      group->all_reduce_now(sums);
       const Tensor scale = weight.to(DType::f64) * rsqrt(var.to(DType::f64) + eps) / count;
       const auto part = [&](std::int64_t k) { return (slice(sums, 0, k * c, (k + 1) * c) * scale).to(t); };
       out[0] = g[0] - batch_norm_eval(values, part(1), part(0), mean, var, eps);

@@ -90,7 +90,7 @@ Work CpuGroup::issue(Call&& call) {
   const std::shared_ptr<Lane>& lane = call.op == Collective::send   ? sends_
                                       : call.op == Collective::recv ? receives_
                                                                     : collectives_;
-  const bool waits = call.op == Collective::barrier || call.entry.op == Collective::text;
+  const bool waits = call.waits || call.entry.op == Collective::text;
   auto work = std::make_shared<HostWork>(std::move(task), std::move(call.out), std::move(call.in), lane);
   std::vector<std::shared_ptr<HostWork>> after;
   for (const auto& other : {collectives_, sends_, receives_}) {

@@ -167,18 +167,27 @@ Work ProcessGroup::start(Call&& call) {
 }
 
 Work ProcessGroup::all_reduce(const Tensor& t, ReduceOp op, ReduceOrder order, std::source_location where) {
+  return start(reduction(t, op, order, where));
+}
+void ProcessGroup::all_reduce_now(const Tensor& t, ReduceOp op, ReduceOrder order, std::source_location where) {
+  Call call = reduction(t, op, order, where);
+  call.waits = true;
+  start(std::move(call)).wait();
+}
+ProcessGroup::Call ProcessGroup::reduction(const Tensor& t, ReduceOp op, ReduceOrder order,
+                                           std::source_location where) const {
   check_written("all_reduce", "t", t);
   check_reduce("all_reduce", t, op, order, size_);
   Entry entry = entry_of(Collective::all_reduce, t, t.numel(), where);
   entry.reduce = static_cast<std::uint8_t>(static_cast<int>(op) | static_cast<int>(order) << 4);
-  return start({.op = Collective::all_reduce,
-                .out = t,
-                .in = t,
-                .reduce = op,
-                .order = order,
-                .count = static_cast<std::int64_t>(entry.count),
-                .entry = entry,
-                .where = where});
+  return {.op = Collective::all_reduce,
+          .out = t,
+          .in = t,
+          .reduce = op,
+          .order = order,
+          .count = static_cast<std::int64_t>(entry.count),
+          .entry = entry,
+          .where = where};
 }
 
 Work ProcessGroup::broadcast(const Tensor& t, int root, std::source_location where) {
@@ -280,7 +289,7 @@ void ProcessGroup::check_peer(const char* op, int peer, int tag) const {
 
 void ProcessGroup::barrier(std::source_location where) {
   Entry entry{.op = Collective::barrier, .site = site_of(where)};
-  start({.op = Collective::barrier, .out = {}, .in = {}, .entry = entry, .where = where}).wait();
+  start({.op = Collective::barrier, .out = {}, .in = {}, .entry = entry, .where = where, .waits = true}).wait();
 }
 
 // Texts travel as two collectives of bytes: the lengths, then the texts, padded to the longest.

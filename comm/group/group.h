@@ -24,6 +24,7 @@ struct ProcessGroup::Call {
   std::int64_t count = 0;
   Entry entry;  // without the group
   std::source_location where;
+  bool waits = false;  // the caller waits at once: the work runs in its thread where the backend has threads
 };
 
 // ---- The backends. Each connects all ranks of the rendezvous and throws CommError.

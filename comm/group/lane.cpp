@@ -43,15 +43,18 @@ void Lane::collect(const HostWork& work, std::vector<std::shared_ptr<HostWork>>&
 
 void Lane::add(const std::shared_ptr<HostWork>& work, std::vector<std::shared_ptr<HostWork>> after, RunsOn where) {
   work->after_ = std::move(after);
-  const std::lock_guard lock(mutex_);
-  if (where == RunsOn::thread && !thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { loop(); });
-    } catch (const std::system_error&) {
-      // Without a thread the works run in the waits.
+  {
+    const std::lock_guard lock(mutex_);
+    if (where == RunsOn::thread && !thread_.joinable()) {
+      try {
+        thread_ = std::thread([this] { loop(); });
+      } catch (const std::system_error&) {
+        // Without a thread the works run in the waits.
+      }
     }
+    pending_.push_back(work);
   }
-  pending_.push_back(work);
+  // A thread that wakes finds the lock free.
   if (where == RunsOn::thread) changed_.notify_all();
 }
 

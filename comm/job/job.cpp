@@ -65,7 +65,6 @@ class Job::EntryExchange final : public Exchange {
     const auto job = job_.lock();
     if (!job) fail<CommError>("process group: its job has ended, and a collective was called");
     point("plan:exchange");
-    // The next collective, also where the message is the end of a pass.
     return job->gather(*group_, GatherKind::plan, plans_->passed() + 1, "a comparison of collectives", mine,
                        job->timeout_);
   }

@@ -7,7 +7,7 @@
 //   silent    nothing was heard of a rank for `silence` seconds: it is stopped, or its host or link is gone
 //   stuck     a rank is alive and does not come to a collective in which others wait for `timeout` seconds
 //   failed    a rank reports the exception that ends it
-//   mismatch  a rank waits to compare a collective that another has passed with a sealed plan, so they never meet; or
+//   mismatch  a rank waits to compare a collective that another has passed as expected, so they never meet; or
 //             waits for a rank that has left
 //   aborted   a rank reports an error of a connection, and nothing better is known after kReportGrace
 //
@@ -52,7 +52,7 @@ class Judge {
   void start(std::vector<std::string> names, double now);  // all have arrived; "rank 2 (host a, process 77)"
   void heard(int rank, double now);                        // any message
   void beat(int rank, const Beat& beat, double now);
-  // The rank has passed that many collectives of the group: compared with all ranks, or equal to a sealed plan.
+  // The rank has passed that many collectives of the group: compared with all ranks, or expected.
   void passed(int rank, const std::string& group, std::uint64_t collectives);
   void answered(int rank, std::string_view words);  // to the question after a cause
   // ordinal: of the collective that the group's ranks compare; 0: they exchange something else.

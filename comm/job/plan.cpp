@@ -1,13 +1,14 @@
 #include "comm/job/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "levin/error.h"
-#include "levin/serialize.h"
 
 namespace levin::dist {
 namespace {
@@ -15,12 +16,9 @@ namespace {
 using std::string;
 using std::string_view;
 
-// What a rank brings to an exchange: an entry, or the end of a pass.
-constexpr char kEntry = 'e', kEnd = 'p';
-
+// What a rank brings to an exchange: its entry, and the entry's words.
 string message(const Entry& entry, const string& words) {
-  string out(1, kEntry);
-  out.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+  string out(reinterpret_cast<const char*>(&entry), sizeof entry);
   return out + words;
 }
 
@@ -31,13 +29,10 @@ struct Side {
 };
 Side side_of(const string& text) {
   Side out;
-  if (text.size() > sizeof(Entry) && text[0] == kEntry) {
-    out.is_entry = true;
-    std::memcpy(&out.entry, text.data() + 1, sizeof(Entry));
-    out.words = text.substr(1 + sizeof(Entry));
-  } else {
-    out.words = text.empty() ? text : text.substr(1);
-  }
+  out.is_entry = text.size() >= sizeof(Entry);
+  if (!out.is_entry) return out;
+  std::memcpy(&out.entry, text.data(), sizeof(Entry));
+  out.words = text.substr(sizeof(Entry));
   return out;
 }
 
@@ -71,12 +66,7 @@ string ranks_text(const std::vector<std::size_t>& ranks) {
 }
 
 // Words may differ (an address, a host), entries may not.
-bool same(const string& a, const string& b) {
-  const std::size_t head = 1 + sizeof(Entry);
-  if (a.size() > head && b.size() > head && a[0] == kEntry && b[0] == kEntry)
-    return a.compare(0, head, b, 0, head) == 0;
-  return a == b;
-}
+bool same(const string& a, const string& b) { return a.compare(0, sizeof(Entry), b, 0, sizeof(Entry)) == 0; }
 
 [[noreturn]] void refuse(const std::vector<string>& all, const string& mine) {
   const Side own = side_of(mine);
@@ -99,24 +89,22 @@ bool same(const string& a, const string& b) {
   fail<CommError>(out + "; call the same collectives in the same order on all ranks of a group");
 }
 
-std::array<std::uint8_t, 16> hash_of(string_view key, const std::vector<Entry>& entries) {
-  string content(key);
-  content += '\n';
-  content.append(reinterpret_cast<const char*>(entries.data()), entries.size() * sizeof(Entry));
-  const string hex = content_hash(content);
-  std::array<std::uint8_t, 16> out{};
-  const auto digit = [](char c) { return static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10); };
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] = static_cast<std::uint8_t>(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
-  return out;
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t with) {
+  hash = (hash ^ with) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 32;
+}
+std::uint64_t hash_of(const Entry& entry) {
+  std::array<std::uint64_t, sizeof(Entry) / sizeof(std::uint64_t)> words{};
+  std::memcpy(words.data(), &entry, sizeof entry);
+  std::uint64_t hash = 0;
+  for (const std::uint64_t word : words) hash = mixed(hash, word);
+  return hash;
 }
 
-struct Plan {
-  std::vector<Entry> entries;
-  std::vector<string> words;
-  std::array<std::uint8_t, 16> hash{};  // of a sealed plan: of its entries
-  bool sealed = false;
-};
+// The numbers of last entries that tell what comes next, the most reliable first: a window of accumulation is long, and
+// after an unusual collective a short memory knows the step again soon.
+constexpr std::array<std::size_t, 2> kMemories = {16, 4};
+constexpr std::size_t kMostExpected = 1 << 14;  // a loop whose collectives never recur stays within a few MB
 
 // Orders the collectives of all groups of this process, for "what did this rank issue last".
 std::atomic<std::uint64_t> issued{0};
@@ -139,33 +127,50 @@ const char* name_of(Collective c) {
 }
 
 struct Plans::State {
-  std::shared_ptr<Exchange> exchange;
-  mutable std::mutex mutex;  // another thread asks for the last entry
-  std::vector<std::pair<string, std::shared_ptr<Plan>>> plans;
-  string key;                  // of the running pass; empty: none
-  std::shared_ptr<Plan> plan;  // of the running pass
-  std::size_t position = 0;    // entries of the pass so far
-  std::array<std::uint8_t, 16> hash{};
-  std::uint64_t sequence = 0, passed = 0;
-  // The last entry: the words themselves, or an entry of a sealed plan.
-  Last last;
-  std::shared_ptr<Plan> last_plan;
-  std::size_t last_position = 0;
+  struct Expected {
+    Entry entry;
+    std::shared_ptr<const string> words;
+  };
+  using Contexts = std::array<std::uint64_t, kMemories.size()>;
 
-  [[nodiscard]] std::shared_ptr<Plan> find(string_view wanted) const {
-    for (const auto& [name, plan] : plans) {
-      if (name == wanted) return plan;
+  std::shared_ptr<Exchange> exchange;
+  mutable std::mutex mutex;                               // another thread asks for the last entry
+  std::unordered_map<std::uint64_t, Expected> expected;   // by context
+  std::array<std::uint64_t, kMemories.front()> recent{};  // hashes of the last entries
+  std::size_t at = 0;                                     // the next place in `recent`
+  std::uint64_t passed = 0;
+  std::shared_ptr<const string> words;  // of the last entry; null: none
+  std::uint64_t order = 0;
+
+  [[nodiscard]] Contexts contexts() const {
+    Contexts out{};
+    for (std::size_t k = 0; k < kMemories.size(); ++k) {
+      std::uint64_t hash = kMemories[k];
+      for (std::size_t i = 1; i <= kMemories[k]; ++i)
+        hash = mixed(hash, recent[(at + recent.size() - i) % recent.size()]);
+      out[k] = hash;
+    }
+    return out;
+  }
+  [[nodiscard]] const Expected* next(const Contexts& contexts) const {
+    for (const std::uint64_t context : contexts) {
+      if (const auto found = expected.find(context); found != expected.end()) return &found->second;
     }
     return nullptr;
   }
-  void remember(string words) {
-    last = {.words = std::move(words), .order = ++issued};
-    last_plan = nullptr;
+  void remember(std::shared_ptr<const string> its) {
+    words = std::move(its);
+    order = ++issued;
   }
-  // Compares with all ranks, without the lock: they may take long.
-  void compare(const string& mine) const {
-    const std::vector<string> all = exchange->gather(mine);
-    if (std::any_of(all.begin(), all.end(), [&](const string& one) { return !same(one, mine); })) refuse(all, mine);
+  void learn(const Contexts& contexts, const Entry& entry) {
+    if (expected.size() + contexts.size() > kMostExpected) expected.clear();
+    for (const std::uint64_t context : contexts) {
+      const auto [place, fresh] = expected.try_emplace(context, Expected{entry, words});
+      if (!fresh && place->second.entry != entry) place->second = {entry, words};
+    }
+    recent[at] = hash_of(entry);
+    at = (at + 1) % recent.size();
+    ++passed;
   }
 };
 
@@ -174,99 +179,23 @@ Plans::Plans(std::shared_ptr<Exchange> exchange) : state_(std::make_unique<State
 }
 Plans::~Plans() = default;
 
-void Plans::begin(string_view key) {
-  State& s = *state_;
-  const std::lock_guard lock(s.mutex);
-  s.position = 0;
-  s.key = key;
-  s.plan = key.empty() ? nullptr : s.find(key);
-  if (!key.empty() && !s.plan) s.plan = std::make_shared<Plan>();
-  s.hash = s.plan && s.plan->sealed ? s.plan->hash : hash_of(key, {});
-}
-
-void Plans::end() {
-  State& s = *state_;
-  std::unique_lock lock(s.mutex);
-  const std::shared_ptr<Plan> plan = std::exchange(s.plan, nullptr);
-  const string key = std::exchange(s.key, {});
-  const std::size_t position = std::exchange(s.position, 0);
-  if (!plan) return;
-  if (plan->sealed) {
-    if (position < plan->entries.size()) {
-      fail<CommError>("collectives differ between steps: this rank ended the pass `", key, "` after ", position, " of ",
-                      plan->entries.size(), " collectives; the next one was ", plan->words[position],
-                      "; issue the same collectives in each step");
-    }
-    return;
-  }
-  if (s.exchange) {
-    // Ranks that issue more than this one meet this message with their next entry.
-    const string end = "the end of the pass `" + key + "` after " + text(position) + " collectives";
-    s.remember(end);
-    lock.unlock();
-    s.compare(string(1, kEnd) + end);
-    lock.lock();
-  }
-  plan->hash = hash_of(key, plan->entries);
-  plan->sealed = true;
-  s.plans.emplace_back(key, plan);
-}
-
 void Plans::issue(const Entry& entry, const Function<string()>& words) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
-  ++s.sequence;
-  if (s.plan && s.plan->sealed) {
-    if (s.position < s.plan->entries.size() && s.plan->entries[s.position] == entry) {
-      s.last.order = ++issued;
-      s.last_plan = s.plan;
-      s.last_position = s.position++;
-      s.passed = s.sequence;
-      return;
-    }
-    // Another entry than in earlier passes. If it is so on all ranks, they meet here and learn the rest anew; else the
-    // others are in the sealed collective, and the store finds this rank waiting in an exchange without them.
-    auto changed = std::make_shared<Plan>();
-    const auto begin = s.plan->entries.begin();
-    changed->entries.assign(begin, begin + static_cast<std::ptrdiff_t>(s.position));
-    changed->words.assign(s.plan->words.begin(), s.plan->words.begin() + static_cast<std::ptrdiff_t>(s.position));
-    std::erase_if(s.plans, [&](const auto& named) { return named.second == s.plan; });
-    s.plan = std::move(changed);
-    s.hash = hash_of(s.key, {});
+  const State::Contexts contexts = s.contexts();
+  if (const State::Expected* const next = s.next(contexts); next && next->entry == entry) {
+    s.remember(next->words);
+    return s.learn(contexts, entry);
   }
-  string text = words();
-  const string mine = message(entry, text);
-  s.remember(text);
+  s.remember(std::make_shared<const string>(words()));
   if (s.exchange) {
-    lock.unlock();
-    s.compare(mine);
+    const string mine = message(entry, *s.words);
+    lock.unlock();  // other ranks may take long
+    const std::vector<string> all = s.exchange->gather(mine);
+    if (std::any_of(all.begin(), all.end(), [&](const string& one) { return !same(one, mine); })) refuse(all, mine);
     lock.lock();
   }
-  s.passed = s.sequence;
-  if (!s.plan) return;
-  s.plan->entries.push_back(entry);
-  s.plan->words.push_back(std::move(text));
-  ++s.position;
-}
-
-void Plans::forget() {
-  State& s = *state_;
-  const std::lock_guard lock(s.mutex);
-  s.plans.clear();
-  s.plan = nullptr;
-  s.key.clear();
-  s.position = 0;
-  s.hash = {};
-}
-
-std::array<std::uint8_t, 16> Plans::hash() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->hash;
-}
-
-std::uint64_t Plans::sequence() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->sequence;
+  s.learn(contexts, entry);
 }
 
 std::uint64_t Plans::passed() const {
@@ -275,11 +204,8 @@ std::uint64_t Plans::passed() const {
 }
 
 Plans::Last Plans::last() const {
-  const State& s = *state_;
-  const std::lock_guard lock(s.mutex);
-  Last out = s.last;
-  if (s.last_plan) out.words = s.last_plan->words[s.last_position];
-  return out;
+  const std::lock_guard lock(state_->mutex);
+  return {.words = state_->words ? *state_->words : string(), .order = state_->order};
 }
 
 }  // namespace levin::dist

@@ -1,14 +1,15 @@
 // The plan of a job's collectives: what each rank issues, compared before data moves.
 //
-// Note [Plans of collectives]: a step issues a few collectives, the same in every step. While a plan is learnt, each
-// rank exchanges the entry of each collective first (32 bytes by the store or in memory): a difference ends all ranks
-// before data moves, with both entries as text. After one pass the plan is sealed: an entry is compared with the sealed
-// one in nanoseconds, and the plan's hash travels in the step's vote. An entry that a sealed plan lacks is exchanged
-// again: where all ranks issue it, the plan is learnt anew from there; where one rank alone does, the store finds that
-// rank waiting for an exchange while the others wait in a collective (Judge), and shows both.
+// Note [Plans of collectives]: a step issues a few collectives, the same in every step. Each rank keeps what came after
+// what: after the last 16 entries, and after the last 4. The entry that is expected there moves data at once. Any other
+// entry is exchanged first (32 bytes by the store or in memory): a difference ends all ranks before data moves, with
+// both entries as text, and an equal entry is what is expected there from then on.
+//
+// Ranks that have issued the same expect the same. So where they differ for the first time, one of them at least issues
+// what is not expected, and waits for an exchange while others wait in a collective. The store finds that (Judge), and
+// shows both.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -47,7 +48,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 32);
 
-// How ranks exchange entries while a plan is learnt.
+// How ranks exchange entries that are not expected.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -55,23 +56,15 @@ class Exchange {
   virtual std::vector<std::string> gather(std::string_view mine) = 0;
 };
 
-// The plans of one rank, by key ("train/closing", "val", ...).
+// What one rank issues in one group.
 class Plans {
  public:
   explicit Plans(std::shared_ptr<Exchange> exchange);  // null: one rank
   ~Plans();
-  // The pass that follows is of this plan; empty: each collective is checked by itself.
-  void begin(std::string_view key);
-  // Ends the pass: a plan that was learnt is sealed. Throws CommError for a pass that was shorter than the sealed one.
-  void end();
   // Before a collective moves data. `words` gives its text for errors. Throws CommError with this rank's and the other
   // ranks' entries where they differ.
   void issue(const Entry& entry, const Function<std::string()>& words);
-  // Forgets the plans, because what is issued changes on all ranks (buckets were built anew). Ends a running pass.
-  void forget();
-  [[nodiscard]] std::array<std::uint8_t, 16> hash() const;  // of the plan of the running pass
-  [[nodiscard]] std::uint64_t sequence() const;             // collectives issued so far
-  // Collectives that were compared with all ranks or equal a sealed plan. From any thread.
+  // Collectives that were compared with all ranks, or were expected. From any thread.
   [[nodiscard]] std::uint64_t passed() const;
   // The last collective, in words, for a verdict. From any thread.
   struct Last {

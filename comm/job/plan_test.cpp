@@ -71,31 +71,63 @@ std::vector<std::string> on_ranks(Table& table, std::size_t size, const Body& bo
   return errors;
 }
 
-TEST_CASE("a plan is exchanged in its first pass and compared locally afterwards") {
+TEST_CASE("a step's collectives are exchanged until they recur, and are expected afterwards") {
   Table table(2);
+  std::size_t learnt = 0;
   const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
-    const auto pass = [&] {
-      plans.begin("train/closing");
-      issue(plans, reduction(4096));
-      issue(plans, reduction(10));
-      plans.end();
+    const auto step = [&] {
+      for (const std::uint64_t count : {4096, 10, 4}) issue(plans, reduction(count));
     };
-    plans.begin("train/closing");
-    const auto unknown = plans.hash();
-    pass();
-    const std::size_t after_first = table.rounds();
-    pass();
-    pass();
-    if (rank == 0) {
-      CHECK(after_first == 3);  // two entries and the end of the pass
-      CHECK(table.rounds() == 3);
-    }
-    CHECK(plans.sequence() == 6);
-    plans.begin("train/closing");
-    CHECK(plans.hash() != unknown);
-    CHECK(plans.last().words == "all_reduce f32[10]");
+    for (int i = 0; i < 3; ++i) step();
+    if (rank == 0) learnt = table.rounds();
+    for (int i = 0; i < 100; ++i) step();
+    CHECK(plans.passed() == 309);
+    CHECK(plans.last().words == "all_reduce f32[4]");
   });
   CHECK(errors == std::vector<std::string>{"", ""});
+  CHECK(learnt <= 9);
+  CHECK(table.rounds() == learnt);
+}
+
+TEST_CASE("windows of several batches are expected, and a step after an unusual collective") {
+  Table table(2);
+  std::size_t learnt = 0, after = 0;
+  const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
+    const auto window = [&] {
+      for (int batch = 0; batch < 4; ++batch) {
+        issue(plans, reduction(4));
+        if (batch == 3) issue(plans, reduction(4096));
+        issue(plans, reduction(5));
+      }
+    };
+    for (int i = 0; i < 5; ++i) window();
+    if (rank == 0) learnt = table.rounds();
+    for (int i = 0; i < 20; ++i) window();
+    if (rank == 0) after = table.rounds();
+    issue(plans, reduction(77));
+    for (int i = 0; i < 5; ++i) window();
+  });
+  CHECK(errors == std::vector<std::string>{"", ""});
+  CHECK(after == learnt);
+  CHECK(table.rounds() > after);
+  CHECK(table.rounds() <= after + 12);
+}
+
+TEST_CASE("the one rank that issues another collective than before meets the others' next exchange") {
+  Table table(2);
+  const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
+    for (int i = 0; i < 20; ++i) issue(plans, reduction(i == 15 && rank == 1 ? 7 : 4));
+    issue(plans, {.op = Collective::barrier});
+  });
+  CHECK(contains(errors[0], "rank 1 issues all_reduce f32[7]"));
+  CHECK(contains(errors[1], "rank 0 issues barrier"));
+}
+
+TEST_CASE("collectives that never recur are each exchanged, within bounded memory") {
+  Plans alone(nullptr);
+  for (std::uint64_t i = 0; i < 100'000; ++i) issue(alone, reduction(i));
+  CHECK(alone.passed() == 100'000);
+  CHECK(alone.last().words == "all_reduce f32[99999]");
 }
 
 TEST_CASE("ranks that issue different collectives get an error with both") {
@@ -122,79 +154,6 @@ TEST_CASE("ranks that issue different collectives get an error with both") {
     plans.issue(reduction(8), [&] { return "all_reduce of rank " + text(rank); });
   });
   CHECK(errors == std::vector<std::string>{"", ""});
-}
-
-TEST_CASE("a rank whose pass ends early is found at the end of the pass") {
-  Table table(2);
-  const auto learning = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
-    plans.begin("val");
-    issue(plans, reduction(4));
-    if (rank == 0) issue(plans, reduction(5));
-    plans.end();
-  });
-  CHECK(contains(learning[0], "this rank issues all_reduce f32[5]; rank 1 issues the end of the pass `val` after 1"));
-  CHECK(contains(learning[1], "rank 0 issues all_reduce f32[5]"));
-  Plans alone(nullptr);
-  for (int pass = 0; pass < 2; ++pass) {
-    alone.begin("val");
-    issue(alone, reduction(4));
-    if (pass == 0) {
-      issue(alone, reduction(5));
-      alone.end();
-    }
-  }
-  CHECK_THROWS_WITH_AS(alone.end(),
-                       doctest::Contains("ended the pass `val` after 1 of 2 collectives; the next one was "
-                                         "all_reduce f32[5]"),
-                       CommError);
-}
-
-TEST_CASE("a sealed plan that changes on all ranks is learnt anew") {
-  Table table(2);
-  const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t) {
-    const auto pass = [&](std::uint64_t last) {
-      plans.begin("train");
-      issue(plans, reduction(4));
-      issue(plans, reduction(last));
-      plans.end();
-    };
-    pass(5);
-    plans.begin("train");
-    const auto before = plans.hash();
-    pass(6);
-    plans.begin("train");
-    CHECK(plans.hash() != before);
-    const std::size_t rounds = table.rounds();
-    pass(6);
-    CHECK(table.rounds() == rounds);
-  });
-  CHECK(errors == std::vector<std::string>{"", ""});
-  // Where one rank alone changes, the exchange shows its entry beside what the other rank exchanges next.
-  const auto one = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
-    for (int pass = 0; pass < 2; ++pass) {
-      plans.begin("train");
-      issue(plans, reduction(pass == 1 && rank == 1 ? 7 : 4));
-      plans.end();
-    }
-    plans.begin("");
-    issue(plans, {.op = Collective::barrier});
-  });
-  CHECK(contains(one[0], "rank 1 issues all_reduce f32[7]"));
-  CHECK(contains(one[1], "rank 0 issues barrier"));
-}
-
-TEST_CASE("forgotten plans are learnt again") {
-  Table table(2);
-  const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t) {
-    for (int pass = 0; pass < 2; ++pass) {
-      plans.begin("train");
-      issue(plans, reduction(4));
-      plans.end();
-      plans.forget();
-    }
-  });
-  CHECK(errors == std::vector<std::string>{"", ""});
-  CHECK(table.rounds() == 4);
 }
 
 }  // namespace

@@ -75,6 +75,9 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
   // t becomes the combination of all ranks' t, in place.
   [[nodiscard]] Work all_reduce(const Tensor& t, ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::fast,
                                 std::source_location where = std::source_location::current());
+  // The same, and waits: the quickest way for a small tensor whose result decides what comes next.
+  void all_reduce_now(const Tensor& t, ReduceOp op = ReduceOp::sum, ReduceOrder order = ReduceOrder::fast,
+                      std::source_location where = std::source_location::current());
   // t becomes that of rank `root`.
   [[nodiscard]] Work broadcast(const Tensor& t, int root = 0,
                                std::source_location where = std::source_location::current());
@@ -129,6 +132,7 @@ class LEVIN_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup>
 
  private:
   [[nodiscard]] Work start(Call&& call);
+  [[nodiscard]] Call reduction(const Tensor& t, ReduceOp op, ReduceOrder order, std::source_location where) const;
   void check_peer(const char* op, int peer, int tag) const;
   int rank_, size_;
   Device text_device_;

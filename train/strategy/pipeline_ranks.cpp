@@ -265,7 +265,7 @@ StepOutput PipelineRanksStrategy::training_step(const StepCall& call) {
   std::vector<std::uint8_t> has;
   for (const ParamRef& r : parameters) has.push_back(r.value->grad().defined() ? 1 : 0);
   const Tensor any = from_data<std::uint8_t>(has, {static_cast<std::int64_t>(has.size())}, Device::cpu());
-  if (!has.empty()) control().all_reduce(any, dist::ReduceOp::max).wait();
+  if (!has.empty()) control().all_reduce_now(any, dist::ReduceOp::max);
   has = any.to_vector<std::uint8_t>();
   std::map<const void*, bool> used;
   for (std::size_t i = 0; i < parameters.size(); ++i) used[parameters[i].value->impl()] = has[i] != 0;

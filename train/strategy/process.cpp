@@ -165,13 +165,13 @@ Votes ProcessStrategy::vote(const Votes& mine) {
   cells[1] = mine.skip;
   cells[2] = mine.no_data;
   cells[3] = mine.signal;
-  control_->all_reduce(votes_, dist::ReduceOp::max).wait();
+  control_->all_reduce_now(votes_, dist::ReduceOp::max);
   return {.stop = cells[0], .skip = cells[1], .no_data = cells[2], .signal = cells[3]};
 }
 std::vector<std::string> ProcessStrategy::gather(std::string_view mine) { return control_->gather_text(mine); }
 std::string ProcessStrategy::from_rank_zero(std::string_view mine) { return control_->broadcast_text(mine); }
 void ProcessStrategy::all_reduce(const Tensor& t, dist::ReduceOp op) {
-  (t.device().is_cpu() ? control_ : group_)->all_reduce(t, op).wait();
+  (t.device().is_cpu() ? control_ : group_)->all_reduce_now(t, op);
 }
 void ProcessStrategy::barrier() { control_->barrier(); }
 

@@ -190,7 +190,7 @@ void ShardedStrategy::merge_weight(Tensor& weight) {
 }
 
 void ShardedStrategy::merge_squared_norm(Tensor& sum) {
-  if (attached_->flat) shared_->all_reduce(sum, dist::ReduceOp::sum).wait();
+  if (attached_->flat) shared_->all_reduce_now(sum);
 }
 
 void ShardedStrategy::merge_found_inf(Tensor& found) {

@@ -189,7 +189,7 @@ void VirtualRanks::reduce(Set& all) {
   for (std::vector<Tensor>* flats : {&all.gradients, &all.buffers}) {
     for (Tensor& t : *flats) {
       if (group_->size() > 1) {
-        group_->all_reduce(t, dist::ReduceOp::sum, dist::ReduceOrder::tree).wait();
+        group_->all_reduce_now(t, dist::ReduceOp::sum, dist::ReduceOrder::tree);
         ++report_.reductions;
         report_.bytes += t.numel() * static_cast<std::int64_t>(itemsize(t.dtype()));
       }
@@ -199,7 +199,7 @@ void VirtualRanks::reduce(Set& all) {
   if (!find_unused_ || group_->size() == 1 || all.used.empty()) return;
   std::vector<std::uint8_t> used(all.used.begin(), all.used.end());
   const Tensor marks = from_data(used, {static_cast<std::int64_t>(used.size())}, all.gradients.front().device());
-  group_->all_reduce(marks, dist::ReduceOp::max).wait();
+  group_->all_reduce_now(marks, dist::ReduceOp::max);
   used = marks.to_vector<std::uint8_t>();
   all.used.assign(used.begin(), used.end());
 }
