@@ -142,6 +142,7 @@ std::vector<Metrics> Trainer::Run::in_copies(const char* call, TrainModule& modu
     }
     out.add(results.size());
     for (const Metrics& metrics : results) add(out, metrics);
+    const train::Scope attached([&] { hooks.attach(&trainer); }, [&] { hooks.attach(nullptr); });
     add_files(out, hooks.callbacks);
     return out.bytes();
   });

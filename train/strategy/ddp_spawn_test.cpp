@@ -165,9 +165,17 @@ TEST_CASE("copies of a process whose threads have worked compute and load on thr
   std::int64_t batches = 0;
   for (const Batch& b : data) batches += sum(matmul(b[0], ones({2, 512}, Device::cpu()))).defined() ? 1 : 0;
   CHECK(batches == 5);
-  Trainer trainer(spawned(folder.path()));
+  TrainerOptions options = spawned(folder.path());
+  options.enable_checkpointing = true;
+  Trainer trainer(options);
   trainer.fit(net, {.train = data});
   CHECK(trainer.global_step() == 20);
+  std::string best;  // of the checkpoints that the trainer writes by itself
+  for (const auto& c : trainer.callbacks()) {
+    if (const auto* const files = dynamic_cast<const ModelCheckpoint*>(c.get())) best = files->best_model_path();
+  }
+  CHECK(best.starts_with(folder.path()));
+  CHECK(std::filesystem::exists(best));
 }
 
 TEST_CASE("layers that configure_model makes come back, too") {
