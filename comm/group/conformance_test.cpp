@@ -98,6 +98,13 @@ void check_type(ProcessGroup& g, Device device, const std::vector<int64_t>& size
         const Tensor t = from_data(values<T>(me, n), {n}, device);
         g.all_reduce(t, op, order).wait();
         expect(t, reduced<T>(ranks, n, op), "all_reduce" + what);
+        // Behind one that may still be under way, of the same values.
+        const Tensor first = from_data(values<T>(me, n), {n}, device), second = first.clone();
+        const Work earlier = g.all_reduce(first, op, order);
+        g.all_reduce_now(second, op, order);
+        expect(second, reduced<T>(ranks, n, op), "all_reduce_now" + what);
+        earlier.wait();
+        expect(first, reduced<T>(ranks, n, op), "all_reduce before all_reduce_now" + what);
         const Tensor in = from_data(values<T>(me, n * ranks), {n * ranks}, device);
         const Tensor out = empty({n}, device, dtype_of<T>);
         g.reduce_scatter(out, in, op, order).wait();
