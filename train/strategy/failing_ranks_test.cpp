@@ -151,7 +151,15 @@ void fit_rank(Rank& rank) {
   options.devices = rank.size();
   options.strategy = strategy;
   options.plugins.environment = std::make_shared<Here>(rank, fit.port);
-  if (fit.differs == "rendezvous" && rank.rank() == 1) options.max_epochs = fit.epochs + 1;
+  if (fit.differs == "rendezvous" && rank.rank() == 1) {
+    options.max_epochs = fit.epochs + 1;
+    options.limit_train_batches = 0.5;
+    options.limit_val_batches = 1;
+    options.num_sanity_val_steps = std::nullopt;
+    options.accumulate_weighting = AccumulateWeighting::exact;
+    options.strategy = std::make_shared<ZeroStrategy>(
+        ZeroOptions{.process = {.timeout = fit.timeout, .rendezvous_timeout = fit.rendezvous}});
+  }
   Trainer trainer(options);
   Net net(nn::Options{.gen = Generator(3), .device = Device::cpu()});
   train(net, trainer, fit, {.of = &rank, .strategy = strategy, .differs = fit.differs}, 2);
@@ -347,7 +355,13 @@ TEST_CASE("a rank with other options is refused on all ranks before any work, wi
   group.wait();
   for (int r = 0; r < 3; ++r) {
     CHECK(group.end_of(r).error.starts_with("ConfigError: init_process_group: ranks differ"));
-    CHECK(contains(group.end_of(r).error, "max_epochs: ranks 0, 2: `2`; rank 1: `3`"));
+    for (const char* words :
+         {"max_epochs: ranks 0, 2: `2`; rank 1: `3`", "limit_train_batches: ranks 0, 2: `unset`; rank 1: `0.5`",
+          "limit_val_batches: ranks 0, 2: `unset`; rank 1: `1`",
+          "num_sanity_val_steps: ranks 0, 2: `0`; rank 1: `unset`",
+          "accumulate_weighting: ranks 0, 2: `per_batch`; rank 1: `exact`",
+          "strategy: ranks 0, 2: `ddp`; rank 1: `zero"})
+      CHECK(contains(group.end_of(r).error, words));
   }
 }
 

@@ -68,17 +68,41 @@ std::int64_t processes_of(const TrainerOptions& o) {
 }
 
 // The options that decide what a rank does, a line each: ranks that differ here would wait for each other in vain.
-std::string agreement_of(const TrainerOptions& o) {
+std::string agreement_of(const TrainerOptions& o, std::string_view strategy) {
   std::string lines;
   const auto line = [&](const char* name, const std::string& value) {
     lines += std::string(name) + " " + value + "\n";
   };
-  line("max_epochs", text(o.max_epochs.value_or(-2)));
-  line("max_steps", text(o.max_steps));
-  line("accumulate_grad_batches", text(o.accumulate_grad_batches));
-  line("precision", o.plugins.precision ? o.plugins.precision->name() : o.precision);
-  line("gradient_clip_val", text(o.gradient_clip_val.value_or(0)));
+  const auto optional = [&](const char* name, const auto& value) { line(name, value ? text(*value) : "unset"); };
+  const auto flag = [&](const char* name, bool on) { line(name, on ? "on" : "off"); };
+  const auto words_of = [](const Portion& p) { return p.is_fraction() ? text(p.fraction()) : text(p.count()); };
+  const auto portion = [&](const char* name, const std::optional<Portion>& p) {
+    line(name, p ? words_of(*p) : "unset");
+  };
+  line("strategy", std::string(strategy));
   line("num_nodes", text(o.num_nodes.value()));
+  optional("max_epochs", o.max_epochs);
+  optional("min_epochs", o.min_epochs);
+  line("max_steps", text(o.max_steps));
+  optional("min_steps", o.min_steps);
+  line("fast_dev_run", text(o.fast_dev_run));
+  portion("limit_train_batches", o.limit_train_batches);
+  portion("limit_val_batches", o.limit_val_batches);
+  portion("limit_test_batches", o.limit_test_batches);
+  portion("limit_predict_batches", o.limit_predict_batches);
+  portion("overfit_batches", o.overfit_batches);
+  if (const auto& every = o.val_check_interval)
+    line("val_check_interval", every->time() ? text(every->time()->seconds()) + " s" : words_of(every->portion()));
+  optional("check_val_every_n_epoch", o.check_val_every_n_epoch);
+  optional("num_sanity_val_steps", o.num_sanity_val_steps);
+  line("accumulate_grad_batches", text(o.accumulate_grad_batches));
+  line("accumulate_weighting", o.accumulate_weighting == AccumulateWeighting::exact ? "exact" : "per_batch");
+  line("precision", o.plugins.precision ? o.plugins.precision->name() : o.precision + o.amp_level);
+  optional("gradient_clip_val", o.gradient_clip_val);
+  line("gradient_clip_algorithm", o.gradient_clip_algorithm == ClipAlgorithm::value ? "value" : "norm");
+  flag("sync_batchnorm", o.sync_batchnorm || o.plugins.layer_sync);
+  flag("use_distributed_sampler", o.use_distributed_sampler);
+  line("reload_dataloaders_every_n_epochs", text(o.reload_dataloaders_every_n_epochs));
   return lines;
 }
 
@@ -117,7 +141,7 @@ void ProcessStrategy::connect(const TrainerOptions& o) {
                                        .timeout = options_.timeout,
                                        .rendezvous_timeout = options_.rendezvous_timeout,
                                        .silence = options_.silence,
-                                       .agreement = agreement_of(o),
+                                       .agreement = agreement_of(o, name()),
                                        .cuda_device = index});
     job_ = dist::Job::of(*group_);
     ranks_ = {.rank = group_->rank(),
