@@ -63,6 +63,11 @@ std::shared_ptr<dist::ProcessGroup> job_group() {
   return all_ranks;
 }
 
+// Sends SIGUSR1 to the tasks of this job. The signal reaches what a task has started, too.
+void signal_job() {
+  if (std::system(("trap '' USR1; scancel --signal=USR1 " + dist::slurm_job_name()).c_str()) != 0) std::exit(97);
+}
+
 // What a trainer does at the signal: all ranks take it, save and meet; then rank 0 requeues, and SIGTERM follows.
 void requeue_once() {
   const auto environment = dist::ClusterEnvironment::detect();
@@ -77,8 +82,7 @@ void requeue_once() {
   ::sigprocmask(SIG_BLOCK, &taken, nullptr);
   const auto world = job_group();
   world->barrier();  // no signal comes before all ranks wait for it
-  const std::string job = dist::slurm_job_name();
-  if (world->rank() == 0 && std::system(("scancel --signal=USR1 " + job).c_str()) != 0) std::exit(97);
+  if (world->rank() == 0) signal_job();
   int number = 0;
   while (number != SIGUSR1) ::sigwait(&taken, &number);
   world->barrier();
@@ -112,8 +116,7 @@ struct Cuts final : Callback {
   std::string state_key() const override { return ""; }
   void on_train_batch_end(const StepInfo& at) override {
     if (at.global_step != 7) return;
-    if (trainer().is_global_zero() && std::system(("scancel --signal=USR1 " + dist::slurm_job_name()).c_str()) != 0)
-      std::exit(97);
+    if (trainer().is_global_zero()) signal_job();
     sigset_t none;
     sigemptyset(&none);
     ::sigsuspend(&none);

@@ -35,8 +35,9 @@ dd if=/dev/urandom of="$D/munge/key" bs=1024 count=1 status=none
 chmod 400 "$D/munge/key"
 host=$(hostname -s)
 cpus=$(nproc)
-# A port a run: several of these may run at once.
+# Ports and job numbers of its own, from which ranks derive theirs: several of these may run at once.
 port=$((26000 + $$ % 2000 * 2))
+first_job=$((1000 + $$ % 9000))
 cat >"$D/slurm.conf" <<CONF
 ClusterName=levin
 SlurmctldHost=$host(127.0.0.1)
@@ -64,6 +65,7 @@ ReturnToService=2
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 KillWait=10
 JobRequeue=1
+FirstJobId=$first_job
 NodeName=$host NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=100 State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=10 State=UP OverSubscribe=FORCE:4
 CONF
@@ -97,15 +99,17 @@ case $what in
     ;;
   sbatch | requeue)
     job=$(sbatch --parsable --output="$D/out.log" --open-mode=append --time=2 "$1") || exit 70
-    state=
+    state= sooner=
     for ((i = 0; i < 300; i++)); do
       info=$(scontrol show job "$job" 2>/dev/null)
       state=$(sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' <<<"$info")
       case $state in
         COMPLETED | FAILED | TIMEOUT | CANCELLED | NODE_FAIL) break ;;
         PENDING)
-          # SLURM holds a requeued job for two minutes.
-          [ "$what" = requeue ] && scontrol update JobId="$job" StartTime=now 2>/dev/null
+          # SLURM holds a requeued job for two minutes. slurmd refuses a start in the second in which the job ended.
+          if [ "$what" = requeue ] && [ -z "$sooner" ] && grep -q 'Restarts=1' <<<"$info"; then
+            scontrol update JobId="$job" StartTime=now+2 2>/dev/null && sooner=yes
+          fi
           ;;
       esac
       sleep 0.1

@@ -386,10 +386,18 @@ std::string Trainer::Files::save_and_requeue() {
     // SLURM's SIGTERM would be the second signal, which ends a rank before the others know that it stops.
     train::SignalGuard::ignore_term();
     run_.strategy->barrier();
-    return done + by_rank_zero([] {
-             dist::requeue_job();
-             return "job " + dist::slurm_job_name() + " is requeued";
-           });
+    const std::string told = by_rank_zero([]() -> std::string {
+      try {
+        dist::requeue_job();
+        return "+job " + dist::slurm_job_name() + " is requeued";
+      } catch (const std::exception& e) { return std::string("-the job could not be requeued. ") + e.what(); }
+    });
+    // The first rank that ends cuts the waits of the others, which know by then what rank 0 did.
+    try {
+      run_.strategy->barrier();
+    } catch (const CommError&) {}
+    if (told.front() == '-') train::SignalGuard::heed_term();
+    return done + told.substr(1);
   } catch (const std::exception& e) {
     train::SignalGuard::heed_term();
     return done + "the job could not be requeued. " + e.what();
