@@ -1,6 +1,7 @@
 #include "levin/nn/sequential.h"
 
 #include "levin/nn/call.h"
+#include "levin/nn/checkpoint_policy.h"
 
 namespace levin::nn {
 
@@ -11,8 +12,11 @@ Tensor Sequential::run(const Tensor& x, std::int64_t begin, std::int64_t end) co
   }
   Tensor y = x;
   for (std::int64_t i = begin; i < end; ++i) {
-    const Entry& entry = entries_[static_cast<std::size_t>(i)];
-    y = Call(*entry.module, y).gives(entry.call(y));
+    const auto call = [this, at = static_cast<std::size_t>(i)](const Tensor& in) {
+      return Call(*entries_[at].module, in).gives(entries_[at].call(in));
+    };
+    const Module& module = *entries_[static_cast<std::size_t>(i)].module;
+    y = CheckpointPolicy::takes(module) ? CheckpointPolicy::apply(call, y) : call(y);
   }
   return y;
 }

@@ -12,6 +12,7 @@
 
 #include "levin/nn/attention.h"
 #include "levin/nn/call.h"
+#include "levin/nn/checkpoint_policy.h"
 #include "levin/nn/graph.h"
 #include "levin/nn/init.h"
 #include "levin/nn/layers.h"
