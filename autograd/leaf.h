@@ -37,7 +37,7 @@ class Leaf final : public Node {
   void set_home(Tensor to);
   [[nodiscard]] static bool any_home() noexcept { return homes_.load(std::memory_order_relaxed) > 0; }
 
-  const OutputMeta meta;  // of the tensor, whose metadata never changes; a gradient must match it
+  OutputMeta meta;  // of the tensor, whose dtype alone may change (set_leaf_dtype); a gradient must match it
   std::mutex mutex;
   Tensor grad;
   Tensor home;  // Note [Gradient homes]

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "autograd/home.h"
+#include "autograd/leaf_dtype.h"
 #include "levin/autograd.h"
 #include "levin/live_graph.h"
 #include "levin/ops.h"
@@ -376,6 +377,19 @@ bool move_gradient_home(const Tensor& leaf) {
   copy_(sink->home, sink->grad.detach());
   sink->grad = sink->home;
   return true;
+}
+
+void set_leaf_dtype(const Tensor& leaf, DType dtype) {
+  if (!is_float(dtype)) fail<DTypeError>("set_leaf_dtype: the dtype is ", dtype, ", expected a floating dtype");
+  if (!leaf.is_leaf())
+    fail<AutogradError>("set_leaf_dtype: the tensor of shape ", leaf.shape(), " is the result of an op");
+  if (detail::Leaf* const sink = detail::leaf_of(leaf)) {
+    const std::lock_guard lock(sink->mutex);
+    const NoGrad off;
+    if (sink->grad.defined()) sink->grad = sink->grad.detach().to(dtype);
+    sink->meta.dtype = dtype;
+  }
+  leaf.get().dtype = dtype;
 }
 
 HookHandle on_gradient_complete(const Tensor& tensor, Function<void(const Tensor& gradient)> hook) {

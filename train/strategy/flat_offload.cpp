@@ -14,7 +14,7 @@ bool FlatParameters::steps_on_host() const {
 }
 
 bool FlatParameters::offloads_parameters(const Bucket& b) const {
-  return b.host.defined() && options_.offload.params != Offload::none;
+  return b.sharded && b.host.defined() && options_.offload.params != Offload::none;
 }
 
 // Gives the bucket a slice for the optimizer outside of its own device or memory, if that is wanted.
@@ -52,9 +52,9 @@ void FlatParameters::remember_versions(const Bucket& b) {
 
 // A hook may write to whole parameters, whose new values the optimizer then starts from.
 void FlatParameters::refresh_host() {
-  if (options_.shards_parameters) return;
   const NoGrad off;
   for (Bucket& b : buckets_) {
+    if (b.sharded) continue;
     const auto written = [&](std::size_t i) { return parameters_[i].version != parameters_[i].of.value.version(); };
     if (!b.host.defined() || std::none_of(b.parameters.begin(), b.parameters.end(), written)) continue;
     const std::int64_t at = group_->rank() * b.slice;
@@ -66,7 +66,7 @@ void FlatParameters::refresh_host() {
 
 void FlatParameters::send_gradients(Bucket& bucket) {
   bucket.host_gradients = bucket.reduced.to(Device::cpu(), NonBlocking::yes);
-  held_ -= slice_bytes(bucket);
+  held_ -= slice_bytes(bucket, bucket.dtype);
 }
 
 // The one wait of a pass.
@@ -87,7 +87,7 @@ dist::Work FlatParameters::bring_back(Bucket& b) {
   }
   const Tensor mine = b.host.to(b.device, NonBlocking::yes);
   gathered(b);
-  if (!options_.shards_parameters) return group_->all_gather(b.values, mine);
+  if (!b.sharded) return group_->all_gather(b.values, mine);
   b.shard = mine;
   return {};
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,9 +31,9 @@ namespace levin::train {
 // A pass:
 //   1. A hook on each leaf counts the bucket down. When it and all buckets before it are complete, reduce_scatter makes
 //      the average of this rank's slice. So all ranks issue in one order, beside the backward pass.
-//   2. The slice becomes the gradients of the pieces, or is added to those of the window's earlier batches. The
-//      parameters have no gradients then. A rank without an element of a parameter has an empty gradient for it, so
-//      that all ranks count the same steps.
+//   2. The slice becomes the gradients of the pieces, or is added to those of the window's earlier batches. With homes
+//      it lies in their memory. The parameters have no gradients then. A rank without an element of a parameter has an
+//      empty gradient for it, so that all ranks count the same steps.
 //   3. Optimizers update the pieces in place, and gather() brings the other ranks' slices.
 //
 // Gradients of an open window either are reduced batch by batch, or stay whole in homes (Note [Gradient homes]) until
@@ -57,7 +58,22 @@ namespace levin::train {
 // none, or was called twice, does not announce the one before: it is gathered together with that one, and stays. A
 // checkpointed region runs its modules again, whose calls gather them.
 //
+// A prefetch gathers a unit beside the work of the one before it: in backward the next one that is not complete, in
+// forward the one that the pass before called next. Then two units have memory at once, else one.
+//
+// unshard() gathers all units, in the middle of a pass, too. reshard() frees those that the pass does not want.
+//
 // All ranks must call units in one order. They compare it when it differs from that of the pass before.
+//
+// Note [Dtypes of a pass]
+//
+// With mixed precision (levin/train/fsdp_strategy.h) slices, and so the optimizer, stay f32. A sharded parameter has
+// the dtype `computes` during the fit, and so has its leaf (autograd/leaf_dtype.h), whose dtype decides that of its
+// gradients: a leaf that changed between forward and backward would meet gradients of another one. A gather casts the
+// slice and moves that. Gradients are cast to `reduces` when they arrive, and their average to f32.
+//
+// From unshard() to reshard() the parameters are f32, in memory beside that of an open unit. Saved tensors of the pass
+// see that memory, too, but no backward runs then.
 class FlatParameters {
  public:
   static constexpr std::size_t kRest = 0;
@@ -65,13 +81,16 @@ class FlatParameters {
     std::string name;
     Tensor value;
     std::size_t unit = kRest;
+    bool ignored = false;  // not sharded, where others are
   };
   struct Options {
     std::int64_t bucket_bytes;
     bool reduces_each_batch;
     bool shards_parameters = false;
-    bool frees_after_forward = true;               // units, with sharded parameters
-    std::vector<const nn::Module*> units{};        // from unit 1 on
+    bool frees_after_forward = true;         // units, with sharded parameters
+    std::vector<const nn::Module*> units{};  // from unit 1 on
+    bool forward_prefetch = false, backward_prefetch = false;
+    std::optional<DType> param{}, reduce{};        // of sharded parameters: Note [Dtypes of a pass]
     std::shared_ptr<dist::ProcessGroup> copies{};  // ranks that have the same slices; null: none
     OffloadOptions offload{};                      // Note [Offload]
     std::shared_ptr<OffloadFile> file{};           // where something of it is nvme
@@ -106,8 +125,9 @@ class FlatParameters {
 
   struct Report {
     std::int64_t buckets = 0, largest_bucket = 0, parameters = 0, peak_gradients = 0, peak_parameters = 0;
+    std::int64_t held_parameters = 0, held_gradients = 0, gathered = 0, reduced = 0;
   };
-  [[nodiscard]] const Report& report() const { return report_; }
+  [[nodiscard]] Report report() const;
   // Whether the optimizer of parameters that are on a device steps on the CPU.
   [[nodiscard]] bool steps_on_host() const;
 
@@ -127,13 +147,16 @@ class FlatParameters {
     std::size_t unit = kRest;
     Device device = Device::cpu();
     DType dtype = DType::f32;
-    std::int64_t slice = 0;   // elements
-    Tensor values{};          // [ranks slice]; undefined where it is freed
-    Tensor shard{};           // [slice], with sharded parameters
+    bool sharded = false;
+    DType computes = DType::f32, reduces = DType::f32;  // Note [Dtypes of a pass]
+    std::int64_t slice = 0;                             // elements
+    Tensor values{};                                    // [ranks slice] of a pass; undefined where it is freed
+    Tensor wide{};                                      // the same from unshard() to reshard(), where dtypes differ
+    Tensor shard{};                                     // [slice], where it is sharded
     Tensor host{};            // [slice], where it is offloaded; then there is a shard only between gathers on a device
     Tensor host_gradients{};  // [slice], on their way from the device
     Tensor gradients{}, reduced{};
-    dist::Work work{};
+    dist::Work work{}, gathering{};
     std::int64_t waiting = 0;
     bool takes_part = false, changed = false;
   };
@@ -142,8 +165,10 @@ class FlatParameters {
   };
   struct Unit {
     std::vector<std::size_t> buckets;
-    std::int64_t calls = 0;  // of the pass
-    int open = 0;            // calls that have not ended
+    std::int64_t calls = 0;   // of the pass
+    int open = 0;             // calls that have not ended
+    bool wanted = false;      // by the pass; unshard() gathers others, too
+    bool on_its_way = false;  // being gathered
     bool gathered = false;
   };
   class Watch;
@@ -153,13 +178,26 @@ class FlatParameters {
   [[nodiscard]] Range piece_range(const Parameter& p, int rank) const;  // elements of the parameter
   [[nodiscard]] const Parameter* find(const Tensor& value) const;
   [[nodiscard]] Tensor place_in(const Tensor& flat, const Parameter& p) const;
-  [[nodiscard]] std::int64_t bytes_of(const Bucket& b) const { return group_->size() * slice_bytes(b); }
-  [[nodiscard]] static std::int64_t slice_bytes(const Bucket& b) {
-    return b.slice * static_cast<std::int64_t>(itemsize(b.dtype));
+  [[nodiscard]] static std::int64_t slice_bytes(const Bucket& b, DType dtype) {
+    return b.slice * static_cast<std::int64_t>(itemsize(dtype));
+  }
+  [[nodiscard]] std::int64_t bytes_of(const Bucket& b, DType dtype) const {
+    return group_->size() * slice_bytes(b, dtype);
   }
   void hold(std::int64_t bytes);
+  void place(Bucket& b, const Tensor& values);
+  void displace(Bucket& b) noexcept;
+  [[nodiscard]] bool converts() const { return options_.param && *options_.param != DType::f32; }
+  void gather_whole(std::size_t unit);
+  [[nodiscard]] const Tensor& whole_values(const Bucket& b) const {
+    return converts() && b.sharded ? b.wide : b.values;
+  }
+  void start_gather(std::size_t unit);
+  void have_memory(std::size_t unit);
+  void drop_memory(std::size_t unit) noexcept;
   void gather_unit(std::size_t unit);
   void free_unit(std::size_t unit) noexcept;
+  void end_units() noexcept;
   void called(const nn::Module& module);
   void left(const nn::Module& module) noexcept;
   void compare_order();
@@ -169,6 +207,7 @@ class FlatParameters {
   void hold_parameters(std::int64_t bytes);
   [[nodiscard]] bool trains(const Unit& u) const;
   [[nodiscard]] bool completed(const Unit& u) const;
+  void leave_homes();
   void begin();
   void arrived(std::size_t parameter);
   void issue_complete();
@@ -196,6 +235,8 @@ class FlatParameters {
   std::unordered_map<const nn::Module*, std::size_t> unit_of_;
   std::vector<std::size_t> order_, before_;  // of the units' calls in this pass, and in the one before
   bool in_backward_ = false, released_ = false;
+  bool follows_ = false;            // this pass has called units in the order of the one before
+  std::size_t prefetched_ = kRest;  // the unit that is expected next; kRest: none
   int unsharded_ = 0;
   std::int64_t parameter_bytes_ = 0;  // held
   Bucket* under_way_ = nullptr;

@@ -36,7 +36,14 @@ FsdpStrategy::FsdpStrategy(FsdpOptions options)
     : ShardedStrategy(options.process,
                       {.parameters = true,
                        .frees_after_forward = options.sharding != FsdpSharding::shard_grad_op,
+                       .forward_prefetch = options.forward_prefetch,
+                       .backward_prefetch = options.backward_prefetch == BackwardPrefetch::backward_pre,
+                       .param = options.mixed_precision.param,
+                       .reduce = options.mixed_precision.reduce,
+                       .buffer = options.mixed_precision.buffer,
                        .is_unit = options.auto_wrap_policy ? options.auto_wrap_policy : wrap_list_children(),
+                       .checkpoints = options.activation_checkpoint_policy,
+                       .ignores = options.ignored_modules,
                        .group_size = options.sharding == FsdpSharding::no_shard       ? 1
                                      : options.sharding != FsdpSharding::hybrid_shard ? 0
                                      : options.hybrid_group > 0                       ? options.hybrid_group
@@ -45,6 +52,13 @@ FsdpStrategy::FsdpStrategy(FsdpOptions options)
                                    .params = options.cpu_offload ? Offload::cpu : Offload::none}}) {
   if (options.hybrid_group < 0)
     fail<ConfigError>("FsdpStrategy: hybrid_group is ", options.hybrid_group, ", expected 0 or more");
+  const auto check = [](const char* name, std::optional<DType> dtype) {
+    if (dtype && *dtype != DType::f32 && *dtype != DType::f16 && *dtype != DType::bf16)
+      fail<ConfigError>("FsdpStrategy: mixed_precision.", name, " is ", *dtype, ", expected f32, f16 or bf16");
+  };
+  check("param", options.mixed_precision.param);
+  check("reduce", options.mixed_precision.reduce);
+  check("buffer", options.mixed_precision.buffer);
 }
 FsdpStrategy::~FsdpStrategy() = default;
 

@@ -4,26 +4,35 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "levin/autograd.h"
+#include "levin/nn/checkpoint_policy.h"
 #include "levin/ops.h"
 #include "levin/train/averaging.h"
 #include "levin/train/trainer.h"
 #include "train/strategy/flat_copies.h"
 #include "train/strategy/flat_parameters.h"
+#include "train/strategy/lowered.h"
 #include "train/strategy/offload.h"
 
 namespace levin {
 
-struct ShardedStrategy::Attached {
-  std::unique_ptr<train::FlatParameters> flat;
-  std::weak_ptr<optim::Optimizer> optimizer;
-  std::shared_ptr<train::OffloadFile> file;
-};
-
 namespace {
+
+// Of the modules that `takes` takes, and of those below them.
+std::set<const void*> parameters_of(const nn::Module* tree, const Function<bool(const nn::Module&)>& takes) {
+  std::set<const void*> all;
+  if (!tree || !takes) return all;
+  tree->visit([&](const std::string&, const nn::Module& m) {
+    if (!takes(m)) return;
+    for (const auto& [path, t] : m.named_parameters()) all.insert(t.impl());
+  });
+  return all;
+}
 
 // Of the state in a file: what the optimizer will make, and masters of 16-bit pieces, which it may get later.
 std::int64_t bytes_of_state(const optim::Optimizer& optimizer) {
@@ -41,6 +50,14 @@ std::int64_t bytes_of_state(const optim::Optimizer& optimizer) {
 
 }  // namespace
 
+struct ShardedStrategy::Attached {
+  std::unique_ptr<train::FlatParameters> flat;
+  std::unique_ptr<train::Lowered> lowered;  // what mixed precision converts beside `flat`
+  int unsharded = 0;
+  std::weak_ptr<optim::Optimizer> optimizer;
+  std::shared_ptr<train::OffloadFile> file;
+};
+
 ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
     : ProcessStrategy(std::move(options)), sharding_(std::move(sharding)), attached_(std::make_unique<Attached>()) {}
 ShardedStrategy::~ShardedStrategy() = default;
@@ -49,7 +66,7 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
   if (stage == Stage::fit && !module.automatic_optimization())
     fail<ConfigError>("fit: strategy is ", name(),
                       ", which optimizes automatically alone, and the module optimizes manually; use ddp");
-  if (stage == Stage::fit && sharding_.parameters && ranks().size > 1) {
+  if (stage == Stage::fit && sharding_.parameters) {
     for (const std::shared_ptr<Callback>& c : module.trainer().callbacks()) {
       if (dynamic_cast<const WeightAveraging*>(c.get()) || dynamic_cast<const StochasticWeightAveraging*>(c.get()))
         fail<ConfigError>("fit: strategy is ", name(),
@@ -65,12 +82,12 @@ void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage 
 void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
   *attached_ = {};
   optim::Optimizer& optimizer = *optimizers.front();  // automatic optimization has one
-  const bool offloading = offloads(optimizer);
-  if (ranks().size == 1 && !offloading) return;
-  make_groups();
   if (optimizer.name() == std::string_view("lbfgs"))
     fail<ConfigError>("fit: strategy is ", name(),
                       " and the optimizer is lbfgs, which updates all elements together; use another optimizer");
+  const bool offloading = offloads(optimizer);
+  if (ranks().size == 1 && !offloading && !mixed()) return;
+  make_groups();
   const std::vector<const nn::Module*> modules = units();
   std::map<const void*, std::size_t> unit;  // by tensor, from 1 on
   for (std::size_t u = 0; u < modules.size(); ++u) {
@@ -82,11 +99,17 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
   // In the order of registration, then those that the optimizer alone has.
   std::set<const void*> its, taken;
   for (const ParamRef& p : optimizer.model_parameters()) its.insert(p.value->impl());
+  const std::set<const void*> ignored = parameters_of(tree_, sharding_.ignores);
   std::vector<train::FlatParameters::Member> members;
   const auto add = [&](const ParamRef& p) {
     if (!its.contains(p.value->impl()) || !taken.insert(p.value->impl()).second) return;
     const auto in = unit.find(p.value->impl());
-    members.push_back({.name = p.name, .value = *p.value, .unit = in == unit.end() ? 0 : in->second});
+    const bool ignores = ignored.contains(p.value->impl());
+    members.push_back(
+        {.name = p.name, .value = *p.value, .unit = ignores || in == unit.end() ? 0 : in->second, .ignored = ignores});
+    if (mixed() && !ignores && p.value->dtype() != DType::f32)
+      fail<ConfigError>("fit: strategy is ", name(), " with mixed_precision, which casts f32 parameters, and ", p.name,
+                        " is ", p.value->dtype(), "; use precision = \"32-true\", or leave mixed_precision out");
   };
   if (tree_) {
     for (const ParamRef& p : tree_->parameters()) add(p);
@@ -96,6 +119,8 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
   std::shared_ptr<train::OffloadFile> file;
   if (offloading && (to.optimizer == Offload::nvme || to.params == Offload::nvme))
     file = train::OffloadFile::make(to.nvme_path, to.sub_group_size);
+  std::unordered_set<const void*> others(ignored.begin(), ignored.end());
+  for (const train::FlatParameters::Member& m : members) others.insert(m.value.impl());
   attached_->flat = std::make_unique<train::FlatParameters>(
       shared_, std::move(members),
       train::FlatParameters::Options{
@@ -105,10 +130,16 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
           .shards_parameters = sharding_.parameters,
           .frees_after_forward = sharding_.frees_after_forward,
           .units = modules,
+          .forward_prefetch = sharding_.forward_prefetch,
+          .backward_prefetch = sharding_.backward_prefetch,
+          .param = sharding_.param,
+          .reduce = sharding_.reduce,
           .copies = copies_,
           .offload = to,
           .file = file,
           .overlaps = sharding_.overlaps});
+  if (mixed() && tree_)
+    attached_->lowered = std::make_unique<train::Lowered>(*tree_, sharding_.param, sharding_.buffer, others);
   attached_->flat->share(optimizer);
   attached_->optimizer = optimizers.front();
   attached_->file = file;
@@ -160,6 +191,7 @@ std::vector<const nn::Module*> ShardedStrategy::units() const {
 
 // The layout stays: a checkpoint may be written after the fit.
 void ShardedStrategy::detach() noexcept {
+  attached_->lowered.reset();
   if (attached_->flat) attached_->flat->release();
   tree_ = nullptr;
 }
@@ -170,8 +202,15 @@ void ShardedStrategy::begin_step() {
 }
 
 StepOutput ShardedStrategy::training_step(const StepCall& call) {
+  std::optional<nn::CheckpointPolicy> policy;
+  if (sharding_.checkpoints) policy.emplace(sharding_.checkpoints);
   if (!attached_->flat) return Strategy::training_step(call);
-  return attached_->flat->forward([&] { return Strategy::training_step(call); });
+  if (!sharding_.param) return attached_->flat->forward([&] { return Strategy::training_step(call); });
+  Batch batch = call.batch;
+  for (Tensor& t : batch.fields) {
+    if (t.defined() && is_float(t.dtype())) t = t.to(*sharding_.param);
+  }
+  return attached_->flat->forward([&] { return call.forward(call.module, batch); });
 }
 
 void ShardedStrategy::backward(const Tensor& loss, SyncGrad sync) {
@@ -203,6 +242,7 @@ void ShardedStrategy::finish_step() {
 
 std::string ShardedStrategy::prevents_capture() const {
   if (ranks().size > 1) return "a sharded step waits for the other ranks";
+  if (mixed()) return "a step in mixed precision casts slices";
   return attached_->flat ? "an offloaded optimizer steps on the CPU" : "";
 }
 
@@ -214,21 +254,29 @@ Tensor ShardedStrategy::piece(const Tensor& whole, const Tensor& of) {
 }
 
 void ShardedStrategy::unshard() {
-  if (attached_->flat) attached_->flat->unshard();
+  if (!attached_->flat) return;
+  if (attached_->unsharded++ == 0 && attached_->lowered) attached_->lowered->widen();
+  attached_->flat->unshard();
 }
 void ShardedStrategy::reshard() {
-  if (attached_->flat) attached_->flat->reshard();
+  if (!attached_->flat) return;
+  attached_->flat->reshard();
+  if (--attached_->unsharded == 0 && attached_->lowered) attached_->lowered->narrow();
 }
 
 ShardedStrategy::Report ShardedStrategy::report() const {
   Report all;
   if (attached_->flat) {
-    const train::FlatParameters::Report& flat = attached_->flat->report();
+    const train::FlatParameters::Report flat = attached_->flat->report();
     all = {.buckets = flat.buckets,
            .largest_bucket = flat.largest_bucket,
            .parameters = flat.parameters,
            .peak_gradients = flat.peak_gradients,
-           .peak_parameters = flat.peak_parameters};
+           .peak_parameters = flat.peak_parameters,
+           .held_parameters = flat.held_parameters,
+           .held_gradients = flat.held_gradients,
+           .gathered = flat.gathered,
+           .reduced = flat.reduced};
   }
   if (attached_->file) {
     all.file = attached_->file->report().bytes;

@@ -277,9 +277,9 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all") {
 namespace {
 
 template <class Module>
-std::string error_of(TrainerOptions options) {
+std::string error_of(TrainerOptions options, int ranks = 2) {
   try {
-    dist::run_local(2, [&](const Group& group) { (void)trained<Module>(sharded(options, group, 2)); });
+    dist::run_local(ranks, [&](const Group& group) { (void)trained<Module>(sharded(options, group, 2)); });
   } catch (const Error& e) { return e.what(); }
   return "none";
 }
@@ -322,10 +322,12 @@ struct Unused : TrainModuleOf<Unused, Mlp> {
 }  // namespace
 
 TEST_CASE("ZeRO refuses what it cannot share, in one error each") {
-  CHECK(contains(error_of<Two>(plain()), "2 optimizers, automatic optimization has one"));
-  CHECK(contains(error_of<Memory>(plain()), "the optimizer is lbfgs"));
-  CHECK(contains(error_of<Scheduled>(plain()), "there are 2 schedulers, expected at most one"));
-  CHECK(contains(error_of<Manual>(plain()), "the module optimizes manually"));
+  for (const int ranks : {1, 2}) {  // a program that runs on one process runs on several
+    CHECK(contains(error_of<Two>(plain(), ranks), "2 optimizers, automatic optimization has one"));
+    CHECK(contains(error_of<Memory>(plain(), ranks), "the optimizer is lbfgs"));
+    CHECK(contains(error_of<Scheduled>(plain(), ranks), "there are 2 schedulers, expected at most one"));
+    CHECK(contains(error_of<Manual>(plain(), ranks), "the module optimizes manually"));
+  }
   CHECK(contains(error_of<Nothing>(plain()), "training_step returned nothing and strategy is zero_stage_2"));
   TrainerOptions one = plain();
   one.strategy = "zero_stage_1";

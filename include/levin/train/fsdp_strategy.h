@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "levin/function.h"
@@ -32,12 +33,36 @@ using AutoWrapPolicy = Function<bool(const nn::Module&)>;
 // The innermost modules that have at least `elements` parameter elements.
 [[nodiscard]] LEVIN_API AutoWrapPolicy wrap_larger_than(std::int64_t elements);
 
+// When backward gathers the unit before the present one. PyTorch's names.
+//   backward_pre   while the present unit's backward runs: two units have memory at once
+//   backward_post  when the present unit's gradients are complete: one unit
+enum class BackwardPrefetch : std::uint8_t { backward_pre, backward_post };
+
+// Dtypes of a pass, f32, f16 or bf16; without one: as it is without mixed precision. PyTorch's MixedPrecision.
+//   param   a unit's parameters while it runs, and the floating fields of a batch. A rank's slices, the optimizer's
+//           state and checkpoints stay f32, and evaluations run in f32.
+//   reduce  gradients on their way between ranks (param's without one); the optimizer gets them in f32
+//   buffer  floating buffers, except those of metrics; in evaluations and checkpoints they have their own dtype
+// f16 has a narrow range, and no loss scale helps here; bf16 needs none.
+struct MixedPrecision {
+  std::optional<DType> param{}, reduce{}, buffer{};
+};
+
 struct FsdpOptions {
   FsdpSharding sharding = FsdpSharding::full_shard;
   AutoWrapPolicy auto_wrap_policy{};  // empty: wrap_list_children()
   int hybrid_group = 0;               // ranks of a group with hybrid_shard, a divisor of all; 0: those of a node
   // "fsdp_cpu_offload": slices, their gradients and the optimizer's state lie on the CPU; OffloadOptions with both cpu.
   bool cpu_offload = false;
+  MixedPrecision mixed_precision{};  // of f32 parameters (precision "32-true"); ConfigError with others
+  // Forward gathers the unit that the pass before called next, while the present one runs: two units have memory.
+  bool forward_prefetch = false;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::backward_pre;
+  // Modules that run in checkpoint() during training: nn::CheckpointPolicy. Empty: none.
+  Function<bool(const nn::Module&)> activation_checkpoint_policy{};
+  // Modules whose parameters, with those below them, are not sharded: each rank has them whole, in their own dtype.
+  // Their gradients are averaged as those of others, and their optimizer's state is shared. Empty: none.
+  Function<bool(const nn::Module&)> ignored_modules{};
   ProcessOptions process{};
 };
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,7 +54,7 @@ struct OffloadOptions {
 //   A module is gathered if it reports its calls (nn::Call); one that does not is a StateError. Ranks that call modules
 //   in different orders are a CommError, callbacks that average weights a ConfigError. Evaluations,
 //   checkpoints and the end of the fit gather the whole model.
-// - With one process the strategy does nothing, except for offloading.
+// - With one process nothing is shared; offloading, mixed precision and what is refused are the same there.
 class LEVIN_API ShardedStrategy : public ProcessStrategy {
  public:
   ~ShardedStrategy() override;
@@ -81,9 +82,13 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     std::int64_t parameters = 0;       // all ranks' elements, without padding
     std::int64_t peak_gradients = 0;   // the most at once: of whole buckets, and of slices
     std::int64_t peak_parameters = 0;  // likewise
+    std::int64_t held_parameters = 0;  // now: of slices that are not offloaded, and of what is whole
+    std::int64_t held_gradients = 0;   // likewise
     std::int64_t optimizer_state = 0;  // Optimizer::state_sizes, while the optimizer lives
     std::int64_t file = 0;             // of nvme
     std::int64_t peak_file_part = 0;   // the most bytes of it in memory at once
+    std::int64_t gathered = 0;         // of whole parameters that were gathered since the fit began
+    std::int64_t reduced = 0;          // of whole gradients that were reduced since the fit began
   };
   [[nodiscard]] Report report() const;
 
@@ -93,7 +98,9 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     bool reduces_each_batch = true;  // else gradients of an open window are whole
     bool parameters = false;         // sharded, too; a unit is one bucket then
     bool frees_after_forward = true;
-    Function<bool(const nn::Module&)> is_unit{};
+    bool forward_prefetch = false, backward_prefetch = true;
+    std::optional<DType> param{}, reduce{}, buffer{};  // mixed precision, with sharded parameters
+    Function<bool(const nn::Module&)> is_unit{}, checkpoints{}, ignores{};
     int group_size = 0;  // ranks that share one copy; 0: all, -1: those of a node
     OffloadOptions offload{};
     bool overlaps = true;  // reductions and the rest of backward
@@ -103,6 +110,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
  private:
   struct Attached;  // of the present or last fit
   [[nodiscard]] std::vector<const nn::Module*> units() const;
+  [[nodiscard]] bool mixed() const { return sharding_.param || sharding_.reduce || sharding_.buffer; }
   void make_groups();
   [[nodiscard]] bool offloads(const optim::Optimizer& optimizer) const;
   Sharding sharding_;
