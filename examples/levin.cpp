@@ -108,7 +108,7 @@ void print_state(const Metadata& state) {
 int show(int argc, char** argv) {
   std::string path, json;
   examples::Flags flags("levin ckpt show", "What is in a checkpoint. Exit code 65 for a damaged one.");
-  flags.add_argument("FILE", path, "a checkpoint, or weights alone")->check(CLI::ExistingFile);
+  flags.add_argument("FILE", path, "a checkpoint, or weights alone")->check(CLI::ExistingPath);
   add_json(flags, json);
   flags.parse(argc, argv);
   const CheckpointInfo info = read_checkpoint_info(path);
@@ -131,7 +131,7 @@ int verify(int argc, char** argv) {
   std::vector<std::string> paths;
   std::string json;
   examples::Flags flags("levin ckpt verify", "Compares every hash. Exit code 65 when one file is damaged.");
-  flags.add_argument("FILE", paths, "checkpoints")->check(CLI::ExistingFile);
+  flags.add_argument("FILE", paths, "checkpoints")->check(CLI::ExistingPath);
   add_json(flags, json);
   flags.parse(argc, argv);
   int code = examples::kDone;
@@ -212,7 +212,7 @@ int diff(int argc, char** argv) {
   std::string json;
   examples::Flags flags("levin ckpt diff",
                         "How two checkpoints differ. Exit code 0: equal, 1: different, 65: one is damaged.");
-  flags.add_argument("FILE", paths, "two checkpoints")->check(CLI::ExistingFile)->expected(2);
+  flags.add_argument("FILE", paths, "two checkpoints")->check(CLI::ExistingPath)->expected(2);
   add_json(flags, json);
   flags.parse(argc, argv);
   const CheckpointInfo a = read_checkpoint_info(paths[0]), b = read_checkpoint_info(paths[1]);
@@ -251,7 +251,7 @@ int export_weights(int argc, char** argv) {
   examples::Flags flags(
       "levin ckpt export",
       "Writes the weights alone, as model.safetensors has them: safetensors.torch.load_file reads it.");
-  flags.add_argument("FILE", path, "a checkpoint")->check(CLI::ExistingFile);
+  flags.add_argument("FILE", path, "a checkpoint")->check(CLI::ExistingPath);
   flags.add("--out", out)->required()->type_name("FILE")->description("the file to write, NAME.safetensors");
   flags.parse(argc, argv);
   if (!out.ends_with(".safetensors")) flags.refuse("--out: " + out + " does not end in .safetensors");
@@ -260,6 +260,21 @@ int export_weights(int argc, char** argv) {
   save_safetensors(out, info.weights);
   std::printf("%s: %zu tensors, %lld bytes\n", out.c_str(), info.weights.size(),
               static_cast<long long>(bytes_of(info.weights)));
+  return examples::kDone;
+}
+
+// ---- ckpt consolidate
+
+int consolidate(int argc, char** argv) {
+  std::string folder, out;
+  examples::Flags flags("levin ckpt consolidate",
+                        "Writes the folder of a sharded checkpoint as one file, which any strategy resumes.");
+  flags.add_argument("FOLDER", folder, "a sharded checkpoint, NAME.levin")->check(CLI::ExistingPath);
+  flags.add_argument("FILE", out, "the file to write, NAME.safetensors");
+  flags.parse(argc, argv);
+  if (!out.ends_with(".safetensors")) flags.refuse("FILE: " + out + " does not end in .safetensors");
+  consolidate_checkpoint(folder, out);
+  std::printf("%s: %llu bytes\n", out.c_str(), static_cast<unsigned long long>(std::filesystem::file_size(out)));
   return examples::kDone;
 }
 
@@ -322,6 +337,7 @@ constexpr Command kCommands[] = {
     {"ckpt verify", "FILE...: are they whole", verify},
     {"ckpt diff", "FILE FILE: how two differ", diff},
     {"ckpt export", "FILE --out model.safetensors: the weights alone", export_weights},
+    {"ckpt consolidate", "FOLDER FILE: one file of a sharded checkpoint", consolidate},
     {"plan", "mnist|gan: the memory of a training step, the largest batch for --memory BYTES", plan},
     {"plan gpt2-124M", "(355M, 774M, 1558M): memory, communication and time of a step on many devices", plan},
     {"env", "build, devices, libraries", env},
@@ -331,7 +347,7 @@ constexpr Command kCommands[] = {
 void print_usage(std::FILE* to, std::string_view of = {}) {
   std::fprintf(to, "usage: levin COMMAND [ARGUMENTS]\n\n");
   for (const Command& c : kCommands) {
-    if (std::string_view(c.name).starts_with(of)) std::fprintf(to, "  levin %-12s %s\n", c.name, c.about);
+    if (std::string_view(c.name).starts_with(of)) std::fprintf(to, "  levin %-16s %s\n", c.name, c.about);
   }
   std::fprintf(to, "\nlevin COMMAND --help lists its flags.\n");
 }

@@ -13,6 +13,18 @@ namespace levin::detail {
 // No surrogates, nothing longer than needed, nothing over U+10FFFF.
 [[nodiscard]] bool valid_utf8(std::string_view s);
 [[nodiscard]] TensorFile read_safetensors(Source& source, SafetensorsLimits limits = {});
+// The header alone: read_tensor reads a tensor, or any range of its elements, from what it says.
+struct SafetensorsHeader {
+  struct Entry {
+    std::string name;
+    Shape shape;
+    FileType type;
+    std::uint64_t at = 0;  // byte of the first element in the source
+  };
+  std::vector<Entry> entries;
+  Metadata metadata;
+};
+[[nodiscard]] SafetensorsHeader read_safetensors_header(Source& source, SafetensorsLimits limits = {});
 
 // The bytes of save_safetensors before the first tensor; `order` is the order of the tensors that follow.
 struct SafetensorsLayout {

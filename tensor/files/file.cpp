@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "levin/serialize.h"
+#include "tensor/files/folder.h"
 
 namespace levin {
 namespace {
@@ -54,12 +55,13 @@ int open_retrying(const char* path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-using Parts = std::span<const std::span<const std::byte>>;
+using detail::Parts;
 
-std::size_t total(Parts parts) {
+std::size_t total(const Parts& parts) { return parts.bytes; }
+Parts parts_of(std::span<const std::span<const std::byte>> all) {
   std::size_t bytes = 0;
-  for (const auto& part : parts) bytes += part.size();
-  return bytes;
+  for (const auto& part : all) bytes += part.size();
+  return {.bytes = bytes, .count = all.size(), .part = [all](std::size_t i) { return all[i]; }};
 }
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.find_last_of('/') + 1); }
@@ -74,8 +76,9 @@ std::string folder_of(const std::string& path) { return path.substr(0, path.find
   fail<FileError>(path, ": ", what, " failed: ", reason(error));
 }
 
-void write_all(int fd, const std::string& path, Parts parts) {
-  for (const auto& part : parts) {
+void write_all(int fd, const std::string& path, const Parts& parts) {
+  for (std::size_t i = 0; i < parts.count; ++i) {
+    const std::span<const std::byte> part = parts.part(i);
     for (std::size_t done = 0; done < part.size();) {
       const ssize_t n = ::write(fd, part.data() + done, std::min(part.size() - done, std::size_t{1} << 30));
       if (n < 0 && errno == EINTR) continue;
@@ -107,14 +110,15 @@ void keep_attributes(int fd, const struct stat& was) {
 }
 
 // Reports what a failing disk or file system did to the bytes before the old file is replaced.
-void compare(const std::string& temporary, Parts parts) {
+void compare(const std::string& temporary, const Parts& parts) {
   detail::FileSource written(temporary);
   if (written.size() != total(parts)) {
     fail<FileError>(temporary, ": ", written.size(), " bytes were found after writing ", total(parts));
   }
   std::vector<std::byte> chunk(kChunk);
   std::uint64_t offset = 0;
-  for (const auto& part : parts) {
+  for (std::size_t i = 0; i < parts.count; ++i) {
+    const std::span<const std::byte> part = parts.part(i);
     for (std::size_t done = 0; done < part.size(); done += chunk.size()) {
       const std::size_t n = std::min(chunk.size(), part.size() - done);
       written.read(offset, chunk.data(), n);
@@ -162,17 +166,26 @@ std::optional<pid_t> writer_of(std::string_view name, std::string_view ending) {
   return pid;
 }
 
-// Returns true when the file was removed because its writer is dead.
-bool remove_if_stale(const std::string& path, pid_t writer) {
+// Returns true when the file or folder was removed because its writer is dead. A folder with its index is whole, and
+// stays.
+bool remove_if_stale(const std::string& path, pid_t writer, detail::Stale of = detail::Stale::files) {
   const bool dead = ::kill(writer, 0) != 0 && errno == ESRCH;
   if (writer != ::getpid() && !dead) return false;
   struct stat link {};
-  if (dead && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) return ::unlink(path.c_str()) == 0;
-  const Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
+  const bool known = ::lstat(path.c_str(), &link) == 0;
+  if (dead && known && S_ISLNK(link.st_mode)) return ::unlink(path.c_str()) == 0;
+  const bool folder = of == detail::Stale::folders && known && S_ISDIR(link.st_mode);
+  const int how = folder ? O_RDONLY | O_DIRECTORY | O_NOFOLLOW : O_WRONLY | O_NOFOLLOW | O_NONBLOCK;
+  const Descriptor fd(open_retrying(path.c_str(), how));
   struct stat locked {};
   struct stat named {};
-  if (fd.get() < 0 || ::fstat(fd.get(), &locked) != 0 || !S_ISREG(locked.st_mode)) return false;
+  if (fd.get() < 0 || ::fstat(fd.get(), &locked) != 0 || !(folder || S_ISREG(locked.st_mode))) return false;
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (folder) {
+    if (::access((path + "/" + detail::kIndex).c_str(), F_OK) == 0) return false;
+    detail::remove_folder(path);
+    return ::lstat(path.c_str(), &named) != 0;
+  }
   // Keeps a name that another file has taken since the open.
   if (::stat(path.c_str(), &named) != 0 || named.st_ino != locked.st_ino || named.st_dev != locked.st_dev) return false;
   return ::unlink(path.c_str()) == 0;
@@ -199,7 +212,11 @@ std::string detail::temporary_name(const std::string& path) {
   return path + std::string(kMark) + text(::getpid()) + "-" + text(counter++);
 }
 
-void write_file_atomically(const std::string& given, Parts parts) {
+void write_file_atomically(const std::string& path, std::span<const std::span<const std::byte>> parts) {
+  detail::write_parts_atomically(path, parts_of(parts));
+}
+
+void detail::write_parts_atomically(const std::string& given, const Parts& parts) {
   struct stat existing {};
   const bool exists = ::stat(given.c_str(), &existing) == 0;
   if (exists && !S_ISREG(existing.st_mode)) {
@@ -249,7 +266,7 @@ void write_file_atomically(const std::string& given, Parts parts) {
 
 void write_file_atomically(const std::string& path, std::string_view content) {
   const std::span<const std::byte> part = std::as_bytes(std::span(content.data(), content.size()));
-  write_file_atomically(path, Parts(&part, 1));
+  write_file_atomically(path, std::span(&part, 1));
 }
 
 std::string read_file(const std::string& path, std::size_t max_bytes) {
@@ -264,25 +281,26 @@ std::string read_file(const std::string& path, std::size_t max_bytes) {
 
 namespace detail {
 
-void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept {
+void remove_stale_temporaries(const std::string& folder, std::string_view ending, Stale of) noexcept {
   try {
     // std::filesystem's iterator ends the process where it has no memory.
     const auto close = [](DIR* d) { ::closedir(d); };
     const std::unique_ptr<DIR, decltype(close)> all(::opendir(folder.c_str()), close);
     while (const dirent* const entry = all ? ::readdir(all.get()) : nullptr) {
       if (const auto writer = writer_of(entry->d_name, ending))
-        (void)remove_if_stale(folder + "/" + entry->d_name, *writer);
+        (void)remove_if_stale(folder + "/" + entry->d_name, *writer, of);
     }
   } catch (...) {}  // a failed sweep does not prevent the save
 }
 
 void append_to_file(const std::string& path, std::string_view content) {
   const std::span<const std::byte> part = std::as_bytes(std::span(content.data(), content.size()));
+  const std::span<const std::span<const std::byte>> all(&part, 1);
   Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND | O_CREAT, 0666));
   struct stat before {};
   if (fd.get() < 0 || ::fstat(fd.get(), &before) != 0) fail_writing(path, "opening", errno, content.size());
   try {
-    write_all(fd.get(), path, Parts(&part, 1));
+    write_all(fd.get(), path, parts_of(all));
     // Some file systems (NFS) report a full disk only at close.
     if (!fd.close()) fail_writing(path, "closing", errno, content.size());
   } catch (const FileError&) {
@@ -297,6 +315,7 @@ FileSource::FileSource(const std::string& path) : Source(path) {
   if (fd.get() < 0) fail<FileError>(path, ": can not be opened: ", reason(errno));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) fail<FileError>(path, ": can not be examined: ", reason(errno));
+  if (S_ISDIR(info.st_mode)) fail<FileError>(path, ": is a folder, expected a file");
   if (!S_ISREG(info.st_mode)) fail<FileError>(path, ": is not a regular file");
   size_ = static_cast<std::uint64_t>(info.st_size);
   fd_ = ::dup(fd.get());

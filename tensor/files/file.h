@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "levin/function.h"
 #include "levin/tensor.h"
 
 namespace levin::detail {
@@ -15,11 +16,21 @@ namespace levin::detail {
 [[nodiscard]] std::string temporary_name(const std::string& path);
 // Removes from `folder` the temporary files of killed writers whose final names end in `ending`: Note [Temporary files
 // of the dead]. Never removes a file whose writer may live.
-void remove_stale_temporaries(const std::string& folder, std::string_view ending) noexcept;
+enum class Stale : bool { files, folders };  // folders: Note [Folders that appear whole]
+void remove_stale_temporaries(const std::string& folder, std::string_view ending, Stale of = Stale::files) noexcept;
 
 // Appends `content` to the file, and makes the file if there is none. On an error throws FileError and restores the old
 // length. Not synced: a crash of the machine may lose the content, a kill of the process cannot.
 void append_to_file(const std::string& path, std::string_view content);
+
+// The bytes of a file in parts, each of which is made when it is needed: part(i) is valid until the next call, and
+// gives the same bytes each time. `bytes` is the sum of all.
+struct Parts {
+  std::size_t bytes = 0, count = 0;
+  Function<std::span<const std::byte>(std::size_t)> part;
+};
+// levin::write_file_atomically, without all parts in memory at once.
+void write_parts_atomically(const std::string& path, const Parts& parts);
 
 class Source {
  public:
@@ -55,6 +66,9 @@ class MemorySource final : public Source {
  private:
   std::span<const std::byte> bytes_;
 };
+
+// content_hash of all bytes of the source, read in small parts.
+[[nodiscard]] std::string content_hash_of(Source& source);
 
 // An element type of a file; types that Levin lacks are read into a wider one.
 struct FileType {

@@ -1,7 +1,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "levin/serialize.h"
 #include "tensor/files/file.h"
@@ -40,6 +42,18 @@ class Hash {
 };
 
 }  // namespace
+
+std::string detail::content_hash_of(Source& source) {
+  constexpr std::size_t kChunk = std::size_t{1} << 20;
+  std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kChunk, source.size())));
+  Hash hash;
+  for (std::uint64_t at = 0; at < source.size(); at += chunk.size()) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(chunk.size(), source.size() - at));
+    source.read(at, chunk.data(), n);
+    hash.add(chunk.data(), n);
+  }
+  return hash.hex();
+}
 
 std::string content_hash(std::string_view content) {
   Hash hash;

@@ -351,7 +351,7 @@ bool valid_utf8(std::string_view s) {
   return true;
 }
 
-TensorFile read_safetensors(Source& source, SafetensorsLimits limits) {
+SafetensorsHeader read_safetensors_header(Source& source, SafetensorsLimits limits) {
   const std::string& file = source.name();
   if (limits.header_bytes > kMaxHeaderEver) {
     fail<ConfigError>("load_safetensors: header_bytes is ", limits.header_bytes, ", expected at most ", kMaxHeaderEver);
@@ -382,12 +382,23 @@ TensorFile read_safetensors(Source& source, SafetensorsLimits limits) {
                [](const auto& m) -> const std::string& { return m.first; });
   const std::uint64_t data = kLengthBytes + header_bytes;
   const std::vector<Shape> shapes = check_ranges(file, reader.entries, source.size() - data);
-  TensorFile result;
+  SafetensorsHeader result;
   result.metadata = std::move(reader.metadata);
-  result.tensors.reserve(shapes.size());
+  result.entries.reserve(shapes.size());
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     Entry& e = reader.entries[i];
-    Tensor x = read_tensor(source, file + ": tensor '" + e.name + "'", data + e.offsets[0], shapes[i], e.type);
+    result.entries.push_back({std::move(e.name), shapes[i], e.type, data + e.offsets[0]});
+  }
+  return result;
+}
+
+TensorFile read_safetensors(Source& source, SafetensorsLimits limits) {
+  SafetensorsHeader header = read_safetensors_header(source, limits);
+  TensorFile result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (SafetensorsHeader::Entry& e : header.entries) {
+    Tensor x = read_tensor(source, source.name() + ": tensor '" + e.name + "'", e.at, e.shape, e.type);
     result.tensors.emplace_back(std::move(e.name), std::move(x));
   }
   return result;

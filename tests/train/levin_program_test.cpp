@@ -400,16 +400,37 @@ TEST_CASE("levin plan of a language model takes measured figures, and says which
   CHECK(levin_tool.run({"plan", "gpt2-124M", "--sbatch", dir / "x.sh"}).code == 2);
 }
 
+TEST_CASE("levin ckpt reads the folder of a sharded checkpoint as it reads a file, and makes one file of it") {
+  const TemporaryFolder dir;
+  const Program levin_tool("levin", dir);
+  if (!levin_tool.built()) return;
+  const std::string file = dir / "a.safetensors", folder = dir / "a.levin", out = dir / "one.safetensors";
+  const Saved of_file(file, 5), of_folder(folder, 5);  // equal runs
+  CHECK(levin_tool.run({"ckpt", "verify", folder}).code == 0);
+  CHECK(has(levin_tool.run({"ckpt", "show", folder}).output, "a checkpoint"));
+  CHECK(levin_tool.run({"ckpt", "diff", folder, file}).code == 0);
+  CHECK(levin_tool.run({"ckpt", "consolidate", folder, out}).code == 0);
+  CHECK(levin_tool.run({"ckpt", "diff", out, file}).code == 0);
+  CHECK(levin_tool.run({"ckpt", "consolidate", folder, dir / "one.npz"}).code == 2);
+  const std::string of_rank = folder + "/rank-00000-of-00001.safetensors";
+  std::string bytes = bytes_of(of_rank);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::ofstream(of_rank, std::ios::binary) << bytes;
+  CHECK(levin_tool.run({"ckpt", "verify", folder}).code == 65);
+  CHECK(levin_tool.run({"ckpt", "consolidate", folder, out}).code == 65);
+}
+
 TEST_CASE("levin ckpt --help lists the commands of ckpt, and each lists its flags") {
   const TemporaryFolder dir;
   const Program levin_tool("levin", dir);
   if (!levin_tool.built()) return;
   const Ended e = levin_tool.run({"ckpt", "--help"});
   CHECK(e.code == 0);
-  for (const char* command : {"levin ckpt show", "levin ckpt verify", "levin ckpt diff", "levin ckpt export"})
+  for (const char* command :
+       {"levin ckpt show", "levin ckpt verify", "levin ckpt diff", "levin ckpt export", "levin ckpt consolidate"})
     CHECK_MESSAGE(has(e.output, command), command);
   CHECK_FALSE(has(e.output, "levin plan"));
-  for (const char* command : {"show", "verify", "diff", "export"}) {
+  for (const char* command : {"show", "verify", "diff", "export", "consolidate"}) {
     const Ended of = levin_tool.run({"ckpt", command, "--help"});
     CHECK(of.code == 0);
     CHECK_MESSAGE(has(of.output, "FILE"), command);

@@ -7,6 +7,7 @@
 
 #include "levin/error.h"
 #include "train/callbacks/monitored.h"
+#include "train/checkpoint/folder.h"
 
 namespace levin::train {
 namespace {
@@ -76,7 +77,9 @@ std::string written(double x, const Format& f) {
 std::string checkpoint_name(std::string_view form, InsertNames insert, std::int64_t epoch, std::int64_t step,
                             const Metrics& metrics) {
   if (form.empty()) fail_form(form, "is empty");
-  if (constexpr std::string_view kEnding = ".safetensors"; form.ends_with(kEnding)) form.remove_suffix(kEnding.size());
+  for (const std::string_view ending : {kFileEnding, kFolderEnding}) {
+    if (form.ends_with(ending)) form.remove_suffix(ending.size());
+  }
   std::string out;
   for (std::size_t at = 0; at < form.size();) {
     if (form[at] == '}') fail_form(form, "closes a brace that is not open");

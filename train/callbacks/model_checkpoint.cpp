@@ -8,6 +8,7 @@
 #include "train/callbacks/checkpoint_name.h"
 #include "train/callbacks/monitored.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/folder.h"
 #include "train/run/packed.h"
 #include "train/run/run.h"
 
@@ -15,7 +16,6 @@ namespace levin {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kEnding = ".safetensors";
 constexpr std::int64_t kMostFailures = 3;  // saves in a row
 
 std::string form_of(const ModelCheckpointOptions& o, std::int64_t epoch, std::int64_t step, const Metrics& known) {
@@ -54,11 +54,11 @@ void warn_not_written(const std::string& why) {
        Repeat::yes);
 }
 
-// last.safetensors or a version of it.
+// The file or folder `last`, or a version of it.
 bool is_last(const fs::path& path) {
   const std::string stem = path.stem().string();
   constexpr std::string_view kVersioned = "last-v";
-  return path.extension() == kEnding &&
+  return train::is_checkpoint_name(path.string()) &&
          (stem == "last" || (stem.starts_with(kVersioned) && stem.size() > kVersioned.size() &&
                              stem.find_first_not_of("0123456789", kVersioned.size()) == std::string::npos));
 }
@@ -391,14 +391,15 @@ std::string ModelCheckpoint::path_for(const Metrics& known, const std::string& r
   return Trainer::Run::of(trainer()).files.by_rank_zero([&] {
     const std::string stem =
         directory() + "/" + form_of(options_, trainer().current_epoch(), trainer().global_step(), known);
-    std::string path = stem + kEnding;
+    const std::string ending = Trainer::Run::of(trainer()).files.ending();
+    std::string path = stem + ending;
     CheckpointIO& io = Trainer::Run::of(trainer()).files.io();
     const auto taken = [&] {
       if (!io.exists(path)) return false;
       if (!came_from_.empty() && resolved(path) == came_from_) return true;
       return options_.enable_version_counter && path != replaced;
     };
-    for (int v = 1; taken(); ++v) path = stem + "-v" + std::to_string(v) + kEnding;
+    for (int v = 1; taken(); ++v) path = stem + "-v" + std::to_string(v) + ending;
     return path;
   });
 }
@@ -413,7 +414,7 @@ void ModelCheckpoint::remove(const std::string& path) const {
   if (fs::is_symlink(last, error) && fs::equivalent(path, last, error)) return;
   const Trainer::Files& files = Trainer::Run::of(trainer()).files;
   if (!files.written.contains(path) && !train::is_whole_checkpoint(files.io(), path)) return;
-  files.io().remove(path);
+  train::remove_checkpoint(files.io(), path);
 }
 
 // ---- State
@@ -505,7 +506,7 @@ void ModelCheckpoint::load_state(const CallbackState& state) {
 OnExceptionCheckpoint::OnExceptionCheckpoint(std::string dirpath) : dirpath_(std::move(dirpath)) {
   if (dirpath_.empty()) fail<ConfigError>("OnExceptionCheckpoint: dirpath is empty; name the folder to save in");
 }
-std::string OnExceptionCheckpoint::path() const { return dirpath_ + "/on_exception" + kEnding; }
+std::string OnExceptionCheckpoint::path() const { return dirpath_ + "/on_exception" + std::string(train::kFileEnding); }
 std::optional<CheckpointFiles> OnExceptionCheckpoint::checkpoint_files() const {
   return CheckpointFiles{.keeps_best = false, .others = {path()}};
 }

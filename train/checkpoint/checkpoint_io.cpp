@@ -74,14 +74,18 @@ struct AsyncCheckpointIO::Impl {
     running = false;
     changed.notify_all();
   }
-  // Until every save is done, or with `all` every removal, too. Throws the error of one.
+  // Until every save is done, or with `all` every removal, too.
   void wait(bool all) {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] {
       return std::none_of(tasks.begin(), tasks.end(), [&](const Task& t) { return all || t.file; }) &&
              (!all || !running);
     });
-    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+  }
+  // The error of the first write that failed since the last call.
+  std::exception_ptr take_error() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(error, nullptr);
   }
 
   std::shared_ptr<CheckpointIO> io;
@@ -96,26 +100,38 @@ struct AsyncCheckpointIO::Impl {
 AsyncCheckpointIO::AsyncCheckpointIO(std::shared_ptr<CheckpointIO> io)
     : impl_(std::make_unique<Impl>(io ? std::move(io) : std::make_shared<CheckpointIO>())) {}
 
+namespace {
+// An error that no caller waits for.
+void warn_of(const std::exception_ptr& error) {
+  if (!error) return;
+  std::string what = "an exception that is no std::exception";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) { what = e.what(); } catch (...) {
+  }
+  warn("W-CKPT-WRITE", WarningCategory::runtime, "AsyncCheckpointIO: a checkpoint was not written: " + what,
+       Repeat::yes);
+}
+}  // namespace
+
 AsyncCheckpointIO::~AsyncCheckpointIO() {
   try {
-    finish();
-  } catch (const std::exception& e) {
-    try {
-      warn("W-CKPT-WRITE", WarningCategory::runtime,
-           std::string("AsyncCheckpointIO: a checkpoint was not written: ") + e.what(), Repeat::yes);
-    } catch (...) {}  // no memory for the text
-  } catch (...) {}
+    impl_->wait(/*all=*/true);
+    warn_of(impl_->take_error());
+  } catch (...) {}  // no memory for the text
   if (impl_->thread.joinable()) impl_->thread.join();
 }
 
 void AsyncCheckpointIO::save(const std::string& path, TensorFile file) {
   impl_->wait(/*all=*/false);
+  const std::exception_ptr earlier = impl_->take_error();
   const NoGrad off;
   for (auto& [name, t] : file.tensors) t = t.clone();
   impl_->add({.path = path, .file = std::move(file)});
+  warn_of(earlier);
 }
 TensorFile AsyncCheckpointIO::load(const std::string& path) {
-  finish();
+  impl_->wait(/*all=*/true);  // an error of a write is that of the next save, or of finish()
   return impl_->io->load(path);
 }
 void AsyncCheckpointIO::remove(const std::string& path) { impl_->add({.path = path, .file = std::nullopt}); }
@@ -128,6 +144,9 @@ bool AsyncCheckpointIO::exists(const std::string& path) {
   }
   return impl_->io->exists(path);
 }
-void AsyncCheckpointIO::finish() { impl_->wait(/*all=*/true); }
+void AsyncCheckpointIO::finish() {
+  impl_->wait(/*all=*/true);
+  if (const std::exception_ptr error = impl_->take_error()) std::rethrow_exception(error);
+}
 
 }  // namespace levin

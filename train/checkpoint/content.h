@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -39,10 +40,15 @@ namespace levin::train {
 //   levin.hashes  the XXH3 hash of every tensor and of that text
 // A resume checks hashes, names and shapes before it changes the run.
 
+class CheckpointFolder;
+
 // The content of a file whose hashes are right and whose counters are in range.
 struct Checkpoint {
   std::string path;
-  NamedTensors weights, rest;  // rest: under "levin."
+  // rest: under "levin.". What lies in a folder in pieces, or in the file of one rank, is a tensor on Device::meta()
+  // there, and read() reads it.
+  NamedTensors weights, rest;
+  std::shared_ptr<CheckpointFolder> folder{};  // null: a file
   Progress progress;
   std::int64_t accumulate = 1;                        // accumulate_grad_batches if a window is open, else 1
   std::vector<std::int64_t> batches_validated;        // by loader
@@ -62,6 +68,10 @@ struct Checkpoint {
   std::int64_t train_loaded_at = -1, val_loaded_at = -1;  // epochs in which hooks made loaders; -1: not known
   HParams hparams;
 
+  // The values of a tensor of `rest`, whose name there is `name`; and the elements of this rank's piece of it, if it is
+  // like parameter `of`, else all of it.
+  [[nodiscard]] Tensor read(const std::string& name, const Tensor& t) const;
+  [[nodiscard]] Tensor read_piece(const std::string& name, const Tensor& t, Strategy& strategy, const Tensor& of) const;
   // Whether no batch of the epoch is left to train.
   [[nodiscard]] bool epoch_is_whole() const {
     return progress.due == Due::epoch_end ||
@@ -71,7 +81,9 @@ struct Checkpoint {
 // Reads a file. Throws FileError, FormatError for a damaged file, and ConfigError for a file of weights alone, unless
 // `needs` is weights: then the other members stay empty.
 enum class Needs : bool { run, weights };
-[[nodiscard]] Checkpoint read_checkpoint(CheckpointIO& io, const std::string& path, Needs needs = Needs::run);
+// Of a folder the ranks that read it together share the comparison of hashes.
+[[nodiscard]] Checkpoint read_checkpoint(CheckpointIO& io, const std::string& path, Needs needs = Needs::run,
+                                         const RankInfo& together = {});
 [[nodiscard]] Checkpoint read_checkpoint(const std::string& path, Needs needs = Needs::run);  // a safetensors file
 
 // The prefixes of the names in `rest`, by part of a run.
@@ -156,8 +168,10 @@ class Incoming {
 // Whether the path names a checkpoint of a run in which every hash is right. Reads the whole file.
 [[nodiscard]] bool is_whole_checkpoint(CheckpointIO& io, const std::string& path) noexcept;
 
+// Removes a file by `io`, or a folder.
+void remove_checkpoint(CheckpointIO& io, const std::string& path);
 // Replaces `link` by a link to `file`, in the same folder and in one step. A hard link serves as a copy, because files
-// are never written in place. Returns false if the link cannot be made.
+// are never written in place; that of a folder is a folder of hard links. Returns false if the link cannot be made.
 enum class Link : bool { symbolic, hard };
 [[nodiscard]] bool link_to(const std::string& file, const std::string& link, Link kind) noexcept;
 // Calls `write` to make the file `path`. If `path` is a link, `write` makes another file, which then replaces the link,

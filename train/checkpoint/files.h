@@ -16,6 +16,7 @@ namespace levin {
 namespace train {
 struct Checkpoint;
 class Incoming;
+enum class Needs : bool;
 // What a save to a path that exists changes. follow: the file, or the one that a link leads to. replace: a link alone,
 // which becomes a file. nothing: the save is a FileError.
 enum class AtLink : std::uint8_t { follow, replace, nothing };
@@ -55,15 +56,18 @@ class Trainer::Files {
   [[nodiscard]] train::FoundCheckpoint find_for_fit(const std::string& ckpt_path);
   // Reads the file that a ckpt_path names, and calls on_load_checkpoint of the module. Returns null without a file.
   [[nodiscard]] std::unique_ptr<train::Incoming> open(const std::string& ckpt_path);
+  // The content of what find() has found, on every rank. If a rank cannot read it, all ranks throw its error.
+  [[nodiscard]] train::Checkpoint read(const train::FoundCheckpoint& found, train::Needs needs) const;
   // Compares a file with the run, and only then changes the run. Throws ConfigError for a file that does not fit.
   void resume(train::Incoming& file);
   // Loads the weights of a file for an evaluation. An exception leaves the module as it is.
   void load_weights(const train::FoundCheckpoint& file, TrainModule& module);
   // The folder of the first callback that has one, else train::checkpoint_folder.
   [[nodiscard]] std::string dir() const;
-  // <folder>/last.safetensors, or its first version that is not of another run.
+  // <folder>/last with ending(), or its first version that is not of another run.
   [[nodiscard]] std::string last_file(const std::string& folder) const;
-  [[nodiscard]] bool enabled() const;  // enable_checkpointing is on, and this is no dev run
+  [[nodiscard]] std::string ending() const;  // of the checkpoints that the trainer names: Note [Checkpoint folders]
+  [[nodiscard]] bool enabled() const;        // enable_checkpointing is on, and this is no dev run
 
   void begin_fit();  // forgets the file that the fit before resumed from
   void cut_epoch();  // keeps the state before on_train_epoch_end runs in the middle of an epoch

@@ -4,7 +4,9 @@
 #include <optional>
 #include <system_error>
 
+#include "tensor/files/folder.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/folder.h"
 #include "train/run/requeue.h"
 #include "train/run/run.h"
 
@@ -55,8 +57,9 @@ std::vector<std::string> folders_of(const Trainer::Run& run) {
 std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   std::vector<std::pair<fs::file_time_type, std::string>> files;
   std::error_code error;
+  // The index of a folder is written last; a folder without it is a save that was not finished.
   const auto add = [&](const fs::path& path) {
-    const auto time = fs::last_write_time(path, error);
+    const auto time = fs::last_write_time(fs::is_directory(path, error) ? path / detail::kIndex : path, error);
     if (!error) files.emplace_back(time, path.string());
   };
   for (const auto& c : run.hooks.callbacks) {
@@ -65,13 +68,13 @@ std::optional<Checkpoint> newest_checkpoint(const Trainer::Run& run) {
   for (const std::string& dir : folders_of(run)) {
     error.clear();
     for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-      if (it->path().extension() == ".safetensors") add(it->path());
+      if (train::is_checkpoint_name(it->path().string())) add(it->path());
     }
   }
   error.clear();
   for (fs::directory_iterator it(root_of(run.options), error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if ((name.starts_with("rescue-") || name.starts_with("hpc_ckpt_")) && name.ends_with(".safetensors"))
+    if ((name.starts_with("rescue-") || name.starts_with("hpc_ckpt_")) && train::is_checkpoint_name(name))
       add(it->path());
   }
   std::sort(files.rbegin(), files.rend());
@@ -122,7 +125,7 @@ std::string Trainer::Files::dir() const {
 std::string Trainer::Files::last_file(const std::string& folder) const {
   std::error_code error;
   for (std::int64_t version = 0;; ++version) {
-    std::string path = folder + "/last" + (version > 0 ? "-v" + text(version) : "") + ".safetensors";
+    std::string path = folder + "/last" + (version > 0 ? "-v" + text(version) : "") + ending();
     const bool came_from = !resumed_from.empty() && fs::equivalent(path, resumed_from, error);
     if (!fs::exists(path, error) || written.contains(path) || came_from) return path;
   }

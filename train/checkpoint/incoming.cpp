@@ -5,6 +5,7 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/folder.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -94,19 +95,21 @@ bool is_half(const Tensor& t) { return is_float(t.dtype()) && itemsize(t.dtype()
 // Takes weights that are 16-bit in the file and wider in the module from the optimizer's f32 masters, if the file has
 // them.
 void take_masters(NamedTensors& weights, const NamedTensors& here, const Checkpoint& file) {
-  std::map<std::string, const Tensor*> masters;
+  std::map<std::string, const std::pair<std::string, Tensor>*> masters;
   for (std::size_t i = 0; i < file.optimizers.size(); ++i) {
     const std::string prefix = train::optimizer_prefix(i);
-    for (const auto& [name, t] : file.rest) {
+    for (const auto& named : file.rest) {
+      const std::string& name = named.first;
       if (name.starts_with(prefix) && name.ends_with(train::kMaster))
-        masters.emplace(name.substr(prefix.size(), name.size() - prefix.size() - train::kMaster.size()), &t);
+        masters.emplace(name.substr(prefix.size(), name.size() - prefix.size() - train::kMaster.size()), &named);
     }
   }
   for (const auto& [name, t] : here) {
     const auto master = masters.find(name);
     if (master == masters.end() || is_half(t)) continue;
     for (auto& [known, weight] : weights) {
-      if (known == name && is_half(weight) && weight.shape() == master->second->shape()) weight = *master->second;
+      if (known != name || !is_half(weight) || weight.shape() != master->second->second.shape()) continue;
+      weight = file.read(master->second->first, master->second->second);
     }
   }
 }
@@ -156,7 +159,7 @@ train::Incoming::~Incoming() {
 void Trainer::Files::load_weights(const train::FoundCheckpoint& found, TrainModule& module) {
   const NoGrad off;
   const std::string& path = found.path;
-  const Checkpoint file = found.content ? *found.content : train::read_checkpoint(io(), path, train::Needs::weights);
+  const Checkpoint file = read(found, train::Needs::weights);
   CheckpointContent content{.weights = file.weights, .state = train::state_in(file, train::kModuleKey)};
   module.on_load_checkpoint(content);
   NamedTensors here = module.tree()->state_dict();

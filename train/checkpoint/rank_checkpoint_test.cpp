@@ -171,6 +171,33 @@ TEST_CASE("another number of ranks with the same global batch continues at the s
   check_close(run({.ranks = 4, .n = 40, .batch_size = 2, .dropped = false, .save = "", .resume = back}), four, 1e-5);
 }
 
+TEST_CASE("a file that is saved after a fit that ended within an epoch continues there on another number of ranks") {
+  const test::TemporaryFolder folder;
+  const std::string file = folder / "after.safetensors";
+  const auto run = [&](int ranks, std::int64_t steps, const std::string& resume, const std::string& save) {
+    std::vector<float> weights;
+    test::on_ranks(ranks, [&](int rank, TrainerOptions options) {
+      options.max_epochs = 2;
+      options.max_steps = steps;
+      Model model(nn::Options{.gen = Generator(3), .device = Device::cpu()});
+      model.dropped = false;
+      data::DataLoader data(points(40), {.batch_size = 8 / ranks, .shuffle = true, .generator = Generator(9)});
+      Trainer trainer(options);
+      trainer.fit(model, {.train = data, .ckpt_path = resume});
+      if (!save.empty()) trainer.save_checkpoint(save);
+      if (rank == 0) weights = test::weights_of(model);
+    });
+    return weights;
+  };
+  const std::vector<float> whole = run(4, -1, "", "");
+  (void)run(4, 7, "", file);
+  for (const int ranks : {1, 2}) {
+    const std::vector<float> resumed = run(ranks, -1, file, "");
+    REQUIRE(resumed.size() == whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) CHECK(std::abs(resumed[i] - whole[i]) <= 1e-5);
+  }
+}
+
 TEST_CASE("another global batch leaves the rest of the epoch out, with a warning, and the next epoch is whole") {
   const test::TemporaryFolder folder;
   const std::string file = folder / "other.safetensors";

@@ -5,6 +5,7 @@
 
 #include "levin/autograd.h"
 #include "levin/ops.h"
+#include "tensor/files/file.h"
 #include "train/run/packed.h"
 #include "train/run/run.h"
 
@@ -86,6 +87,44 @@ void append_rank_states(NamedTensors& tensors, const std::vector<RankState>& all
       tensors.emplace_back(prefix_of(r) + "generators",
                            tensor_of(states, {static_cast<std::int64_t>(s.generators.size()), 2}));
   }
+}
+
+std::string strategy_prefix(int rank) { return prefix_of(static_cast<std::size_t>(rank)) + "strategy."; }
+
+NamedTensors strategy_states(const Trainer::Run& run) {
+  const NoGrad off;
+  const RankInfo ranks = run.strategy->ranks();
+  const NamedTensors mine = run.strategy->state();
+  NamedTensors all;
+  for (const auto& [name, t] : mine) all.emplace_back(strategy_prefix(0) + name, t);
+  if (ranks.size == 1) return all;
+  Packed list;
+  for (const auto& [name, t] : mine) {
+    list.add(name).add(t.dtype()).add(t.device().is_cpu()).add(static_cast<std::int64_t>(t.rank()));
+    for (const std::int64_t n : t.shape()) list.add(n);
+  }
+  const std::vector<std::string> lists = run.strategy->gather(list.bytes());
+  const std::shared_ptr<dist::ProcessGroup> group = run.strategy->group();
+  if (!group) return all;
+  if (ranks.rank > 0) {
+    for (const auto& [name, t] : mine) group->send(t.contiguous(), 0).wait();
+    return {};
+  }
+  const Device device = run.strategy->device().value_or(Device::cpu());
+  for (std::size_t r = 1; r < lists.size(); ++r) {
+    Unpacked in(lists[r]);
+    while (!in.empty()) {
+      const auto name = in.take<std::string>();
+      const auto dtype = in.take<DType>();
+      const bool on_cpu = in.take<bool>();
+      std::vector<std::int64_t> dims(static_cast<std::size_t>(in.take<std::int64_t>()));
+      for (std::int64_t& n : dims) n = in.take<std::int64_t>();
+      const Tensor t = empty(detail::checked_shape(name, dims), on_cpu ? Device::cpu() : device, dtype);
+      group->recv(t, static_cast<int>(r)).wait();
+      all.emplace_back(strategy_prefix(static_cast<int>(r)) + name, t);
+    }
+  }
+  return all;
 }
 
 RandomRange random_numbers_of_rank(const Strategy& strategy, RandomRange first) {

@@ -15,7 +15,8 @@ namespace levin::train {
 // the gradients of an open window (their average, which every rank then has). What each has of its own is a tensor of
 // the rank, i64: levin.rank.R.generators, a row {seed, offset} for each generator of the module in the order of their
 // names, where ranks draw different numbers; and levin.rank.R.position, {batch, absent batches, batches ahead...},
-// where the loaders of ranks stand at different places.
+// where the loaders of ranks stand at different places. levin.rank.R.strategy.NAME is what the strategy of the rank
+// has, such as what PowerSGD left out of its gradients; a run with another number of ranks leaves it out.
 //
 // The position of an epoch is a number of global batches, so another number of ranks with the same global batch
 // continues at the same sample. With another global batch the rest of the epoch is left out, with a warning.
@@ -28,6 +29,11 @@ namespace levin::train {
 
 // The state of a generator for this rank, of that of rank 0.
 [[nodiscard]] RandomRange random_numbers_of_rank(const Strategy& strategy, RandomRange first);
+
+// What the strategy of each rank has of its own (Strategy::state): on rank 0 that of all, under the prefixes of ranks.
+// All ranks call it. In a folder each rank writes its own.
+[[nodiscard]] std::string strategy_prefix(int rank);  // levin.rank.R.strategy.
+[[nodiscard]] NamedTensors strategy_states(const Trainer::Run& run);
 
 // What one rank has of its own.
 struct RankState {

@@ -9,7 +9,9 @@
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/folder.h"
 #include "train/checkpoint/rank_states.h"
+#include "train/run/by_rank_zero.h"
 #include "train/run/run.h"
 
 namespace levin {
@@ -128,6 +130,7 @@ void check_schedules(const Trainer::Run& run, const Checkpoint& file) {
 // Returns the file's gradients of an open window, each with its parameter.
 std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run, const Checkpoint& file) {
   std::vector<std::pair<Tensor*, Tensor>> matched;
+  std::size_t read = 0;
   for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
     NamedTensors here;
     const NamedTensors there = below(file.rest, train::gradient_prefix(i));
@@ -141,10 +144,17 @@ std::vector<std::pair<Tensor*, Tensor>> match_gradients(const Trainer::Run& run,
       here.emplace_back(name, it->value->detach());
       matched.emplace_back(it->value, gradient);
       for (std::size_t k = 0; k < pieces.size(); ++k) {
-        if (model[k].value == it->value) matched.back() = {pieces[k].value, run.strategy->piece(gradient, *it->value)};
+        if (model[k].value == it->value) matched.back().first = pieces[k].value;
       }
     }
     (void)check_same(file.path, "gradients", there, here, {.any_float = true});
+    for (const auto& [name, gradient] : there) {
+      const auto it =
+          std::find_if(parameters.begin(), parameters.end(), [&](const ParamRef& p) { return p.name == name; });
+      const std::string in_file = train::gradient_prefix(i) + name;
+      matched[read++].second =
+          pieces.empty() ? file.read(in_file, gradient) : file.read_piece(in_file, gradient, *run.strategy, *it->value);
+    }
   }
   return matched;
 }
@@ -248,12 +258,20 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
     }
     return nullptr;
   };
+  const auto values = [&](const std::string& name, const Tensor& t, const Tensor& of) {
+    const std::string in_file = train::optimizer_prefix(i) + name;
+    if (optimizer.pieces().empty() || !is_float(t.dtype())) return in.file().read(in_file, t);
+    return in.file().read_piece(in_file, t, *run.strategy, of);
+  };
   for (auto& [name, t] : state) {
     const auto at = parameters.find(name.substr(0, name.rfind('.')));
     if (at == parameters.end()) continue;
     const ParamRef& p = *at->second;
     given.insert(name);
-    if (!is_float(t.dtype()) || t.shape() != p.value->shape() || name.ends_with(train::kMaster)) continue;
+    if (name.ends_with(train::kMaster) && !masters.contains(name)) continue;  // left out below
+    const bool like = t.shape() == p.value->shape();
+    t = values(name, t, *p.value);
+    if (!is_float(t.dtype()) || !like || name.ends_with(train::kMaster)) continue;
     const Tensor* const weight = weight_of(p);
     if (p.value->dtype() == DType::f16 && weight && weight->dtype() != DType::f16 &&
         !masters.contains(p.name + std::string(train::kMaster)))
@@ -271,12 +289,8 @@ NamedTensors optimizer_state(const Trainer::Run& run, const train::Incoming& in,
     const std::string name = p.name + std::string(train::kMaster);
     if (!masters.contains(name) || given.contains(name)) continue;
     const Tensor* const weight = weight_of(p);
-    state.emplace_back(name, (weight ? *weight : p.value->detach()).to(DType::f32));
-  }
-  if (optimizer.pieces().empty()) return state;
-  for (auto& [name, t] : state) {
-    const auto at = parameters.find(name.substr(0, name.rfind('.')));
-    if (at != parameters.end() && is_float(t.dtype())) t = run.strategy->piece(t, *at->second->value);
+    Tensor master = (weight ? *weight : p.value->detach()).to(DType::f32);
+    state.emplace_back(name, optimizer.pieces().empty() ? master : run.strategy->piece(master, *p.value));
   }
   return state;
 }
@@ -322,6 +336,13 @@ void load_parts(Trainer::Run& run, const train::Incoming& in) {
            "resume: " + file.path + " holds the state of a PrecisionPlugin and the run has none; it is ignored");
     }
   }
+  if (file.world_size == run.strategy->ranks().size) {
+    NamedTensors own;
+    const std::string prefix = train::strategy_prefix(run.strategy->ranks().rank);
+    for (const auto& [name, t] : below(file.rest, prefix)) own.emplace_back(name, file.read(prefix + name, t));
+    undo.add("strategy", [&run, before = run.strategy->state()] { run.strategy->load_state(before); });
+    run.strategy->load_state(own);
+  }
   for (std::size_t i = 0; i < run.optimizers.all.size(); ++i) {
     const std::shared_ptr<optim::Optimizer> optimizer = run.optimizers.all[i];
     if (i + 1 < run.optimizers.all.size()) {
@@ -366,11 +387,19 @@ void Trainer::Files::begin_fit() {
   began_ = (std::filesystem::file_time_type::clock::now() - kTick).time_since_epoch().count();
 }
 
+Checkpoint Trainer::Files::read(const train::FoundCheckpoint& found, train::Needs needs) const {
+  Checkpoint content;
+  train::by_all_ranks(*run_.strategy, [&] {
+    content = found.content ? std::move(*found.content)
+                            : train::read_checkpoint(io(), found.path, needs, run_.strategy->ranks());
+  });
+  return content;
+}
+
 std::unique_ptr<train::Incoming> Trainer::Files::open(const std::string& ckpt_path) {
   const train::FoundCheckpoint found = find_for_fit(ckpt_path);
   if (found.path.empty()) return nullptr;
-  auto file = std::make_unique<train::Incoming>(
-      run_, found.content ? std::move(*found.content) : train::read_checkpoint(io(), found.path));
+  auto file = std::make_unique<train::Incoming>(run_, read(found, train::Needs::run));
   give_back_batch_size(file->file());
   file->ask_module();
   return file;

@@ -9,7 +9,9 @@
 #include "levin/comm/launch.h"
 #include "levin/ops.h"
 #include "tensor/files/file.h"
+#include "tensor/files/folder.h"
 #include "train/checkpoint/content.h"
+#include "train/checkpoint/folder.h"
 #include "train/checkpoint/rank_states.h"
 #include "train/checkpoint/text.h"
 #include "train/run/by_rank_zero.h"
@@ -23,8 +25,18 @@ namespace fs = std::filesystem;
 
 bool train::link_to(const std::string& file, const std::string& link, Link kind) noexcept {
   try {
-    const std::string temporary = detail::temporary_name(link);
     std::error_code error, ignored;
+    if (kind == Link::hard && fs::is_directory(file, error)) {  // a folder of hard links
+      detail::NewFolder folder(link);
+      for (fs::directory_iterator it(file, error), end; !error && it != end; it.increment(error)) {
+        if (detail::is_of_folder(it->path().filename().string()))
+          fs::create_hard_link(it->path(), fs::path(folder.temporary()) / it->path().filename(), error);
+      }
+      if (error) return false;
+      folder.commit();
+      return true;
+    }
+    const std::string temporary = detail::temporary_name(link);
     fs::remove(temporary, error);
     if (kind == Link::hard)
       fs::create_hard_link(file, temporary, error);
@@ -34,7 +46,13 @@ bool train::link_to(const std::string& file, const std::string& link, Link kind)
     fs::rename(temporary, link, error);
     fs::remove(temporary, ignored);  // rename() leaves it if both names are links to one file
     return !error;
-  } catch (...) { return false; }  // no memory for the names
+  } catch (...) { return false; }  // no memory for the names, or the disk
+}
+
+void train::remove_checkpoint(CheckpointIO& io, const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error) && !fs::is_symlink(path, error)) return detail::remove_folder(path);
+  io.remove(path);
 }
 
 void train::replace_link(const std::string& path, const Function<void(const std::string&)>& write) {
@@ -67,33 +85,101 @@ void warn_of_torn_batch(const Trainer::Run& run, const std::string& path) {
   warn("W-CKPT-WINDOW", WarningCategory::user, what, Repeat::yes);
 }
 
-void append(NamedTensors& to, std::string_view prefix, const NamedTensors& from) {
-  for (const auto& [name, tensor] : from) to.emplace_back(std::string(prefix) + name, tensor);
+// The tensors of a checkpoint, in the order of the file.
+class Parts {
+ public:
+  Parts(const Trainer::Run& run, bool folder) : run_(run), folder_(folder) {}
+
+  void add(std::string name, Tensor value) { all_.push_back({.name = std::move(name), .value = std::move(value)}); }
+  void add(std::string_view prefix, const NamedTensors& from) {
+    for (const auto& [name, tensor] : from) add(std::string(prefix) + name, tensor);
+  }
+  // `piece` is this rank's part of a tensor like parameter `of`. In a file it becomes whole, so every rank calls it.
+  void add_piece(std::string name, const Tensor& piece, const Tensor& of) {
+    if (!folder_) {
+      if (Tensor whole = run_.strategy->whole(piece, of); whole.defined()) add(std::move(name), std::move(whole));
+      return;
+    }
+    all_.push_back({.name = std::move(name),
+                    .value = piece.detach(),
+                    .piece = true,
+                    .shape = of.shape(),
+                    .begin = run_.strategy->piece_range(of).first});
+  }
+  // What this rank alone has.
+  void add_own(std::string name, Tensor value) {
+    all_.push_back({.name = std::move(name), .value = std::move(value), .own = true});
+  }
+  [[nodiscard]] bool folder() const { return folder_; }
+  [[nodiscard]] const std::vector<train::PartOfCheckpoint>& all() const { return all_; }
+  [[nodiscard]] NamedTensors tensors() const {
+    NamedTensors out;
+    for (const train::PartOfCheckpoint& p : all_) out.emplace_back(p.name, p.value);
+    return out;
+  }
+
+ private:
+  const Trainer::Run& run_;
+  bool folder_;
+  std::vector<train::PartOfCheckpoint> all_;
+};
+
+// The elements of this rank's piece of a whole tensor like parameter `of`, which share its memory.
+Tensor piece_of(const Trainer::Run& run, const Tensor& whole, const Tensor& of) {
+  const auto [begin, end] = run.strategy->piece_range(of);
+  return slice(reshape(whole.detach(), {whole.numel()}), 0, begin, end);
+}
+
+// A weight that a hook has replaced is a tensor of its own, which rank 0 has whole.
+void append_weights(Parts& parts, const Trainer::Run& run, const NamedTensors& weights) {
+  std::map<const void*, std::pair<Tensor, Tensor>> sharded;  // parameter and piece, by the parameter's storage
+  for (const auto& o : run.optimizers.all) {
+    const std::vector<ParamRef> model = o->model_parameters(), pieces = o->pieces();
+    for (std::size_t k = 0; parts.folder() && k < pieces.size(); ++k)
+      sharded.emplace(model[k].value->get().storage.get(), std::pair(*model[k].value, *pieces[k].value));
+  }
+  for (const auto& [name, t] : weights) {
+    const auto at = t.defined() ? sharded.find(t.get().storage.get()) : sharded.end();
+    if (at == sharded.end() || t.shape() != at->second.first.shape() || t.dtype() != at->second.first.dtype())
+      parts.add(name, t);
+    else if (const auto& [parameter, piece] = at->second; t.device().is_meta() || piece.dtype() != t.dtype())
+      parts.add_piece(name, piece, parameter);
+    else
+      parts.add_piece(name, piece_of(run, parameter, parameter), parameter);
+  }
 }
 
 void make_folder(const std::string& path) {
   std::error_code error;
+  const bool folder = train::names_folder(path);
+  if (!folder && fs::is_directory(path, error))
+    fail<FileError>("save_checkpoint: ", path,
+                    " is a folder, expected a file; a sharded checkpoint is a folder, whose ", "name ends in ",
+                    train::kFolderEnding);
   if (const fs::path parent = fs::path(path).parent_path(); !parent.empty()) {
     fs::create_directories(parent, error);
     if (error) fail<FileError>("save_checkpoint: can not make ", parent.string(), ": ", error.message());
   }
-  const std::string folder = fs::path(path).parent_path().string();
-  detail::remove_stale_temporaries(folder.empty() ? "." : folder, ".safetensors");
+  const std::string parent = fs::path(path).parent_path().string();
+  const std::string in = parent.empty() ? "." : parent;
+  detail::remove_stale_temporaries(in, train::kFileEnding);
+  detail::remove_stale_temporaries(in, train::kFolderEnding, detail::Stale::folders);
 }
 
-// The state of an optimizer. With pieces it is that of whole parameters, and other ranks than 0 get the numbers alone.
-NamedTensors state_of(const Trainer::Run& run, const optim::Optimizer& optimizer) {
-  NamedTensors state = optimizer.state_refs();
-  if (optimizer.pieces().empty()) return state;
-  const std::vector<ParamRef> parameters = optimizer.model_parameters();
+// The state of an optimizer. With pieces each tensor of elements belongs to a parameter.
+void append_optimizer(Parts& parts, const optim::Optimizer& optimizer, const std::string& prefix) {
   std::map<std::string_view, const Tensor*> by_name;
-  for (const ParamRef& p : parameters) by_name.emplace(p.name, p.value);
-  for (auto& [name, t] : state) {
-    const auto of = by_name.find(std::string_view(name).substr(0, name.rfind('.')));
-    if (of != by_name.end() && is_float(t.dtype())) t = run.strategy->whole(t, *of->second);
+  const std::vector<ParamRef> parameters = optimizer.model_parameters();
+  if (!optimizer.pieces().empty()) {
+    for (const ParamRef& p : parameters) by_name.emplace(p.name, p.value);
   }
-  std::erase_if(state, [](const auto& named) { return !named.second.defined(); });
-  return state;
+  for (const auto& [name, t] : optimizer.state_refs()) {
+    const auto of = by_name.find(std::string_view(name).substr(0, name.rfind('.')));
+    if (of != by_name.end() && is_float(t.dtype()))
+      parts.add_piece(prefix + name, t, *of->second);
+    else
+      parts.add(prefix + name, t);
+  }
 }
 
 // Writes a file that must not exist yet: of several writers one gets the name.
@@ -109,61 +195,55 @@ void write_new(const std::string& path, const Function<void(const std::string&)>
 }
 
 // The gradients of an open window, each the average over ranks: it enters the sum over ranks once for each of them.
-// Those of pieces are averages already, and become whole on rank 0.
-std::vector<Tensor> gradients_of_ranks(const Trainer::Run& run, const optim::Optimizer& optimizer,
-                                       const std::vector<ParamRef>& parameters) {
-  std::vector<Tensor> all;
+// Those of pieces are averages already.
+void append_gradients(Parts& parts, const Trainer::Run& run, std::size_t optimizer) {
+  const std::vector<ParamRef> parameters = train::kept_gradients(run, optimizer);
+  const std::string prefix = train::gradient_prefix(optimizer);
   std::string has;
-  for (const ParamRef& p : parameters) {
-    all.push_back(p.value->grad());
-    has += all.back().defined() ? '1' : '0';
-  }
-  const bool alone = run.strategy->ranks().size == 1;
-  if (!run.files.together() && !alone) return all;
+  for (const ParamRef& p : parameters) has += p.value->grad().defined() ? '1' : '0';
+  const bool alone = !run.files.together() || run.strategy->ranks().size == 1;
   if (!alone) {
     for (const std::string& theirs : run.strategy->gather(has)) {
       for (std::size_t i = 0; i < has.size(); ++i) has[i] = std::max(has[i], theirs.at(i));
     }
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (has[i] == '0') continue;
-      const Tensor& p = *parameters[i].value;
-      all[i] = all[i].defined() ? all[i].clone() : zeros(p.shape(), p.device(), p.dtype());
-      run.strategy->all_reduce(all[i], dist::ReduceOp::average);
-    }
   }
-  const std::vector<ParamRef> model = optimizer.model_parameters(), pieces = optimizer.pieces();
-  for (std::size_t k = 0; k < pieces.size(); ++k) {
-    const Tensor gradient = pieces[k].value->grad();
-    if (!gradient.defined()) continue;
-    const Tensor whole = run.strategy->whole(gradient, *model[k].value);
-    for (std::size_t i = 0; whole.defined() && i < all.size(); ++i) {
-      if (parameters[i].value != model[k].value) continue;
-      all[i] = all[i].defined() ? all[i].to(whole.device()) + whole : whole;
+  const std::vector<ParamRef> model = run.optimizers.all[optimizer]->model_parameters(),
+                              pieces = run.optimizers.all[optimizer]->pieces();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& p = *parameters[i].value;
+    const std::string name = prefix + parameters[i].name;
+    Tensor average = p.grad();
+    if (has[i] == '1' && !alone) {
+      average = average.defined() ? average.clone() : zeros(p.shape(), p.device(), p.dtype());
+      run.strategy->all_reduce(average, dist::ReduceOp::average);
     }
+    Tensor mine;  // of this rank's piece
+    for (std::size_t k = 0; k < pieces.size(); ++k) {
+      if (model[k].value == parameters[i].value) mine = pieces[k].value->grad();
+    }
+    if (!mine.defined()) {
+      if (average.defined()) parts.add(name, average);
+      continue;
+    }
+    if (average.defined()) mine = mine + piece_of(run, average, p).to(mine.device());
+    parts.add_piece(name, mine, p);
   }
-  return all;
 }
 
 // Adds the state of each part of the run under its prefix. Every rank calls it.
-void append_state(NamedTensors& tensors, const Trainer::Run& run) {
+void append_state(Parts& parts, const Trainer::Run& run) {
   const std::vector<std::shared_ptr<optim::Optimizer>>& optimizers = run.optimizers.all;
   for (std::size_t i = 0; i < optimizers.size(); ++i)
-    append(tensors, train::optimizer_prefix(i), state_of(run, *optimizers[i]));
+    append_optimizer(parts, *optimizers[i], train::optimizer_prefix(i));
   for (std::size_t i = 0; i < run.optimizers.schedulers.size(); ++i)
-    append(tensors, train::scheduler_prefix(i), run.optimizers.schedulers[i].scheduler->state_dict());
+    parts.add(train::scheduler_prefix(i), run.optimizers.schedulers[i].scheduler->state_dict());
   if (const optim::GradScaler* scale = run.precision.scaler())
-    append(tensors, train::precision_prefix(), scale->state_dict());
+    parts.add(train::precision_prefix(), scale->state_dict());
   if (PrecisionPlugin* const plugin = run.precision.plugin())
-    append(tensors, train::precision_plugin_prefix(), plugin->state_dict());
+    parts.add(train::precision_plugin_prefix(), plugin->state_dict());
   const train::Window& window = run.window;
   const bool keeps_gradients = (run.borrowed.manual || window.is_open()) && !window.gradients_torn;
-  for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) {
-    const std::vector<ParamRef> parameters = train::kept_gradients(run, i);
-    const std::vector<Tensor> gradients = gradients_of_ranks(run, *optimizers[i], parameters);
-    for (std::size_t k = 0; k < parameters.size(); ++k) {
-      if (gradients[k].defined()) tensors.emplace_back(train::gradient_prefix(i) + parameters[k].name, gradients[k]);
-    }
-  }
+  for (std::size_t i = 0; keeps_gradients && i < optimizers.size(); ++i) append_gradients(parts, run, i);
   if (window.is_open() && window.weighs_exactly()) {
     // The weight is 0 if the window's batches gave no gradient, or their gradients are lost.
     const bool any = window.weight.defined() && !window.gradients_torn;
@@ -172,13 +252,18 @@ void append_state(NamedTensors& tensors, const Trainer::Run& run) {
       weight = weight.to(Device::cpu()).clone();
       run.strategy->all_reduce(weight, dist::ReduceOp::average);
     }
-    tensors.emplace_back(train::window_weight_name(), weight);
+    parts.add(train::window_weight_name(), weight);
   }
-  if (run.files.together()) {
-    append(tensors, train::metric_prefix(), train::merged_metric_states(run));
-    train::append_rank_states(tensors, train::states_of_ranks(run));
+  if (!run.files.together()) return parts.add(train::metric_prefix(), train::metric_states(run.borrowed.tree));
+  parts.add(train::metric_prefix(), train::merged_metric_states(run));
+  NamedTensors ranks;
+  train::append_rank_states(ranks, train::states_of_ranks(run));
+  parts.add("", ranks);
+  const std::string own = train::strategy_prefix(run.strategy->ranks().rank);
+  if (parts.folder()) {
+    for (const auto& [name, t] : run.strategy->state()) parts.add_own(own + name, t);
   } else {
-    append(tensors, train::metric_prefix(), train::metric_states(run.borrowed.tree));
+    parts.add("", train::strategy_states(run));
   }
 }
 
@@ -206,10 +291,10 @@ void Trainer::Files::save(const std::string& path, WeightsOnly only, train::AtLi
     bytes += static_cast<std::size_t>(p.value->numel()) * itemsize(p.value->dtype());
   const train::Restore apart(apart_, !together());
   const auto& optimizers = run_.optimizers.all;
-  const bool of_ranks =
-      run_.strategy->ranks().size > 1 &&
-      std::any_of(optimizers.begin(), optimizers.end(), [](const auto& o) { return !o->pieces().empty(); });
-  if (apart_ && of_ranks)
+  const bool parted = run_.strategy->ranks().size > 1 &&
+                      (train::names_folder(path) || std::any_of(optimizers.begin(), optimizers.end(),
+                                                                [](const auto& o) { return !o->pieces().empty(); }));
+  if (apart_ && parted)
     return warn("W-CKPT-SHARDED", WarningCategory::runtime,
                 "save_checkpoint: " + path +
                     " is not written after an error: each rank holds a part of the state, and the ranks "
@@ -253,7 +338,18 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtL
     return std::string();
   });
   const train::Restore during(saving, true);
-  const train::Scope whole([&] { run_.strategy->unshard(); }, [&] { run_.strategy->reshard(); });
+  const bool folder = train::names_folder(path);
+  if (folder && run_.options.plugins.checkpoint_io)
+    fail<ConfigError>("save_checkpoint: ", path, " is a folder, and plugins.checkpoint_io writes files; give a name ",
+                      "that ends in ", train::kFileEnding, ", or leave the plug-in out");
+  const bool gathers = !folder || !run_.strategy->shards_checkpoints();
+  const train::Scope whole(
+      [&] {
+        if (gathers) run_.strategy->unshard();
+      },
+      [&] {
+        if (gathers) run_.strategy->reshard();
+      });
   const Borrowed::DataScope with(run_.borrowed, run_.trainer, run_.borrowed.fit_data);
   // After a fit the callbacks and the module of that fit are asked, and attached until the file is written.
   const std::vector<std::shared_ptr<Callback>> asked = run_.hooks.of_last_fit(run_.in_fit);
@@ -261,21 +357,38 @@ void Trainer::Files::write(const std::string& path, WeightsOnly only, train::AtL
   const Borrowed::ModuleScope of_module(run_.borrowed.fit_module, &run_.trainer);
   const HookCalls::Inside in(run_.hooks, train::hooks::on_save_checkpoint);
   CheckpointContent content{.weights = train::weights_of(run_), .state = {}};
-  const train::SavedStates states = ask_all(asked, content, only);
-  NamedTensors& tensors = content.weights;
-  for (const auto& [name, t] : tensors) {
-    if (train::is_ours(name))
-      fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
-  }
+  train::SavedStates states;
+  // The ranks agree after the code of the user: one that failed there would leave the others waiting.
+  const auto ask = [&] {
+    states = ask_all(asked, content, only);
+    for (const auto& [name, t] : content.weights) {
+      if (train::is_ours(name))
+        fail<ConfigError>("save_checkpoint: the weight \"", name, "\" has the reserved prefix levin.; rename it");
+    }
+  };
+  if (together())
+    train::by_all_ranks(*run_.strategy, ask);
+  else
+    ask();
+  Parts parts(run_, folder);
+  append_weights(parts, run_, content.weights);
+  content.weights.clear();
   std::string text;
   if (only == WeightsOnly::no) {
     warn_of_torn_batch(run_, path);
-    append_state(tensors, run_);
-    for (const auto& [key, state] : states) append(tensors, train::callback_prefix(key), state.tensors);
+    append_state(parts, run_);
+    for (const auto& [key, state] : states) parts.add(train::callback_prefix(key), state.tensors);
     text = train::state_text(run_, states, logged(run_));
   }
+  if (folder) {
+    std::error_code error;
+    const bool follows = at_link == train::AtLink::follow && fs::is_symlink(path, error);
+    if (at_link == train::AtLink::nothing && fs::exists(path, error))
+      fail<FileError>("save_checkpoint: can not make ", path, ": it exists");
+    return train::write_folder(*run_.strategy, follows ? fs::weakly_canonical(path).string() : path, parts.all(), text);
+  }
   (void)by_rank_zero([&] {
-    TensorFile file{.tensors = std::move(tensors), .metadata = {}};
+    TensorFile file{.tensors = parts.tensors(), .metadata = {}};
     std::vector<std::pair<std::string, std::string>> hashes = {{"levin.state", content_hash(text)}};
     for (auto& [name, tensor] : file.tensors) {
       tensor = detail::dense_on_host("save_checkpoint: " + path + ": tensor '" + name + "'", tensor);
@@ -374,7 +487,7 @@ std::string Trainer::Files::save_and_requeue() {
   const train::Progress& p = run_.progress;
   if (run_.in_fit && run_.options.fast_dev_run == 0 && p.total_batches > 0 && p.total_batches != resumed_at) {
     try {
-      const std::string path = by_rank_zero([&] { return train::next_hpc_file(run_.options); });
+      const std::string path = by_rank_zero([&] { return train::next_hpc_file(run_.options, ending()); });
       save(path, WeightsOnly::no);
       finish();
       done = "saved " + path + "; ";
@@ -402,6 +515,10 @@ std::string Trainer::Files::save_and_requeue() {
     train::SignalGuard::heed_term();
     return done + "the job could not be requeued. " + e.what();
   }
+}
+
+std::string Trainer::Files::ending() const {
+  return std::string(run_.strategy->shards_checkpoints() ? train::kFolderEnding : train::kFileEnding);
 }
 
 bool Trainer::Files::enabled() const {

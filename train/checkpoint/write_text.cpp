@@ -92,15 +92,14 @@ std::string log_text(const std::vector<MetricLog::Saved>& log) {
 
 std::string loops_text(const Trainer::Run& run) {
   Listed all = object();
-  const std::int64_t batch_size = run.loaders.train ? run.loaders.train->batch_size().value_or(0) : 0;
   Progress::each_counter(run.progress, [&](const char* name, std::int64_t counter, std::int64_t, bool) {
     all.add(name, number(counter));
   });
   return all.add("batches_ahead", numbers(run.progress.position.ahead))
       .add("batches_per_epoch", number(run.loaders.batches == kUnknownBatches ? 0 : run.loaders.batches))
-      .add("batch_size", number(batch_size))
+      .add("batch_size", number(run.loaders.batch_size))
       .add("world_size", number(run.strategy->ranks().size))
-      .add("global_batch", number(batch_size * run.strategy->share().replicas))
+      .add("global_batch", number(run.loaders.batch_size * run.strategy->share().replicas))
       .add("train_loaded_at", number(run.loaders.train_loaded_at))
       .add("val_loaded_at", number(run.loaders.val_loaded_at))
       .add("accumulate", number(run.window.is_open() ? run.options.accumulate_grad_batches : 1))

@@ -189,6 +189,7 @@ void StageLoaders::use_train(data::DataLoader& loader) {
       batches_of(run_, used, loader, run_.options.limit_train_batches, "limit_train_batches", "W-TRAIN-OVERFIT");
   agree_on_training(used, mine.whole);
   train = &used;
+  batch_size = used.batch_size().value_or(0);
   train_share_ = std::move(mine);
   resolve_validation();
 }

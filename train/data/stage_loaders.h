@@ -71,6 +71,7 @@ class StageLoaders {
   data::DataLoader* train = nullptr;   // of training; null until it is needed
   std::vector<data::DataLoader*> val;  // of validation; empty: none takes place
   std::int64_t batches = 0;            // of an epoch
+  std::int64_t batch_size = 0;         // of the last training loader, also when it is gone; 0: not known
   std::int64_t val_every = 0;          // batches between validations; 0: by time, or none
   bool val_by_hook = false;            // a hook makes the validation loader, already or later
   std::unique_ptr<data::DataLoader> own_train, own_val, own_evaluated;  // loaders that hooks made

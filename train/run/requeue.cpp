@@ -13,13 +13,14 @@
 #include "comm/launch/variables.h"
 #include "levin/comm/launch.h"
 #include "levin/error.h"
+#include "train/checkpoint/folder.h"
 
 namespace levin::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kBegin = "hpc_ckpt_", kEnd = ".safetensors";
+constexpr std::string_view kBegin = "hpc_ckpt_";
 
 std::string root_of(const TrainerOptions& o) { return o.default_root_dir.empty() ? "." : o.default_root_dir; }
 
@@ -28,10 +29,10 @@ std::vector<std::pair<std::int64_t, std::string>> numbered(const TrainerOptions&
   std::vector<std::pair<std::int64_t, std::string>> found;
   std::error_code error;
   for (fs::directory_iterator it(root_of(options), error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) continue;
+    const std::string name = it->path().stem().string();
+    if (!is_checkpoint_name(it->path().string()) || !name.starts_with(kBegin)) continue;
     const char* const from = name.data() + kBegin.size();
-    const char* const to = name.data() + name.size() - kEnd.size();
+    const char* const to = name.data() + name.size();
     std::int64_t n = 0;
     const auto [at, bad] = std::from_chars(from, to, n);
     if (bad == std::errc() && at == to && n > 0) found.emplace_back(n, it->path().string());
@@ -67,10 +68,10 @@ std::vector<std::string> hpc_files(const TrainerOptions& options) {
   return paths;
 }
 
-std::string next_hpc_file(const TrainerOptions& options) {
+std::string next_hpc_file(const TrainerOptions& options, std::string_view ending) {
   const auto found = numbered(options);
   return root_of(options) + "/" + std::string(kBegin) + text(found.empty() ? 1 : found.front().first + 1) +
-         std::string(kEnd);
+         std::string(ending);
 }
 
 }  // namespace levin::train

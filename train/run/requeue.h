@@ -14,9 +14,9 @@ namespace levin::train {
 // Whether this process is a task of a SLURM job, started by srun. The job names bash and interactive count as none.
 [[nodiscard]] bool in_slurm_task();
 
-// hpc_ckpt_N.safetensors of default_root_dir, the largest N first.
+// hpc_ckpt_N of default_root_dir, files and folders of checkpoints, the largest N first.
 [[nodiscard]] std::vector<std::string> hpc_files(const TrainerOptions& options);
 // The path whose N is one above the largest.
-[[nodiscard]] std::string next_hpc_file(const TrainerOptions& options);
+[[nodiscard]] std::string next_hpc_file(const TrainerOptions& options, std::string_view ending);
 
 }  // namespace levin::train

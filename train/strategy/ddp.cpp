@@ -92,6 +92,7 @@ void DdpStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stag
 
 // The module's parameters and those that optimizers alone have, in the order of their registration.
 void DdpStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) {
+  state_before_.clear();
   if (ranks().size == 1 && ddp_.virtual_ranks == 0) return;
   std::vector<train::Reducer::Member> members;
   std::map<const void*, std::size_t> place;  // by tensor
@@ -118,6 +119,7 @@ void DdpStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::Optim
 
 void DdpStrategy::detach() noexcept {
   before_ = report();
+  state_before_ = state();
   *reducers_ = {};
   tree_ = nullptr;
 }
@@ -148,6 +150,11 @@ void DdpStrategy::merge_weight(Tensor& weight) {
   const NoGrad off;
   weight = weight.clone();
   all_reduce(weight, dist::ReduceOp::average);
+}
+
+NamedTensors DdpStrategy::state() const { return reducers_->plain ? reducers_->plain->state() : state_before_; }
+void DdpStrategy::load_state(const NamedTensors& state) {
+  if (reducers_->plain) reducers_->plain->load_state(state);
 }
 
 std::string DdpStrategy::prevents_capture() const {

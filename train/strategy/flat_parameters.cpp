@@ -248,4 +248,11 @@ Tensor FlatParameters::piece(const Tensor& whole, const Tensor& of) const {
   return slice(reshape(whole.detach(), {whole.numel()}), 0, r.begin, r.end).clone();
 }
 
+std::pair<std::int64_t, std::int64_t> FlatParameters::piece_range(const Tensor& of) const {
+  const Parameter* const p = find(of);
+  if (!p) return {0, of.numel()};
+  const Range r = piece_range(*p, group_->rank());
+  return {r.begin, r.end};
+}
+
 }  // namespace levin::train

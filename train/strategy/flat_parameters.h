@@ -122,6 +122,7 @@ class FlatParameters {
   // Strategy::whole and Strategy::piece.
   [[nodiscard]] Tensor whole(const Tensor& piece, const Tensor& of);
   [[nodiscard]] Tensor piece(const Tensor& whole, const Tensor& of) const;
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> piece_range(const Tensor& of) const;
 
   struct Report {
     std::int64_t buckets = 0, largest_bucket = 0, parameters = 0, peak_gradients = 0, peak_parameters = 0;

@@ -49,7 +49,8 @@ FsdpStrategy::FsdpStrategy(FsdpOptions options)
                                      : options.hybrid_group > 0                       ? options.hybrid_group
                                                                                       : -1,
                        .offload = {.optimizer = options.cpu_offload ? Offload::cpu : Offload::none,
-                                   .params = options.cpu_offload ? Offload::cpu : Offload::none}}) {
+                                   .params = options.cpu_offload ? Offload::cpu : Offload::none},
+                       .state_dict_type = options.state_dict_type}) {
   if (options.hybrid_group < 0)
     fail<ConfigError>("FsdpStrategy: hybrid_group is ", options.hybrid_group, ", expected 0 or more");
   const auto check = [](const char* name, std::optional<DType> dtype) {

@@ -293,6 +293,40 @@ TEST_CASE("a checkpoint of sharded parameters loads under any strategy and numbe
   }
 }
 
+TEST_CASE("a checkpoint that is saved within a forward pass leaves the modules that run their parameters") {
+  struct Within : TrainModuleOf<Within, Deep> {
+    using TrainModuleOf<Within, Deep>::TrainModuleOf;
+    bool saves = false;
+    StepOutput training_step(const Batch& b, std::int64_t i) override {
+      Tensor h = this->in(b[0]);
+      const nn::Call call(blocks[0], h);  // the unit runs while the file is written
+      if (saves && i == 1) trainer().save_checkpoint(path);
+      h = blocks[0].fc2(blocks[0].fc1(h));
+      h = call.gives(h);
+      return test::squared_error(out(h), b[1]);
+    }
+  };
+  const test::TemporaryFolder folder;
+  const auto weights = [&](bool saves, const char* name) {
+    return on_ranks(2, [&](const Group& group) {
+      TrainerOptions options = plain();
+      options.use_distributed_sampler = true;
+      options.max_steps = 4;
+      options.accumulate_grad_batches = 2;
+      options.strategy = fsdp()(group);
+      Within module(3, 1);
+      module.saves = saves;
+      module.path = folder / name;
+      data::DataLoader data = test::loader(64, 4);
+      Trainer(options).fit(module, {.train = data});
+      return values_of(module);
+    });
+  };
+  const std::vector<Weights> without = weights(false, "none");
+  CHECK(weights(true, "a.safetensors") == without);
+  CHECK(weights(true, "a.levin") == without);
+}
+
 TEST_CASE("a module that does not report its calls is an error that names it") {
   struct Silent : nn::Module {
     Silent(nn::Module& parent, const std::string& name) : Module(parent, name) {}

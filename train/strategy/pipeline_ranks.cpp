@@ -320,6 +320,11 @@ Tensor PipelineRanksStrategy::piece(const Tensor& whole, const Tensor& of) {
   return stages_->owner_of(of) == ranks().rank ? flat : slice(flat, 0, 0, 0);
 }
 
+std::pair<std::int64_t, std::int64_t> PipelineRanksStrategy::piece_range(const Tensor& of) const {
+  if (!stages_ || ranks().size == 1) return ProcessStrategy::piece_range(of);
+  return {0, stages_->owner_of(of) == ranks().rank ? of.numel() : 0};
+}
+
 void PipelineRanksStrategy::unshard() {
   if (!stages_ || !stages_->module || ranks().size == 1) return;  // at the end of a fit every rank has all
   const NoGrad off;

@@ -174,6 +174,38 @@ void PowerSgd::finish(Round& round, std::span<const std::uint8_t> used) {
   }
 }
 
+NamedTensors PowerSgd::state(std::size_t parameter) const {
+  if (parameter >= states_.size()) return {};
+  const State& s = states_[parameter];
+  NamedTensors all;
+  if (s.error.defined()) all.emplace_back("error", s.error);
+  if (s.q.defined()) all.emplace_back("q", s.q);
+  if (s.draws > 0) all.emplace_back("draws", from_data<std::int64_t>({s.draws}, {1}, Device::cpu()));
+  return all;
+}
+
+void PowerSgd::load(std::size_t parameter, const Tensor& like, const NamedTensors& state) {
+  const NoGrad off;
+  State s;
+  const std::int64_t n = like.rank() == 0 ? 1 : like.size(0), m = n == 0 ? 0 : like.numel() / n;
+  const auto here = [&](const Tensor& t) { return t.to(like.device()).to(like.dtype()).clone(); };
+  for (const auto& [name, t] : state) {
+    if (name == "error" && options_.use_error_feedback) {
+      if (t.shape() != Shape{n, m})
+        fail<ConfigError>("resume: the error of powersgd is ", text(t), ", the gradient is a matrix of ", n,
+                          " rows and ", m, " columns; load the weights alone");
+      s.error = here(t);
+    } else if (name == "q" && options_.warm_start) {
+      if (t.rank() == 2 && t.size(0) == m && t.size(1) == std::min({n, m, options_.matrix_approximation_rank}))
+        s.q = here(t);
+    } else if (name == "draws" && t.dtype() == DType::i64 && t.numel() == 1) {
+      // With warm start there is one draw, which the next round makes again.
+      s.draws = options_.warm_start ? 0 : t.to_vector<std::int64_t>().front();
+    }
+  }
+  state_of(parameter) = std::move(s);
+}
+
 std::int64_t PowerSgd::bytes(const Round& round) { return bytes_of(round.first) + bytes_of(round.second); }
 
 }  // namespace levin::train

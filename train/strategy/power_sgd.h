@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "levin/comm.h"
+#include "levin/serialize.h"
 #include "levin/train/ddp_strategy.h"
 
 namespace levin::train {
@@ -41,6 +42,11 @@ class PowerSgd {
   // Waits for that and writes the averages. `used`, by parameter: 0 where no rank has a gradient. Such a parameter gets
   // no average, and what was left out of its last gradient stays for its next one. Empty: all are used.
   void finish(Round& round, std::span<const std::uint8_t> used = {});
+
+  // What the next round of a parameter depends on, by name: error (of this rank alone), q, draws. load() takes it for a
+  // parameter of the same shape; a q of another rank of the approximation is left out.
+  [[nodiscard]] NamedTensors state(std::size_t parameter) const;
+  void load(std::size_t parameter, const Tensor& like, const NamedTensors& state);
 
   // Bytes that a round sends.
   [[nodiscard]] static std::int64_t bytes(const Round& round);

@@ -261,6 +261,40 @@ Ran trained(std::int64_t steps, CommHook hook, std::int64_t start, double bucket
 
 }  // namespace
 
+TEST_CASE(
+    "a run with powersgd goes on from its checkpoint to the bits of the run without an end, each rank with its own") {
+  const test::TemporaryFolder dir;
+  for (const bool warm : {true, false}) {
+    for (const char* name : {"a.safetensors", "a.levin"}) {
+      CAPTURE(warm);
+      CAPTURE(name);
+      const auto run = [&](std::int64_t steps, const std::string& save, const std::string& resume) {
+        std::array<std::vector<float>, 2> weights;
+        dist::run_local(2, [&](const Group& group) {
+          TrainerOptions options = test::silent();
+          options.max_steps = steps;
+          options.strategy =
+              std::make_shared<DdpStrategy>(DdpOptions{.bucket_cap_mb = 1e-4,
+                                                       .comm_hook = CommHook::powersgd,
+                                                       .powersgd = {.start_powerSGD_iter = 3, .warm_start = warm},
+                                                       .process = {.group = group}});
+          Wide module(5);
+          data::DataLoader data = test::loader(64, 8);
+          Trainer trainer(options);
+          trainer.fit(module, {.train = data, .ckpt_path = resume});
+          if (!save.empty()) trainer.save_checkpoint(save);
+          weights[static_cast<std::size_t>(group->rank())] = test::weights_of(module);
+        });
+        CHECK(weights[0] == weights[1]);
+        return weights[0];
+      };
+      const std::vector<float> whole = run(14, "", "");
+      (void)run(7, dir / name, "");
+      CHECK(run(14, "", dir / name) == whole);
+    }
+  }
+}
+
 TEST_CASE("a fit with powersgd trains as well as the plain average, begins with that, and sends less") {
   const Ran plain = trained(300, CommHook::none, 2);
   CHECK(plain.last < 0.3 * plain.first);

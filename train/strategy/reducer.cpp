@@ -352,4 +352,36 @@ void Reducer::finish() {
   if (passes_before_rebuild_ > 0) rebuild_due_ = --passes_before_rebuild_ == 0;
 }
 
+// ---- For checkpoints
+
+NamedTensors Reducer::state() const {
+  if (!power_sgd_) return {};
+  NamedTensors all = {{"powersgd.passes", from_data<std::int64_t>({passes_}, {1}, Device::cpu())}};
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    for (const auto& [name, t] : power_sgd_->state(i))
+      all.emplace_back("powersgd.of." + parameters_[i].of.name + "." + name, t);
+  }
+  return all;
+}
+
+void Reducer::load_state(const NamedTensors& state) {
+  if (!power_sgd_) return;
+  std::int64_t passes = 0;
+  std::vector<NamedTensors> parts(parameters_.size());
+  for (const auto& [name, t] : state) {
+    if (name == "powersgd.passes" && t.dtype() == DType::i64 && t.numel() == 1)
+      passes = std::max<std::int64_t>(0, t.to_vector<std::int64_t>().front());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::string prefix = "powersgd.of." + parameters_[i].of.name + ".";
+      if (name.starts_with(prefix)) parts[i].emplace_back(name.substr(prefix.size()), t);
+    }
+  }
+  PowerSgd loaded(group_, options_.powersgd);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].empty()) loaded.load(i, parameters_[i].of.value, parts[i]);
+  }
+  power_sgd_.emplace(std::move(loaded));
+  passes_ = passes;
+}
+
 }  // namespace levin::train

@@ -44,6 +44,10 @@ class Reducer {
   // backward(loss), and with SyncGrad::yes the average. Throws StateError for parameters without a gradient, CommError.
   void backward(const Tensor& loss, SyncGrad sync);
 
+  // What this rank's next pass depends on beside gradients: that of CommHook::powersgd, by parameter name.
+  [[nodiscard]] NamedTensors state() const;
+  void load_state(const NamedTensors& state);  // throws ConfigError, and changes nothing then
+
   [[nodiscard]] const DdpStrategy::Report& report() const { return report_; }
 
  private:

@@ -62,6 +62,14 @@ ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
     : ProcessStrategy(std::move(options)), sharding_(std::move(sharding)), attached_(std::make_unique<Attached>()) {}
 ShardedStrategy::~ShardedStrategy() = default;
 
+void ShardedStrategy::check(const TrainerOptions& o) const {
+  ProcessStrategy::check(o);
+  if (shards_checkpoints() && o.plugins.checkpoint_io)
+    fail<ConfigError>("Trainer: strategy is ", name(),
+                      " with state_dict_type = sharded, and plugins has a checkpoint_io, ",
+                      "which writes files; leave one of them out");
+}
+
 void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
   if (stage == Stage::fit && !module.automatic_optimization())
     fail<ConfigError>("fit: strategy is ", name(),
@@ -251,6 +259,10 @@ Tensor ShardedStrategy::whole(const Tensor& piece, const Tensor& of) {
 }
 Tensor ShardedStrategy::piece(const Tensor& whole, const Tensor& of) {
   return attached_->flat ? attached_->flat->piece(whole, of) : whole;
+}
+
+std::pair<std::int64_t, std::int64_t> ShardedStrategy::piece_range(const Tensor& of) const {
+  return attached_->flat ? attached_->flat->piece_range(of) : Strategy::piece_range(of);
 }
 
 void ShardedStrategy::unshard() {

@@ -20,6 +20,8 @@ void Strategy::merge_squared_norm(Tensor&) {}
 void Strategy::merge_found_inf(Tensor&) {}
 Tensor Strategy::whole(const Tensor& piece, const Tensor&) { return piece; }
 Tensor Strategy::piece(const Tensor& whole, const Tensor&) { return whole; }
+std::pair<std::int64_t, std::int64_t> Strategy::piece_range(const Tensor& of) const { return {0, of.numel()}; }
+void Strategy::load_state(const NamedTensors&) {}
 void Strategy::entered(Phase, std::int64_t) noexcept {}
 void Strategy::failed(const std::exception&) noexcept {}
 

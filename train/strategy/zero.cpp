@@ -17,7 +17,8 @@ ZeroStrategy::ZeroStrategy(ZeroOptions options)
                                                     .nvme_path = options.nvme_path,
                                                     .pin_memory = options.pin_memory,
                                                     .sub_group_size = options.sub_group_size},
-                                        .overlaps = options.overlap_comm}),
+                                        .overlaps = options.overlap_comm,
+                                        .state_dict_type = options.state_dict_type}),
       zero_(options) {
   if (zero_.stage < 1 || zero_.stage > 3)
     fail<ConfigError>("ZeroStrategy: stage is ", zero_.stage, ", expected 1, 2 or 3");
@@ -36,7 +37,7 @@ ZeroStrategy::ZeroStrategy(ZeroOptions options)
 ZeroStrategy::~ZeroStrategy() = default;
 
 void ZeroStrategy::check(const TrainerOptions& o) const {
-  ProcessStrategy::check(o);
+  ShardedStrategy::check(o);
   if (o.gradient_clip_val.value_or(0) > 0 && o.gradient_clip_algorithm == ClipAlgorithm::value)
     fail<ConfigError>("Trainer: strategy is ", name(),
                       " and gradient_clip_algorithm is value, which ZeRO does not have; clip by norm, or use ddp");

@@ -3,7 +3,8 @@
 //   Trainer trainer({.plugins = {.checkpoint_io = std::make_shared<AsyncCheckpointIO>()}});
 //
 // Derive from it for files of another form, such as encrypted ones. Paths are names of the file system: the trainer
-// makes folders, lists them for ckpt_path = "last", and links last.safetensors.
+// makes folders, lists them for ckpt_path = "last", and links last.safetensors. Checkpoints that are folders
+// (StateDictType) go past it, and with it none is saved.
 #pragma once
 
 #include <memory>
@@ -38,8 +39,9 @@ class LEVIN_API CheckpointIO {
 };
 
 // Copies the tensors and writes them by a thread, while the run trains on. A save waits for the one before, so at most
-// one copy is in memory. The error of a write is thrown by the next save or at the end of the fit. Files that are links
-// (ModelCheckpointOptions::save_last) wait for the write.
+// one copy is in memory. The error of a write is a warning of the next save (W-CKPT-WRITE), which writes its own file
+// all the same, or is thrown at the end of the fit. Files that are links (ModelCheckpointOptions::save_last) wait for
+// the write.
 class LEVIN_API AsyncCheckpointIO final : public CheckpointIO {
  public:
   // Writes by `io`; null: a CheckpointIO.

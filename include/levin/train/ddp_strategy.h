@@ -25,7 +25,8 @@ enum class CommHook : std::uint8_t { none, fp16, bf16, powersgd };
 
 // CommHook::powersgd, with PyTorch's names. A gradient is a matrix of its first dimension and all others; the average
 // of the ranks' matrices [n, m] is approximated by P Q' with P [n, k] and Q [m, k], which travel instead. Other
-// gradients travel as they are. Checkpoints have none of its state: a resumed run begins with passes that are not
+// gradients travel as they are. A checkpoint has the state of each rank, so a run that resumes with as many ranks goes
+// on to the same bits; with another number of ranks, and from a rescue checkpoint, it begins with passes that are not
 // compressed. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019.
 struct PowerSgdOptions {
   std::int64_t matrix_approximation_rank = 1;  // k, 1 or more
@@ -86,6 +87,8 @@ class LEVIN_API DdpStrategy : public ProcessStrategy {
   void merge_weight(Tensor& weight) override;
   [[nodiscard]] std::string prevents_capture() const override;
   [[nodiscard]] bool rescues() const override { return is_rescuer(); }
+  [[nodiscard]] NamedTensors state() const override;
+  void load_state(const NamedTensors& state) override;
 
   // What was reduced since the strategy was made.
   struct Report {
@@ -101,6 +104,7 @@ class LEVIN_API DdpStrategy : public ProcessStrategy {
   nn::Module* tree_ = nullptr;          // of a fit
   std::unique_ptr<Reducers> reducers_;  // never null
   Report before_;                       // of reducers that are gone
+  NamedTensors state_before_;           // likewise, of the last fit
   bool stale_ = false;                  // buffers, since the last reduction
 };
 

@@ -17,7 +17,8 @@ namespace levin {
 
 // What last.safetensors is.
 //   off    there is none
-//   on     the newest state: a hard link to a file of the same save; a copy if there is none, or no hard links
+//   on     the newest state: a hard link to a file of the same save, or a folder of hard links; a copy if there is
+//          none, or no hard links
 //   link   a symbolic link to the newest file
 // If another run wrote a file of that name, it stays and the new one is last-v1.safetensors, last-v2.safetensors and so
 // on. A run that resumes continues with the `last` of its callback.
@@ -29,7 +30,8 @@ struct ModelCheckpointOptions {
   // newest file of all versions of that logger, "best" the best file of the run that wrote it.
   std::string dirpath{};
   // {epoch} (its index), {step} (global_step) or {NAME} of a metric, with a format as in {val_loss:.2f} or {step:06d}:
-  // [0][width][.precision][d|e|f|g]. An unknown metric is 0. ".safetensors" is added.
+  // [0][width][.precision][d|e|f|g]. An unknown metric is 0. ".safetensors" is added; ".levin" by a strategy whose
+  // checkpoints are folders (StateDictType), which are kept, linked and removed as files are.
   std::string filename = "epoch={epoch}-step={step}";
   // The metric to compare, or "step" or "epoch", which need not be logged. Empty: the newest file is the best. "step"
   // with Mode::max keeps the newest save_top_k files.

@@ -57,6 +57,7 @@ class LEVIN_API PipelineRanksStrategy : public ProcessStrategy {
   [[nodiscard]] std::string prevents_capture() const override;
   [[nodiscard]] Tensor whole(const Tensor& piece, const Tensor& of) override;
   [[nodiscard]] Tensor piece(const Tensor& whole, const Tensor& of) override;
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> piece_range(const Tensor& of) const override;
   void unshard() override;  // every rank gets the values of all stages
   // Layers of each stage in the running or last fit, to be given as PipelineOptions::balance.
   [[nodiscard]] const std::vector<std::int64_t>& balance() const { return balance_; }

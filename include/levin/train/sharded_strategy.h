@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "levin/train/process_strategy.h"
@@ -40,6 +41,16 @@ struct OffloadOptions {
   std::int64_t sub_group_size = 1'000'000'000'000;  // elements
 };
 
+// What a checkpoint is that the trainer names, where ranks share the state. Trainer::save_checkpoint goes by the name
+// that it is given, whatever the type: NAME.levin is a folder.
+//   full      one file, NAME.safetensors, which rank 0 gathers tensor by tensor and writes
+//   sharded   a folder, NAME.levin, to which each rank writes its part at the same time, on a file system that all
+//             ranks see; no rank ever has the whole model, and on_save_checkpoint sees sharded parameters on
+//             Device::meta(). consolidate_checkpoint makes one file of it. Excludes plugins.checkpoint_io
+//             (ConfigError).
+// Both are resumed by any strategy and number of ranks, to the same bits.
+enum class StateDictType : std::uint8_t { full, sharded };
+
 // What the sharded strategies have in common.
 //
 // - The optimizer treats each element by itself: LBFGS is a ConfigError.
@@ -48,8 +59,9 @@ struct OffloadOptions {
 // - Gradients are in Optimizer::parameters() after backward, a piece of each parameter, and no longer in the module's.
 //   gradient_clip_val clips by the norm over all ranks; optim::clip_grad_norm_ sees the pieces of one rank.
 // - Parameters that the optimizer does not have stay as they are, and their gradients are those of the rank.
-// - A checkpoint has the whole state in one file, which any strategy and number of ranks loads. After an error no
-//   checkpoint is written, because each rank has a part of the state alone (W-CKPT-SHARDED).
+// - A checkpoint has the whole state, in one file or in a folder (StateDictType), which any strategy and number of
+//   ranks loads. After an error no checkpoint is written, because each rank has a part of the state alone
+//   (W-CKPT-SHARDED): a run resumes from its newest checkpoint.
 // - With sharded parameters, a module's parameters are on Device::meta() in hooks and wherever the module does not run.
 //   A module is gathered if it reports its calls (nn::Call); one that does not is a StateError. Ranks that call modules
 //   in different orders are a CommError, callbacks that average weights a ConfigError. Evaluations,
@@ -59,6 +71,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
  public:
   ~ShardedStrategy() override;
 
+  void check(const TrainerOptions& options) const override;
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
   void attach_optimizers(std::span<const std::shared_ptr<optim::Optimizer>> optimizers) override;
   void detach() noexcept override;
@@ -72,6 +85,8 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   [[nodiscard]] std::string prevents_capture() const override;
   [[nodiscard]] Tensor whole(const Tensor& piece, const Tensor& of) override;
   [[nodiscard]] Tensor piece(const Tensor& whole, const Tensor& of) override;
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> piece_range(const Tensor& of) const override;
+  [[nodiscard]] bool shards_checkpoints() const override { return sharding_.state_dict_type == StateDictType::sharded; }
   void unshard() override;
   void reshard() override;
 
@@ -104,6 +119,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
     int group_size = 0;  // ranks that share one copy; 0: all, -1: those of a node
     OffloadOptions offload{};
     bool overlaps = true;  // reductions and the rest of backward
+    StateDictType state_dict_type = StateDictType::full;
   };
   ShardedStrategy(ProcessOptions options, Sharding sharding);
 

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levin/comm.h"
@@ -22,6 +23,7 @@
 #include "levin/export.h"
 #include "levin/function.h"
 #include "levin/optim.h"
+#include "levin/serialize.h"
 #include "levin/train/module.h"
 
 namespace levin {
@@ -145,6 +147,15 @@ class LEVIN_API Strategy {
   [[nodiscard]] virtual Tensor whole(const Tensor& piece, const Tensor& of);
   // The elements of this rank's piece, of a tensor like parameter `of`. Does not wait. By default `whole`.
   [[nodiscard]] virtual Tensor piece(const Tensor& whole, const Tensor& of);
+  // Elements [first, second) of parameter `of`, as one dimension: those of this rank's piece. By default all.
+  [[nodiscard]] virtual std::pair<std::int64_t, std::int64_t> piece_range(const Tensor& of) const;
+  // Whether the checkpoints that the trainer names are folders, to which each rank writes its pieces.
+  [[nodiscard]] virtual bool shards_checkpoints() const { return false; }
+  // What this rank has of its own beside the module and the optimizers, for a checkpoint, by name. A resume with as
+  // many ranks passes it to load_state of the same rank, which throws ConfigError for what does not fit and changes
+  // nothing then.
+  [[nodiscard]] virtual NamedTensors state() const { return {}; }
+  virtual void load_state(const NamedTensors& state);
   // Sharded parameters have all their elements from unshard() to reshard(), which keeps what was written to them.
   // Calls nest.
   virtual void unshard() {}

@@ -347,13 +347,13 @@ class LEVIN_API Trainer {
 
   // ---- Checkpoints
 
-  // Writes the state of the run, or the weights alone, atomically as one safetensors file: weights under their own
-  // names, the rest under "levin.". Removes leftovers of killed saves in that folder (NAME.safetensors.tmp-*), never a
-  // file that another process may be writing. With several ranks all call it and rank 0 writes one file, whose errors
-  // all throw; in on_exception rank 0 writes what it has. Throws FileError; StateError before a fit and after its
-  // module or optimizer was destroyed. In the middle of a batch the file has what the forward pass did to buffers,
-  // random numbers and metrics, and a run that resumes trains that batch again: a warning (W-CKPT-WINDOW) says so. In a
-  // tuner's trial nothing is written, with a warning (W-CKPT-TRIAL).
+  // Writes the state of the run, or the weights alone, atomically as one safetensors file: weights under their names,
+  // the rest under "levin."; as NAME.levin a folder, to which each rank writes its part (StateDictType). Removes what
+  // killed saves left in that folder (NAME.safetensors.tmp-*), nothing that another process may be writing. All ranks
+  // call it, and an error of one is that of all; in on_exception rank 0 writes what it has. Throws FileError;
+  // StateError before a fit and after its module or optimizer was destroyed. In the middle of a batch the file has what
+  // the forward pass did to buffers, random numbers and metrics, and a run that resumes trains that batch again: a
+  // warning (W-CKPT-WINDOW) says so. In a tuner's trial nothing is written, with a warning (W-CKPT-TRIAL).
   void save_checkpoint(const std::string& path, WeightsOnly weights = WeightsOnly::no);
   [[nodiscard]] const std::string& resumed_from() const;  // the file that the last fit resumed; empty: none
 

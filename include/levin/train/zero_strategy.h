@@ -33,6 +33,7 @@ struct ZeroOptions {
   std::string nvme_path = "/local_nvme";
   bool pin_memory = true;
   std::int64_t sub_group_size = 1'000'000'000'000;
+  StateDictType state_dict_type = StateDictType::full;  // of checkpoints; DeepSpeed's are sharded
   ProcessOptions process{};
 };
 
