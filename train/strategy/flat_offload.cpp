@@ -46,6 +46,12 @@ void FlatParameters::gathered(const Bucket& b) const noexcept {
   if (options_.file && b.host.defined()) options_.file->rest(b.host);
 }
 
+void FlatParameters::release_host() noexcept {
+  options_.file.reset();
+  for (Bucket& b : buckets_) b.host = {};
+  for (Parameter& p : parameters_) p.piece = {};
+}
+
 void FlatParameters::remember_versions(const Bucket& b) {
   for (const std::size_t i : b.parameters) parameters_[i].version = parameters_[i].of.value.version();
 }

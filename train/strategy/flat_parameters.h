@@ -108,6 +108,9 @@ class FlatParameters {
   // still work.
   void release() noexcept;
 
+  // After release(): lets go of the host's slices, and of the file, which the optimizer may still have.
+  void release_host() noexcept;
+
   // Runs a forward pass, whose calls gather their units.
   StepOutput forward(const Function<StepOutput()>& run);
   // Strategy::unshard and Strategy::reshard.
@@ -229,7 +232,7 @@ class FlatParameters {
   [[noreturn]] void fail_missing(const std::string& names) const;
 
   std::shared_ptr<dist::ProcessGroup> group_;
-  const Options options_;
+  Options options_;
   std::vector<Parameter> parameters_;  // in the order of registration
   std::vector<Bucket> buckets_;
   std::vector<Unit> units_;

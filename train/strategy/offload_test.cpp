@@ -278,6 +278,7 @@ TEST_CASE("slices of parameters in files are gathered from there, with the same 
     }
   }
   CHECK(weights({.optimizer = Offload::cpu, .fsdp = true}) == weights({.fsdp = true}));
+  CHECK(weights({.stage = 3, .overlaps = false}) == plain);
 }
 
 TEST_CASE("one process has its optimizer's state in a file, with the bits of a run without a strategy") {
@@ -323,8 +324,27 @@ TEST_CASE("an offloaded state is saved as one in memory, in an open window, and 
   }
 }
 
-TEST_CASE("files of an offloaded optimizer are gone after an error") {
+TEST_CASE("files of an offloaded optimizer are gone with it, and after an error") {
   const test::TemporaryFolder folder;
+  const auto strategy = std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 3,
+                                                                   .offload_optimizer = Offload::nvme,
+                                                                   .offload_params = Offload::nvme,
+                                                                   .nvme_path = folder.path(),
+                                                                   .process = {.group = dist::single_process_group()}});
+  TrainerOptions options = plain();
+  options.strategy = strategy;
+  {
+    Net module(3);
+    data::DataLoader data = test::loader(160, 32);
+    Trainer trainer(options);
+    trainer.fit(module, {.train = data});
+    CHECK(open_files_below(folder.path()) == 1);
+    trainer.save_checkpoint(folder / "after.safetensors");  // the state is still there
+    CHECK(fs::file_size(folder / "after.safetensors") > 3 * 1897 * 4);
+    fs::remove(folder / "after.safetensors");
+  }
+  CHECK(open_files_below(folder.path()) == 0);  // the strategy lives
+  CHECK(strategy->report().file > 0);
   const auto fails = [](Net& net) {
     if (net.trainer().total_batch_idx() == 3) fail<DataError>("a bad sample");
   };

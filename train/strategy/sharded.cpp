@@ -55,7 +55,8 @@ struct ShardedStrategy::Attached {
   std::unique_ptr<train::Lowered> lowered;  // what mixed precision converts beside `flat`
   int unsharded = 0;
   std::weak_ptr<optim::Optimizer> optimizer;
-  std::shared_ptr<train::OffloadFile> file;
+  std::shared_ptr<train::OffloadFile> file;  // during a fit
+  train::OffloadFile::Report of_file{};      // after it
 };
 
 ShardedStrategy::ShardedStrategy(ProcessOptions options, Sharding sharding)
@@ -200,7 +201,12 @@ std::vector<const nn::Module*> ShardedStrategy::units() const {
 // The layout stays: a checkpoint may be written after the fit.
 void ShardedStrategy::detach() noexcept {
   attached_->lowered.reset();
-  if (attached_->flat) attached_->flat->release();
+  if (attached_->flat) {
+    attached_->flat->release();
+    attached_->flat->release_host();
+  }
+  if (attached_->file) attached_->of_file = attached_->file->report();
+  attached_->file.reset();
   tree_ = nullptr;
 }
 
@@ -290,10 +296,9 @@ ShardedStrategy::Report ShardedStrategy::report() const {
            .gathered = flat.gathered,
            .reduced = flat.reduced};
   }
-  if (attached_->file) {
-    all.file = attached_->file->report().bytes;
-    all.peak_file_part = attached_->file->report().peak_part;
-  }
+  const train::OffloadFile::Report file = attached_->file ? attached_->file->report() : attached_->of_file;
+  all.file = file.bytes;
+  all.peak_file_part = file.peak_part;
   if (const auto o = attached_->optimizer.lock()) {
     for (const std::size_t bytes : o->state_sizes()) all.optimizer_state += static_cast<std::int64_t>(bytes);
   }
