@@ -228,8 +228,13 @@ void Module::requires_grad_(bool on) {
 template <class Convert>
 void Module::convert_all(Convert convert) {
   std::vector<std::pair<Tensor*, Tensor>> ready;
+  std::unordered_map<const void*, Tensor> converted;  // tensors that modules share (tied weights) stay shared
   visit([&](const std::string&, Module& m) {
     for (const Slot& s : m.parameters_) {
+      if (const auto found = converted.find(s.value->impl()); found != converted.end()) {
+        ready.emplace_back(s.value, found->second);
+        continue;
+      }
       const Tensor old = s.value->detach();
       Tensor value = convert(m, old);
       if (value.impl() == old.impl()) continue;
@@ -243,6 +248,7 @@ void Module::convert_all(Convert convert) {
         }
         value.requires_grad_(leaf->wants_grad());
       }
+      converted.emplace(s.value->impl(), value);
       ready.emplace_back(s.value, std::move(value));
     }
     for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(m, *s.value));

@@ -313,6 +313,27 @@ TEST_CASE("to(device) moves values, gradients and every buffer, saved or not, an
   }
 }
 
+TEST_CASE("modules that share a tensor share it after a conversion, with the gradients of all uses") {
+  struct Tied : nn::Module {
+    explicit Tied(Generator gen) : nn::Module(nn::Options{.gen = gen, .device = cpu}) {
+      static_cast<Tensor&>(out.weight) = static_cast<const Tensor&>(in.weight);
+    }
+    nn::Linear in{*this, "in", {.in = 3, .out = 3, .bias = false}};
+    nn::Linear out{*this, "out", {.in = 3, .out = 3, .bias = false}};
+  };
+  Tied net(Generator(1));
+  net.to(DType::f64);
+  CHECK(net.in.weight.dtype() == DType::f64);
+  CHECK(net.in.weight.impl() == net.out.weight.impl());
+  const Tensor x = ones({1, 3}, cpu, DType::f64);
+  backward(sum(net.out(net.in(x))));
+  const Tensor both = net.in.weight.grad().clone();
+  Tensor w = net.in.weight.detach().clone();
+  w.requires_grad_();
+  backward(sum(linear(linear(x, w), w)));
+  CHECK(equal(both, w.grad()));
+}
+
 TEST_CASE("to(dtype) takes the gradients of frozen parameters and the hooks on gradients along") {
   Generator gen(1);
   Block net({.gen = gen, .device = cpu});

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <set>
 #include <string_view>
 #include <typeinfo>
@@ -216,10 +217,12 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
     fail<StateError>(op, ": a group is added after use_pieces(); add all groups before");
   check_not_negative(op, "lr", lr);
   std::set<const Tensor*> known;
+  std::map<const void*, std::string> leaves;  // of the groups before; parameters may share a tensor
   std::set<std::string> names;
   for (const Group& g : groups_) {
     for (const ParamRef& p : g.model.empty() ? g.parameters : g.model) {
       known.insert(p.value);
+      leaves.emplace(p.value->impl(), p.name);
       names.insert(p.name);
     }
   }
@@ -231,6 +234,9 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
     if (!known.insert(p.value).second) fail<ConfigError>(op, ": parameter ", p.name, " is given twice");
     if (!names.insert(p.name).second)
       fail<ConfigError>(op, ": two parameters are called ", p.name, "; names must differ");
+    if (const auto other = leaves.find(p.value->impl()); other != leaves.end())
+      fail<ConfigError>(op, ": parameter ", p.name, " is the tensor of ", other->second,
+                        ", which another group has; give it to one of them");
     if (!p.value->is_leaf())
       fail<ConfigError>(
           op, ": parameter ", p.name,
@@ -245,6 +251,9 @@ void Optimizer::add(const char* optimizer, Parameters parameters, double lr, Rou
       fail<ConfigError>(op, ": parameter ", p.name, " is on ", device, ", the group's first on ", first,
                         "; give each device a group of its own");
   }
+  // Parameters of a module that share a tensor: one update, under the first name.
+  std::set<const void*> once;
+  std::erase_if(parameters, [&](const ParamRef& p) { return !once.insert(p.value->impl()).second; });
   Group group;
   group.state.resize(parameters.size());
   group.parameters = std::move(parameters);

@@ -236,6 +236,25 @@ TEST_CASE("wrong parameters and options are refused before anything is built") {
   CHECK_THROWS_AS(Adagrad({{&a, "a", nullptr}}, {.eps = std::nan("")}), ConfigError);
 }
 
+TEST_CASE("parameters that share a tensor get one update, under the first name") {
+  Tensor a = start(DType::f64), b = start(DType::f64);
+  Tensor same = a;
+  Tensor alone = start(DType::f64);
+  SGD tied({{&a, "a", nullptr}, {&b, "b", nullptr}, {&same, "same", nullptr}}, {.lr = 0.1, .momentum = 0.9});
+  SGD plain({{&alone, "a", nullptr}}, {.lr = 0.1, .momentum = 0.9});
+  for (int step = 0; step < 3; ++step) {
+    for (Tensor* const t : {&a, &b, &alone}) set_gradient(*t, step);
+    tied.step();
+    plain.step();
+  }
+  CHECK(tied.parameters().size() == 2);
+  CHECK(same_bits(a, alone));
+  CHECK(same_bits(same, alone));
+  CHECK_THROWS_WITH_AS(tied.add_group({{&alone, "c", nullptr}, {&same, "same", nullptr}}, {.lr = 1}),
+                       doctest::Contains("parameter same is the tensor of a, which another group has"), ConfigError);
+  CHECK(tied.parameters().size() == 2);
+}
+
 TEST_CASE("a step counts as a write: a graph that saved the parameter is stale") {
   Tensor w = start(DType::f64);
   SGD o({{&w, "w", nullptr}}, {.lr = 0.1});

@@ -15,6 +15,7 @@
 
 namespace levin::test {
 
+#if defined(LEVIN_SIMT)
 // Note [A fake of NCCL], for as long as a test runs. simt stands for the GPU: its streams work later, as a GPU's.
 class NcclFake {
  public:
@@ -49,5 +50,6 @@ class NcclFake {
   PlantedVariables planted_;
   FakeNccl* fake_ = nullptr;
 };
+#endif
 
 }  // namespace levin::test

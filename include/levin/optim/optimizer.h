@@ -210,8 +210,9 @@ class LEVIN_API Optimizer {
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };
 
-// What SGD, Adam, AdamW, RMSprop and Adagrad share: groups with options of their own. Options out of range throw
-// ConfigError.
+// What SGD, Adam, AdamW, RMSprop and Adagrad share: groups with options of their own. Parameters of a group that share
+// a tensor (tied weights) get one update, under the first name. Options out of range, and a tensor that another group
+// has, throw ConfigError.
 template <class Options>
 class LEVIN_API OptimizerOf : public Optimizer {
  public:
