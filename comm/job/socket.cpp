@@ -186,6 +186,20 @@ string peer_address(const Fd& connection) {
   return numeric(address, size);
 }
 
+namespace {
+
+// Whether the socket is connected to itself: where nothing listens at a port of this host, the system may give a new
+// connection that very port as its own.
+bool is_its_own_peer(const Fd& socket) {
+  sockaddr_storage own{}, peer{};
+  socklen_t own_size = sizeof own, peer_size = sizeof peer;
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) != 0) return false;
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) return false;
+  return port_in(own) == port_in(peer) && numeric(own, own_size) == numeric(peer, peer_size);
+}
+
+}  // namespace
+
 Connected connect_once(const Endpoint& at, double deadline) {
   const Found found = resolve(at.host, at.port, 0);
   if (!found.list) return {.socket = {}, .error = found.error, .unknown_host = true};
@@ -203,6 +217,7 @@ Connected connect_once(const Endpoint& at, double deadline) {
         }
       }
     }
+    if (error == 0 && is_its_own_peer(fd)) error = ECONNREFUSED;
     if (error == 0) {
       without_delay(fd);
       out.socket = std::move(fd);

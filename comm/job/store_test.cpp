@@ -247,6 +247,17 @@ TEST_CASE("a rank does not join a stranger's store, nor another program at the p
   CHECK(contains(answers("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n", ""), "is not the store of this job"));
 }
 
+TEST_CASE("a rank whose store does not listen yet is not connected to itself") {
+  // The system gives each connection a port of a range, of the other parity than listeners get first; one of about
+  // 28,000 attempts meets the wanted one.
+  const int port = port_of(listen_at({"127.0.0.1", 0}, Reach::loopback, 0)) ^ 1;
+  int connected = 0;
+  for (int i = 0; i < 60'000 && connected == 0; ++i) {
+    if (connect_once({"127.0.0.1", port}, steady_seconds() + 1).socket) ++connected;
+  }
+  CHECK(connected == 0);
+}
+
 TEST_CASE("a store that listens at all addresses is reached by its own process at 127.0.0.1, also without IPv6") {
   const Fd listener = listen_at({"0.0.0.0", 0}, Reach::network, 0);
   const Endpoint at = own_end(listener);
