@@ -57,6 +57,14 @@ int code_of(const CheckpointInfo& info) { return info.damage.empty() ? examples:
 
 // ---- ckpt show
 
+// Of a file, or of all files in the folder of a sharded checkpoint.
+std::uintmax_t bytes_on_disk(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) return std::filesystem::file_size(path);
+  std::uintmax_t all = 0;
+  for (const auto& file : std::filesystem::directory_iterator(path)) all += file.file_size();
+  return all;
+}
+
 Json to_json(const std::string& path, const CheckpointInfo& info) {
   Json state = Json::object(), tensors = Json::array();
   for (const auto& [name, value] : info.state) state[name] = value;
@@ -74,7 +82,7 @@ Json to_json(const std::string& path, const CheckpointInfo& info) {
   list(info.rest, "state");
   return {{"file", path},
           {"kind", kind_of(info)},
-          {"bytes", std::filesystem::file_size(path)},
+          {"bytes", bytes_on_disk(path)},
           {"epochs_completed", info.epochs_completed},
           {"global_step", info.global_step},
           {"state", state},

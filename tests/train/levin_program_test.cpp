@@ -407,7 +407,10 @@ TEST_CASE("levin ckpt reads the folder of a sharded checkpoint as it reads a fil
   const std::string file = dir / "a.safetensors", folder = dir / "a.levin", out = dir / "one.safetensors";
   const Saved of_file(file, 5), of_folder(folder, 5);  // equal runs
   CHECK(levin_tool.run({"ckpt", "verify", folder}).code == 0);
-  CHECK(has(levin_tool.run({"ckpt", "show", folder}).output, "a checkpoint"));
+  const Ended shown = levin_tool.run({"ckpt", "show", folder, "--json", dir / "r.json"});
+  CHECK(shown.code == 0);
+  CHECK(has(shown.output, "a.levin: checkpoint"));
+  CHECK(json_of(dir / "r.json")["bytes"] > 1000);
   CHECK(levin_tool.run({"ckpt", "diff", folder, file}).code == 0);
   CHECK(levin_tool.run({"ckpt", "consolidate", folder, out}).code == 0);
   CHECK(levin_tool.run({"ckpt", "diff", out, file}).code == 0);
