@@ -211,7 +211,9 @@ FlatParameters::Report FlatParameters::report() const {
     all.held_parameters += bytes(b.values) + bytes(b.wide) + bytes(b.shard);
     all.held_gradients += bytes(b.gradients) + bytes(b.reduced);
     if (!options_.reduces_each_batch) continue;  // gradients of pieces lie in the homes
-    for (const std::size_t i : b.parameters) all.held_gradients += bytes(parameters_[i].piece.grad());
+    for (const std::size_t i : b.parameters) {
+      if (const Tensor& piece = parameters_[i].piece; piece.defined()) all.held_gradients += bytes(piece.grad());
+    }
   }
   return all;
 }
