@@ -218,7 +218,7 @@ TEST_CASE("ranks that connect by Gloo learn within 2 seconds that one is killed 
   for (const Case c : {Case{"kill", "was lost in phase rendezvous", 0}, Case{"stop", "has been silent for ", 0.4}}) {
     CAPTURE(c.action);
     // Closed before a rank begins, which would take it for the store.
-    const std::string port = text(dist::port_of(dist::listen_at({"127.0.0.1", 0}, dist::Reach::loopback, 0)));
+    const std::string chosen = text(dist::port_of(dist::listen_at({"127.0.0.1", 0}, dist::Reach::loopback, 0)));
     test::Spawned group(
         3,
         [](test::Rank& rank) {
@@ -230,7 +230,7 @@ TEST_CASE("ranks that connect by Gloo learn within 2 seconds that one is killed 
                                            dist::own_card(rank.size(), ""));
           (void)dist::make_cpu_group(job->rendezvous(), "gloo:all");
         },
-        {.argument = port, .points = std::string("rank 2: at gloo:connect -> ") + c.action});
+        {.argument = chosen, .points = std::string("rank 2: at gloo:connect -> ") + c.action});
     group.wait_but(2);
     group.kill(2, SIGKILL);
     group.wait();
