@@ -283,12 +283,9 @@ void ProcessStrategy::entered(Phase phase, std::int64_t global_step) noexcept {
 void ProcessStrategy::failed(const std::exception& error) noexcept {
   if (!control_) return;
   if (!job_) return control_->abort(error.what());
-  if (dynamic_cast<const InterruptedError*>(&error) != nullptr) {
-    // A signal on which the ranks agreed ends each by itself: a failure would cut the waits of those that still save.
-    if (votes_.data<std::uint8_t>()[3] != 0) return;
-    // One to this rank alone may be a launcher's, which ends the survivors of another rank before they know of it.
-    (void)job_->await_verdict(0.3);
-  }
+  // A signal to this rank alone may be a launcher's, which ends the survivors of another rank before they know of it.
+  const bool of_all = votes_.data<std::uint8_t>()[3] != 0;
+  if (!of_all && dynamic_cast<const InterruptedError*>(&error) != nullptr) (void)job_->await_verdict(0.3);
   if (job_->alarm()->raised()) return;  // another rank's failure ends this one, too
   try {
     job_->failed(detail::type_name(typeid(error)) + ": " + error.what());
