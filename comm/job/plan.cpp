@@ -16,33 +16,40 @@ namespace {
 using std::string;
 using std::string_view;
 
-// What a rank brings to an exchange: its entry, and the entry's words.
-string message(const Entry& entry, const string& words) {
-  string out(reinterpret_cast<const char*>(&entry), sizeof entry);
+// What a rank brings to an exchange: the number of the collective in its group, its entry, and the entry's words.
+constexpr std::size_t kHead = sizeof(std::uint64_t) + sizeof(Entry);
+
+string message(std::uint64_t number, const Entry& entry, const string& words) {
+  string out(reinterpret_cast<const char*>(&number), sizeof number);
+  out.append(reinterpret_cast<const char*>(&entry), sizeof entry);
   return out + words;
 }
 
 struct Side {
   bool is_entry = false;
+  std::uint64_t number = 0;
   Entry entry;
   string words;
 };
 Side side_of(const string& text) {
   Side out;
-  out.is_entry = text.size() >= sizeof(Entry);
+  out.is_entry = text.size() >= kHead;
   if (!out.is_entry) return out;
-  std::memcpy(&out.entry, text.data(), sizeof(Entry));
-  out.words = text.substr(sizeof(Entry));
+  std::memcpy(&out.number, text.data(), sizeof out.number);
+  std::memcpy(&out.entry, text.data() + sizeof out.number, sizeof(Entry));
+  out.words = text.substr(kHead);
   return out;
 }
 
 // The fields in which two entries with equal words differ.
-string differences(const Entry& mine, const Entry& other) {
+string differences(const Side& mine_side, const Side& other_side) {
+  const Entry &mine = mine_side.entry, &other = other_side.entry;
   string out;
   const auto field = [&](const char* name, const auto& a, const auto& b) {
     if (a == b) return;
     out += string(out.empty() ? "" : ", ") + name + " " + text(b) + ", here " + text(a);
   };
+  field("number in the group", mine_side.number, other_side.number);
   field("operation", string(name_of(mine.op)), string(name_of(other.op)));
   field("dtype", string(name(mine.dtype)), string(name(other.dtype)));
   field("reduction", mine.reduce, other.reduce);
@@ -66,7 +73,7 @@ string ranks_text(const std::vector<std::size_t>& ranks) {
 }
 
 // Words may differ (an address, a host), entries may not.
-bool same(const string& a, const string& b) { return a.compare(0, sizeof(Entry), b, 0, sizeof(Entry)) == 0; }
+bool same(const string& a, const string& b) { return a.compare(0, kHead, b, 0, kHead) == 0; }
 
 [[noreturn]] void refuse(const std::vector<string>& all, const string& mine) {
   const Side own = side_of(mine);
@@ -83,8 +90,7 @@ bool same(const string& a, const string& b) { return a.compare(0, sizeof(Entry),
     }
     const Side other = side_of(one);
     out += "; " + ranks_text(ranks) + (ranks.size() == 1 ? " issues " : " issue ") + other.words;
-    if (other.words == own.words && other.is_entry && own.is_entry)
-      out += " (" + differences(own.entry, other.entry) + ")";
+    if (other.words == own.words && other.is_entry && own.is_entry) out += " (" + differences(own, other) + ")";
   }
   fail<CommError>(out + "; call the same collectives in the same order on all ranks of a group");
 }
@@ -189,7 +195,7 @@ void Plans::issue(const Entry& entry, const Function<string()>& words) {
   }
   s.remember(std::make_shared<const string>(words()));
   if (s.exchange) {
-    const string mine = message(entry, *s.words);
+    const string mine = message(s.passed + 1, entry, *s.words);
     lock.unlock();  // other ranks may take long
     const std::vector<string> all = s.exchange->gather(mine);
     if (std::any_of(all.begin(), all.end(), [&](const string& one) { return !same(one, mine); })) refuse(all, mine);

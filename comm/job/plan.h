@@ -5,9 +5,10 @@
 // entry is exchanged first (32 bytes by the store or in memory): a difference ends all ranks before data moves, with
 // both entries as text, and an equal entry is what is expected there from then on.
 //
-// Ranks that have issued the same expect the same. So where they differ for the first time, one of them at least issues
-// what is not expected, and waits for an exchange while others wait in a collective. The store finds that (Judge), and
-// shows both.
+// Ranks of a group that have issued the same expect the same. So where they differ for the first time, one of them at
+// least issues what is not expected, and waits for an exchange while others wait in a collective. The store finds that
+// (Judge), and shows both. Each group has a plan of its own, and messages are in none: ranks that wait for each other
+// in two groups, or for a message, or for a rank that has left, are stuck until `timeout`.
 #pragma once
 
 #include <cstdint>

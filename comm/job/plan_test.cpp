@@ -123,6 +123,19 @@ TEST_CASE("the one rank that issues another collective than before meets the oth
   CHECK(contains(errors[1], "rank 0 issues barrier"));
 }
 
+TEST_CASE("a rank that left out an expected collective does not agree with the others on the next new one") {
+  Table table(2);
+  const auto errors = on_ranks(table, 2, [&](Plans& plans, std::size_t rank) {
+    for (int i = 0; i < 20; ++i) {
+      issue(plans, reduction(4));
+      if (i < 19 || rank == 0) issue(plans, reduction(5));
+    }
+    issue(plans, reduction(6));
+  });
+  CHECK(contains(errors[0], "rank 1 issues all_reduce f32[6] (number in the group 40, here 41)"));
+  CHECK(contains(errors[1], "rank 0 issues all_reduce f32[6] (number in the group 41, here 40)"));
+}
+
 TEST_CASE("collectives that never recur are each exchanged, within bounded memory") {
   Plans alone(nullptr);
   for (std::uint64_t i = 0; i < 100'000; ++i) issue(alone, reduction(i));

@@ -180,6 +180,8 @@ void FlatParameters::finish() {
 
 void FlatParameters::gather() {
   const NoGrad off;
+  // Units that a forward pass without a backward pass has left gathered are older than the slices now.
+  if (options_.shards_parameters) end_units();
   std::vector<std::pair<Bucket*, dist::Work>> works;
   for (Bucket& b : buckets_) {
     if (!std::exchange(b.changed, false)) continue;

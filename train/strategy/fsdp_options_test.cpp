@@ -272,6 +272,11 @@ TEST_CASE("mixed precision refuses dtypes and precisions that have no f32 parame
                        doctest::Contains("mixed_precision.param is i64, expected f32, f16 or bf16"), ConfigError);
   CHECK_THROWS_AS(FsdpStrategy({.mixed_precision = {.reduce = DType::f64}}), ConfigError);
   CHECK_THROWS_AS(FsdpStrategy({.mixed_precision = {.buffer = DType::b8}}), ConfigError);
+  TrainerOptions sharded = plain();
+  sharded.strategy = std::make_shared<FsdpStrategy>(
+      FsdpOptions{.mixed_precision = {.param = DType::bf16}, .state_dict_type = StateDictType::sharded});
+  CHECK_THROWS_WITH_AS(Trainer{sharded}, doctest::Contains("mixed_precision and state_dict_type = sharded"),
+                       ConfigError);
   for (const char* precision : {"bf16-true", "16-true", "64-true"}) {
     for (const int ranks : {1, 2}) {
       CHECK_THROWS_WITH_AS(on_ranks(ranks,

@@ -69,6 +69,10 @@ void ShardedStrategy::check(const TrainerOptions& o) const {
     fail<ConfigError>("Trainer: strategy is ", name(),
                       " with state_dict_type = sharded, and plugins has a checkpoint_io, ",
                       "which writes files; leave one of them out");
+  if (shards_checkpoints() && (sharding_.param || sharding_.buffer))
+    fail<ConfigError>("Trainer: strategy is ", name(),
+                      " with mixed_precision and state_dict_type = sharded, whose files would have frozen parameters "
+                      "and buffers as mixed_precision rounds them; use state_dict_type = full");
 }
 
 void ShardedStrategy::attach_model(TrainModule& module, nn::Module* tree, Stage stage) {
@@ -133,8 +137,9 @@ void ShardedStrategy::attach_optimizers(std::span<const std::shared_ptr<optim::O
   attached_->flat = std::make_unique<train::FlatParameters>(
       shared_, std::move(members),
       train::FlatParameters::Options{
-          .bucket_bytes = sharding_.parameters ? std::numeric_limits<std::int64_t>::max()
-                                               : static_cast<std::int64_t>(sharding_.bucket_cap_mb * (1 << 20)),
+          .bucket_bytes = sharding_.parameters
+                              ? std::numeric_limits<std::int64_t>::max()
+                              : static_cast<std::int64_t>(std::min(sharding_.bucket_cap_mb, 1e9) * (1 << 20)),
           .reduces_each_batch = sharding_.reduces_each_batch,
           .shards_parameters = sharding_.parameters,
           .frees_after_forward = sharding_.frees_after_forward,

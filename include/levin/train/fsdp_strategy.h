@@ -63,7 +63,7 @@ struct FsdpOptions {
   // Modules whose parameters, with those below them, are not sharded: each rank has them whole, in their own dtype.
   // Their gradients are averaged as those of others, and their optimizer's state is shared. Empty: none.
   Function<bool(const nn::Module&)> ignored_modules{};
-  StateDictType state_dict_type = StateDictType::full;  // of checkpoints
+  StateDictType state_dict_type = StateDictType::full;  // of checkpoints; mixed_precision needs full (ConfigError)
   ProcessOptions process{};
 };
 
