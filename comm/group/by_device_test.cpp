@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "comm/group/conformance_test.h"
-#include "comm/group/group.h"
-#include "comm/group/nccl.h"
 #include "comm/group/nccl_fake_test.h"
 #include "comm/group/thread_ranks_test.h"
 #include "levin/comm.h"
@@ -37,8 +35,7 @@ TEST_CASE("a backend for each kind of device names both, once") {
 #if defined(LEVIN_SIMT)
 
 std::shared_ptr<dist::ProcessGroup> group_of(const Ranks& ranks) {
-  auto cpu = dist::make_cpu_group(ranks, "shm");
-  return dist::group_by_device(std::move(cpu), dist::make_nccl_group(ranks, Device::simt()), Device::simt());
+  return dist::group_by_device(ranks, "shm", Device::simt());
 }
 
 TEST_CASE("a group by device agrees with every other one on collectives of CPU and device tensors, texts and parts") {
@@ -63,13 +60,16 @@ TEST_CASE("a group by device agrees with every other one on collectives of CPU a
 
 TEST_CASE("a rank that calls with a CPU tensor and one that calls with a device's are told so before data moves") {
   const test::NcclFake fake;
-  const auto errors = test::run_threads({.ranks = 2}, [](const Ranks& ranks) {
-    const auto g = group_of(ranks);
-    g->all_reduce(ones({4}, g->rank() == 0 ? Device::cpu() : Device::simt())).wait();
-  });
-  for (const std::string& error : errors) {
-    CHECK(error.find("collectives differ between ranks") != std::string::npos);
-    CHECK(error.find(" on simt") != std::string::npos);
+  for (const bool part : {false, true}) {
+    const auto errors = test::run_threads({.ranks = 2}, [&](const Ranks& ranks) {
+      const auto all = group_of(ranks);
+      const auto g = part ? all->split(0, 0) : all;
+      g->all_reduce(ones({4}, g->rank() == 0 ? Device::cpu() : Device::simt())).wait();
+    });
+    for (const std::string& error : errors) {
+      CHECK(error.find("collectives differ between ranks") != std::string::npos);
+      CHECK(error.find(" on simt") != std::string::npos);
+    }
   }
 }
 

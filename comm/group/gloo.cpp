@@ -294,6 +294,7 @@ class GlooEngine final : public Engine {
   }
   ~GlooEngine() override {
     if (gloo_.dead() || std::uncaught_exceptions() > 0) return;
+    ranks_->ends();
     // A connection that closes cuts what the peer still receives.
     gloo_.begin_close();
     try {

@@ -244,6 +244,38 @@ TEST_CASE("ranks that connect by Gloo learn within 2 seconds that one is killed 
   }
 }
 
+TEST_CASE("a rank that calls a collective more often than one that has ended is told so at once") {
+  GLOO_OR_SKIP();
+  for (const char* backend : {"shm", "gloo:all"}) {
+    CAPTURE(backend);
+    const std::string chosen = text(dist::port_of(dist::listen_at({"127.0.0.1", 0}, dist::Reach::loopback, 0)));
+    test::Spawned group(2,
+                        [](test::Rank& rank) {
+                          ::setenv("LEVIN_GLOO_LIBRARY", module_path().c_str(), 1);
+                          const std::size_t space = rank.argument().find(' ');
+                          int port = 0;
+                          (void)std::from_chars(rank.argument().data(), rank.argument().data() + space, port);
+                          const auto job =
+                              dist::Job::join({.timeout = 50, .rendezvous_timeout = 20},
+                                              {.main = {"127.0.0.1", port}, .world = rank.size(), .rank = rank.rank()},
+                                              dist::own_card(rank.size(), ""));
+                          const auto world = dist::make_cpu_group(job->rendezvous(), rank.argument().substr(space + 1));
+                          const Tensor t = ones({8}, Device::cpu());
+                          for (int step = 0; step < 31 - rank.rank(); ++step) world->all_reduce(t).wait();
+                          rank.report("ends");
+                        },
+                        {.argument = chosen + " " + backend});
+    group.wait();
+    const std::string& error = group.end_of(0).error;
+    CAPTURE(error);
+    CHECK(error.starts_with("CommError: rank 1 (host "));
+    CHECK(error.find("has come to its end of the group after 30 collectives") != std::string::npos);
+    CHECK(error.find("rank 0 is in all_reduce f32[8]") != std::string::npos);
+    CHECK(group.seconds_to_error(1, "ends", 0) < 2);
+    CHECK(group.end_of(1).code == 0);
+  }
+}
+
 TEST_CASE("an average of f16 does not overflow where its sum does") {
   GLOO_OR_SKIP();
   for (const int of_a_host : {9, 2, 1}) {

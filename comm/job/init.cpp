@@ -62,10 +62,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (const std::string run = environment->run_id(); !run.empty()) place.run = run;
   const std::shared_ptr<Job> job = Job::join(options, place, own_card(world, options.agreement));
   try {
-    std::shared_ptr<ProcessGroup> group, on_devices;
-    if (!backends.cpu.empty()) group = make_cpu_group(job->rendezvous(), backends.cpu);
-    if (gpus) on_devices = make_nccl_group(job->rendezvous(), device);
-    if (gpus) group = group ? group_by_device(std::move(group), std::move(on_devices), device) : std::move(on_devices);
+    std::shared_ptr<ProcessGroup> group;
+    if (!gpus)
+      group = make_cpu_group(job->rendezvous(), backends.cpu);
+    else if (backends.cpu.empty())
+      group = make_nccl_group(job->rendezvous(), device);
+    else
+      group = group_by_device(job->rendezvous(), backends.cpu, device);
     job->serves(group);
     return group;
   } catch (const Error& e) {

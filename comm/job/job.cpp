@@ -96,6 +96,10 @@ class Job::Part final : public Rendezvous {
   [[nodiscard]] const std::shared_ptr<Plans>& plans() const override { return plans_; }
   [[nodiscard]] Note& note() override { return job().note_; }
   [[nodiscard]] double timeout() const override { return job().timeout_; }
+  void ends() noexcept override {
+    job().client_->sync_note();  // with the number of this rank's collectives
+    (void)job().client_->post(Message::ends, Packer().put_text(group_->key).bytes());
+  }
   void report(string_view what, int rank) override;
 
  private:
@@ -220,22 +224,7 @@ std::shared_ptr<Job> Job::join(const InitOptions& options, const Place& place, C
   for (int r = 0; r < world; ++r) job->world_->ranks.push_back(r);
   job->world_plans_ = job->plans_of(job->world_);
   job->client_->watch(job->note_, job->alarm_,
-                      {.passed =
-                           [self] {
-                             Passed out;
-                             for (const auto& [group, plans] : self->all_plans())
-                               out.emplace_back(group, plans->passed());
-                             return out;
-                           },
-                       .words =
-                           [self] {
-                             Plans::Last newest;
-                             for (const auto& [group, plans] : self->all_plans()) {
-                               if (Plans::Last last = plans->last(); last.order > newest.order)
-                                 newest = std::move(last);
-                             }
-                             return newest.words;
-                           }});
+                      {.passed = [self] { return self->passed(); }, .words = [self] { return self->last_words(); }});
   return job;
 }
 
@@ -261,14 +250,25 @@ std::shared_ptr<Job> Job::of(const ProcessGroup& group) {
 
 string Job::name(int rank) const { return client_->members()[static_cast<std::size_t>(rank)].name; }
 
-std::vector<std::pair<string, std::shared_ptr<Plans>>> Job::all_plans() {
-  std::vector<std::pair<string, std::shared_ptr<Plans>>> out;
+Passed Job::passed() {
+  Passed out;
   const std::lock_guard lock(mutex_);
-  std::erase_if(plans_, [](const auto& named) { return named.second.expired(); });
-  for (const auto& [group, plans] : plans_) {
-    if (auto held = plans.lock()) out.emplace_back(group, std::move(held));
-  }
+  for (const Counted& counted : plans_) out.emplace_back(counted.group, *counted.passed);
   return out;
+}
+
+string Job::last_words() {
+  std::vector<std::shared_ptr<Plans>> all;  // which may end here, outside of the lock
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Counted& counted : plans_) all.push_back(counted.plans.lock());
+  }
+  Plans::Last newest;
+  for (const auto& plans : all) {
+    if (!plans) continue;
+    if (Plans::Last last = plans->last(); last.order > newest.order) newest = std::move(last);
+  }
+  return newest.words;
 }
 
 std::shared_ptr<Plans> Job::plans_of(const std::shared_ptr<Group>& group) {
@@ -277,7 +277,7 @@ std::shared_ptr<Plans> Job::plans_of(const std::shared_ptr<Group>& group) {
   auto plans = std::make_shared<Plans>(alone ? nullptr : exchange);
   exchange->serves(*plans);
   const std::lock_guard lock(mutex_);
-  plans_.emplace_back(group->key, plans);
+  plans_.push_back({group->key, plans, plans->count()});
   return plans;
 }
 
@@ -346,13 +346,14 @@ void Job::close() noexcept {
     if (store_) store_->close(kRefusalSeconds);
     return;
   }
-  const bool throws = !failed_ && std::uncaught_exceptions() > exceptions_;
+  const bool throws = !failed_ && !agreed_to_end_ && std::uncaught_exceptions() > exceptions_;
   if (!failed_ && !throws) note_.set_phase(Phase::exit);  // a failure is of the phase before
   bool together = false;
   try {
     point("exit");
     if (throws) failed("an exception ended its use of the process group");
     if (!failed_ && !alarm_->raised()) {
+      client_->sync_note();  // with the number of this rank's collectives
       (void)gather(*world_, GatherKind::close, 0, "the end of the job", "", kCloseSeconds);
       together = true;
       point("leave");

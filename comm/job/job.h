@@ -2,11 +2,12 @@
 //
 // Note [Life of a job]: rank 0 runs the store; each rank, rank 0 too, is a client of it with a watcher thread. The job
 // ends with its last handle: a barrier of kCloseSeconds, so that no rank ends while another still needs it, then a
-// farewell. After a verdict, or when an exception is on its way, there is no barrier.
+// farewell. After a verdict, or when an exception is on its way that the ranks did not agree on, there is no barrier.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -60,6 +61,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // This rank ends with an exception of that text, while others work. The first verdict names it on all ranks.
   void failed(std::string_view text) noexcept;
+  // The ranks have agreed to end: an exception that ends this rank's use of the job from here is no failure.
+  void agreed_to_end() noexcept { agreed_to_end_ = true; }
   // After an error of a collective: waits `seconds` at most for the verdict that explains it.
   [[nodiscard]] Verdict await_verdict(double seconds) const;
   // The other ranks know this rank's note when it returns: before a phase that may take long, or kill.
@@ -78,7 +81,8 @@ class Job : public std::enable_shared_from_this<Job> {
   [[nodiscard]] std::shared_ptr<Plans> plans_of(const std::shared_ptr<Group>& group);
   [[nodiscard]] std::vector<std::string> gather(Group& group, GatherKind kind, std::uint64_t ordinal,
                                                 std::string_view what, std::string_view mine, double timeout);
-  [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Plans>>> all_plans();
+  [[nodiscard]] Passed passed();
+  [[nodiscard]] std::string last_words();
   void close() noexcept;
 
   static std::mutex groups_mutex_;
@@ -93,10 +97,15 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<Store> store_;  // on rank 0
   std::unique_ptr<Client> client_;
   std::mutex mutex_;
-  std::vector<std::pair<std::string, std::weak_ptr<Plans>>> plans_;  // by group
+  struct Counted {
+    std::string group;
+    std::weak_ptr<Plans> plans;
+    std::shared_ptr<const std::atomic<std::uint64_t>> passed;  // of a group that has ended too
+  };
+  std::vector<Counted> plans_;
   std::shared_ptr<Group> world_;
   std::shared_ptr<Plans> world_plans_;
-  bool failed_ = false;
+  bool failed_ = false, agreed_to_end_ = false;
 };
 
 }  // namespace levin::dist

@@ -90,9 +90,19 @@ void Judge::lost(int rank, double now) {
         now);
 }
 
+void Judge::ends(int rank, const string& group) {
+  of(rank).ended.insert(group);
+  meetings_changed_ = true;
+}
+
+void Judge::closes(int rank) {
+  of(rank).closes = true;
+  meetings_changed_ = true;
+}
+
 void Judge::left(int rank) {
   of(rank).has_left = true;
-  meetings_changed_ = true;
+  closes(rank);
 }
 
 void Judge::failed(int rank, std::string_view what, double now) {
@@ -131,10 +141,10 @@ void Judge::find_mismatch(double now) {
         const Rank& other = of(member);
         const auto both = other.gathers.find(key);
         if (both != other.gathers.end() && both->second.ordinal == gathering.ordinal) continue;
-        if (other.has_left) {
+        if (other.closes) {
           cause(Verdict::Kind::mismatch, member,
-                other.name + " has left the job, and " + of(r).name + " waits for it in " + gathering.what +
-                    "; call the same collectives on all ranks",
+                other.name + " has come to its end of the job, and " + of(r).name + " waits for it in " +
+                    gathering.what + "; call the same collectives on all ranks",
                 now);
           return;
         }
@@ -145,6 +155,27 @@ void Judge::find_mismatch(double now) {
         for (const int m : gathering.members) (of(m).gathers.contains(key) ? here : there).push_back(m);
         const int blamed = here.size() <= there.size() ? here.front() : there.front();
         cause(Verdict::Kind::mismatch, blamed, "collectives differ between ranks", now);
+        return;
+      }
+    }
+  }
+}
+
+// An expected collective moves data at once, so the store does not see who meets in it: the counts tell.
+void Judge::find_wait_for_end(double now) {
+  for (int r = 0; r < size(); ++r) {
+    for (const auto& [group, collectives] : of(r).passed) {
+      const auto has_ended = [&, &key = group](const Rank& rank) { return rank.closes || rank.ended.contains(key); };
+      if (!has_ended(of(r))) continue;
+      for (const Rank& other : ranks_) {
+        if (other.gone || has_ended(other)) continue;
+        const auto further = other.passed.find(group);
+        if (further == other.passed.end() || further->second <= collectives) continue;
+        cause(Verdict::Kind::mismatch, r,
+              of(r).name + " has come to its end of the group after " + text(collectives) +
+                  (collectives == 1 ? " collective" : " collectives") + ", and " + other.name +
+                  " waits for it in one more; call the same collectives on all ranks",
+              now);
         return;
       }
     }
@@ -185,7 +216,10 @@ void Judge::look(double now) {
               "; it is stopped, or its host or network is gone",
           now);
   }
-  if (!cause_ && std::exchange(meetings_changed_, false)) find_mismatch(now);
+  if (!cause_ && std::exchange(meetings_changed_, false)) {
+    find_mismatch(now);
+    find_wait_for_end(now);
+  }
   if (!cause_) find_stuck(now);
   if (!cause_ && report_ && now >= report_->at + kReportGrace) {
     cause(Verdict::Kind::aborted, report_->rank,

@@ -8,7 +8,7 @@
 //   stuck     a rank is alive and does not come to a collective in which others wait for `timeout` seconds
 //   failed    a rank reports the exception that ends it
 //   mismatch  a rank waits to compare a collective that another has passed as expected, so they never meet; or
-//             waits for a rank that has left
+//             waits for a rank that has come to its end of the job
 //   aborted   a rank reports an error of a connection, and nothing better is known after kReportGrace
 //
 // The first cause counts. The store then asks all survivors what they do, and after kAskGrace at the latest it sends
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,9 @@ class Judge {
                std::string_view what, double now);
   void gathered(int rank, const std::string& group, std::uint64_t ordinal);
   void lost(int rank, double now);
+  // passed() has told all collectives that the rank calls in the group; of all groups: at its end of the job.
+  void ends(int rank, const std::string& group);
+  void closes(int rank);
   void left(int rank);
   void failed(int rank, std::string_view text, double now);
   void reported(int by, int rank, std::string_view what, double now);
@@ -88,9 +92,10 @@ class Judge {
     std::string name;
     Beat beat;
     double beat_at = 0, heard_at = 0;
-    bool gone = false, has_left = false, has_answered = false;
+    bool gone = false, closes = false, has_left = false, has_answered = false;
     std::string words;                            // of the last collective
     std::map<std::string, std::uint64_t> passed;  // by group
+    std::set<std::string> ended;                  // groups
     std::map<std::string, Gathering> gathers;     // by key_of
     double window_waited = 0;                     // at the start of the window of warnings
     std::int64_t window_step = -1;
@@ -118,6 +123,7 @@ class Judge {
   void cause(Verdict::Kind kind, int rank, std::string text, double now);
   void look(double now);
   void find_mismatch(double now);
+  void find_wait_for_end(double now);
   void find_stuck(double now);
 
   std::vector<Rank> ranks_;

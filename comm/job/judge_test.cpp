@@ -184,11 +184,49 @@ TEST_CASE("a rank that has left is named by those who wait for it, and leaves wi
   REQUIRE(verdict);
   CHECK(verdict->kind == Verdict::Kind::mismatch);
   CHECK(verdict->rank == 1);
-  CHECK(contains(verdict->text, "rank 1 (host a) has left the job, and rank 2 (host a) waits for it in addresses"));
+  CHECK(contains(verdict->text,
+                 "rank 1 (host a) has come to its end of the job, and rank 2 (host a) waits for it in addresses"));
   Trial end(2);
   end.judge.finish();
   end.judge.lost(0, 1);
   CHECK_FALSE(end.until(30, 1));
+}
+
+TEST_CASE("a rank that ends is named where another waits for it in a collective that was expected") {
+  Trial trial(3);
+  trial.words = {"all_reduce f32[8]", "all_reduce f32[8]", "broadcast f32[1]"};
+  for (int r = 0; r < 3; ++r) trial.judge.passed(r, "w", 4);
+  trial.judge.passed(0, "part", 9);
+  trial.judge.passed(2, "part", 9);
+  trial.judge.closes(1);
+  trial.judge.passed(0, "part", 10);  // rank 1 is not in it
+  CHECK_FALSE(trial.until(5));        // the others come to their ends later
+  trial.judge.passed(2, "w", 5);
+  const auto verdict = trial.ask();
+  REQUIRE(verdict);
+  CHECK(verdict->kind == Verdict::Kind::mismatch);
+  CHECK(verdict->rank == 1);
+  CHECK(contains(verdict->text,
+                 "rank 1 (host a) has come to its end of the group after 4 collectives, and rank 2 (host a) "
+                 "waits for it in one more; call the same collectives on all ranks"));
+  // Of one group, while both work in others.
+  Trial of_part(2);
+  of_part.judge.passed(0, "part", 3);
+  of_part.judge.passed(1, "part", 2);
+  of_part.judge.passed(0, "w", 7);
+  of_part.judge.passed(1, "w", 6);
+  CHECK_FALSE(of_part.until(5));
+  of_part.judge.ends(1, "part");
+  const auto in_part = of_part.ask();
+  REQUIRE(in_part);
+  CHECK(contains(in_part->text, "rank 1 (host a) has come to its end of the group after 2 collectives, and rank 0"));
+  // Where all end, nobody waits, whatever each has called last.
+  Trial all(2);
+  all.judge.passed(0, "w", 5);
+  all.judge.closes(0);
+  all.judge.passed(1, "w", 4);
+  all.judge.closes(1);
+  CHECK_FALSE(all.until(30));
 }
 
 TEST_CASE("a rank that computes four times as long as the others is named with the ratio") {

@@ -144,7 +144,7 @@ struct Plans::State {
   std::unordered_map<std::uint64_t, Expected> expected;   // by context
   std::array<std::uint64_t, kMemories.front()> recent{};  // hashes of the last entries
   std::size_t at = 0;                                     // the next place in `recent`
-  std::uint64_t passed = 0;
+  std::shared_ptr<std::atomic<std::uint64_t>> passed = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::shared_ptr<const string> words;  // of the last entry; null: none
   std::uint64_t order = 0;
 
@@ -176,7 +176,7 @@ struct Plans::State {
     }
     recent[at] = hash_of(entry);
     at = (at + 1) % recent.size();
-    ++passed;
+    ++*passed;
   }
 };
 
@@ -195,7 +195,7 @@ void Plans::issue(const Entry& entry, const Function<string()>& words) {
   }
   s.remember(std::make_shared<const string>(words()));
   if (s.exchange) {
-    const string mine = message(s.passed + 1, entry, *s.words);
+    const string mine = message(*s.passed + 1, entry, *s.words);
     lock.unlock();  // other ranks may take long
     const std::vector<string> all = s.exchange->gather(mine);
     if (std::any_of(all.begin(), all.end(), [&](const string& one) { return !same(one, mine); })) refuse(all, mine);
@@ -204,10 +204,8 @@ void Plans::issue(const Entry& entry, const Function<string()>& words) {
   s.learn(contexts, entry);
 }
 
-std::uint64_t Plans::passed() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->passed;
-}
+std::uint64_t Plans::passed() const { return *state_->passed; }
+std::shared_ptr<const std::atomic<std::uint64_t>> Plans::count() const { return state_->passed; }
 
 Plans::Last Plans::last() const {
   const std::lock_guard lock(state_->mutex);

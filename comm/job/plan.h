@@ -7,10 +7,12 @@
 //
 // Ranks of a group that have issued the same expect the same. So where they differ for the first time, one of them at
 // least issues what is not expected, and waits for an exchange while others wait in a collective. The store finds that
-// (Judge), and shows both. Each group has a plan of its own, and messages are in none: ranks that wait for each other
-// in two groups, or for a message, or for a rank that has left, are stuck until `timeout`.
+// (Judge), and shows both. A rank that comes to its end of the job tells the number of its collectives first, so those
+// who wait for it in one more are found too. Each group has a plan of its own, and messages are in none: ranks that
+// wait for each other in two groups, or for a message, are stuck until `timeout`.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,6 +69,7 @@ class Plans {
   void issue(const Entry& entry, const Function<std::string()>& words);
   // Collectives that were compared with all ranks, or were expected. From any thread.
   [[nodiscard]] std::uint64_t passed() const;
+  [[nodiscard]] std::shared_ptr<const std::atomic<std::uint64_t>> count() const;  // passed(), also after the end
   // The last collective, in words, for a verdict. From any thread.
   struct Last {
     std::string words{};      // empty: none yet

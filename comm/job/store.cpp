@@ -378,6 +378,12 @@ bool Store::Server::handle(std::uint64_t id, Connection& c, const Header& header
     }
     case Message::gather: return gather(id, c, header, body, now);
     case Message::group: return group(c, body);
+    case Message::ends: {
+      const string key(in.get_text());
+      if (!in.good() || !groups_.contains(key)) return false;
+      judge_.ends(c.rank, key);
+      return true;
+    }
     case Message::beat: {
       const ReadBeat beat = read_beat(body);
       if (!beat.good) return false;
@@ -555,7 +561,10 @@ bool Store::Server::gather(std::uint64_t id, Connection& c, const Header& header
   gather.bytes += in.value.size();
   gather.requests.emplace_back(id, header.number);
   const std::uint64_t ordinal = in.kind == GatherKind::plan ? in.ordinal : 0;
-  if (in.kind != GatherKind::close) judge_.gathers(c.rank, in.group, members, ordinal, in.what, now);
+  if (in.kind == GatherKind::close)
+    judge_.closes(c.rank);
+  else
+    judge_.gathers(c.rank, in.group, members, ordinal, in.what, now);
   if (gather.requests.size() < members.size()) return true;
   Packer all;
   const bool fits = gather.bytes + 4 * members.size() <= kAnswerLimit;

@@ -162,6 +162,7 @@ TEST_CASE("a rank that breaks the rules is lost, and the other hears of it") {
       framed({.op = Message::beat, .rank = 1}, "cut"),
       framed({.op = Message::beat, .rank = 0}, packed(Beat{})),  // of another rank
       framed({.op = Message::group, .rank = 1}, string("\x01\0\0\0w\x07\0\0\0", 9)),
+      framed({.op = Message::ends, .rank = 1}, string(Packer().put_text("unknown").bytes())),
       framed({.op = Message::report, .rank = 1}, string("\x09\0\0\0", 4)),
       framed({.op = Message::hello, .rank = 1}, ""),
       string(200, 'x')};

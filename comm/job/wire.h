@@ -28,6 +28,7 @@ enum class Message : std::uint16_t {
   get,            // rank: key; answered when the key is set
   gather,         // rank: group, place, what, value; answered when all are there
   group,          // rank: the ranks of a group
+  ends,           // rank: a group, of which its last beat has told all collectives
   answer,         // store: to the message with this number
   beat,           // rank: its note
   ack,            // store: to a beat, with rank 0's note

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "comm/group/by_device.h"
-#include "comm/group/group.h"
-#include "comm/group/nccl.h"
 #include "comm/group/nccl_fake_test.h"
 #include "comm/group/thread_ranks_test.h"
 #include "levin/train/ddp_strategy.h"
@@ -44,9 +42,7 @@ std::vector<Weights> trained_on_devices(int ranks, TrainerOptions options, const
   std::vector<Weights> weights(static_cast<std::size_t>(ranks));
   options.accelerator = "simt";
   const auto errors = test::run_threads({.ranks = ranks}, [&](const std::shared_ptr<dist::Rendezvous>& meeting) {
-    auto cpu = dist::make_cpu_group(meeting, "shm");
-    const Group group =
-        dist::group_by_device(std::move(cpu), dist::make_nccl_group(meeting, Device::simt()), Device::simt());
+    const Group group = dist::group_by_device(meeting, "shm", Device::simt());
     TrainerOptions mine = options;
     mine.strategy = make(group);
     weights[static_cast<std::size_t>(group->rank())] = trained(mine);
