@@ -187,11 +187,11 @@ Precision::Precision(const TrainerOptions& options) : plugin_(options.plugins.pr
 
 void Precision::convert(nn::Module* tree, Device device) {
   plugin_->convert_module(tree, device);
-  if (mode_) {
+  scaling_ = plugin_->grad_scaler();
+  if (mode_)
     now_ = mode_->now;
-  } else {
-    now_.scales = plugin_->grad_scaler().has_value();
-  }
+  else
+    now_.scales = scaling_.has_value();
 }
 void Precision::set_mixed(Mixed before) {
   if (mode_) mode_->now = before;
@@ -204,7 +204,7 @@ void Precision::adopt(optim::Optimizer& optimizer) {
         "fit: precision = \"", now_.name,
         "\" scales the loss, and lbfgs evaluates it several times a step; use bf16-mixed or another optimizer");
   plugin_->setup_optimizer(optimizer);
-  if (now_.scales && !scaler_) scaler_.emplace(plugin_->grad_scaler().value());
+  if (now_.scales && !scaler_ && scaling_) scaler_.emplace(*scaling_);
 }
 
 void Precision::inputs(Batch& batch, Device device) const {

@@ -93,6 +93,7 @@ class Precision {
   std::shared_ptr<BuiltIn> mode_;  // null: a plug-in of the user
   std::shared_ptr<PrecisionPlugin> plugin_;
   Mixed now_;
+  std::optional<optim::GradScalerOptions> scaling_;  // as asked for last
   std::optional<optim::GradScaler> scaler_;
 };
 

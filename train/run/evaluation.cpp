@@ -226,7 +226,10 @@ std::vector<Metrics> Trainer::Evaluation::stage(Loop loop, TrainModule& module,
     if (loop != Loop::predict) run_.logs.finish("success");
   } catch (...) {
     train::with_error_in_flight([&](const std::exception& error) {
-      if (!run_.ends_together(error)) run_.strategy->failed(error);
+      if (run_.ends_together(error))
+        run_.strategy->interrupted();
+      else
+        run_.strategy->failed(error);
       run_.hooks.exception(error);
       run_.logs.give_up(error);
       run_.hooks.teardown(words.stage, /*quietly=*/true);

@@ -78,7 +78,10 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
   } catch (...) {
     std::string rescued;
     train::with_error_in_flight([&](const std::exception& error) {
-      if (!ends_together(error)) strategy->failed(error);
+      if (ends_together(error))
+        strategy->interrupted();
+      else
+        strategy->failed(error);
       const bool by_rank = dynamic_cast<const CommError*>(&error) != nullptr ||
                            (dynamic_cast<const InterruptedError*>(&error) != nullptr && stop.signal == 0);
       if (by_rank && strategy->rescues()) rescued = files.rescue();

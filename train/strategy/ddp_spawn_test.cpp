@@ -94,6 +94,22 @@ TEST_CASE("ddp_spawn and its aliases train in copies and bring back what ddp end
   }
 }
 
+TEST_CASE("copies that share the optimizer's state say farewell to each other") {
+  const test::TemporaryFolder folder;
+  for (const bool sharded : {false, true}) {
+    CAPTURE(sharded);
+    const PlantedVariables planted({{"LEVIN_POINTS", "rank 1: at exit -> kill"}});
+    TrainerOptions options = spawned(folder.path(), "ddp_sharded_spawn");
+    if (sharded)
+      options.strategy = std::make_shared<FsdpStrategy>(FsdpOptions{.process = {.launcher = Launcher::spawn}});
+    Net net(3);
+    const std::string error = fit_error(options, net);
+    CAPTURE(error);
+    CHECK(error.starts_with("spawn: rank 1 (process "));
+    CHECK(error.find("was killed by signal 9") != std::string::npos);
+  }
+}
+
 TEST_CASE("a fit in copies brings back metrics, history and the best checkpoint, and evaluations their results") {
   const PlantedVariables planted({});
   const test::ExpectedWarnings expected({"I-TRAIN-COPIES", "W-CKPT-BEST-USED"});

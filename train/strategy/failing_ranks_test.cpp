@@ -34,7 +34,7 @@ struct Fit {
   int port = 0;
   std::string folder{};
   double timeout = 60, rendezvous = 60, silence = 10;
-  std::string differs = "-";  // the phase in which rank 1 calls a collective alone
+  std::string differs = "-";  // the phase in which rank 1 calls a collective alone, or SIGTERM: that rank 1 gets it
   std::string resume = "-";
   std::string optimizer = "sgd";
   int epochs = 2;
@@ -107,7 +107,10 @@ struct Net final : TrainModuleOf<Net> {
   }
   void on_before_backward(const Tensor&) override { phases.at("backward"); }
   void on_before_optimizer_step(optim::Optimizer&) override { phases.at("optimizer"); }
-  void on_train_batch_end(const StepInfo&) override { phases.at("hooks"); }
+  void on_train_batch_end(const StepInfo& info) override {
+    phases.at("hooks");
+    if (phases.differs == "SIGTERM" && phases.strategy->ranks().rank == 1 && info.batch_idx == 1) (void)raise(SIGTERM);
+  }
   void validation_step(const Batch& b, std::int64_t, std::int64_t) override {
     phases.at("validation");
     log("val_loss", test::squared_error(out(tanh(fc(b[0]))), b[1]));
@@ -131,6 +134,7 @@ TrainerOptions options_of(const Fit& fit) {
   options.enable_checkpointing = true;
   options.default_root_dir = fit.folder;
   options.max_epochs = fit.epochs;
+  options.handle_signals = fit.differs == "SIGTERM";
   return options;
 }
 
@@ -278,6 +282,22 @@ TEST_CASE("a rank of a fit that is alive and late in any phase is named by all a
     all[i]->group->wait();
     check_named(*all[i], kInFit[i], "is alive and has not come to a collective for ", 1);
     CHECK(contains(all[i]->group->end_of(all[i]->rank).error, "CommError: "));
+  }
+}
+
+TEST_CASE("ranks that agree on a signal end each by itself, and none of them is a failure of the others") {
+  const TemporaryFolder folder;
+  Spawned group(3, fit_rank,
+                {.argument = Fit{.port = free_port(), .folder = folder.path(), .differs = "SIGTERM"}.words(),
+                 .points = "rank 1: at leave -> hold"});
+  group.wait_for(1, "rank 1 at leave 0");  // all ranks have come to the end of the job, and none has failed
+  group.release();
+  group.wait();
+  for (int r = 0; r < 3; ++r) {
+    CAPTURE(group.end_of(r).output);
+    CAPTURE(group.end_of(r).error);
+    CHECK(group.end_of(r).error.starts_with("exception: fit: stopped by SIGTERM after 2 optimizer steps; "));
+    CHECK_FALSE(contains(group.end_of(r).output, "W-COMM-EXIT"));
   }
 }
 

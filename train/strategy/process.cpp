@@ -171,16 +171,18 @@ std::string ProcessStrategy::run_in_copies(const TrainerOptions& o, const Functi
     // The other ranks wait for this one's farewell.
     struct Leave {
       ProcessStrategy& of;
-      ~Leave() {
-        of.control_.reset();
-        of.group_.reset();
-        of.job_.reset();
-      }
-    } const leave{*this};
+      ~Leave() { of.leave(); }
+    } const at_end{*this};
     std::string result = stage();
     return rank == 0 ? result : std::string();
   };
   return dist::spawn(static_cast<int>(processes_of(o)), body).front();
+}
+
+void ProcessStrategy::leave() noexcept {
+  control_.reset();
+  group_.reset();
+  job_.reset();
 }
 
 Votes ProcessStrategy::vote(const Votes& mine) {
@@ -284,14 +286,17 @@ void ProcessStrategy::failed(const std::exception& error) noexcept {
   if (!control_) return;
   if (!job_) return control_->abort(error.what());
   // A signal to this rank alone may be a launcher's, which ends the survivors of another rank before they know of it.
-  const bool of_all = votes_.data<std::uint8_t>()[3] != 0;
-  if (!of_all && dynamic_cast<const InterruptedError*>(&error) != nullptr) (void)job_->await_verdict(0.3);
+  if (dynamic_cast<const InterruptedError*>(&error) != nullptr) (void)job_->await_verdict(0.3);
   if (job_->alarm()->raised()) return;  // another rank's failure ends this one, too
   try {
     job_->failed(detail::type_name(typeid(error)) + ": " + error.what());
   } catch (const std::exception&) {  // no memory for the text
     job_->failed("an exception ended its stage");
   }
+}
+
+void ProcessStrategy::interrupted() noexcept {
+  if (job_) job_->agreed_to_end();
 }
 
 bool ProcessStrategy::is_rescuer() const {

@@ -203,6 +203,13 @@ std::vector<const nn::Module*> ShardedStrategy::units() const {
   return all;
 }
 
+void ShardedStrategy::leave() noexcept {
+  *attached_ = {};
+  shared_.reset();
+  copies_.reset();
+  ProcessStrategy::leave();
+}
+
 // The layout stays: a checkpoint may be written after the fit.
 void ShardedStrategy::detach() noexcept {
   attached_->lowered.reset();

@@ -24,5 +24,6 @@ std::pair<std::int64_t, std::int64_t> Strategy::piece_range(const Tensor& of) co
 void Strategy::load_state(const NamedTensors&) {}
 void Strategy::entered(Phase, std::int64_t) noexcept {}
 void Strategy::failed(const std::exception&) noexcept {}
+void Strategy::interrupted() noexcept {}
 
 }  // namespace levin

@@ -30,6 +30,7 @@ struct Noting final : Strategy {
   Votes others{};
   bool fuses = false;
   std::string failure;
+  int interrupts = 0;
   std::string_view name() const override { return "noting"; }
   RankInfo ranks() const override { return at; }
   void connect(const TrainerOptions&) override { asked.emplace_back("connect"); }
@@ -53,6 +54,7 @@ struct Noting final : Strategy {
   }
   void finish_step() override { asked.emplace_back("finish_step"); }
   void failed(const std::exception& error) noexcept override { failure = error.what(); }
+  void interrupted() noexcept override { ++interrupts; }
   // Rank 0 answers with nothing and has no error.
   std::string from_rank_zero(std::string_view mine) override {
     if (at.rank == 0) return std::string(mine);
@@ -177,6 +179,8 @@ TEST_CASE("a stop, a skip or a signal of another rank takes effect here at the s
   Trainer trainer(with(noting));
   CHECK_THROWS_AS(trainer.fit(probe, {.train = data}), InterruptedError);
   CHECK(trainer.stop_signal() == 15);
+  CHECK(noting->interrupts == 1);
+  CHECK(noting->failure == "");
 }
 
 TEST_CASE("an error of a stage reaches its strategy, and a step without a loss is an error with several ranks") {

@@ -111,7 +111,7 @@ class ConfigReader final : public train::JsonReader {
   void take_zero(const std::string& key, const std::string& name, JsonPath path, const JsonValue& v) {
     if (key == "stage") {
       const std::int64_t n = train::whole(v, -1);
-      if (n < 0 || n > 3) return expect(name, v, "1, 2 or 3");
+      if (n < 1 || n > 3) return expect(name, v, "1, 2 or 3; without sharding the strategy is ddp");
       options.stage = static_cast<int>(n);
       stage = options.stage;
     } else if (key == "reduce_bucket_size") {

@@ -63,6 +63,7 @@ TEST_CASE("a file's unknown keys are one error that lists all, beside values tha
   CHECK(has(flags, "gradient_accumulation_steps is the trainer's accumulate_grad_batches"));
   CHECK(has(flags, "gradient_clipping is the trainer's gradient_clip_val"));
   CHECK(has(error_of(R"({"zero_optimization": {"stage": 4}})"), "zero_optimization.stage is 4, expected 1, 2 or 3"));
+  CHECK(has(error_of(R"({"zero_optimization": {"stage": 0}})"), "stage is 0, expected 1, 2 or 3; without"));
   CHECK(has(error_of(R"({"zero_optimization": {"stage": "auto"}})"), "stage is \"auto\", expected 1, 2 or 3"));
   CHECK(has(error_of(R"({"zero_optimization": {"reduce_bucket_size": 1.5}})"), "expected a whole number of 1 or more"));
   CHECK(has(error_of(R"({"zero_optimization": {"sub_group_size": 0}})"), "expected a whole number of 1 or more"));

@@ -44,8 +44,9 @@ class LEVIN_API PrecisionPlugin {
   // Converts the module, which is on `device`, before configure_optimizers. Called in each stage, so also for a module
   // that is converted already, and for another one that an evaluation gets. Null: the stage has no module.
   virtual void convert_module(nn::Module* module, Device device);
-  // The loss scale, asked for after convert_module; nothing: none. With one the run multiplies the objective, divides
-  // gradients, skips steps whose gradients are not finite, and keeps the scale in checkpoints.
+  // The loss scale, asked for when the Trainer is made, and again after convert_module; nothing: none. With one the run
+  // multiplies the objective, divides gradients, skips steps whose gradients are not finite, and keeps the scale in
+  // checkpoints.
   [[nodiscard]] virtual std::optional<optim::GradScalerOptions> grad_scaler();
   // Prepares an optimizer, for example by Optimizer::use_master_weights. Throws ConfigError for one that does not fit.
   virtual void setup_optimizer(optim::Optimizer& optimizer);

@@ -90,12 +90,15 @@ class LEVIN_API ProcessStrategy : public Strategy {
   void attach_model(TrainModule& module, nn::Module* tree, Stage stage) override;
   void entered(Phase phase, std::int64_t global_step) noexcept override;
   void failed(const std::exception& error) noexcept override;
+  void interrupted() noexcept override;
 
  protected:
   // For `rescues` of strategies whose ranks all hold the whole state: whether this rank survived another one, and is
   // the lowest of the survivors with the most optimizer steps. Where rank 0 is lost, which knew that, rank 1 and the
   // first rank of each other node.
   [[nodiscard]] bool is_rescuer() const;
+  // A copy ends: lets go of all that has the process group, whose last handle says farewell to the other ranks.
+  virtual void leave() noexcept;
   // For decisions, of CPU tensors.
   [[nodiscard]] dist::ProcessGroup& control() const { return *control_; }
   [[nodiscard]] const ProcessOptions& process_options() const { return options_; }

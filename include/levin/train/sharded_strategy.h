@@ -108,6 +108,7 @@ class LEVIN_API ShardedStrategy : public ProcessStrategy {
   [[nodiscard]] Report report() const;
 
  protected:
+  void leave() noexcept override;
   struct Sharding {
     double bucket_cap_mb = 25;
     bool reduces_each_batch = true;  // else gradients of an open window are whole

@@ -134,6 +134,8 @@ class LEVIN_API Strategy {
   virtual void entered(Phase phase, std::int64_t global_step) noexcept;
   // The stage ends with this error: tells the other ranks. Called before on_exception.
   virtual void failed(const std::exception& error) noexcept;
+  // Instead of failed(): all ranks end the stage here, on a signal that they agreed on. Each may still save.
+  virtual void interrupted() noexcept;
   // After a CommError that ended the fit on every survivor of another rank: whether this rank has the newest complete
   // state and writes it. The trainer then saves default_root_dir/rescue-<step>.safetensors, which ckpt_path = "last"
   // finds. Strategies whose ranks hold different parts of the state return false.
