@@ -3,27 +3,28 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string>
 
 #include "comm/job/spawned_test.h"
 #include "levin/warning.h"
+#include "tensor/device/cpus.h"
 #include "tests/capture.h"
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 #include "tests/skip.h"
+#include "tests/workers.h"
 #include "train/data/loader_advice.h"
 
 namespace {
 
-struct Counts {
-  int passed = 0, failed = 0, skipped = 0;
-};
-Counts counts;
-std::map<std::string, int> skips;  // by reason
+using levin::test::Counts;
+levin::test::Workers* workers = nullptr;
+int begun = 0;  // tests of this process
 std::string current_name;
 bool current_skipped = false;
 bool everything = false;
@@ -50,26 +51,26 @@ struct Progress : doctest::IReporter {
   void test_case_start(const doctest::TestCaseData& test) override {
     current_name = test.m_name;
     current_skipped = false;
+    ++begun;
+    workers->begins(test.m_name);
     hear_warnings();
     if (capture) capture->start();
   }
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
-    const bool passed = stats.testCaseSuccess && unexpected.empty();
+    workers->exclusively([&] { report(stats.testCaseSuccess && unexpected.empty()); });
+  }
+  void report(bool passed) {
     if (capture) capture->end(passed ? levin::test::Output::dropped : levin::test::Output::shown);
     if (!passed) {
-      ++counts.failed;
       std::printf("FAILED %s\n", current_name.c_str());
       if (!unexpected.empty())
         std::printf("  warnings that the test does not capture (tests/warnings.h):%s\n", unexpected.c_str());
-    } else if (current_skipped) {
-      ++counts.skipped;
-    } else {
-      ++counts.passed;
     }
+    const bool skipped = passed && current_skipped;
+    const Counts all = workers->ends({.passed = passed && !skipped, .failed = !passed, .skipped = skipped});
     constexpr int kTestsPerLine = 100;
-    if (const int done = counts.passed + counts.failed + counts.skipped; done % kTestsPerLine == 0)
-      std::printf("levin_tests: %d tests done\n", done);
+    if (all.all() % kTestsPerLine == 0) std::printf("levin_tests: %d tests done\n", all.all());
     std::fflush(stdout);
   }
   void test_case_exception(const doctest::TestCaseException&) override {}
@@ -84,7 +85,7 @@ REGISTER_LISTENER("levin_progress", 1, Progress);
 constexpr const char* kUsage =
     "usage: levin_tests [--all] [--filter TEXT | --name NAME] [--file TEXT] [--device cuda|simt] [--list | "
     "--list-ops]\n"
-    "                   [--durations] [--verbose]\n"
+    "                   [--jobs N] [--durations] [--verbose]\n"
     "  --all          also the tests that build Levin into other projects, for minutes\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
     "  --name NAME    run the test of this name; with --device, on that device\n"
@@ -93,6 +94,9 @@ constexpr const char* kUsage =
     "  --list         print the names\n"
     "  --list-ops     print the cases of the op table; LEVIN_OPS=REGEX of the environment chooses among them, on a "
     "device\n"
+    "  --jobs N       processes that share the tests; without it as many as cores, 4 at most, and 1 with --name, "
+    "--device\n"
+    "                 or --verbose\n"
     "  --durations    print the seconds of each test\n"
     "  --verbose      print what passing tests print, and the reason of each skip\n";
 
@@ -116,18 +120,21 @@ std::string filter_of(const std::string& text) { return "*" + escaped(text) + "*
 
 void levin::test::skip(const std::string& reason) {
   current_skipped = true;
-  ++skips[reason];
+  workers->skipped(reason);
   std::printf("SKIPPED %s: %s\n", current_name.c_str(), reason.c_str());
 }
 bool levin::test::runs_everything() { return everything; }
 
-int main(int argc, char** argv) {
-  levin::test::start_zygote();                  // before any thread exists
-  levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
-  doctest::Context context;
-  context.setOption("no-intro", true);
-  context.setOption("no-version", true);
-  bool list = false, verbose = false, by_name = false, by_device = false;
+namespace {
+
+struct Arguments {
+  bool list = false, list_ops = false, help = false, verbose = false, durations = false;
+  std::string name, filter, file, device;
+  int jobs = 0;  // 0: not given
+};
+
+Arguments read_arguments(int argc, char** argv) {
+  Arguments out;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const auto value = [&] {
@@ -135,56 +142,119 @@ int main(int argc, char** argv) {
       return std::string(argv[i]);
     };
     if (arg == "--filter") {
-      context.addFilter("test-case", filter_of(value()).c_str());
+      out.filter = value();
     } else if (arg == "--name") {
-      by_name = true;
-      context.addFilter("test-case", escaped(value()).c_str());
+      out.name = value();
     } else if (arg == "--file") {
-      context.addFilter("source-file", filter_of(value()).c_str());
+      out.file = value();
     } else if (arg == "--device") {
-      const std::string device = value();
-      const auto found = levin::test::launching_device();
-      if (!found || (device != "cuda" && device != "simt") || !levin::text(*found).starts_with(device)) {
-        usage_error("--device " + device + ": this build and machine launch kernels on " +
-                    (found ? levin::text(*found) : "no device"));
-      }
-      by_device = true;
+      out.device = value();
+    } else if (arg == "--jobs") {
+      const std::string jobs = value();
+      const auto [end, error] = std::from_chars(jobs.data(), jobs.data() + jobs.size(), out.jobs);
+      if (error != std::errc() || end != jobs.data() + jobs.size() || out.jobs < 1)
+        usage_error("--jobs " + jobs + ": expected a number from 1");
     } else if (arg == "--all") {
       everything = true;
     } else if (arg == "--verbose") {
-      verbose = true;
+      out.verbose = true;
     } else if (arg == "--list") {
-      list = true;
+      out.list = true;
     } else if (arg == "--list-ops") {
-      for (const levin::testing::NamedCase& c : levin::testing::op_cases()) std::printf("%s\n", c.name);
-      return 0;
+      out.list_ops = true;
     } else if (arg == "--durations") {
-      context.setOption("duration", true);
+      out.durations = true;
     } else if (arg == "--help") {
-      std::fputs(kUsage, stdout);
-      return 0;
+      out.help = true;
     } else {
       usage_error("unknown argument " + arg);
     }
   }
-  if (by_device && !by_name) {  // names of tests that launch kernels have one of these words
-    context.addFilter("test-case", "*device*");
-    context.addFilter("test-case", "*simt*");
+  if (out.jobs == 0) {
+    const bool one = !out.name.empty() || !out.device.empty() || out.verbose || out.list;
+    out.jobs = one ? 1 : std::clamp(levin::detail::usable_cpus(), 1, 4);
   }
-  if (list) {
+  return out;
+}
+
+void check_device(const std::string& device) {
+  const auto found = levin::test::launching_device();
+  if (!found || (device != "cuda" && device != "simt") || !levin::text(*found).starts_with(device)) {
+    usage_error("--device " + device + ": this build and machine launch kernels on " +
+                (found ? levin::text(*found) : "no device"));
+  }
+}
+
+void add_filters(doctest::Context& context, const Arguments& arguments) {
+  const auto add = [&](const char* kind, const std::string& pattern) { context.addFilter(kind, pattern.c_str()); };
+  if (!arguments.filter.empty()) add("test-case", filter_of(arguments.filter));
+  if (!arguments.name.empty()) add("test-case", escaped(arguments.name));
+  if (!arguments.file.empty()) add("source-file", filter_of(arguments.file));
+  if (!arguments.device.empty() && arguments.name.empty()) {  // names of tests that launch kernels have one of these
+    add("test-case", "*device*");
+    add("test-case", "*simt*");
+  }
+}
+
+// Runs tests until none is left. The result is doctest's.
+int run_tests(doctest::Context& context, const Arguments& arguments) {
+  levin::test::Capture captured;
+  if (!arguments.verbose) capture = &captured;
+  if (!workers->several()) return context.run();
+  int rc = 0;
+  for (;;) {
+    const int number = workers->claim(), before = begun;
+    context.setOption("first", number);
+    context.setOption("last", number);
+    rc |= context.run();
+    if (begun == before) return rc;
+  }
+}
+
+int print_summary() {
+  std::map<std::string, int> skips;  // by reason
+  for (const std::string& reason : workers->reasons()) ++skips[reason];
+  for (const auto& [reason, n] : skips) std::printf("%d skipped: %s\n", n, reason.c_str());
+  const Counts counts = workers->counts();
+  if (counts.all() == 0) std::fprintf(stderr, "levin_tests: no test has such a name; --list prints them\n");
+  if (const char* ops = std::getenv("LEVIN_OPS"))
+    std::printf("LEVIN_OPS=%s chose among the cases of the op table, on a device\n", ops);
+  std::printf("%d passed, %d failed, %d skipped\n", counts.passed, counts.failed, counts.skipped);
+  return counts.failed != 0 || counts.all() == 0 ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Arguments arguments = read_arguments(argc, argv);
+  if (arguments.help) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (arguments.list_ops) {
+    for (const levin::testing::NamedCase& c : levin::testing::op_cases()) std::printf("%s\n", c.name);
+    return 0;
+  }
+  levin::test::Workers all(arguments.jobs);
+  workers = &all;
+  if (all.is_parent()) {
+    all.wait();
+    return print_summary();
+  }
+  levin::test::start_zygote();                  // before any thread exists
+  levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
+  if (!arguments.device.empty()) check_device(arguments.device);
+  doctest::Context context;
+  context.setOption("no-intro", true);
+  context.setOption("no-version", true);
+  context.setOption("duration", arguments.durations);
+  context.setOption("minimal", !arguments.verbose);  // omits doctest's own closing lines
+  add_filters(context, arguments);
+  if (arguments.list) {
     const char* query[] = {"levin_tests", "--list-test-cases"};
     context.applyCommandLine(2, query);
     return context.run();
   }
-  context.setOption("minimal", !verbose);  // omits doctest's own closing lines
-  levin::test::Capture captured;
-  if (!verbose) capture = &captured;
-  const int rc = context.run();
-  for (const auto& [reason, n] : skips) std::printf("%d skipped: %s\n", n, reason.c_str());
-  const bool none = counts.passed + counts.failed + counts.skipped == 0;
-  if (none) std::fprintf(stderr, "levin_tests: no test has such a name; --list prints them\n");
-  if (const char* ops = std::getenv("LEVIN_OPS"))
-    std::printf("LEVIN_OPS=%s chose among the cases of the op table, on a device\n", ops);
-  std::printf("%d passed, %d failed, %d skipped\n", counts.passed, counts.failed, counts.skipped);
-  return rc != 0 || counts.failed != 0 || none ? 1 : 0;
+  const int rc = run_tests(context, arguments);
+  return all.several() ? rc : std::max(print_summary(), rc);
 }

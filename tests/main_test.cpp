@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "levin/serialize.h"
+#include "tensor/core/formats_test.h"
 #include "tests/capture.h"
 #include "tests/skip.h"
 #include "tests/temporary.h"
@@ -55,6 +57,28 @@ TEST_CASE("undefined behaviour that the test of its report plants") {
   char* volatile gone = new char[8];  // read again after each use, so that no compiler removes the planted bug
   delete[] gone;
   number = gone[0];
+}
+
+TEST_CASE("one of three planted tests passes") {}
+TEST_CASE("one of three planted tests is skipped") {
+  if (planted()) levin::test::skip("it is planted");
+}
+TEST_CASE("one of three planted tests ends its process") {
+  if (planted()) ::raise(SIGKILL);
+}
+
+TEST_CASE("processes share the tests, and a test that ends its process is a failure with its name") {
+  const levin::test::TemporaryFolder folder;
+  const std::string path = folder / "printed";
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string arguments = " --filter 'one of three planted tests' --jobs 3 >'" + path + "' 2>&1";
+  CHECK(std::system(("'" + program + "'" + arguments).c_str()) == 0);
+  CHECK(levin::read_file(path, 1 << 20) == "3 passed, 0 failed, 0 skipped\n");
+  CHECK(std::system(("LEVIN_TEST_PLANTED=yes '" + program + "'" + arguments).c_str()) != 0);
+  const std::string printed = levin::read_file(path, 1 << 20);
+  CHECK(
+      levin::test::contains(printed, "FAILED one of three planted tests ends its process\n  signal 9 (Killed) ended"));
+  CHECK(levin::test::contains(printed, "1 skipped: it is planted\n1 passed, 1 failed, 1 skipped\n"));
 }
 
 TEST_CASE("what sanitizers find in a test is shown") {
