@@ -1,7 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <mutex>
 #include <numbers>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "data/random.h"
@@ -136,22 +140,83 @@ void draw_one(const Strokes& strokes, Draw& draw, std::uint8_t* pixels) {
   }
 }
 
+// Images u8 [count, 1, 28, 28] and labels u8 [count], each drawn by a call of draw.
+class Sheet {
+ public:
+  Sheet(Split split, const Generator& generator, std::int64_t count)
+      : random_(generator.fork(split == Split::train ? "digits.train" : "digits.test"), 0) {
+    if (count < 0) fail<ConfigError>("draw_digits: count is ", count, ", expected 0 or more");
+    images = empty({count, 1, kSide, kSide}, Device::cpu(), DType::u8);
+    labels = empty({count}, Device::cpu(), DType::u8);
+    pixels_ = images.mutable_data<std::uint8_t>();
+    label_ = labels.mutable_data<std::uint8_t>();
+  }
+  void draw(std::int64_t i) const {
+    Draw draw(random_.sample(i).seed());
+    label_[i] = static_cast<std::uint8_t>(bounded(draw.word(), 10));
+    draw_one(digits_[label_[i]], draw, pixels_ + i * kSide * kSide);
+  }
+  Tensor images, labels;
+
+ private:
+  std::array<Strokes, 10> digits_ = make_digits();
+  EpochRandom random_;
+  std::uint8_t *pixels_, *label_;
+};
+
+// Draws a digit when it is first asked for: a run of a few batches begins at once, and a loader's workers share the
+// work of a long one.
+class DrawnDigits final : public Dataset {
+ public:
+  DrawnDigits(Split split, const Generator& generator, std::int64_t count, Normalization normalization)
+      : sheet_(split, generator, count),
+        all_(image_dataset(sheet_.images, sheet_.labels, normalization)),
+        drawn_(static_cast<std::size_t>(count)) {}
+  [[nodiscard]] std::int64_t size() const override { return all_->size(); }
+  [[nodiscard]] Sample get(std::int64_t index, Generator& rng) const override {
+    draw(std::span(&index, 1));
+    return all_->get(index, rng);
+  }
+  [[nodiscard]] Tensors gather(std::span<const std::int64_t> indices, const EpochRandom& random) const override {
+    draw(indices);
+    return all_->gather(indices, random);
+  }
+  [[nodiscard]] Tensors gather_into(std::span<const std::int64_t> indices, const EpochRandom& random,
+                                    Tensors spare) const override {
+    draw(indices);
+    return all_->gather_into(indices, random, std::move(spare));
+  }
+
+ private:
+  void draw(std::span<const std::int64_t> indices) const {
+    for (const std::int64_t i : indices) {
+      if (i < 0 || i >= size()) return;  // all_ refuses it
+      std::atomic<bool>& drawn = drawn_[static_cast<std::size_t>(i)];
+      if (drawn.load(std::memory_order_acquire)) continue;
+      const std::lock_guard lock(pens_[static_cast<std::size_t>(i) % pens_.size()]);
+      if (drawn.load(std::memory_order_relaxed)) continue;
+      sheet_.draw(i);
+      drawn.store(true, std::memory_order_release);
+    }
+  }
+
+  Sheet sheet_;
+  DatasetRef all_;
+  mutable std::vector<std::atomic<bool>> drawn_;
+  mutable std::array<std::mutex, 64> pens_;
+};
+
 }  // namespace
 
 std::pair<Tensor, Tensor> draw_digits(Split split, const Generator& generator, std::int64_t count) {
-  if (count < 0) fail<ConfigError>("draw_digits: count is ", count, ", expected 0 or more");
-  const std::array<Strokes, 10> digits = make_digits();
-  const EpochRandom random(generator.fork(split == Split::train ? "digits.train" : "digits.test"), 0);
-  Tensor images = empty({count, kSide, kSide}, Device::cpu(), DType::u8);
-  Tensor labels = empty({count}, Device::cpu(), DType::u8);
-  std::uint8_t* pixels = images.mutable_data<std::uint8_t>();
-  std::uint8_t* label = labels.mutable_data<std::uint8_t>();
-  for (std::int64_t i = 0; i < count; ++i) {
-    Draw draw(random.sample(i).seed());
-    label[i] = static_cast<std::uint8_t>(bounded(draw.word(), 10));
-    draw_one(digits[label[i]], draw, pixels + i * kSide * kSide);
-  }
-  return {std::move(images), std::move(labels)};
+  const Sheet sheet(split, generator, count);
+  for (std::int64_t i = 0; i < count; ++i) sheet.draw(i);
+  const Shape shape{count, kSide, kSide};  // by as_strided, since squeeze is an op and data/ stands below the ops
+  return {as_strided(sheet.images, shape, contiguous_strides(shape), 0), sheet.labels};
+}
+
+DatasetRef generated_digits(Split split, const Generator& generator, std::int64_t count, Normalization normalization) {
+  return std::make_shared<DrawnDigits>(split, generator, count, normalization);
 }
 
 }  // namespace levin::data

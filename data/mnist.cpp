@@ -56,20 +56,10 @@ std::pair<Tensor, Tensor> load_mnist(const std::string& dir, Split split) {
   return {std::move(images), std::move(labels)};
 }
 
-namespace {
-// By as_strided, since unsqueeze is an op and data/ stands below the ops.
-DatasetRef with_channel(const std::pair<Tensor, Tensor>& digits, Normalization normalization) {
-  const auto& [images, labels] = digits;
-  const Shape shape = images.shape().inserted(1, 1);
-  return image_dataset(as_strided(images, shape, contiguous_strides(shape), 0), labels, normalization);
-}
-}  // namespace
-
 DatasetRef mnist(const std::string& dir, Split split, Normalization normalization) {
-  return with_channel(load_mnist(dir, split), normalization);
-}
-DatasetRef generated_digits(Split split, const Generator& generator, std::int64_t count, Normalization normalization) {
-  return with_channel(draw_digits(split, generator, count), normalization);
+  const auto [images, labels] = load_mnist(dir, split);
+  const Shape shape = images.shape().inserted(1, 1);  // by as_strided, since unsqueeze is an op and data/ stands below
+  return image_dataset(as_strided(images, shape, contiguous_strides(shape), 0), labels, normalization);
 }
 
 }  // namespace levin::data

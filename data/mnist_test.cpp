@@ -5,7 +5,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "data/idx.h"
 #include "levin/data.h"
@@ -213,7 +216,43 @@ TEST_CASE("drawn digits are a function of seed, split and index") {
   CHECK(values<std::uint8_t>(draw_digits(Split::test, Generator(1), 50).first) != values<std::uint8_t>(a));
   CHECK(values<std::uint8_t>(draw_digits(Split::train, Generator(2), 50).first) != values<std::uint8_t>(a));
   CHECK_THROWS_AS((void)draw_digits(Split::test, Generator(1), -1), ConfigError);
-  CHECK(generated_digits(Split::train, Generator(1), 5)->size() == 5);
+}
+
+TEST_CASE("a dataset of drawn digits has the drawn ones, whichever thread asks for them first") {
+  constexpr std::int64_t kCount = 300;
+  const auto [images, labels] = draw_digits(Split::train, Generator(1), kCount);
+  const DatasetRef digits = generated_digits(Split::train, Generator(1), kCount);
+  REQUIRE(digits->size() == kCount);
+  const EpochRandom random(Generator(2), 0);
+  std::vector<Tensors> all(4);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < all.size(); ++t) {
+      threads.emplace_back([&, t] {
+        std::vector<std::int64_t> indices(kCount);
+        std::iota(indices.begin(), indices.end(), 0);
+        std::rotate(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(t), indices.end());
+        all[t] = digits->gather(indices, random);
+      });
+    }
+  }
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    REQUIRE(all[t][0].shape() == Shape{kCount, 1, 28, 28});
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const std::int64_t from = (i + static_cast<std::int64_t>(t)) % kCount;
+      wrong += all[t][1].data<std::int64_t>()[i] != labels.data<std::uint8_t>()[from];
+      for (std::int64_t p = 0; p < 784; ++p) {
+        wrong += all[t][0].data<float>()[i * 784 + p] !=
+                 static_cast<float>(images.data<std::uint8_t>()[from * 784 + p]) / 255;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+  Generator rng(1);
+  CHECK(generated_digits(Split::train, Generator(1), kCount)->get(7, rng)[1].item<std::int64_t>() ==
+        labels.data<std::uint8_t>()[7]);
+  CHECK_THROWS_AS((void)digits->gather(std::vector<std::int64_t>{0, kCount}, random), IndexError);
 }
 
 TEST_CASE("drawn digits of one kind look alike: the nearest class mean names most of them") {
