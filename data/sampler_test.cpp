@@ -13,9 +13,9 @@ using namespace levin::data::testing;
 
 namespace {
 
-using Order = std::vector<std::int64_t>;
-std::vector<Order> ranks(std::int64_t n, DistributedSamplerOptions o, std::int64_t epoch = 0) {
-  std::vector<Order> all;
+using Indices = std::vector<std::int64_t>;
+std::vector<Indices> ranks(std::int64_t n, DistributedSamplerOptions o, std::int64_t epoch = 0) {
+  std::vector<Indices> all;
   for (o.rank = 0; o.rank < o.world; ++o.rank) {
     const SamplerRef sampler = distributed_sampler(n, o);
     all.push_back(sampler->indices(epoch));
@@ -28,28 +28,28 @@ std::vector<Order> ranks(std::int64_t n, DistributedSamplerOptions o, std::int64
 }  // namespace
 
 TEST_CASE("the shuffle of 0 .. 9 with seed 42 in epoch 0 is 0 6 9 4 5 7 2 3 1 8") {
-  CHECK(random_sampler(10, Generator(42))->indices(0) == Order{0, 6, 9, 4, 5, 7, 2, 3, 1, 8});
-  CHECK(distributed_sampler(10, {.seed = 42})->indices(0) == Order{0, 6, 9, 4, 5, 7, 2, 3, 1, 8});
+  CHECK(random_sampler(10, Generator(42))->indices(0) == Indices{0, 6, 9, 4, 5, 7, 2, 3, 1, 8});
+  CHECK(distributed_sampler(10, {.seed = 42})->indices(0) == Indices{0, 6, 9, 4, 5, 7, 2, 3, 1, 8});
 }
 
 TEST_CASE("ranks take every world-th place: padded from the start, cut at the end, or as it is") {
-  CHECK(ranks(10, {.world = 4, .shuffle = false}) == std::vector<Order>{{0, 4, 8}, {1, 5, 9}, {2, 6, 0}, {3, 7, 1}});
+  CHECK(ranks(10, {.world = 4, .shuffle = false}) == std::vector<Indices>{{0, 4, 8}, {1, 5, 9}, {2, 6, 0}, {3, 7, 1}});
   CHECK(ranks(10, {.world = 4, .shuffle = false, .drop_last = true}) ==
-        std::vector<Order>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+        std::vector<Indices>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
   CHECK(ranks(10, {.world = 4, .shuffle = false, .pad = false}) ==
-        std::vector<Order>{{0, 4, 8}, {1, 5, 9}, {2, 6}, {3, 7}});
-  CHECK(ranks(3, {.world = 8, .shuffle = false}) == std::vector<Order>{{0}, {1}, {2}, {0}, {1}, {2}, {0}, {1}});
+        std::vector<Indices>{{0, 4, 8}, {1, 5, 9}, {2, 6}, {3, 7}});
+  CHECK(ranks(3, {.world = 8, .shuffle = false}) == std::vector<Indices>{{0}, {1}, {2}, {0}, {1}, {2}, {0}, {1}});
   CHECK(ranks(3, {.world = 8, .shuffle = false, .pad = false}) ==
-        std::vector<Order>{{0}, {1}, {2}, {}, {}, {}, {}, {}});
-  CHECK(ranks(3, {.world = 8, .shuffle = false, .drop_last = true}) == std::vector<Order>(8));
-  for (const bool pad : {true, false}) CHECK(ranks(0, {.world = 3, .pad = pad}) == std::vector<Order>(3));
+        std::vector<Indices>{{0}, {1}, {2}, {}, {}, {}, {}, {}});
+  CHECK(ranks(3, {.world = 8, .shuffle = false, .drop_last = true}) == std::vector<Indices>(8));
+  for (const bool pad : {true, false}) CHECK(ranks(0, {.world = 3, .pad = pad}) == std::vector<Indices>(3));
   CHECK(ranks(8, {.world = 2, .shuffle = false, .drop_last = true}) == ranks(8, {.world = 2, .shuffle = false}));
 }
 
 TEST_CASE("all ranks deal the same shuffle, another one in each epoch") {
   for (const std::int64_t epoch : {0, 1}) {
-    const Order order = random_sampler(103, Generator(7))->indices(epoch);
-    const std::vector<Order> all = ranks(103, {.world = 4, .seed = 7}, epoch);
+    const Indices order = random_sampler(103, Generator(7))->indices(epoch);
+    const std::vector<Indices> all = ranks(103, {.world = 4, .seed = 7}, epoch);
     for (std::size_t r = 0; r < 4; ++r) {
       for (std::size_t i = 0; i < all[r].size(); ++i) CHECK(all[r][i] == order[(r + 4 * i) % 103]);
     }
@@ -64,12 +64,12 @@ TEST_CASE("a rank of several shards gets, batch by batch, what its shards get as
       constexpr int kShards = 4;
       constexpr std::int64_t kEach = 3;  // samples of a shard in a batch
       const DistributedSamplerOptions o{.world = 2 * kShards, .pad = pad, .seed = 5};
-      const std::vector<Order> apart = ranks(n, o);
+      const std::vector<Indices> apart = ranks(n, o);
       for (int r = 0; r < 2; ++r) {
-        Order wanted;
+        Indices wanted;
         for (std::size_t begin = 0; begin < 64; begin += kEach) {
           for (std::size_t v = 0; v < kShards; ++v) {
-            const Order& one = apart[static_cast<std::size_t>(r * kShards) + v];
+            const Indices& one = apart[static_cast<std::size_t>(r * kShards) + v];
             for (std::size_t i = begin; i < std::min(begin + kEach, one.size()); ++i) wanted.push_back(one[i]);
           }
         }
@@ -86,9 +86,9 @@ TEST_CASE("a rank of several shards gets, batch by batch, what its shards get as
 
 TEST_CASE("another sampler's order is divided as it is, and batch samplers pass it on") {
   const SamplerRef order = subset_sampler({5, 3, 8, 1, 9});
-  CHECK(distributed_sampler(order, {.rank = 0, .world = 2})->indices(0) == Order{5, 8, 9});
-  CHECK(distributed_sampler(order, {.rank = 1, .world = 2})->indices(0) == Order{3, 1, 5});
-  CHECK(distributed_sampler(order, {.rank = 1, .world = 2, .pad = false})->indices(0) == Order{3, 1});
+  CHECK(distributed_sampler(order, {.rank = 0, .world = 2})->indices(0) == Indices{5, 8, 9});
+  CHECK(distributed_sampler(order, {.rank = 1, .world = 2})->indices(0) == Indices{3, 1, 5});
+  CHECK(distributed_sampler(order, {.rank = 1, .world = 2, .pad = false})->indices(0) == Indices{3, 1});
   CHECK_THROWS_AS((void)distributed_sampler(nullptr, {}), ConfigError);
   CHECK_FALSE(order->is_distributed());
   const BatchSamplerRef pairs = batch_sampler(order, 2);
@@ -97,7 +97,7 @@ TEST_CASE("another sampler's order is divided as it is, and batch samplers pass 
   const BatchSamplerRef mine = pairs->over(distributed_sampler(order, {.rank = 0, .world = 2}));
   CHECK(mine->is_distributed());
   CHECK(mine->batch_size() == 2);
-  CHECK(mine->batches(0) == std::vector<Order>{{5, 8}, {9}});
+  CHECK(mine->batches(0) == std::vector<Indices>{{5, 8}, {9}});
 }
 
 TEST_CASE("distributed samplers refuse ranks outside of the world, and contradictions") {
@@ -110,22 +110,22 @@ TEST_CASE("distributed samplers refuse ranks outside of the world, and contradic
 }
 
 TEST_CASE("subset samplers give the listed indices, in the given order or a new one each epoch") {
-  const Order listed{5, 3, 8, 8, 0};
+  const Indices listed{5, 3, 8, 8, 0};
   CHECK(subset_sampler(listed)->indices(0) == listed);
   CHECK(subset_sampler(listed)->indices(4) == listed);
   CHECK_FALSE(subset_sampler(listed)->shuffles());
-  const Order many = [] {
-    Order all;
+  const Indices many = [] {
+    Indices all;
     for (std::int64_t i = 0; i < 60; ++i) all.push_back(i * 2);
     return all;
   }();
   const SamplerRef random = subset_random_sampler(many, Generator(1));
   CHECK(random->shuffles());
   CHECK(random->size() == 60);
-  const Order a = random->indices(0), b = random->indices(1);
+  const Indices a = random->indices(0), b = random->indices(1);
   CHECK(a != b);
   CHECK(a != many);
-  for (Order order : {a, b}) {
+  for (Indices order : {a, b}) {
     std::sort(order.begin(), order.end());
     CHECK(order == many);
   }
@@ -140,7 +140,7 @@ TEST_CASE("set_epoch of a loader reaches samplers inside of batch samplers") {
   DataLoader loader(std::make_shared<Numbers>(20), {.batch_sampler = batch_sampler(inner, 4)});
   for (const std::int64_t epoch : {0, 5, 2}) {
     loader.set_epoch(epoch);
-    Order seen;
+    Indices seen;
     for (const Batch& b : loader) seen.insert(seen.end(), b.indices.begin(), b.indices.end());
     CHECK(seen == inner->indices(epoch));
   }
@@ -151,12 +151,12 @@ TEST_CASE("set_epoch of a loader reaches samplers inside of batch samplers") {
 }
 
 TEST_CASE("1000 samples in batches of 32 come in one sequence for 0, 1 and 4 workers") {
-  std::vector<Order> expected;
+  std::vector<Indices> expected;
   for (const int workers : {0, 1, 4}) {
     DataLoader loader(std::make_shared<Numbers>(1000),
                       {.batch_size = 32, .shuffle = true, .num_workers = workers, .generator = Generator(4)});
     CHECK(loader.size() == 32);
-    std::vector<Order> got;
+    std::vector<Indices> got;
     for (int epoch = 0; epoch < 2; ++epoch) {
       for (const Batch& b : loader) got.push_back(b[0].to_vector<std::int64_t>());
     }

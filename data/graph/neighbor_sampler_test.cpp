@@ -107,7 +107,7 @@ TEST_CASE("a sampler of a Graph gives the ids of the graph's edges") {
 
 TEST_CASE("samples of the planted partition with a million nodes have the published sums") {
   if (!test::runs_everything()) return test::skip("takes seconds: ./run test --all");
-  const Graph graph = planted_partition({.num_features = 0}).graph;
+  const gnn::Graph graph = planted_partition({.num_features = 0}).graph;
   CHECK(graph.num_edges() == 25'161'986);
   Ints order = data::permutation(1 << 20, 42, 0, data::Purpose::shuffle);
   order.resize(1024);

@@ -33,8 +33,12 @@ class Program {
   Program(const std::string& name, const TemporaryFolder& dir, const std::string& folder = "examples")
       : name_(folder + "/" + name), path_(build_dir() + "/" + name_), dir_(dir) {}
 
-  // Returns false, and the test counts as skipped, where it is not built.
+  // Returns false, and the test counts as skipped, where it is not built. ./run test builds benchmarks with --all only.
   [[nodiscard]] bool built() const {
+    if (name_.starts_with("bench/") && !runs_everything()) {
+      skip("benchmark programs: ./run test --all builds and starts them");
+      return false;
+    }
     if (std::filesystem::exists(path_)) return true;
     skip(name_ + " is not built");
     return false;

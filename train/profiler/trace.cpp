@@ -16,7 +16,7 @@ namespace {
 
 // In JSON's quotes. A byte that is not ASCII becomes '?', because one that is not UTF-8 makes the whole file
 // unreadable.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char letter : text) {
     const auto c = static_cast<unsigned char>(letter);
@@ -110,7 +110,7 @@ void TraceProfiler::finish() {
                   ", \"ph\": \"X\", \"pid\": %d, \"tid\": 0, \"ts\": %lld.%03lld, \"dur\": %lld.%03lld}", ::getpid(),
                   static_cast<long long>(begin / 1000), static_cast<long long>(begin % 1000),
                   static_cast<long long>(length / 1000), static_cast<long long>(length % 1000));
-    text.append(",\n{\"name\": ").append(quoted(a.names[s.name])).append(numbers.data());
+    text.append(",\n{\"name\": ").append(in_quotes(a.names[s.name])).append(numbers.data());
   }
   text += "\n]}\n";
   write_file_atomically(a.options.path, text);
