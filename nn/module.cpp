@@ -4,6 +4,7 @@
 #include <mutex>
 #include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "autograd/leaf.h"
 #include "levin/autograd.h"
@@ -195,8 +196,12 @@ std::vector<std::pair<std::string, Generator*>> Module::generators() {
 
 ParameterCount Module::parameter_count() const {
   ParameterCount count;
+  std::unordered_set<const void*> counted;  // tensors that modules share count once
   visit([&](const std::string&, const Module& m) {
-    for (const Slot& s : m.parameters_) (s.value->requires_grad() ? count.trainable : count.frozen) += s.value->numel();
+    for (const Slot& s : m.parameters_) {
+      if (counted.insert(s.value->impl()).second)
+        (s.value->requires_grad() ? count.trainable : count.frozen) += s.value->numel();
+    }
   });
   return count;
 }
@@ -224,7 +229,8 @@ void Module::requires_grad_(bool on) {
   });
 }
 
-// First makes all new tensors, which may throw, then assigns them, which cannot.
+// First makes all new tensors, which may throw, then assigns them, which cannot. convert(slot, x): x, a value or a
+// gradient of the slot's tensor, as it is to be.
 template <class Convert>
 void Module::convert_all(Convert convert) {
   std::vector<std::pair<Tensor*, Tensor>> ready;
@@ -236,12 +242,12 @@ void Module::convert_all(Convert convert) {
         continue;
       }
       const Tensor old = s.value->detach();
-      Tensor value = convert(m, old);
+      Tensor value = convert(*s.value, old);
       if (value.impl() == old.impl()) continue;
       if (detail::Leaf* leaf = detail::leaf_of(*s.value)) {
         value.requires_grad_();
         const Tensor grad = s.value->grad();
-        if (grad.defined()) value.set_grad(convert(m, grad.detach()));
+        if (grad.defined()) value.set_grad(convert(*s.value, grad.detach()));
         {
           const std::lock_guard lock(leaf->mutex);
           detail::leaf_of(value)->hooks = leaf->hooks;
@@ -251,13 +257,13 @@ void Module::convert_all(Convert convert) {
       converted.emplace(s.value->impl(), value);
       ready.emplace_back(s.value, std::move(value));
     }
-    for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(m, *s.value));
+    for (const Slot& s : m.buffers_) ready.emplace_back(s.value, convert(*s.value, *s.value));
   });
   for (auto& [slot, value] : ready) *slot = std::move(value);
 }
 
 void Module::to(Device device) {
-  convert_all([&](const Module&, const Tensor& x) { return x.to(device); });
+  convert_all([&](const Tensor&, const Tensor& x) { return x.to(device); });
   visit([&](const std::string&, Module& m) {
     if (m.context_) m.context_->device = device;
   });
@@ -265,8 +271,15 @@ void Module::to(Device device) {
 
 void Module::to(DType dtype, const Function<bool(const Module&)>& keep) {
   check_floating("to", dtype);
-  convert_all(
-      [&](const Module& m, const Tensor& x) { return is_float(x.dtype()) && !(keep && keep(m)) ? x.to(dtype) : x; });
+  std::unordered_set<const void*> kept;  // what a kept module shares with another one stays for both
+  visit([&](const std::string&, Module& m) {
+    if (!keep || !keep(m)) return;
+    for (const Slot& s : m.parameters_) kept.insert(s.value->impl());
+    for (const Slot& s : m.buffers_) kept.insert(s.value->impl());
+  });
+  convert_all([&](const Tensor& slot, const Tensor& x) {
+    return is_float(x.dtype()) && !kept.contains(slot.impl()) ? x.to(dtype) : x;
+  });
   visit([&](const std::string&, Module& m) {
     if (m.context_) m.context_->dtype = dtype;
   });

@@ -325,6 +325,7 @@ TEST_CASE("modules that share a tensor share it after a conversion, with the gra
   net.to(DType::f64);
   CHECK(net.in.weight.dtype() == DType::f64);
   CHECK(net.in.weight.impl() == net.out.weight.impl());
+  CHECK(net.parameter_count().trainable == 9);
   const Tensor x = ones({1, 3}, cpu, DType::f64);
   backward(sum(net.out(net.in(x))));
   const Tensor both = net.in.weight.grad().clone();
@@ -332,6 +333,13 @@ TEST_CASE("modules that share a tensor share it after a conversion, with the gra
   w.requires_grad_();
   backward(sum(linear(linear(x, w), w)));
   CHECK(equal(both, w.grad()));
+  for (const bool first : {true, false}) {  // what one of them keeps stays for the other, too
+    Tied kept(Generator(1));
+    const nn::Module* const stays = first ? &kept.in : &kept.out;
+    kept.to(DType::f64, [&](const nn::Module& m) { return &m == stays; });
+    CHECK(kept.in.weight.dtype() == DType::f32);
+    CHECK(kept.in.weight.impl() == kept.out.weight.impl());
+  }
 }
 
 TEST_CASE("to(dtype) takes the gradients of frozen parameters and the hooks on gradients along") {

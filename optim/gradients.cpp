@@ -1,13 +1,19 @@
 #include "optim/gradients.h"
+
+#include <unordered_set>
+
 #include "tensor/device/one_memory.h"
 
 namespace levin::optim {
 
 Gradients::Gradients(const char* op, const Parameters& parameters, const char* writer) : write_(writer != nullptr) {
+  std::vector<const ParamRef*> once;     // with a gradient
+  std::unordered_set<const void*> seen;  // modules may share a tensor (tied weights), which counts once
   for (const ParamRef& p : parameters) {
     if (!p.value || !p.value->defined()) fail<ConfigError>(op, ": parameter ", p.name, " is undefined");
     Tensor g = p.value->grad();
-    if (!g.defined()) continue;
+    if (!g.defined() || !seen.insert(p.value->impl()).second) continue;
+    once.push_back(&p);
     if (!empty() && !detail::one_memory(g.device(), device())) {
       fail<DeviceError>(op, ": the gradient of ", p.name, " is on ", g.device(), ", others are on ", device(),
                         "; give each device's parameters a call of their own");
@@ -15,12 +21,11 @@ Gradients::Gradients(const char* op, const Parameters& parameters, const char* w
     tensors_.push_back(std::move(g));
   }
   std::size_t at = 0;
-  for (const ParamRef& p : parameters) {
-    if (!p.value->grad().defined()) continue;
+  for (const ParamRef* p : once) {
     Tensor& g = tensors_[at++];
     if (!g.is_contiguous()) {
       g = Updates::dense(g);
-      if (writer) p.value->set_grad(g);
+      if (writer) p->value->set_grad(g);
     }
     if (writer) g.get().storage->wrote(writer);
     if (g.numel() == 0) continue;

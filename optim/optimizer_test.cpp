@@ -284,6 +284,17 @@ TEST_CASE("threads and chunks change no bit of a large update") {
   CHECK(result[0] == result[1]);
 }
 
+TEST_CASE("clipping counts and scales a tensor once that two modules share") {
+  Tensor a = start(DType::f64);
+  a.set_grad(tensor({3.0, -4.0, 0.0}, cpu));
+  Tensor shared = a;
+  const Parameters both{{&a, "in.weight", nullptr}, {&shared, "out.weight", nullptr}};
+  CHECK(clip_grad_norm_(both, 1).item() == 5);
+  CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(0.6).epsilon(1e-6));
+  divide_gradients_(both, tensor({2.0}, cpu));
+  CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(0.3).epsilon(1e-6));
+}
+
 TEST_CASE("clipping by norm scales all gradients together, by value each element") {
   Tensor a = start(DType::f64), b = start(DType::f64);
   a.set_grad(tensor({3.0, 0.0, 0.0}, cpu));

@@ -272,11 +272,13 @@ string Job::last_words() {
 }
 
 std::shared_ptr<Plans> Job::plans_of(const std::shared_ptr<Group>& group) {
+  constexpr std::size_t kMostCounted = 256;  // so that counts of groups that have ended stay few
   auto exchange = std::make_shared<EntryExchange>(weak_from_this(), group);
   const bool alone = group->ranks.size() == 1;
   auto plans = std::make_shared<Plans>(alone ? nullptr : exchange);
   exchange->serves(*plans);
   const std::lock_guard lock(mutex_);
+  if (plans_.size() >= kMostCounted) std::erase_if(plans_, [](const Counted& c) { return c.plans.expired(); });
   plans_.push_back({group->key, plans, plans->count()});
   return plans;
 }

@@ -61,8 +61,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // This rank ends with an exception of that text, while others work. The first verdict names it on all ranks.
   void failed(std::string_view text) noexcept;
-  // The ranks have agreed to end: an exception that ends this rank's use of the job from here is no failure.
-  void agreed_to_end() noexcept { agreed_to_end_ = true; }
+  // Whether the ranks have agreed to end: an exception that then ends this rank's use of the job is no failure.
+  void agreed_to_end(bool agreed) noexcept { agreed_to_end_ = agreed; }
   // After an error of a collective: waits `seconds` at most for the verdict that explains it.
   [[nodiscard]] Verdict await_verdict(double seconds) const;
   // The other ranks know this rank's note when it returns: before a phase that may take long, or kill.

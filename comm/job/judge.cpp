@@ -146,6 +146,7 @@ void Judge::find_mismatch(double now) {
                 other.name + " has come to its end of the job, and " + of(r).name + " waits for it in " +
                     gathering.what + "; call the same collectives on all ranks",
                 now);
+          if (cause_) cause_->by_end = true;
           return;
         }
         const auto passed = other.passed.find(gathering.group);
@@ -163,22 +164,30 @@ void Judge::find_mismatch(double now) {
 
 // An expected collective moves data at once, so the store does not see who meets in it: the counts tell.
 void Judge::find_wait_for_end(double now) {
+  struct Counts {
+    int ended = -1, other = -1;  // the rank with the fewest of those that have ended, and with the most of the others
+    std::uint64_t fewest = 0, most = 0;
+  };
+  std::map<std::string_view, Counts> groups;
   for (int r = 0; r < size(); ++r) {
     for (const auto& [group, collectives] : of(r).passed) {
-      const auto has_ended = [&, &key = group](const Rank& rank) { return rank.closes || rank.ended.contains(key); };
-      if (!has_ended(of(r))) continue;
-      for (const Rank& other : ranks_) {
-        if (other.gone || has_ended(other)) continue;
-        const auto further = other.passed.find(group);
-        if (further == other.passed.end() || further->second <= collectives) continue;
-        cause(Verdict::Kind::mismatch, r,
-              of(r).name + " has come to its end of the group after " + text(collectives) +
-                  (collectives == 1 ? " collective" : " collectives") + ", and " + other.name +
-                  " waits for it in one more; call the same collectives on all ranks",
-              now);
-        return;
+      Counts& counts = groups[group];
+      if (of(r).closes || of(r).ended.contains(group)) {
+        if (counts.ended < 0 || collectives < counts.fewest) counts.ended = r, counts.fewest = collectives;
+      } else if (!of(r).gone && (counts.other < 0 || collectives > counts.most)) {
+        counts.other = r, counts.most = collectives;
       }
     }
+  }
+  for (const auto& [group, counts] : groups) {
+    if (counts.ended < 0 || counts.other < 0 || counts.most <= counts.fewest) continue;
+    cause(Verdict::Kind::mismatch, counts.ended,
+          of(counts.ended).name + " has come to its end of the group after " + text(counts.fewest) +
+              (counts.fewest == 1 ? " collective" : " collectives") + ", and " + of(counts.other).name +
+              " waits for it in one more; call the same collectives on all ranks",
+          now);
+    if (cause_) cause_->by_end = true;
+    return;
   }
 }
 
@@ -242,7 +251,7 @@ bool Judge::asks(double now) {
 string Judge::waiting(int but) const {
   std::vector<std::pair<string, std::vector<int>>> groups;
   for (int r = 0; r < size(); ++r) {
-    if (!alive(r) || r == but || of(r).words.empty()) continue;
+    if (!alive(r) || r == but || of(r).closes || of(r).words.empty()) continue;
     const bool waits = of(r).beat.site != 0 || !of(r).gathers.empty();
     const string words = (waits ? "in " : "after ") + of(r).words;
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == words; });
@@ -265,13 +274,14 @@ std::optional<Verdict> Judge::decide(double now) {
   decided_ = true;
   Verdict out{.kind = cause_->kind, .rank = cause_->rank, .text = cause_->text};
   const bool both = out.kind == Verdict::Kind::mismatch || out.kind == Verdict::Kind::stuck;
-  if (both && out.rank >= 0 && !of(out.rank).words.empty())
+  if (both && out.rank >= 0 && !cause_->by_end && !of(out.rank).words.empty())
     out.text += string(out.kind == Verdict::Kind::stuck ? ", after " : ": rank ") +
                 (out.kind == Verdict::Kind::stuck ? "" : text(out.rank) + " is in ") + of(out.rank).words;
   if (const string others = waiting(both ? out.rank : -1); !others.empty()) out.text += "; " + others;
   for (int r = 0; r < size(); ++r) {
     const bool stuck = out.kind == Verdict::Kind::stuck && r == out.rank;
-    if (!alive(r) || stuck || of(r).beat.step <= out.newest_step) continue;
+    // A rank at its end of the job is in no stage and saves nothing.
+    if (!alive(r) || stuck || of(r).closes || of(r).beat.step <= out.newest_step) continue;
     out.newest_step = of(r).beat.step;
     out.writer = r;
   }

@@ -8,7 +8,7 @@
 //   stuck     a rank is alive and does not come to a collective in which others wait for `timeout` seconds
 //   failed    a rank reports the exception that ends it
 //   mismatch  a rank waits to compare a collective that another has passed as expected, so they never meet; or
-//             waits for a rank that has come to its end of the job
+//             waits for a rank that has come to its end of the group or the job
 //   aborted   a rank reports an error of a connection, and nothing better is known after kReportGrace
 //
 // The first cause counts. The store then asks all survivors what they do, and after kAskGrace at the latest it sends
@@ -105,6 +105,7 @@ class Judge {
     int rank;
     std::string text;  // without what the survivors do
     double at;
+    bool by_end = false;  // `rank` is in no collective: it has come to an end
   };
   struct Report {
     int by, rank;

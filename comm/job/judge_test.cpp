@@ -208,7 +208,9 @@ TEST_CASE("a rank that ends is named where another waits for it in a collective 
   CHECK(verdict->rank == 1);
   CHECK(contains(verdict->text,
                  "rank 1 (host a) has come to its end of the group after 4 collectives, and rank 2 (host a) "
-                 "waits for it in one more; call the same collectives on all ranks"));
+                 "waits for it in one more; call the same collectives on all ranks; rank 0 is after all_reduce f32[8], "
+                 "rank 2 is after broadcast f32[1]"));
+  CHECK(verdict->writer != 1);
   // Of one group, while both work in others.
   Trial of_part(2);
   of_part.judge.passed(0, "part", 3);

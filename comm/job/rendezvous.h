@@ -33,7 +33,8 @@ class Rendezvous {
   [[nodiscard]] virtual const std::shared_ptr<Plans>& plans() const = 0;  // of this group
   [[nodiscard]] virtual Note& note() = 0;                                 // of this process
   [[nodiscard]] virtual double timeout() const = 0;                       // seconds; InitOptions::timeout
-  // This rank calls no further collective of this group. A rank that waits for it in one ends with CommError.
+  // This rank calls no further collective of this group: a rank that waits for it in one ends with CommError. Of a
+  // backend whose end waits for the other ranks; the job's end tells the same of all groups.
   virtual void ends() noexcept {}
   // Reports an error that a backend found (a peer's reset, a bad message), so that the job decides on one cause, and
   // returns when it has decided, or throws CommError after a second without a decision. `rank` is of this group; -1: of

@@ -40,7 +40,7 @@ struct Saves : TrainModuleOf<Saves, Mlp> {
   }
 };
 
-enum class By { nothing, ddp, stage_1, stage_2, stage_3, fsdp, hybrid };
+enum class By { nothing, ddp, stage_1, stage_2, stage_3, offloaded, fsdp, hybrid };
 TrainerOptions strategy(TrainerOptions options, By by, const Group& group,
                         StateDictType type = StateDictType::sharded) {
   const ProcessOptions process{.group = group};
@@ -50,6 +50,14 @@ TrainerOptions strategy(TrainerOptions options, By by, const Group& group,
                                                                            : by == By::stage_2 ? 2
                                                                                                : 3,
                                                                   .bucket_cap_mb = kSmallBucket,
+                                                                  .state_dict_type = type,
+                                                                  .process = process});
+  if (by == By::offloaded)
+    options.strategy = std::make_shared<ZeroStrategy>(ZeroOptions{.stage = 3,
+                                                                  .bucket_cap_mb = kSmallBucket,
+                                                                  .offload_optimizer = Offload::nvme,
+                                                                  .offload_params = Offload::nvme,
+                                                                  .nvme_path = fs::temp_directory_path().string(),
                                                                   .state_dict_type = type,
                                                                   .process = process});
   if (by == By::fsdp || by == By::hybrid)
@@ -118,7 +126,7 @@ std::string error_of(const Function<void()>& f) {
 TEST_CASE(
     "a folder of ranks resumes under any strategy and number of ranks, to the bits of the file of the same step") {
   const test::TemporaryFolder dir;
-  for (const By from : {By::stage_1, By::stage_2, By::stage_3, By::fsdp, By::hybrid}) {
+  for (const By from : {By::stage_1, By::stage_2, By::stage_3, By::offloaded, By::fsdp, By::hybrid}) {
     CAPTURE(static_cast<int>(from));
     const std::string name = text(static_cast<int>(from));
     const std::string folder = dir / (name + ".levin"), file = dir / (name + ".safetensors");

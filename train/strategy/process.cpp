@@ -48,6 +48,7 @@ void ProcessStrategy::check(const TrainerOptions& o) const {
   };
   const std::optional<Device> where = train::accelerator_device(o);
   if (o.num_nodes.value() > 1) refuse("num_nodes is ", o.num_nodes.value(), ", where copies are of one node");
+  if (cuda && !where) refuse("devices lists CUDA devices, whose driver does not survive a fork");
   if (where && !where->is_cpu()) refuse("accelerator is \"", o.accelerator, "\", whose driver does not survive a fork");
   if (o.plugins.environment) refuse("plugins has the environment ", o.plugins.environment->name());
   if (options_.group) refuse("its options have ranks that are connected");
@@ -110,7 +111,9 @@ std::string agreement_of(const TrainerOptions& o, std::string_view strategy) {
 
 void ProcessStrategy::connect(const TrainerOptions& o) {
   if (group_) {
-    if (job_) job_->note().set_phase(dist::Phase::setup);
+    if (!job_) return;
+    job_->note().set_phase(dist::Phase::setup);
+    job_->agreed_to_end(false);  // of an earlier stage
     return;
   }
   if (runs_in_copies()) {  // what is no stage runs in this process
@@ -296,7 +299,7 @@ void ProcessStrategy::failed(const std::exception& error) noexcept {
 }
 
 void ProcessStrategy::interrupted() noexcept {
-  if (job_) job_->agreed_to_end();
+  if (job_) job_->agreed_to_end(true);
 }
 
 bool ProcessStrategy::is_rescuer() const {
