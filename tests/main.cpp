@@ -72,6 +72,7 @@ struct Progress : doctest::IReporter {
     constexpr int kTestsPerLine = 100;
     if (all.all() % kTestsPerLine == 0) std::printf("levin_tests: %d tests done\n", all.all());
     std::fflush(stdout);
+    if (capture && workers->several()) capture->start();  // doctest's totals, which are of this test alone
   }
   void test_case_exception(const doctest::TestCaseException&) override {}
   void subcase_start(const doctest::SubcaseSignature&) override {}
@@ -86,7 +87,7 @@ constexpr const char* kUsage =
     "usage: levin_tests [--all] [--filter TEXT | --name NAME] [--file TEXT] [--device cuda|simt] [--list | "
     "--list-ops]\n"
     "                   [--jobs N] [--durations] [--verbose]\n"
-    "  --all          also the tests that build Levin into other projects, for minutes\n"
+    "  --all          also the tests that build Levin into other projects, for minutes, and those of benchmarks\n"
     "  --filter TEXT  run the tests whose name contains TEXT\n"
     "  --name NAME    run the test of this name; with --device, on that device\n"
     "  --file TEXT    run the tests of the source files whose path contains TEXT, as in train/callbacks\n"
@@ -94,9 +95,9 @@ constexpr const char* kUsage =
     "  --list         print the names\n"
     "  --list-ops     print the cases of the op table; LEVIN_OPS=REGEX of the environment chooses among them, on a "
     "device\n"
-    "  --jobs N       processes that share the tests; without it as many as cores, 4 at most, and 1 with --name, "
+    "  --jobs N       processes that share the tests; without it as many as cores, 4 at most. One with --name, "
     "--device\n"
-    "                 or --verbose\n"
+    "                 and --verbose\n"
     "  --durations    print the seconds of each test\n"
     "  --verbose      print what passing tests print, and the reason of each skip\n";
 
@@ -170,10 +171,10 @@ Arguments read_arguments(int argc, char** argv) {
       usage_error("unknown argument " + arg);
     }
   }
-  if (out.jobs == 0) {
-    const bool one = !out.name.empty() || !out.device.empty() || out.verbose || out.list;
-    out.jobs = one ? 1 : std::clamp(levin::detail::usable_cpus(), 1, 4);
-  }
+  if (!out.name.empty() || !out.device.empty() || out.verbose || out.list)
+    out.jobs = 1;
+  else if (out.jobs == 0)
+    out.jobs = std::clamp(levin::detail::usable_cpus(), 1, 4);
   return out;
 }
 
@@ -207,8 +208,11 @@ int run_tests(doctest::Context& context, const Arguments& arguments) {
     context.setOption("first", number);
     context.setOption("last", number);
     rc |= context.run();
-    if (begun == before) return rc;
+    if (begun == before) break;
+    captured.end(levin::test::Output::dropped);
   }
+  workers->finishes();
+  return rc;
 }
 
 int print_summary() {
@@ -237,10 +241,7 @@ int main(int argc, char** argv) {
   }
   levin::test::Workers all(arguments.jobs);
   workers = &all;
-  if (all.is_parent()) {
-    all.wait();
-    return print_summary();
-  }
+  if (all.is_parent() && !all.wait()) return print_summary();
   levin::test::start_zygote();                  // before any thread exists
   levin::train::suggested_workers_instead = 1;  // warnings in tests do not depend on the number of CPUs
   if (!arguments.device.empty()) check_device(arguments.device);

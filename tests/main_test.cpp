@@ -59,26 +59,29 @@ TEST_CASE("undefined behaviour that the test of its report plants") {
   number = gone[0];
 }
 
-TEST_CASE("one of three planted tests passes") {}
-TEST_CASE("one of three planted tests is skipped") {
+TEST_CASE("one of four planted tests passes") {}
+TEST_CASE("one of four planted tests is skipped") {
   if (planted()) levin::test::skip("it is planted");
 }
-TEST_CASE("one of three planted tests ends its process") {
+TEST_CASE("one of four planted tests ends its process") {
   if (planted()) ::raise(SIGKILL);
 }
+TEST_CASE("one of four planted tests crashes") {
+  if (planted()) ::raise(SIGSEGV);
+}
 
-TEST_CASE("processes share the tests, and a test that ends its process is a failure with its name") {
+TEST_CASE("processes share the tests, and one that a test ends is replaced: the test is a failure with its name") {
   const levin::test::TemporaryFolder folder;
   const std::string path = folder / "printed";
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string arguments = " --filter 'one of three planted tests' --jobs 3 >'" + path + "' 2>&1";
+  const std::string arguments = " --filter 'one of four planted tests' --jobs 2 >'" + path + "' 2>&1";
   CHECK(std::system(("'" + program + "'" + arguments).c_str()) == 0);
-  CHECK(levin::read_file(path, 1 << 20) == "3 passed, 0 failed, 0 skipped\n");
+  CHECK(levin::read_file(path, 1 << 20) == "4 passed, 0 failed, 0 skipped\n");
   CHECK(std::system(("LEVIN_TEST_PLANTED=yes '" + program + "'" + arguments).c_str()) != 0);
   const std::string printed = levin::read_file(path, 1 << 20);
-  CHECK(
-      levin::test::contains(printed, "FAILED one of three planted tests ends its process\n  signal 9 (Killed) ended"));
-  CHECK(levin::test::contains(printed, "1 skipped: it is planted\n1 passed, 1 failed, 1 skipped\n"));
+  CHECK(levin::test::contains(printed,
+                              "FAILED one of four planted tests ends its process\n  its process ended by signal 9"));
+  CHECK(levin::test::contains(printed, "1 skipped: it is planted\n1 passed, 2 failed, 1 skipped\n"));
 }
 
 TEST_CASE("what sanitizers find in a test is shown") {

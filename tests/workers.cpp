@@ -31,7 +31,11 @@ constexpr std::size_t kName = 512;
 
 struct Workers::Shared {
   std::atomic<int> next{1}, passed{0}, failed{0}, skipped{0};
-  std::array<std::array<char, kName>, kMost> names{};  // of the tests that run
+  struct Test {
+    std::array<char, kName> name{};  // empty: the worker has begun none, or has finished
+    std::atomic<bool> counted{false};
+  };
+  std::array<Test, kMost> tests{};  // the last one of each worker
 };
 
 Workers::Workers(int size) : size_(size < kMost ? size : kMost) {
@@ -40,34 +44,42 @@ Workers::Workers(int size) : size_(size < kMost ? size : kMost) {
   shared_ = new (memory) Shared;
   reasons_ = ::memfd_create("levin-tests-skipped", MFD_CLOEXEC);
   if (reasons_ < 0 || ::fcntl(reasons_, F_SETFL, O_APPEND) != 0) give_up("no file for the reasons of skips");
-  const pid_t parent = ::getpid();
+  workers_.resize(static_cast<std::size_t>(size_));
   for (int i = 0; size_ > 1 && i < size_; ++i) {
-    const pid_t child = ::fork();
-    if (child < 0) give_up("no process for a worker");
-    if (child == 0) {
-      (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      index_ = i;
-      workers_.clear();
-      return;
-    }
-    workers_.push_back(child);
+    if (fork_worker(i)) return;
   }
+}
+
+bool Workers::fork_worker(int index) {
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child < 0) give_up("no process for a worker");
+  if (child > 0) {
+    workers_[static_cast<std::size_t>(index)] = child;
+    return false;
+  }
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  index_ = index;
+  return true;
 }
 
 int Workers::claim() const { return shared_->next++; }
 
 void Workers::begins(const char* name) const {
-  std::snprintf(shared_->names[static_cast<std::size_t>(index_ < 0 ? 0 : index_)].data(), kName, "%s", name);
+  Shared::Test& test = shared_->tests[static_cast<std::size_t>(index_ < 0 ? 0 : index_)];
+  test.counted = false;
+  std::snprintf(test.name.data(), kName, "%s", name);
 }
 
 Counts Workers::ends(const Counts& one) const {
   shared_->passed += one.passed;
   shared_->failed += one.failed;
   shared_->skipped += one.skipped;
-  shared_->names[static_cast<std::size_t>(index_ < 0 ? 0 : index_)][0] = '\0';
+  shared_->tests[static_cast<std::size_t>(index_ < 0 ? 0 : index_)].counted = true;
   return counts();
 }
+
+void Workers::finishes() const { shared_->tests[static_cast<std::size_t>(index_)].name[0] = '\0'; }
 
 void Workers::skipped(const std::string& reason) const {
   const std::string line = reason + "\n";
@@ -85,20 +97,28 @@ void Workers::exclusively(const Function<void()>& f) const {
   (void)::fcntl(reasons_, F_SETLK, &lock);
 }
 
-void Workers::wait() {
+bool Workers::wait() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     int status = 0;
     while (::waitpid(workers_[i], &status, 0) < 0 && errno == EINTR) {}
-    const bool ended = WIFEXITED(status) && WEXITSTATUS(status) <= 1;  // 1: tests have failed
-    const char* const name = shared_->names[i].data();
-    if (ended && *name == '\0') continue;
-    ++shared_->failed;
-    if (WIFSIGNALED(status))
-      std::printf("FAILED %s\n  signal %d (%s) ended the process that ran it\n", name, WTERMSIG(status),
-                  ::strsignal(WTERMSIG(status)));
-    else
-      std::printf("FAILED %s\n  the process that ran it ended with code %d\n", name, WEXITSTATUS(status));
+    Shared::Test& test = shared_->tests[i];
+    const bool within = test.name[0] != '\0';
+    if (!within && WIFEXITED(status) && WEXITSTATUS(status) <= 1) continue;  // 1: tests have failed
+    if (!within || !test.counted) {  // doctest counts a test that crashes, and then the process ends
+      ++shared_->failed;
+      const std::string how = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) + " (" +
+                                                        ::strsignal(WTERMSIG(status)) + ")"
+                                                  : "exit code " + std::to_string(WEXITSTATUS(status));
+      const char* const name = within ? test.name.data() : "outside of tests";
+      std::printf("FAILED %s\n  its process ended by %s\n", name, how.c_str());
+      std::fflush(stdout);  // a new worker must not print it again
+    }
+    if (!within) continue;
+    test.name[0] = '\0';
+    if (fork_worker(static_cast<int>(i))) return true;
+    --i;  // waits for the new one
   }
+  return false;
 }
 
 Counts Workers::counts() const {

@@ -26,19 +26,21 @@ class Workers {
   [[nodiscard]] int claim() const;                     // the number of a test, from 1; each once
   void begins(const char* name) const;                 // a test
   [[nodiscard]] Counts ends(const Counts& one) const;  // a test; returns the counts of all workers
+  void finishes() const;                               // no test is left
   void skipped(const std::string& reason) const;       // a test
   void exclusively(const Function<void()>& f) const;   // what one worker prints at a time
 
   // ---- In the caller
-  // Waits for the ends of the workers. A worker that ends before it has no more tests is a failure, which is printed
-  // with the name of its test.
-  void wait();
+  // Returns false after the ends of the workers. A worker that ends within a test is a failure, which is printed with
+  // the test's name, and a new worker takes its place: there the call returns true.
+  [[nodiscard]] bool wait();
   [[nodiscard]] Counts counts() const;
   [[nodiscard]] std::vector<std::string> reasons() const;  // of each skipped test
 
  private:
   struct Shared;
-  Shared* shared_;  // until the process ends
+  [[nodiscard]] bool fork_worker(int index);  // true: in the worker
+  Shared* shared_;                            // until the process ends
   int size_, index_ = -1, reasons_ = -1;
   std::vector<pid_t> workers_;
 };

@@ -3,6 +3,7 @@
 // changed.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cctype>
 #include <cstdio>
@@ -69,14 +70,28 @@ int nonblank_lines(const std::string& text) {
 
 double megabytes(const fs::path& file) { return static_cast<double>(fs::file_size(file)) / 1e6; }
 
-// Installs the release build below kWork. Returns the shell text that makes pkg-config find this Levin and no other.
+// Where this process installs Levin, until it ends: several processes share the tests.
+const fs::path& install_root() {
+  static const struct Root {
+    ~Root() {
+      std::error_code error;
+      if (::getpid() == process) fs::remove_all(path, error);
+    }
+    pid_t process = ::getpid();
+    fs::path path = kWork / ("root-" + std::to_string(process));
+  } root;
+  return root.path;
+}
+
+// Installs the release build below install_root(). Returns the shell text that makes pkg-config find this Levin and no
+// other.
 std::string installed() {
   static const std::string environment = [] {
-    fs::remove_all(kWork / "root");
+    fs::remove_all(install_root());
     fs::create_directories(kWork);
-    must("DESTDIR=" + quoted(kWork / "root") + " meson install --no-rebuild --quiet -C " +
+    must("DESTDIR=" + quoted(install_root()) + " meson install --no-rebuild --quiet -C " +
          quoted(fs::path(levin::test::build_dir())));
-    const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin.pc").output);
+    const std::string found = trimmed(must("find " + quoted(install_root()) + " -name levin.pc").output);
     return "PKG_CONFIG_PATH=" + quoted(fs::path(found).parent_path());
   }();
   return environment;
@@ -123,7 +138,7 @@ TEST_CASE("a stand-alone project builds and trains against an installed Levin, t
   if (skipped()) return;
   if (shell("cmake --version").status != 0) return levin::test::skip("no cmake");
   installed();
-  const std::string found = trimmed(must("find " + quoted(kWork / "root") + " -name levin-config.cmake").output);
+  const std::string found = trimmed(must("find " + quoted(install_root()) + " -name levin-config.cmake").output);
   const fs::path build = kWork / "cmake";
   fs::remove_all(build);
   const std::string configure = "cmake -S " + quoted(kSource / "examples" / "embed") + " -B " + quoted(build) +

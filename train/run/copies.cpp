@@ -131,7 +131,7 @@ std::vector<Metrics> Trainer::Run::in_copies(const char* call, TrainModule& modu
   const std::string packed = strategy->run_in_copies(options, [&] {
     const std::vector<Metrics> results = stage();
     if (trainer.is_global_zero()) save_safetensors(folder.file(), tree->state_dict());
-    strategy->barrier();  // the other ranks do not wait as long for the end of the job
+    strategy->barrier();  // ranks wait for the file here: the end of the job waits for seconds alone
     if (!trainer.is_global_zero()) return std::string();
     Packed out;
     each_value(*this, [&](const auto& value) { out.add(value); });
