@@ -74,7 +74,8 @@ std::span<const NamedStrategy> named_strategies() { return kNamed; }
 
 bool asks_for_processes(const TrainerOptions& o) {
   if (o.num_nodes.value() > 1) return true;
-  return o.devices.is_list() ? o.devices.indices().size() > 1 : o.devices.count().value_or(1) > 1;
+  if (o.devices.is_list()) return o.devices.indices().size() > 1;
+  return o.devices.count().value_or(ranks_have_cuda(o) ? device_count(DeviceType::cuda) : 1) > 1;
 }
 
 bool ranks_have_cuda(const TrainerOptions& o) {
