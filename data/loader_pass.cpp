@@ -20,8 +20,9 @@
 // ring is full the task ends, so that no thread of TBB's pool sleeps here, and the consumer starts tasks again when
 // half of the ring is free. The consumer takes the places in order. If no worker has begun the batch that it wants, it
 // loads that batch itself: a pool whose threads are all busy elsewhere makes a loader slower, never stuck. Without
-// in_order finished batches stand in a queue, and the consumer takes the first; the content of a batch is the same,
-// because it follows from the batch's position.
+// in_order finished batches stand in a queue, and the consumer takes the first. Of streams it takes the first whose
+// stream has no earlier batch to come: Note [Batches of streams]. The content of a batch is the same, because it
+// follows from the batch's position.
 //
 // A batch allocates nothing in the steady state. The consumer's batches are handles on fields that the pass keeps, too;
 // when the consumer asks for the next batch, these fields go to `spare`, and the next batch to be loaded takes them.
@@ -204,6 +205,11 @@ struct LoadingPass::Shared {
   void note(const Slot& loaded) {
     if (streams && !loaded.error) streams->loaded(position(loaded.place), loaded.samples);
   }
+  // With the lock held: the finished batch to hand out; the end where there is none.
+  [[nodiscard]] std::vector<Slot>::iterator first_due() {
+    return std::find_if(finished.begin(), finished.end(),
+                        [&](const Slot& s) { return !streams || streams->is_due(position(s.place)); });
+  }
   // With the lock held: the fields that came last, whose memory may still be in the cache. Page-locked ones go round,
   // so that a device has time to read them.
   [[nodiscard]] Tensors take_spare() {
@@ -356,11 +362,11 @@ bool LoadingPass::next_place(std::unique_lock<std::mutex>& lock, Batch& out) {
   const std::int64_t position = s.position(taken.place);
   impl.state.hand_out(position);
   if (s.streams) {
+    s.streams->handed_out(position, taken.samples);
     if (taken.samples == 0) {
       out.absent.push_back(position);
       return false;
     }
-    s.streams->handed_out();
     out.indices.resize(static_cast<std::size_t>(taken.samples));
     std::iota(out.indices.begin(), out.indices.end(), s.streams->number(position));
   } else {
@@ -410,10 +416,11 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
     wait(lock, [&] { return slot.ready; });
     return std::exchange(slot, Slot{});
   }
-  wait(lock, [&] { return !s.finished.empty(); });
-  Slot first = std::move(s.finished.front());
-  s.finished.erase(s.finished.begin());
-  return first;
+  auto first = s.finished.end();
+  wait(lock, [&] { return (first = s.first_due()) != s.finished.end(); });
+  Slot taken = std::move(*first);
+  s.finished.erase(first);
+  return taken;
 }
 
 // Starts a thread for the next batch that no worker has begun, with the lock held; false where none can be made.

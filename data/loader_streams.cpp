@@ -39,17 +39,16 @@ Streams::Streams(IterableDatasetRef of, const DataLoaderOptions& options, const 
       world_(options.world),
       drop_last_(options.drop_last),
       generator_(options.generator),
+      ahead_(from.ahead),
       random_(options.generator, from.epoch),
       all_(new One[static_cast<std::size_t>(count_)]),
       first_(static_cast<std::size_t>(count_)),
       end_(static_cast<std::size_t>(count_), -1) {
-  for (std::int64_t w = 0; w < count_; ++w)
-    first_[static_cast<std::size_t>(w)] = (from.batch - w + count_ - 1) / count_;
-  for (const std::int64_t p : from.ahead) ++first_[static_cast<std::size_t>(p % count_)];
   for (std::int64_t w = 0; w < count_; ++w) {
     const auto at = static_cast<std::size_t>(w);
-    all_[at].next = first_[at] = std::max<std::int64_t>(0, first_[at]);
+    all_[at].next = first_[at] = to_come(w, (from.batch - w + count_ - 1) / count_);
   }
+  due_ = first_;
 }
 
 std::optional<Sample> Streams::next(One& one, std::int64_t index) {
@@ -59,19 +58,33 @@ std::optional<Sample> Streams::next(One& one, std::int64_t index) {
   } catch (...) { rethrow_with("; reading sample " + text(index) + " of epoch " + text(epoch_)); }
 }
 
-void Streams::open(One& one, const WorkerInfo& info, std::int64_t position) {
+void Streams::open(One& one, const WorkerInfo& info) {
   one.samples = of_->stream(info);
   if (!one.samples)
     levin::fail<DataError>("loader: stream() returned null for reader ", info.id, ", expected a SampleStream");
-  const std::int64_t batches = position / count_;
+}
+
+void Streams::pass_over(One& one, int id, std::int64_t batch) {
+  const std::int64_t batches = batch - one.at;
   if (batches == 0 || one.samples->skip(batches * batch_size_)) return;
-  for (std::int64_t b = 0; b < batches; ++b) {
+  for (std::int64_t b = one.at; b < batch; ++b) {
     for (std::int64_t j = 0; j < batch_size_; ++j) {
-      if (next(one, number(b * count_ + info.id) + j)) continue;
+      if (next(one, number(b * count_ + id) + j)) continue;
       one.ended = true;
       return;
     }
   }
+}
+
+std::int64_t Streams::to_come(std::int64_t id, std::int64_t batch) const {
+  while (std::binary_search(ahead_.begin(), ahead_.end(), batch * count_ + id)) ++batch;
+  return batch;
+}
+
+std::int64_t Streams::to_come(std::int64_t id, std::int64_t begin, std::int64_t end) const {
+  return end - begin - std::count_if(ahead_.begin(), ahead_.end(), [&](std::int64_t p) {
+           return p % count_ == id && begin <= p / count_ && p / count_ < end;
+         });
 }
 
 std::vector<Sample> Streams::read(std::int64_t position) {
@@ -89,7 +102,8 @@ std::vector<Sample> Streams::read(std::int64_t position) {
                         .rank = rank_,
                         .world = world_};
   const Reading scope(info);
-  if (!one.ended && !one.samples) open(one, info, position);
+  if (!one.ended && !one.samples) open(one, info);
+  if (!one.ended) pass_over(one, info.id, position / count_);
   while (!one.ended && static_cast<std::int64_t>(samples.size()) < batch_size_) {
     std::optional<Sample> s = next(one, number(position) + static_cast<std::int64_t>(samples.size()));
     if (s)
@@ -98,7 +112,8 @@ std::vector<Sample> Streams::read(std::int64_t position) {
       one.ended = true;
   }
   if (drop_last_ && static_cast<std::int64_t>(samples.size()) < batch_size_) samples.clear();
-  ++one.next;
+  one.at = position / count_ + 1;
+  one.next = to_come(id, one.at);
   one.turn.notify_all();
   return samples;
 }
@@ -110,15 +125,20 @@ void Streams::fail(std::int64_t position) {
   one.turn.notify_all();
 }
 
+void Streams::handed_out(std::int64_t position, std::int64_t samples) {
+  due_[static_cast<std::size_t>(position % count_)] = to_come(position % count_, position / count_ + 1);
+  left_ -= samples > 0;
+}
+
 void Streams::loaded(std::int64_t position, std::int64_t samples) {
-  const auto w = static_cast<std::size_t>(position % count_);
-  const std::int64_t batch = position / count_;
+  const std::int64_t id = position % count_, batch = position / count_;
+  const auto w = static_cast<std::size_t>(id);
   if (samples > 0 || (end_[w] >= 0 && end_[w] <= batch)) return;
   if (end_[w] < 0) {
     ++ended_;
-    left_ += batch - first_[w];
+    left_ += to_come(id, first_[w], batch);
   } else {
-    left_ -= end_[w] - batch;  // an earlier one of the stream's empty places came later
+    left_ -= to_come(id, batch, end_[w]);  // an earlier one of the stream's empty places came later
   }
   end_[w] = batch;
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -175,6 +176,28 @@ TEST_CASE("without in_order batches of streams come as they finish, each as in o
   }
 }
 
+TEST_CASE("without in_order the batches of one stream come in its order, although a later one is finished first") {
+  std::promise<void> opens;
+  const std::shared_future<void> open = opens.get_future().share();
+  // With a timeout the calling thread loads nothing. One thread has batch 0, and the only worker beside it has 1, 2 and
+  // 3. So batch 2 is finished when batch 3 lets batch 0 go on.
+  const auto collate = [&](std::span<const Sample> samples) {
+    const std::int64_t first = samples.front()[0].data<std::int64_t>()[0];
+    if (first == 0) CHECK(open.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+    if (first == 12) opens.set_value();
+    return data::collate(samples);
+  };
+  DataLoader loader =
+      over({.n = 16}, {.batch_size = 4, .num_workers = 2, .collate = collate, .timeout = 60, .in_order = false});
+  std::vector<std::int64_t> even, odd;
+  for (const Batch& b : loader) {
+    if (even.empty() && odd.empty()) CHECK(b.position == 1);
+    (b.position % 2 == 0 ? even : odd).push_back(b.position);
+  }
+  CHECK(even == std::vector<std::int64_t>{0, 2});
+  CHECK(odd == std::vector<std::int64_t>{1, 3});
+}
+
 TEST_CASE("a loop over streams that stops at any batch resumes with the same batches, whether streams seek or not") {
   for (const bool seeks : {false, true}) {
     for (const Division division : {Division::by_batch, Division::by_sample, Division::all_to_first}) {
@@ -208,6 +231,32 @@ TEST_CASE("a loop over streams that stops at any batch resumes with the same bat
   seeking.load_state({.epoch = 0, .batch = 99});
   CHECK(first_column(batches(seeking)) == std::vector<std::int64_t>{396, 397, 398, 399});
   CHECK(read == 4);
+}
+
+TEST_CASE("streams that give what they own resume with other numbers of workers, also behind batches that came ahead") {
+  const LoaderState state{.batch = 1, .ahead = {3, 4, 9}};
+  const std::int64_t n = 4 * 11 + 2;  // 12 batches
+  for (const bool in_order : {true, false}) {
+    for (const bool seeks : {false, true}) {
+      std::map<std::int64_t, std::vector<std::int64_t>> expected;
+      DataLoader whole = over({.n = n}, {.batch_size = 4, .generator = Generator(8)});
+      for (const Batch& b : whole) {
+        if (b.position >= state.batch && !std::binary_search(state.ahead.begin(), state.ahead.end(), b.position))
+          expected[b.position] = values(b);
+      }
+      for (const int workers : {1, 2, 3, 5}) {
+        CAPTURE(workers);
+        std::map<std::int64_t, std::vector<std::int64_t>> got;
+        DataLoader loader = over(
+            {.n = n, .seeks = seeks},
+            {.batch_size = 4, .num_workers = workers, .timeout = 30, .in_order = in_order, .generator = Generator(8)});
+        loader.load_state(state);
+        for (const Batch& b : loader) got[b.position] = values(b);
+        CHECK(got == expected);
+        CHECK(loader.state().epoch == 1);
+      }
+    }
+  }
 }
 
 TEST_CASE("an error of a stream reaches the loop at its batch, with sample, epoch and worker") {
