@@ -349,8 +349,8 @@ TEST_CASE("a batch of transformed images allocates nothing in the steady state")
   DataLoader loader(images, {.batch_size = 4, .shuffle = true, .generator = Generator(1)});
   std::int64_t before = 0, n = 0;
   for (const Batch& b : loader) {
-    if (++n == 30) before = levin::test::allocations_of_all_threads();
-    if (n == 60) CHECK(levin::test::allocations_of_all_threads() - before == 0);
+    if (++n == 30) before = levin::test::allocations();
+    if (n == 60) CHECK(levin::test::allocations() - before == 0);
     REQUIRE(b.size() == 4);
   }
   CHECK(n == 60);
