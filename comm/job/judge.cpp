@@ -75,9 +75,9 @@ string Judge::doing(const Rank& rank) const {
   return out;
 }
 
-void Judge::cause(Verdict::Kind kind, int rank, string text, double now) {
+void Judge::cause(Verdict::Kind kind, int rank, string text, double now, bool by_end) {
   if (cause_ || finished_) return;
-  cause_ = Cause{kind, rank, std::move(text), now};
+  cause_ = Cause{kind, rank, std::move(text), now, by_end};
 }
 
 void Judge::lost(int rank, double now) {
@@ -145,8 +145,7 @@ void Judge::find_mismatch(double now) {
           cause(Verdict::Kind::mismatch, member,
                 other.name + " has come to its end of the job, and " + of(r).name + " waits for it in " +
                     gathering.what + "; call the same collectives on all ranks",
-                now);
-          if (cause_) cause_->by_end = true;
+                now, /*by_end=*/true);
           return;
         }
         const auto passed = other.passed.find(gathering.group);
@@ -185,8 +184,7 @@ void Judge::find_wait_for_end(double now) {
           of(counts.ended).name + " has come to its end of the group after " + text(counts.fewest) +
               (counts.fewest == 1 ? " collective" : " collectives") + ", and " + of(counts.other).name +
               " waits for it in one more; call the same collectives on all ranks",
-          now);
-    if (cause_) cause_->by_end = true;
+          now, /*by_end=*/true);
     return;
   }
 }
@@ -227,7 +225,7 @@ void Judge::look(double now) {
   }
   if (!cause_ && std::exchange(meetings_changed_, false)) {
     find_mismatch(now);
-    find_wait_for_end(now);
+    if (!cause_) find_wait_for_end(now);
   }
   if (!cause_) find_stuck(now);
   if (!cause_ && report_ && now >= report_->at + kReportGrace) {

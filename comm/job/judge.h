@@ -105,7 +105,7 @@ class Judge {
     int rank;
     std::string text;  // without what the survivors do
     double at;
-    bool by_end = false;  // `rank` is in no collective: it has come to an end
+    bool by_end;  // `rank` is in no collective: it has come to an end
   };
   struct Report {
     int by, rank;
@@ -121,7 +121,7 @@ class Judge {
   [[nodiscard]] double waits_since(const Rank& rank, double now) const;  // now: it does not wait
   [[nodiscard]] std::string doing(const Rank& rank) const;
   [[nodiscard]] std::string waiting(int but) const;
-  void cause(Verdict::Kind kind, int rank, std::string text, double now);
+  void cause(Verdict::Kind kind, int rank, std::string text, double now, bool by_end = false);
   void look(double now);
   void find_mismatch(double now);
   void find_wait_for_end(double now);

@@ -172,6 +172,22 @@ TEST_CASE("a collective on one rank alone is a mismatch as soon as another rank 
   CHECK(contains(verdict->text, "ranks 1 and 2 are after all_reduce f32[8]"));
 }
 
+TEST_CASE("the end of another group at the same time leaves a mismatch its words") {
+  Trial trial(3);
+  const std::vector<int> all{0, 1, 2};
+  trial.words = {"broadcast f32[1]", "all_reduce f32[8]", "all_reduce f32[8]"};
+  for (int r = 0; r < 3; ++r) trial.judge.passed(r, "w", 4);
+  trial.judge.gathers(0, "w", all, 5, "entries", trial.now);
+  trial.judge.passed(2, "w", 5);
+  trial.judge.passed(0, "part", 2);
+  trial.judge.passed(1, "part", 3);
+  trial.judge.ends(0, "part");
+  const auto verdict = trial.ask();
+  REQUIRE(verdict);
+  CHECK(verdict->kind == Verdict::Kind::mismatch);
+  CHECK(contains(verdict->text, "rank 0 is in broadcast f32[1]"));
+}
+
 TEST_CASE("a rank that has left is named by those who wait for it, and leaves without a verdict else") {
   Trial trial(3);
   trial.judge.left(1);

@@ -7,9 +7,9 @@
 //
 // Ranks of a group that have issued the same expect the same. So where they differ for the first time, one of them at
 // least issues what is not expected, and waits for an exchange while others wait in a collective. The store finds that
-// (Judge), and shows both. A rank that comes to its end of the job tells the number of its collectives first, so those
-// who wait for it in one more are found too. Each group has a plan of its own, and messages are in none: ranks that
-// wait for each other in two groups, or for a message, are stuck until `timeout`.
+// (Judge), and shows both. A rank that comes to its end of the job, or of a group by Gloo, tells the number of its
+// collectives first, so those who wait for it in one more are found too. Each group has a plan of its own, and messages
+// are in none: ranks that wait for each other in two groups, or for a message, are stuck until `timeout`.
 #pragma once
 
 #include <atomic>

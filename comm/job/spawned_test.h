@@ -1,8 +1,8 @@
 // Real processes for tests: the ranks of a job, forked from a process that has no threads.
 //
-// Note [The zygote]: the test program forks the zygote as the first thing in main, before any thread exists. The zygote
-// forks the ranks of a group on request and reports their ends; its own end, or that of the test program, ends them
-// all. A rank knows its function and its arguments alone: what the test made after the start is not in its memory.
+// Note [The zygote]: each process of tests forks a zygote in main, before any thread exists. The zygote forks the ranks
+// of a group on request and reports their ends; its own end, or that of the test program, ends them all. A
+// rank knows its function and its arguments alone: what the test made after the start is not in its memory.
 //
 //   Spawned group(3, [](Rank& rank) { rank.report("here"); }, {.argument = "29500"});
 //   group.wait_for(1, "here");
@@ -26,7 +26,7 @@
 
 namespace levin::test {
 
-// Called first in main.
+// Called in main, before any thread exists.
 void start_zygote();
 
 // In the process of a rank.

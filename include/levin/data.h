@@ -450,8 +450,8 @@ enum class Split : std::uint8_t { train, test };
 // The usual normalization of MNIST: mean and deviation of its training pixels.
 inline constexpr Normalization kMnistNormalization{0.1307f, 0.3081f};
 // Digits drawn from strokes under a random affine map, with noise, for machines without MNIST: images u8 [count, 28,
-// 28] and labels u8 [count], a function of the generator's seed, split and index; the same as a dataset like mnist(),
-// which draws a digit when it is first asked for.
+// 28] and labels u8 [count], a function of the generator's seed, split and index. generated_digits: the same as a
+// dataset like mnist()'s; it draws each digit when the digit is first asked for.
 [[nodiscard]] LEVIN_API std::pair<Tensor, Tensor> draw_digits(Split split, const Generator& generator,
                                                               std::int64_t count);
 [[nodiscard]] LEVIN_API DatasetRef generated_digits(Split split, const Generator& generator, std::int64_t count,

@@ -31,7 +31,9 @@ using MakeStrategy = std::shared_ptr<Strategy> (*)(const TrainerOptions&);
 }  // namespace detail
 
 // Which devices of a node are used: how many of them, or which.
-//   {}, "auto", -1   all CUDA devices; on the CPU one process, or as many as the launcher started on this node
+//   "auto", -1       all CUDA devices; on the CPU one process, or with a named strategy as many as the launcher started
+//                    on this node
+//   {}               the same with a named strategy or several nodes, else one device and one process
 //   3, "3"           the first three; on the CPU three processes
 //   {0, 2}, "0,2"    these; "3," is device 3 alone
 class LEVIN_API DeviceChoice {
