@@ -47,6 +47,7 @@ class HostAllocator {
         std::byte* block = free.back();
         free.pop_back();
         cached_ -= c.bytes;
+        used_[c.index] = ++uses_;
         count_in(c);
         return block;
       }
@@ -68,8 +69,8 @@ class HostAllocator {
       const std::lock_guard lock(mutex_);
       in_use_ -= c.bytes;
       --live_[c.index];
-      // The cache may hold as much as the program needed at its peak; the rest returns to the system.
-      if (kCaching && cached_ + in_use_ + c.bytes <= std::max(peak_ + peak_ / 4, kMinCacheLimit)) {
+      used_[c.index] = ++uses_;
+      if (kCaching && make_room(c.bytes)) {
         try {
           free_[c.index].push_back(block);
           cached_ += c.bytes;
@@ -120,6 +121,24 @@ class HostAllocator {
     return now;
   }
 
+  // The cache may hold as much as the program needed at its peak. The class that was used longest ago returns its
+  // blocks first: a program that goes on to other sizes would else take its memory from the system at each call. False
+  // where `bytes` more do not fit even so.
+  bool make_room(std::size_t bytes) noexcept {
+    const std::size_t most = std::max(peak_ + peak_ / 4, kMinCacheLimit);
+    if (in_use_ + bytes > most) return false;
+    while (cached_ + in_use_ + bytes > most) {
+      std::size_t oldest = kSizeClasses;
+      for (std::size_t k = 0; k < kSizeClasses; ++k) {
+        if (!free_[k].empty() && (oldest == kSizeClasses || used_[k] < used_[oldest])) oldest = k;
+      }
+      std::free(free_[oldest].back());
+      free_[oldest].pop_back();
+      cached_ -= class_bytes(oldest);
+    }
+    return true;
+  }
+
   void count_in(const SizeClass& c) {
     in_use_ += c.bytes;
     ++live_[c.index];
@@ -144,6 +163,8 @@ class HostAllocator {
 
   std::mutex mutex_;
   std::array<std::vector<std::byte*>, kSizeClasses> free_;
+  std::array<std::uint64_t, kSizeClasses> used_{};  // of each class, the value of uses_ when a block came or went last
+  std::uint64_t uses_ = 0;
   // The number of blocks in use of each class. Counts cost a step nothing, where a list of the blocks would be a cache
   // miss each. An error names the largest tensors by the size of their class, which is the memory that they take.
   std::array<std::size_t, kSizeClasses> live_{};

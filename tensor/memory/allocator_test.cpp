@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <initializer_list>
 #include <string>
 #include <thread>
@@ -11,6 +13,7 @@
 
 #include "levin/memory.h"
 #include "levin/tensor.h"
+#include "tests/skip.h"
 
 using namespace levin;
 
@@ -42,6 +45,30 @@ TEST_CASE("released blocks are kept and handed out again") {
   }
   release_cached_memory(Device::cpu());
   CHECK(memory_stats(Device::cpu()).cached == 0);
+}
+
+TEST_CASE("a full cache returns the blocks of the sizes that were used longest ago, and keeps those of now") {
+  if (!kCaching) return levin::test::skip("a sanitizer's build keeps no blocks");
+  release_cached_memory(Device::cpu());
+  reset_peak_memory(Device::cpu());
+  constexpr std::size_t kOld = std::size_t{40} << 20, kNow = std::size_t{28} << 20;
+  const auto cached = [] { return memory_stats(Device::cpu()).cached; };
+  std::array<std::byte*, 6> old{};
+  for (std::byte*& block : old) block = detail::host_allocate(kOld);
+  for (std::byte* const block : old) detail::host_release(block, kOld);
+  const std::int64_t full = cached();
+  CHECK(full == 6 * std::int64_t{kOld});
+  // 240 MiB are cached of 300 at most (the peak and a quarter): the third block of another size needs room.
+  std::array<std::byte*, 4> now{};
+  for (std::byte*& block : now) block = detail::host_allocate(kNow);
+  for (std::byte* const block : now) detail::host_release(block, kNow);
+  CHECK(cached() <= std::int64_t{300} << 20);
+  std::array<std::byte*, 4> again{};
+  for (std::byte*& block : again) block = detail::host_allocate(kNow);
+  CHECK(std::is_permutation(now.begin(), now.end(), again.begin()));
+  for (std::byte* const block : again) detail::host_release(block, kNow);
+  release_cached_memory(Device::cpu());
+  CHECK(cached() == 0);
 }
 
 TEST_CASE("the peak is the highest sum since it was reset") {
