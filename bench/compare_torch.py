@@ -2,7 +2,7 @@
 """Levin and PyTorch side by side: the same work on the same machine in the same run.
 
     python3 bench/compare_torch.py --levin build/release/bench [--device cuda] [--compile] [--rounds 5] [--filter REGEX]
-                                   [--threads 2] [--out FILE]
+                                   [--threads 2] [--bf16] [--out FILE]
 
 Levin's programs name their rows (op/dtype/shape); PyTorch runs the rows that it has as well. Rounds alternate (Levin,
 PyTorch, Levin, ...), so that a machine that slows down slows both. A row is the median over the rounds of PyTorch's
@@ -11,8 +11,9 @@ time / Levin's, with the smallest and the largest ratio of a round: a ratio abov
 PyTorch runs at its best: gradients cleared to None, foreach or fused optimizers, inference without a tape where there
 is nothing to record, for the CNN the faster of its two memory layouts, cudnn.benchmark on. On a GPU its time is taken
 between events, as Levin's is; kernels below 50 us run as replays of a CUDA graph of 20 calls where PyTorch can record
-them. --compile runs each row through torch.compile as well, gradients and training steps too. The head of the table
-names the TF32 switches, the backends of attention and the mode of torch.compile.
+them. --compile runs each row through torch.compile as well, gradients and training steps too. --bf16 takes the rows of
+kernels in bf16 and runs the steps of both under autocast. The head of the table names the TF32 switches, the backends
+of attention and the mode of torch.compile. Its end has the rows below 1 and the geometric mean of all rows.
 """
 import argparse, datetime, json, os, platform, re, statistics, subprocess, sys, tempfile, time
 
@@ -22,6 +23,15 @@ import torch.nn.functional as F
 
 
 ON_GPU = False  # whether --device is cuda
+IN_BF16 = False  # whether --bf16 is given
+
+
+def cast_loss(loss_of, device):
+    """The loss as --bf16 asks for it."""
+    def loss():
+        with torch.autocast(device, torch.bfloat16, enabled=IN_BF16):
+            return loss_of()
+    return loss
 
 
 def seconds_of(call, n):
@@ -178,7 +188,7 @@ def step_case(net, batch, device, channels_last=False):
     if channels_last:
         net = net.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
-    return training(net, best_adam(net), lambda: F.cross_entropy(net(images), labels))
+    return training(net, best_adam(net), cast_loss(lambda: F.cross_entropy(net(images), labels), device))
 
 
 def faster_of(*cases):
@@ -501,7 +511,7 @@ def gcn_case(nodes, degree, features, device):
     x, target = torch.rand(nodes, features, device=device), torch.randint(0, 7, (nodes,), device=device)
     net = Gcn(features).to(device)
     opt = torch.optim.Adam(net.parameters(), lr=1e-2, fused=True)
-    return training(net, opt, lambda: F.cross_entropy(net(a, x), target))
+    return training(net, opt, cast_loss(lambda: F.cross_entropy(net(a, x), target), device))
 
 
 def update(make_optimizers):
@@ -611,7 +621,7 @@ def resnet_case(batch, device, channels_last):
     if channels_last:
         net, images = net.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
-    return training(net, opt, lambda: F.cross_entropy(net(images), labels))
+    return training(net, opt, cast_loss(lambda: F.cross_entropy(net(images), labels), device))
 
 
 class Block(torch.nn.Module):
@@ -649,7 +659,7 @@ def gpt_case(shape, batch, length, device):
     opt = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
 
     def loss():
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda" or IN_BF16):
             return F.cross_entropy(net(tokens), target)
     return training(net, opt, loss)
 
@@ -705,7 +715,8 @@ def levin_rows(args, program):
         ended = subprocess.run([os.path.join(args.levin, "bench_" + program), "--json", out.name, "--threads",
                                 str(args.threads), "--device", args.device, "--warm-only", "--filter", args.filter,
                                 "--seconds", str(args.min_time), f"--benchmark_min_time={args.min_time}",
-                                *(["--tf32"] if args.tf32 else []), *args.levin_flags.split()],
+                                *(["--tf32"] if args.tf32 else []), *(["--dtypes", "bf16"] if args.bf16 else []),
+                                *args.levin_flags.split()],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                 text=True)
         text = open(out.name).read()
@@ -794,8 +805,8 @@ def told_torch(args):
 
 
 def set_up(args):
-    global ON_GPU
-    ON_GPU = args.device == "cuda"
+    global ON_GPU, IN_BF16
+    ON_GPU, IN_BF16 = args.device == "cuda", args.bf16
     torch.set_num_threads(args.threads)
     if args.compile:
         torch._functorch.config.donated_buffer = False  # the gradient's rows run one backward many times
@@ -812,6 +823,13 @@ def set_up(args):
                 getattr(torch.backends.cuda, switch)(name in (args.sdpa, "math"))
 
 
+def instruction_sets():
+    """What the CPU has of the instruction sets that decide a product's speed."""
+    flags = next((l.split() for l in open("/proc/cpuinfo") if l.startswith("flags")), [])
+    return " ".join(f for f in ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+                                "amx_fp16") if f in flags) or "none of AVX2 and later"
+
+
 def machine(args, context):
     if args.device == "cuda":
         clocks = subprocess.run(["nvidia-smi", "--query-gpu=name,clocks.sm,clocks.mem,power.limit",
@@ -822,7 +840,8 @@ def machine(args, context):
     else:
         cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")),
                    platform.machine())
-        name = f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}"
+        name = (f"{cpu}, {len(os.sched_getaffinity(0))} cores, level {context.get('levin_cpu_level')}, "
+                f"with {instruction_sets()}")
     ceilings = ", ".join(f"{k[6:].replace('_', ' ')} {float(v):.4g}" for k, v in context.items()
                          if k.startswith("levin_") and k.split("_")[1] in ("copy", "memcpy", "own", "matmul", "launch"))
     return f"Device: {name}; load {os.getloadavg()[0]:.1f}. Measured: {ceilings}."
@@ -843,6 +862,15 @@ def readable(s):
     return f"{s * 1e9:.0f} ns" if s < 1e-6 else f"{s * 1e6:.1f} us" if s < 1e-3 else f"{s * 1e3:.2f} ms"
 
 
+def summary(ratio_of):
+    """The rows below 1, lowest first, and the geometric mean of all."""
+    if not ratio_of:
+        return ["No row has a name that matches."]
+    below = sorted((ratio, name) for name, ratio in ratio_of.items() if ratio < 1)
+    return [f"{len(ratio_of)} rows, geometric mean {statistics.geometric_mean(ratio_of.values()):.2f}; "
+            f"{len(below)} below 1{':' if below else '.'}", *(f"- {name} {ratio:.2f}" for ratio, name in below)]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--levin", required=True, help="folder of Levin's benchmark programs")
@@ -853,6 +881,7 @@ def main():
     p.add_argument("--filter", default=".", help="regular expression over row names")
     p.add_argument("--compile", action="store_true", help="torch.compile as well: ops, gradients and training steps")
     p.add_argument("--tf32", action="store_true", help="f32 products and convolutions of both may round to TF32 (cuda)")
+    p.add_argument("--bf16", action="store_true", help="rows of kernels in bf16, steps under autocast")
     p.add_argument("--levin-flags", default="",
                    help="further flags of Levin's programs: --attention first --norm first")
     p.add_argument("--compile-mode", default="default", choices=("default", "reduce-overhead", "max-autotune"))
@@ -883,9 +912,11 @@ def main():
              "",
              "| work | Levin | PyTorch | ratio | spread | compiled | target | met |",
              "|---|---:|---:|---:|---|---:|---:|---|"]
+    ratio_of = {}
     for name, rounds in seconds.items():
         ratios = [r[1] / r[0] for r in rounds]
-        ratio, target = statistics.median(ratios), (TARGETS if args.device == "cpu" else CUDA_TARGETS).get(name)
+        ratio_of[name] = statistics.median(ratios)
+        ratio, target = ratio_of[name], (TARGETS if args.device == "cpu" else CUDA_TARGETS).get(name)
         compiled = [r[2] / r[0] for r in rounds if r[2] is not None]
         met = "" if target is None else "yes" if ratio >= target else "no"
         ours, eager = (readable(statistics.median(r[i] for r in rounds)) for i in (0, 1))
@@ -893,6 +924,7 @@ def main():
                      f"| {ratio:.2f} | {min(ratios):.2f} to {max(ratios):.2f} "
                      f"| {f'{statistics.median(compiled):.2f}' if compiled else ''} "
                      f"| {'' if target is None else target} | {met} |")
+    lines += ["", *summary(ratio_of)]
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:

@@ -158,8 +158,11 @@ void prepare() {
   static const std::vector<Kernel> kernels = all_kernels();
   for (const Kernel& kernel : kernels) {
     for (const DType dtype : kernel.dtypes) {
-      // The CPU is fast in f32.
-      if (d.is_cpu() && dtype != DType::f32 && settings().max_bytes <= 0 && !settings().every_dtype) continue;
+      if (settings().in_bf16) {
+        if (dtype != DType::bf16) continue;
+      } else if (d.is_cpu() && dtype != DType::f32 && settings().max_bytes <= 0 && !settings().every_dtype) {
+        continue;  // the CPU is fast in f32
+      }
       for (const Shape& s : shapes_of(kernel, dtype)) {
         add_row(kernel.op + "/" + text(dtype) + "/" + joined(s),
                 [&kernel, s, dtype](benchmark::State& state) { measure(state, kernel, s, dtype, ceilings); })

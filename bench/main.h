@@ -26,6 +26,7 @@ struct Settings {
   double seconds = 0.1;  // of a row
   bool cold = true;      // measure with empty caches as well
   bool every_dtype = false, quick = false;
+  bool in_bf16 = false;  // rows of kernels in bf16 instead of f32, steps under Autocast
   bool listing = false;  // rows are named and not run
 };
 inline Settings& settings() {
@@ -109,10 +110,12 @@ inline std::vector<Flag> flags_of(Asked& asked) {
        [&asked](const std::string& text) { asked.commit = text; }},
       number_flag<double>("--max-bytes", "N", "of one tensor (bench_kernels)", 0,
                           [](double x) { settings().max_bytes = x; }),
-      {"--dtypes", "all", "every dtype at every size, instead of f16 at one and f32 alone on the CPU (bench_kernels)",
+      {"--dtypes", "all|bf16",
+       "all: every dtype at every size, instead of f16 at one and f32 alone on the CPU (bench_kernels); bf16: bf16 "
+       "instead, and steps under Autocast (bench_kernels, bench_step)",
        [](const std::string& which) {
-         if (which != "all") fail<ConfigError>("--dtypes: \"", which, "\", expected all");
-         settings().every_dtype = true;
+         if (which != "all" && which != "bf16") fail<ConfigError>("--dtypes: \"", which, "\", expected all or bf16");
+         (which == "all" ? settings().every_dtype : settings().in_bf16) = true;
        }},
       number_flag<std::int64_t>("--memory-limit", "N", "bytes that rows may use; those that need more fail", 1,
                                 [&asked](std::int64_t n) { asked.memory = n; }),

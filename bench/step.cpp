@@ -155,6 +155,14 @@ Cost cost_of(const LeNet&, std::int64_t batch) {
   return of_training(batch, 28 * 28 * 32 * 25, 14.0 * 14 * 64 * 32 * 25 + 64 * 49 * 256 + 256 * 10);
 }
 
+// A loss as models compute it in 16 bits: under Autocast, on a GPU or where --dtypes asks for it.
+template <class Loss>
+Tensor in_16_bits(bool is_wanted, Loss&& loss) {
+  std::optional<Autocast> on;
+  if (is_wanted) on.emplace(DType::bf16);
+  return loss();
+}
+
 template <class Net>
 void mnist_step(benchmark::State& state, How how) {
   Generator gen(1);
@@ -163,7 +171,7 @@ void mnist_step(benchmark::State& state, How how) {
   const std::int64_t batch = state.range(0);
   const Tensor images = rand({batch, 1, 28, 28}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
   run_steps(state, how, opt, batch, cost_of(net, batch), [&] {
-    const Tensor loss = cross_entropy(net(images), labels);
+    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(images), labels); });
     opt.zero_grad();
     backward(loss);
     opt.step();
@@ -181,14 +189,14 @@ void resnet_step(benchmark::State& state, How how) {
   // Multiplications: 3 x 3 convolutions of each stage, the projections, the last layer.
   const double wide = 32.0 * 32 * 9 * 16 * 16, rest = 2 * wide + 1.5 * wide + 1.5 * wide + wide / 9 + 640;
   run_steps(state, how, opt, batch, of_training(batch, 32.0 * 32 * 27 * 16, rest), [&] {
-    const Tensor loss = cross_entropy(net(images), labels);
+    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(images), labels); });
     opt.zero_grad();
     backward(loss);
     opt.step();
   });
 }
 
-// Arguments: batch, length. In bf16 on a GPU, f32 elsewhere.
+// Arguments: batch, length. In bf16 on a GPU and with --dtypes bf16, else in f32.
 void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   Generator gen(1);
   Gpt net({.gen = gen, .device = device()}, shape);
@@ -201,13 +209,10 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   double weights = 0;
   for (const auto& parameter : net.parameters()) weights += double(parameter.value->numel());
   const double flops = 6 * (weights + double(shape.layers * length * shape.width));
-  const DType dtype = device().is_cuda() ? DType::bf16 : DType::f32;
+  const bool narrow = device().is_cuda() || settings().in_bf16;
+  const DType dtype = narrow ? DType::bf16 : DType::f32;
   run_steps(state, how, opt, batch * length, {.flops = double(batch * length) * flops, .dtype = dtype}, [&] {
-    const Tensor loss = [&] {
-      std::optional<Autocast> on;
-      if (device().is_cuda()) on.emplace(DType::bf16);
-      return cross_entropy(net(tokens), next);
-    }();
+    const Tensor loss = in_16_bits(narrow, [&] { return cross_entropy(net(tokens), next); });
     opt.zero_grad();
     backward(loss);
     opt.step();
@@ -237,7 +242,7 @@ void gcn_step(benchmark::State& state, How how) {
   Gcn net({.gen = gen, .device = device()}, features);
   optim::Adam opt(net.parameters(), {.lr = 1e-2});
   run_steps(state, how, opt, nodes, {}, [&] {
-    const Tensor loss = cross_entropy(net(a, weight, x), labels);
+    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(a, weight, x), labels); });
     opt.zero_grad();
     backward(loss);
     opt.step();
