@@ -1,7 +1,7 @@
 #ifndef LEVIN_KERNELS_INDEX_CUH
 #define LEVIN_KERNELS_INDEX_CUH
 // Moving elements by index. What only moves works on bits: U is the unsigned integer as wide as the element. On the CPU
-// the op checks indices (first_outside) before any of these runs; on a device the kernels do: they report an index
+// the op checks indices (first_outside) before most of these run; on a device the kernels do: they report an index
 // outside and skip the access, see Note [Errors that kernels find]. Sizes may be zero.
 //
 //   first_outside(on, const I* index, n, bound)            the first position whose index is not in [0, bound), or -1
@@ -10,14 +10,16 @@
 //   index_add(on, const T* x, index, const T* src, T* y, outer, dim, m, inner, int64_t skip)
 //     y[o, r, :] = x[o, r, :] + sum over i in order with index[i] == r of src[o, i, :];  16-bit sums in f32, rounded
 //     once. x may be null (zeros). An index equal to `skip` adds nothing (-1: all add).
-//   gather(on, const IndexWalk&, const U* x, index, U* y)             y[w.c] = x[w.b + index * w.step]
-//   scatter(on, const IndexWalk&, U* y, index, const U* src)          y[w.b + index * w.step] = src[w.c], the last wins
-//   scatter_add(on, const IndexWalk&, T* y, index, const T* src)      the same with +=, in index order
+//   gather(on, const IndexWalk&, bound, const U* x, index, U* y)      y[w.c] = x[w.b + index * w.step]
+//   scatter(on, const IndexWalk&, bound, U* y, index, const U* src)   y[w.b + index * w.step] = src[w.c], the last wins
+//   scatter_add(on, const IndexWalk&, bound, T* y, index, const T* src)    the same with +=, in index order
+//     On the CPU these three check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
 //   bincount(on, index, int64_t* y, n, bins)                          y[index[i]] += 1
 // On devices gather and scatter take IndexSteps for the walk, and sums by index stand in kernels/index/group.cuh.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -27,6 +29,7 @@
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/index/bounds.cuh"
 #include "kernels/index/group.cuh"
 #include "levin/dtype.h"
 #include "levin/shape.h"
@@ -71,6 +74,9 @@ struct IndexWalk {
     }
   }
 
+  [[nodiscard]] int64_t count() const { return tasks * k_size * l_size; }
+  [[nodiscard]] bool has_runs() const { return l_size == 1 && k_step == 1; }  // along the last dimension
+
   struct Place {
     int64_t i = 0, b = 0, c = 0;
   };
@@ -93,13 +99,15 @@ namespace cpu {
 inline constexpr int64_t kIndexTask = 32 * 1024;  // elements moved by one thread at a time
 
 template <class I>
-int64_t first_outside(const Cpu&, const I* index, int64_t n, int64_t bound) {
-  const auto limit = static_cast<uint64_t>(bound);
-  const auto is_outside = [=](I v) { return static_cast<uint64_t>(int64_t{v}) >= limit; };
-  bool is_bad = false;
-  for (int64_t i = 0; i < n; ++i) is_bad |= is_outside(index[i]);
+int64_t first_outside(const Cpu& on, const I* index, int64_t n, int64_t bound) {
+  std::atomic<bool> is_bad{bound <= 0 && n > 0};
+  if (bound > 0) {
+    on.parallel_for(n, 2 * kIndexTask, [&](int64_t begin, int64_t end) {
+      if (any_outside(on, index + begin, end - begin, bound)) is_bad.store(true, std::memory_order_relaxed);
+    });
+  }
   if (!is_bad) return -1;
-  return std::find_if(index, index + n, is_outside) - index;
+  return std::find_if(index, index + n, [=](I v) { return v < 0 || v >= bound; }) - index;
 }
 
 template <class U>
@@ -175,8 +183,45 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
   });
 }
 
+// The elements of an index tensor that have one after the other in memory: a run along the last dimension, which is
+// the indexed one. body(run's first index, place of the run) for every run, in parallel; false where an index is not in
+// [0, bound), whose run is left out. Checking a run before it is used reads the indices from memory once.
+template <class F>
+[[nodiscard]] bool each_run(const Cpu& on, const IndexWalk& w, int64_t bound, const int64_t* index, const F& body) {
+  if (w.tasks * w.k_size == 0) return true;
+  if (bound <= 0) return false;
+  std::atomic<bool> is_bad{false};
+  on.parallel_for(w.tasks, std::max<int64_t>(1, kIndexTask / w.k_size), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const IndexWalk::Place p = w.task(t);
+      if (any_outside(on, index + p.i, w.k_size, bound)) {
+        is_bad.store(true, std::memory_order_relaxed);
+      } else {
+        body(index + p.i, p);
+      }
+    }
+  });
+  return !is_bad;
+}
+// body(place of the index in b, place of its partner in c) along a run.
+template <class F>
+[[gnu::always_inline]] inline void each_in_run(const IndexWalk& w, const int64_t* index, const F& body) {
+  const int64_t n = w.k_size, step = w.step, c_step = w.k_c;
+  if (step == 1 && c_step == 1) {
+    for (int64_t k = 0; k < n; ++k) body(index[k], k);
+  } else {
+    for (int64_t k = 0; k < n; ++k) body(index[k] * step, k * c_step);
+  }
+}
+
 template <class U>
-void gather(const Cpu& on, const IndexWalk& w, const U* x, const int64_t* index, U* y) {
+[[nodiscard]] bool gather(const Cpu& on, const IndexWalk& w, int64_t bound, const U* x, const int64_t* index, U* y) {
+  if (w.has_runs()) {
+    return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
+      each_in_run(w, run, [from = x + p.b, to = y + p.c](int64_t b, int64_t c) { to[c] = from[b]; });
+    });
+  }
+  if (first_outside(on, index, w.count(), bound) >= 0) return false;
   on.parallel_for(w.tasks * w.k_size, std::max<int64_t>(1, kIndexTask / std::max<int64_t>(1, w.l_size)),
                   [&](int64_t begin, int64_t end) {
                     int64_t k = begin % w.k_size, t = begin / w.k_size;
@@ -189,12 +234,20 @@ void gather(const Cpu& on, const IndexWalk& w, const U* x, const int64_t* index,
                       if (++k == w.k_size && at + 1 < end) k = 0, p = w.task(++t);
                     }
                   });
+  return true;
 }
 
-// body(position in b, position in c) for every index: in order along k, tasks and pieces of l in parallel.
-template <class F>
-void each_index(const Cpu& on, const IndexWalk& w, const int64_t* index, const F& body) {
-  if (w.tasks * w.k_size * w.l_size == 0) return;
+// body(element of b, element of c) for every index: in order along k, tasks and pieces of l in parallel.
+template <class B, class C, class F>
+[[nodiscard]] bool each_index(const Cpu& on, const IndexWalk& w, int64_t bound, B* y, const int64_t* index,
+                              const C* src, const F& body) {
+  if (w.has_runs()) {
+    return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
+      each_in_run(w, run, [&, to = y + p.b, from = src + p.c](int64_t b, int64_t c) { body(to[b], from[c]); });
+    });
+  }
+  if (first_outside(on, index, w.count(), bound) >= 0) return false;
+  if (w.count() == 0) return true;
   constexpr int64_t kPiece = 256;
   const int64_t pieces = (w.l_size + kPiece - 1) / kPiece, work = w.k_size * std::min(w.l_size, kPiece);
   on.parallel_for(w.tasks * pieces, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
@@ -204,21 +257,23 @@ void each_index(const Cpu& on, const IndexWalk& w, const int64_t* index, const F
       for (int64_t k = 0; k < w.k_size; ++k) {
         const int64_t* i = index + p.i + k * w.k_step;
         for (int64_t l = first; l < last; ++l) {
-          body(p.b + i[l * w.l_step] * w.step + l * w.l_b, p.c + k * w.k_c + l * w.l_c);
+          body(y[p.b + i[l * w.l_step] * w.step + l * w.l_b], src[p.c + k * w.k_c + l * w.l_c]);
         }
       }
     }
   });
+  return true;
 }
 
 template <class U>
-void scatter(const Cpu& on, const IndexWalk& w, U* y, const int64_t* index, const U* src) {
-  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = src[c]; });
+[[nodiscard]] bool scatter(const Cpu& on, const IndexWalk& w, int64_t bound, U* y, const int64_t* index, const U* src) {
+  return each_index(on, w, bound, y, index, src, [](U& to, U from) { to = from; });
 }
 
 template <class T, class S>
-void scatter_add(const Cpu& on, const IndexWalk& w, T* y, const int64_t* index, const S* src) {
-  each_index(on, w, index, [&](int64_t b, int64_t c) { y[b] = wrapping_sum(y[b], T(src[c])); });
+[[nodiscard]] bool scatter_add(const Cpu& on, const IndexWalk& w, int64_t bound, T* y, const int64_t* index,
+                               const S* src) {
+  return each_index(on, w, bound, y, index, src, [](T& to, S from) { to = wrapping_sum(to, T(from)); });
 }
 
 inline void one_hot(const Cpu&, const int64_t* index, int64_t* y, int64_t n, int64_t classes) {

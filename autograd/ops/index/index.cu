@@ -1,5 +1,5 @@
 // Reads and writes of elements by index. Ops that read and ops that add are each other's derivatives. On the CPU
-// indices are checked before anything is allocated; on a device the kernels check them.
+// indices are checked before a result is returned; on a device the kernels check them.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -28,7 +28,7 @@ using kernels::gpu::IndexRange;
 using kernels::gpu::IndexSteps;
 using kernels::gpu::RowKey;
 
-std::string dimension_of(int dim, const Tensor& x) { return "dimension " + text(dim) + " of x " + text(x.shape()); }
+std::string dimension_of(int dim, const Shape& x) { return "dimension " + text(dim) + " of x " + text(x); }
 
 // ---- Whole slices: index_select, index_add, embedding
 
@@ -159,7 +159,13 @@ struct Embedding {
 };
 LEVIN_OP_TABLE(Embedding)
 
-// ---- Single elements: gather, scatter, scatter_add
+// ---- Single elements: gather, scatter, scatter_add. On the CPU their kernels check the indices, and the result of one
+// that found an index outside is dropped.
+
+[[noreturn]] void fail_outside(const char* op, const Tensor& index, int dim, const Shape& x) {
+  check_indices(op, index, AlongDim(x, dim).n, dimension_of(dim, x));
+  fail<StateError>(op, ": another thread wrote to the index while it was read");
+}
 
 struct Gather {
   static constexpr OpInfo info{.name = "gather"};
@@ -174,8 +180,10 @@ struct Gather {
     const Tensor at = index_.contiguous();
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()),
-                                               ptr<const Bits<T>>(x), ptr<const std::int64_t>(at), ptr<Bits<T>>(y));
+                          if (!kernels::cpu::gather(on, IndexWalk(y.shape(), dim, x.strides(), y.strides()),
+                                                    AlongDim(in, dim).n, ptr<const Bits<T>>(x),
+                                                    ptr<const std::int64_t>(at), ptr<Bits<T>>(y)))
+                            fail_outside(info.name, index_, dim, in);
                         },
                         [&]<class T>(const Gpu& on, T) {
                           kernels::gpu::gather(on, IndexRange(on, info.name, AlongDim(in, dim).n),
@@ -219,8 +227,10 @@ struct Scatter {
     const Tensor at = index_.contiguous();
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()),
-                                                ptr<Bits<T>>(y), ptr<const std::int64_t>(at), ptr<const Bits<T>>(src));
+                          if (!kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()),
+                                                     AlongDim(x.shape(), dim).n, ptr<Bits<T>>(y),
+                                                     ptr<const std::int64_t>(at), ptr<const Bits<T>>(src)))
+                            fail_outside(info.name, index_, dim, x.shape());
                         },
                         [&]<class T>(const Gpu& on, T) {
                           const Tensor last = zeros(y.shape(), y.device(), DType::i64);
@@ -268,8 +278,10 @@ struct ScatterAdd {
     Tensor y = empty_like(x);
     const Tensor at = index_.contiguous();
     const auto run = [&]<class A, class T>(const Cpu& on, A, T) {
-      kernels::cpu::scatter_add<A, T>(on, IndexWalk(at.shape(), dim, contiguous_strides(x.shape()), src.strides()),
-                                      ptr<A>(y), ptr<const std::int64_t>(at), ptr<const T>(src));
+      if (!kernels::cpu::scatter_add<A, T>(on, IndexWalk(at.shape(), dim, contiguous_strides(x.shape()), src.strides()),
+                                           AlongDim(x.shape(), dim).n, ptr<A>(y), ptr<const std::int64_t>(at),
+                                           ptr<const T>(src)))
+        fail_outside(info.name, index_, dim, x.shape());
     };
     dispatch(info, x, kNumbers,
              overloaded{[&]<class T>(const Cpu& on, T) {
@@ -395,7 +407,6 @@ int check_elements(const char* op, const Tensor& x, std::int64_t dim, const Tens
       fail<ShapeError>(op, ": index ", index.shape(), " is larger than src ", src.shape(), " in dimension ", d);
     }
   }
-  check_indices(op, index, x.shape()[at], dimension_of(at, x));
   return at;
 }
 
@@ -409,7 +420,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   const int at = wrap_dim("index_select", dim, x.rank());
   check_index_type("index_select", x, index);
   check_rank_one("index_select", index);
-  check_indices("index_select", index, x.shape()[at], dimension_of(at, x));
+  check_indices("index_select", index, x.shape()[at], dimension_of(at, x.shape()));
   return apply(IndexSelect{at}, x, index);
 }
 
@@ -423,7 +434,7 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
     fail<ShapeError>("index_add: src has shape ", src.shape(), ", expected ", x.shape().with(at, index.numel()),
                      ", that of x with one slice an index");
   }
-  check_indices("index_add", index, x.shape()[at], dimension_of(at, x));
+  check_indices("index_add", index, x.shape()[at], dimension_of(at, x.shape()));
   return apply(IndexAdd{at}, x, index, src);
 }
 
