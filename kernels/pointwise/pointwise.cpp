@@ -1,7 +1,10 @@
+#define LEVIN_COMPILE_HALVES
+#include "kernels/pointwise/pointwise.cuh"
+
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/pointwise/pointwise.cuh"
+#include "kernels/pointwise/halves.cuh"
 
 namespace levin::kernels {
 namespace {
@@ -10,11 +13,10 @@ using Half = PointwisePlan::Half;
 
 constexpr std::int64_t kBlock = 256;  // 16-bit elements widened at a time: a few KiB, well inside L1
 
-void widen(Half half, const char* from, std::int64_t step, float* to, std::int64_t n) {
+void widen(const Cpu& on, Half half, const char* from, std::int64_t step, float* to, std::int64_t n) {
   const auto run = [&]<class T>(T) {
     if (step == sizeof(T)) {
-      const T* x = reinterpret_cast<const T*>(from);
-      for (std::int64_t i = 0; i < n; ++i) to[i] = float(x[i]);
+      cpu::convert_row<float, T>(on, reinterpret_cast<const T*>(from), to, n);
     } else {
       for (std::int64_t i = 0; i < n; ++i) to[i] = float(*reinterpret_cast<const T*>(from + i * step));
     }
@@ -23,9 +25,13 @@ void widen(Half half, const char* from, std::int64_t step, float* to, std::int64
   if (half == Half::bf16) run(bf16{});
 }
 
-void narrow(Half half, const float* from, char* to, std::int64_t step, std::int64_t n) {
+void narrow(const Cpu& on, Half half, const float* from, char* to, std::int64_t step, std::int64_t n) {
   const auto run = [&]<class T>(T) {
-    for (std::int64_t i = 0; i < n; ++i) *reinterpret_cast<T*>(to + i * step) = T(from[i]);
+    if (step == sizeof(T)) {
+      cpu::convert_row<T, float>(on, from, reinterpret_cast<T*>(to), n);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) *reinterpret_cast<T*>(to + i * step) = T(from[i]);
+    }
   };
   if (half == Half::f16) run(f16{});
   if (half == Half::bf16) run(bf16{});
@@ -51,8 +57,8 @@ bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
 }
 
 // One row of n elements through the loop.
-void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool blocks, char* const* p,
-             const std::int64_t* step, std::int64_t n) {
+void run_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool blocks,
+             char* const* p, const std::int64_t* step, std::int64_t n) {
   if (!blocks) return loop(functor, p, step, n);
   alignas(64) double block[kMaxOperands][kBlock];
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
@@ -69,7 +75,7 @@ void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
       if (plan.half[i] != Half::no) {
         q[k] = reinterpret_cast<char*>(wide);
         s[k] = repeat && !plan.spread ? 0 : static_cast<std::int64_t>(sizeof(float));
-        if (k > 0) widen(plan.half[i], from, step[k], wide, repeat ? 1 : count);
+        if (k > 0) widen(on, plan.half[i], from, step[k], wide, repeat ? 1 : count);
         if (repeat && plan.spread) std::fill_n(wide, count, wide[0]);
       } else if (repeat && plan.spread) {
         q[k] = reinterpret_cast<char*>(block[k]);
@@ -79,7 +85,7 @@ void run_row(PointwiseLoop loop, const void* functor, const PointwisePlan& plan,
     }
     loop(functor, q, s, count);
     if (plan.half[0] != Half::no) {
-      narrow(plan.half[0], reinterpret_cast<float*>(block[0]), p[0] + begin * step[0], step[0], count);
+      narrow(on, plan.half[0], reinterpret_cast<float*>(block[0]), p[0] + begin * step[0], step[0], count);
     }
   }
 }
@@ -106,7 +112,7 @@ void run_rows(const Cpu& on, PointwiseLoop loop, const void* functor, const Poin
       for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
     }
     for (std::int64_t row = begin; row < end; ++row) {
-      run_row(loop, functor, plan, blocks, p, step, inner);
+      run_row(on, loop, functor, plan, blocks, p, step, inner);
       for (std::size_t d = last; d-- > 0;) {
         const bool carry = ++index[d] == plan.sizes[d];
         for (int k = 0; k < plan.operands; ++k) {
@@ -179,11 +185,11 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
   const bool blocks = by_blocks(plan, step);
-  if (plan.numel <= grain) return run_row(loop, functor, plan, blocks, plan.data.data(), step, plan.numel);
+  if (plan.numel <= grain) return run_row(on, loop, functor, plan, blocks, plan.data.data(), step, plan.numel);
   on.parallel_for(plan.numel, grain, [&](std::int64_t begin, std::int64_t end) {
     char* p[kMaxOperands];
     for (int k = 0; k < plan.operands; ++k) p[k] = plan.data[static_cast<std::size_t>(k)] + begin * step[k];
-    run_row(loop, functor, plan, blocks, p, step, end - begin);
+    run_row(on, loop, functor, plan, blocks, p, step, end - begin);
   });
 }
 
