@@ -18,11 +18,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
@@ -224,65 +229,131 @@ using cpu::max_pool_scatter, gpu::max_pool_scatter;
 
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// Two by two without overlap, the usual case: a row of maxima without branches.
+// Note [Padded planes]
+// The windows of a plane are taken from a copy of it in Accum<T>, whose rows have room for the windows that reach over
+// the edge: `neutral` numbers, which change no result. A row of results is then computed a block of kWindows at a time,
+// each tap of the windows for the whole block, without a branch; rows of few results would else be scalar code that
+// mispredicts half of its comparisons. Of one result the taps come in the order of its window. Axes that cut a plane
+// into parts (adaptive ones) have windows of their own at every place, and go one by one.
 template <class T>
-void max_pool_2x2_row(const T* top, const T* bottom, std::int32_t at, std::int32_t width, T* y, std::int32_t* index,
-                      std::int64_t n) {
-#pragma GCC ivdep
-  for (std::int64_t o = 0; o < n; ++o) {
-    const auto v0 = Accum<T>(top[2 * o]), v1 = Accum<T>(top[2 * o + 1]), v2 = Accum<T>(bottom[2 * o]),
-               v3 = Accum<T>(bottom[2 * o + 1]);
-    auto best = v0;
-    std::int32_t place = 0;
-    const bool b1 = v1 > best || v1 != v1;
-    best = b1 ? v1 : best;
-    place = b1 ? 1 : place;
-    const bool b2 = v2 > best || v2 != v2;
-    best = b2 ? v2 : best;
-    place = b2 ? width : place;
-    const bool b3 = v3 > best || v3 != v3;
-    best = b3 ? v3 : best;
-    place = b3 ? width + 1 : place;
-    y[o] = T(best);
-    index[o] = at + static_cast<std::int32_t>(2 * o) + place;
+inline constexpr int kWindows = LEVIN_VECTOR_BYTES / int(sizeof(Accum<T>));
+
+template <class T>
+class PaddedPlane {
+ public:
+  using A = Accum<T>;
+  PaddedPlane(const PoolAxis& h, const PoolAxis& w, A neutral)
+      : h_(h),
+        w_(w),
+        width_(std::max(w.padding + w.in, (blocks_of(w) * kWindows<T> - 1) * w.stride + w.kernel)),
+        memory_(size_t(h.in * width_) * sizeof(A)) {
+    std::fill_n(data(), h.in * width_, neutral);
+  }
+  static std::int64_t blocks_of(const PoolAxis& w) { return (w.out + kWindows<T> - 1) / kWindows<T>; }
+  A* data() const { return memory_.template as<A>(); }
+  // Row r, from the first tap of window 0 on.
+  A* row(std::int64_t r) const { return data() + r * width_; }
+  void read(const T* in) const {
+    for (std::int64_t r = 0; r < h_.in; ++r) {
+      A* const to = row(r) + w_.padding;
+      for (std::int64_t c = 0; c < w_.in; ++c) to[c] = A(in[r * w_.in + c]);
+    }
+  }
+  void write(T* out) const {
+    for (std::int64_t r = 0; r < h_.in; ++r) {
+      const A* const from = row(r) + w_.padding;
+      for (std::int64_t c = 0; c < w_.in; ++c) out[r * w_.in + c] = T(from[c]);
+    }
+  }
+  void clear() const { std::fill_n(data(), h_.in * width_, A(0)); }
+
+ private:
+  PoolAxis h_, w_;
+  std::int64_t width_;
+  lib::Scratch memory_;
+};
+
+// f(stride) with the stride of the windows along w: a constant where vector code can use it, else 0.
+template <class F>
+void with_stride(const PoolAxis& w, F&& f) {
+  if (w.stride == 1) return f(std::integral_constant<int, 1>{});
+  if (w.stride == 2) return f(std::integral_constant<int, 2>{});
+  f(std::integral_constant<int, 0>{});
+}
+
+// The largest of each window of row i, and its place in the plane. `index` may not be null.
+template <class T, int S>
+void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i, T* y,
+                  std::int32_t* index) {
+  using A = Accum<T>;
+  constexpr int L = kWindows<T>;
+  const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
+  for (std::int64_t j = 0; j < w.out; j += L) {
+    A best[L];
+    std::int32_t place[L];
+    const auto first = std::int32_t(r0 * w.in + j * s - w.padding), edge = std::int32_t(r0 * w.in);
+    for (int l = 0; l < L; ++l) {
+      best[l] = -std::numeric_limits<A>::infinity();
+      const std::int32_t begin = first + l * std::int32_t(s);
+      place[l] = begin > edge ? begin : edge;
+    }
+    for (std::int64_t r = r0; r < r1; ++r) {
+      for (std::int64_t c = 0; c < w.kernel; ++c) {
+        const A* const tap = plane.row(r) + j * s + c;
+        const auto at = std::int32_t(r * w.in + j * s + c - w.padding);
+        for (int l = 0; l < L; ++l) {
+          const A v = tap[l * s];
+          const bool takes = (v > best[l]) | (v != v);
+          best[l] = takes ? v : best[l];
+          place[l] = takes ? at + l * std::int32_t(s) : place[l];
+        }
+      }
+    }
+    const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
+    for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(best[l]);
+    std::memcpy(index + j, place, size_t(n) * sizeof(std::int32_t));
+  }
+}
+
+template <class T>
+void max_pool_parts(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i, T* y, std::int32_t* index) {
+  for (std::int64_t j = 0; j < w.out; ++j) {
+    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+    std::int64_t place = h.begin(i) * w.in + c0;
+    auto best = Accum<T>(in[place]);
+    for (std::int64_t r = h.begin(i); r < r1; ++r) {
+      for (std::int64_t c = c0; c < c1; ++c) {
+        const auto v = Accum<T>(in[r * w.in + c]);
+        if (v > best || v != v) {
+          best = v;
+          place = r * w.in + c;
+        }
+      }
+    }
+    y[j] = T(best);
+    index[j] = static_cast<std::int32_t>(place);
   }
 }
 
 template <class T>
 void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
               std::int32_t* index) {
-  const auto two = [](const PoolAxis& a) {
-    return !a.adaptive && a.kernel == 2 && a.stride == 2 && a.padding == 0 && 2 * a.out <= a.in;
-  };
-  const bool plain = two(h) && two(w);
+  const std::int64_t size = h.out * w.out;
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t p = first; p < last; ++p) {
-      const T* in = x + p * h.in * w.in;
-      T* out = y + p * h.out * w.out;
-      std::int32_t* places = index + p * h.out * w.out;
-      for (std::int64_t i = 0; i < h.out; ++i, out += w.out, places += w.out) {
-        if (plain) {
-          max_pool_2x2_row(in + 2 * i * w.in, in + (2 * i + 1) * w.in, static_cast<std::int32_t>(2 * i * w.in),
-                           static_cast<std::int32_t>(w.in), out, places, w.out);
-          continue;
-        }
-        for (std::int64_t j = 0; j < w.out; ++j) {
-          std::int64_t place = h.begin(i) * w.in + w.begin(j);
-          auto best = Accum<T>(in[place]);
-          for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
-            for (std::int64_t c = w.begin(j); c < w.end(j); ++c) {
-              const auto v = Accum<T>(in[r * w.in + c]);
-              if (v > best || v != v) {
-                best = v;
-                place = r * w.in + c;
-              }
-            }
-          }
-          out[j] = T(best);
-          places[j] = static_cast<std::int32_t>(place);
-        }
-      }
+    if (w.adaptive) {
+      for (std::int64_t p = first; p < last; ++p)
+        for (std::int64_t i = 0; i < h.out; ++i)
+          max_pool_parts(x + p * h.in * w.in, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
+      return;
     }
+    const PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
+    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+      for (std::int64_t p = first; p < last; ++p) {
+        plane.read(x + p * h.in * w.in);
+        for (std::int64_t i = 0; i < h.out; ++i)
+          max_pool_row<T, S>(plane, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
+      }
+    });
   });
 }
 
@@ -331,39 +402,131 @@ void max_pool_gather(const Cpu& on, const T* x, const std::int32_t* index, std::
   });
 }
 
+// What the sums of a row's windows are divided by; its numbers change with the rows that a window sees.
+template <class A>
+class Divisors {
+ public:
+  explicit Divisors(const PoolAxis& w, std::int64_t room) : w_(w), numbers_(size_t(room), A(1)) {}
+  const A* of(std::int64_t rows) {
+    if (rows == rows_) return numbers_.data();
+    for (std::int64_t j = 0; j < w_.out; ++j) numbers_[size_t(j)] = A(rows * w_.count(j));
+    rows_ = rows;
+    return numbers_.data();
+  }
+
+ private:
+  PoolAxis w_;
+  std::vector<A> numbers_;
+  std::int64_t rows_ = -1;
+};
+
+template <class T, int S>
+void avg_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
+                  const Accum<T>* divisor, T* y) {
+  using A = Accum<T>;
+  constexpr int L = kWindows<T>;
+  const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
+  for (std::int64_t j = 0; j < w.out; j += L) {
+    A sum[L] = {};
+    for (std::int64_t r = r0; r < r1; ++r) {
+      for (std::int64_t c = 0; c < w.kernel; ++c) {
+        const A* const tap = plane.row(r) + j * s + c;
+        for (int l = 0; l < L; ++l) sum[l] += tap[l * s];
+      }
+    }
+    for (int l = 0; l < L; ++l) sum[l] /= divisor[j + l];
+    const std::int64_t n = std::min<std::int64_t>(L, w.out - j);
+    for (std::int64_t l = 0; l < n; ++l) y[j + l] = T(sum[l]);
+  }
+}
+
 template <class T>
 void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y) {
   using A = Accum<T>;
+  const std::int64_t size = h.out * w.out;
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t p = first; p < last; ++p) {
-      const T* in = x + p * h.in * w.in;
-      T* out = y + p * h.out * w.out;
-      for (std::int64_t i = 0; i < h.out; ++i) {
-        for (std::int64_t j = 0; j < w.out; ++j) {
-          A sum = 0;
-          for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
-            for (std::int64_t c = w.begin(j); c < w.end(j); ++c) sum += A(in[r * w.in + c]);
+    if (w.adaptive) {
+      for (std::int64_t p = first; p < last; ++p) {
+        const T* const in = x + p * h.in * w.in;
+        T* out = y + p * size;
+        for (std::int64_t i = 0; i < h.out; ++i) {
+          for (std::int64_t j = 0; j < w.out; ++j) {
+            const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+            A sum = 0;
+            for (std::int64_t r = h.begin(i); r < r1; ++r) {
+              for (std::int64_t c = c0; c < c1; ++c) sum += A(in[r * w.in + c]);
+            }
+            *out++ = T(sum / A(h.count(i) * w.count(j)));
           }
-          *out++ = T(sum / A(h.count(i) * w.count(j)));
         }
       }
+      return;
     }
+    const PaddedPlane<T> plane(h, w, A(0));
+    Divisors<A> divisors(w, PaddedPlane<T>::blocks_of(w) * kWindows<T>);
+    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+      for (std::int64_t p = first; p < last; ++p) {
+        plane.read(x + p * h.in * w.in);
+        for (std::int64_t i = 0; i < h.out; ++i)
+          avg_pool_row<T, S>(plane, h, w, i, divisors.of(h.count(i)), y + p * size + i * w.out);
+      }
+    });
   });
+}
+
+// Adds a row's shares to all inputs that its windows see. An input takes the shares of one row in the order of their
+// windows: a window further on sees it at an earlier tap.
+template <class T, int S>
+void spread_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
+                const Accum<T>* share) {
+  using A = Accum<T>;
+  constexpr int L = kWindows<T>;
+  const std::int64_t s = S > 0 ? S : w.stride, r0 = h.begin(i), r1 = h.end(i);
+  for (std::int64_t r = r0; r < r1; ++r) {
+    for (std::int64_t j = 0; j < w.out; j += L) {
+      for (std::int64_t c = w.kernel; c-- > 0;) {
+        A* const tap = plane.row(r) + j * s + c;
+#pragma GCC ivdep
+        for (int l = 0; l < L; ++l) tap[l * s] += share[j + l];
+      }
+    }
+  }
 }
 
 template <class T>
 void avg_pool_backward(const Cpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
   using A = Accum<T>;
-  gather_into_planes(on, planes, h, w, gx, [&](std::int64_t p, A* sums) {
-    const T* g = gy + p * h.out * w.out;
-    for (std::int64_t i = 0; i < h.out; ++i) {
-      for (std::int64_t j = 0; j < w.out; ++j) {
-        const A share = A(*g++) / A(h.count(i) * w.count(j));
-        for (std::int64_t r = h.begin(i); r < h.end(i); ++r) {
-          for (std::int64_t c = w.begin(j); c < w.end(j); ++c) sums[r * w.in + c] += share;
+  if (w.adaptive) {
+    return gather_into_planes(on, planes, h, w, gx, [&](std::int64_t p, A* sums) {
+      const T* g = gy + p * h.out * w.out;
+      for (std::int64_t i = 0; i < h.out; ++i) {
+        for (std::int64_t j = 0; j < w.out; ++j) {
+          const A share = A(*g++) / A(h.count(i) * w.count(j));
+          const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+          for (std::int64_t r = h.begin(i); r < r1; ++r) {
+            for (std::int64_t c = c0; c < c1; ++c) sums[r * w.in + c] += share;
+          }
         }
       }
-    }
+    });
+  }
+  on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
+    const PaddedPlane<T> plane(h, w, A(0));
+    const std::int64_t room = PaddedPlane<T>::blocks_of(w) * kWindows<T>;
+    Divisors<A> divisors(w, room);
+    std::vector<A> shares(size_t(room), A(0));
+    with_stride(w, [&]<int S>(std::integral_constant<int, S>) {
+      for (std::int64_t p = first; p < last; ++p) {
+        if (p > first) plane.clear();
+        const T* const g = gy + p * h.out * w.out;
+        for (std::int64_t i = 0; i < h.out; ++i) {
+          const A* const divisor = divisors.of(h.count(i));
+          for (std::int64_t j = 0; j < w.out; ++j) shares[size_t(j)] = A(g[i * w.out + j]) / divisor[j];
+          spread_row<T, S>(plane, h, w, i, shares.data());
+        }
+        plane.write(gx + p * h.in * w.in);
+      }
+    });
   });
 }
 
