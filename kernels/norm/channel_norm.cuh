@@ -64,7 +64,7 @@ void channel_sums(const Cpu& on, const T* x, const T* y, int64_t n, int64_t c, i
         }
       }
     });
-    return combine(parts, kSums * c, total);
+    return combine(on, parts.data(), (n + grain - 1) / grain, kSums * c, total);
   }
   constexpr int64_t tile = 4096;
   on.parallel_for(c, std::max<int64_t>(1, rows_at_once(n * s)), [&](int64_t first, int64_t last) {
@@ -300,7 +300,7 @@ void group_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, con
     }
   });
   std::vector<A> total(size_t(2 * c));
-  combine(sums, 2 * c, total.data());
+  combine(on, sums.data(), n, 2 * c, total.data());
   store(gw, total.data(), c);
   store(gb, total.data() + c, c);
 }

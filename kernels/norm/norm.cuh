@@ -18,11 +18,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/device/row.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
 #include "kernels/math/math.h"
 #include "kernels/reduce/row_sums.cuh"
 
@@ -307,17 +309,24 @@ void store(W* to, const A* from, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = W(from[i]);
 }
 
-// Adds `width` numbers of each part in the order of the parts.
+// Adds `width` numbers of each of `count` parts in the order of the parts.
 template <class A>
-void combine(const std::vector<A>& parts, std::int64_t width, A* total) {
-  std::fill(total, total + width, A(0));
-  for (size_t p = 0; p < parts.size(); p += size_t(width))
-    for (std::int64_t i = 0; i < width; ++i) total[i] += parts[p + size_t(i)];
+void combine(const Cpu& on, const A* parts, std::int64_t count, std::int64_t width, A* total) {
+  on.parallel_for(width, std::max<std::int64_t>(64, 65536 / std::max<std::int64_t>(1, count)),
+                  [=](std::int64_t begin, std::int64_t end) {
+                    std::fill(total + begin, total + end, A(0));
+                    for (std::int64_t p = 0; p < count; ++p) {
+                      const A* const part = parts + p * width;
+                      for (std::int64_t i = begin; i < end; ++i) total[i] += part[i];
+                    }
+                  });
 }
 
-// Rows of a partial column sum: at most 64 parts, so that their memory stays small; depends on the shape alone.
+// Rows of a partial column sum: at most 64 parts, and 16 rows or more in each of many, so that their memory stays small
+// beside the rows; depends on the shape alone.
 inline std::int64_t rows_of_part(std::int64_t rows, std::int64_t cols) {
-  return std::max(rows_at_once(cols), (rows + 63) / 64);
+  const std::int64_t parts = std::clamp<std::int64_t>(rows / 16, 8, 64);
+  return std::max(rows_at_once(cols), (rows + parts - 1) / parts);
 }
 
 template <class A>
@@ -355,13 +364,35 @@ Moments<A> moments(const A* x, std::int64_t n) {
 
 // ---- Over the last dimension. RMS norm is layer norm with a mean of zero: kCentered says which.
 
+// Parameters where they lie when they have the type of the sums, else `widened`.
+template <class A>
+class WideParameters {
+ public:
+  template <class W>
+  WideParameters(const W* w, std::int64_t n, A missing) {
+    if constexpr (std::is_same_v<A, W>) {
+      if (w != nullptr) {
+        data_ = w;
+        return;
+      }
+    }
+    copy_ = widened(w, n, missing);
+    data_ = copy_.data();
+  }
+  [[nodiscard]] const A* data() const { return data_; }
+
+ private:
+  std::vector<A> copy_;
+  const A* data_ = nullptr;
+};
+
 template <bool kCentered, class T, class W>
 void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>* mean, Accum<T>* rstd,
                std::int64_t rows, std::int64_t cols, double eps) {
   using A = Accum<T>;
-  const std::vector<A> weight = widened(w, cols, A(1)), bias = widened(b, cols, A(0));
-  const A *const wide_w = weight.data(), *const wide_b = bias.data();
   const bool plain = w == nullptr && b == nullptr;
+  const WideParameters<A> weight(w, plain ? 0 : cols, A(1)), bias(b, plain ? 0 : cols, A(0));
+  const A *const wide_w = weight.data(), *const wide_b = bias.data();
   on.parallel_for(rows, rows_at_once(cols), [=](std::int64_t first, std::int64_t last) {
     WideRow<T> row(cols);
     for (std::int64_t r = first; r < last; ++r) {
@@ -381,48 +412,139 @@ void norm_rows(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T>
   });
 }
 
+// n numbers of a row in the type of the sums: where they lie, or in `room`.
+template <class T>
+const Accum<T>* wide_numbers(const T* x, std::int64_t n, Accum<T>* room) {
+  if constexpr (std::is_same_v<T, Accum<T>>) {
+    return x;
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) room[i] = Accum<T>(x[i]);
+    return room;
+  }
+}
+
+// The sums of u = g w and u (x - mean) along a row, which gx needs.
+template <class A>
+Sums<A, 2> slope_sums(const A* g, const A* x, const A* w, A mean, std::int64_t n) {
+  return sum_terms<2, A>(
+      n, [=]<class V>(V, std::int64_t i) __attribute__((always_inline)) {
+        const V u = load<V>(g + i) * load<V>(w + i);
+        return Sums<V, 2>{{u, u * (load<V>(x + i) - mean)}};
+      });
+}
+template <class T, class A>
+void slope_row(const A* g, const A* x, const A* w, A mean, A scale, A shift, A slope, T* gx, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) gx[i] = T((g[i] * w[i] - shift - (x[i] - mean) * slope) * scale);
+}
+template <class A>
+void add_columns(const A* g, const A* x, A mean, A scale, A* sum_w, A* sum_b, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum_w[i] += g[i] * ((x[i] - mean) * scale);
+    sum_b[i] += g[i];
+  }
+}
+
+// Note [Long rows]
+// Sums of columns for each part of the rows would be as large as the rows themselves where rows are few and long. Such
+// rows go in groups that stay in the cache: first the sums along the rows of a group, in pieces; then each task takes a
+// piece of the columns of all rows of the group and adds to the columns' sums in the order of the rows.
+inline constexpr std::int64_t kLongRow = 32768, kPieceOfRow = 4096, kGroupBytes = std::int64_t{4} << 20;
+
+template <bool kCentered, class T, class W>
+void long_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
+                        T* gx, W* gw, W* gb, std::int64_t rows, std::int64_t cols) {
+  using A = Accum<T>;
+  const WideParameters<A> weight(w, cols, A(1));
+  const A* const wide_w = weight.data();
+  const bool sums = gw != nullptr || gb != nullptr;
+  const std::int64_t pieces = (cols + kPieceOfRow - 1) / kPieceOfRow,
+                     at_once = std::max<std::int64_t>(1, kGroupBytes / (2 * cols * std::int64_t{sizeof(T)}));
+  const lib::Scratch along(size_t(at_once * pieces) * sizeof(Sums<A, 2>)),
+      down(size_t(sums ? 2 * cols : 0) * sizeof(A));
+  auto* const parts = along.as<Sums<A, 2>>();
+  A *const sum_w = down.as<A>(), *const sum_b = sum_w + (sums ? cols : 0);
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    const std::int64_t n = std::min(at_once, rows - first);
+    if (gx != nullptr) {
+      on.parallel_for(n * pieces, 2, [&](std::int64_t begin, std::int64_t end) {
+        A room[2][kPieceOfRow];
+        for (std::int64_t task = begin; task < end; ++task) {
+          const std::int64_t r = first + task / pieces, c = task % pieces * kPieceOfRow,
+                             count = std::min(kPieceOfRow, cols - c);
+          parts[task] =
+              slope_sums(wide_numbers(gy + r * cols + c, count, room[0]),
+                         wide_numbers(x + r * cols + c, count, room[1]), wide_w + c, kCentered ? mean[r] : A(0), count);
+        }
+      });
+    }
+    on.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+      A room[2][kPieceOfRow];
+      for (std::int64_t piece = begin; piece < end; ++piece) {
+        const std::int64_t c = piece * kPieceOfRow, count = std::min(kPieceOfRow, cols - c);
+        if (sums && first == 0) {
+          std::fill_n(sum_w + c, count, A(0));
+          std::fill_n(sum_b + c, count, A(0));
+        }
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::int64_t r = first + i;
+          const A* const g = wide_numbers(gy + r * cols + c, count, room[0]);
+          const A* const in = wide_numbers(x + r * cols + c, count, room[1]);
+          const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
+          if (sums) add_columns(g, in, mu, scale, sum_w + c, sum_b + c, count);
+          if (gx == nullptr) continue;
+          Sums<A, 2> s = parts[i * pieces];
+          for (std::int64_t k = 1; k < pieces; ++k) {
+            s.s[0] += parts[i * pieces + k].s[0];
+            s.s[1] += parts[i * pieces + k].s[1];
+          }
+          slope_row(g, in, wide_w + c, mu, scale, kCentered ? s.s[0] / A(cols) : A(0), s.s[1] * scale * scale / A(cols),
+                    gx + r * cols + c, count);
+        }
+        if (sums && first + n == rows) {
+          store(gw == nullptr ? gw : gw + c, sum_w + c, count);
+          store(gb == nullptr ? gb : gb + c, sum_b + c, count);
+        }
+      }
+    });
+  }
+}
+
 // With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
 template <bool kCentered, class T, class W>
 void norm_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, const Accum<T>* mean, const Accum<T>* rstd,
                         T* gx, W* gw, W* gb, std::int64_t rows, std::int64_t cols) {
   using A = Accum<T>;
-  const std::vector<A> weight = widened(w, cols, A(1));
+  if (cols >= kLongRow && rows > 0)
+    return long_rows_backward<kCentered>(on, gy, x, w, mean, rstd, gx, gw, gb, rows, cols);
+  const WideParameters<A> weight(w, cols, A(1));
   const A* const wide_w = weight.data();
   const bool sums = gw != nullptr || gb != nullptr;
-  const std::int64_t grain = rows_of_part(rows, cols);
-  std::vector<A> parts(sums ? size_t((rows + grain - 1) / grain * 2 * cols) : 0);
+  const std::int64_t grain = rows_of_part(rows, cols), count = (rows + grain - 1) / grain;
+  const lib::Scratch memory(size_t(sums ? (count + 1) * 2 * cols : 0) * sizeof(A));
+  A* const parts = memory.as<A>();
   on.parallel_for(rows, grain, [&](std::int64_t first, std::int64_t last) {
     WideRow<T> wide_g(cols), wide_x(cols);
-    A* const part_w = sums ? parts.data() + first / grain * 2 * cols : nullptr;
+    A* const part_w = sums ? parts + first / grain * 2 * cols : nullptr;
     A* const part_b = part_w + (sums ? cols : 0);
+    if (sums) std::fill_n(part_w, 2 * cols, A(0));
     for (std::int64_t r = first; r < last; ++r) {
       const A* const g = wide_g.read(gy + r * cols, cols);
       const A* const in = wide_x.read(x + r * cols, cols);
       const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
-      if (sums) {
-#pragma GCC ivdep
-        for (std::int64_t i = 0; i < cols; ++i) {
-          part_w[i] += g[i] * ((in[i] - mu) * scale);
-          part_b[i] += g[i];
-        }
-      }
+      if (sums) add_columns(g, in, mu, scale, part_w, part_b, cols);
       if (gx == nullptr) continue;
-      const Sums<A, 2> s = sum_terms<2, A>(
-          cols, [=]<class V>(V, std::int64_t i) __attribute__((always_inline)) {
-            const V u = load<V>(g + i) * load<V>(wide_w + i);
-            return Sums<V, 2>{{u, u * (load<V>(in + i) - mu)}};
-          });
-      const A shift = kCentered ? s.s[0] / A(cols) : A(0), slope = s.s[1] * scale * scale / A(cols);
-      T* const out = gx + r * cols;
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < cols; ++i) out[i] = T((g[i] * wide_w[i] - shift - (in[i] - mu) * slope) * scale);
+      const Sums<A, 2> s = slope_sums(g, in, wide_w, mu, cols);
+      slope_row(g, in, wide_w, mu, scale, kCentered ? s.s[0] / A(cols) : A(0), s.s[1] * scale * scale / A(cols),
+                gx + r * cols, cols);
     }
   });
   if (!sums) return;
-  std::vector<A> total(size_t(2 * cols));
-  combine(parts, 2 * cols, total.data());
-  store(gw, total.data(), cols);
-  store(gb, total.data() + cols, cols);
+  A* const total = parts + count * 2 * cols;
+  combine(on, parts, count, 2 * cols, total);
+  store(gw, total, cols);
+  store(gb, total + cols, cols);
 }
 
 template <class T, class W>
