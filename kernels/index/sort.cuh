@@ -26,44 +26,8 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/index/sort_keys.cuh"
 #include "levin/dtype.h"
-
-namespace levin::kernels::sort_detail {
-
-template <class T>
-using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
-
-// An unsigned number that orders as the value does.
-template <class T>
-LEVIN_HD Key<T> key_of(T x) {
-  if constexpr (std::is_integral_v<T>) {
-    if constexpr (std::is_signed_v<T>) {
-      using U = std::make_unsigned_t<T>;
-      return static_cast<U>(static_cast<U>(x) ^ (U{1} << (8 * sizeof(T) - 1)));
-    } else {
-      return x;
-    }
-  } else {
-    using U = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
-    constexpr U kSign = static_cast<U>(U{1} << (8 * sizeof(T) - 1));
-    constexpr int kMantissa = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : std::is_same_v<T, bf16> ? 7 : 10;
-    constexpr U kInfinity = static_cast<U>(static_cast<U>(kSign - 1) >> kMantissa << kMantissa);
-    const U bits = kernels::bit_cast<U>(x);
-    const U magnitude = static_cast<U>(bits & static_cast<U>(~kSign));
-    if (magnitude > kInfinity) return std::numeric_limits<U>::max();
-    if (magnitude == 0) return kSign;
-    return static_cast<U>(bits & kSign ? ~bits : bits | kSign);
-  }
-}
-
-template <class K>
-struct Item {
-  K key;
-  uint32_t at;
-  LEVIN_HD friend bool operator<(const Item& a, const Item& b) { return a.key != b.key ? a.key < b.key : a.at < b.at; }
-};
-
-}  // namespace levin::kernels::sort_detail
 
 namespace levin::kernels::cpu {
 
@@ -124,12 +88,15 @@ void write(const std::vector<Item<K>>& items, const T* from, T* values, std::int
   }
 }
 
-// The first k of the order where k is small: a heap of the best so far, its worst on top, which few elements beat.
+// The first k of the order where k is small: a heap of the best so far, its worst on top, which few elements beat. So
+// most blocks of a dense line are passed over as a whole.
 template <class T>
 void few(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64_t outer, std::int64_t n,
          std::int64_t inner, std::int64_t k, bool descending) {
-  on.parallel_for(outer * inner, std::max<std::int64_t>(1, 16 * 1024 / n), [&](std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kBlock = 64;
+  on.parallel_for(outer * inner, std::max<std::int64_t>(1, 8 * 1024 / n), [&](std::int64_t begin, std::int64_t end) {
     std::vector<Item<Key<T>>> best;
+    Key<T> keys[kBlock];
     for (std::int64_t line = begin; line < end; ++line) {
       const T* from = x + line / inner * n * inner + line % inner;
       const auto item = [&](std::int64_t i) {
@@ -139,12 +106,20 @@ void few(const Cpu& on, const T* x, T* values, std::int64_t* indices, std::int64
       best.clear();
       for (std::int64_t i = 0; i < k; ++i) best.push_back(item(i));
       std::make_heap(best.begin(), best.end());
-      for (std::int64_t i = k; i < n; ++i) {
-        const Item<Key<T>> next = item(i);
-        if (next.key >= best.front().key) continue;  // equal keys: the earlier one stays
+      const auto offer = [&](const Item<Key<T>>& next) {
+        if (next.key >= best.front().key) return;  // equal keys: the earlier one stays
         std::pop_heap(best.begin(), best.end());
         best.back() = next;
         std::push_heap(best.begin(), best.end());
+      };
+      if (inner == 1) {
+        for (std::int64_t i = k; i < n; i += kBlock) {
+          const std::int64_t count = std::min(kBlock, n - i);
+          if (!keys_below(on, from + i, count, descending, best.front().key, keys)) continue;
+          for (std::int64_t j = 0; j < count; ++j) offer({keys[j], static_cast<uint32_t>(i + j)});
+        }
+      } else {
+        for (std::int64_t i = k; i < n; ++i) offer(item(i));
       }
       std::sort_heap(best.begin(), best.end());
       write(best, from, values, indices, line, k, inner);
