@@ -18,7 +18,9 @@
 // reads for one output row is contiguous for every stride. From the window it writes the matrix of taps by pixels,
 // which stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back
 // into a window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
-// 3x3 and 5x5 kernels of stride 1 on many channels in f32 run by winograd.cuh, which states its error.
+// 3x3 and 5x5 kernels of stride 1 on many channels in f32 run by winograd.cuh, which states its error. 16-bit images
+// and weights are copied to f32 as a whole: a copy costs one pass over memory, where windows would convert a number
+// again for each block that sees it.
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
 // blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.
@@ -106,6 +108,32 @@ template <class F>
 inline int64_t pitch_for(int64_t n) {
   const int64_t line = 64 / int64_t(sizeof(F));
   return ((n + kLanes<F> + line - 1) / line | 1) * line;
+}
+
+// Numbers of 16 bits as f32, for the length of a call.
+template <class T>
+class WideCopy {
+ public:
+  WideCopy(const Cpu& on, const T* x, int64_t n) : memory_(x != nullptr ? size_t(n) * sizeof(float) : 0) {
+    if (x == nullptr) return;
+    data_ = memory_.as<float>();
+    on.parallel_for(n, kWideGrain,
+                    [&](int64_t begin, int64_t end) { copy_run(x + begin, 1, data_ + begin, end - begin); });
+  }
+  const float* data() const { return data_; }  // null where x is
+
+ private:
+  static constexpr int64_t kWideGrain = 32768;
+  lib::Scratch memory_;
+  float* data_ = nullptr;
+};
+// make(float* result) writes n numbers, and y gets them rounded.
+template <class T, class F>
+void in_f32(const Cpu& on, T* y, int64_t n, const F& make) {
+  const lib::Scratch memory(size_t(n) * sizeof(float));
+  float* const result = memory.as<float>();
+  make(result);
+  on.parallel_for(n, 32768, [&](int64_t begin, int64_t end) { copy_run(result + begin, 1, y + begin, end - begin); });
 }
 
 // How many channels, and then pixels, a task holds: about 512 rows of taps, and 384 KiB.
@@ -245,7 +273,7 @@ void spread_pixels(const Cpu& on, const ConvShape& s, const T* seen, T* gx) {
 }
 
 template <class T>
-void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
+void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
   using F = Accum<T>;
   constexpr bool kPlain = std::is_same_v<T, F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
@@ -253,7 +281,7 @@ void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, con
   if (s.strided_pointwise()) {
     const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
     seen_pixels(on, s, x, seen.as<T>());
-    return conv_forward(on, s.of_seen_pixels(), seen.as<T>(), w, bias, y);
+    return direct_forward(on, s.of_seen_pixels(), seen.as<T>(), w, bias, y);
   }
   if constexpr (std::is_same_v<T, float>) {
     if (winograd_forward_pays(s)) return winograd_forward(on, s, x, w, bias, y);
@@ -359,7 +387,7 @@ void pack_transposed_weights(const ConvShape& s, const EvenBlocks& channels, con
 }
 
 template <class T>
-void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
+void direct_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
   using F = Accum<T>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), image = s.height * s.width;
   if (s.batch * s.in_channels * image == 0) return;
@@ -369,7 +397,7 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
   }
   if (s.strided_pointwise()) {
     const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
-    conv_input_gradient(on, s.of_seen_pixels(), gy, w, seen.as<T>());
+    direct_input_gradient(on, s.of_seen_pixels(), gy, w, seen.as<T>());
     return spread_pixels(on, s, seen.as<T>(), gx);
   }
   if constexpr (std::is_same_v<T, float>) {
@@ -422,7 +450,7 @@ void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T
 }
 
 template <class T>
-void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T* gy, T* gw) {
+void direct_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T* gy, T* gw) {
   using F = Accum<T>;
   constexpr int L = kLanes<F>;
   constexpr int64_t N = kTileCols<F>;
@@ -435,7 +463,7 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
   if (s.strided_pointwise()) {
     const lib::Scratch seen(size_t(s.batch * s.in_channels * pixels) * sizeof(T));
     seen_pixels(on, s, x, seen.as<T>());
-    return conv_weight_gradient(on, s.of_seen_pixels(), seen.as<T>(), gy, gw);
+    return direct_weight_gradient(on, s.of_seen_pixels(), seen.as<T>(), gy, gw);
   }
   if constexpr (std::is_same_v<T, float>) {
     if (winograd_weight_pays(s)) return winograd_weight_gradient(on, s, x, gy, gw);
@@ -489,6 +517,46 @@ void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T
       for (int64_t o = 0; o < gout; ++o) gw[(gt / k * gout + o) * k + gt % k] = T(sums[o]);
     }
   });
+}
+
+// ---- For every type
+
+inline int64_t input_numbers(const ConvShape& s) { return s.batch * s.in_channels * s.height * s.width; }
+inline int64_t output_numbers(const ConvShape& s) { return s.batch * s.out_channels * s.pixels(); }
+inline int64_t weight_numbers(const ConvShape& s) { return s.out_channels * s.group_in() * s.taps(); }
+
+template <class T>
+void conv_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
+  if constexpr (sizeof(T) == 2) {
+    const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_w(on, w, weight_numbers(s)),
+        wide_bias(on, bias, s.out_channels);
+    in_f32(on, y, output_numbers(s),
+           [&](float* result) { direct_forward(on, s, wide_x.data(), wide_w.data(), wide_bias.data(), result); });
+  } else {
+    direct_forward(on, s, x, w, bias, y);
+  }
+}
+
+template <class T>
+void conv_input_gradient(const Cpu& on, const ConvShape& s, const T* gy, const T* w, T* gx) {
+  if constexpr (sizeof(T) == 2) {
+    const WideCopy<T> wide_gy(on, gy, output_numbers(s)), wide_w(on, w, weight_numbers(s));
+    in_f32(on, gx, input_numbers(s),
+           [&](float* result) { direct_input_gradient(on, s, wide_gy.data(), wide_w.data(), result); });
+  } else {
+    direct_input_gradient(on, s, gy, w, gx);
+  }
+}
+
+template <class T>
+void conv_weight_gradient(const Cpu& on, const ConvShape& s, const T* x, const T* gy, T* gw) {
+  if constexpr (sizeof(T) == 2) {
+    const WideCopy<T> wide_x(on, x, input_numbers(s)), wide_gy(on, gy, output_numbers(s));
+    in_f32(on, gw, weight_numbers(s),
+           [&](float* result) { direct_weight_gradient(on, s, wide_x.data(), wide_gy.data(), result); });
+  } else {
+    direct_weight_gradient(on, s, x, gy, gw);
+  }
 }
 
 // Compiled once, in conv.cpp.
