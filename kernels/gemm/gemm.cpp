@@ -1,3 +1,62 @@
 // The code of gemm.cuh: its users see declarations, so that they compile fast.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define LEVIN_COMPILE_GEMM
 #include "kernels/gemm/gemm.cuh"
+
+#if LEVIN_X86_LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4,avx512bf16")
+namespace levin::kernels::cpu::v4 {
+namespace {
+
+// tile<float, H, V> for pairs: Note [Pairs of bf16].
+template <int H, int V>
+void tile_pairs(int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t b_row,
+                TileOut<float> out) {
+  constexpr int L = kLanes<float>, G = (H + 2) / 3;
+  Vector<float> sum[H][V] = {};
+  const float* p[G];
+#pragma GCC unroll 16
+  for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
+  for (int64_t kk = 0; kk < k; ++kk) {
+    __m512bh bv[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof bv[v]);
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i) {
+      const __m512bh s = (__m512bh)_mm512_set1_ps(p[i / 3][(i % 3) * a_row]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] = (Vector<float>)_mm512_dpbf16_ps((__m512)sum[i][v], s, bv[v]);
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < G; ++g) p[g] += a_col;
+    b += b_row;
+  }
+  put_tile(sum, out);
+}
+
+template <int V, int... H>
+constexpr std::array<TileFn<float>, sizeof...(H)> pair_tiles(std::integer_sequence<int, H...>) {
+  return {tile_pairs<H + 1, V>...};
+}
+
+}  // namespace
+}  // namespace levin::kernels::cpu::v4
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")  // as its declaration: g++ tells functions apart by their target
+namespace levin::kernels::cpu::v4 {
+
+TileFn<float> tile_of_pairs(int h, int v) {
+  static constexpr auto one = pair_tiles<1>(std::make_integer_sequence<int, kTileRows>());
+  static constexpr auto two = pair_tiles<2>(std::make_integer_sequence<int, kTileRows>());
+  return (v == 1 ? one : two)[size_t(h - 1)];
+}
+
+}  // namespace levin::kernels::cpu::v4
+#pragma GCC pop_options
+#endif

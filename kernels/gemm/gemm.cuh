@@ -13,7 +13,8 @@
 // and c by its own strides, 0 to use the same matrix again. No dimension: one product. Two products may not share c.
 //
 // Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any
-// number of threads, and for a batch and its products one by one. Levels differ in the last bits.
+// number of threads, and for a batch and its products one by one. Levels differ in the last bits, and so do products of
+// bf16 between CPUs with and without AVX512_BF16 (Note [Pairs of bf16]).
 // Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH
@@ -338,8 +339,9 @@ struct GemmPlan {
   int64_t width(int64_t panel) const { return panel == panels - 1 ? last_width : N; }
 };
 
-// A planned product, with the memory of what is packed. Blocks of k run one after the other.
-template <class T, class C>
+// A planned product, with the memory of what is packed. Blocks of k run one after the other. With kPairs the plan's k
+// counts pairs: Note [Pairs of bf16].
+template <class T, class C, bool kPairs = false>
 class PlannedGemm {
   using F = Accum<T>;
   static constexpr int L = kLanes<F>;
@@ -347,10 +349,11 @@ class PlannedGemm {
   static constexpr bool kPlain = std::is_same_v<T, F>;
 
  public:
-  PlannedGemm(const Cpu& on, const GemmPlan<F>& plan, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+  PlannedGemm(const Cpu& on, const GemmPlan<F>& plan, int64_t k, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
               const GemmOptions<T>& options)
       : on_(on),
         plan_(plan),
+        k_(k),
         a_(a),
         b_(b),
         c_(c),
@@ -362,7 +365,9 @@ class PlannedGemm {
   void run() {
     for (int64_t block = 0; block < plan_.k_blocks; ++block) {
       const int64_t k0 = block * plan_.size.k / plan_.k_blocks, k1 = (block + 1) * plan_.size.k / plan_.k_blocks;
-      const Block at{{a_.data + k0 * a_.col, a_.row, a_.col}, {b_.data + k0 * b_.row, b_.row, b_.col}, k1 - k0, block};
+      const int64_t n0 = k0 * kNumbers, n1 = std::min(k1 * kNumbers, k_);
+      const Block at{
+          {a_.data + n0 * a_.col, a_.row, a_.col}, {b_.data + n0 * b_.row, b_.row, b_.col}, k1 - k0, n1 - n0, block};
       pack(at);
       if (plan_.packed_b == PackedB::by_task) {
         multiply_panels(at);
@@ -373,20 +378,47 @@ class PlannedGemm {
   }
 
  private:
+  static constexpr int64_t kNumbers = kPairs ? 2 : 1;  // of a step along k
   struct Block {
     Matrix<T> a, b;
-    int64_t kc, index;
+    int64_t kc, numbers, index;  // kc: steps
   };
+  static TileFn<F> tile_for(int64_t h, int64_t width) {
+#if LEVIN_VECTOR_BYTES == 64
+    if constexpr (kPairs) return tile_of_pairs(int(h), int(width / L));
+#endif
+    return tile_of<F>(int(h), int(width / L));
+  }
   F* a_packed() const { return memory_.template as<F>(); }
   F* b_packed() const { return a_packed() + plan_.a_numbers; }
   F* waiting() const { return b_packed() + plan_.b_numbers; }
 
   void pack_panel_of(const Block& at, int64_t j, F* to) const {
-    pack_panel<T, F>({at.b.data + j * N * at.b.col, at.b.row, at.b.col}, at.kc, plan_.cols(j), to, plan_.width(j),
-                     plan_.width(j));
+    const Matrix<T> from{at.b.data + j * N * at.b.col, at.b.row, at.b.col};
+#if LEVIN_VECTOR_BYTES == 64
+    if constexpr (kPairs) return pack_panel_pairs(from, at.numbers, plan_.cols(j), to, plan_.width(j), plan_.width(j));
+#endif
+    pack_panel<T, F>(from, at.kc, plan_.cols(j), to, plan_.width(j), plan_.width(j));
   }
+#if LEVIN_VECTOR_BYTES == 64
+  void pack_tile_pairs(const Block& at, int64_t i0, int64_t h) const {
+    auto* const packed = reinterpret_cast<PairBits*>(a_packed());
+    if (plan_.packed_a == PackedA::rows) {
+      for (int64_t row = i0; row < i0 + h; ++row)
+        copy_pairs(at.a.data + row * at.a.row, at.a.col, packed + row * plan_.a_pitch, at.numbers);
+      return;
+    }
+    for (int64_t k = 0; k < at.kc; ++k) {
+      const T* const first = at.a.data + i0 + 2 * k * at.a.col;
+      zip_pairs(first, 2 * k + 1 < at.numbers ? first + at.a.col : nullptr, packed + i0 * at.kc + k * h, h);
+    }
+  }
+#endif
   void pack_tile(const Block& at, int64_t i) const {
     const int64_t i0 = plan_.tiles.begin(i), h = plan_.tiles.begin(i + 1) - i0;
+#if LEVIN_VECTOR_BYTES == 64
+    if constexpr (kPairs) return pack_tile_pairs(at, i0, h);
+#endif
     if (plan_.packed_a == PackedA::rows) {
       for (int64_t row = i0; row < i0 + h; ++row)
         copy_run(at.a.data + row * at.a.row, at.a.col, a_packed() + row * plan_.a_pitch, at.kc);
@@ -430,7 +462,7 @@ class PlannedGemm {
     } else {
       rows = a_packed() + i0 * plan_.a_pitch, a_row = plan_.a_pitch, a_col = 1;
     }
-    const TileFn<F> run = tile_of<F>(int(h), int(width / L));
+    const TileFn<F> run = tile_for(h, width);
     const F alpha = F(options_.alpha);
     const T* col_bias = options_.col_bias ? options_.col_bias + j0 : nullptr;
     const T* row_bias = options_.row_bias ? options_.row_bias + i0 : nullptr;
@@ -496,6 +528,7 @@ class PlannedGemm {
 
   const Cpu& on_;
   const GemmPlan<F>& plan_;
+  const int64_t k_;  // in numbers
   Matrix<T> a_, b_;
   C* c_;
   int64_t ldc_;
@@ -530,8 +563,16 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
     if (m <= kDotRows && a.col == 1 && b.row == 1 && b.col != 1 && k >= 4 * kLanes<F>)
       return gemm_by_dots(on, spread, size, a, b, c, ldc, options);
   }
+#if LEVIN_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (on.multiplies_bf16) {
+      const GemmPlan<F> plan({m, n, (k + 1) / 2}, a, b, spread);
+      return PlannedGemm<T, C, true>(on, plan, k, a, b, c, ldc, options).run();
+    }
+  }
+#endif
   const GemmPlan<F> plan(size, a, b, spread);
-  PlannedGemm<T, C>(on, plan, a, b, c, ldc, options).run();
+  PlannedGemm<T, C>(on, plan, k, a, b, c, ldc, options).run();
 }
 
 template <class T, class C>

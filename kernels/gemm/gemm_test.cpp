@@ -41,14 +41,25 @@ struct Case {
   bool col_bias = false, row_bias = false;
 };
 
+// The levels of this CPU; where it multiplies bf16 numbers, v4 is there with and without that.
+std::vector<Cpu> cpus() {
+  std::vector<Cpu> all;
+  for (const CpuLevel level : levels()) {
+    all.push_back({.level = level});
+    if (level == CpuLevel::v4 && cpu_multiplies_bf16()) all.push_back({.level = level, .multiplies_bf16 = false});
+  }
+  return all;
+}
+
 template <class T, class C = T>
-void check(const Case& t, CpuLevel level) {
+void check(const Case& t, const Cpu& on) {
   CAPTURE(t.size.m);
   CAPTURE(t.size.n);
   CAPTURE(t.size.k);
   CAPTURE(t.a_layout);
   CAPTURE(t.b_layout);
-  CAPTURE(name(level));
+  CAPTURE(name(on.level));
+  CAPTURE(on.multiplies_bf16);
   const auto [m, n, k] = t.size;
   const Stored<T> a(m, k, t.a_layout, 1), b(k, n, t.b_layout, 2);
   const int64_t ldc = n + 3;
@@ -57,7 +68,7 @@ void check(const Case& t, CpuLevel level) {
   std::vector<C> c = before;
   if (t.beta == 0)
     for (C& x : c) x = C(std::numeric_limits<float>::quiet_NaN());  // must not be read
-  cpu::gemm(Cpu{level}, t.size, a.view, b.view, c.data(), ldc,
+  cpu::gemm(on, t.size, a.view, b.view, c.data(), ldc,
             GemmOptions<T>{.alpha = t.alpha,
                            .beta = t.beta,
                            .col_bias = t.col_bias ? col_bias.data() : nullptr,
@@ -97,13 +108,14 @@ const int64_t kSizes[] = {0, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 65, 129, 
 
 TEST_CASE("gemm is the sum over k for every mix of sizes at every level") {
   std::mt19937 gen(7);
-  for (const CpuLevel level : levels())
+  const auto size = [&] { return kSizes[gen() % std::size(kSizes)]; };
+  const auto layout = [&] { return int(gen() % 4); };
+  for (const Cpu& on : cpus())
     for (const int64_t m : kSizes)
       for (const int64_t n : kSizes) {
-        const int64_t k = kSizes[gen() % std::size(kSizes)];
-        check<float>({.size = {m, n, k}, .a_layout = int(gen() % 4), .b_layout = int(gen() % 4)}, level);
-        const int64_t k64 = kSizes[gen() % std::size(kSizes)];
-        check<double>({.size = {m, n, k64}, .a_layout = int(gen() % 4), .b_layout = int(gen() % 4)}, level);
+        check<float>({.size = {m, n, size()}, .a_layout = layout(), .b_layout = layout()}, on);
+        check<double>({.size = {m, n, size()}, .a_layout = layout(), .b_layout = layout()}, on);
+        check<bf16>({.size = {m, n, size()}, .a_layout = layout(), .b_layout = layout()}, on);
       }
 }
 
@@ -112,19 +124,19 @@ TEST_CASE("gemm reads every layout, scales, accumulates and adds biases, in ever
                             {5, 129, 0}, {64, 17, 7}, {3, 200, 600}, {57, 40, 1100}, {14, 31, 95}};
   const double scales[][2] = {{1, 0}, {1, 1}, {-0.5, 2}, {2, 0}};
   int count = 0;
-  for (const CpuLevel level : levels())
+  for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (int a_layout = 0; a_layout < 4; ++a_layout)
         for (int b_layout = 0; b_layout < 4; ++b_layout) {
           const auto& [alpha, beta] = scales[count % 4];
           const Case t{size, a_layout, b_layout, alpha, beta, (count / 4) % 2 == 1, (count / 8) % 2 == 1};
           ++count;
-          check<float>(t, level);
-          check<double>(t, level);
-          check<f16>(t, level);
-          check<bf16>(t, level);
-          check<bf16, float>(t, level);
-          check<f16, float>(t, level);
+          check<float>(t, on);
+          check<double>(t, on);
+          check<f16>(t, on);
+          check<bf16>(t, on);
+          check<bf16, float>(t, on);
+          check<f16, float>(t, on);
         }
 }
 
@@ -144,39 +156,39 @@ TEST_CASE("gemm reads a broadcast matrix and one that runs backwards") {
   }
 }
 
-TEST_CASE("gemm has the same bits on one, two and three threads") {
+TEST_CASE_TEMPLATE("gemm has the same bits on one, two and three threads", T, float, bf16) {
   const GemmSize sizes[] = {{257, 300, 1100}, {64, 128, 784}, {1, 3000, 700},
                             {3000, 1, 700},   {130, 4000, 9}, {8, 3000, 700}};
-  for (const CpuLevel level : levels())
+  for (const Cpu& on : cpus())
     for (const GemmSize& size : sizes)
       for (int layout = 0; layout < 2; ++layout) {
-        const Stored<float> a(size.m, size.k, layout, 1), b(size.k, size.n, 1 - layout, 2);
-        std::vector<float> c[3];
+        const Stored<T> a(size.m, size.k, layout, 1), b(size.k, size.n, 1 - layout, 2);
+        std::vector<T> c[3];
         for (int threads = 1; threads <= 3; ++threads) {
           const Threads guard(threads);
           c[threads - 1].resize(size_t(size.m * size.n));
-          cpu::gemm(Cpu{level}, size, a.view, b.view, c[threads - 1].data(), size.n);
+          cpu::gemm(on, size, a.view, b.view, c[threads - 1].data(), size.n);
         }
-        CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(float)) == 0);
-        CHECK(std::memcmp(c[0].data(), c[2].data(), c[0].size() * sizeof(float)) == 0);
+        CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(T)) == 0);
+        CHECK(std::memcmp(c[0].data(), c[2].data(), c[0].size() * sizeof(T)) == 0);
       }
 }
 
-TEST_CASE("gemm carries NaN and infinity into every result they touch, and no further") {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  for (const CpuLevel level : levels())
+TEST_CASE_TEMPLATE("gemm carries NaN and infinity into every result they touch, and no further", T, float, bf16) {
+  const T inf(std::numeric_limits<float>::infinity()), nan(std::numeric_limits<float>::quiet_NaN()), one(1.0f);
+  for (const Cpu& on : cpus())
     for (const GemmSize& size : {GemmSize{20, 37, 19}, GemmSize{1, 37, 19}, GemmSize{20, 1, 19}}) {
       const auto [m, n, k] = size;
-      std::vector<float> a(size_t(m * k), 1.0f), b(size_t(k * n), 0.0f), c(size_t(m * n));
+      std::vector<T> a(size_t(m * k), one), b(size_t(k * n), T(0.0f)), c(size_t(m * n));
       a[size_t((m - 1) * k + 3)] = nan;  // times 0 in b
-      cpu::gemm(Cpu{level}, size, Matrix<float>{a.data(), k, 1}, Matrix<float>{b.data(), n, 1}, c.data(), n);
+      cpu::gemm(on, size, Matrix<T>{a.data(), k, 1}, Matrix<T>{b.data(), n, 1}, c.data(), n);
       for (int64_t i = 0; i < m; ++i)
-        for (int64_t j = 0; j < n; ++j) CHECK(std::isnan(c[size_t(i * n + j)]) == (i == m - 1));
-      a[size_t((m - 1) * k + 3)] = 1;
+        for (int64_t j = 0; j < n; ++j) CHECK(std::isnan(float(c[size_t(i * n + j)])) == (i == m - 1));
+      a[size_t((m - 1) * k + 3)] = one;
       b[size_t(18 * n + n - 1)] = inf;
-      cpu::gemm(Cpu{level}, size, Matrix<float>{a.data(), k, 1}, Matrix<float>{b.data(), n, 1}, c.data(), n);
+      cpu::gemm(on, size, Matrix<T>{a.data(), k, 1}, Matrix<T>{b.data(), n, 1}, c.data(), n);
       for (int64_t i = 0; i < m; ++i)
-        for (int64_t j = 0; j < n; ++j) CHECK(c[size_t(i * n + j)] == (j == n - 1 ? inf : 0));
+        for (int64_t j = 0; j < n; ++j) CHECK(float(c[size_t(i * n + j)]) == (j == n - 1 ? float(inf) : 0.0f));
     }
 }
 

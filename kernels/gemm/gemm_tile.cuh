@@ -63,30 +63,11 @@ struct TileOut {
   const F* row_bias;  // one a row, or null
 };
 
+// Puts the sums of a tile where `out` says.
 template <class F, int H, int V>
-void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
+[[gnu::always_inline]] inline void put_tile(Vector<F> (&sum)[H][V], const TileOut<F>& out) {
   using Vec = Vector<F>;
   constexpr int L = kLanes<F>;
-  // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
-  constexpr int G = (H + 2) / 3;
-  Vec sum[H][V] = {};
-  const F* p[G];
-#pragma GCC unroll 16
-  for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
-  for (int64_t kk = 0; kk < k; ++kk) {
-    Vec bv[V];
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof(Vec));
-#pragma GCC unroll 16
-    for (int i = 0; i < H; ++i) {
-      const F s = p[i / 3][(i % 3) * a_row];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) sum[i][v] += bv[v] * s;
-    }
-#pragma GCC unroll 16
-    for (int g = 0; g < G; ++g) p[g] += a_col;
-    b += b_row;
-  }
   if (out.alpha != F(1)) {
 #pragma GCC unroll 16
     for (int i = 0; i < H; ++i)
@@ -124,6 +105,33 @@ void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64
     for (int v = 0; v < V; ++v) __builtin_memcpy(out.c + i * out.ldc + v * L, &sum[i][v], sizeof(Vec));
 }
 
+template <class F, int H, int V>
+void tile(int64_t k, const F* a, int64_t a_row, int64_t a_col, const F* b, int64_t b_row, TileOut<F> out) {
+  using Vec = Vector<F>;
+  constexpr int L = kLanes<F>;
+  // Three rows share a pointer (offsets 0, 1 and 2 times a_row are addressing modes), so that 14 rows need 5 registers.
+  constexpr int G = (H + 2) / 3;
+  Vec sum[H][V] = {};
+  const F* p[G];
+#pragma GCC unroll 16
+  for (int g = 0; g < G; ++g) p[g] = a + 3 * g * a_row;
+  for (int64_t kk = 0; kk < k; ++kk) {
+    Vec bv[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) __builtin_memcpy(&bv[v], b + v * L, sizeof(Vec));
+#pragma GCC unroll 16
+    for (int i = 0; i < H; ++i) {
+      const F s = p[i / 3][(i % 3) * a_row];
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) sum[i][v] += bv[v] * s;
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < G; ++g) p[g] += a_col;
+    b += b_row;
+  }
+  put_tile(sum, out);
+}
+
 template <class F>
 using TileFn = void (*)(int64_t, const F*, int64_t, int64_t, const F*, int64_t, TileOut<F>);
 
@@ -145,6 +153,39 @@ template TileFn<double> tile_of<double>(int h, int v);
 #else
 extern template TileFn<float> tile_of<float>(int h, int v);
 extern template TileFn<double> tile_of<double>(int h, int v);
+#endif
+
+#if LEVIN_VECTOR_BYTES == 64
+// Note [Pairs of bf16]
+// AVX512_BF16 multiplies two bf16 numbers of a lane by two others and adds both products to the lane's f32 sum: twice
+// the multiplications of f32. A lane of packed A or B is then a pair of numbers that follow each other along k, in the
+// room of an f32 number, and a tile runs over (k + 1) / 2 pairs; the last one has a zero where k is odd. The products are
+// exact; numbers and sums below 2^-126 count as zero there.
+//
+// The tile for pairs, as tile_of<float>; only for a CPU that has AVX512_BF16.
+TileFn<float> tile_of_pairs(int h, int v);
+
+using PairBits [[gnu::may_alias]] = uint32_t;
+inline PairBits pair_of(bf16 first, bf16 second) { return PairBits{first.bits} | PairBits{second.bits} << 16; }
+
+// dst: the pairs of `count` numbers `stride` apart.
+inline void copy_pairs(const bf16* src, int64_t stride, PairBits* __restrict dst, int64_t count) {
+  const int64_t whole = count / 2;
+  if (stride == 1) {
+    if (whole > 0) std::memcpy(dst, src, size_t(whole) * sizeof(PairBits));
+  } else {
+    for (int64_t i = 0; i < whole; ++i) dst[i] = pair_of(src[2 * i * stride], src[(2 * i + 1) * stride]);
+  }
+  if (count % 2 != 0) dst[whole] = src[(count - 1) * stride].bits;
+}
+// dst[i]: the pair of first[i] and second[i], or of first[i] and zero where second is null.
+inline void zip_pairs(const bf16* first, const bf16* second, PairBits* __restrict dst, int64_t count) {
+  if (second != nullptr) {
+    for (int64_t i = 0; i < count; ++i) dst[i] = pair_of(first[i], second[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) dst[i] = first[i].bits;
+  }
+}
 #endif
 
 // dst[i] = src[i * stride]
@@ -242,6 +283,44 @@ void pack_panel(Matrix<T> b, int64_t k, int64_t cols, F* __restrict dst, int64_t
     }
   }
 }
+
+#if LEVIN_VECTOR_BYTES == 64
+// pack_panel for pairs: k numbers down, (k + 1) / 2 rows of pairs.
+inline void pack_panel_pairs(Matrix<bf16> b, int64_t k, int64_t cols, float* __restrict dst, int64_t width,
+                             int64_t ld_dst) {
+  constexpr int L = kLanes<float>;
+  auto* const pairs = reinterpret_cast<PairBits*>(dst);
+  if (b.col == 1) {
+    for (int64_t kk = 0; kk < k; kk += 2) {
+      PairBits* const row = pairs + kk / 2 * ld_dst;
+      const bf16* const first = b.data + kk * b.row;
+      zip_pairs(first, kk + 1 < k ? first + b.row : nullptr, row, cols);
+      for (int64_t j = cols; j < width; ++j) row[j] = 0;
+    }
+    return;
+  }
+  constexpr int64_t kStrip = 64;  // pairs; the strip and what it becomes stay in L1
+  alignas(64) PairBits strip[size_t(L * kStrip)];
+  for (int64_t k0 = 0; k0 < k; k0 += 2 * kStrip) {
+    const int64_t numbers = k - k0 < 2 * kStrip ? k - k0 : 2 * kStrip, count = (numbers + 1) / 2;
+    for (int64_t j0 = 0; j0 < width; j0 += L) {
+      for (int64_t j = 0; j < L; ++j) {
+        if (j0 + j < cols) {
+          copy_pairs(b.data + (j0 + j) * b.col + k0 * b.row, b.row, strip + j * kStrip, numbers);
+        } else {
+          for (int64_t i = 0; i < count; ++i) strip[j * kStrip + i] = 0;
+        }
+      }
+      const auto* const from = reinterpret_cast<const float*>(strip);
+      float* const to = dst + k0 / 2 * ld_dst + j0;
+      int64_t kk = 0;
+      for (; kk + L <= count; kk += L) transpose_square(from + kk, kStrip, to + kk * ld_dst, ld_dst);
+      for (; kk < count; ++kk)
+        for (int64_t j = 0; j < L; ++j) pairs[(k0 / 2 + kk) * ld_dst + j0 + j] = strip[j * kStrip + kk];
+    }
+  }
+}
+#endif
 
 // Writes rows x cols sums of a tile (pitch `ld`) to C of any type and width, as TileOut says.
 template <class F, class T, class C>
