@@ -20,6 +20,7 @@
 #endif
 
 #include "kernels/executor/rows_test.h"
+#include "kernels/executor/streaming.h"
 #include "kernels/lib/scratch.h"
 #include "levin/device.h"
 #include "levin/error.h"
@@ -186,6 +187,26 @@ TEST_CASE("a loop that can not send for its workers is run by its caller") {
   CHECK(status == 0);
 }
 #endif
+
+TEST_CASE("stores past the caches write every byte of a block, wherever it begins and ends, and no other") {
+  std::vector<char> from(200);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i + 1);
+  for (int64_t offset = 0; offset < 20; ++offset) {
+    for (const int64_t bytes : {0, 1, 7, 15, 16, 17, 40, 64, 131}) {
+      std::vector<char> to(200, char{0});
+      {
+        const Streaming all_seen;
+        all_seen.write(to.data() + offset, from.data() + 3, bytes);
+      }
+      for (int64_t i = 0; i < 200; ++i) {
+        const bool inside = i >= offset && i < offset + bytes;
+        CHECK(to[size_t(i)] == (inside ? from[size_t(3 + i - offset)] : 0));
+      }
+    }
+  }
+  CHECK_FALSE(beyond_cache(int64_t{64} << 10));
+  CHECK(beyond_cache(int64_t{8} << 30));
+}
 
 TEST_CASE("a level has a name, and the CPU's level is one this machine runs") {
   CHECK(std::strcmp(name(CpuLevel::base), "base") == 0);

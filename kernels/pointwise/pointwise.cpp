@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/executor/streaming.h"
 #include "kernels/pointwise/halves.cuh"
 
 namespace levin::kernels {
@@ -56,11 +57,33 @@ bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
   return false;
 }
 
+// Whether the result passes the caches by: Note [Results larger than the cache]. A result in the place of an operand
+// does not, because its lines were read just before.
+bool passes_caches(const PointwisePlan& plan, const std::int64_t* step) {
+  if (step[0] != plan.width[0]) return false;
+  std::int64_t bytes = 0;
+  for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
+    if (k > 0 && plan.data[k] == plan.data[0]) return false;
+    std::int64_t numbers = 1;  // that are not the same element again
+    for (std::size_t d = 0; d < static_cast<std::size_t>(plan.rank); ++d)
+      numbers *= plan.steps[k][d] == 0 ? 1 : plan.sizes[d];
+    bytes += numbers * plan.width[k];
+  }
+  return beyond_cache(bytes);
+}
+
+struct How {
+  bool blocks, streams;
+  How(const PointwisePlan& plan, const std::int64_t* step)
+      : blocks(by_blocks(plan, step)), streams(passes_caches(plan, step)) {}
+};
+
 // One row of n elements through the loop.
-void run_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, bool blocks,
+void run_row(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, const How& how,
              char* const* p, const std::int64_t* step, std::int64_t n) {
-  if (!blocks) return loop(functor, p, step, n);
+  if (!how.blocks && !how.streams) return loop(functor, p, step, n);
   alignas(64) double block[kMaxOperands][kBlock];
+  alignas(64) char narrowed[2 * kBlock];
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, n - begin);
     char* q[kMaxOperands];
@@ -83,10 +106,13 @@ void run_row(const Cpu& on, PointwiseLoop loop, const void* functor, const Point
         spread(from, plan.width[i], q[k], count);
       }
     }
+    const bool is_narrow = plan.half[0] != Half::no;
+    if (how.streams && !is_narrow) q[0] = reinterpret_cast<char*>(block[0]);
     loop(functor, q, s, count);
-    if (plan.half[0] != Half::no) {
-      narrow(on, plan.half[0], reinterpret_cast<float*>(block[0]), p[0] + begin * step[0], step[0], count);
-    }
+    char* const to = p[0] + begin * step[0];
+    if (is_narrow)
+      narrow(on, plan.half[0], reinterpret_cast<float*>(block[0]), how.streams ? narrowed : to, step[0], count);
+    if (how.streams) Streaming::write(to, is_narrow ? narrowed : q[0], count * step[0]);
   }
 }
 
@@ -97,8 +123,9 @@ void run_rows(const Cpu& on, PointwiseLoop loop, const void* functor, const Poin
   const std::int64_t inner = plan.sizes[last], rows = plan.numel / inner;
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][last];
-  const bool blocks = by_blocks(plan, step);
+  const How how(plan, step);
   on.parallel_for(rows, std::max<std::int64_t>(1, grain / inner), [&](std::int64_t begin, std::int64_t end) {
+    const Streaming all_seen;
     std::array<std::int64_t, kMaxRank> index{};
     std::int64_t rest = begin;
     for (std::size_t d = last; d-- > 0;) {
@@ -112,7 +139,7 @@ void run_rows(const Cpu& on, PointwiseLoop loop, const void* functor, const Poin
       for (std::size_t d = 0; d < last; ++d) p[k] += index[d] * steps[d];
     }
     for (std::int64_t row = begin; row < end; ++row) {
-      run_row(on, loop, functor, plan, blocks, p, step, inner);
+      run_row(on, loop, functor, plan, how, p, step, inner);
       for (std::size_t d = last; d-- > 0;) {
         const bool carry = ++index[d] == plan.sizes[d];
         for (int k = 0; k < plan.operands; ++k) {
@@ -184,12 +211,13 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
                        std::int64_t grain) {
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
-  const bool blocks = by_blocks(plan, step);
-  if (plan.numel <= grain) return run_row(on, loop, functor, plan, blocks, plan.data.data(), step, plan.numel);
+  const How how(plan, step);
+  if (plan.numel <= grain) return run_row(on, loop, functor, plan, how, plan.data.data(), step, plan.numel);
   on.parallel_for(plan.numel, grain, [&](std::int64_t begin, std::int64_t end) {
+    const Streaming all_seen;
     char* p[kMaxOperands];
     for (int k = 0; k < plan.operands; ++k) p[k] = plan.data[static_cast<std::size_t>(k)] + begin * step[k];
-    run_row(on, loop, functor, plan, blocks, p, step, end - begin);
+    run_row(on, loop, functor, plan, how, p, step, end - begin);
   });
 }
 

@@ -75,8 +75,17 @@ bool by_rows(const Cpu& on, const Tensor& out, const Tensor& x) {
     if (!out.is_contiguous() || !x.is_contiguous()) return false;
     const From* const from = ptr<const From>(x);
     To* const to = ptr<To>(out);
+    const bool streams = kernels::beyond_cache(out.numel() * std::int64_t{sizeof(To) + sizeof(From)});
     on.parallel_for(out.numel(), kGrain, [=, &on](std::int64_t begin, std::int64_t end) {
-      kernels::cpu::convert_row<To, From>(on, from + begin, to + begin, end - begin);
+      if (!streams) return kernels::cpu::convert_row<To, From>(on, from + begin, to + begin, end - begin);
+      constexpr std::int64_t kBlock = 1024;
+      alignas(64) To block[kBlock];
+      const kernels::Streaming all_seen;
+      for (std::int64_t i = begin; i < end; i += kBlock) {
+        const std::int64_t n = std::min(kBlock, end - i);
+        kernels::cpu::convert_row<To, From>(on, from + i, block, n);
+        all_seen.write(to + i, block, n * std::int64_t{sizeof(To)});
+      }
     });
     return true;
   }

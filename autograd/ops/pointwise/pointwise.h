@@ -7,6 +7,7 @@
 
 #include "autograd/op_table.h"
 #include "kernels/executor/dispatch.h"
+#include "kernels/executor/streaming.h"
 #include "kernels/pointwise/pointwise.cuh"
 #include "levin/autograd.h"
 #include "levin/ops.h"
@@ -99,12 +100,16 @@ template <class F, class O, class... I, class... Arg>
       if (n > 0) loop(&f, p, step, n);
       return;
     }
-    on.parallel_for(n, grain_of<F>(), [&](std::int64_t begin, std::int64_t end) {
-      char* q[sizeof...(Arg) + 1];
-      for (std::size_t k = 0; k <= sizeof...(Arg); ++k) q[k] = p[k] + begin * step[k];
-      loop(&f, q, step, end - begin);
-    });
-    return;
+    std::int64_t bytes = 0;
+    for (const std::int64_t s : step) bytes += n * s;
+    if (!kernels::beyond_cache(bytes)) {
+      on.parallel_for(n, grain_of<F>(), [&](std::int64_t begin, std::int64_t end) {
+        char* q[sizeof...(Arg) + 1];
+        for (std::size_t k = 0; k <= sizeof...(Arg); ++k) q[k] = p[k] + begin * step[k];
+        loop(&f, q, step, end - begin);
+      });
+      return;
+    }
   }
   kernels::PointwisePlan plan;
   add_to(plan, shape, out);

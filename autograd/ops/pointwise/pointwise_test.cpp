@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/ops/harness.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -366,6 +367,28 @@ TEST_CASE("a row that repeats gives every row what it gives alone, also where it
   Tensor own = ones({600, 4}, Device::cpu());
   add_(own, select(own, 0, 0));
   CHECK(sum(own).item() == 600 * 4 * 2);
+}
+
+TEST_CASE("results that are larger than the cache have the numbers of their parts") {
+  Generator gen(5);
+  const std::int64_t rows = (std::int64_t{9} << 10) + 3, columns = 1030;  // 36 MiB in f32, no multiple of a block
+  const Tensor x = randn({rows, columns}, gen, cpu), bias = randn({columns}, gen, cpu);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    const Tensor a = x.to(dtype), b = bias.to(dtype);
+    for (const auto& f : {+[](const Tensor&p, const Tensor&) { return relu(p); },
+                          +[](const Tensor&p, const Tensor&q) { return add(p, q); },
+                          +[](const Tensor&p, const Tensor&) { return mul(p, p); },
+                          +[](const Tensor&p, const Tensor&) { return p.to(DType::f16); }}) {
+      const Tensor whole = f(a, b);
+      for (std::int64_t at = 0; at < rows; at += 1000) {
+        const std::int64_t n = std::min<std::int64_t>(1000, rows - at);
+        CHECK(same_bits(narrow(whole, 0, at, n).contiguous(), f(narrow(a, 0, at, n).contiguous(), b)));
+      }
+    }
+  }
+  Tensor in_place = x.clone();
+  add_(in_place, bias);
+  CHECK(same_bits(in_place, add(x, bias)));
 }
 
 TEST_CASE("sin and cos of a row that has near and far numbers in any place are right to 2 units in the last place") {
