@@ -7,7 +7,8 @@
 namespace levin::kernels {
 namespace {
 
-// Of the last cache that a core of this machine uses. sysconf(_SC_LEVEL3_CACHE_SIZE) adds up those of all cores on some.
+// Of the last cache that a core of this machine uses. On some machines sysconf(_SC_LEVEL3_CACHE_SIZE) adds up those of
+// all cores.
 int64_t last_cache_bytes() {
   constexpr int64_t kUsual = int64_t{32} << 20;
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
