@@ -391,6 +391,23 @@ TEST_CASE("results that are larger than the cache have the numbers of their part
   CHECK(same_bits(in_place, add(x, bias)));
 }
 
+TEST_CASE("gelu and its derivative give no subnormal numbers, on which some CPUs compute slowly") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const double least = dtype == DType::f32 ? std::numeric_limits<float>::min() : std::numeric_limits<double>::min();
+    for (const GeluForm form : {GeluForm::erf, GeluForm::tanh}) {
+      Tensor x = mul(arange(0, 60000, 1, cpu).to(dtype), -1e-3);  // 0 to -60
+      x.requires_grad_();
+      const Tensor y = gelu(x, form);
+      backward(sum(y));
+      for (const Tensor& t : {y.detach(), x.grad()}) {
+        const Tensor size = abs(t).to(DType::f64);
+        CHECK(sum(logical_and(gt(size, 0.0), lt(size, least)).to(DType::i64)).item<std::int64_t>() == 0);
+        CHECK(sum(gt(size, 0.0).to(DType::i64)).item<std::int64_t>() > 5000);
+      }
+    }
+  }
+}
+
 TEST_CASE("sin and cos of a row that has near and far numbers in any place are right to 2 units in the last place") {
   std::vector<float> x;
   for (int i = 0; i < 3000; ++i) x.push_back(i % 700 == 3 ? 1e6f * float(i) * float(i) * 1e10f : float(i) * 0.37f);
