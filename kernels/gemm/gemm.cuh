@@ -277,6 +277,8 @@ void gemm_by_dots(const Cpu& on, bool spread, GemmSize size, Matrix<F> a, Matrix
 // in L2 (4 panels of 128 columns in f32: 384 KiB).
 template <class F>
 inline constexpr int64_t kBlockK = 3072 / int64_t(sizeof(F));
+// Of pairs: sums of 16-bit results that wait for another block cost a pass over f32 numbers each.
+inline constexpr int64_t kBlockPairs = 1024;
 
 // What is copied into shape before it is multiplied. A: nothing; rows, `a_pitch` apart; every row tile on its own, as
 // [k, rows of the tile]. B: nothing; the last panel, whose columns do not fill their vectors; all panels, once for all
@@ -300,13 +302,13 @@ struct GemmPlan {
   bool spread;                                    // over threads
 
   template <class T>
-  GemmPlan(GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread)
+  GemmPlan(GemmSize of, Matrix<T> a, Matrix<T> b, bool may_spread, int64_t block_k = kBlockK<F>)
       : size(of),
         tiles(of.m),
         panels((of.n + N - 1) / N),
         last_cols(of.n - (panels - 1) * N),
         last_width(last_cols <= L ? L : N),
-        k_blocks(std::max<int64_t>(1, (of.k + kBlockK<F> - 1) / kBlockK<F>)),
+        k_blocks(std::max<int64_t>(1, (of.k + block_k - 1) / block_k)),
         k_most((of.k + k_blocks - 1) / k_blocks) {
     constexpr bool kPlain = std::is_same_v<T, F>;
     // Where A lies is good enough unless its rows fall into the same few sets of the L1 cache, or every step down k
@@ -566,7 +568,7 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
 #if LEVIN_VECTOR_BYTES == 64
   if constexpr (std::is_same_v<T, bf16>) {
     if (on.multiplies_bf16) {
-      const GemmPlan<F> plan({m, n, (k + 1) / 2}, a, b, spread);
+      const GemmPlan<F> plan({m, n, (k + 1) / 2}, a, b, spread, kBlockPairs);
       return PlannedGemm<T, C, true>(on, plan, k, a, b, c, ldc, options).run();
     }
   }
