@@ -28,13 +28,15 @@
 #define LEVIN_LEVEL_FILE "kernels/norm/channel_norm.cuh"
 #include "kernels/executor/each_level.h"
 
+#include "kernels/executor/pick_halves.h"
+
 namespace levin::kernels::cpu {
-LEVIN_PICK(batch_norm_train)
-LEVIN_PICK(batch_norm_eval)
-LEVIN_PICK(batch_norm_backward)
-LEVIN_PICK(batch_norm_eval_backward)
-LEVIN_PICK(group_norm)
-LEVIN_PICK(group_norm_backward)
+LEVIN_PICK_HALVES(batch_norm_train)
+LEVIN_PICK_HALVES(batch_norm_eval)
+LEVIN_PICK_HALVES(batch_norm_backward)
+LEVIN_PICK_HALVES(batch_norm_eval_backward)
+LEVIN_PICK_HALVES(group_norm)
+LEVIN_PICK_HALVES(group_norm_backward)
 }  // namespace levin::kernels::cpu
 #endif
 #else
@@ -53,7 +55,7 @@ void channel_sums(const Cpu& on, const T* x, const T* y, int64_t n, int64_t c, i
     std::vector<A> parts(size_t((n + grain - 1) / grain * kSums * c));
     on.parallel_for(n, grain, [&](int64_t first, int64_t last) {
       A* const part = parts.data() + first / grain * kSums * c;
-      WideRow<T> wide_x(c), wide_y(c);
+      const WideRow<T> wide_x(c), wide_y(y != nullptr ? c : 0);
       for (int64_t i = first; i < last; ++i) {
         const A* const a = wide_x.read(x + i * c, c);
         const A* const b = y != nullptr ? wide_y.read(y + i * c, c) : a;
@@ -68,15 +70,12 @@ void channel_sums(const Cpu& on, const T* x, const T* y, int64_t n, int64_t c, i
   }
   constexpr int64_t tile = 4096;
   on.parallel_for(c, std::max<int64_t>(1, rows_at_once(n * s)), [&](int64_t first, int64_t last) {
-    const int64_t length = std::min(s, tile);
-    WideRow<T> wide_x(length), wide_y(length);
     for (int64_t j = first; j < last; ++j) {
       double sum[kSums] = {};
       for (int64_t i = 0; i < n; ++i)
         for (int64_t at = 0; at < s; at += tile) {
           const int64_t count = std::min(tile, s - at), offset = (i * c + j) * s + at;
-          const A* const a = wide_x.read(x + offset, count);
-          const A* const b = y != nullptr ? wide_y.read(y + offset, count) : a;
+          const T *const a = x + offset, *const b = y != nullptr ? y + offset : a;
           const Sums<A, kSums> t = sum_terms<kSums, A>(
               count, [&]<class V>(V v, int64_t e)
                          __attribute__((always_inline)) { return term(v, j, load<V>(a + e), load<V>(b + e)); });
@@ -97,16 +96,19 @@ void channel_affine(const Cpu& on, const T* x, const Accum<T>* center, const Acc
       const T* const in = x + i * c * s;
       T* const out = y + i * c * s;
       if (s == 1) {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < c; ++j) out[j] = T((A(in[j]) - center[j]) * scale[j] + shift[j]);
+        each_vector<A>(
+            c, [=]<class V>(V, int64_t j) __attribute__((always_inline)) {
+              put(out + j, (load<V>(in + j) - load<V>(center + j)) * load<V>(scale + j) + load<V>(shift + j));
+            });
         continue;
       }
       for (int64_t j = 0; j < c; ++j) {
         const A m = center[j], f = scale[j], h = shift[j];
         const T* const from = in + j * s;
         T* const to = out + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((A(from[e]) - m) * f + h);
+        each_vector<A>(
+            s, [=]<class V>(V, int64_t e)
+                   __attribute__((always_inline)) { put(to + e, (load<V>(from + e) - m) * f + h); });
       }
     }
   });
@@ -122,16 +124,21 @@ void channel_combine(const Cpu& on, const T* gy, const T* x, const Accum<T>* cen
       const T *const g = gy + i * c * s, *const in = x + i * c * s;
       T* const out = gx + i * c * s;
       if (s == 1) {
-#pragma GCC ivdep
-        for (int64_t j = 0; j < c; ++j) out[j] = T(A(g[j]) * p[j] + (A(in[j]) - center[j]) * q[j] + r[j]);
+        each_vector<A>(
+            c, [=]<class V>(V, int64_t j) __attribute__((always_inline)) {
+              put(out + j, load<V>(g + j) * load<V>(p + j) + (load<V>(in + j) - load<V>(center + j)) * load<V>(q + j) +
+                               load<V>(r + j));
+            });
         continue;
       }
       for (int64_t j = 0; j < c; ++j) {
         const A m = center[j], a = p[j], b = q[j], h = r[j];
         const T *const gs = g + j * s, *const from = in + j * s;
         T* const to = out + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T(A(gs[e]) * a + (A(from[e]) - m) * b + h);
+        each_vector<A>(
+            s, [=]<class V>(V, int64_t e) __attribute__((always_inline)) {
+              put(to + e, load<V>(gs + e) * a + (load<V>(from + e) - m) * b + h);
+            });
       }
     }
   });
@@ -235,9 +242,8 @@ void group_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T
   const A *const wide_w = weight.data(), *const wide_b = bias.data();
   const int64_t width = c / groups, count = width * s;
   on.parallel_for(n * groups, rows_at_once(count), [=](int64_t first, int64_t last) {
-    WideRow<T> row(count);
     for (int64_t k = first; k < last; ++k) {
-      const A* const in = row.read(x + k * count, count);
+      const T* const in = x + k * count;
       const A mu = row_sum(in, count) / A(count);
       const A square = sum_terms<1, A>(
                            count,
@@ -251,10 +257,11 @@ void group_norm(const Cpu& on, const T* x, const W* w, const W* b, T* y, Accum<T
       for (int64_t j = 0; j < width; ++j) {
         const int64_t channel = k % groups * width + j;
         const A scale = rstd[k] * wide_w[channel], shift = wide_b[channel];
-        const A* const from = in + j * s;
+        const T* const from = in + j * s;
         T* const to = y + k * count + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((from[e] - mu) * scale + shift);
+        each_vector<A>(
+            s, [=]<class V>(V, int64_t e)
+                   __attribute__((always_inline)) { put(to + e, (load<V>(from + e) - mu) * scale + shift); });
       }
     }
   });
@@ -268,15 +275,14 @@ void group_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, con
   const int64_t width = c / groups, count = width * s;
   std::vector<A> sums(size_t(2 * n * c));  // of gy h and of gy, for each sample and channel
   on.parallel_for(n * groups, rows_at_once(count), [&](int64_t first, int64_t last) {
-    WideRow<T> wide_g(count), wide_x(count);
     for (int64_t k = first; k < last; ++k) {
-      const A *const g = wide_g.read(gy + k * count, count), *const in = wide_x.read(x + k * count, count);
+      const T *const g = gy + k * count, *const in = x + k * count;
       const A mu = mean[k], scale = rstd[k];
       A* const part = sums.data() + k / groups * 2 * c;
       A shift = 0, slope = 0;
       for (int64_t j = 0; j < width; ++j) {
         const int64_t channel = k % groups * width + j;
-        const A *const gs = g + j * s, *const from = in + j * s;
+        const T *const gs = g + j * s, *const from = in + j * s;
         const Sums<A, 2> t = sum_terms<2, A>(
             s, [=]<class V>(V, int64_t e) __attribute__((always_inline)) {
               const V u = load<V>(gs + e);
@@ -292,10 +298,12 @@ void group_norm_backward(const Cpu& on, const T* gy, const T* x, const W* w, con
       slope = slope * scale / A(count);
       for (int64_t j = 0; j < width; ++j) {
         const A own = weight[size_t(k % groups * width + j)];
-        const A *const gs = g + j * s, *const from = in + j * s;
+        const T *const gs = g + j * s, *const from = in + j * s;
         T* const to = gx + k * count + j * s;
-#pragma GCC ivdep
-        for (int64_t e = 0; e < s; ++e) to[e] = T((gs[e] * own - shift - (from[e] - mu) * slope) * scale);
+        each_vector<A>(
+            s, [=]<class V>(V, int64_t e) __attribute__((always_inline)) {
+              put(to + e, (load<V>(gs + e) * own - shift - (load<V>(from + e) - mu) * slope) * scale);
+            });
       }
     }
   });

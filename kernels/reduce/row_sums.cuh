@@ -2,16 +2,22 @@
 #ifndef LEVIN_KERNELS_ROW_SUMS_CUH
 #define LEVIN_KERNELS_ROW_SUMS_CUH
 // Sums and maxima over contiguous elements inside a kernel, with the vectors of its level written out: a compiler may
-// not reorder a floating-point sum by itself. The order depends on the length (and the level) alone.
+// not reorder a floating-point sum by itself. The order depends on the length (and the level) alone. Numbers of 16 bits
+// become floats in registers.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <type_traits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/lib/scratch.h"
+#include "levin/dtype.h"
 
 #define LEVIN_LEVEL_FILE "kernels/reduce/row_sums.cuh"
 #include "kernels/executor/each_level.h"
@@ -25,12 +31,92 @@ struct RowVector {
   static constexpr int64_t lanes = LEVIN_VECTOR_BYTES / int64_t{sizeof(A)};
 };
 
-// Reads a V, a vector or a single number, at p.
-template <class V, class A>
-[[gnu::always_inline]] inline V load(const A* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
+typedef uint32_t FloatBits __attribute__((vector_size(LEVIN_VECTOR_BYTES)));
+typedef uint16_t HalfBits __attribute__((vector_size(LEVIN_VECTOR_BYTES / 2)));
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+
+// The V, a vector or a single number, at p. Numbers of 16 bits are widened.
+template <class V, class T>
+[[gnu::always_inline]] inline V load(const T* p) {
+  if constexpr (kIsHalf<T> && std::is_same_v<V, float>) {
+    return float(*p);
+  } else if constexpr (kIsHalf<T>) {
+    // (maskz: the plain forms make g++ 12 warn about an uninitialised value in its own header.)
+#if LEVIN_VECTOR_BYTES == 64
+    __m256i narrow;
+    std::memcpy(&narrow, p, sizeof narrow);
+    if constexpr (std::is_same_v<T, f16>) return V(_mm512_maskz_cvtph_ps(0xffff, narrow));
+    return V(FloatBits(_mm512_maskz_cvtepu16_epi32(0xffff, narrow)) << 16);
+#elif LEVIN_VECTOR_BYTES == 32
+    __m128i narrow;
+    std::memcpy(&narrow, p, sizeof narrow);
+    if constexpr (std::is_same_v<T, f16>) return V(_mm256_cvtph_ps(narrow));
+    return V(FloatBits(_mm256_cvtepu16_epi32(narrow)) << 16);
+#else
+    V v;
+    for (int l = 0; l < int(sizeof v / sizeof v[0]); ++l) v[l] = float(p[l]);
+    return v;
+#endif
+  } else {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+}
+
+// Writes v, a vector or a single number, to p, rounded once.
+template <class T, class V>
+[[gnu::always_inline]] inline void put(T* p, V v) {
+  if constexpr (kIsHalf<T> && std::is_same_v<V, float>) {
+    *p = T(v);
+  } else if constexpr (kIsHalf<T>) {
+#if LEVIN_VECTOR_BYTES >= 32
+    if constexpr (std::is_same_v<T, f16>) {
+#if LEVIN_VECTOR_BYTES == 64
+      const __m256i narrow = _mm512_maskz_cvtps_ph(0xffff, __m512(v), _MM_FROUND_TO_NEAREST_INT);
+#else
+      const __m128i narrow = _mm256_cvtps_ph(__m256(v), _MM_FROUND_TO_NEAREST_INT);
+#endif
+      std::memcpy(static_cast<void*>(p), &narrow, sizeof narrow);
+    } else {
+      const FloatBits u = FloatBits(v), top = u >> 16;
+      const FloatBits rounded = (u + 0x7fff + (top & 1)) >> 16;
+      const HalfBits narrow = __builtin_convertvector((u & 0x7fffffff) > 0x7f800000 ? top | 0x40 : rounded, HalfBits);
+      std::memcpy(static_cast<void*>(p), &narrow, sizeof narrow);
+    }
+#else
+    for (int l = 0; l < int(sizeof v / sizeof v[0]); ++l) p[l] = T(v[l]);
+#endif
+  } else {
+    std::memcpy(p, &v, sizeof v);
+  }
+}
+
+// Calls at(V{}, i) for places 0 to n: V is a vector, or A for the last elements.
+template <class A, class At>
+[[gnu::always_inline]] inline void each_vector(int64_t n, const At& at) {
+  using V = typename RowVector<A>::Type;
+  constexpr int64_t lanes = RowVector<A>::lanes;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) at(V{}, i);
+  for (; i < n; ++i) {
+    at(A{}, i);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers would vectorise these few elements, too
+  }
+}
+
+// n numbers in the type of the sums: where they lie, or in `room`.
+template <class T>
+const Accum<T>* wide_numbers(const T* x, int64_t n, [[maybe_unused]] Accum<T>* room) {
+  if constexpr (kIsHalf<T>) {
+    each_vector<float>(
+        n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) { put(room + i, load<V>(x + i)); });
+    return room;
+  } else {
+    return x;
+  }
 }
 
 template <class A, int kSums>
@@ -85,24 +171,25 @@ template <int kSums, class A, class Term>
   return sum;
 }
 
-template <class A>
-A row_sum(const A* x, int64_t n) {
-  return sum_terms<1, A>(
+template <class T>
+Accum<T> row_sum(const T* x, int64_t n) {
+  return sum_terms<1, Accum<T>>(
              n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) { return Sums<V, 1>{{load<V>(x + i)}}; })
       .s[0];
 }
 
-template <class A>
-A row_dot(const A* x, const A* y, int64_t n) {
-  return sum_terms<1, A>(
+template <class T>
+Accum<T> row_dot(const T* x, const T* y, int64_t n) {
+  return sum_terms<1, Accum<T>>(
              n, [=]<class V>(V, int64_t i)
                     __attribute__((always_inline)) { return Sums<V, 1>{{load<V>(x + i) * load<V>(y + i)}}; })
       .s[0];
 }
 
 // -inf for n = 0; NaN elements are passed over.
-template <class A>
-A row_max(const A* x, int64_t n) {
+template <class T>
+Accum<T> row_max(const T* x, int64_t n) {
+  using A = Accum<T>;
   using V = typename RowVector<A>::Type;
   constexpr int64_t lanes = RowVector<A>::lanes;
   A top = -std::numeric_limits<A>::infinity();
@@ -122,40 +209,27 @@ A row_max(const A* x, int64_t n) {
     raise(a, c);
     for (int64_t j = 0; j < lanes; ++j) top = a[j] > top ? a[j] : top;
   }
-  for (; i < n; ++i) top = x[i] > top ? x[i] : top;
+  for (; i < n; ++i) top = A(x[i]) > top ? A(x[i]) : top;
   return top;
 }
 
-// A row in the type that sums are made in: the row itself, or a copy for the 16-bit types.
+// Room for a row in the type that sums are made in; none where that is the row's own type.
 template <class T>
 class WideRow {
  public:
   using A = Accum<T>;
-  explicit WideRow(int64_t cols) {
-    if constexpr (!std::is_same_v<T, A>) copy_.reset(new A[size_t(cols)]);
-  }
-  const A* read(const T* x, int64_t cols) {
-    if constexpr (std::is_same_v<T, A>) {
-      return x;
-    } else {
-      for (int64_t i = 0; i < cols; ++i) copy_[i] = A(x[i]);
-      return copy_.get();
-    }
-  }
-  // Where a row that becomes y is computed; finish(y) puts it there.
-  A* begin(T* y) {
-    if constexpr (std::is_same_v<T, A>)
-      return y;
+  explicit WideRow(int64_t cols) : room_(kIsHalf<T> ? size_t(cols) * sizeof(A) : 0) {}
+  const A* read(const T* x, int64_t cols) const { return wide_numbers(x, cols, room_.as<A>()); }
+  // Where numbers that become y are computed.
+  A* under(T* y) const {
+    if constexpr (kIsHalf<T>)
+      return room_.as<A>();
     else
-      return copy_.get();
-  }
-  void finish(T* y, int64_t cols) {
-    if constexpr (!std::is_same_v<T, A>)
-      for (int64_t i = 0; i < cols; ++i) y[i] = T(copy_[i]);
+      return y;
   }
 
  private:
-  std::unique_ptr<A[]> copy_;
+  lib::Scratch room_;
 };
 
 // Rows a task takes, so that it has some ten microseconds of work.

@@ -31,6 +31,8 @@ enum class Reduction : uint8_t { none, sum, mean };
 #define LEVIN_LEVEL_FILE "kernels/softmax/cross_entropy.cuh"
 #include "kernels/executor/each_level.h"
 
+#include "kernels/executor/pick_halves.h"
+
 namespace levin::kernels::gpu {
 
 // What a row's target asks for.
@@ -207,8 +209,8 @@ void cross_entropy_backward(const Gpu& on, const Accum<T>* gy, const T* x, const
 }  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(cross_entropy)
-LEVIN_PICK(cross_entropy_backward)
+LEVIN_PICK_HALVES(cross_entropy)
+LEVIN_PICK_HALVES(cross_entropy_backward)
 
 inline std::int64_t first_bad_target(const Cpu&, const std::int64_t* target, std::int64_t rows, std::int64_t cols,
                                      std::int64_t ignore_index) {
@@ -233,10 +235,9 @@ void cross_entropy(const Cpu& on, const T* x, const std::int64_t* target, const 
   };
   std::vector<Part> parts(size_t((rows + grain - 1) / grain));
   on.parallel_for(rows, grain, [&](std::int64_t first, std::int64_t last) {
-    WideRow<T> row(cols);
     Part part;
     for (std::int64_t r = first; r < last; ++r) {
-      const A* const in = row.read(x + r * cols, cols);
+      const T* const in = x + r * cols;
       const A top = row_max(in, cols);
       const A log = math::log(sum_of_exp(in, top, cols));
       const A total = top + log;
@@ -245,7 +246,7 @@ void cross_entropy(const Cpu& on, const T* x, const std::int64_t* target, const 
       A loss = 0, own = 0;
       if (t != ignore_index) {
         own = w != nullptr ? w[t] : A(1);
-        loss = rest * own * ((top - in[t]) + log);  // lse - x[t] would lose the bits of a small loss
+        loss = rest * own * ((top - A(in[t])) + log);  // lse - x[t] would lose the bits of a small loss
         if (smooth != 0) {
           const A others =
               w != nullptr

@@ -27,6 +27,8 @@
 #define LEVIN_LEVEL_FILE "kernels/softmax/softmax.cuh"
 #include "kernels/executor/each_level.h"
 
+#include "kernels/executor/pick_halves.h"
+
 namespace levin::kernels::gpu {
 
 // exp(x) as exactly as T needs it: for 16-bit numbers the exponential unit's own base.
@@ -248,78 +250,96 @@ void log_softmax_backward(const Gpu& on, const T* gy, const T* y, S* gx, int64_t
 }  // namespace levin::kernels::gpu
 
 namespace levin::kernels::cpu {
-LEVIN_PICK(softmax)
-LEVIN_PICK(softmax_rows)
-LEVIN_PICK(log_softmax)
-LEVIN_PICK(softmax_backward)
-LEVIN_PICK(log_softmax_backward)
+LEVIN_PICK_HALVES(softmax)
+LEVIN_PICK_HALVES(softmax_rows)
+LEVIN_PICK_HALVES(log_softmax)
+LEVIN_PICK_HALVES(softmax_backward)
+LEVIN_PICK_HALVES(log_softmax_backward)
 }  // namespace levin::kernels::cpu
 #endif
 #else
 namespace levin::kernels::cpu::LEVIN_LEVEL {
 
-// ---- Rows: every pass but the first finds the row in the first-level cache.
+// ---- Rows: passes over a row that the caches hold. Terms of 16-bit rows that take exp pass through a small buffer:
+// exp is a function of single numbers, which the compiler vectorises.
 
-template <class A>
-void softmax_row(const A* x, A* y, int64_t n) {
+inline constexpr int64_t kExpTile = 512;
+
+// room: for n numbers in the type of the sums, y itself where that is T.
+template <class T, class A>
+void softmax_row(const T* x, T* y, A* room, int64_t n) {
   const A top = row_max(x, n);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = math::exp_nonpositive(x[i] - top);
-  const A scale = 1 / row_sum(y, n);
-  for (int64_t i = 0; i < n; ++i) y[i] *= scale;
-}
-
-// sum(exp(x - top)): the terms pass through a small buffer, so that the sum may use the level's vectors.
-template <class A>
-A sum_of_exp(const A* x, A top, int64_t n) {
-  constexpr int64_t tile = 512;
-  alignas(64) A e[tile];
+  const int64_t tile = kIsHalf<T> ? kExpTile : n;
   A sum = 0;
   for (int64_t b = 0; b < n; b += tile) {
     const int64_t count = std::min(tile, n - b);
-    for (int64_t i = 0; i < count; ++i) e[i] = math::exp_nonpositive(x[b + i] - top);
+    A* const e = room + b;
+    const A* const in = wide_numbers(x + b, count, e);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) e[i] = math::exp_nonpositive(in[i] - top);
+    sum += row_sum(e, count);
+  }
+  const A scale = 1 / sum;
+  each_vector<A>(
+      n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) { put(y + i, load<V>(room + i) * scale); });
+}
+
+// sum(exp(x - top))
+template <class T, class A>
+A sum_of_exp(const T* x, A top, int64_t n) {
+  alignas(64) A e[kExpTile];
+  A sum = 0;
+  for (int64_t b = 0; b < n; b += kExpTile) {
+    const int64_t count = std::min(kExpTile, n - b);
+    const A* const in = wide_numbers(x + b, count, e);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) e[i] = math::exp_nonpositive(in[i] - top);
     sum += row_sum(e, count);
   }
   return sum;
 }
 
-template <class A>
-void log_softmax_row(const A* x, A* y, int64_t n) {
+template <class T>
+void log_softmax_row(const T* x, T* y, int64_t n) {
+  using A = Accum<T>;
   const A top = row_max(x, n);
   const A log = math::log(sum_of_exp(x, top, n));
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log;
+  each_vector<A>(
+      n, [=]<class V>(V, int64_t i) __attribute__((always_inline)) { put(y + i, (load<V>(x + i) - top) - log); });
 }
 
-template <bool kLog, class A>
-void softmax_backward_row(const A* gy, const A* y, A* gx, int64_t n) {
-  const A sum = kLog ? row_sum(gy, n) : row_dot(gy, y, n);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) gx[i] = kLog ? gy[i] - math::exp_nonpositive(y[i]) * sum : (gy[i] - sum) * y[i];
-}
-
-template <class T, class Row>
-void map_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols,
-              const Row& row) {
-  on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
-    WideRow<T> in(cols), out(cols);
-    for (int64_t r = first; r < last; ++r) {
-      T* const to = y + r * y_stride;
-      row(in.read(x + r * x_stride, cols), out.begin(to), cols);
-      out.finish(to, cols);
+template <bool kLog, class T>
+void softmax_backward_row(const T* gy, const T* y, T* gx, int64_t n) {
+  using A = Accum<T>;
+  if constexpr (!kLog) {
+    const A sum = row_dot(gy, y, n);
+    each_vector<A>(
+        n, [=]<class V>(V, int64_t i)
+               __attribute__((always_inline)) { put(gx + i, (load<V>(gy + i) - sum) * load<V>(y + i)); });
+  } else if constexpr (kIsHalf<T>) {
+    const A sum = row_sum(gy, n);
+    alignas(64) A e[kExpTile];
+    for (int64_t b = 0; b < n; b += kExpTile) {
+      const int64_t count = std::min(kExpTile, n - b);
+      wide_numbers(y + b, count, e);
+      for (int64_t i = 0; i < count; ++i) e[i] = math::exp_nonpositive(e[i]);
+      each_vector<A>(
+          count, [ =, e = &e[0] ]<class V>(V, int64_t i)
+                     __attribute__((always_inline)) { put(gx + b + i, load<V>(gy + b + i) - load<V>(e + i) * sum); });
     }
-  });
+  } else {
+    const A sum = row_sum(gy, n);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) gx[i] = gy[i] - math::exp_nonpositive(y[i]) * sum;
+  }
 }
 
-template <class T, class Row>
-void map_rows(const Cpu& on, const T* gy, const T* y, T* gx, int64_t rows, int64_t cols, const Row& row) {
+template <class T>
+void softmax_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
   on.parallel_for(rows, rows_at_once(cols), [=](int64_t first, int64_t last) {
-    WideRow<T> a(cols), b(cols), out(cols);
-    for (int64_t r = first; r < last; ++r) {
-      T* const to = gx + r * cols;
-      row(a.read(gy + r * cols, cols), b.read(y + r * cols, cols), out.begin(to), cols);
-      out.finish(to, cols);
-    }
+    const WideRow<T> wide(cols);
+    for (int64_t r = first; r < last; ++r)
+      softmax_row(x + r * x_stride, y + r * y_stride, wide.under(y + r * y_stride), cols);
   });
 }
 
@@ -353,18 +373,15 @@ void column_sums(const T* x, int64_t dim, int64_t inner, int64_t columns, Accum<
     for (int64_t j = 0; j < columns; ++j) sum[j] += math::exp_nonpositive(A(x[d * inner + j]) - top[j]);
 }
 
-template <class T>
-void softmax_rows(const Cpu& on, const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows, int64_t cols) {
-  using A = Accum<T>;
-  map_rows(on, x, x_stride, y, y_stride, rows, cols, [](const A* a, A* b, int64_t n) { softmax_row(a, b, n); });
-}
-
 template <bool kLog, class T>
 void softmax_along(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, int64_t inner) {
   using A = Accum<T>;
-  if (inner == 1)
-    return map_rows(on, x, dim, y, dim, outer, dim,
-                    [](const A* a, A* b, int64_t n) { kLog ? log_softmax_row(a, b, n) : softmax_row(a, b, n); });
+  if (inner == 1) {
+    if constexpr (!kLog) return softmax_rows(on, x, dim, y, dim, outer, dim);
+    return on.parallel_for(outer, rows_at_once(dim), [=](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) log_softmax_row(x + r * dim, y + r * dim, dim);
+    });
+  }
   each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
     A top[kColumns], last[kColumns];
     const T* const in = x + at;
@@ -383,9 +400,11 @@ void softmax_along(const Cpu& on, const T* x, T* y, int64_t outer, int64_t dim, 
 template <bool kLog, class T>
 void softmax_backward_along(const Cpu& on, const T* gy, const T* y, T* gx, int64_t outer, int64_t dim, int64_t inner) {
   using A = Accum<T>;
-  if (inner == 1)
-    return map_rows(on, gy, y, gx, outer, dim,
-                    [](const A* g, const A* a, A* b, int64_t n) { softmax_backward_row<kLog>(g, a, b, n); });
+  if (inner == 1) {
+    return on.parallel_for(outer, rows_at_once(dim), [=](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) softmax_backward_row<kLog>(gy + r * dim, y + r * dim, gx + r * dim, dim);
+    });
+  }
   each_column_tile(on, outer, dim, inner, [=](int64_t at, int64_t columns) {
     A sum[kColumns];
     for (int64_t j = 0; j < columns; ++j) sum[j] = 0;
