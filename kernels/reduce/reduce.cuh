@@ -28,6 +28,7 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
 #include "kernels/math/math.h"
+#include "kernels/reduce/half_sums.cuh"
 #include "kernels/reduce/reduce_plan.h"
 #include "levin/dtype.h"
 
@@ -70,7 +71,8 @@ inline constexpr int64_t kBlock = 1024;          // elements of one output summe
 inline constexpr int64_t kRowChunk = 64 * 1024;  // elements of one output that one thread takes: some 10 us
 inline constexpr int64_t kBlockRows = 32;        // the same for columns
 inline constexpr int64_t kChunkRows = 4096;
-inline constexpr int64_t kTile = 256;  // columns that one thread walks together
+inline constexpr int64_t kTile = 256;       // columns that one thread walks together
+inline constexpr int64_t kWideTile = 1024;  // the same for 16-bit numbers, whose tiles are then long enough to prefetch
 inline constexpr int64_t kTaskElements = 32 * 1024;
 // Both chunks hold at most 2^7 blocks, so pairs of pairs stack 8 high.
 inline constexpr int kDepth = 8;
@@ -164,6 +166,8 @@ template <class T, class A, Map kMap>
 void load(const void* from, int64_t step, A* to, int64_t n, [[maybe_unused]] const A* shift,
           [[maybe_unused]] int64_t shift_step, [[maybe_unused]] double p) {
   const T* x = static_cast<const T*>(from);
+  if constexpr (kMap == Map::value && std::is_same_v<A, float> && !std::is_same_v<T, A>)
+    if (step == 1) return static_cast<void>(wide_numbers(x, n, to));
   const auto walk = [&](auto step_of_x, auto step_of_shift) {
     for (int64_t i = 0; i < n; ++i) {
       const T raw = x[i * step_of_x];
@@ -195,6 +199,21 @@ void load(const void* from, int64_t step, A* to, int64_t n, [[maybe_unused]] con
   }
 }
 
+// Sums of dense 16-bit numbers where they lie (see half_sums.cuh); null for other sources.
+template <class A>
+struct Halves {
+  A (*sum)(const Cpu& on, const void* x, int64_t n) = nullptr;
+  void (*columns)(const Cpu& on, const void* x, int64_t step, int64_t n, A* to, int64_t width) = nullptr;
+};
+template <class T>
+float sum_halves(const Cpu& on, const void* x, int64_t n) {
+  return cpu::half_sum(on, static_cast<const T*>(x), n);
+}
+template <class T>
+void sum_half_columns(const Cpu& on, const void* x, int64_t step, int64_t n, float* to, int64_t width) {
+  cpu::half_columns(on, static_cast<const T*>(x), step, n, to, width);
+}
+
 template <class A>
 struct Source {
   const char* x;
@@ -203,6 +222,8 @@ struct Source {
   bool is_direct;  // x holds As and the map is the identity
   const A* shift;
   double p;
+  const Cpu& on;
+  Halves<A> halves = {};
 
   // Elements [i, i + n) of the output whose elements start at `base`; `buffer` has room for n.
   const A* row(const ReducePlan& plan, int64_t base, int64_t i, int64_t n, A* buffer, int64_t output) const {
@@ -283,9 +304,11 @@ A row_range(const Source<A>& source, const ReducePlan& plan, int64_t base, int64
   A pairs[kDepth];
   int depth = 0;
   int64_t blocks = 0;
+  const bool in_place = source.halves.sum && (plan.reduced == 0 || (plan.reduced == 1 && plan.reduced_step[0] == 1));
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t n = std::min(kBlock, end - i);
-    pairs[depth++] = block<Op>(source.row(plan, base, i, n, buffer, output), n);
+    pairs[depth++] = in_place ? source.halves.sum(source.on, source.x + (base + i) * source.item, n)
+                              : block<Op>(source.row(plan, base, i, n, buffer, output), n);
     for (int64_t b = ++blocks; (b & 1) == 0; b >>= 1, --depth)
       pairs[depth - 2] = Op::join(pairs[depth - 2], pairs[depth - 1]);
   }
@@ -323,7 +346,7 @@ void rows(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* out
   }
 }
 
-// Rows of `width` <= kTile columns, one below the other.
+// Rows of `width` <= kWideTile columns, one below the other.
 template <class A>
 struct Rows {
   const A* direct;  // row r stands at direct + r * step; null: rows are loaded
@@ -342,39 +365,53 @@ struct Rows {
     source->load(from, column_step, buffer, width, source->shift ? source->shift + output : nullptr, 1, source->p);
     return buffer;
   }
+  // Joins n rows from r on in `to` where that needs no buffer.
+  bool join_in_place(int64_t r, int64_t n, int64_t width, A* to) const {
+    if (!source || !source->halves.columns || column_step != 1 || plan->reduced > 1) return false;
+    source->halves.columns(source->on, source->x + (base + r * step) * source->item, step, n, to, width);
+    return true;
+  }
 };
 
-// Joins rows [begin, end), at least one and at most kChunkRows, into out.
+// Joins rows [begin, end), at least one and at most kChunkRows, into out. tile >= width: kTile or kWideTile.
 template <class Op, class A>
-void column_range(const Rows<A>& x, int64_t begin, int64_t end, int64_t width, A* out) {
-  alignas(64) A pairs[kDepth][kTile];
-  alignas(64) A buffer[4][kTile];
+void column_range(const Rows<A>& x, int64_t tile, int64_t begin, int64_t end, int64_t width, A* out) {
+  alignas(64) A pair_room[kDepth * kWideTile];
+  alignas(64) A row_room[4 * kWideTile];
+  const auto pair = [&](int d) { return pair_room + d * tile; };
+  const auto load_row = [&](int64_t r, int k) { return x.row(r, width, row_room + k * tile); };
   int depth = 0;
   int64_t blocks = 0;
+  const auto join_pair = [&](int d) {
+    A* const to = pair(d);
+    const A* const from = pair(d + 1);
+#pragma GCC ivdep
+    for (int64_t j = 0; j < width; ++j) to[j] = Op::join(to[j], from[j]);
+  };
   for (int64_t r0 = begin; r0 < end; r0 += kBlockRows) {
     const int64_t last = std::min(end, r0 + kBlockRows);
-    A* sum = pairs[depth++];
-    std::copy_n(x.row(r0, width, buffer[0]), width, sum);
-    int64_t r = r0 + 1;
+    A* const sum = pair(depth++);
+    int64_t r = last;
+    if (!x.join_in_place(r0, last - r0, width, sum)) {
+      std::copy_n(load_row(r0, 0), width, sum);
+      r = r0 + 1;
+    }
     for (; r + 4 <= last; r += 4) {
-      const A *a = x.row(r, width, buffer[0]), *b = x.row(r + 1, width, buffer[1]), *c = x.row(r + 2, width, buffer[2]),
-              *d = x.row(r + 3, width, buffer[3]);
+      const A *a = load_row(r, 0), *b = load_row(r + 1, 1), *c = load_row(r + 2, 2), *d = load_row(r + 3, 3);
 #pragma GCC ivdep
       for (int64_t j = 0; j < width; ++j) {
         sum[j] = Op::join(sum[j], Op::join(Op::join(a[j], b[j]), Op::join(c[j], d[j])));
       }
     }
     for (; r < last; ++r) {
-      const A* a = x.row(r, width, buffer[0]);
+      const A* a = load_row(r, 0);
 #pragma GCC ivdep
       for (int64_t j = 0; j < width; ++j) sum[j] = Op::join(sum[j], a[j]);
     }
-    for (int64_t k = ++blocks; (k & 1) == 0; k >>= 1, --depth)
-      for (int64_t j = 0; j < width; ++j) pairs[depth - 2][j] = Op::join(pairs[depth - 2][j], pairs[depth - 1][j]);
+    for (int64_t k = ++blocks; (k & 1) == 0; k >>= 1, --depth) join_pair(depth - 2);
   }
-  for (; depth > 1; --depth)
-    for (int64_t j = 0; j < width; ++j) pairs[depth - 2][j] = Op::join(pairs[depth - 2][j], pairs[depth - 1][j]);
-  std::copy_n(pairs[0], width, out);
+  for (; depth > 1; --depth) join_pair(depth - 2);
+  std::copy_n(pair(0), width, out);
 }
 
 // The innermost kept dimension is the one with the smallest step: walk along it.
@@ -382,20 +419,26 @@ template <class Op, class A>
 void columns(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* out) {
   const auto inner = static_cast<size_t>(plan.kept - 1);
   const int64_t width = plan.kept_size[inner], step = plan.kept_step[inner], outer = plan.outputs / width;
-  const int64_t tiles = (width + kTile - 1) / kTile, chunks = (plan.n + kChunkRows - 1) / kChunkRows;
-  const int64_t work = std::min(plan.n, kChunkRows) * std::min(width, kTile);
+  const bool has_halves = source.halves.columns && step == 1 && plan.reduced <= 1;
+  const bool is_wide = has_halves && width > kTile;
+  const int64_t columns_at_once = is_wide ? kWideTile : kTile;
+  const int64_t sixteenth = (plan.n + 16 * kBlockRows - 1) / (16 * kBlockRows) * kBlockRows;
+  const int64_t rows_of_chunk = is_wide ? std::clamp<int64_t>(sixteenth, 4 * kBlockRows, kChunkRows / 4) : kChunkRows;
+  const int64_t tiles = (width + columns_at_once - 1) / columns_at_once,
+                chunks = (plan.n + rows_of_chunk - 1) / rows_of_chunk;
+  const int64_t work = std::min(plan.n, rows_of_chunk) * std::min(width, columns_at_once);
   // Narrow dense rows: several of them side by side fill the vectors.
-  const bool is_dense =
-      source.is_direct && plan.reduced == 1 && step == 1 && plan.reduced_step[0] == width && 2 * width <= kTile;
+  const bool is_dense = (source.is_direct || has_halves) && plan.reduced == 1 && step == 1 &&
+                        plan.reduced_step[0] == width && 2 * width <= kTile;
   std::vector<A> partial(chunks > 1 ? static_cast<size_t>(plan.outputs * chunks) : 0);
   on.parallel_for(outer * tiles * chunks, std::max<int64_t>(1, kTaskElements / work), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t chunk = t % chunks, tile = t / chunks % tiles, o = t / chunks / tiles;
-      const int64_t first = tile * kTile, w = std::min(kTile, width - first);
+      const int64_t first = tile * columns_at_once, w = std::min(columns_at_once, width - first);
       const int64_t base =
           reduce_detail::offset_of(o, plan.kept - 1, plan.kept_size.data(), plan.kept_step.data()) + first * step;
-      int64_t row = chunk * kChunkRows;
-      const int64_t last = std::min(plan.n, row + kChunkRows);
+      int64_t row = chunk * rows_of_chunk;
+      const int64_t last = std::min(plan.n, row + rows_of_chunk);
       A* to = (chunks > 1 ? partial.data() + chunk * plan.outputs : out) + o * width + first;
       const int64_t side = is_dense ? kTile / width : 1;  // rows taken as one
       const Rows<A> all{.direct = source.is_direct && step == 1 && plan.reduced == 1
@@ -409,17 +452,20 @@ void columns(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* 
                         .output = o * width + first};
       if (side > 1 && last - row >= 2 * side) {
         const int64_t groups = (last - row) / side;
-        alignas(64) A wide[kTile];
-        column_range<Op>(Rows<A>{.direct = all.direct + row * width, .step = side * width}, 0, groups, side * width,
-                         wide);
-        column_range<Op>(Rows<A>{.direct = wide, .step = width}, 0, side, width, to);
+        alignas(64) A joined[kTile];
+        Rows<A> grouped = all;
+        if (grouped.direct) grouped.direct += row * width;
+        grouped.base += row * width;
+        grouped.step = side * width;
+        column_range<Op>(grouped, kTile, 0, groups, side * width, joined);
+        column_range<Op>(Rows<A>{.direct = joined, .step = width}, kTile, 0, side, width, to);
         row += groups * side;
         if (row < last) {
-          column_range<Op>(all, row, last, width, wide);
-          for (int64_t j = 0; j < width; ++j) to[j] = Op::join(to[j], wide[j]);
+          column_range<Op>(all, kTile, row, last, width, joined);
+          for (int64_t j = 0; j < width; ++j) to[j] = Op::join(to[j], joined[j]);
         }
       } else {
-        column_range<Op>(all, row, last, w, to);
+        column_range<Op>(all, columns_at_once, row, last, w, to);
       }
     }
   });
@@ -436,9 +482,10 @@ void columns(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* 
 template <class Op, class A>
 void run(const Cpu& on, const Source<A>& source, const ReducePlan& plan, A* out) {
   const auto reach = [](int64_t step) { return step == 0 ? std::numeric_limits<int64_t>::max() : std::abs(step); };
-  const bool by_column = plan.kept > 0 && plan.reduced > 0 &&
-                         reach(plan.kept_step[static_cast<size_t>(plan.kept - 1)]) <
-                             reach(plan.reduced_step[static_cast<size_t>(plan.reduced - 1)]);
+  // One element an output: a walk along the outputs, too.
+  const bool by_column =
+      plan.kept > 0 && (plan.reduced == 0 || reach(plan.kept_step[static_cast<size_t>(plan.kept - 1)]) <
+                                                 reach(plan.reduced_step[static_cast<size_t>(plan.reduced - 1)]));
   if (by_column) return columns<Op>(on, source, plan, out);
   rows<Op>(on, source, plan, out);
 }
@@ -472,12 +519,16 @@ void reduce(const Cpu& on, const T* x, const ReducePlan& plan, Reduce op, Map ma
     std::fill_n(out, plan.outputs, kernels::reduce_detail::identity<A>(op));
     return;
   }
-  const reduce_detail::Source<A> source{.x = reinterpret_cast<const char*>(x),
-                                        .item = int64_t{sizeof(T)},
-                                        .load = reduce_detail::load_of<T, A>(map),
-                                        .is_direct = std::is_same_v<T, A> && map == Map::value,
-                                        .shift = shift,
-                                        .p = p};
+  reduce_detail::Source<A> source{.x = reinterpret_cast<const char*>(x),
+                                  .item = int64_t{sizeof(T)},
+                                  .load = reduce_detail::load_of<T, A>(map),
+                                  .is_direct = std::is_same_v<T, A> && map == Map::value,
+                                  .shift = shift,
+                                  .p = p,
+                                  .on = on};
+  if constexpr (std::is_same_v<A, float> && !std::is_same_v<T, A>)
+    if (op == Reduce::sum && map == Map::value)
+      source.halves = {reduce_detail::sum_halves<T>, reduce_detail::sum_half_columns<T>};
   switch (op) {
     case Reduce::sum: return reduce_detail::run<reduce_detail::Sum>(on, source, plan, out);
     case Reduce::prod: return reduce_detail::run<reduce_detail::Prod>(on, source, plan, out);
