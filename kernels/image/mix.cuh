@@ -13,6 +13,7 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/reduce/row_sums.cuh"
 #include "levin/dtype.h"
 
 namespace levin::kernels {
@@ -27,10 +28,10 @@ LEVIN_HD int64_t mixed_with(int64_t n, int64_t shift, int64_t rows) {
 #define LEVIN_LEVEL_FILE "kernels/image/mix.cuh"
 #include "kernels/executor/each_level.h"
 
-#include "kernels/executor/pick_float.h"
+#include "kernels/executor/pick_halves.h"
 
 namespace levin::kernels::cpu {
-LEVIN_PICK_FLOAT(mix_rows)
+LEVIN_PICK_HALVES(mix_rows)
 }  // namespace levin::kernels::cpu
 
 namespace levin::kernels::gpu {
@@ -91,8 +92,10 @@ void mix_rows(const Cpu& on, const T* x, T* y, int64_t rows, int64_t columns, in
                     for (int64_t n = begin; n < end; ++n) {
                       const T *a = x + n * columns, *b = x + mixed_with(n, shift, rows) * columns;
                       T* to = y + n * columns;
-#pragma GCC ivdep
-                      for (int64_t j = 0; j < columns; ++j) to[j] = T(own * A(a[j]) + rest * A(b[j]));
+                      each_vector<A>(
+                          columns, [=]<class V>(V, int64_t j) __attribute__((always_inline)) {
+                            put(to + j, own * load<V>(a + j) + rest * load<V>(b + j));
+                          });
                     }
                   });
 }
