@@ -150,6 +150,7 @@ TEST_CASE("long reductions, cut into chunks, stay within the bound: one row, tal
     check_case(kCases[0], normal({300'001}, 2, dtype), 1);
     check_case(kCases[0], normal({9001, 3}, 2, dtype), 1);
     check_case(kCases[0], normal({9001, 300}, 2, dtype), 1);
+    check_case(kCases[0], normal({700, 1100}, 2, dtype), 1);
     check_case(kCases[0], normal({2, 70'000, 2}, 2, dtype), 2);
     check_case(kCases[9], normal({5000, 7}, 2, dtype), 1);
   }
@@ -157,10 +158,12 @@ TEST_CASE("long reductions, cut into chunks, stay within the bound: one row, tal
 
 TEST_CASE("sums have the same bits on any number of threads") {
   const Tensor row = normal({1'000'003}, 3), columns = normal({9001, 130}, 3);
+  const Tensor half_row = row.to(DType::bf16), half_columns = normal({1030, 1100}, 3, DType::f16);
   const auto run = [&](int threads) {
     kernels::set_num_threads(threads);
     Values v = values(sum(row));
-    for (const Tensor& t : {sum(columns, 0), sum(columns, 1), var(columns, 0)}) {
+    for (const Tensor& t : {sum(columns, 0), sum(columns, 1), var(columns, 0), sum(half_row), sum(half_columns, 0),
+                            sum(half_columns, 1)}) {
       const Values more = values(t);
       v.insert(v.end(), more.begin(), more.end());
     }
@@ -174,6 +177,7 @@ TEST_CASE("sums have the same bits on any number of threads") {
 
 TEST_CASE("every x86 level reduces rows and columns alike") {
   const Tensor x = round(normal({77, 45}, 4));  // sums are exact
+  const Tensor half = x.to(DType::bf16);
   for (const kernels::CpuLevel level : {kernels::CpuLevel::base, kernels::CpuLevel::v3, kernels::CpuLevel::v4}) {
     if (level > kernels::cpu_level()) continue;
     for (const std::uint32_t mask : {1u, 2u, 3u}) {
@@ -182,6 +186,9 @@ TEST_CASE("every x86 level reduces rows and columns alike") {
       kernels::cpu::reduce<float, float>(kernels::Cpu{level}, x.data<float>(), plan, kernels::Reduce::sum,
                                          kernels::Map::value, y.data());
       const std::vector<Values> g = groups(x, mask);
+      for (std::size_t o = 0; o < y.size(); ++o) CHECK(static_cast<double>(y[o]) == total(g[o], self));
+      kernels::cpu::reduce<bf16, float>(kernels::Cpu{level}, half.data<bf16>(), plan, kernels::Reduce::sum,
+                                        kernels::Map::value, y.data());
       for (std::size_t o = 0; o < y.size(); ++o) CHECK(static_cast<double>(y[o]) == total(g[o], self));
     }
   }
