@@ -233,8 +233,8 @@ namespace levin::kernels::cpu::LEVIN_LEVEL {
 // The windows of a plane are taken from a copy of it in Accum<T>, whose rows have room for the windows that reach over
 // the edge: `neutral` numbers, which change no result. A row of results is then computed a block of kWindows at a time,
 // each tap of the windows for the whole block, without a branch; rows of few results would else be scalar code that
-// mispredicts half of its comparisons. Of one result the taps come in the order of its window. Axes that cut a plane
-// into parts (adaptive ones) have windows of their own at every place, and go one by one.
+// mispredicts half of its comparisons. Of one result the taps come in the order of its window. Windows that do not fill
+// blocks go one by one, and so do those of axes that cut a plane into parts (adaptive ones).
 template <class T>
 inline constexpr int kWindows = LEVIN_VECTOR_BYTES / int(sizeof(Accum<T>));
 
@@ -243,13 +243,18 @@ class PaddedPlane {
  public:
   using A = Accum<T>;
   PaddedPlane(const PoolAxis& h, const PoolAxis& w, A neutral)
-      : h_(h),
-        w_(w),
-        width_(std::max(w.padding + w.in, (blocks_of(w) * kWindows<T> - 1) * w.stride + w.kernel)),
-        memory_(size_t(h.in * width_) * sizeof(A)) {
+      : h_(h), w_(w), width_(width_of(w)), memory_(size_t(h.in * width_) * sizeof(A)) {
     std::fill_n(data(), h.in * width_, neutral);
   }
   static std::int64_t blocks_of(const PoolAxis& w) { return (w.out + kWindows<T> - 1) / kWindows<T>; }
+  static std::int64_t width_of(const PoolAxis& w) {
+    return std::max(w.padding + w.in, (blocks_of(w) * kWindows<T> - 1) * w.stride + w.kernel);
+  }
+  // Whether windows along w go by blocks. Few of them would fill less than half a block, and the room for the others of
+  // a block would be larger than the plane where they are far apart.
+  static bool suits(const PoolAxis& w) {
+    return !w.adaptive && 2 * w.out >= kWindows<T> && width_of(w) <= 2 * (w.in + 2 * w.padding);
+  }
   A* data() const { return memory_.template as<A>(); }
   // Row r, from the first tap of window 0 on.
   A* row(std::int64_t r) const { return data() + r * width_; }
@@ -340,7 +345,7 @@ void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
               std::int32_t* index) {
   const std::int64_t size = h.out * w.out;
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    if (w.adaptive) {
+    if (!PaddedPlane<T>::suits(w)) {
       for (std::int64_t p = first; p < last; ++p)
         for (std::int64_t i = 0; i < h.out; ++i)
           max_pool_parts(x + p * h.in * w.in, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
@@ -445,7 +450,7 @@ void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
   using A = Accum<T>;
   const std::int64_t size = h.out * w.out;
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
-    if (w.adaptive) {
+    if (!PaddedPlane<T>::suits(w)) {
       for (std::int64_t p = first; p < last; ++p) {
         const T* const in = x + p * h.in * w.in;
         T* out = y + p * size;
@@ -496,7 +501,7 @@ void spread_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis& 
 template <class T>
 void avg_pool_backward(const Cpu& on, const T* gy, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* gx) {
   using A = Accum<T>;
-  if (w.adaptive) {
+  if (!PaddedPlane<T>::suits(w)) {
     return gather_into_planes(on, planes, h, w, gx, [&](std::int64_t p, A* sums) {
       const T* g = gy + p * h.out * w.out;
       for (std::int64_t i = 0; i < h.out; ++i) {

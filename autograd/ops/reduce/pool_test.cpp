@@ -73,6 +73,12 @@ const std::vector<PoolSample>& pool_samples() {
       {{2, 1, 4, 4}, {.kernel = {3, 3}, .stride = {{1, 1}}, .padding = {1, 1}, .count_include_pad = false}, 4, 4},
       {{0, 2, 4, 4}, {}, 2, 2},
       {{3, 5, 28, 30}, {}, 14, 15},
+      // Rows of several vectors of windows, and windows that lie far apart.
+      {{2, 3, 20, 37}, {.kernel = {3, 3}, .stride = {{2, 2}}, .padding = {1, 1}}, 10, 19},
+      {{1, 2, 19, 35}, {.kernel = {3, 5}, .stride = {{1, 1}}, .padding = {1, 2}, .count_include_pad = false}, 19, 35},
+      {{1, 1, 9, 50}, {.kernel = {2, 3}, .stride = {{2, 3}}}, 4, 16},
+      {{1, 2, 9, 34}, {.kernel = {3, 3}, .stride = {{2, 2}}, .ceil_mode = true}, 4, 17},
+      {{1, 1, 2, 2}, {.kernel = {1, 1}, .stride = {{1, 1 << 30}}}, 2, 1},
   };
   return samples;
 }
