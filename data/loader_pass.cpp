@@ -226,11 +226,13 @@ struct LoadingPass::Shared {
     ++s->queued;
     try {
       s->impl->arena->enqueue([s] { s->work(s); });
-    } catch (const std::exception& e) {
-      try {
-        s->no_thread = e.what();
-      } catch (const std::bad_alloc&) {  // without a report
-      }
+    } catch (const std::exception& e) { s->keep_reason(e.what()); }
+  }
+  // With the lock held: what the consumer reports next.
+  void keep_reason(const char* why) noexcept {
+    try {
+      no_thread = why;
+    } catch (const std::bad_alloc&) {  // without a report
     }
   }
 
@@ -401,7 +403,7 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
   // A batch of streams may have to wait for another one that is under way, so the consumer takes none beside workers.
   const bool helpful = s.ring.empty() || (s.streams ? s.running == 0 : s.running < s.impl->options.num_workers);
   const bool help = s.in_order ? k == s.next_load : s.finished.empty() && s.next_load < s.size() && helpful;
-  if (help && !(s.impl->times_out() && start_lone(lock))) {
+  if (help && !(s.impl->times_out() && start_lone())) {
     Slot mine;
     mine.place = s.next_load++;
     Tensors in_place_of = s.take_spare();
@@ -424,7 +426,7 @@ LoadingPass::Slot LoadingPass::take(std::unique_lock<std::mutex>& lock) {
 }
 
 // Starts a thread for the next batch that no worker has begun, with the lock held; false where none can be made.
-bool LoadingPass::start_lone(std::unique_lock<std::mutex>& lock) {
+bool LoadingPass::start_lone() {
   const std::shared_ptr<Shared> s = shared_;
   const std::int64_t k = s->begin_next();
   ++s->running;
@@ -439,9 +441,7 @@ bool LoadingPass::start_lone(std::unique_lock<std::mutex>& lock) {
   } catch (const std::exception& e) {
     --s->running;
     std::erase(s->under_way, --s->next_load);
-    lock.unlock();
-    tell_of_threads(e.what());
-    lock.lock();
+    s->keep_reason(e.what());  // the lock stays held, so that no worker takes the batch before the caller does
     return false;
   }
 }

@@ -112,7 +112,7 @@ struct LoadingPass final : DataLoader::Pass {
   void leave();
   void start_workers();
   [[nodiscard]] bool next_place(std::unique_lock<std::mutex>& lock, Batch& out);
-  [[nodiscard]] bool start_lone(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool start_lone();
   Slot take(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string awaited() const;
   template <class Ready>
