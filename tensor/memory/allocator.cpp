@@ -89,6 +89,7 @@ class HostAllocator {
       list.clear();
     }
     cached_ = 0;
+    most_used_ = in_use_;
   }
 
   std::optional<std::int64_t> set_limit(std::optional<std::int64_t> bytes) {
@@ -121,11 +122,11 @@ class HostAllocator {
     return now;
   }
 
-  // The cache may hold as much as the program needed at its peak. The class that was used longest ago returns its
+  // The cache may hold as much as the program has needed at a time. The class that was used longest ago returns its
   // blocks first: a program that goes on to other sizes would else take its memory from the system at each call. False
   // where `bytes` more do not fit even so.
   bool make_room(std::size_t bytes) noexcept {
-    const std::size_t most = std::max(peak_ + peak_ / 4, kMinCacheLimit);
+    const std::size_t most = std::max(most_used_ + most_used_ / 4, kMinCacheLimit);
     if (in_use_ + bytes > most) return false;
     while (cached_ + in_use_ + bytes > most) {
       std::size_t oldest = kSizeClasses;
@@ -143,6 +144,7 @@ class HostAllocator {
     in_use_ += c.bytes;
     ++live_[c.index];
     if (in_use_ > peak_) peak_ = in_use_;
+    if (in_use_ > most_used_) most_used_ = in_use_;
   }
 
   static std::size_t machine() noexcept {
@@ -169,6 +171,7 @@ class HostAllocator {
   // miss each. An error names the largest tensors by the size of their class, which is the memory that they take.
   std::array<std::size_t, kSizeClasses> live_{};
   std::size_t in_use_ = 0, peak_ = 0, cached_ = 0;
+  std::size_t most_used_ = 0;  // since the cache was emptied; reset_peak() does not lower it
   std::optional<std::int64_t> limit_;
 };
 
