@@ -4,8 +4,8 @@
 // Note [No subnormal results]
 // The tail of GELU passes through the subnormal numbers: near x = -13 in the form of the error function, near x = -10
 // in that of the hyperbolic tangent. A CPU may take 150 cycles for an instruction that reads one. A product with a GELU
-// of widely spread numbers meets one at every few steps. So on CPUs results below the least normal number are 0. GPUs
-// compute with subnormal numbers at full speed and keep them.
+// of widely spread numbers meets one at every few steps. So in code of the host results below the least normal number
+// are 0. GPUs compute with subnormal numbers at full speed and keep them.
 #pragma once
 
 #include <limits>
@@ -20,7 +20,7 @@ template <class T>
 LEVIN_HD T without_subnormals(T y) {
 #if !defined(__CUDA_ARCH__)
   constexpr T kLeast = std::numeric_limits<T>::min();
-  return y < kLeast && y > -kLeast ? T(0) : y;
+  return y < kLeast && y > -kLeast ? y * T(0) : y;  // with its sign
 #else
   return y;
 #endif

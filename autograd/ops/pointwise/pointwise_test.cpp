@@ -408,6 +408,16 @@ TEST_CASE("gelu and its derivative give no subnormal numbers, on which some CPUs
   }
 }
 
+TEST_CASE("gelu of a negative zero is a negative zero, and far below 0 its results are zeros") {
+  for (const GeluForm form : {GeluForm::erf, GeluForm::tanh}) {
+    const Tensor y = gelu(tensor({-0.0f, 0.0f, -100.0f}, cpu), form);
+    CHECK(y.data<float>()[0] == 0.0f);
+    CHECK(std::signbit(y.data<float>()[0]));
+    CHECK_FALSE(std::signbit(y.data<float>()[1]));
+    CHECK(y.data<float>()[2] == 0.0f);
+  }
+}
+
 TEST_CASE("sin and cos of a row that has near and far numbers in any place are right to 2 units in the last place") {
   std::vector<float> x;
   for (int i = 0; i < 3000; ++i) x.push_back(i % 700 == 3 ? 1e6f * float(i) * float(i) * 1e10f : float(i) * 0.37f);
