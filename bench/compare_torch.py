@@ -912,11 +912,11 @@ def main():
              "",
              "| work | Levin | PyTorch | ratio | spread | compiled | target | met |",
              "|---|---:|---:|---:|---|---:|---:|---|"]
-    ratio_of = {}
+    ratio_of, targets = {}, {} if args.bf16 else TARGETS if args.device == "cpu" else CUDA_TARGETS
     for name, rounds in seconds.items():
         ratios = [r[1] / r[0] for r in rounds]
         ratio_of[name] = statistics.median(ratios)
-        ratio, target = ratio_of[name], (TARGETS if args.device == "cpu" else CUDA_TARGETS).get(name)
+        ratio, target = ratio_of[name], targets.get(name)
         compiled = [r[2] / r[0] for r in rounds if r[2] is not None]
         met = "" if target is None else "yes" if ratio >= target else "no"
         ours, eager = (readable(statistics.median(r[i] for r in rounds)) for i in (0, 1))

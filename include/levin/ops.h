@@ -444,7 +444,8 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate };
 [[nodiscard]] LEVIN_API Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 [[nodiscard]] LEVIN_API Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 
-// ---- Products of matrices. 16-bit floats are summed in f32.
+// ---- Products of matrices. 16-bit floats are summed in f32. On CPUs with AVX512_BF16, numbers and sums of products of
+// bf16 that are below 2^-126 may count as zero.
 
 // [..., m, k] [..., k, n] -> [..., m, n]; leading dimensions broadcast. A vector is a row on the left and a column on
 // the right, and that dimension goes again.
@@ -481,12 +482,12 @@ struct ConvOptions {
 // being 0 in the padding: x [N, in, H, W] -> [N, out, H', W'], H' = (H + 2 padH - dH (kH - 1) - 1) / sH + 1, W'
 // likewise. weight [out, in / groups, kH, kW], bias [out] or undefined. At least one window must fit (ShapeError).
 //
-// On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32 with 16
-// channels or more on both sides, come from Winograd's algorithm where the image is large enough for it to pay. For
-// values in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and below
-// 256 * 2^-24 * sqrt(n) for 5x5, where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the inputs
-// to 10 mantissa bits (TF32) costs. A NaN or infinity of the image reaches up to 3 pixels further than term by term,
-// and values within a factor of 10^4 of the largest float may overflow. Other shapes and dtypes are summed term by
+// On the CPU the result and both gradients of a 3x3 or 5x5 kernel with stride, dilation and groups 1, in f32, f16 or
+// bf16 with 16 channels or more on both sides, come from Winograd's algorithm in f32 where the image is large enough
+// for it to pay. For values in [-1, 1) and sums of n products its error stays below 128 * 2^-24 * sqrt(n) for 3x3 and
+// below 256 * 2^-24 * sqrt(n) for 5x5, where a sum term by term has about 18 * 2^-24 * sqrt(n): less than rounding the
+// inputs to 10 mantissa bits (TF32) costs. A NaN or infinity of the image reaches up to 3 pixels further than term by
+// term, and values within a factor of 10^4 of the largest float may overflow. Other shapes, and f64, are summed term by
 // term.
 [[nodiscard]] LEVIN_API Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                                       const ConvOptions& options = {});

@@ -18,9 +18,9 @@
 // reads for one output row is contiguous for every stride. From the window it writes the matrix of taps by pixels,
 // which stays in L2, and multiplies: w [O, taps] * [taps, pixels] forward; w^T [taps, O] * gy [O, pixels] added back
 // into a window for the input gradient; [taps, pixels] * gy^T [pixels, O] for the weight gradient.
-// 3x3 and 5x5 kernels of stride 1 on many channels in f32 run by winograd.cuh, which states its error. 16-bit images
-// and weights are copied to f32 as a whole: a copy costs one pass over memory, where windows would convert a number
-// again for each block that sees it.
+// 16-bit images and weights are copied to f32 as a whole: a copy costs one pass over memory, where windows would
+// convert a number again for each block that sees it. 3x3 and 5x5 kernels of stride 1 on many channels run by
+// winograd.cuh in f32, which states its error.
 //
 // Bits depend on shape, T and level, not on threads: y is summed over c, i, j in blocks of channels; gx over pixel
 // blocks, then taps; gw over images in a number of chunks that the shape gives, and the chunks in order.

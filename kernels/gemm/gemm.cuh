@@ -14,7 +14,8 @@
 //
 // Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any
 // number of threads, and for a batch and its products one by one. Levels differ in the last bits, and so do products of
-// bf16 between CPUs with and without AVX512_BF16 (Note [Pairs of bf16]).
+// bf16 between CPUs with and without AVX512_BF16, which takes numbers and sums below 2^-126 for zero
+// (Note [Pairs of bf16]).
 // Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH

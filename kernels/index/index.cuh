@@ -107,7 +107,8 @@ int64_t first_outside(const Cpu& on, const I* index, int64_t n, int64_t bound) {
     });
   }
   if (!is_bad) return -1;
-  return std::find_if(index, index + n, [=](I v) { return v < 0 || v >= bound; }) - index;
+  const I* const found = std::find_if(index, index + n, [=](I v) { return v < 0 || v >= bound; });
+  return found < index + n ? found - index : -1;
 }
 
 template <class U>

@@ -482,6 +482,13 @@ void long_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, cons
         }
       });
     }
+    for (std::int64_t i = 0; gx != nullptr && i < n; ++i) {
+      Sums<A, 2>& whole = parts[i * pieces];
+      for (std::int64_t k = 1; k < pieces; ++k) {
+        whole.s[0] += parts[i * pieces + k].s[0];
+        whole.s[1] += parts[i * pieces + k].s[1];
+      }
+    }
     on.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t piece = begin; piece < end; ++piece) {
         const std::int64_t c = piece * kPieceOfRow, count = std::min(kPieceOfRow, cols - c);
@@ -495,11 +502,7 @@ void long_rows_backward(const Cpu& on, const T* gy, const T* x, const W* w, cons
           const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
           if (sums) add_columns(g, in, mu, scale, sum_w + c, sum_b + c, count);
           if (gx == nullptr) continue;
-          Sums<A, 2> s = parts[i * pieces];
-          for (std::int64_t k = 1; k < pieces; ++k) {
-            s.s[0] += parts[i * pieces + k].s[0];
-            s.s[1] += parts[i * pieces + k].s[1];
-          }
+          const Sums<A, 2>& s = parts[i * pieces];
           slope_row(g, in, wide_w + c, mu, scale, kCentered ? s.s[0] / A(cols) : A(0), s.s[1] * scale * scale / A(cols),
                     gx + r * cols + c, count);
         }

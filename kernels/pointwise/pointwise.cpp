@@ -61,6 +61,10 @@ bool by_blocks(const PointwisePlan& plan, const std::int64_t* step) {
 // does not, because its lines were read just before.
 bool passes_caches(const PointwisePlan& plan, const std::int64_t* step) {
   if (step[0] != plan.width[0]) return false;
+  // A line that two short rows share would be written to memory twice.
+  constexpr std::int64_t kLongRow = 1024;
+  const std::int64_t inner = plan.rank > 0 ? plan.sizes[static_cast<std::size_t>(plan.rank - 1)] : 1;
+  if (plan.rank > 1 && inner * plan.width[0] < kLongRow) return false;
   std::int64_t bytes = 0;
   for (std::size_t k = 0; k < static_cast<std::size_t>(plan.operands); ++k) {
     if (k > 0 && plan.data[k] == plan.data[0]) return false;
@@ -211,8 +215,11 @@ void run_pointwise_row(const Cpu& on, PointwiseLoop loop, const void* functor, c
                        std::int64_t grain) {
   std::int64_t step[kMaxOperands];
   for (int k = 0; k < plan.operands; ++k) step[k] = plan.steps[static_cast<std::size_t>(k)][0];
-  const How how(plan, step);
-  if (plan.numel <= grain) return run_row(on, loop, functor, plan, how, plan.data.data(), step, plan.numel);
+  How how(plan, step);
+  if (plan.numel <= grain) {
+    how.streams = false;
+    return run_row(on, loop, functor, plan, how, plan.data.data(), step, plan.numel);
+  }
   on.parallel_for(plan.numel, grain, [&](std::int64_t begin, std::int64_t end) {
     const Streaming all_seen;
     char* p[kMaxOperands];
