@@ -2,7 +2,7 @@
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2. Sizes and operands as in attention_device.cuh, and
 //
 //   gy: [rows, out_width] for each batch, through strides; y, lse: what attention() gave;
-//   gq: [batches, rows, width], gk: [batches, cols, width], gv: [batches, cols, out_width], contiguous, overwritten.
+//   gq: [rows, width], gk: [cols, width], gv: [cols, out_width] for each batch, through strides, overwritten.
 //
 // With the weights w = exp(scale q k^T - lse) and m = the sum of gy * y along each row, which is the mean of gy v^T
 // under w:
@@ -43,7 +43,7 @@ struct AttentionPass {
 // terms of all rows: kWidth / 8 lanes a row.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attention_row_terms(AttentionRows s, Divider rows, Lines<T, true> gy, Strided<1> batch, const T* y,
+    attention_row_terms(AttentionRows s, Divider rows, Lines<T, true> gy, Lines<T, true> y, Strided<2> batch,
                         const float* lse, RowTerms* terms) {
   constexpr int kLanes = kWidth / 8;
   const int64_t line = (int64_t{blockIdx.x} * kAttentionThreads + threadIdx.x) / kLanes;
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(kAttentionThreads)
   float sum = 0;
   if (inside) {
     const int64_t b = rows.quotient(line), row = line - b * s.rows;
-    int64_t offset[1];
+    int64_t offset[2];
     batch.offsets(b, offset);
     gy.p += offset[0];
-    const Lines<T, true> made{y, s.out_width, 1, s.batches * s.rows, s.out_width, s.out_width % kVec<T> == 0};
-    const Chunk<T> a = gy.get(row, col), c = made.get(line, col);
+    y.p += offset[1];
+    const Chunk<T> a = gy.get(row, col), c = y.get(row, col);
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum += float(a[e]) * float(c[e]);
   }
@@ -118,7 +118,8 @@ __device__ __forceinline__ void add_slice(const float (&x)[kStrips][kEighths][4]
 template <class T, int kWidth, bool kOfColumns>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_gradients(AttentionRows s, Lines<T, true> own1, Lines<T, true> own2, Lines<T, true> other1,
-                        Lines<T, true> other2, Strided<4> batch, const RowTerms* terms, T* g1, T* g2) {
+                        Lines<T, true> other2, Strided<4> batch, const RowTerms* terms, AttentionOut<T> g1,
+                        AttentionOut<T> g2) {
   using Pass = AttentionPass<kWidth, kOfColumns>;
   constexpr int kStrips = Pass::kStrips, kOwn = Pass::kOwn, kOther = Pass::kOther, kSlice = Pass::kSlice;
   constexpr int kPitch = Pass::kPitch, kStage = kOther * kPitch;
@@ -242,15 +243,16 @@ __global__ void __launch_bounds__(kAttentionThreads)
   for (int i = 0; i < kStrips; ++i) {
     const int64_t line = line0 + i * 16;
     T* const rows = tile1 + (strip0 + i * 16) * kPitch;  // which no other warp has read
-    write_strip<T, kWidth>(rows, sums1[i], s.scale, s.scale, g1 + (b * owns + line) * s.width, owns - line, s.width);
+    write_strip<T, kWidth>(rows, sums1[i], s.scale, s.scale, g1, g1.line(b, line), owns - line, s.width);
     if constexpr (kOfColumns)
-      write_strip<T, kWidth>(rows, sums2[i], 1, 1, g2 + (b * owns + line) * s.out_width, owns - line, s.out_width);
+      write_strip<T, kWidth>(rows, sums2[i], 1, 1, g2, g2.line(b, line), owns - line, s.out_width);
   }
 }
 
 template <class T, int kWidth, bool kOfColumns>
 void launch_attention_gradients(const Gpu& on, const AttentionRows& s, const Lines<T, true> (&operands)[4],
-                                const Strided<4>& batch, const RowTerms* terms, T* g1, T* g2) {
+                                const Strided<4>& batch, const RowTerms* terms, const AttentionOut<T>& g1,
+                                const AttentionOut<T>& g2) {
   using Pass = AttentionPass<kWidth, kOfColumns>;
   const Grid grid = attention_grid(s.batches, kOfColumns ? s.cols : s.rows, Pass::kOwn, Pass::kBytes);
   on.launch(attention_gradients<T, kWidth, kOfColumns>, grid, s, operands[0], operands[1], operands[2], operands[3],
@@ -258,7 +260,7 @@ void launch_attention_gradients(const Gpu& on, const AttentionRows& s, const Lin
 }
 
 template <int N>
-Strided<N> steps_of(const Strided<4>& batch, const int (&order)[N]) {
+Strided<N> steps_of(const Strided<5>& batch, const int (&order)[N]) {
   Strided<N> at;
   at.rank = batch.rank;
   for (int d = 0; d < batch.rank; ++d) {
@@ -268,20 +270,21 @@ Strided<N> steps_of(const Strided<4>& batch, const int (&order)[N]) {
   return at;
 }
 
-// batch has the steps of q, k, v and gy; terms: [batches, rows]. batches >= 1.
+// batch has the steps of q, k, v, gy and y; terms: [batches, rows]. batches >= 1.
 template <class T>
 void attention_backward(const Gpu& on, const AttentionRows& s, const Lines<T, true>& q, const Lines<T, true>& k,
-                        const Lines<T, true>& v, const Lines<T, true>& gy, const Strided<4>& batch, const T* y,
-                        const float* lse, RowTerms* terms, T* gq, T* gk, T* gv) {
+                        const Lines<T, true>& v, const Lines<T, true>& gy, const Lines<T, true>& y,
+                        const Strided<5>& batch, const float* lse, RowTerms* terms, const AttentionOut<T>& gq,
+                        const AttentionOut<T>& gk, const AttentionOut<T>& gv) {
   with_head_width(s, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
     if (s.rows > 0) {
       const Grid grid{.blocks = blocks_for(s.batches * s.rows * (kWidth / 8), kAttentionThreads),
                       .threads = kAttentionThreads};
-      on.launch(attention_row_terms<T, kWidth>, grid, s, Divider(s.rows), gy, steps_of<1>(batch, {3}), y, lse, terms);
+      on.launch(attention_row_terms<T, kWidth>, grid, s, Divider(s.rows), gy, y, steps_of<2>(batch, {3, 4}), lse,
+                terms);
     }
     launch_attention_gradients<T, kWidth, true>(on, s, {k, v, q, gy}, steps_of<4>(batch, {1, 2, 0, 3}), terms, gk, gv);
-    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, steps_of<4>(batch, {0, 3, 1, 2}), terms, gq,
-                                                 (T*)nullptr);
+    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, steps_of<4>(batch, {0, 3, 1, 2}), terms, gq, gq);
   });
 }
 

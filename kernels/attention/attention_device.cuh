@@ -1,9 +1,9 @@
 // Attention on devices that launch kernels, forward, for f16 and bf16: y = softmax(scale q k^T) v for each batch,
 // without its [rows, cols] weights in memory. Source: Dao, "FlashAttention-2", 2023.
 //
-//   q: [rows, width], k: [cols, width], v: [cols, out_width] for each batch, through strides;
-//   y: [batches, rows, out_width], lse: [batches, rows] f32, the logarithm of each row's sum of exponentials,
-//   contiguous. causal: row i sees columns 0 .. i. width and out_width 1 to 128, cols >= 1.
+//   q: [rows, width], k: [cols, width], v: [cols, out_width], y: [rows, out_width] for each batch, through strides;
+//   lse: [batches, rows] f32, the logarithm of each row's sum of exponentials, contiguous. causal: row i sees columns
+//   0 .. i. width and out_width 1 to 128, cols >= 1.
 //
 // A block of 4 warps takes 64 rows of a batch and goes over the columns, 64 at a time: their k and v come by cp.async
 // while the ones before are multiplied. A warp has 16 rows; scores and the result stay in registers, in f32; weights
@@ -59,12 +59,26 @@ __device__ __forceinline__ void pack_left(uint32_t (&to)[4], const float (&left)
   to[3] = packed<T>(right[2], right[3]);
 }
 
-// A warp's [16, kWidth] sums, times a factor for rows g and one for rows g + 8, to contiguous lines of `width`, of
+// Where results go: for each batch lines of dense numbers.
+template <class T>
+struct AttentionOut {
+  T* p;
+  int64_t line_step;
+  bool vectors;  // all lines begin at multiples of 16 bytes and are as long
+  Strided<1> batch;
+  __device__ __forceinline__ T* line(int64_t b, int64_t i) const {
+    int64_t offset[1];
+    batch.offsets(b, offset);
+    return p + offset[0] + i * line_step;
+  }
+};
+
+// A warp's [16, kWidth] sums, times a factor for rows g and one for rows g + 8, to lines of `width` from `to` on, of
 // which `left` are there. `rows` is its own shared memory, 16 rows of kWidth + 8: memory is then written 16 bytes a
 // lane.
 template <class T, int kWidth>
 __device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth / 8][4], float factor, float factor8,
-                                            T* to, int64_t left, int64_t width) {
+                                            const AttentionOut<T>& out, T* to, int64_t left, int64_t width) {
   constexpr int kPitch = kWidth + 8;
   const int lane = int(threadIdx.x) % 32;
   T* const own = rows + lane / 4 * kPitch + lane % 4 * 2;
@@ -80,8 +94,8 @@ __device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth 
     const int row = id / (kWidth / 8), col = id % (kWidth / 8) * 8;
     if (row >= left || col >= width) continue;
     const Vec<T> v = load<8>(rows + row * kPitch + col);
-    T* const at = to + row * width + col;
-    if (width % 8 == 0) {
+    T* const at = to + row * out.line_step + col;
+    if (out.vectors) {
       store(at, v);
     } else {
       for (int e = 0; e < 8 && col + e < width; ++e) at[e] = rows[row * kPitch + col + e];
@@ -92,8 +106,8 @@ __device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth 
 // Grid: x and y count batches and blocks of rows, the last rows first: with causal they have the most to do.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads)
-    attention_rows(AttentionRows s, Lines<T, true> q, Lines<T, true> k, Lines<T, true> v, Strided<3> batch, T* y,
-                   float* lse) {
+    attention_rows(AttentionRows s, Lines<T, true> q, Lines<T, true> k, Lines<T, true> v, Strided<3> batch,
+                   AttentionOut<T> y, float* lse) {
   constexpr int kTile = kAttentionTile, kPitch = kWidth + 8, kNumbers = kAttentionNumbers<kWidth>;
   LEVIN_SHARED_DYNAMIC(T, tiles);
   const int64_t row_blocks = (s.rows + kTile - 1) / kTile;
@@ -225,8 +239,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
     if (row < s.rows && lane % 4 == 0) lse[b * s.rows + row] = (most[r] + log2f(all)) / kLog2e;
   }
   const int64_t row = first + warp * 16;
-  write_strip<T, kWidth>(tile_q + warp * 16 * kPitch, sums, share[0], share[1], y + (b * s.rows + row) * s.out_width,
-                         s.rows - row, s.out_width);
+  write_strip<T, kWidth>(tile_q + warp * 16 * kPitch, sums, share[0], share[1], y, y.line(b, row), s.rows - row,
+                         s.out_width);
 }
 
 // Blocks of `per_block` lines of each batch.
@@ -252,7 +266,7 @@ void with_head_width(const AttentionRows& s, F&& f) {
 
 template <class T>
 void attention(const Gpu& on, const AttentionRows& s, const Lines<T, true>& q, const Lines<T, true>& k,
-               const Lines<T, true>& v, const Strided<3>& batch, T* y, float* lse) {
+               const Lines<T, true>& v, const Strided<3>& batch, const AttentionOut<T>& y, float* lse) {
   with_head_width(s, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
     on.launch(attention_rows<T, kWidth>, attention_grid(s.batches, s.rows, kAttentionTile, kAttentionBytes<kWidth>), s,
               q, k, v, batch, y, lse);

@@ -257,7 +257,34 @@ struct Split {
     }
     return parts;
   }
-  Grads<1> backward(std::span<const Tensor> grads, NeedMask) { return {kUnbind ? stack(grads, dim) : cat(grads, dim)}; }
+  Grads<1> backward(std::span<const Tensor> grads, NeedMask) {
+    if (const Tensor whole = joined(grads); whole.defined()) return {whole};
+    return {kUnbind ? stack(grads, dim) : cat(grads, dim)};
+  }
+
+ private:
+  // The gradients as one view, where an op has made them beside each other: one storage, equal strides and steps.
+  [[nodiscard]] Tensor joined(std::span<const Tensor> grads) const {
+    if (!kUnbind || grads.size() < 2) return {};
+    const Tensor& first = grads[0];
+    if (!first.defined()) return {};
+    const auto& of_first = first.strides().steps;
+    const auto usable = [&](const Tensor& g) {
+      return g.defined() && !records(g) && g.numel() > 0 && g.shares_storage(first) && g.shape() == first.shape() &&
+             g.dtype() == first.dtype() &&
+             std::equal(of_first.begin(), of_first.begin() + first.rank(), g.strides().steps.begin());
+    };
+    if (!usable(first)) return {};
+    const std::int64_t step = grads[1].defined() ? grads[1].offset() - first.offset() : 0;
+    for (std::size_t i = 1; i < grads.size(); ++i) {
+      if (!usable(grads[i]) || step < 1 || grads[i].offset() - grads[i - 1].offset() != step) return {};
+    }
+    Strides strides = first.strides();
+    for (int d = first.rank(); d > dim; --d) strides[d] = strides[d - 1];
+    strides[dim] = step;
+    const auto count = static_cast<std::int64_t>(grads.size());
+    return as_strided(first, first.shape().inserted(dim, count), strides, first.offset());
+  }
 };
 
 LEVIN_OP_TABLE(Split<false>)

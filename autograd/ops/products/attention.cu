@@ -1,6 +1,7 @@
 // Scaled dot-product attention. Source: Vaswani et al., "Attention Is All You Need", 2017, equation 1. Without mask and
 // dropout it is a fused op; with either it is written in public ops. Devices have the fused op for 16-bit floats and
 // heads of up to 128; every other call there runs in public ops.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -100,13 +101,24 @@ void with_lines(const Shape& batch, F&& f, const Tensors&... t) {
   (std::index_sequence_for<Tensors...>{});
 }
 template <class T>
+kernels::gpu::AttentionOut<T> out_to(const Shape& batch, const Tensor& t) {
+  kernels::gpu::AttentionOut<T> out{};
+  with_lines<T>(
+      batch,
+      [&](const kernels::Strided<1>& at, const kernels::gpu::Lines<T, true>& l) {
+        out = {ptr<T>(t), l.line_step, l.vectors && t.size(-1) % kernels::gpu::kVec<T> == 0, at};
+      },
+      t);
+  return out;
+}
+template <class T>
 void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
                const Tensor& lse) {
   if (y.numel() == 0) return;
   with_lines<T>(
       form.batch,
       [&](const auto& at, const auto&... in) {
-        kernels::gpu::attention(on, rows_of(form, q, k, v), in..., at, ptr<T>(y), ptr<float>(lse));
+        kernels::gpu::attention(on, rows_of(form, q, k, v), in..., at, out_to<T>(form.batch, y), ptr<float>(lse));
       },
       q, k, v);
 }
@@ -119,12 +131,12 @@ void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const
   with_lines<T>(
       form.batch,
       [&](const auto& at, const auto&... in) {
-        kernels::gpu::attention_backward<T>(on, rows_of(form, q, k, v), in..., at, ptr<const T>(y),
-                                            ptr<const float>(lse),
+        kernels::gpu::attention_backward<T>(on, rows_of(form, q, k, v), in..., at, ptr<const float>(lse),
                                             reinterpret_cast<kernels::gpu::RowTerms*>(ptr<double>(terms)),
-                                            ptr<T>(out[0]), ptr<T>(out[1]), ptr<T>(out[2]));
+                                            out_to<T>(form.batch, out[0]), out_to<T>(form.batch, out[1]),
+                                            out_to<T>(form.batch, out[2]));
       },
-      q, k, v, gy);
+      q, k, v, gy, y);
 }
 // Attention by the vendor's library. Returns false where our kernels compute the call. `t` makes the call's tensors.
 template <class Tensors>
@@ -148,6 +160,43 @@ Shape batched(const Shape& batch, std::int64_t rows, std::int64_t cols) {
   return batch.inserted(batch.rank(), rows).inserted(batch.rank() + 1, cols);
 }
 
+// Note [Heads beside each other]
+//
+// Models split the columns of a product into heads: q is [B, H, L, E] with memory in the order [B, L, H, E]. On devices
+// that launch kernels the result has the order of q, and each gradient that of its operand. So the next product reads
+// the heads as one row without a copy. Where q, k and v are the thirds of one product, in the order [B, L, 3, H, E], so
+// are their gradients, and backward of the split (Split in index/view.cpp) joins them without a copy, too.
+//
+// New memory [batch.., rows, cols] in the order of `like`, which has the batch's dimensions or fewer.
+Tensor ordered_like(const Tensor& like, const Shape& batch, std::int64_t rows, std::int64_t cols) {
+  const bool heads_inside = like.device().launches() && batch.rank() == 2 && like.rank() == 4 && like.size(1) > 1 &&
+                            like.stride(1) < like.stride(2);
+  if (!heads_inside) return empty(batched(batch, rows, cols), like.device(), like.dtype());
+  return transpose(empty({batch[0], rows, batch[1], cols}, like.device(), like.dtype()), 1, 2);
+}
+// Whether q, k and v are the thirds of dense memory [B, L, 3, H, E].
+bool are_thirds(const Shape& batch, const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (!q.device().launches() || batch.rank() != 2 || q.rank() != 4 || q.numel() == 0) return false;
+  const std::int64_t heads = q.size(1), width = q.size(3), row = 3 * heads * width;
+  const Strides dense{q.size(2) * row, width, row, 1};
+  const auto third = [&](const Tensor& t, std::int64_t i) {
+    return t.shape() == q.shape() &&
+           std::equal(dense.steps.begin(), dense.steps.begin() + 4, t.strides().steps.begin()) && t.shares_storage(q) &&
+           t.offset() == q.offset() + i * heads * width;
+  };
+  return third(q, 0) && third(k, 1) && third(v, 2);
+}
+// Memory of the gradients of q, k and v.
+std::array<Tensor, 3> gradients_like(const Shape& batch, const Tensor& q, const Tensor& k, const Tensor& v) {
+  if (are_thirds(batch, q, k, v)) {
+    const Tensor all = empty({q.size(0), q.size(2), 3, q.size(1), q.size(3)}, q.device(), q.dtype());
+    const auto third = [&](std::int64_t i) { return transpose(select(all, 2, i), 1, 2); };
+    return {third(0), third(1), third(2)};
+  }
+  const auto like = [&](const Tensor& t) { return ordered_like(t, batch, t.size(-2), t.size(-1)); };
+  return {like(q), like(k), like(v)};
+}
+
 // Products of the scores' [L, S] matrices with `inner` numbers each.
 void count_flops(const OpInfo& info, const Form& form, const Tensor& q, const Tensor& k, std::int64_t inner) {
   FlopCounter::count(info.name, {2, form.batch.numel(), q.size(-2), k.size(-2), inner});
@@ -169,10 +218,7 @@ struct AttentionBackward {
   std::array<Tensor, 3> forward(const Tensor& gy_, const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     gy = gy_, q = q_, k = k_, v = v_;
     count_flops(info, form, q_, k_, 3 * q_.size(-1) + 2 * v_.size(-1));  // the scores once more, and four gradients
-    const auto like = [&](const Tensor& t) {
-      return empty(batched(form.batch, t.size(-2), t.size(-1)), t.device(), t.dtype());
-    };
-    std::array<Tensor, 3> out{like(q_), like(k_), like(v_)};
+    std::array<Tensor, 3> out = gradients_like(form.batch, q_, k_, v_);
     if (by_library(form, q_.device(), [&] {
           return kernels::AttentionTensors{q_, k_, v_, y, lse, gy_, out[0], out[1], out[2], empty_like(lse)};
         }))
@@ -217,7 +263,7 @@ struct Attention {
   Tensor forward(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     q = q_, k = k_, v = v_;
     count_flops(info, form, q_, k_, q_.size(-1) + v_.size(-1));
-    Tensor out = empty(batched(form.batch, q_.size(-2), v_.size(-1)), q_.device(), q_.dtype());
+    Tensor out = ordered_like(q_, form.batch, q_.size(-2), v_.size(-1));
     lse = empty(form.batch.inserted(form.batch.rank(), q_.size(-2)), q_.device(),
                 q_.dtype() == DType::f64 ? DType::f64 : DType::f32);
     y = out;
