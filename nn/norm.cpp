@@ -132,16 +132,33 @@ LayerNorm::LayerNorm(Module& parent, std::string_view name, Options given)
       weight(options.affine ? Parameter(*this, "weight", Shape(options.shape.span()), constant_value(1)) : Parameter()),
       bias(options.affine && options.bias ? Parameter(*this, "bias", Shape(options.shape.span()), constant_value(0))
                                           : Parameter()) {}
+namespace {
+// The op normalises over the dimensions of its weight.
+Tensor weight_of(const LayerNorm& norm) {
+  if (norm.weight.defined()) return norm.weight;
+  return ones(Shape(norm.options.shape.span()), norm.device(), norm.dtype());
+}
+}  // namespace
 Tensor LayerNorm::operator()(const Tensor& x) const {
   const Call call(*this, x);
-  Tensor scale = weight;  // the op normalises over the dimensions of its shape
-  if (!scale.defined()) scale = ones(Shape(options.shape.span()), device(), dtype());
-  return call.gives(layer_norm(x, scale, bias, options.eps));
+  return call.gives(layer_norm(x, weight_of(*this), bias, options.eps));
+}
+AddNorm LayerNorm::operator()(const Tensor& x, const Tensor& r) const {
+  const Call call(*this, x, r);
+  const AddNorm y = add_layer_norm(x, r, weight_of(*this), bias, options.eps);
+  call.gave(y.sum, y.normed);
+  return y;
 }
 
 RMSNorm::RMSNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name), options(checked(given)), weight(*this, "weight", {options.features}, constant_value(1)) {}
 Tensor RMSNorm::operator()(const Tensor& x) const { return Call(*this, x).gives(rms_norm(x, weight, options.eps)); }
+AddNorm RMSNorm::operator()(const Tensor& x, const Tensor& r) const {
+  const Call call(*this, x, r);
+  const AddNorm y = add_rms_norm(x, r, weight, options.eps);
+  call.gave(y.sum, y.normed);
+  return y;
+}
 
 GroupNorm::GroupNorm(Module& parent, std::string_view name, Options given)
     : Module(parent, name),

@@ -564,6 +564,18 @@ struct WindowOptions {
 // 2019.
 [[nodiscard]] LEVIN_API Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
 
+// A residual stream and its norm: sum = x + r, normed = layer_norm(sum, weight, bias), or rms_norm(sum, weight). On
+// devices one pass each way where two ops take two; the values are those of two ops. x and r have one shape, and one
+// dtype or f16 or bf16 r beside f32 x: sum has x's dtype, normed r's. So under autocast a block of a transformer keeps
+// its stream in f32, and the products on both sides of the norm meet 16 bits. Throws ShapeError and DTypeError for
+// other x and r.
+struct AddNorm {
+  Tensor sum, normed;
+};
+[[nodiscard]] LEVIN_API AddNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight,
+                                               const Tensor& bias, double eps = 1e-5);
+[[nodiscard]] LEVIN_API AddNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight, double eps = 1e-6);
+
 // The formula of layer_norm with mean and var of each sample and group of C / groups neighbouring channels; x
 // [N, C, ...], weight and bias [C]. Wu & He, 2018.
 [[nodiscard]] LEVIN_API Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight,

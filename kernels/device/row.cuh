@@ -137,7 +137,8 @@ struct Parameters {
 // This thread's part of one row. Kept chunks are read by the thread that wrote them: no barrier stands between.
 template <class T, int kThreads, class S = T>
 struct RowPart {
-  static constexpr int V = kVec<T>;
+  using Number = T;
+  static constexpr int V = kVec<T>, kTeam = kThreads;
   const S* in;
   std::int64_t n;
   RowPlan plan;
@@ -167,8 +168,10 @@ __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
 // of each_chunk. The loads of four vectors (of double: two) stand together, even where there are few.
 template <class T>
 inline constexpr int kChunksAhead = sizeof(T) == 8 ? 2 : 4;
-template <int kThreads, class T, class S, class F>
-__device__ __forceinline__ void each_first(const RowPart<T, kThreads, S>& row, F&& f) {
+template <class Part, class F>
+__device__ __forceinline__ void each_first(const Part& row, F&& f) {
+  using T = typename Part::Number;
+  constexpr int kThreads = Part::kTeam;
   for (std::int64_t from = Team<kThreads>::rank(); from < row.plan.chunks; from += kChunksAhead<T> * kThreads) {
     Vec<T> v[kChunksAhead<T>];
 #pragma unroll
@@ -182,8 +185,8 @@ __device__ __forceinline__ void each_first(const RowPart<T, kThreads, S>& row, F
     }
   }
 }
-template <int kThreads, class T, class S, class F>
-__device__ __forceinline__ void each_first(const RowPart<T, kThreads>& a, const RowPart<T, kThreads, S>& b, F&& f) {
+template <int kThreads, class T, class R, class S, class F>
+__device__ __forceinline__ void each_first(const RowPart<T, kThreads, R>& a, const RowPart<T, kThreads, S>& b, F&& f) {
   constexpr int kAhead = kChunksAhead<T> / 2;
   for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
     Vec<T> v[kAhead], w[kAhead];

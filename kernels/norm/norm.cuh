@@ -35,49 +35,55 @@
 
 namespace levin::kernels::gpu {
 
-// y = (x - mean) * rstd * w + b for [rows, cols]; RMS norm has no mean. The row is read once where it fits on the chip,
-// and the variance is taken around the mean.
+// y = (x - mean) * rstd * w + b for row r, of which this thread has a part (RowPart); RMS norm has no mean. The row is
+// read once where it fits on the chip, and the variance is taken around the mean.
+template <bool kCentered, int kThreads, class Part, class A, class Y>
+__device__ __forceinline__ void norm_row(const Part& row, const A* w, const A* b, Y* y, A* mean, A* rstd,
+                                         std::int64_t r, std::int64_t cols, A eps, const RowPlan& plan) {
+  using T = typename Part::Number;
+  using Of = Team<kThreads>;
+  constexpr int V = kVec<T>;
+  A own = 0, mu = 0;
+  each_first(row, [&](std::int64_t, const Vec<T>& v) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
+  });
+  if constexpr (kCentered) {
+    mu = Of::reduce(own, Plus{}) / A(cols);
+    own = 0;
+    each_chunk<kThreads>(plan, [&](std::int64_t c) {
+      const Vec<T> v = row.again(c);
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        const A d = c * V + j < cols ? A(v[j]) - mu : A(0);
+        own += d * d;
+      }
+    });
+  }
+  const A scale = math::rsqrt(Of::reduce(own, Plus{}) / A(cols) + eps);
+  if (Of::rank() == 0) {
+    if constexpr (kCentered) mean[r] = mu;
+    rstd[r] = scale;
+  }
+  each_chunk<kThreads>(plan, [&](std::int64_t c) {
+    const Parameters<V, A> weight(w, c * V, cols, plan.vectors, A(1)), bias(b, c * V, cols, plan.vectors, A(0));
+    Vec<T> v = row.again(c);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = T((A(v[j]) - mu) * scale * weight.v[j] + bias.v[j]);
+    write_chunk(y, c * V, cols, plan.vectors, v);
+  });
+}
 template <bool kCentered, class T, class S, int kThreads>
 __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows(const S* x, const Accum<T>* w, const Accum<T>* b,
                                                                     T* y, Accum<T>* mean, Accum<T>* rstd,
                                                                     std::int64_t rows, std::int64_t cols, Accum<T> eps,
                                                                     RowPlan plan) {
-  using A = Accum<T>;
   using Of = Team<kThreads>;
-  constexpr int V = kVec<T>;
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
     const RowPart<T, kThreads, S> row(x + r * cols, cols, plan, shared + Of::row() * plan.chunks);
-    A own = 0, mu = 0;
-    each_first(row, [&](std::int64_t, const Vec<T>& v) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
-    });
-    if constexpr (kCentered) {
-      mu = Of::reduce(own, Plus{}) / A(cols);
-      own = 0;
-      each_chunk<kThreads>(plan, [&](std::int64_t c) {
-        const Vec<T> v = row.again(c);
-#pragma unroll
-        for (int j = 0; j < V; ++j) {
-          const A d = c * V + j < cols ? A(v[j]) - mu : A(0);
-          own += d * d;
-        }
-      });
-    }
-    const A scale = math::rsqrt(Of::reduce(own, Plus{}) / A(cols) + eps);
-    if (Of::rank() == 0) {
-      if constexpr (kCentered) mean[r] = mu;
-      rstd[r] = scale;
-    }
-    each_chunk<kThreads>(plan, [&](std::int64_t c) {
-      const Parameters<V, A> weight(w, c * V, cols, plan.vectors, A(1)), bias(b, c * V, cols, plan.vectors, A(0));
-      Vec<T> v = row.again(c);
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[j] = T((A(v[j]) - mu) * scale * weight.v[j] + bias.v[j]);
-      write_chunk(y + r * cols, c * V, cols, plan.vectors, v);
-    });
+    norm_row<kCentered, kThreads>(row, w, b, y + r * cols, mean, rstd, r, cols, eps, plan);
   }
 }
 
@@ -149,12 +155,42 @@ template <class T, int kThreads>
   return plan;
 }
 
+// Where a row's gradient goes: to memory that may be null.
+template <class T, class S>
+struct PlainGradient {
+  using Of = T;                      // the type of y's gradient
+  static constexpr int kAtOnce = 4;  // chunks in flight
+  S* gx;
+  __device__ __forceinline__ bool wanted() const { return gx != nullptr; }
+  __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors,
+                                      const Vec<T>& v) const {
+    write_chunk(gx + row * cols, i, cols, vectors, v);
+  }
+};
+// To x and r, of which the norm's input is the sum, with the sum's own gradient gh. Either may be null.
+template <class X, class R>
+struct SumGradient {
+  using Of = R;
+  static constexpr int kAtOnce = sizeof(X) == 8 ? 1 : 4;  // more of double would not fit the registers
+  const X* gh;
+  X* gx;
+  R* gr;
+  __device__ __forceinline__ bool wanted() const { return gx != nullptr || gr != nullptr; }
+  __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors,
+                                      Vec<X> v) const {
+    const Vec<X> more = read_chunk<X>(gh + row * cols, i, cols, vectors, X(0.0f));
+#pragma unroll
+    for (int j = 0; j < kVec<X>; ++j) v[j] = X(Accum<X>(v[j]) + Accum<X>(more[j]));
+    if (gx != nullptr) write_chunk(gx + row * cols, i, cols, vectors, v);
+    if (gr != nullptr) write_chunk(gr + row * cols, i, cols, vectors, v);
+  }
+};
+
 // With h = (x - mean) rstd and u = gy w: gx = rstd (u - mean(u) - h mean(u h)), gw = sum gy h, gb = sum gy.
-template <bool kCentered, class T, class S, int kThreads>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(const T* gy, const S* x, const Accum<T>* w,
-                                                                             const Accum<T>* mean, const Accum<T>* rstd,
-                                                                             S* gx, Accum<T>* parts, std::int64_t rows,
-                                                                             std::int64_t cols, BackwardPlan plan) {
+template <bool kCentered, class T, class S, int kThreads, class Gradient>
+__global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
+    const typename Gradient::Of* gy, const S* x, const Accum<T>* w, const Accum<T>* mean, const Accum<T>* rstd,
+    Gradient gx, Accum<T>* parts, std::int64_t rows, std::int64_t cols, BackwardPlan plan) {
   using A = Accum<T>;
   using Of = Team<kThreads>;
   using Columns = ColumnSums<T>;
@@ -179,7 +215,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(con
   for (std::int64_t r = std::int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows;
        r += std::int64_t{gridDim.x} * Of::kRows) {
     Vec<T>* const kept = shared + 2 * Of::row() * chunks;
-    const RowPart<T, kThreads> g(gy + r * cols, cols, plan.rows, kept);
+    const RowPart<T, kThreads, typename Gradient::Of> g(gy + r * cols, cols, plan.rows, kept);
     const RowPart<T, kThreads, S> in(x + r * cols, cols, plan.rows, kept + chunks);
     const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
     Pair<A> sum{0, 0};
@@ -194,7 +230,7 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(con
     });
     sum = Of::reduce(sum, PlusPair{});
     const A shift = kCentered ? sum.a / A(cols) : A(0), slope = sum.b * scale * scale / A(cols);
-    each_chunk<kThreads>(plan.rows, [&](std::int64_t c) {
+    each_chunk<kThreads, Gradient::kAtOnce>(plan.rows, [&](std::int64_t c) {
       const Vec<T> a = g.again(c), b = in.again(c);
       if (plan.sums) {
         A of_w[V], of_b[V];
@@ -206,12 +242,12 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(con
         Columns::add(own, chunks, c, 0, of_w);
         Columns::add(own, chunks, c, 1, of_b);
       }
-      if (gx == nullptr) return;
+      if (!gx.wanted()) return;
       const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
       Vec<T> v;
 #pragma unroll
       for (int j = 0; j < V; ++j) v[j] = T((A(a[j]) * weight.v[j] - shift - (A(b[j]) - mu) * slope) * scale);
-      write_chunk(gx + r * cols, c * V, cols, plan.rows.vectors, v);
+      gx.put(r, c * V, cols, plan.rows.vectors, v);
     });
   }
   if (!plan.sums_inside) return;
@@ -275,9 +311,9 @@ void launch_norm_rows_backward(const Gpu& on, const T* gy, const S* x, const Acc
   with_team<T, kRowThreads>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const bool sums = gw != nullptr || gb != nullptr;
     const BackwardPlan plan = plan_backward<T, kThreads>(rows, cols, sums, {gy, x, gx, w});
-    on.launch(norm_rows_backward<kCentered, T, S, kThreads>,
+    on.launch(norm_rows_backward<kCentered, T, S, kThreads, PlainGradient<T, S>>,
               Grid{.blocks = plan.blocks, .threads = Team<kThreads>::kBlock, .shared = plan.shared}, gy, x, w, mean,
-              rstd, gx, scratch, rows, cols, plan);
+              rstd, PlainGradient<T, S>{gx}, scratch, rows, cols, plan);
     if (!sums) return;
     on.launch(norm_columns<T>, Grid{.blocks = {blocks_for(cols, 32), 2, 1}, .threads = kFinishThreads}, scratch,
               std::int64_t{plan.blocks}, cols, gw, gb);

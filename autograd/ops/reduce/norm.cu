@@ -2,9 +2,9 @@
 // derivatives of any order. Where the result is f32 and x has 16 bits, device kernels convert as they read x and write
 // its gradient; the CPU converts in a pass of its own. Batch norm's result has x's dtype.
 #include "autograd/autocast.h"
-#include "autograd/home.h"
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
+#include "autograd/ops/reduce/norm_parts.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/norm/channel_norm.cuh"
 #include "kernels/norm/channel_norm_device.cuh"
@@ -18,53 +18,7 @@ namespace levin {
 namespace {
 
 using kernels::Accum;
-
-// f64 for f64, else f32: the type of sums and of saved statistics.
-DType wide(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
-
-// Parameters have x's dtype or f32; each may be undefined.
-void check_parameter(const char* op, const char* what, const Tensor& x, const Tensor& p, const Shape& shape) {
-  if (!p.defined()) return;
-  check_same_device(op, x, p);
-  if (p.shape() != shape)
-    fail<ShapeError>(op, ": ", what, " has shape ", p.shape(), ", expected ", shape, " for x ", x.shape());
-  if (p.dtype() != x.dtype() && p.dtype() != DType::f32) {
-    fail<DTypeError>(op, ": ", what, " is ", p.dtype(), ", expected x's ", x.dtype(), " or f32");
-  }
-}
-void check_alike(const char* op, const Tensor& a, const Tensor& b) {
-  if (a.defined() && b.defined()) check_same_dtype(op, a, b);
-}
-void check_eps(const char* op, double eps) {
-  if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
-}
-
-template <class T>
-T* ptr_or_null(const Tensor& t) {
-  return t.defined() ? ptr<T>(t) : nullptr;
-}
-
-// The dtype of the defined parameters; x's dtype where none is defined.
-DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
-  return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
-}
-
-// Kernels take parameters in the type of the sums: parameters are few, and one kernel serves every pair of dtypes.
-Tensor widened(const Tensor& parameter, const Tensor& x) {
-  return parameter.defined() ? cast(parameter.contiguous(), wide(x.dtype())) : parameter;
-}
-Tensor narrowed(const Tensor& gradient, DType parameter) {
-  return gradient.defined() ? cast(gradient, parameter) : gradient;
-}
-
-// Memory for a parameter's gradient [c], of the type of the sums: `place`, if that has the type, or new memory.
-Tensor gradient_of(std::int64_t c, const Tensor& x, Tensor place) {
-  const DType sums = wide(x.dtype());
-  return place.defined() && place.dtype() == sums ? std::move(place) : empty({c}, x.device(), sums);
-}
-// Where the gradients of weight and bias can be born.
-std::array<Tensor, 2> parameter_places() { return {detail::birth_place(1), detail::birth_place(2)}; }
-Tensor cast_like(const Tensor& g, const Tensor& like) { return like.defined() ? cast(g, like.dtype()) : Tensor(); }
+using namespace norm_parts;
 
 // What a backward kernel reads and fills: dense, null where absent or not wanted. x and gx have type S, which has 16
 // bits where x has 16 bits and the result is f32.
@@ -252,27 +206,9 @@ struct RowNorm : NormForward<RowNorm<kCentered>> {
 template <bool kCentered>
 Tensor row_norm(const Tensor& x, const Tensor& w, const Tensor& b, double eps) {
   const char* op = RowNorm<kCentered>::info.name;
-  check_eps(op, eps);
-  if (x.rank() == 0) fail<ShapeError>(op, ": x is a scalar, expected at least one dimension");
-  Shape tail{x.shape().back()};
-  if (w.defined())
-    tail = w.shape();
-  else if (b.defined())
-    tail = b.shape();
-  const int lead = x.rank() - tail.rank();
-  bool fits = lead >= 0 && tail.rank() > 0;
-  for (int d = 0; fits && d < tail.rank(); ++d) fits = x.shape()[lead + d] == tail[d];
-  if (!fits) fail<ShapeError>(op, ": weight has shape ", tail, ", expected the last dimensions of x ", x.shape());
-  check_parameter(op, "weight", x, w, tail);
-  check_parameter(op, "bias", x, b, tail);
-  check_alike(op, w, b);
-  const std::int64_t cols = tail.numel();
-  const RowNorm<kCentered> norm{{eps, full_result(x.dtype())}};
-  if (x.rank() == 2 && tail.rank() == 1) return apply(norm, x, w, b);
-  const auto flat = [](const Tensor& p) { return p.defined() && p.rank() != 1 ? reshape(p, {p.numel()}) : p; };
-  std::int64_t rows = 1;
-  for (int d = 0; d < lead; ++d) rows *= x.shape()[d];
-  return reshape(apply(norm, reshape(x, {rows, cols}), flat(w), flat(b)), Dims(x.shape().dims()));
+  const Rows rows = rows_of(op, x, w, b, eps);
+  const Tensor y = apply(RowNorm<kCentered>{{eps, full_result(x.dtype())}}, rows.of(x), Rows::flat(w), Rows::flat(b));
+  return y.shape() == x.shape() ? y : reshape(y, Dims(x.shape().dims()));
 }
 
 LEVIN_OP_TABLE(RowNorm<true>)

@@ -161,6 +161,7 @@ class LEVIN_API LayerNorm : public Module {
   using Options = LayerNormOptions;
   LayerNorm(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
+  AddNorm operator()(const Tensor& x, const Tensor& r) const;  // add_layer_norm: the norm of x + r, and the sum
 
   const Options options;
   Parameter weight, bias;
@@ -177,6 +178,7 @@ class LEVIN_API RMSNorm : public Module {
   using Options = RMSNormOptions;
   RMSNorm(Module& parent, std::string_view name, Options options);
   Tensor operator()(const Tensor& x) const;
+  AddNorm operator()(const Tensor& x, const Tensor& r) const;  // add_rms_norm: the norm of x + r, and the sum
 
   const Options options;
   Parameter weight;
