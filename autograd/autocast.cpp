@@ -15,18 +15,33 @@ namespace detail {
 // the parameter would get no gradient.
 class CastCache {
  public:
-  Tensor cast_of(const Tensor& x, DType dtype) {
-    Entry& e = entries_[{x.impl(), mode().grad}];
-    if (!e.cast.defined() || e.version != x.version() || e.cast.dtype() != dtype) {
-      e = {x, cast(x, dtype), x.version()};
+  explicit CastCache(CastPlan* plan) : plan_(plan) {}
+  ~CastCache() {
+    if (!plan_) return;
+    for (const bool grad : {false, true}) {
+      if (!used_[grad].empty()) plan_->parameters_[grad] = std::move(used_[grad]);
     }
+  }
+  CastCache(const CastCache&) = delete;
+  CastCache& operator=(const CastCache&) = delete;
+
+  Tensor cast_of(const Tensor& x, DType dtype) {
+    const bool grad = mode().grad;
+    Entry& e = entries_[{x.impl(), grad}];
+    if (!e.serves(x, dtype) && plan_ && !std::exchange(planned_[grad], true)) cast_planned(x, grad, dtype);
+    if (!e.serves(x, dtype)) e = {x, cast(x, dtype), x.version(), e.used};
+    if (plan_ && !std::exchange(e.used, true)) used_[grad].push_back(x);
     return e.cast;
   }
 
  private:
   struct Entry {
-    Tensor source, cast;  // the source is kept, so that its address is not reused
+    Tensor source{}, cast{};  // the source is kept, so that its address is not reused
     std::uint32_t version = 0;
+    bool used = false;  // in used_
+    [[nodiscard]] bool serves(const Tensor& x, DType dtype) const {
+      return cast.defined() && version == x.version() && cast.dtype() == dtype;
+    }
   };
   using Key = std::pair<const TensorImpl*, bool>;
   struct Hash {
@@ -34,7 +49,26 @@ class CastCache {
       return std::hash<const void*>{}(k.first) * 2 + static_cast<std::size_t>(k.second);
     }
   };
+
+  // The parameters that a guard with this plan cast before, if x is among them.
+  void cast_planned(const Tensor& x, bool grad, DType dtype) {
+    Tensors together;
+    bool mine = false;
+    for (const Tensor& p : plan_->parameters_[grad]) {
+      if (p.dtype() != DType::f32 || p.device() != x.device() || !p.is_leaf() || !p.requires_grad()) continue;
+      together.push_back(p);
+      mine |= p.impl() == x.impl();
+    }
+    if (!mine || !x.device().launches()) return;
+    const Tensors made = cast_all(together, dtype);
+    for (std::size_t i = 0; i < together.size(); ++i)
+      entries_[{together[i].impl(), grad}] = {together[i], made[i], together[i].version(), false};
+  }
+
+  CastPlan* plan_;
   std::unordered_map<Key, Entry, Hash> entries_;
+  Tensors used_[2];  // with recording off, on
+  bool planned_[2] = {};
 };
 
 namespace {
@@ -87,17 +121,17 @@ void autocast_inputs(CastCache& cache, const OpInfo& info, std::span<const Tenso
 
 Detour::Detour(const OpInfo& info, std::span<const Tensor* const> in, std::span<Tensor> out)
     : mode_(mode()), before_(std::exchange(mode_.autocast, nullptr)), now_{info.name, out.data(), out.size()} {
-  // After everything that may throw: before the end of the constructor no destructor would run.
-  mode_.detour = false;
+  mode_.detour = blocking_launches();  // casts are ops of their own, with names of their own
   try {
     if (before_)
       autocast_inputs(*before_, info, in, out);
     else
       std::transform(in.begin(), in.end(), out.begin(), [](const Tensor* t) { return *t; });
   } catch (...) {
-    restore();
+    restore();  // before the end of the constructor no destructor would run
     throw;
   }
+  mode_.detour = false;
   outer_ = blocking_launches() ? set_launching(&now_) : nullptr;
 }
 Detour::~Detour() {
@@ -111,12 +145,18 @@ void Detour::restore() noexcept {
 
 }  // namespace detail
 
-Autocast::Autocast(DType dtype) : before_(detail::mode().autocast), dtype_before_(detail::mode().autocast_dtype) {
+CastPlan::CastPlan() = default;
+CastPlan::~CastPlan() = default;
+
+Autocast::Autocast(DType dtype) : Autocast(dtype, nullptr) {}
+Autocast::Autocast(DType dtype, CastPlan& plan) : Autocast(dtype, &plan) {}
+Autocast::Autocast(DType dtype, CastPlan* plan)
+    : before_(detail::mode().autocast), dtype_before_(detail::mode().autocast_dtype) {
   if (dtype != DType::f16 && dtype != DType::bf16)
     fail<DTypeError>("autocast: the dtype is ", dtype, ", expected f16 or bf16");
   detail::Mode& mode = detail::mode();
   if (!before_) {
-    own_ = std::make_unique<detail::CastCache>();
+    own_ = std::make_unique<detail::CastCache>(plan);
     mode.autocast = own_.get();
     mode.detour = true;
   }

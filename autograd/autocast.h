@@ -1,6 +1,8 @@
 // Checks of dtypes under autocast: dtypes that autocast will make equal may differ.
 #pragma once
 
+#include <span>
+
 #include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
 
@@ -20,5 +22,9 @@ inline void check_dtypes_meet(const char* op, const Tensor& a, const Tensor& b) 
 // The result's dtype of an op with the policy `full_result`, for an input of dtype t. Ask before apply(), which runs
 // the op with autocast off.
 inline DType full_result(DType t) { return detail::mode().autocast && is_float(t) && t != DType::f64 ? DType::f32 : t; }
+
+// Tensors of one dtype as `dtype`, as one op. On a device that launches kernels f32 and 16 bits take one launch, and so
+// do the gradients, once all of them are there.
+[[nodiscard]] Tensors cast_all(std::span<const Tensor> x, DType dtype);
 
 }  // namespace levin

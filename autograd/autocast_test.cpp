@@ -29,6 +29,22 @@ Tensor parameter(const Shape& shape) {
 
 }  // namespace
 
+namespace {
+// The names of all nodes that a gradient of y passes.
+std::set<std::string> names_of(const Tensor& y) {
+  std::set<std::string> names;
+  std::vector<Node*> stack{edge_of(y).node.get()};
+  while (!stack.empty()) {
+    Node* const n = stack.back();
+    stack.pop_back();
+    if (n->kind() == Node::Kind::op) names.insert(n->info().name);
+    for (const Edge& e : n->edges())
+      if (e.node) stack.push_back(e.node.get());
+  }
+  return names;
+}
+}  // namespace
+
 TEST_CASE("autocast runs each op in the dtype of its policy") {
   const Tensor a = ramp({4, 4}), half = a.to(DType::bf16), wide = a.to(DType::f64);
   {
@@ -123,6 +139,55 @@ TEST_CASE("a parameter is cast once in a scope, again once it is written, and ne
   const Tensor third = matmul(x, w);
   CHECK(cast_node(third) != cast_node(first));
   CHECK(third.to(DType::f32).to_vector<float>() == matmul(x, full({2, 2}, 3, cpu)).to(DType::f32).to_vector<float>());
+}
+
+TEST_CASE("on a device a step with a plan casts the parameters of the step before together, with the same values") {
+  DEVICE_OR_SKIP();
+  Tensor w = parameter({4, 6}), v = parameter({3, 4});
+  const auto leaf = [&](const Tensor& t) {
+    Tensor on = t.detach().to(device).detach();
+    on.requires_grad_();
+    return on;
+  };
+  const Tensor a = leaf(w), b = leaf(v), x = (ramp({5, 6}) + 2).to(device);
+  const auto loss = [&] { return sum(linear(linear(x, a, {}), b, {})); };
+  const auto step = [&](CastPlan* plan) {
+    Tensor y;
+    {
+      std::optional<Autocast> on;
+      if (plan)
+        on.emplace(DType::bf16, *plan);
+      else
+        on.emplace(DType::bf16);
+      y = loss();
+    }
+    const std::set<std::string> names = names_of(y);
+    Tensors all = grad(Tensors{y}, Tensors{a, b}, {});
+    all.push_back(y.detach());
+    return std::pair(std::move(all), names.count("cast_all"));
+  };
+  const auto [want, none] = step(nullptr);
+  CHECK(none == 0);
+  CastPlan plan;
+  for (const std::size_t together : {0, 1, 1}) {
+    const auto [got, casts_together] = step(&plan);
+    CHECK(casts_together == together);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      CHECK(got[i].dtype() == want[i].dtype());
+      CHECK(got[i].to(cpu).to(DType::f32).to_vector<float>() == want[i].to(cpu).to(DType::f32).to_vector<float>());
+    }
+  }
+  {  // a parameter that is written within the guard is cast anew
+    const Autocast on(DType::bf16, plan);
+    const Tensor before = loss().detach();
+    {
+      const NoGrad off;
+      Tensor written = a;
+      fill_(written, 0);
+    }
+    CHECK(before.to(cpu).item() != 0);
+    CHECK(loss().to(cpu).item() == 0);
+  }
 }
 
 TEST_CASE("a checkpointed region is recomputed under the autocast it ran under") {
@@ -257,20 +322,6 @@ void check_as_cast_by_hand(Device device) {
           CHECK(error <= (rounding + 4 * std::sqrt(double(cols)) * epsilon(DType::f32)) * scale);
         }
       }
-}
-
-// The names of all nodes that a gradient of y passes.
-std::set<std::string> names_of(const Tensor& y) {
-  std::set<std::string> names;
-  std::vector<Node*> stack{edge_of(y).node.get()};
-  while (!stack.empty()) {
-    Node* const n = stack.back();
-    stack.pop_back();
-    if (n->kind() == Node::Kind::op) names.insert(n->info().name);
-    for (const Edge& e : n->edges())
-      if (e.node) stack.push_back(e.node.get());
-  }
-  return names;
 }
 
 }  // namespace

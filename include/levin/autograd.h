@@ -45,6 +45,22 @@ class LEVIN_API InferenceMode {
 // Whether this thread records ops.
 [[nodiscard]] LEVIN_API bool grad_mode();
 
+// Which parameters the step before cast under Autocast. The guard that gets the plan casts them together, at the first
+// cast, where they lie on a device that launches kernels: one launch instead of one each. Their gradients are cast
+// together, too, so they are complete at the end of backward. The values are those of single casts. A plan serves the
+// steps of one model, one at a time, and keeps its parameters alive; an inner guard does not use it.
+class LEVIN_API CastPlan {
+ public:
+  CastPlan();
+  ~CastPlan();
+  CastPlan(const CastPlan&) = delete;
+  CastPlan& operator=(const CastPlan&) = delete;
+
+ private:
+  friend class detail::CastCache;
+  Tensors parameters_[2];  // of steps that record nothing, and of those that record
+};
+
 // While the guard lives, ops of this thread take their floating inputs by their policy (OpInfo::autocast):
 // - products of matrices, convolutions, attention and recurrent cells in `dtype` (f16 or bf16; DTypeError otherwise);
 // - functions that lose digits in 16 bits (exp, log, pow, sums, softmax, norms, losses) in f32;
@@ -55,9 +71,11 @@ class LEVIN_API InferenceMode {
 //
 //   Tensor loss = [&] { const Autocast on(DType::bf16); return cross_entropy(net(x), y); }();
 //   backward(loss);
+// With a plan (CastPlan) the parameters of a model are cast together.
 class LEVIN_API Autocast {
  public:
   explicit Autocast(DType dtype);
+  Autocast(DType dtype, CastPlan& plan);
   [[nodiscard]] static Autocast off() { return Autocast(); }  // switches autocast off for an inner scope
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -65,6 +83,7 @@ class LEVIN_API Autocast {
 
  private:
   Autocast();
+  Autocast(DType dtype, CastPlan* plan);
   std::unique_ptr<detail::CastCache> own_;  // of the outermost guard
   detail::CastCache* before_;
   DType dtype_before_;

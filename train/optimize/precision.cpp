@@ -151,7 +151,11 @@ class Precision::BuiltIn final : public PrecisionPlugin {
 
   void forward_context(const Function<void()>& forward) override {
     if (!now.autocast) return forward();
-    const Autocast on(*now.autocast);
+    std::optional<Autocast> on;
+    if (casts)
+      on.emplace(*now.autocast, *casts);
+    else
+      on.emplace(*now.autocast);
     forward();
   }
 
@@ -160,6 +164,7 @@ class Precision::BuiltIn final : public PrecisionPlugin {
   }
 
   Mixed now;  // for the module that was converted last
+  std::optional<CastPlan> casts{};
 
  private:
   [[nodiscard]] Mixed asked() const {
@@ -192,6 +197,11 @@ void Precision::convert(nn::Module* tree, Device device) {
     now_ = mode_->now;
   else
     now_.scales = scaling_.has_value();
+}
+void Precision::cast_together(bool on) {
+  if (!mode_) return;
+  mode_->casts.reset();
+  if (on) mode_->casts.emplace();
 }
 void Precision::set_mixed(Mixed before) {
   if (mode_) mode_->now = before;

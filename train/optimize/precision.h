@@ -47,6 +47,9 @@ class Precision {
   };
   [[nodiscard]] const Mixed& mixed() const { return now_; }
   void set_mixed(Mixed before);
+  // Whether steps under a built-in mode's autocast cast their parameters together (CastPlan), so that all gradients are
+  // complete at the end of backward. false forgets the parameters.
+  void cast_together(bool on);
   // Prepares the optimizer, and makes the scaler if there is none. Throws ConfigError for an optimizer that the
   // precision does not allow.
   void adopt(optim::Optimizer& optimizer);

@@ -46,6 +46,9 @@ void Trainer::Run::fit(TrainModule& module, const FitOptions& given, const Funct
     std::unique_ptr<train::Incoming> file;
     if (!instead) file = files.open(given.ckpt_path);
     precision.convert(borrowed.tree, device_of(borrowed.tree));
+    // Ranks reduce a gradient while backward goes on, and sharded parameters have no values until their unit runs.
+    const bool alone = !strategy->group() && !strategy->fuses_backward();
+    const Scope casts([&] { precision.cast_together(alone); }, [&] { precision.cast_together(false); });
     strategy->attach_model(module, borrowed.tree, Stage::fit);
     const bool one = strategy->ranks().size == 1;
     if (options.sync_batchnorm && one)

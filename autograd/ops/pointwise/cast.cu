@@ -6,10 +6,12 @@
 #include <tuple>
 #include <type_traits>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/pointwise/pointwise.h"
 #include "kernels/pointwise/halves.cuh"
 #include "kernels/pointwise/transpose.cuh"
 #include "kernels/pointwise/transpose_device.cuh"
+#include "kernels/update/loss_scale.h"
 #include "tensor/core/counted.h"
 #include "tensor/device/runtime.h"
 #include "tensor/memory/read_only.h"
@@ -119,6 +121,52 @@ struct Cast {
   Grads<1> backward(const Tensor& gy, NeedMask) { return {cast(gy, from)}; }
 };
 
+#if LEVIN_LAUNCHES
+// One launch for dense f32 tensors that become 16-bit ones, or 16-bit ones that become f32. Returns whether
+// it was made.
+template <class From, class To>
+bool by_list(std::span<const Tensor> in, std::span<const Tensor> out) {
+  std::vector<kernels::Move<From, To>> moves;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].is_contiguous() || !out[i].is_contiguous()) return false;
+    if (in[i].numel() > 0) moves.push_back({ptr<const From>(in[i]), ptr<To>(out[i]), in[i].numel()});
+  }
+  const kernels::Gpu on{Stream::current(in[0].device())};
+  kernels::convert_on_device(on, std::span<const kernels::Move<From, To>>(moves));
+  return true;
+}
+bool by_list(std::span<const Tensor> in, std::span<const Tensor> out) {
+  const DType from = in[0].dtype(), to = out[0].dtype();
+  for (const Tensor& x : in) {
+    if (x.dtype() != from || x.device() != in[0].device() || !x.device().launches()) return false;
+  }
+  if (from == DType::f32 && to == DType::bf16) return by_list<float, bf16>(in, out);
+  if (from == DType::f32 && to == DType::f16) return by_list<float, f16>(in, out);
+  if (from == DType::bf16 && to == DType::f32) return by_list<bf16, float>(in, out);
+  if (from == DType::f16 && to == DType::f32) return by_list<f16, float>(in, out);
+  return false;
+}
+#endif
+
+// Several tensors as another dtype; on a device that launches kernels in one launch, and so are their gradients.
+struct CastAll {
+  static constexpr OpInfo info{.name = "cast_all"};
+  DType to;
+  DType from = DType::f32;
+  Tensors forward(std::span<const Tensor> in) {
+    Tensors out;
+    out.reserve(in.size());
+    for (const Tensor& x : in) out.push_back(empty_like(x, to));
+    from = in[0].dtype();
+#if LEVIN_LAUNCHES
+    if (by_list(in, out)) return out;
+#endif
+    for (std::size_t i = 0; i < in.size(); ++i) convert(info, out[i], in[i]);
+    return out;
+  }
+  Tensors backward(std::span<const Tensor> grads, NeedMask) { return cast_all(grads, from); }
+};
+
 struct Clone {
   static constexpr OpInfo info{.name = "clone"};
   Tensor forward(const Tensor& x) {
@@ -198,6 +246,7 @@ struct Alias {
 };
 
 LEVIN_OP_TABLE(Cast)
+LEVIN_OP_TABLE(CastAll)
 LEVIN_OP_TABLE(Clone)
 LEVIN_OP_TABLE(ToDevice)
 LEVIN_OP_TABLE(Alias)
@@ -249,6 +298,14 @@ Tensor apart(const Tensor& x, const Tensor& y) {
 
 using namespace pointwise;
 
+Tensors cast_all(std::span<const Tensor> x, DType dtype) {
+  if (x.empty()) return {};
+  for (const Tensor& t : x) {
+    check_same_device(CastAll::info.name, x[0], t);
+    check_same_dtype(CastAll::info.name, x[0], t);
+  }
+  return x[0].dtype() == dtype ? Tensors(x.begin(), x.end()) : apply(CastAll{dtype}, x);
+}
 Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : apply(Cast{dtype}, x); }
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 Tensor Tensor::clone() const { return apply(Clone{}, *this); }

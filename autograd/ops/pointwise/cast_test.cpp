@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "autograd/autocast.h"
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 
@@ -28,6 +29,24 @@ LEVIN_OP_CASE(cast) {
                        .reference = [](const Tensors& in) { return Tensors{in[0].to(DType::f32).to(DType::f64)}; },
                        .gradcheck = false});
   c.errors.push_back({"undefined", [] { (void)cast(Tensor(), DType::f32); }, throws<StateError>, "undefined"});
+  return c;
+}
+
+LEVIN_OP_CASE(cast_all) {
+  OpCase c{.ops = {"cast_all"}, .dtypes = kAllDTypes, .no_single = "one tensor is cast()"};
+  for (const Shape& s : {Shape{7}, Shape{0}, Shape{3, 5}}) {
+    for (const DType to : {DType::f32, DType::f64, DType::bf16}) {
+      c.samples.push_back({.inputs = {real(s, 0, 8), real({33}, 0, 8)},
+                           .call = [to](const Tensors& in) { return cast_all(in, to); },
+                           .reference = [](const Tensors& in) { return in; },
+                           .gradcheck = to == DType::f64});
+    }
+  }
+  c.errors.push_back({"dtypes",
+                      [] {
+                        (void)cast_all(Tensors{zeros({2}, cpu), zeros({2}, cpu, DType::f64)}, DType::bf16);
+                      },
+                      throws<DTypeError>, "cast_all: tensors are f32 and f64"});
   return c;
 }
 
