@@ -110,6 +110,11 @@ inline int64_t pitch_for(int64_t n) {
   return ((n + kLanes<F> + line - 1) / line | 1) * line;
 }
 
+// to[i] = from[i] as To, by several threads.
+template <class From, class To>
+void convert_all(const Cpu& on, const From* from, To* to, int64_t n) {
+  on.parallel_for(n, 32768, [=](int64_t begin, int64_t end) { copy_run(from + begin, 1, to + begin, end - begin); });
+}
 // Numbers of 16 bits as f32, for the length of a call.
 template <class T>
 class WideCopy {
@@ -117,13 +122,11 @@ class WideCopy {
   WideCopy(const Cpu& on, const T* x, int64_t n) : memory_(x != nullptr ? size_t(n) * sizeof(float) : 0) {
     if (x == nullptr) return;
     data_ = memory_.as<float>();
-    on.parallel_for(n, kWideGrain,
-                    [&](int64_t begin, int64_t end) { copy_run(x + begin, 1, data_ + begin, end - begin); });
+    convert_all(on, x, data_, n);
   }
   const float* data() const { return data_; }  // null where x is
 
  private:
-  static constexpr int64_t kWideGrain = 32768;
   lib::Scratch memory_;
   float* data_ = nullptr;
 };
@@ -131,9 +134,8 @@ class WideCopy {
 template <class T, class F>
 void in_f32(const Cpu& on, T* y, int64_t n, const F& make) {
   const lib::Scratch memory(size_t(n) * sizeof(float));
-  float* const result = memory.as<float>();
-  make(result);
-  on.parallel_for(n, 32768, [&](int64_t begin, int64_t end) { copy_run(result + begin, 1, y + begin, end - begin); });
+  make(memory.as<float>());
+  convert_all(on, memory.as<float>(), y, n);
 }
 
 // How many channels, and then pixels, a task holds: about 512 rows of taps, and 384 KiB.
@@ -275,7 +277,6 @@ void spread_pixels(const Cpu& on, const ConvShape& s, const T* seen, T* gx) {
 template <class T>
 void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, const T* bias, T* y) {
   using F = Accum<T>;
-  constexpr bool kPlain = std::is_same_v<T, F>;
   const int64_t pixels = s.pixels(), gin = s.group_in(), gout = s.group_out(), k = gin * s.taps();
   if (s.batch * s.out_channels * pixels == 0) return;
   if (s.strided_pointwise()) {
@@ -295,15 +296,13 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
     }
     return;
   }
-  // The weights serve where they lie, unless they are 16-bit or their rows fall into the same sets of L1.
-  const bool pack_w = !kPlain || k * int64_t(sizeof(T)) % 1024 == 0;
+  // The weights serve where they lie, unless their rows fall into the same sets of L1.
+  const bool pack_w = k * int64_t(sizeof(T)) % 1024 == 0;
   const int64_t w_pitch = pack_w ? pitch_for<F>(k) : k;
   lib::Scratch packed(pack_w ? size_t(s.out_channels * w_pitch) * sizeof(F) : 0);
-  const F* weights = packed.as<F>();
+  const F* const weights = pack_w ? packed.as<F>() : w;
   if (pack_w) {
     for (int64_t o = 0; o < s.out_channels; ++o) copy_run(w + o * k, 1, packed.as<F>() + o * w_pitch, k);
-  } else if constexpr (kPlain) {
-    weights = w;
   }
 
   const EvenBlocks channels = channel_blocks<F>(s);
@@ -317,10 +316,9 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
     const int64_t pitch = pitch_for<F>(largest.pixels());
     const int64_t window_numbers = channels.size * largest.channel + kLanes<F>;
     const int64_t taps_numbers = channels.size * s.taps() * pitch;
-    lib::Scratch memory(size_t(window_numbers + taps_numbers + (kPlain ? 0 : outs.size * pitch)) * sizeof(F));
+    lib::Scratch memory(size_t(window_numbers + taps_numbers) * sizeof(F));
     F* const taps = memory.as<F>();  // first: its rows are whole cache lines
-    F* const sums = taps + taps_numbers;
-    F* const window = sums + (kPlain ? 0 : outs.size * pitch);
+    F* const window = taps + taps_numbers;
     for (int64_t task = from; task < to; ++task) {
       const int64_t ng = task / (outs.count * blocks.count()), n = ng / s.groups, g = ng % s.groups;
       const int64_t out = task % outs.count, o0 = g * gout + outs.begin(out), m = outs.end(out) - outs.begin(out);
@@ -331,18 +329,9 @@ void direct_forward(const Cpu& on, const ConvShape& s, const T* x, const T* w, c
         fill_window(s, win, x + (n * s.in_channels + g * gin + c0) * s.height * s.width, count, window);
         write_taps(s, win, window, count, taps, pitch);
         const TileRows<F> a{weights + o0 * w_pitch + c0 * s.taps(), w_pitch, 1};
-        const F beta = F(block > 0);
-        if constexpr (kPlain) {
-          multiply_block<F>(m, win.pixels(), count * s.taps(), a, taps, pitch,
-                            {to_y, pixels, F(1), beta, nullptr, bias && block == 0 ? bias + o0 : nullptr}, 0);
-        } else {
-          multiply_block<F>(m, win.pixels(), count * s.taps(), a, taps, pitch,
-                            {sums, pitch, F(1), beta, nullptr, nullptr}, pitch);
-        }
+        multiply_block<F>(m, win.pixels(), count * s.taps(), a, taps, pitch,
+                          {to_y, pixels, F(1), F(block > 0), nullptr, bias && block == 0 ? bias + o0 : nullptr}, 0);
       }
-      if constexpr (!kPlain)
-        put_sums(sums, pitch, m, win.pixels(), F(1), F(0), static_cast<const T*>(nullptr), bias ? bias + o0 : nullptr,
-                 to_y, pixels);
     }
   });
 }

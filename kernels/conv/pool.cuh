@@ -61,6 +61,36 @@ struct PoolAxis {
   }
 };
 
+// One window of a plane, which is at `in`: output (i, j) of axes h and w. The place of its largest element in the
+// plane.
+template <class T>
+LEVIN_HD std::int64_t largest_of_window(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i,
+                                        std::int64_t j) {
+  const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+  std::int64_t place = h.begin(i) * w.in + c0;
+  auto best = Accum<T>(in[place]);
+  for (std::int64_t r = h.begin(i); r < r1; ++r) {
+    for (std::int64_t c = c0; c < c1; ++c) {
+      const auto v = Accum<T>(in[r * w.in + c]);
+      if (v > best || v != v) {
+        best = v;
+        place = r * w.in + c;
+      }
+    }
+  }
+  return place;
+}
+// Its average.
+template <class T>
+LEVIN_HD T average_of_window(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i, std::int64_t j) {
+  const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
+  Accum<T> sum = 0;
+  for (std::int64_t r = h.begin(i); r < r1; ++r) {
+    for (std::int64_t c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
+  }
+  return T(sum / Accum<T>(h.count(i) * w.count(j)));
+}
+
 // Planes a task: about 64 K elements.
 inline std::int64_t planes_at_once(const PoolAxis& h, const PoolAxis& w) {
   return std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, h.in * w.in));
@@ -97,19 +127,8 @@ __global__ void max_pool_windows(const T* x, std::int64_t places, Divider rows, 
                                  T* y, std::int32_t* index) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
     const T* in = x + plane * h.in * w.in;
-    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    std::int64_t place = h.begin(i) * w.in + c0;
-    auto best = Accum<T>(in[place]);
-    for (std::int64_t r = h.begin(i); r < r1; ++r) {
-      for (std::int64_t c = c0; c < c1; ++c) {
-        const auto v = Accum<T>(in[r * w.in + c]);
-        if (v > best || v != v) {
-          best = v;
-          place = r * w.in + c;
-        }
-      }
-    }
-    y[u] = T(best);
+    const std::int64_t place = largest_of_window(in, h, w, i, j);
+    y[u] = in[place];
     index[u] = static_cast<std::int32_t>(place);
   });
 }
@@ -143,13 +162,7 @@ template <class T>
 __global__ void avg_pool_windows(const T* x, std::int64_t places, Divider rows, Divider cols, PoolAxis h, PoolAxis w,
                                  T* y) {
   for_each_place(places, rows, cols, [=](std::int64_t u, std::int64_t plane, std::int64_t i, std::int64_t j) {
-    const T* in = x + plane * h.in * w.in;
-    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    Accum<T> sum = 0;
-    for (std::int64_t r = h.begin(i); r < r1; ++r) {
-      for (std::int64_t c = c0; c < c1; ++c) sum += Accum<T>(in[r * w.in + c]);
-    }
-    y[u] = T(sum / Accum<T>(h.count(i) * w.count(j)));
+    y[u] = average_of_window(x + plane * h.in * w.in, h, w, i, j);
   });
 }
 
@@ -321,34 +334,19 @@ void max_pool_row(const PaddedPlane<T>& plane, const PoolAxis& h, const PoolAxis
 }
 
 template <class T>
-void max_pool_parts(const T* in, const PoolAxis& h, const PoolAxis& w, std::int64_t i, T* y, std::int32_t* index) {
-  for (std::int64_t j = 0; j < w.out; ++j) {
-    const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-    std::int64_t place = h.begin(i) * w.in + c0;
-    auto best = Accum<T>(in[place]);
-    for (std::int64_t r = h.begin(i); r < r1; ++r) {
-      for (std::int64_t c = c0; c < c1; ++c) {
-        const auto v = Accum<T>(in[r * w.in + c]);
-        if (v > best || v != v) {
-          best = v;
-          place = r * w.in + c;
-        }
-      }
-    }
-    y[j] = T(best);
-    index[j] = static_cast<std::int32_t>(place);
-  }
-}
-
-template <class T>
 void max_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h, const PoolAxis& w, T* y,
               std::int32_t* index) {
   const std::int64_t size = h.out * w.out;
   on.parallel_for(planes, planes_at_once(h, w), [&](std::int64_t first, std::int64_t last) {
     if (!PaddedPlane<T>::suits(w)) {
-      for (std::int64_t p = first; p < last; ++p)
-        for (std::int64_t i = 0; i < h.out; ++i)
-          max_pool_parts(x + p * h.in * w.in, h, w, i, y + p * size + i * w.out, index + p * size + i * w.out);
+      for (std::int64_t p = first; p < last; ++p) {
+        const T* const in = x + p * h.in * w.in;
+        for (std::int64_t o = 0; o < size; ++o) {
+          const std::int64_t place = largest_of_window(in, h, w, o / w.out, o % w.out);
+          y[p * size + o] = in[place];
+          index[p * size + o] = static_cast<std::int32_t>(place);
+        }
+      }
       return;
     }
     const PaddedPlane<T> plane(h, w, -std::numeric_limits<Accum<T>>::infinity());
@@ -453,17 +451,7 @@ void avg_pool(const Cpu& on, const T* x, std::int64_t planes, const PoolAxis& h,
     if (!PaddedPlane<T>::suits(w)) {
       for (std::int64_t p = first; p < last; ++p) {
         const T* const in = x + p * h.in * w.in;
-        T* out = y + p * size;
-        for (std::int64_t i = 0; i < h.out; ++i) {
-          for (std::int64_t j = 0; j < w.out; ++j) {
-            const std::int64_t r1 = h.end(i), c0 = w.begin(j), c1 = w.end(j);
-            A sum = 0;
-            for (std::int64_t r = h.begin(i); r < r1; ++r) {
-              for (std::int64_t c = c0; c < c1; ++c) sum += A(in[r * w.in + c]);
-            }
-            *out++ = T(sum / A(h.count(i) * w.count(j)));
-          }
-        }
+        for (std::int64_t o = 0; o < size; ++o) y[p * size + o] = average_of_window(in, h, w, o / w.out, o % w.out);
       }
       return;
     }

@@ -184,9 +184,9 @@ void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T*
   });
 }
 
-// The elements of an index tensor that have one after the other in memory: a run along the last dimension, which is
-// the indexed one. body(run's first index, place of the run) for every run, in parallel; false where an index is not in
-// [0, bound), whose run is left out. Checking a run before it is used reads the indices from memory once.
+// For a walk along the last dimension, where the indices of a task are one run in memory: body(the run's first index,
+// place of the run) for every run, in parallel. False where an index is not in [0, bound); such a run is left out. A
+// run is checked just before it is used, so the indices are read from memory once.
 template <class F>
 [[nodiscard]] bool each_run(const Cpu& on, const IndexWalk& w, int64_t bound, const int64_t* index, const F& body) {
   if (w.tasks * w.k_size == 0) return true;
