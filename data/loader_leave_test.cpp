@@ -1,5 +1,6 @@
 // The end of a loop whose dataset blocks, and errors of loading, which keep their type.
 #include <doctest/doctest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <chrono>
@@ -58,6 +59,42 @@ class Blocked final : public Numbers {
   const std::thread::id caller_ = std::this_thread::get_id();
   std::int64_t which_;
   std::shared_ptr<Gate> gate_;
+};
+
+// While it lives, threads with the default attributes can not be made: their stacks would be larger than any memory.
+class NoThreads {
+ public:
+  NoThreads() {
+    REQUIRE(::pthread_getattr_default_np(&before_) == 0);
+    pthread_attr_t huge;
+    REQUIRE(::pthread_getattr_default_np(&huge) == 0);
+    REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46) == 0);
+    REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+    ::pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
+
+// Says when a thread other than the one that made it has loaded a sample.
+class Watched final : public Numbers {
+ public:
+  using Numbers::Numbers;
+  Sample get(std::int64_t index, Generator& rng) const override {
+    if (std::this_thread::get_id() != caller_) by_worker.store(true);
+    return Numbers::get(index, rng);
+  }
+  mutable std::atomic<bool> by_worker{false};
+
+ private:
+  const std::thread::id caller_ = std::this_thread::get_id();
 };
 
 std::vector<std::int64_t> positions(DataLoader& loader) {
@@ -136,6 +173,28 @@ TEST_CASE("a loop that waits for a worker ends by an InterruptedError when the t
   CHECK(!gate->is(gate->gave_up));
   gate->set(gate->open);
   CHECK(gate->wait_for(gate->done));
+}
+
+TEST_CASE("a loader that gets no thread hands out its batches in order") {
+  const auto dataset = std::make_shared<Watched>(8);
+  DataLoader loader(dataset, {.batch_size = 1, .num_workers = 1, .timeout = 60});
+  (void)positions(loader);  // the worker's own thread is there now
+  // A worker may load while the loop reports that it got no thread.
+  int reports = 0;
+  const auto before = set_warning_handler([&](const Warning& w) {
+    if (w.id != std::string_view("W-DATA-THREADS")) return;
+    ++reports;
+    for (int i = 0; i < 200 && !dataset->by_worker; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  std::vector<std::int64_t> seen;
+  {
+    const NoThreads none;
+    dataset->by_worker = false;
+    seen = positions(loader);
+  }
+  set_warning_handler(before);
+  CHECK(seen == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(reports > 0);
 }
 
 TEST_CASE("std::bad_alloc of a dataset is an OutOfMemoryError with sample, epoch and thread") {
