@@ -28,6 +28,7 @@ struct Settings {
   bool every_dtype = false, quick = false;
   bool in_bf16 = false;  // rows of kernels in bf16 instead of f32, steps under Autocast
   bool listing = false;  // rows are named and not run
+  bool ledger = false;   // the launches of recorded steps are counted, and nothing is measured
 };
 inline Settings& settings() {
   static Settings s;
@@ -121,6 +122,13 @@ inline std::vector<Flag> flags_of(Asked& asked) {
                                 [&asked](std::int64_t n) { asked.memory = n; }),
       {"--warm-only", "", "nothing is measured with empty caches (bench_kernels)",
        [](const std::string&) { settings().cold = false; }},
+      {"--ledger", "",
+       "the launches of recorded steps and the bytes that they move, on simt in a build with -Dledger=true "
+       "(bench_step)",
+       [](const std::string&) {
+         settings().ledger = true;
+         if (device_count(DeviceType::simt) > 0) settings().device = Device::simt();
+       }},
       {"--quick", "", "the smallest shapes, one sample: shows that rows run, and no figure means anything",
        [](const std::string&) { settings().quick = true; }},
       engine_flag("--gemm", EngineFamily::product, "products"),
@@ -162,7 +170,7 @@ int run(int argc, char** argv, Prepare&& prepare) {
     }
     prepare();
     if (asked.memory) set_memory_limit(settings().device, *asked.memory);
-    Table table;
+    Table table(settings().ledger);
     benchmark::RunSpecifiedBenchmarks(&table);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench: %s\n", e.what());

@@ -5,8 +5,12 @@
 //   real_time  median over samples of ten steps (or one, of long steps); low_us, high_us hold four fifths of them
 //   of_bound   the time of the step's products at the measured rate of products / real_time
 //   host_us    the CPU's time for a step; the device may still run
+//
+// With --ledger, on simt, nothing is measured: the launches of each recorded step are printed, with the bytes that they
+// move (bench/ledger.h).
 #include <chrono>
 
+#include "bench/ledger.h"
 #include "bench/main.h"
 #include "bench/stopwatch.h"
 #include "examples/resnet.h"
@@ -59,13 +63,22 @@ struct Block : nn::Module {
   nn::LayerNorm norm2{*this, "norm2", {.shape = {shape.width}}};
   nn::Linear up{*this, "up", {.in = shape.width, .out = 4 * shape.width}};
   nn::Linear down{*this, "down", {.in = 4 * shape.width, .out = shape.width}};
-  Tensor operator()(const Tensor& x) const {  // [B, T, width]
+  // x: the stream [B, T, width]; r: what the block before adds to it, undefined for the first. Gives the same of this
+  // block: an addition and the norm that follows are one op.
+  struct Stream {
+    Tensor x, r;
+  };
+  Stream operator()(const Stream& in) const {
+    const nn::Call call(*this, in.x, in.r);
+    const auto [x, normed] = in.r.defined() ? norm1(in.x, in.r) : AddNorm{in.x, norm1(in.x)};
     const std::int64_t b = x.size(0), n = x.size(1);
     const Tensors parts =
-        unbind(permute(view(qkv(norm1(x)), {b, n, 3, shape.heads, shape.width / shape.heads}), {2, 0, 3, 1, 4}));
+        unbind(permute(view(qkv(normed), {b, n, 3, shape.heads, shape.width / shape.heads}), {2, 0, 3, 1, 4}));
     const Tensor seen = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = Causal::yes});
-    const Tensor y = x + out(reshape(permute(seen, {0, 2, 1, 3}), {b, n, shape.width}));
-    return y + gelu_mlp(norm2(y), up.weight, up.bias, down.weight, down.bias, GeluForm::tanh);
+    const auto [y, wide] = norm2(x, out(reshape(permute(seen, {0, 2, 1, 3}), {b, n, shape.width})));
+    const Stream made{y, gelu_mlp(wide, up.weight, up.bias, down.weight, down.bias, GeluForm::tanh)};
+    call.gave(made.x, made.r);
+    return made;
   }
 };
 struct Gpt : nn::Module {
@@ -78,9 +91,9 @@ struct Gpt : nn::Module {
   std::vector<std::unique_ptr<Block>> blocks;
   nn::LayerNorm norm{*this, "norm", {.shape = {shape.width}}};
   Tensor operator()(const Tensor& tokens) const {  // [B, T] -> [B T, words]
-    Tensor x = words(tokens);
-    for (const auto& b : blocks) x = (*b)(x);
-    return matmul(view(norm(x), {-1, shape.width}), t(words.weight));
+    Block::Stream s{words(tokens), {}};
+    for (const auto& b : blocks) s = (*b)(s);
+    return matmul(view(norm(s.x, s.r).normed, {-1, shape.width}), t(words.weight));
   }
 };
 
@@ -94,12 +107,33 @@ const Ceilings& ceilings() {
   return c;
 }
 
-// Measures a step: op by op, or as a replay of its record. A sample is ten steps, so that the queue stays filled as in
-// training, or one where ten take too long.
+// Measures a step of training by a loss: op by op, or as a replay of its record. A sample is ten steps, so that the
+// queue stays filled as in training, or one where ten take too long.
 enum class How : std::uint8_t { eager, captured };
-template <class Step>
+template <class Loss>
 void run_steps(benchmark::State& state, How how, optim::Optimizer& opt, std::int64_t samples, const Cost& cost,
-               Step&& step) {
+               Loss&& loss) {
+  const auto step_in = [&](Phases& phases) {
+    const Tensor now = loss();
+    phases.end("forward");
+    opt.zero_grad();
+    backward(now);
+    phases.end("backward");
+    opt.step();
+    phases.end("update");
+  };
+  const auto step = [&] {
+    Phases none;
+    step_in(none);
+  };
+#if defined(LEVIN_SIMT)
+  if (settings().ledger) {
+    for (int i = 0; i < 2; ++i) step();
+    StepLedger().run(Stream::current(device()), step_in, [&] { opt.prepare_replay(); });
+    for (auto _ : state) state.SetIterationTime(1);
+    return;
+  }
+#endif
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -156,12 +190,20 @@ Cost cost_of(const LeNet&, std::int64_t batch) {
 }
 
 // A loss as models compute it in 16 bits: under Autocast, on a GPU or where --dtypes asks for it.
-template <class Loss>
-Tensor in_16_bits(bool is_wanted, Loss&& loss) {
-  std::optional<Autocast> on;
-  if (is_wanted) on.emplace(DType::bf16);
-  return loss();
-}
+class In16Bits {
+ public:
+  explicit In16Bits(bool is_wanted) : is_wanted_(is_wanted) {}
+  template <class Loss>
+  Tensor operator()(Loss&& loss) {
+    std::optional<Autocast> on;
+    if (is_wanted_) on.emplace(DType::bf16, plan_);
+    return loss();
+  }
+
+ private:
+  bool is_wanted_;
+  CastPlan plan_;
+};
 
 template <class Net>
 void mnist_step(benchmark::State& state, How how) {
@@ -170,12 +212,9 @@ void mnist_step(benchmark::State& state, How how) {
   optim::Adam opt(net.parameters(), {.lr = 1e-3});
   const std::int64_t batch = state.range(0);
   const Tensor images = rand({batch, 1, 28, 28}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
-  run_steps(state, how, opt, batch, cost_of(net, batch), [&] {
-    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(images), labels); });
-    opt.zero_grad();
-    backward(loss);
-    opt.step();
-  });
+  In16Bits in_16_bits(settings().in_bf16);
+  run_steps(state, how, opt, batch, cost_of(net, batch),
+            [&] { return in_16_bits([&] { return cross_entropy(net(images), labels); }); });
 }
 
 // A residual network of 8 layers, SGD with momentum.
@@ -188,15 +227,12 @@ void resnet_step(benchmark::State& state, How how) {
   const Tensor images = rand({batch, 3, 32, 32}, gen, device()), labels = randint(0, 10, {batch}, gen, device());
   // Multiplications: 3 x 3 convolutions of each stage, the projections, the last layer.
   const double wide = 32.0 * 32 * 9 * 16 * 16, rest = 2 * wide + 1.5 * wide + 1.5 * wide + wide / 9 + 640;
-  run_steps(state, how, opt, batch, of_training(batch, 32.0 * 32 * 27 * 16, rest), [&] {
-    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(images), labels); });
-    opt.zero_grad();
-    backward(loss);
-    opt.step();
-  });
+  In16Bits in_16_bits(settings().in_bf16);
+  run_steps(state, how, opt, batch, of_training(batch, 32.0 * 32 * 27 * 16, rest),
+            [&] { return in_16_bits([&] { return cross_entropy(net(images), labels); }); });
 }
 
-// Arguments: batch, length. In bf16 on a GPU and with --dtypes bf16, else in f32.
+// Arguments: batch, length. In bf16 on devices that launch kernels and with --dtypes bf16, else in f32.
 void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   Generator gen(1);
   Gpt net({.gen = gen, .device = device()}, shape);
@@ -209,14 +245,11 @@ void gpt_step(benchmark::State& state, How how, const GptShape& shape) {
   double weights = 0;
   for (const auto& parameter : net.parameters()) weights += double(parameter.value->numel());
   const double flops = 6 * (weights + double(shape.layers * length * shape.width));
-  const bool narrow = device().is_cuda() || settings().in_bf16;
+  const bool narrow = device().launches() || settings().in_bf16;
   const DType dtype = narrow ? DType::bf16 : DType::f32;
-  run_steps(state, how, opt, batch * length, {.flops = double(batch * length) * flops, .dtype = dtype}, [&] {
-    const Tensor loss = in_16_bits(narrow, [&] { return cross_entropy(net(tokens), next); });
-    opt.zero_grad();
-    backward(loss);
-    opt.step();
-  });
+  In16Bits in_16_bits(narrow);
+  run_steps(state, how, opt, batch * length, {.flops = double(batch * length) * flops, .dtype = dtype},
+            [&] { return in_16_bits([&] { return cross_entropy(net(tokens), next); }); });
 }
 
 // Two layers of graph convolution directly on spmm, full batch, as Kipf & Welling (2017) have them for Cora: node
@@ -234,19 +267,19 @@ struct Gcn : nn::Module {
 void gcn_step(benchmark::State& state, How how) {
   Generator gen(1);
   const std::int64_t nodes = state.range(0), degree = state.range(1), features = state.range(2);
-  const Csr a = with_transpose({.crow = arange(0, nodes * degree + 1, degree, device()),
-                                .col = randint(0, nodes, {nodes * degree}, gen, device()),
-                                .cols = nodes});
+  // Examined once, as graphs that are read or generated are.
+  const Device cpu = Device::cpu();
+  const Csr a = checked(with_transpose({.crow = arange(0, nodes * degree + 1, degree, cpu),
+                                        .col = randint(0, nodes, {nodes * degree}, gen, cpu),
+                                        .cols = nodes}))
+                    .to(device());
   const Tensor weight = full({nodes * degree}, 1.0 / static_cast<double>(degree), device());
   const Tensor x = rand({nodes, features}, gen, device()), labels = randint(0, 7, {nodes}, gen, device());
   Gcn net({.gen = gen, .device = device()}, features);
   optim::Adam opt(net.parameters(), {.lr = 1e-2});
-  run_steps(state, how, opt, nodes, {}, [&] {
-    const Tensor loss = in_16_bits(settings().in_bf16, [&] { return cross_entropy(net(a, weight, x), labels); });
-    opt.zero_grad();
-    backward(loss);
-    opt.step();
-  });
+  In16Bits in_16_bits(settings().in_bf16);
+  run_steps(state, how, opt, nodes, {},
+            [&] { return in_16_bits([&] { return cross_entropy(net(a, weight, x), labels); }); });
 }
 
 template <class O>
@@ -266,8 +299,64 @@ void tiny_updates(benchmark::State& state) {
   synchronize(device());
 }
 
+#if defined(LEVIN_SIMT)
+// An AdamW step behind f16 gradients: unscaled, examined, clipped to a norm of 1, applied. 1.2 million parameters.
+void scaled_update(benchmark::State& state) {
+  Generator gen(1);
+  std::vector<Tensor> values;
+  for (const std::int64_t n : {1, 64, 768, 4096, 100'000, 1'100'000}) {
+    values.push_back(rand({n}, gen, device()));
+    values.back().requires_grad_();
+    values.back().set_grad(rand({n}, gen, device()) * 65536);
+  }
+  optim::Parameters parameters;
+  for (std::size_t i = 0; i < values.size(); ++i) parameters.push_back({&values[i], std::to_string(i), nullptr});
+  optim::AdamW opt(parameters, {.lr = 1e-4});
+  optim::GradScaler scaler;
+  (void)scaler.scale(device());
+  const auto step = [&](Phases& phases) {
+    scaler.unscale_(opt);
+    optim::clip_grads_with_norm_(opt.parameters(), 1, scaler.grad_norm(opt));
+    scaler.step(opt);
+    scaler.update();
+    phases.end("update");
+  };
+  Phases none;
+  for (int i = 0; i < 2; ++i) step(none);
+  StepLedger().run(Stream::current(device()), step, [&] { opt.prepare_replay(); });
+  for (auto _ : state) state.SetIterationTime(1);
+}
+
+// Counts do not depend on the size of a step where a kernel's grid does not: small batches, and layers as wide as the
+// kernels' tiles. A block of GPT-2 is what `block1` launches.
+void prepare_ledger() {
+  const auto add = [](const std::string& name, std::vector<std::int64_t> args, auto f) {
+    add_row(name,
+            [=](benchmark::State& state) {
+              std::printf("\n## %s\n", name.c_str());
+              f(state, How::captured);
+            })
+        ->Args(args)
+        ->UseManualTime()
+        ->Iterations(1);
+  };
+  add("mnist_mlp_128_step", {64}, mnist_step<SmallMlp>);
+  add("mnist_cnn_step", {4}, mnist_step<LeNet>);
+  add("resnet8_step", {2}, resnet_step);
+  const GptShape gpt{.layers = 2, .width = 128, .heads = 2, .words = 1024};
+  add("gpt_step", {2, 128}, [=](auto& state, How how) { gpt_step(state, how, gpt); });
+  add("gcn_step", {2708, 4, 128}, gcn_step);
+  add("adamw_scaled_clipped", {}, [](auto& state, How) { scaled_update(state); });
+}
+#endif
+
 void prepare() {
   const Device d = device();
+#if defined(LEVIN_SIMT)
+  if (settings().ledger) return prepare_ledger();
+#else
+  if (settings().ledger) fail<ConfigError>("--ledger: this build has no simt device; use ./run bench step --ledger");
+#endif
   if (!settings().listing) tell(ceilings());
   // Without speed one step of the smallest shows that it runs.
   const bool small_ones = no_speed();

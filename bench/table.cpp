@@ -18,4 +18,11 @@ bool Table::ReportContext(const Context& context) {
   return goes_on;
 }
 
+void Table::ReportRuns(const std::vector<Run>& runs) {
+  if (!failed_alone_) return ConsoleReporter::ReportRuns(runs);
+  for (const Run& r : runs) {
+    if (r.error_occurred) GetErrorStream() << r.benchmark_name() << ": " << r.error_message << "\n";
+  }
+}
+
 }  // namespace levin::bench

@@ -234,6 +234,17 @@ TEST_CASE("a benchmark program lists its flags, and refuses by name one that it 
     said({"--threads"}, 2, "--threads lacks its N");
     said({"--threads", "x"}, 2, "\"x\" is not a whole number");
   }
+  const Program kernels("bench_kernels", dir, "bench");
+  CHECK(kernels.run({"--dtypes", "f64"}).code == 2);
+  const Ended bf16 = kernels.run({"--quick", "--dtypes", "bf16", "--filter", "relu"});
+  CAPTURE(bf16.output);
+  CHECK(bf16.code == 0);
+  CHECK(bf16.output.find("relu/bf16/") != std::string::npos);
+  CHECK(bf16.output.find("/f32/") == std::string::npos);
+  const Ended ledger = Program("bench_step", dir, "bench").run({"--ledger", "--filter", "scaled"});
+  CAPTURE(ledger.output);
+  CHECK(ledger.code == 1);  // builds with tests count no bytes
+  CHECK(ledger.output.find("./run bench step --ledger") != std::string::npos);
   const Ended quick = Program("bench_trainer", dir, "bench").run({"--quick", "--only", "none"});
   CAPTURE(quick.output);
   CHECK(quick.code == 0);

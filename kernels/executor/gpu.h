@@ -48,11 +48,12 @@ struct Gpu {
     const Grid& grid = to.grid;
     if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
 #if defined(LEVIN_SIMT)
-    levin::detail::runtime::enqueue(stream, [kernel, to, ... a = static_cast<P>(args)] {
+    const auto run = [kernel, to, ... a = static_cast<P>(args)] {
       const auto thread = [&] { kernel(a...); };
       const std::string name = levin::detail::place_of(to.where);
       simt::run_grid(to.grid.blocks, to.grid.threads, to.grid.shared, simt::Body(thread), name.c_str());
-    });
+    };
+    levin::detail::runtime::enqueue(stream, run, to.where);
 #else
     pass(kernel, grid, static_cast<P>(args)...);
 #endif

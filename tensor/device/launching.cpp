@@ -11,6 +11,7 @@
 
 #include "levin/error.h"
 #include "levin/tensor.h"
+#include "tensor/device/launch_ledger.h"
 #include "tensor/device/runtime.h"
 #include "tensor/errors/rethrow.h"
 
@@ -65,7 +66,12 @@ std::string origin(const std::source_location& where) {
 
 bool blocking_launches() noexcept { return blocking().load(std::memory_order_relaxed); }
 void set_blocking_launches(bool on) noexcept { blocking() = on; }
-const Launching* set_launching(const Launching* now) noexcept { return std::exchange(launching, now); }
+const Launching* set_launching(const Launching* now) noexcept {
+#if defined(LEVIN_SIMT)
+  if (LaunchLedger* const ledger = LaunchLedger::of_thread()) ledger->set_call(now);
+#endif
+  return std::exchange(launching, now);
+}
 const ModuleCall* set_module_call(const ModuleCall* now) noexcept { return std::exchange(module_call, now); }
 std::uint32_t module_path_id() noexcept { return module_call ? module_call->path : 0; }
 

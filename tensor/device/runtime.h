@@ -117,8 +117,10 @@ void free_graph(Device device, void* graph) noexcept;
 [[nodiscard]] FaultSlot* faults(Device device);
 
 #if defined(LEVIN_SIMT)
-// Runs the work now, or later on a further stream, or keeps it while the stream is recorded.
-void enqueue(Stream stream, std::function<void()> work);
+// Runs the work now, or later on a further stream, or keeps it while the stream is recorded. A LaunchLedger enters it
+// with the place.
+void enqueue(Stream stream, std::function<void()> work,
+             const std::source_location& where = std::source_location::current());
 #endif
 
 }  // namespace runtime

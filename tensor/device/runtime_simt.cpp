@@ -14,6 +14,7 @@
 #include "levin/error.h"
 #include "tensor/device/current.h"
 #include "tensor/device/hardware.h"
+#include "tensor/device/launch_ledger.h"
 #include "tensor/device/runtime.h"
 #include "tensor/memory/device_allocator.h"
 
@@ -28,6 +29,19 @@ constexpr std::size_t kRedZone = 1024;
 constexpr int kMark = 0xa5;
 // Without AddressSanitizer a write to a red zone is found at the block's release, and reported at the next wait.
 std::atomic<std::size_t> overrun_block{0};  // bytes of the block, 0: none
+
+#if defined(LEVIN_LEDGER)
+std::byte* from_system(std::size_t bytes) { return ledger_allocate(bytes); }
+void to_system(std::byte* block, std::size_t bytes) { ledger_release(block, bytes); }
+void count_access(const void* from, const void* to, std::size_t bytes) {
+  ledger_read(from, bytes);
+  ledger_write(to, bytes);
+}
+#else
+std::byte* from_system(std::size_t bytes) { return static_cast<std::byte*>(std::aligned_alloc(64, bytes)); }
+void to_system(std::byte* block, std::size_t) { std::free(block); }
+void count_access(const void*, const void*, std::size_t) {}
+#endif
 
 std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -107,6 +121,17 @@ void run_to(Point& p) {
 void refuse_recorded(const Point& p) {
   if (p.recording) fail<CaptureError>("simt: an event of a recording has no time and can not be asked");
 }
+void run_in(Queue& q, std::function<void()> work) {
+  {
+    const std::lock_guard lock(order());
+    if (const auto& r = q.recording) {
+      if (r->broken) fail_broken(*r);
+      return r->work.push_back(std::move(work));
+    }
+    if (q.later) return q.work.push_back(std::move(work));
+  }
+  work();
+}
 void end(Recording& r) {
   for (Queue* const q : std::exchange(r.joined, {})) q->recording = nullptr;
   r.over = true;
@@ -123,7 +148,7 @@ int count(DeviceType type) noexcept { return type == DeviceType::simt ? 1 : 0; }
 std::byte* allocate(Device, std::size_t bytes) {
   if (bytes > std::size_t{1} << 40) return nullptr;
   const std::size_t tail = rounded(bytes) - bytes + kRedZone;
-  auto* base = static_cast<std::byte*>(std::aligned_alloc(64, kRedZone + bytes + tail));
+  std::byte* const base = from_system(kRedZone + bytes + tail);
   if (!base) return nullptr;
   guard(base, kRedZone);
   std::memset(base + kRedZone, 0xff, bytes);  // NaN in every float type
@@ -135,7 +160,7 @@ void release(Device, std::byte* block, std::size_t bytes) noexcept {
   const std::size_t tail = rounded(bytes) - bytes + kRedZone;
   const bool front = intact(block - kRedZone, kRedZone), back = intact(block + bytes, tail);
   if (!front || !back) overrun_block = bytes + 1;
-  std::free(block - kRedZone);
+  to_system(block - kRedZone, kRedZone + bytes + tail);
 }
 
 std::size_t free_memory(Device) { return std::size_t{1} << 40; }  // as allocate
@@ -146,26 +171,25 @@ std::byte* allocate_pinned(std::size_t bytes) {
 }
 void release_pinned(std::byte* block, std::size_t) noexcept { std::free(block); }
 
-void enqueue(Stream stream, std::function<void()> work) {
-  Queue& q = queue(stream);
-  {
-    const std::lock_guard lock(order());
-    if (const auto& r = q.recording) {
-      if (r->broken) fail_broken(*r);
-      return r->work.push_back(std::move(work));
-    }
-    if (q.later) return q.work.push_back(std::move(work));
-  }
-  work();
+void enqueue(Stream stream, std::function<void()> work, const std::source_location& where) {
+  if (LaunchLedger* const ledger = LaunchLedger::of_thread()) work = ledger->entered(where, std::move(work));
+  run_in(queue(stream), std::move(work));
 }
 
 void copy(void* to, const void* from, std::size_t bytes, Copy, Stream stream) {
   if (bytes == 0) return;
-  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  enqueue(stream, [=] {
+    count_access(from, to, bytes);
+    std::memcpy(to, from, bytes);
+  });
 }
 
 void set_words(std::uint64_t* to, const Words& words, Stream stream) {
-  enqueue(stream, [=] { std::memcpy(to, words.at.data(), words.count * sizeof words.at[0]); });
+  enqueue(stream, [=] {
+    const std::size_t bytes = words.count * sizeof words.at[0];
+    count_access(nullptr, to, bytes);
+    std::memcpy(to, words.at.data(), bytes);
+  });
 }
 
 void* make_stream(Device, std::uint32_t index) { return new Queue{.later = index != 0}; }
@@ -214,7 +238,7 @@ void record(void* event, Stream stream) {
     static_cast<HostEvent*>(event)->newest = p;
     if (p->recording) return;
   }
-  enqueue(stream, [p] {
+  run_in(queue(stream), [p] {
     p->at = std::chrono::steady_clock::now();
     p->passed = true;
   });
@@ -257,7 +281,7 @@ Recorded end_capture(Stream stream) {
   return {new Work(std::move(r->work)), nodes};
 }
 void replay(void* graph, Stream stream) {
-  for (const std::function<void()>& work : *static_cast<Work*>(graph)) enqueue(stream, work);
+  for (const std::function<void()>& work : *static_cast<Work*>(graph)) run_in(queue(stream), work);
 }
 void free_graph(Device, void* graph) noexcept { delete static_cast<Work*>(graph); }
 

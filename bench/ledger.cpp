@@ -1,0 +1,71 @@
+#include "bench/ledger.h"
+
+#if defined(LEVIN_SIMT)
+
+#include <algorithm>
+#include <cstdio>
+
+namespace levin::bench {
+
+void StepLedger::Sums::add(const detail::LedgerCall& c) {
+  ++calls;
+  least += c.least;
+  for (const detail::LedgerLaunch& l : c.launches) {
+    ++launches;
+    read += l.read;
+    written += l.written;
+    asked += l.asked;
+    if (std::find(places.begin(), places.end(), l.place) == places.end()) places.push_back(l.place);
+  }
+}
+
+void StepLedger::print_row(const std::string& what, const Sums& s) {
+  const double moved = double(s.read + s.written);
+  std::string lines;
+  for (const std::string& p : s.places) lines += (lines.empty() ? "" : " ") + p;
+  std::printf("| %-34s | %5zu | %8zu | %9.1f | %9.1f | %9.1f | %5.2f | %5.2f | %s |\n", what.c_str(), s.calls,
+              s.launches, double(s.read) / 1e3, double(s.written) / 1e3, double(s.least) / 1e3,
+              moved / std::max(1.0, double(s.least)), double(s.asked) / std::max(1.0, moved), lines.c_str());
+}
+
+void StepLedger::print(int nodes, const std::vector<detail::LedgerCall>& calls) const {
+  std::printf("\n%d nodes, %.3f GFLOP of products\n\n", nodes, double(flops_.total()) / 1e9);
+  std::printf(
+      "| phase, op                          | calls | launches |   read kB | written kB |  least kB | ratio | "
+      "asked | launched at |\n|---|---|---|---|---|---|---|---|---|\n");
+  Sums all;
+  std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> of_modules;  // module: launches by phase
+  std::size_t from = 0;
+  for (const auto& [phase, to] : phases_) {
+    Sums whole;
+    std::vector<std::pair<std::string, Sums>> ops;
+    for (std::size_t i = from; i < to; ++i) {
+      const detail::LedgerCall& c = calls[i];
+      whole.add(c);
+      all.add(c);
+      const std::string op = c.op.empty() ? "(no op)" : c.op;
+      auto at = std::find_if(ops.begin(), ops.end(), [&](const auto& known) { return known.first == op; });
+      if (at == ops.end()) at = ops.insert(ops.end(), {op, {}});
+      at->second.add(c);
+      auto& launches = of_modules[c.module.substr(0, c.module.find('.'))];
+      if (launches.empty() || launches.back().first != phase) launches.push_back({phase, 0});
+      launches.back().second += c.launches.size();
+    }
+    from = to;
+    whole.places.clear();
+    print_row(std::string("**") + phase + "**", whole);
+    for (const auto& [op, sums] : ops) print_row(op, sums);
+  }
+  all.places.clear();
+  print_row("**step**", all);
+  std::printf("\nlaunches by module:");
+  for (const auto& [module, launches] : of_modules) {
+    std::printf("%s %s", module == of_modules.begin()->first ? "" : ";", module.empty() ? "none" : module.c_str());
+    for (const auto& [phase, n] : launches) std::printf(" %s %zu", phase.c_str(), n);
+  }
+  std::printf("\n");
+}
+
+}  // namespace levin::bench
+
+#endif
