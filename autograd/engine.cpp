@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/leaf.h"
+#include "autograd/seeds.h"
 #include "levin/autograd.h"
 #include "levin/ops.h"
 #include "tensor/device/launching.h"
@@ -309,23 +310,6 @@ class Backward {
   std::uint64_t floor_ = 0;
 };
 
-Tensor ones_seed(const Tensor& out, const char* what) {
-  if (out.numel() != 1) {
-    fail<AutogradError>(what, ": the output has shape ", out.shape(),
-                        ", a gradient needs a scalar; pass a seed, or take sum()");
-  }
-  return ones_like(out.detach());
-}
-
-void check_seed(const char* what, const Tensor& out, const Tensor& seed) {
-  if (seed.shape() != out.shape())
-    fail<ShapeError>(what, ": the seed has shape ", seed.shape(), ", expected the output's ", out.shape());
-  if (seed.dtype() != out.dtype())
-    fail<DTypeError>(what, ": the seed is ", seed.dtype(), ", expected the output's ", out.dtype());
-  if (seed.device() != out.device())
-    fail<DeviceError>(what, ": the seed is on ", seed.device(), ", expected ", out.device());
-}
-
 }  // namespace
 
 Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const Edge> targets, bool retain_graph,
@@ -338,7 +322,7 @@ Tensors run_backward(std::span<const Edge> roots, Tensors seeds, std::span<const
 }  // namespace detail
 
 void backward(const Tensor& loss, BackwardOptions options) {
-  backward(loss, detail::ones_seed(loss, "backward"), options);
+  backward(loss, detail::kept_seed(loss, "backward"), options);
 }
 
 void backward(const Tensor& loss, const Tensor& seed, BackwardOptions options) {

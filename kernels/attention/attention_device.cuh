@@ -43,13 +43,6 @@ __device__ __forceinline__ float row_sum(float x) {
   x += from_lane_xor(x, 1);
   return x + from_lane_xor(x, 2);
 }
-template <class T>
-__device__ __forceinline__ uint32_t packed(float low, float high) {
-  Vec<T, 2> v;
-  v[0] = T(low);
-  v[1] = T(high);
-  return bit_cast<uint32_t>(v);
-}
 // Two neighbouring [16, 8] sums as the left operand [16, 16] of a product.
 template <class T>
 __device__ __forceinline__ void pack_left(uint32_t (&to)[4], const float (&left)[4], const float (&right)[4]) {

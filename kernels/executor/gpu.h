@@ -12,6 +12,7 @@
 #include "kernels/device/language.h"
 #include "levin/stream.h"
 #include "tensor/device/runtime.h"
+#include "tensor/device/tickets.h"
 
 namespace levin::kernels {
 
@@ -62,6 +63,9 @@ struct Gpu {
 
   // For kernels that meet what the op refuses; see Note [Errors that kernels find].
   [[nodiscard]] levin::detail::FaultSlot* faults() const { return levin::detail::runtime::faults(stream.device()); }
+
+  // Counters for kernels whose last block finishes; see Note [The last block].
+  [[nodiscard]] unsigned* tickets() const { return levin::detail::tickets(stream); }
 
  private:
 #if !defined(LEVIN_SIMT)

@@ -10,7 +10,8 @@
 //   get(line, k)                   those elements from (line, k) on, zeros outside of the matrix
 //   put(shared, line, k)           the same into 16 aligned bytes of shared memory, perhaps asynchronously
 // so that a convolution multiplies the image through its windows without writing them out (conv_device.cuh). A target
-// says where the sums go, and its epilogue what to do with them on the way: Plain, or as in gemm_gelu_device.cuh.
+// says where the sums go, and its epilogue what to do with them on the way: Plain, RowSums, or as in
+// gemm_gelu_device.cuh.
 //
 // Note [Two products]
 // f16 and bf16 run on tensor cores: tiles of 128 x 128 (8 warps of 64 x 32) or 64 x 64 (4 warps of 32 x 32), 32 deep,
@@ -19,14 +20,17 @@
 // two stages, the next one waiting in registers. Large tiles are taken where they fill the device.
 //
 // Note [Long sums are split]
-// Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, each writes
-// its sums to workspace [splits, batches, m, n] in Accum<T>, and a second kernel adds the parts in order.
+// Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, and each
+// writes its sums to workspace [splits, batches, m, n] in Accum<T>. The block that comes last to a tile adds its parts in
+// order (Note [The last block]). One block would take too long for more than kMostJoined parts: a second kernel then adds
+// them, with the same bits.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/device/last_block.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/device/vec.cuh"
@@ -42,14 +46,20 @@ struct GemmPlan {
   int64_t splits = 1;  // parts of k
   int64_t part = 0;    // the length of a part, a multiple of the depth of a tile
   int64_t row_tiles = 0, col_tiles = 0;
-  // How many Accum<T> launch_gemm needs in Target::partial.
-  [[nodiscard]] int64_t workspace() const { return splits > 1 ? splits * batches * m * n : 0; }
+  bool joins = false;  // the last block of a tile adds the parts
+  // How many Accum<T> launch_gemm needs in Target::partial; with sums of A's rows, [splits, batches, m] more.
+  [[nodiscard]] int64_t workspace(bool row_sums = false) const {
+    return splits > 1 ? splits * batches * m * (n + (row_sums ? 1 : 0)) : 0;
+  }
 };
 
 template <class T>
 inline constexpr bool kOnTensorCores = sizeof(T) == 2;
 template <class T>
 inline constexpr int kTileDepth = kOnTensorCores<T> ? 32 : 16;
+
+// More parts of a tile are added by a second kernel.
+inline constexpr int64_t kMostJoined = 16;
 
 // The plan with tiles of a given size and at most `splits` parts.
 template <class T>
@@ -60,6 +70,8 @@ template <class T>
   plan.col_tiles = up(size.n, tile);
   plan.part = std::max<int64_t>(1, up(up(size.k, splits), kTileDepth<T>)) * kTileDepth<T>;
   plan.splits = std::max<int64_t>(1, up(size.k, plan.part));
+  plan.joins = plan.splits > 1 && plan.splits <= kMostJoined &&
+               plan.row_tiles * plan.col_tiles * batches <= levin::detail::kTickets;
   return plan;
 }
 template <class T>
@@ -131,6 +143,16 @@ struct Plain {
   }
 };
 
+// Besides the product, sums [batches, m]: each row of A added up.
+template <class T>
+struct RowSums : Plain {
+  T* sums = nullptr;
+};
+template <class E>
+inline constexpr bool kSumsRows = false;
+template <class T>
+inline constexpr bool kSumsRows<RowSums<T>> = true;
+
 // Where sums go. Element (i, j) of batch b is y[b's offset + i * row_step + j], or, for a convolution, column j is
 // pixel j % width of image j / width and the images lie image_step apart.
 template <class T, class Epilogue = Plain>
@@ -144,6 +166,7 @@ struct Target {
   int64_t image_step = 0;
   Accum<T>* partial = nullptr;  // GemmPlan::workspace() numbers, unless that is 0
   Epilogue epilogue{};
+  unsigned* tickets = nullptr;  // set by launch_gemm
 
   __device__ __forceinline__ int64_t place(int64_t i, int64_t j) const {
     if (!images) return i * row_step + j;
@@ -157,24 +180,66 @@ struct Target {
     const int64_t at = offset + place(i, j);
     y[at] = T(epilogue(sum, at));
   }
-  // The sum of one part of k.
-  __device__ __forceinline__ void put(const GemmPlan& plan, int64_t split, int64_t b, int64_t offset, int64_t i,
-                                      int64_t j, Accum<T> sum) const {
-    if (i >= plan.m || j >= plan.n) return;
-    if (plan.splits > 1)
-      partial[((split * plan.batches + b) * plan.m + i) * plan.n + j] = sum;
-    else
-      finish(plan, b, offset, i, j, sum);
+  // Where the sum of a part of k waits.
+  __device__ __forceinline__ Accum<T>& part(const GemmPlan& plan, int64_t split, int64_t b, int64_t i,
+                                            int64_t j) const {
+    return partial[((split * plan.batches + b) * plan.m + i) * plan.n + j];
+  }
+  __device__ __forceinline__ Accum<T>& row_part(const GemmPlan& plan, int64_t split, int64_t b, int64_t i) const {
+    return partial[plan.workspace() + (split * plan.batches + b) * plan.m + i];
   }
 };
 
+// Puts what a block has summed where the target says. each(f) calls f(i, j, sum) for the sums of this thread in its
+// tile, each_row(f) calls f(i, sum) for its sums of A's rows, which the blocks of the first columns have.
+template <class T, class E, class Tile, class Each, class EachRow>
+__device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile, int64_t offset, const Target<T, E>& to,
+                                         Each&& each, EachRow&& each_row) {
+  using F = Accum<T>;
+  const auto inside = [&](int64_t i, int64_t j) { return i < plan.m && j < plan.n; };
+  const bool has_rows = kSumsRows<E> && tile.col == 0;
+  if (plan.splits > 1) {
+    each([&](int64_t i, int64_t j, F& sum) {
+      if (inside(i, j)) to.part(plan, tile.split, tile.batch, i, j) = sum;
+    });
+    if (has_rows) {
+      each_row([&](int64_t i, F& sum) {
+        if (i < plan.m) to.row_part(plan, tile.split, tile.batch, i) = sum;
+      });
+    }
+    if (!plan.joins || !is_last_block(to.tickets + tile.number, static_cast<unsigned>(plan.splits))) return;
+    each([](int64_t, int64_t, F& sum) { sum = 0; });
+    each_row([](int64_t, F& sum) { sum = 0; });
+    for (int64_t s = 0; s < plan.splits; ++s) {
+      each([&](int64_t i, int64_t j, F& sum) {
+        if (inside(i, j)) sum += to.part(plan, s, tile.batch, i, j);
+      });
+      if (has_rows) {
+        each_row([&](int64_t i, F& sum) {
+          if (i < plan.m) sum += to.row_part(plan, s, tile.batch, i);
+        });
+      }
+    }
+  }
+  each([&](int64_t i, int64_t j, F& sum) {
+    if (inside(i, j)) to.finish(plan, tile.batch, offset, i, j, sum);
+  });
+  if constexpr (kSumsRows<E>) {
+    if (!has_rows) return;
+    each_row([&](int64_t i, F& sum) {
+      if (i < plan.m) to.epilogue.sums[tile.batch * plan.m + i] = T(sum);
+    });
+  }
+}
+
 // The tile of a block. Blocks that follow each other share columns of B for eight row tiles, which L2 then holds.
 struct TileOf {
-  int64_t batch, split, row, col, k0, k1;
+  int64_t number, batch, split, row, col, k0, k1;
   bool any;
   __device__ explicit TileOf(const GemmPlan& plan) {
     const int64_t tiles = plan.row_tiles * plan.col_tiles;
-    int64_t at = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+    number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+    int64_t at = number;
     batch = at / tiles;
     any = batch < plan.batches;
     at -= batch * tiles;
@@ -247,6 +312,7 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
   const auto line_of = [](int r, int t) { return r / kSize * (16 * kSize) + t * kSize + r % kSize; };
 
   T sums[kEach][kEach] = {};
+  [[maybe_unused]] T row_sums[kEach] = {};
   if (tile.k0 < tile.k1) fetch(tile.k0);
   int turn = 0;
   for (int64_t k = tile.k0; k < tile.k1; k += kDepth, turn ^= 1) {
@@ -274,16 +340,23 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
       for (int r = 0; r < kEach; ++r) {
 #pragma unroll
         for (int c = 0; c < kEach; ++c) sums[r][c] += va[r] * vb[c];
+        if constexpr (kSumsRows<E>) row_sums[r] += va[r];
       }
     }
   }
+  const auto each = [&](auto&& f) {
 #pragma unroll
-  for (int r = 0; r < kEach; ++r) {
+    for (int r = 0; r < kEach; ++r) {
 #pragma unroll
-    for (int c = 0; c < kEach; ++c) {
-      to.put(plan, tile.split, tile.batch, offset[2], tile.row + line_of(r, ty), tile.col + line_of(c, tx), sums[r][c]);
+      for (int c = 0; c < kEach; ++c) f(tile.row + line_of(r, ty), tile.col + line_of(c, tx), sums[r][c]);
     }
-  }
+  };
+  const auto each_row = [&](auto&& f) {
+    if (!kSumsRows<E> || tx != 0) return;
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) f(tile.row + line_of(r, ty), row_sums[r]);
+  };
+  put_tile(plan, tile, offset[2], to, each, each_row);
 }
 
 // ---- f16 and bf16
@@ -299,6 +372,14 @@ inline constexpr unsigned kMmaBytes = kMmaStages * 2 *
 template <int kTile>
 inline constexpr int kMmaThreads = kTile == 128 ? 256 : 128;
 
+// Two neighbours of a fragment.
+template <class T>
+__device__ __forceinline__ uint32_t packed(float low, float high) {
+  Vec<T, 2> v;
+  v[0] = T(low);
+  v[1] = T(high);
+  return bit_cast<uint32_t>(v);
+}
 // Fragments of 16 lines each, from `line` on, and of 16 of k, from where this lane's address begins.
 template <bool kAlongK, int kPitch, class T, int kCount>
 __device__ __forceinline__ void load_fragments(uint32_t (&to)[kCount][4], const T* tile, int line, int k) {
@@ -349,6 +430,7 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
   const int place_b = B::kAlongK ? (high + in) * kPitchB + low : (low + in) * kPitchB + high;
 
   float sums[kRows / 16][kCols / 8][4] = {};
+  [[maybe_unused]] float row_sums[kRows / 16][4] = {};  // equal in all columns of B's neighbours
   const int steps = int((tile.k1 - tile.k0 + kDepth - 1) / kDepth);
 #pragma unroll
   for (int s = 0; s < kMmaStages - 1; ++s) {
@@ -376,26 +458,39 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
           const uint32_t half[2] = {fb[c / 2][c % 2 * 2], fb[c / 2][c % 2 * 2 + 1]};
           mma_m16n8k16<T>(sums[r][c], fa[r], half, sums[r][c]);
         }
+        if constexpr (kSumsRows<E>) {
+          const uint32_t ones = packed<T>(1.0f, 1.0f), of_ones[2] = {ones, ones};
+          mma_m16n8k16<T>(row_sums[r], fa[r], of_ones, row_sums[r]);
+        }
       }
     }
   }
   cp_async_wait<0>();
+  const auto row_of = [&](int r, int e) { return tile.row + row0 + r * 16 + lane / 4 + e / 2 * 8; };
+  const auto each = [&](auto&& f) {
 #pragma unroll
-  for (int r = 0; r < kRows / 16; ++r) {
+    for (int r = 0; r < kRows / 16; ++r) {
 #pragma unroll
-    for (int c = 0; c < kCols / 8; ++c) {
+      for (int c = 0; c < kCols / 8; ++c) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        to.put(plan, tile.split, tile.batch, offset[2], tile.row + row0 + r * 16 + lane / 4 + e / 2 * 8,
-               tile.col + col0 + c * 8 + lane % 4 * 2 + e % 2, sums[r][c][e]);
+        for (int e = 0; e < 4; ++e) f(row_of(r, e), tile.col + col0 + c * 8 + lane % 4 * 2 + e % 2, sums[r][c][e]);
       }
     }
-  }
+  };
+  const auto each_row = [&](auto&& f) {
+    if (!kSumsRows<E> || col0 != 0 || lane % 4 != 0) return;
+#pragma unroll
+    for (int r = 0; r < kRows / 16; ++r) {
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) f(row_of(r, e), row_sums[r][e]);
+    }
+  };
+  put_tile(plan, tile, offset[2], to, each, each_row);
 }
 
 // ---- Parts of k
 
-// C from its parts, added in order; one element a thread in a grid-stride loop.
+// C from its parts, added in order, and the sums of A's rows; one element a thread in a grid-stride loop.
 template <class T, class E>
 __global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T, E> to, Divider rows, Divider cols) {
   const int64_t numbers = plan.batches * plan.m * plan.n;
@@ -406,6 +501,14 @@ __global__ void add_parts(GemmPlan plan, Strided<3> batch, Target<T, E> to, Divi
     int64_t offset[3];
     batch.offsets(b, offset);
     to.finish(plan, b, offset[2], line - b * plan.m, u - line * plan.n, sum);
+  }
+  if constexpr (kSumsRows<E>) {
+    const int64_t lines = plan.batches * plan.m;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < lines; i += int64_t{blockDim.x} * gridDim.x) {
+      Accum<T> sum = 0;
+      for (int64_t s = 0; s < plan.splits; ++s) sum += to.partial[plan.workspace() + s * lines + i];
+      to.epilogue.sums[i] = T(sum);
+    }
   }
 }
 
@@ -427,7 +530,8 @@ void launch_tiles(const Gpu& on, const Grid& blocks, const GemmPlan& plan, const
 
 template <class T, class A, class B, class E>
 void launch_gemm(const Gpu& on, const GemmPlan& plan, const A& a, const B& b, const Strided<3>& batch,
-                 const Target<T, E>& to) {
+                 Target<T, E> to) {
+  if (plan.joins) to.tickets = on.tickets();
   const int64_t tiles = plan.row_tiles * plan.col_tiles * plan.batches;
   if (tiles == 0) return;
   constexpr int64_t kAcross = int64_t{1} << 30;
@@ -440,7 +544,7 @@ void launch_gemm(const Gpu& on, const GemmPlan& plan, const A& a, const B& b, co
   } else {
     launch_tiles<64>(on, grid, plan, a, b, batch, to);
   }
-  if (plan.splits == 1) return;
+  if (plan.splits == 1 || plan.joins) return;
   const int64_t numbers = plan.batches * plan.m * plan.n;
   on.launch(add_parts<T, E>,
             Grid{.blocks = static_cast<unsigned>(std::min<int64_t>((numbers + 255) / 256, 132 * 8)), .threads = 256},
@@ -485,6 +589,20 @@ void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim>
   with_lines(a.data, a.row, a.col, plan.m, plan.k, {a_steps, dims.size()}, [&](const auto& left) {
     with_lines(b.data, b.col, b.row, plan.n, plan.k, {b_steps, dims.size()},
                [&](const auto& right) { launch_gemm(on, plan, left, right, batch, to); });
+  });
+}
+
+// y = a b, dense [m, n], and sums [m]: the rows of a added up.
+template <class T>
+void gemm_with_row_sums(const Gpu& on, const GemmPlan& plan, Matrix<T> a, Matrix<T> b, T* y, T* sums,
+                        Accum<T>* partial) {
+  Strided<3> single;
+  single.rank = 1;
+  Target<T, RowSums<T>> to{.y = y, .row_step = plan.n, .partial = partial};
+  to.epilogue.sums = sums;
+  with_lines(a.data, a.row, a.col, plan.m, plan.k, {}, [&](const auto& left) {
+    with_lines(b.data, b.col, b.row, plan.n, plan.k, {},
+               [&](const auto& right) { launch_gemm(on, plan, left, right, single, to); });
   });
 }
 

@@ -64,6 +64,33 @@ void check_product(const Form& f) {
   CHECK(wrong == 0);
 }
 
+// gw = gy^T x and the sums of gy's columns, as a layer's parameters get them.
+template <class T>
+void check_row_sums(GemmSize size, int tile, int64_t splits, bool by_rows) {
+  const auto [m, n, k] = size;
+  const std::vector<T> a = small_integers<T>(m * k, 1), b = small_integers<T>(k * n, 2);
+  std::vector<T> y(size_t(m * n), T(99.0f)), sums(size_t(m), T(99.0f));
+  const GemmPlan plan = plan_gemm_as<T>(size, 1, tile, splits);
+  CHECK(plan.splits == splits);
+  std::vector<Accum<T>> partial(size_t(plan.workspace(true)));
+  const Matrix<T> left{a.data(), by_rows ? k : 1, by_rows ? 1 : m}, right{b.data(), n, 1};
+  gpu::gemm_with_row_sums(Gpu{Stream::current(*test::launching_device())}, plan, left, right, y.data(), sums.data(),
+                          partial.data());
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < m; ++i) {
+    float sum = 0;
+    for (int64_t l = 0; l < k; ++l) sum += float(a[size_t(i * left.row + l * left.col)]);
+    wrong += float(sums[size_t(i)]) != sum;
+    for (int64_t j = 0; j < n; ++j) {
+      float want = 0;
+      for (int64_t l = 0; l < k; ++l)
+        want += float(a[size_t(i * left.row + l * left.col)]) * float(b[size_t(l * n + j)]);
+      wrong += float(y[size_t(i * n + j)]) != want;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("simt: products in both tiles, both directions of both operands, with split sums and tails", T,
@@ -80,10 +107,25 @@ TEST_CASE_TEMPLATE("simt: products in both tiles, both directions of both operan
   if constexpr (!std::is_same_v<T, double>) check_product<T>({{136, 144, 160}, 128, 1, true, false, 0});
 }
 
+TEST_CASE_TEMPLATE("simt: a product that adds up the rows of its left operand, whole and in parts", T, float, double,
+                   f16, bf16) {
+  for (const bool by_rows : {true, false}) {
+    check_row_sums<T>({70, 75, 41}, 64, 1, by_rows);
+    check_row_sums<T>({72, 10, 200}, 64, 3, by_rows);  // the last block of a tile adds them
+    check_row_sums<T>({3, 5, 32 * (kMostJoined + 1)}, 64, kMostJoined + 1, by_rows);  // another kernel does
+    check_row_sums<T>({5, 70, 0}, 64, 1, by_rows);
+    if constexpr (!std::is_same_v<T, double>) check_row_sums<T>({136, 144, 168}, 128, 1, by_rows);
+  }
+}
+
 TEST_CASE("simt: no order of threads changes a product") {
   test::on_every_schedule([](simt::Schedule, std::uint64_t) {
     check_product<bf16>({{72, 80, 200}, 64, 1, true, true, 0});
     check_product<float>({{72, 80, 60}, 64, 1, false, true, 0});
+    check_product<bf16>({{72, 80, 200}, 64, 3, true, true, 0});
+    check_product<float>({{72, 80, 200}, 64, 3, false, true, 0});
+    check_row_sums<bf16>({72, 80, 200}, 64, 3, true);
+    check_row_sums<float>({72, 80, 200}, 64, 3, false);
   });
 }
 
@@ -98,6 +140,12 @@ TEST_CASE("a plan cuts k into whole tiles, covers it, and leaves full devices al
   CHECK(thin.part % kTileDepth<bf16> == 0);
   CHECK(thin.part * thin.splits >= 65536);
   CHECK(thin.part * (thin.splits - 1) < 65536);
+  CHECK(thin.joins);
+  CHECK(!plan_gemm<bf16>({64, 64, 65536}, 1).joins);  // too many parts for a block
+  const GemmPlan few = plan_gemm_as<bf16>({768, 100, 4096}, 1, 64, kMostJoined);
+  CHECK(few.splits == kMostJoined);
+  CHECK(few.joins);
+  CHECK(!plan_gemm_as<bf16>({64 * 17, 64 * 17, 4096}, 1, 64, 2).joins);  // more tiles than counters
   CHECK(plan_gemm<float>({5, 5, 0}, 1).splits == 1);
   CHECK(plan_gemm<float>({5, 0, 100000}, 1).row_tiles * plan_gemm<float>({5, 0, 100000}, 1).col_tiles == 0);
 }

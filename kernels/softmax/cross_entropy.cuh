@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/device/last_block.cuh"
 #include "kernels/executor/gpu.h"
 #include "kernels/softmax/softmax.cuh"
 
@@ -51,14 +52,31 @@ struct Smoothed {
 template <class T>
 inline constexpr int kLeastBlocks = std::is_same_v<T, double> ? 1 : 0;
 
+// Sums over rows, by one block, from parts [teams, 2]: losses and weights.
+template <int kThreads, class A>
+__device__ void finish_losses(const double* parts, std::int64_t teams, A* out, A* weight, Reduction reduction) {
+  LEVIN_SHARED(double, scratch, kThreads / 32);
+  double loss = 0, shares = 0;
+  for (std::int64_t i = threadIdx.x; i < teams; i += kThreads) {
+    loss += parts[2 * i];
+    shares += parts[2 * i + 1];
+  }
+  loss = block_sum<kThreads>(loss, scratch);
+  shares = block_sum<kThreads>(shares, scratch);
+  if (threadIdx.x != 0) return;
+  *weight = A(shares);
+  if (reduction == Reduction::sum) *out = A(loss);
+  if (reduction == Reduction::mean) *out = A(loss / shares);
+}
+
 // A warp or a block a row; the logits are read once where a row fits on the chip, or no class is smoothed. Each team
-// goes over rows and leaves the sum of their losses and of their weights in parts [teams, 2]. A target that is no class
-// is reported, and its row counts as ignored.
+// goes over rows and leaves the sum of their losses and of their weights in parts [teams, 2], which the last block adds
+// up. A target that is no class is reported, and its row counts as ignored.
 template <class T, int kThreads>
 __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross_entropy_rows(
-    const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* losses, Accum<T>* lse, double* parts,
-    std::int64_t rows, std::int64_t cols, Smoothed<T> s, RowPlan plan, levin::detail::FaultSlot* faults,
-    const char* op) {
+    const T* x, const std::int64_t* target, const Accum<T>* w, Accum<T>* out, Accum<T>* lse, Accum<T>* all_weights,
+    double* parts, unsigned* ticket, std::int64_t rows, std::int64_t cols, Smoothed<T> s, Reduction reduction,
+    RowPlan plan, levin::detail::FaultSlot* faults, const char* op) {
   using A = Accum<T>;
   using Of = Team<kThreads>;
   constexpr int V = kVec<T>;
@@ -95,31 +113,15 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
     weight_sum += double(weight);
     if (Of::rank() != 0) continue;
     lse[r] = total;
-    if (losses != nullptr) losses[r] = loss;
+    if (reduction == Reduction::none) out[r] = loss;
     if (!counted && t != s.ignore_index) report_index(faults, op, t, cols);
   }
   if (Of::rank() == 0) {
     parts[2 * team] = loss_sum;
     parts[2 * team + 1] = weight_sum;
   }
-}
-
-inline constexpr int kLossThreads = 256;
-template <class A>
-static __global__ __launch_bounds__(kLossThreads) void cross_entropy_total(const double* parts, std::int64_t teams,
-                                                                           A* out, A* weight, Reduction reduction) {
-  LEVIN_SHARED(double, scratch, kLossThreads / 32);
-  double loss = 0, shares = 0;
-  for (std::int64_t i = threadIdx.x; i < teams; i += kLossThreads) {
-    loss += parts[2 * i];
-    shares += parts[2 * i + 1];
-  }
-  loss = block_sum<kLossThreads>(loss, scratch);
-  shares = block_sum<kLossThreads>(shares, scratch);
-  if (threadIdx.x != 0) return;
-  *weight = A(shares);
-  if (reduction == Reduction::sum) *out = A(loss);
-  if (reduction == Reduction::mean) *out = A(loss / shares);
+  if (!is_last_block(ticket, gridDim.x)) return;
+  finish_losses<Of::kBlock>(parts, std::int64_t{gridDim.x} * Of::kRows, out, all_weights, reduction);
 }
 
 // gx = (softmax(x) s - q) gy, where q are the shares of the classes in a row's target and s is their sum.
@@ -169,14 +171,19 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
   }
 }
 
-// Teams of cross_entropy for the shape: `parts` has two numbers each.
 inline constexpr std::int64_t kLossBlocks = 132 * 16;
+// At least one block, which finishes a sum over no rows.
+template <int kThreads>
+[[nodiscard]] Grid loss_grid(const RowPlan& plan, std::int64_t rows) {
+  return row_grid<kThreads>(plan, std::max<std::int64_t>(rows, 1), 1, kLossBlocks);
+}
+// Teams of cross_entropy for the shape: `parts` has two numbers each.
 template <class T>
 [[nodiscard]] std::int64_t cross_entropy_teams(std::int64_t rows, std::int64_t cols) {
   std::int64_t teams = 0;
   with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
-    const Grid grid = row_grid<kThreads>(plan_rows<T, kThreads>(cols, 1, {}), rows, 1, kLossBlocks);
-    teams = std::int64_t{grid.blocks.x} * Team<kThreads>::kRows;
+    teams =
+        std::int64_t{loss_grid<kThreads>(plan_rows<T, kThreads>(cols, 1, {}), rows).blocks.x} * Team<kThreads>::kRows;
   });
   return teams;
 }
@@ -186,12 +193,10 @@ void cross_entropy(const Gpu& on, const char* op, const T* x, const std::int64_t
                    std::int64_t ignore_index, double label_smoothing, Reduction reduction) {
   with_team<T>(cols, [&]<int kThreads>(std::integral_constant<int, kThreads>) {
     const RowPlan plan = plan_rows<T, kThreads>(cols, 1, {x, class_weight});
-    on.launch(cross_entropy_rows<T, kThreads>, row_grid<kThreads>(plan, rows, 1, kLossBlocks), x, target, class_weight,
-              reduction == Reduction::none ? out : nullptr, lse, parts, rows, cols,
-              Smoothed<T>(ignore_index, label_smoothing, cols), plan, on.faults(), op);
+    on.launch(cross_entropy_rows<T, kThreads>, loss_grid<kThreads>(plan, rows), x, target, class_weight, out, lse,
+              weight, parts, on.tickets(), rows, cols, Smoothed<T>(ignore_index, label_smoothing, cols), reduction,
+              plan, on.faults(), op);
   });
-  on.launch(cross_entropy_total<Accum<T>>, Grid{.blocks = 1, .threads = kLossThreads}, parts,
-            cross_entropy_teams<T>(rows, cols), out, weight, reduction);
 }
 template <class T>
 void cross_entropy_backward(const Gpu& on, const Accum<T>* gy, const T* x, const std::int64_t* target,

@@ -7,7 +7,7 @@ namespace {
 template <class S>
 std::int64_t blocks_of(std::span<const S> slots) {
   std::int64_t blocks = 0;
-  for (const S& s : slots) blocks += blocks_for(s.n, kUpdateBlock);
+  each_table(slots, [&](const auto&, std::int64_t n) { blocks += finishing_blocks(n); });
   return blocks;
 }
 std::int64_t blocks_of(const GradientMoves& g) {
@@ -21,17 +21,16 @@ std::int64_t unscale_workspace(const GradientMoves& gradients) { return 2 * bloc
 void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
                        float* found_inf, double* norm) {
   const std::int64_t all = blocks_of(gradients);
-  double *squares = workspace, *bad = workspace + all;
-  const auto pass = [&]<class From, class To>(const SlotTable<Move<From, To>>& table, std::int64_t blocks) {
-    on.launch(gpu::unscale<From, To>, update_grid(blocks), table, scale, squares, bad);
-    squares += blocks;
-    bad += blocks;
+  const gpu::Judgement to{workspace, workspace + all, all, found_inf, norm};
+  std::int64_t first = 0;
+  const auto pass = [&]<class From, class To>(const SlotTable<Move<From, To>>& table, std::int64_t n) {
+    on.launch(gpu::unscale<From, To>, update_grid(finishing_blocks(n)), table, scale, to, first, on.tickets());
+    first += finishing_blocks(n);
   };
   each_table(gradients.single, pass);
   each_table(gradients.wide, pass);
   each_table(gradients.half, pass);
   each_table(gradients.brain, pass);
-  on.launch(gpu::judge<double>, update_grid(1), workspace, workspace + all, all, found_inf, norm);
 }
 
 template <class From, class To>

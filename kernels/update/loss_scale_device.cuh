@@ -38,10 +38,34 @@ __device__ bool takes_vectors(const Piece<Move<From, To>>& piece) {
 template <class From, class To>
 inline constexpr int kMoved = kVec<From> < kVec<To> ? kVec<From> : kVec<To>;
 
-// squares[block] and bad[block] are the block's part of the result.
+// Where the passes over all gradients leave their blocks' parts, squares and bad [parts], and what one block makes of
+// them: the verdict and the norm.
+struct Judgement {
+  double *squares, *bad;
+  std::int64_t parts;
+  float* found_inf;
+  double* norm;
+};
+__device__ inline void judge(const Judgement& to) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  double sum = 0;
+  bool found = false;
+  for (std::int64_t i = threadIdx.x; i < to.parts; i += kUpdateThreads) {
+    sum += to.squares[i];
+    found = found || to.bad[i] != 0;
+  }
+  const int any = __syncthreads_or(found);
+  sum = block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) {
+    *to.found_inf = any ? 1.0f : 0.0f;
+    *to.norm = ::sqrt(sum);
+  }
+}
+
+// The blocks' parts begin at `first`. The last block of the last pass judges.
 template <class From, class To>
-__global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table, const float* scale, double* squares,
-                        double* bad) {
+__global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table, const float* scale, Judgement to,
+                        std::int64_t first, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   const Piece<Move<From, To>> piece = piece_of(table, blockIdx.x);
   const To factor = To(1.0 / static_cast<double>(*scale));
@@ -52,9 +76,10 @@ __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table,
   const int any = __syncthreads_or(!finite);
   sum = block_sum<kUpdateThreads>(sum, scratch);
   if (threadIdx.x == 0) {
-    squares[blockIdx.x] = sum;
-    bad[blockIdx.x] = any ? 1 : 0;
+    to.squares[first + blockIdx.x] = sum;
+    to.bad[first + blockIdx.x] = any ? 1 : 0;
   }
+  if (first + gridDim.x == to.parts && is_last_block(ticket, gridDim.x)) judge(to);
 }
 
 template <int V, class From, class To>
@@ -75,24 +100,6 @@ __global__ void convert(const __grid_constant__ SlotTable<Move<From, To>> table,
     convert_elements<V>(piece);
   else
     convert_elements<1>(piece);
-}
-
-// One block: the verdict and the norm from the blocks' parts.
-template <class T>  // T of the norm: double
-__global__ void judge(const double* squares, const double* bad, std::int64_t n, float* found_inf, T* norm) {
-  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
-  double sum = 0;
-  bool found = false;
-  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads) {
-    sum += squares[i];
-    found = found || bad[i] != 0;
-  }
-  const int any = __syncthreads_or(found);
-  sum = block_sum<kUpdateThreads>(sum, scratch);
-  if (threadIdx.x == 0) {
-    *found_inf = any ? 1.0f : 0.0f;
-    *norm = ::sqrt(sum);
-  }
 }
 
 // One thread.

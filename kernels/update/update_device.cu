@@ -21,8 +21,7 @@ template <class R, class T>
 void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
                       const float* found_inf) {
   each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
-    on.launch(gpu::advance_steps<T>, update_grid(blocks_for(table.count, kUpdateThreads)), table, found_inf);
-    on.launch(gpu::update<R, T>, update_grid(blocks), table, rule, numbers, found_inf);
+    on.launch(gpu::update<R, T>, update_grid(finishing_blocks(blocks)), table, rule, numbers, found_inf, on.tickets());
   });
 }
 #define LEVIN_UPDATE_OF(R, T) \
@@ -37,16 +36,23 @@ LEVIN_UPDATE(AdagradRule)
 #undef LEVIN_UPDATE_OF
 
 void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm) {
-  std::int64_t blocks = 0;
-  each_gradient_table(gradients, [&](const auto&, std::int64_t n) { blocks += n; });
+  std::int64_t blocks = 0, tables = 0;
+  each_gradient_table(gradients, [&](const auto&, std::int64_t n) {
+    blocks += finishing_blocks(n);
+    ++tables;
+  });
+  if (tables == 0) {
+    const Slot<float> none{};
+    return gradient_norm(on, {.single = {&none, 1}, .wide = {}, .half = {}, .brain = {}}, p, norm);
+  }
   const Tensor partial = empty({blocks}, on.stream.device(), DType::f64);
   double* const sums = reinterpret_cast<double*>(levin::detail::address_in_stream(partial));
-  double* at = sums;
+  std::int64_t first = 0;
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
-    on.launch(gpu::power_sums<T>, update_grid(n), table, p, at);
-    at += n;
+    on.launch(gpu::power_sums<T>, update_grid(finishing_blocks(n)), table, p, sums, first,
+              --tables == 0 ? norm : nullptr, on.tickets());
+    first += finishing_blocks(n);
   });
-  on.launch(gpu::norm_of_sums<double>, update_grid(1), sums, blocks, p, norm);
 }
 
 void scale_to_norm(const Gpu& on, const GradientSlots& gradients, double max_norm, const double* norm) {

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "kernels/device/block.cuh"
+#include "kernels/device/last_block.cuh"
 #include "kernels/device/rounding.cuh"
 #include "kernels/device/vec.cuh"
 #include "kernels/executor/gpu.h"
@@ -34,6 +35,8 @@ inline constexpr std::size_t kTableBytes = 32764 - 128;
 inline constexpr int kUpdateThreads = 256;
 inline constexpr std::int64_t kUpdateBlock = 4096;  // elements a block
 
+// A kernel whose last block finishes has one block at least, also for slots without elements.
+[[nodiscard]] inline std::int64_t finishing_blocks(std::int64_t blocks) { return std::max<std::int64_t>(blocks, 1); }
 [[nodiscard]] inline Grid update_grid(std::int64_t blocks) {
   return {.blocks = static_cast<unsigned>(blocks), .threads = kUpdateThreads};
 }
@@ -182,14 +185,15 @@ struct StepOf<AdagradRule, T> : std::type_identity<AdagradStep<T>> {};
 
 // p = value, rounded once; the four words of a stochastic rounding serve elements i - i % 4 and on.
 template <int V, class T>
-__device__ void round_parameters(const Slot<T>& s, std::int64_t i, const Accum<T> (&value)[V], Vec<T, V>& p) {
+__device__ void round_parameters(const Slot<T>& s, std::int64_t step, std::int64_t i, const Accum<T> (&value)[V],
+                                 Vec<T, V>& p) {
   if constexpr (sizeof(T) == 2) {
     if (s.stochastic) {
       PhiloxBlock words{};
       for (int j = 0; j < V; ++j) {
         const std::int64_t element = s.first + i + j;
         const int k = static_cast<int>(element % 4);
-        if (j == 0 || k == 0) words = rounding_words(static_cast<std::uint64_t>(*s.step), s.parameter, element);
+        if (j == 0 || k == 0) words = rounding_words(static_cast<std::uint64_t>(step), s.parameter, element);
         p[j] = round_stochastically<T>(value[j], k == 0 ? words.x0 : k == 1 ? words.x1 : k == 2 ? words.x2 : words.x3);
       }
       return;
@@ -199,7 +203,7 @@ __device__ void round_parameters(const Slot<T>& s, std::int64_t i, const Accum<T
 }
 
 template <int V, class F, class T>
-__device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin, std::int64_t end) {
+__device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t step, std::int64_t begin, std::int64_t end) {
   using S = Accum<T>;
   for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
     Vec<T, V> p = load<V>(s.p + i);
@@ -213,7 +217,7 @@ __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin
       value[j] = static_cast<S>(p[j]);
       f(s, value[j], static_cast<S>(g[j]), a[j], b[j], c[j]);
     }
-    round_parameters<V>(s, i, value, p);
+    round_parameters<V>(s, step, i, value, p);
     store(s.p + i, p);
     if (s.a) store(s.a + i, a);
     if (s.b) store(s.b + i, b);
@@ -221,40 +225,48 @@ __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t begin
   }
 }
 
-// One thread a slot, before the update: its count of steps.
-template <class T>
-__global__ void advance_steps(const __grid_constant__ SlotTable<Slot<T>> table, const float* found_inf) {
-  const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (k < table.count && !skipped(found_inf)) ++*table.slots[k].step;
-}
-
+// A slot's count of steps grows when all blocks have read it.
 template <class R, class T>
 __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule, const double* numbers,
-                       const float* found_inf) {
+                       const float* found_inf, unsigned* ticket) {
   using Step = typename StepOf<R, Accum<T>>::type;
   if (skipped(found_inf)) return;
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
   // Powers in double are worth computing once a block.
   LEVIN_SHARED(Step, shared, 1);
-  if (threadIdx.x == 0) *shared = Step(rule, numbers, *s.step);
+  const std::int64_t step = *s.step + 1;
+  if (threadIdx.x == 0) *shared = Step(rule, numbers, step);
   __syncthreads();
   const Step f = *shared;
   constexpr int V = kVec<Accum<T>>;
   const bool vectors =
       (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
   if (vectors)
-    update_elements<V>(f, s, begin, end);
+    update_elements<V>(f, s, step, begin, end);
   else
-    update_elements<1>(f, s, begin, end);
+    update_elements<1>(f, s, step, begin, end);
+  if (!is_last_block(ticket, gridDim.x)) return;
+  for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
 }
 
 // ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through
 // it.
 
-// partial[block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN stays
-// NaN.
+// One block: norm = (sum of n partials)^(1 / power).
+__device__ inline void norm_of_sums(const double* partial, std::int64_t n, double power, double* norm) {
+  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
+  const bool largest = power > 1e300;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads)
+    sum = largest ? Larger{}(partial[i], sum) : sum + partial[i];
+  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
+  if (threadIdx.x == 0) *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+}
+// partial[first + block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN
+// stays NaN. The last block of the last table, which has a norm, makes the norm of all.
 template <class T>
-__global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial) {
+__global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial,
+                           std::int64_t first, double* norm, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
   const bool largest = power > 1e300;
@@ -264,18 +276,9 @@ __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, dou
     sum = largest ? Larger{}(v, sum) : sum + (power == 2 ? v * v : ::pow(v, power));
   }
   sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
-}
-// One block: norm = (sum of the partials)^(1 / power).
-template <class T>  // T of the norm: double
-__global__ void norm_of_sums(const double* partial, std::int64_t n, double power, T* norm) {
-  LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
-  const bool largest = power > 1e300;
-  double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads)
-    sum = largest ? Larger{}(partial[i], sum) : sum + partial[i];
-  sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
-  if (threadIdx.x == 0) *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+  if (threadIdx.x == 0) partial[first + blockIdx.x] = sum;
+  if (norm == nullptr || !is_last_block(ticket, gridDim.x)) return;
+  norm_of_sums(partial, first + gridDim.x, power, norm);
 }
 // g *= min(1, max_norm / (norm + 1e-6)), norm read from the device; a NaN norm spreads.
 template <class T>

@@ -8,7 +8,7 @@
 
 namespace levin::kernels {
 
-// Enqueues one update of every slot: a launch that counts the steps up and one that updates, for 400 slots at a time.
+// Enqueues one update of every slot, a launch for 400 slots at a time, and counts the steps up.
 // Slots and `numbers` {lr, momentum or beta1} lie on the device; the rule's own lr and momentum are not read. Where
 // *found_inf, on the device too, is not 0, nothing changes; null is as 0. R is one of the rules of update.cuh, T float,
 // double, f16 or bf16.

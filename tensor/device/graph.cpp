@@ -4,6 +4,7 @@
 #include "levin/stream.h"
 #include "tensor/device/graph_random.h"
 #include "tensor/device/runtime.h"
+#include "tensor/device/tickets.h"
 #include "tensor/memory/device_allocator.h"
 
 namespace levin {
@@ -14,7 +15,6 @@ namespace levin {
 // a recording has a queue of its own under that stream's number. The recording thread's current stream names this
 // queue, and so does every call of that thread on the stream. Memory belongs to the stream's number as without a
 // recording, and no work of another thread enters the graph. A replay inside of a recording becomes part of it.
-// thread comes into the graph. A replay inside of a recording becomes part of it.
 struct Graph::State {
   struct Recording {
     detail::OpenRecording open{};
@@ -33,6 +33,7 @@ struct Graph::State {
   std::optional<Recording> recording{};
   detail::runtime::Recorded recorded{};
   detail::GraphRandom random{};
+  std::optional<detail::RecordedTickets> tickets{};
 
   explicit State(Stream s) : stream(s) {}
   ~State() {
@@ -64,8 +65,11 @@ void Graph::begin() {
   // The graph needs its memory beside the cache of eager work, and during a recording nothing can be given back.
   detail::device_allocator(state_->stream.device()).trim();
   state_->recording.emplace(state_->stream);
-  detail::runtime::begin_capture(state_->recording->stream);
-  detail::set_recording(state_->stream.device(), state_->pool.get(), state_->recording->stream);
+  const Stream queue = state_->recording->stream;
+  state_->tickets.emplace(queue.device());
+  detail::runtime::begin_capture(queue);
+  detail::set_recording(queue.device(), state_->pool.get(), queue);
+  detail::set_recorded_tickets(queue.device(), &*state_->tickets, queue.handle());
   state_->random.begin(state_->stream);
 }
 
@@ -78,12 +82,14 @@ void Graph::end() {
   }
   state_->random.end();
   detail::set_recording(state_->stream.device(), nullptr, state_->stream);
+  detail::set_recorded_tickets(state_->stream.device(), nullptr, nullptr);
   state_->recording.reset();
 }
 
 void Graph::abandon() noexcept {
   state_->random.abandon();
   detail::set_recording(state_->stream.device(), nullptr, state_->stream);
+  detail::set_recorded_tickets(state_->stream.device(), nullptr, nullptr);
   detail::runtime::abandon_capture(state_->recording->stream);
   state_->recording.reset();
 }

@@ -85,6 +85,19 @@ void release(Device device, std::byte* block, std::size_t) noexcept {
   (void)cudaFree(block);
   (void)cudaSetDevice(before);
 }
+std::byte* allocate_zeros(Device device, std::size_t bytes) {
+  std::byte* const made = allocate(device, bytes);
+  if (!made) return nullptr;
+  const Current current(device);
+  const DuringCapture relaxed;
+  // A stream of its own: other streams may be recorded, or have work to wait for.
+  const Stream own(device, make_stream(device, 0), 0);
+  cudaError_t code = cudaMemsetAsync(made, 0, bytes, queue(own));
+  if (code == cudaSuccess) code = cudaStreamSynchronize(queue(own));
+  free_stream(device, own.handle());
+  check(code, "cudaMemsetAsync");
+  return made;
+}
 std::size_t free_memory(Device device) {
   const Current now(device);
   std::size_t free = 0, all = 0;

@@ -162,6 +162,11 @@ void release(Device, std::byte* block, std::size_t bytes) noexcept {
   if (!front || !back) overrun_block = bytes + 1;
   to_system(block - kRedZone, kRedZone + bytes + tail);
 }
+std::byte* allocate_zeros(Device device, std::size_t bytes) {
+  std::byte* const made = allocate(device, bytes);
+  if (made) std::memset(made, 0, bytes);
+  return made;
+}
 
 std::size_t free_memory(Device) { return std::size_t{1} << 40; }  // as allocate
 bool keeps_blocks() noexcept { return false; }

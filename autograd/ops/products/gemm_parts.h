@@ -14,8 +14,9 @@ namespace levin {
 template <class T>
 class GemmParts {
  public:
-  GemmParts(const kernels::GemmPlan& plan, Device device) {
-    if (plan.workspace() > 0) memory_ = empty({plan.workspace()}, device, dtype_of<kernels::Accum<T>>);
+  GemmParts(const kernels::GemmPlan& plan, Device device, bool row_sums = false) {
+    if (const std::int64_t numbers = plan.workspace(row_sums); numbers > 0)
+      memory_ = empty({numbers}, device, dtype_of<kernels::Accum<T>>);
   }
   [[nodiscard]] kernels::Accum<T>* get() const { return memory_.defined() ? ptr<kernels::Accum<T>>(memory_) : nullptr; }
 

@@ -3,8 +3,8 @@
 // On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
 // the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
 // kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
-// of that size gains more from the library's kernel than the pass costs. The same holds for the slope. Only products of
-// cuBLASLt give sums of rows as well. The CPU, whose products wait for arithmetic and not for memory, goes layer by
+// of that size gains more from the library's kernel than the pass costs. The same holds for the slope. The gradient of a
+// layer's weight gives that of the bias as well, by either. The CPU, whose products wait for arithmetic and not for memory, goes layer by
 // layer.
 #include "autograd/ops/products/layer_products.h"
 
@@ -89,16 +89,24 @@ DeviceEnd gelu_slope_on_device(GeluForm form, const Tensor& gy, const Tensor& w,
 }
 
 bool linear_parameters_on_device(const Tensor& gy, const Tensor& x, const Tensor& gw, const Tensor& gb) {
-  bool made = false;
-  if constexpr (kHasGemmLibrary) {
-    if (!library_multiplies()) return false;
-    dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
-      const GemmSize size{gy.size(1), x.size(1), gy.size(0)};
-      const auto product =
-          kernels::library_product<T>({}, size, matrix<T>(t(gy)), matrix<T>(x), ptr<T>(gw), size.n, nullptr);
-      made = library_made(executor(gy), kernels::with_row_sums(product, ptr<T>(gb)));
-    });
-  }
+  const GemmSize size{gy.size(1), x.size(1), gy.size(0)};
+  if (size.m * size.n == 0) return false;
+  bool made = true;
+  dispatch_dtype(kInfo, gy, kFloats, [&]<class T>(T) {
+    const Gpu on = executor(gy);
+    const Matrix<T> left = matrix<T>(t(gy)), right = matrix<T>(x);
+    if constexpr (kHasGemmLibrary) {
+      if (library_multiplies()) {
+        const auto product = kernels::library_product<T>({}, size, left, right, ptr<T>(gw), size.n, nullptr);
+        made = library_made(on, kernels::with_row_sums(product, ptr<T>(gb)));
+        if (made || product) return;
+      }
+    }
+    const kernels::GemmPlan plan = kernels::plan_gemm<T>(size, 1);
+    const GemmParts<T> parts(plan, gy.device(), true);
+    kernels::gpu::gemm_with_row_sums(on, plan, left, right, ptr<T>(gw), ptr<T>(gb), parts.get());
+    made = true;
+  });
   return made;
 }
 
