@@ -21,9 +21,9 @@
 //
 // Note [Long sums are split]
 // Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, and each
-// writes its sums to workspace [splits, batches, m, n] in Accum<T>. The block that comes last to a tile adds its parts in
-// order (Note [The last block]). One block would take too long for more than kMostJoined parts: a second kernel then adds
-// them, with the same bits.
+// writes its sums to workspace [splits, batches, m, n] in Accum<T>. The block that comes last to a tile adds its parts
+// in order (Note [The last block]). One block would take too long for more than kMostJoined parts: a second kernel then
+// adds them, with the same bits.
 #pragma once
 
 #include <algorithm>

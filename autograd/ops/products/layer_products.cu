@@ -3,9 +3,9 @@
 // On a device the hidden product of gelu_mlp applies GELU as it stores. cuBLASLt does so where it takes the product and
 // the form is tanh, the one form that it has; our kernel (gemm_gelu_device.cuh) does so for every other product but one
 // kind: a product that cuBLASLt takes in the erf form runs there without GELU, and GELU is a pass of its own. A product
-// of that size gains more from the library's kernel than the pass costs. The same holds for the slope. The gradient of a
-// layer's weight gives that of the bias as well, by either. The CPU, whose products wait for arithmetic and not for memory, goes layer by
-// layer.
+// of that size gains more from the library's kernel than the pass costs. The same holds for the slope, whose rows
+// cuBLASLt alone sums. The product that gives the gradient of a layer's weight gives that of the bias as well, by
+// either. The CPU, whose products wait for arithmetic and not for memory, goes layer by layer.
 #include "autograd/ops/products/layer_products.h"
 
 #include "autograd/ops/products/gemm_parts.h"
