@@ -328,7 +328,8 @@ void scaled_update(benchmark::State& state) {
 }
 
 // Counts do not depend on the size of a step where a kernel's grid does not: small batches, and layers as wide as the
-// kernels' tiles. A block of GPT-2 is what `block1` launches.
+// kernels' tiles. Where products are small, parts of long sums go through memory: `gpt2_step` has GPT-2's layers, and
+// tokens enough to fill a GPU's multiprocessors. It takes minutes. A block of GPT-2 is what `block1` launches.
 void prepare_ledger() {
   const auto add = [](const std::string& name, std::vector<std::int64_t> args, auto f) {
     add_row(name,
@@ -345,6 +346,8 @@ void prepare_ledger() {
   add("resnet8_step", {2}, resnet_step);
   const GptShape gpt{.layers = 2, .width = 128, .heads = 2, .words = 1024};
   add("gpt_step", {2, 128}, [=](auto& state, How how) { gpt_step(state, how, gpt); });
+  const GptShape gpt2{.layers = 2, .width = 768, .heads = 12, .words = 1024};
+  add("gpt2_step", {3, 256}, [=](auto& state, How how) { gpt_step(state, how, gpt2); });
   add("gcn_step", {2708, 4, 128}, gcn_step);
   add("adamw_scaled_clipped", {}, [](auto& state, How) { scaled_update(state); });
 }

@@ -10,8 +10,9 @@
 //
 // Note [Two orders of one product]
 // gk and gv are sums over rows, gq is one over columns. One pass would need atomic additions for one of them, and the
-// bits would depend on which came first. So there are two passes of one kernel: blocks of columns pass over the rows,
-// and blocks of rows over the columns. Scores and gy v^T are computed in both: 7 products instead of 5.
+// bits would depend on which came first. So there are two passes of one kernel: blocks of rows pass over the columns,
+// then blocks of columns over the rows. Scores and gy v^T are computed in both: 7 products instead of 5. The first pass
+// also computes m of its rows, and leaves it for the second.
 // A block keeps its own lines in shared memory; those of the other side come by cp.async, two stages of them. A warp
 // has `kStrips` times 16 own lines, and scores as [own, other]: so they are already laid out as the left operand of the
 // products that follow, and never leave registers. Sums are f32; weights and slopes are rounded to T for their
@@ -40,29 +41,17 @@ struct AttentionPass {
   static constexpr unsigned kBytes = 2 * kNumbers + (kOfColumns ? 2 * kOther * sizeof(RowTerms) : 0);
 };
 
-// terms of all rows: kWidth / 8 lanes a row.
+// The sum of gy * y along `row`, by the four lanes that share a row of a fragment.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kAttentionThreads)
-    attention_row_terms(AttentionRows s, Divider rows, Lines<T, true> gy, Lines<T, true> y, Strided<2> batch,
-                        const float* lse, RowTerms* terms) {
-  constexpr int kLanes = kWidth / 8;
-  const int64_t line = (int64_t{blockIdx.x} * kAttentionThreads + threadIdx.x) / kLanes;
-  const int col = int(threadIdx.x) % kLanes * 8;
-  const bool inside = line < s.batches * s.rows;
+__device__ __forceinline__ float mean_slope(const Lines<T, true>& gy, const Lines<T, true>& y, int64_t row) {
   float sum = 0;
-  if (inside) {
-    const int64_t b = rows.quotient(line), row = line - b * s.rows;
-    int64_t offset[2];
-    batch.offsets(b, offset);
-    gy.p += offset[0];
-    y.p += offset[1];
+#pragma unroll
+  for (int col = int(threadIdx.x) % 4 * 8; col < kWidth; col += 32) {
     const Chunk<T> a = gy.get(row, col), c = y.get(row, col);
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum += float(a[e]) * float(c[e]);
   }
-#pragma unroll
-  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += from_lane_xor(sum, lanes);
-  if (inside && col == 0) terms[line] = {lse[line] * kLog2e, sum};
+  return row_sum(sum);
 }
 
 // scores[own, other] of a warp's strips and a slice of the other side: `own` and `other` are where this lane's
@@ -114,12 +103,13 @@ __device__ __forceinline__ void add_slice(const float (&x)[kStrips][kEighths][4]
 }
 
 // own1, own2 and other1, other2 are k, v and q, gy for blocks of columns, whose gradients are gk and gv; q, gy and k, v
-// for blocks of rows, whose gradient is gq. Grid as attention_rows, the blocks with the most to do first.
+// for blocks of rows, whose gradient is gq. Blocks of rows, which come first, make the terms of y and lse. Grid as
+// attention_rows, the blocks with the most to do first.
 template <class T, int kWidth, bool kOfColumns>
 __global__ void __launch_bounds__(kAttentionThreads)
     attention_gradients(AttentionRows s, Lines<T, true> own1, Lines<T, true> own2, Lines<T, true> other1,
-                        Lines<T, true> other2, Strided<4> batch, const RowTerms* terms, AttentionOut<T> g1,
-                        AttentionOut<T> g2) {
+                        Lines<T, true> other2, Lines<T, true> y, Strided<5> batch, const float* lse, RowTerms* terms,
+                        AttentionOut<T> g1, AttentionOut<T> g2) {
   using Pass = AttentionPass<kWidth, kOfColumns>;
   constexpr int kStrips = Pass::kStrips, kOwn = Pass::kOwn, kOther = Pass::kOther, kSlice = Pass::kSlice;
   constexpr int kPitch = Pass::kPitch, kStage = kOther * kPitch;
@@ -132,13 +122,15 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int64_t block = int64_t{blockIdx.y} * gridDim.x + blockIdx.x, b = block / parts;
   if (b >= s.batches) return;
   const int64_t first = (kOfColumns ? block % parts : parts - 1 - block % parts) * kOwn;
-  int64_t offset[4];
+  int64_t offset[5];
   batch.offsets(b, offset);
   own1.p += offset[0];
   own2.p += offset[1];
   other1.p += offset[2];
   other2.p += offset[3];
+  y.p += offset[4];
   terms += b * s.rows;
+  lse += b * s.rows;
 
   // With causal, column c has rows from c on, and row r has columns up to r.
   const int64_t from = kOfColumns && s.causal ? first / kOther * kOther : 0;
@@ -171,11 +163,18 @@ __global__ void __launch_bounds__(kAttentionThreads)
     cp_async_commit();
     if constexpr (kOfColumns) {
       if (thread < kOther) next = terms_of(from + thread);
-    } else {
+    }
+  }
+  if constexpr (!kOfColumns) {
 #pragma unroll
-      for (int i = 0; i < kStrips; ++i) {
+    for (int i = 0; i < kStrips; ++i) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) own_terms[i][r] = terms_of(line0 + i * 16 + lane / 4 + r * 8);
+      for (int r = 0; r < 2; ++r) {
+        const int64_t row = line0 + i * 16 + lane / 4 + r * 8;
+        own_terms[i][r] = {INFINITY, mean_slope<T, kWidth>(own2, y, row)};
+        if (row >= s.rows) continue;
+        own_terms[i][r].log_sum = lse[row] * kLog2e;
+        if (lane % 4 == 0) terms[row] = own_terms[i][r];
       }
     }
   }
@@ -251,21 +250,20 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 template <class T, int kWidth, bool kOfColumns>
 void launch_attention_gradients(const Gpu& on, const AttentionRows& s, const Lines<T, true> (&operands)[4],
-                                const Strided<4>& batch, const RowTerms* terms, const AttentionOut<T>& g1,
-                                const AttentionOut<T>& g2) {
+                                const Lines<T, true>& y, const Strided<5>& batch, const float* lse, RowTerms* terms,
+                                const AttentionOut<T>& g1, const AttentionOut<T>& g2) {
   using Pass = AttentionPass<kWidth, kOfColumns>;
   const Grid grid = attention_grid(s.batches, kOfColumns ? s.cols : s.rows, Pass::kOwn, Pass::kBytes);
-  on.launch(attention_gradients<T, kWidth, kOfColumns>, grid, s, operands[0], operands[1], operands[2], operands[3],
-            batch, terms, g1, g2);
+  on.launch(attention_gradients<T, kWidth, kOfColumns>, grid, s, operands[0], operands[1], operands[2], operands[3], y,
+            batch, lse, terms, g1, g2);
 }
 
-template <int N>
-Strided<N> steps_of(const Strided<5>& batch, const int (&order)[N]) {
-  Strided<N> at;
+inline Strided<5> in_order(const Strided<5>& batch, const int (&order)[5]) {
+  Strided<5> at;
   at.rank = batch.rank;
   for (int d = 0; d < batch.rank; ++d) {
     at.sizes[d] = batch.sizes[d];
-    for (int i = 0; i < N; ++i) at.steps[i][d] = batch.steps[order[i]][d];
+    for (int t = 0; t < 5; ++t) at.steps[t][d] = batch.steps[order[t]][d];
   }
   return at;
 }
@@ -277,14 +275,10 @@ void attention_backward(const Gpu& on, const AttentionRows& s, const Lines<T, tr
                         const Strided<5>& batch, const float* lse, RowTerms* terms, const AttentionOut<T>& gq,
                         const AttentionOut<T>& gk, const AttentionOut<T>& gv) {
   with_head_width(s, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
-    if (s.rows > 0) {
-      const Grid grid{.blocks = blocks_for(s.batches * s.rows * (kWidth / 8), kAttentionThreads),
-                      .threads = kAttentionThreads};
-      on.launch(attention_row_terms<T, kWidth>, grid, s, Divider(s.rows), gy, y, steps_of<2>(batch, {3, 4}), lse,
-                terms);
-    }
-    launch_attention_gradients<T, kWidth, true>(on, s, {k, v, q, gy}, steps_of<4>(batch, {1, 2, 0, 3}), terms, gk, gv);
-    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, steps_of<4>(batch, {0, 3, 1, 2}), terms, gq, gq);
+    launch_attention_gradients<T, kWidth, false>(on, s, {q, gy, k, v}, y, in_order(batch, {0, 3, 1, 2, 4}), lse, terms,
+                                                 gq, gq);
+    launch_attention_gradients<T, kWidth, true>(on, s, {k, v, q, gy}, y, in_order(batch, {1, 2, 0, 3, 4}), lse, terms,
+                                                gk, gv);
   });
 }
 

@@ -6,6 +6,9 @@
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 #include "tests/skip.h"
+#if defined(LEVIN_SIMT)
+#include "tensor/device/launch_ledger.h"
+#endif
 
 namespace levin::testing {
 namespace {
@@ -277,5 +280,86 @@ TEST_CASE("attention with dropout draws from the generator it is given and keeps
   CHECK(std::abs(mean(y).item() - 1) < 0.25);
   CHECK(std::abs(mean(y).item() - 1) > 0);
 }
+
+namespace {
+// Attention as models call it: heads are thirds of one product's columns, and the result's heads lie beside each other
+// for the next product. `apart` gives attention copies of the thirds.
+struct OfHeads {
+  Tensor qkv;  // [B, L, 3, H, E]
+  [[nodiscard]] Tensor joined(const Tensor& y) const {
+    return reshape(permute(y, {0, 2, 1, 3}), {qkv.size(0), qkv.size(1), qkv.size(3) * qkv.size(4)});
+  }
+  [[nodiscard]] Tensor result(bool apart) const {
+    Tensors parts = unbind(permute(qkv, {2, 0, 3, 1, 4}));
+    if (apart)
+      for (Tensor& t : parts) t = t.contiguous();
+    return scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = Causal::yes});
+  }
+};
+OfHeads heads_on(Device device, DType dtype) {
+  Generator gen(5);
+  OfHeads h{(rand({2, 70, 3, 3, 32}, gen, cpu) * 2 - 1).to(dtype).to(device).detach()};
+  h.qkv.requires_grad_();
+  return h;
+}
+}  // namespace
+
+TEST_CASE("attention of heads that lie beside each other has the values of attention of copies, on a device") {
+  DEVICE_OR_SKIP();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const OfHeads h = heads_on(device, dtype);
+    Generator gen(6);
+    const Tensor seed = (rand({2, 70, 96}, gen, cpu) - 0.5).to(dtype).to(device);
+    const auto values = [&](bool apart) {
+      const Tensor y = h.joined(h.result(apart));
+      const Tensor g = grad(Tensors{y}, Tensors{h.qkv}, Tensors{seed})[0];
+      CHECK(g.shape() == h.qkv.shape());
+      return std::pair(y.to(cpu).to(DType::f32).to_vector<float>(), g.to(cpu).to(DType::f32).to_vector<float>());
+    };
+    CHECK(values(false) == values(true));
+  }
+}
+
+TEST_CASE("gradients of the thirds of one product are joined only where they lie as thirds do") {
+  DEVICE_OR_SKIP();
+  const OfHeads h = heads_on(device, DType::bf16);
+  const auto gradient = [&](auto f) {
+    const Tensors parts = unbind(permute(h.qkv, {2, 0, 3, 1, 4}));
+    const Tensor y = sum(f(parts).to(DType::f32));
+    return grad(Tensors{y}, Tensors{h.qkv}, {})[0].to(cpu).to(DType::f32);
+  };
+  // The second third alone, and the thirds in another order.
+  const Tensor one = gradient([](const Tensors& t) { return t[1] * 2; });
+  CHECK(sum(one).item() == 2 * one.numel() / 3);
+  CHECK(sum(select(one, 2, 1)).item() == 2 * one.numel() / 3);
+  const auto attend = [](const Tensor& q, const Tensor& k, const Tensor& v) {
+    return scaled_dot_product_attention(q, k, v);
+  };
+  const Tensor turned = gradient([&](const Tensors& t) { return attend(t[2], t[0], t[1]); });
+  const Tensor copied =
+      gradient([&](const Tensors& t) { return attend(t[2].contiguous(), t[0].contiguous(), t[1].contiguous()); });
+  CHECK(turned.to_vector<float>() == copied.to_vector<float>());
+}
+
+#if defined(LEVIN_SIMT)
+TEST_CASE("attention between two products of heads launches itself alone, and two kernels in its backward") {
+  struct Ledger : detail::LaunchLedger {
+    Ledger() { detail::mode().detour = true; }
+  };
+  const OfHeads h = heads_on(Device::simt(), DType::bf16);
+  const Tensor seed = zeros({2, 70, 96}, Device::simt(), DType::bf16);
+  Ledger ledger;
+  const Tensor y = h.joined(h.result(false));
+  auto calls = ledger.take();
+  REQUIRE(calls.size() == 1);
+  CHECK(calls[0].op == "scaled_dot_product_attention");
+  CHECK(calls[0].launches.size() == 1);
+  (void)grad(Tensors{y}, Tensors{h.qkv}, Tensors{seed});
+  calls = ledger.take();
+  REQUIRE(calls.size() == 1);
+  CHECK(calls[0].op == "scaled_dot_product_attention_backward");
+  CHECK(calls[0].launches.size() == 2);
+}
+#endif
 
 }  // namespace levin::testing
