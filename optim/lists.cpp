@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/executor/copy.h"
 #include "kernels/update/bucket_device.h"
 #include "levin/stream.h"
 #include "optim/updates.h"
@@ -20,7 +21,7 @@ void copy(Device device, const std::vector<kernels::Copy>& copies) {
 #endif
   (void)device;
   for (const kernels::Copy& c : copies) {
-    std::memcpy(c.to, c.from, static_cast<std::size_t>(c.n));
+    kernels::cpu::copy_bytes(kernels::Cpu{}, c.from, c.to, c.n);
     std::memset(c.to + c.n, 0, static_cast<std::size_t>(c.gap));
   }
 }

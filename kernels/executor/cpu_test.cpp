@@ -19,6 +19,7 @@
 #include <unistd.h>
 #endif
 
+#include "kernels/executor/copy.h"
 #include "kernels/executor/rows_test.h"
 #include "kernels/executor/streaming.h"
 #include "kernels/lib/scratch.h"
@@ -238,4 +239,23 @@ TEST_CASE("a number of threads that no machine has is refused, and the one befor
   const int before = num_threads();
   for (const int absurd : {4097, 1000000000}) CHECK_THROWS_AS(levin::set_num_threads(absurd), levin::ConfigError);
   CHECK(num_threads() == before);
+}
+
+TEST_CASE("copies of all sizes and places move each byte, by any number of threads") {
+  std::vector<unsigned char> from(3 << 20), to(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
+  for (const int threads : {1, 3}) {
+    const levin::kernels::test::Threads some(threads);
+    for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{255}, std::size_t{262144},
+                                std::size_t{262145}, from.size() - 64}) {
+      for (const std::size_t place : {0u, 1u, 16u, 33u}) {
+        std::fill(to.begin(), to.end(), 0);
+        levin::kernels::cpu::copy_bytes(Cpu{}, from.data() + place / 3, to.data() + place, std::int64_t(n));
+        CHECK(std::equal(from.begin() + std::ptrdiff_t(place / 3), from.begin() + std::ptrdiff_t(place / 3 + n),
+                         to.begin() + std::ptrdiff_t(place)));
+        CHECK(std::count(to.begin(), to.begin() + std::ptrdiff_t(place), 0) == std::ptrdiff_t(place));
+        CHECK(to[place + n] == 0);
+      }
+    }
+  }
 }

@@ -18,6 +18,7 @@
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/reduce/extreme_row.cuh"
 #include "kernels/reduce/running_sums.cuh"
 #include "levin/dtype.h"
 
@@ -55,7 +56,10 @@ void arg_extreme(const Cpu& on, const T* x, T* values, std::int64_t* indices, st
     A best[scan_detail::kTile];
     std::int64_t at[scan_detail::kTile];
     const T* from = x + o * n * inner + first;
-    if (width == 1) {
+    constexpr bool kByVectors = std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+    if (kByVectors && inner == 1) {
+      if constexpr (kByVectors) at[0] = extreme_of_row<std::bool_constant<kLargest>>(on, from, n);
+    } else if (width == 1) {
       A top = A(from[0]);
       std::int64_t where = 0;
       for (std::int64_t k = 1; k < n; ++k) {

@@ -8,6 +8,7 @@
 
 #include "autograd/autocast.h"
 #include "autograd/ops/pointwise/pointwise.h"
+#include "kernels/executor/copy.h"
 #include "kernels/pointwise/halves.cuh"
 #include "kernels/pointwise/transpose.cuh"
 #include "kernels/pointwise/transpose_device.cuh"
@@ -173,7 +174,7 @@ struct Clone {
     Tensor out = empty_like(x);
     const std::size_t bytes = static_cast<std::size_t>(x.numel()) * itemsize(x.dtype());
     if (x.device().is_cpu() && x.is_contiguous()) {
-      if (bytes > 0) std::memcpy(address(out), address(x), bytes);
+      kernels::cpu::copy_bytes(Cpu{}, address(x), address(out), static_cast<std::int64_t>(bytes));
     } else if (x.device().launches() && x.is_contiguous()) {
       using detail::runtime::Copy;
       if (bytes > 0) detail::runtime::copy(address(out), address(x), bytes, Copy::within, Stream::current(x.device()));
@@ -196,7 +197,7 @@ void transfer(const char* op, const Tensor& out, const Tensor& x, NonBlocking no
   if (bytes == 0) return;
   if (!from.launches() && !to.launches()) {
     detail::count_copy(Copy::within, bytes);
-    std::memcpy(address(out), address(x), bytes);
+    kernels::cpu::copy_bytes(Cpu{}, address(x), address(out), static_cast<std::int64_t>(bytes));
   } else if (from.launches() && to.launches()) {
     const Stream here = Stream::current(to);
     here.wait(Stream::current(from));
