@@ -1,3 +1,4 @@
+#include "autograd/ops/reduce/running_statistics.h"
 #include "levin/autograd.h"
 #include "levin/nn/layers.h"
 #include "nn/options.h"
@@ -87,26 +88,15 @@ Tensor BatchNorm::normalise(const Tensor& x) const {
   if (!is_training() && options.track_running_stats) {
     return call.gives(batch_norm_eval(x, weight, bias, running_mean, running_var, options.eps));
   }
-  const BatchNormResult r = is_training() && sync_group && sync_group->size() > 1
-                                ? sync_batch_norm(x, weight, bias, options.eps, sync_group)
-                                : batch_norm_train(x, weight, bias, options.eps);
-  if (is_training() && options.track_running_stats) {
-    NoGrad off;
-    copy_(num_batches_tracked, num_batches_tracked + 1);
-    const auto follow = [&](Tensor& running, const Tensor& now) {
-      const Tensor statistic = now.to(running.dtype());
-      if (momentum) {
-        mul_(running, 1 - *momentum);
-        add_(running, statistic, *momentum);
-      } else {
-        // The count stays on the device: no wait, and a captured step counts, too.
-        copy_(running, running + (statistic - running) / num_batches_tracked.to(running.dtype()));
-      }
-    };
-    follow(running_mean, r.mean);
-    follow(running_var, r.var);
+  const RunningStatistics running{running_mean, running_var, num_batches_tracked, momentum};
+  const bool follows = is_training() && options.track_running_stats;
+  if (is_training() && sync_group && sync_group->size() > 1) {
+    const BatchNormResult r = sync_batch_norm(x, weight, bias, options.eps, sync_group);
+    if (follows) follow_batch(running, r.mean, r.var);
+    return call.gives(r.y);
   }
-  return call.gives(r.y);
+  return call.gives(follows ? batch_norm_train(x, weight, bias, running, options.eps)
+                            : batch_norm_train(x, weight, bias, options.eps).y);
 }
 
 Tensor BatchNorm1d::operator()(const Tensor& x) const {

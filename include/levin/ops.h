@@ -591,7 +591,20 @@ struct BatchNormResult {
 [[nodiscard]] LEVIN_API BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                          double eps = 1e-5);
 
-// The same with the given statistics [C], which get no gradient. Their dtype is that of weight and bias.
+// What batch norm keeps of the batches of a training, written in place: mean and var [C] of one floating dtype, dense,
+// and count, i64 [].
+struct RunningStatistics {
+  Tensor mean, var, count;
+  std::optional<double> momentum = 0.1;  // none: the average over batches
+};
+// y of batch_norm_train. Besides, count grows by 1, and mean and var move to the batch's statistics:
+//   running += (batch - running) * momentum,   without momentum * 1 / count
+// On a device that takes no launch of its own. Throws ShapeError, DTypeError, DeviceError and ConfigError for running
+// statistics that do not fit x or a momentum outside of [0, 1].
+[[nodiscard]] LEVIN_API Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                const RunningStatistics& running, double eps = 1e-5);
+
+// y with the given statistics [C] in place of the batch's, which get no gradient. Their dtype is that of weight and bias.
 [[nodiscard]] LEVIN_API Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);

@@ -196,6 +196,26 @@ __global__ __launch_bounds__(kChannelThreads) void channel_apply(const T* gy, co
   }
 }
 
+// Running statistics, and how they follow a batch's. Without `mean` there are none. Where `average` is set, count has
+// grown already.
+template <class A>
+struct Running {
+  A *mean = nullptr, *var = nullptr;
+  std::int64_t* count = nullptr;
+  A keep = 0, take = 0;  // 1 - momentum and momentum
+  bool average = false;
+
+  __device__ __forceinline__ A moved(A running, A batch) const {
+    return average ? running + (batch - running) / A(*count) : running * keep + batch * take;
+  }
+  __device__ __forceinline__ void follow(std::int64_t channel, A batch_mean, A batch_var) const {
+    if (mean == nullptr) return;
+    mean[channel] = moved(mean[channel], batch_mean);
+    var[channel] = moved(var[channel], batch_var);
+    if (channel == 0 && !average) ++*count;
+  }
+};
+
 // Of `count` numbers; square: the sum of squares around the mean.
 struct Moments {
   double count = 0, mean = 0, square = 0;
@@ -220,8 +240,8 @@ __device__ __forceinline__ A or_else(const A* p, std::int64_t i, A missing) {
 // c. unbiased may be null.
 template <class A>
 __global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, const A* w, const A* b, A eps, A* mean,
-                                  A* rstd, A* unbiased, Coefficients<A>* table, LaneTeams teams, std::int64_t per,
-                                  std::int64_t c) {
+                                  A* rstd, A* unbiased, Running<A> running, Coefficients<A>* table, LaneTeams teams,
+                                  std::int64_t per, std::int64_t c) {
   const std::int64_t k = teams.team();
   Moments of;
   teams.each(plan.parts, [&](std::int64_t part) {
@@ -235,7 +255,9 @@ __global__ void norm_coefficients(const double* parts, ChannelPlan plan, int v, 
   if (teams.lane() == 0) {
     mean[k] = mu;
     rstd[k] = scale;
-    if (unbiased != nullptr) unbiased[k] = A(of.square / (count - 1));
+    const A of_sample = A(of.square / (count - 1));
+    if (unbiased != nullptr) unbiased[k] = of_sample;
+    running.follow(k, mu, of_sample);
   }
   const std::int64_t row = k * per, j = row % c;
   teams.each(per, [&](std::int64_t i) {
@@ -253,11 +275,13 @@ __global__ void eval_coefficients(const A* w, const A* b, const A* mean, const A
   if (rstd != nullptr) rstd[j] = own;
 }
 template <class A>
-__global__ void variance_of_rstd(const A* rstd, A eps, double count, A* unbiased, std::int64_t c) {
+__global__ void variance_of_rstd(const A* mean, const A* rstd, A eps, double count, A* unbiased, Running<A> running,
+                                 std::int64_t c) {
   const std::int64_t j = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (j >= c) return;
   const double r = double(rstd[j]), v = (1 / (r * r) - double(eps)) * (count / (count - 1));
   unbiased[j] = A(v < 0 ? 0.0 : v);  // a NaN stays one
+  if (mean != nullptr) running.follow(j, mean[j], unbiased[j]);
 }
 // gx = w rstd (gy - mean(gy) - h mean(gy h)); gw = sum gy h, gb = sum gy. A team a channel; table may be null.
 template <class A>
@@ -364,11 +388,12 @@ void launch_sums(const Gpu& on, const T* gy, const S* x, const Accum<T>* mean, c
 template <class T>
 void launch_coefficients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
                          const Accum<T>* b, double eps, Accum<T>* mean, Accum<T>* rstd, Accum<T>* unbiased,
-                         Coefficients<Accum<T>>* table, std::int64_t per, std::int64_t c) {
+                         const Running<Accum<T>>& running, Coefficients<Accum<T>>* table, std::int64_t per,
+                         std::int64_t c) {
   if (c == 0) return;
   const LaneTeams teams = lane_teams(plan.c, std::max(plan.parts, per));
   on.launch(norm_coefficients<Accum<T>>, a_team_each(teams), parts, plan, chunk_of<T>(plan), w, b,
-            static_cast<Accum<T>>(eps), mean, rstd, unbiased, table, teams, per, c);
+            static_cast<Accum<T>>(eps), mean, rstd, unbiased, running, table, teams, per, c);
 }
 template <class T>
 void launch_gradients(const Gpu& on, const double* parts, const ChannelPlan& plan, const Accum<T>* w,
@@ -400,17 +425,19 @@ void launch_apply(const Gpu& on, const T* gy, const S* x, const Coefficients<Acc
 // group norm).
 template <class T>
 void batch_norm_train(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, T* y, Accum<T>* mean,
-                      Accum<T>* rstd, Accum<T>* unbiased, const ChannelPlan& plan, double eps, double* parts,
-                      Coefficients<Accum<T>>* table) {
+                      Accum<T>* rstd, Accum<T>* unbiased, const Running<Accum<T>>& running, const ChannelPlan& plan,
+                      double eps, double* parts, Coefficients<Accum<T>>* table) {
   launch_moments<T>(on, x, parts, plan);
-  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, unbiased, table, 1, plan.c);
+  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, unbiased, running, table, 1, plan.c);
   launch_apply<T>(on, nullptr, x, table, plan.c, y, plan.n, plan.c, plan.s);
 }
 // What running statistics take of a batch of `count` elements a channel whose rstd = 1 / sqrt(var + eps) another has
 // computed: count / (count - 1) var, at least 0 where rounding has lost var beside eps.
 template <class A>
-void unbiased_variance(const Gpu& on, const A* rstd, double eps, std::int64_t count, A* unbiased, std::int64_t c) {
-  on.launch(variance_of_rstd<A>, a_thread_each(c), rstd, static_cast<A>(eps), double(count), unbiased, c);
+void unbiased_variance(const Gpu& on, const A* mean, const A* rstd, double eps, std::int64_t count, A* unbiased,
+                       const Running<A>& running, std::int64_t c) {
+  on.launch(variance_of_rstd<A>, a_thread_each(c), mean, rstd, static_cast<A>(eps), double(count), unbiased, running,
+            c);
 }
 template <class T>
 void batch_norm_eval(const Gpu& on, const T* x, const Accum<T>* w, const Accum<T>* b, const Accum<T>* running_mean,
@@ -449,7 +476,7 @@ void group_norm(const Gpu& on, const S* x, const Accum<T>* w, const Accum<T>* b,
                 std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t groups, const ChannelPlan& plan,
                 double eps, double* parts, Coefficients<Accum<T>>* table) {
   launch_moments<T>(on, x, parts, plan);
-  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, nullptr, table, c / groups, c);
+  launch_coefficients<T>(on, parts, plan, w, b, eps, mean, rstd, nullptr, {}, table, c / groups, c);
   launch_apply<T>(on, nullptr, x, table, n * c, y, n, c, s);
 }
 // plan: of [1, n * c, s].

@@ -22,7 +22,7 @@ Gpu on_device() { return Gpu{Stream::current(*test::launching_device())}; }
 template <class A>
 std::vector<A> unbiased_of(const std::vector<A>& rstd, double eps, std::int64_t count) {
   std::vector<A> out(rstd.size(), A(99));
-  gpu::unbiased_variance(on_device(), rstd.data(), eps, count, out.data(), std::int64_t(rstd.size()));
+  gpu::unbiased_variance<A>(on_device(), nullptr, rstd.data(), eps, count, out.data(), {}, std::int64_t(rstd.size()));
   return out;
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("statistics and gradients of a channel add its parts pair by pair and 
     const std::vector<double> parts = large_and_ones(kChannels, 3);  // equal means: their squares are added
     std::vector<double> mean(n), rstd(n), unbiased(n);
     gpu::launch_coefficients<double>(on_device(), parts.data(), plan, nullptr, nullptr, 0, mean.data(), rstd.data(),
-                                     unbiased.data(), table.data(), 1, kChannels);
+                                     unbiased.data(), {}, table.data(), 1, kChannels);
     for (const double m : mean) CHECK(m == 3);
     for (const double v : unbiased) CHECK(v == kAddedByLanes / (kParts - 1));
   }
@@ -138,7 +138,7 @@ TEST_CASE(
   std::vector<float> y(x.size()), mean(kChannels), rstd(kChannels), unbiased(kChannels);
   std::vector<gpu::Coefficients<float>> table(kChannels);
   gpu::batch_norm_train<float>(on_device(), x.data(), nullptr, nullptr, y.data(), mean.data(), rstd.data(),
-                               unbiased.data(), plan, eps, parts.data(), table.data());
+                               unbiased.data(), {}, plan, eps, parts.data(), table.data());
   const double count = double(kSamples * kPixels);
   for (std::int64_t c = 0; c < kChannels; ++c) {
     CAPTURE(c);

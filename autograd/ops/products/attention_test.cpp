@@ -320,7 +320,7 @@ TEST_CASE("attention of heads that lie beside each other has the values of atten
   }
 }
 
-TEST_CASE("gradients of the thirds of one product are joined only where they lie as thirds do") {
+TEST_CASE("gradients of the thirds of one product on a device are joined only where they lie as thirds do") {
   DEVICE_OR_SKIP();
   const OfHeads h = heads_on(device, DType::bf16);
   const auto gradient = [&](auto f) {

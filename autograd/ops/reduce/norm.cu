@@ -5,6 +5,7 @@
 #include "autograd/op_table.h"
 #include "autograd/ops/products/image_parts.h"
 #include "autograd/ops/reduce/norm_parts.h"
+#include "autograd/ops/reduce/running_statistics.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/norm/channel_norm.cuh"
 #include "kernels/norm/channel_norm_device.cuh"
@@ -319,18 +320,27 @@ bool may_go_to_library(const Tensor& x) {
 
 // Batch norm in training by the vendor's library; the result is undefined where our kernels compute the call. Images in
 // channels-last memory give results in channels-last memory. Parameters are f32 here.
+#if LEVIN_LAUNCHES
+template <class A>
+kernels::gpu::Running<A> running_on_device(const RunningStatistics* r) {
+  if (!r) return {};
+  const double momentum = r->momentum.value_or(0);
+  return {ptr<A>(r->mean), ptr<A>(r->var), ptr<std::int64_t>(r->count), A(1 - momentum), A(momentum), !r->momentum};
+}
+#endif
+
 Tensor library_forward([[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& w,
                        [[maybe_unused]] const Tensor& b, [[maybe_unused]] double eps,
                        [[maybe_unused]] const Tensor& mean, [[maybe_unused]] const Tensor& rstd,
-                       [[maybe_unused]] const Tensor& unbiased) {
+                       [[maybe_unused]] const Tensor& unbiased, [[maybe_unused]] const RunningStatistics* running) {
 #if defined(LEVIN_CUDNN)
   if (!may_go_to_library(x)) return {};
   const kernels::ImageLayout layout = kernels::image_layout(x);
   const Tensor y = kernels::empty_image(x.shape(), layout, x.device(), x.dtype());
   if (!by_library({.x = laid_out(x, layout), .y = y, .w = w, .mean = mean, .rstd = rstd, .b = b}, eps)) return {};
   const std::int64_t c = x.size(1);
-  kernels::gpu::unbiased_variance(Gpu{Stream::current(x.device())}, ptr<const float>(rstd), eps, x.numel() / c,
-                                  ptr<float>(unbiased), c);
+  kernels::gpu::unbiased_variance(Gpu{Stream::current(x.device())}, ptr<const float>(mean), ptr<const float>(rstd), eps,
+                                  x.numel() / c, ptr<float>(unbiased), running_on_device<float>(running), c);
   return y;
 #else
   return {};
@@ -421,8 +431,10 @@ struct BatchNorm {
   static constexpr OpInfo info{.name = "batch_norm"};
   double eps;
   SavedInput running_mean{}, running_var{};  // defined: evaluation
-  Tensor* batch_mean = nullptr;              // training: where the statistics go, during forward only
+  // Training, during forward only: where the batch's statistics go, or what follows them.
+  Tensor* batch_mean = nullptr;
   Tensor* batch_var = nullptr;
+  const RunningStatistics* running = nullptr;
   SavedInput x{}, w{};
   Stash mean{}, rstd{};
   DType parameter_dtype = DType::f32;
@@ -437,14 +449,18 @@ struct BatchNorm {
       mean = empty({x_.size(1)}, x_.device(), wide(x_.dtype()));
       rstd = empty_like(mean);
       unbiased = empty_like(mean);
-      y = library_forward(x_, weight, bias, eps, mean, rstd, unbiased);
+      y = library_forward(x_, weight, bias, eps, mean, rstd, unbiased, running);
     }
     if (!y.defined()) y = by_kernels(x_, weight, bias, unbiased);
-    if (training()) {
+    if (batch_mean) {
       *batch_mean = mean.clone();
       *batch_var = unbiased;
     }
+    if (running) {
+      for (const Tensor& t : {running->mean, running->var, running->count}) t.get().storage->wrote("batch_norm");
+    }
     batch_mean = batch_var = nullptr;
+    running = nullptr;
     x = x_;
     w = w_;
     return y;
@@ -465,7 +481,12 @@ struct BatchNorm {
       using A = Accum<T>;
       const T* px = ptr<T>(in);
       const A *pw = ptr_or_null<A>(weight), *pb = ptr_or_null<A>(bias);
-      if (training()) {
+      if (training() && running) {
+        const std::int64_t count = ++*ptr<std::int64_t>(running->count);
+        kernels::cpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(running->mean),
+                                       ptr<A>(running->var), z.n, z.c, z.s,
+                                       running->momentum.value_or(1 / static_cast<double>(count)), eps);
+      } else if (training()) {
         // With a momentum of 1 the running variance equals this batch's, with n - 1.
         Tensor spare = zeros({z.c}, in.device(), unbiased.dtype());
         fill_(unbiased, 0);
@@ -483,7 +504,8 @@ struct BatchNorm {
       const ChannelScratch<T> scratch(in, z.n, z.c, z.s, z.c);
       if (training()) {
         kernels::gpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(unbiased),
-                                       scratch.plan, eps, scratch.parts(), scratch.coefficients());
+                                       running_on_device<A>(running), scratch.plan, eps, scratch.parts(),
+                                       scratch.coefficients());
       } else {
         kernels::gpu::batch_norm_eval(on, px, pw, pb, ptr<const A>(m), ptr<const A>(v), ptr<T>(y), z.n, z.c, z.s, eps,
                                       scratch.coefficients());
@@ -506,6 +528,28 @@ void check_channels(const char* op, const Tensor& x, const Tensor& w, const Tens
   check_parameter(op, "bias", x, b, {x.shape()[1]});
   check_alike(op, w, b);
 }
+void check_values(const char* op, const Tensor& x) {
+  const Sizes z = sizes_of(x);
+  if (z.c > 0 && z.n * z.s < 2) {
+    fail<ShapeError>(op, ": x of shape ", x.shape(), " has ", z.n * z.s, " values a channel, expected 2 or more");
+  }
+}
+void check_running(const char* op, const Tensor& x, const RunningStatistics& running) {
+  const auto check = [&](const char* what, const Tensor& t) {
+    check_same_device(op, x, t);
+    if (t.shape() != Shape{x.size(1)} || !t.is_contiguous())
+      fail<ShapeError>(op, ": ", what, " is ", t, ", expected a dense tensor of shape [", x.size(1), "]");
+    if (!is_float(t.dtype()) || t.dtype() != running.mean.dtype())
+      fail<DTypeError>(op, ": ", what, " is ", t.dtype(), ", expected one floating dtype for running mean and var");
+  };
+  check("running mean", running.mean);
+  check("running var", running.var);
+  check_same_device(op, x, running.count);
+  if (running.count.dtype() != DType::i64 || running.count.numel() != 1)
+    fail<DTypeError>(op, ": the count of batches is ", running.count, ", expected one i64 element");
+  if (running.momentum && !(*running.momentum >= 0 && *running.momentum <= 1))
+    fail<ConfigError>(op, ": momentum is ", *running.momentum, ", expected 0 to 1, or none for the average");
+}
 
 }  // namespace
 
@@ -525,14 +569,48 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, co
 
 BatchNormResult batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   check_channels("batch_norm_train", x, weight, bias, eps);
-  const Sizes z = sizes_of(x);
-  if (z.c > 0 && z.n * z.s < 2) {
-    fail<ShapeError>("batch_norm_train: x of shape ", x.shape(), " has ", z.n * z.s,
-                     " values a channel, expected 2 or more");
-  }
+  check_values("batch_norm_train", x);
   BatchNormResult result;
   result.y = apply(BatchNorm{.eps = eps, .batch_mean = &result.mean, .batch_var = &result.var}, x, weight, bias);
   return result;
+}
+
+void follow_batch(const RunningStatistics& running, const Tensor& mean, const Tensor& var) {
+  const NoGrad off;
+  Tensor counted = running.count;
+  copy_(counted, running.count + 1);
+  const auto follow = [&](Tensor now, const Tensor& batch) {
+    const Tensor statistic = batch.to(now.dtype());
+    if (running.momentum) {
+      mul_(now, 1 - *running.momentum);
+      add_(now, statistic, *running.momentum);
+    } else {
+      // The count stays on the device: no wait, and a captured step counts, too.
+      copy_(now, now + (statistic - now) / running.count.to(now.dtype()));
+    }
+  };
+  follow(running.mean, mean);
+  follow(running.var, var);
+}
+
+Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias, const RunningStatistics& running,
+                        double eps) {
+  constexpr const char* op = "batch_norm_train";
+  check_channels(op, x, weight, bias, eps);
+  check_running(op, x, running);
+  check_values(op, x);
+  const bool by_kernels = running.mean.dtype() == wide(x.dtype());
+  if (!by_kernels) {
+    const BatchNormResult r = batch_norm_train(x, weight, bias, eps);
+    follow_batch(running, r.mean, r.var);
+    return r.y;
+  }
+  if (!running.momentum && running.count.device().launches()) {  // kernels read a count that has grown
+    const NoGrad off;
+    Tensor counted = running.count;
+    copy_(counted, running.count + 1);
+  }
+  return apply(BatchNorm{.eps = eps, .running = &running}, x, weight, bias);
 }
 
 Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,

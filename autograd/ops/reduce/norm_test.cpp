@@ -7,6 +7,9 @@
 #include "tests/device.h"
 #include "tests/ops/samples.h"
 #include "tests/skip.h"
+#if defined(LEVIN_SIMT)
+#include "tensor/device/launch_ledger.h"
+#endif
 
 namespace levin::testing {
 namespace {
@@ -253,6 +256,80 @@ TEST_CASE("batch statistics come with the result, the variance with n - 1") {
   CHECK(r.var.to_vector<double>()[1] == doctest::Approx(700));
   CHECK_FALSE(r.mean.requires_grad());
 }
+
+namespace {
+RunningStatistics fresh_statistics(Device device, std::optional<double> momentum, DType dtype = DType::f32) {
+  return {zeros({3}, device, dtype), ones({3}, device, dtype), zeros({}, device, DType::i64), momentum};
+}
+}  // namespace
+
+TEST_CASE("running statistics follow the batches as the formula says, by momentum and as an average") {
+  std::vector<Device> devices{cpu};
+  if (const auto device = test::launching_device()) devices.push_back(*device);
+  for (const Device device : devices)
+    for (const std::optional<double> momentum : {std::optional(0.1), std::optional(1.0), std::optional<double>()})
+      for (const auto& [x_type, type] : {std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
+                                         std::pair(DType::f64, DType::f64), std::pair(DType::bf16, DType::bf16)}) {
+        CAPTURE(text(device));
+        CAPTURE(momentum.value_or(-1));
+        CAPTURE(text(x_type));
+        CAPTURE(text(type));
+        const RunningStatistics running = fresh_statistics(device, momentum, type);
+        std::array<double, 3> mean{}, var{1, 1, 1};
+        Generator gen(1);
+        for (int batch = 1; batch <= 3; ++batch) {
+          const Tensor x = ((randn({5, 3, 4}, gen, cpu) + batch).to(x_type)).to(device);
+          const BatchNormResult r = batch_norm_train(x, {}, {});
+          const Tensor y = batch_norm_train(x, {}, {}, running);
+          CHECK(y.to(cpu).to(DType::f64).to_vector<double>() == r.y.to(cpu).to(DType::f64).to_vector<double>());
+          const auto m = r.mean.to(cpu).to(DType::f64).to_vector<double>(),
+                     v = r.var.to(cpu).to(DType::f64).to_vector<double>();
+          const double share = momentum.value_or(1.0 / batch);
+          const auto got_mean = running.mean.to(cpu).to(DType::f64).to_vector<double>(),
+                     got_var = running.var.to(cpu).to(DType::f64).to_vector<double>();
+          for (std::size_t c = 0; c < 3; ++c) {
+            mean[c] += (m[c] - mean[c]) * share;
+            var[c] += (v[c] - var[c]) * share;
+            CHECK(std::abs(got_mean[c] - mean[c]) <= 4 * batch * epsilon(type) * 4);
+            CHECK(std::abs(got_var[c] - var[c]) <= 4 * batch * epsilon(type) * 4);
+          }
+          CHECK(running.count.to(cpu).item<std::int64_t>() == batch);
+        }
+      }
+}
+
+TEST_CASE("running statistics that do not fit are named before anything changes") {
+  const Tensor x = rand({4, 3}, *std::make_unique<Generator>(1), cpu);
+  const auto with = [&](auto change) {
+    RunningStatistics running = fresh_statistics(cpu, 0.1);
+    change(running);
+    (void)batch_norm_train(x, {}, {}, running);
+  };
+  CHECK_THROWS_WITH_AS(with([](auto& r) { r.mean = zeros({2}, cpu); }), doctest::Contains("running mean is"),
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(with([](auto& r) { r.var = ones({3}, cpu, DType::f64); }),
+                       doctest::Contains("running var is f64"), DTypeError);
+  CHECK_THROWS_WITH_AS(with([](auto& r) { r.count = zeros({}, cpu); }), doctest::Contains("expected one i64"),
+                       DTypeError);
+  CHECK_THROWS_AS(with([](auto& r) { r.mean = zeros({3}, Device::meta()); }), DeviceError);
+  CHECK_THROWS_WITH_AS(with([](auto& r) { r.momentum = 1.5; }), doctest::Contains("momentum is 1.5"), ConfigError);
+  CHECK_THROWS_AS(with([](auto& r) { r.var = Tensor(); }), StateError);
+}
+
+#if defined(LEVIN_SIMT)
+TEST_CASE("batch norm and its running statistics are three launches") {
+  struct Ledger : detail::LaunchLedger {
+    Ledger() { detail::mode().detour = true; }
+  };
+  const RunningStatistics running = fresh_statistics(Device::simt(), 0.1);
+  const Tensor x = ones({4, 3, 5}, Device::simt());
+  Ledger ledger;
+  (void)batch_norm_train(x, {}, {}, running);
+  const auto calls = ledger.take();
+  REQUIRE(calls.size() == 1);
+  CHECK(calls[0].launches.size() == 3);
+}
+#endif
 
 TEST_CASE("16-bit activations take f32 parameters, and their gradients are f32") {
   Tensor x = rand({4, 8}, *std::make_unique<Generator>(1), cpu).to(DType::bf16);
