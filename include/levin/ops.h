@@ -604,7 +604,8 @@ struct RunningStatistics {
 [[nodiscard]] LEVIN_API Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                 const RunningStatistics& running, double eps = 1e-5);
 
-// y with the given statistics [C] in place of the batch's, which get no gradient. Their dtype is that of weight and bias.
+// y with the given statistics [C] in place of the batch's. They get no gradient. Their dtype is that of weight and
+// bias.
 [[nodiscard]] LEVIN_API Tensor batch_norm_eval(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
