@@ -12,6 +12,8 @@
 //     once. x may be null (zeros). An index equal to `skip` adds nothing (-1: all add).
 //   gather(on, const IndexWalk&, bound, const U* x, index, U* y)      y[w.c] = x[w.b + index * w.step]
 //   scatter(on, const IndexWalk&, bound, U* y, index, const U* src)   y[w.b + index * w.step] = src[w.c], the last wins
+//   scatter_onto(on, w, bound, row, const U* x, U* y, index, src)     the same after y = x, on the CPU: w has runs, each
+//                                                                     of which indexes a row of y of `row` elements
 //   scatter_add(on, const IndexWalk&, bound, T* y, index, const T* src)    the same with +=, in index order
 //     On the CPU these three check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
@@ -269,6 +271,15 @@ template <class B, class C, class F>
 template <class U>
 [[nodiscard]] bool scatter(const Cpu& on, const IndexWalk& w, int64_t bound, U* y, const int64_t* index, const U* src) {
   return each_index(on, w, bound, y, index, src, [](U& to, U from) { to = from; });
+}
+
+template <class U>
+[[nodiscard]] bool scatter_onto(const Cpu& on, const IndexWalk& w, int64_t bound, int64_t row, const U* x, U* y,
+                                const int64_t* index, const U* src) {
+  return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
+    std::memcpy(y + p.b, x + p.b, static_cast<size_t>(row) * sizeof(U));
+    each_in_run(w, run, [to = y + p.b, from = src + p.c](int64_t b, int64_t c) { to[b] = from[c]; });
+  });
 }
 
 template <class T, class S>

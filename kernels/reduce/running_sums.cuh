@@ -1,6 +1,7 @@
-// Running sums of a dense row of 16-bit floats, summed in double and rounded once:
+// Running sums of a dense row, summed in double and rounded once:
 //
-//   running_sums(on, const T* x, T* y, n)     y[k] = x[0] + ... + x[k]; T: f16 or bf16, x and y may be the same memory
+//   running_sums(on, const T* x, T* y, n)     y[k] = x[0] + ... + x[k]; T: float, f16 or bf16, x and y may be the same
+//                                             memory
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_RUNNING_SUMS_CUH
 #define LEVIN_KERNELS_RUNNING_SUMS_CUH
@@ -87,18 +88,45 @@ inline void running_tile(float* e, int64_t n, double& carry) {
   }
 }
 
+// The same with floats as they are.
+inline void running_floats(const float* x, float* y, int64_t n) {
+  double carry = 0;
+  int64_t i = 0;
+#if LEVIN_VECTOR_BYTES >= 32
+  constexpr int64_t lanes = LEVIN_VECTOR_BYTES / int64_t{sizeof(double)};
+  Doubles before = {};
+  for (; i + lanes <= n; i += lanes) {
+    FewFloats few;
+    std::memcpy(&few, x + i, sizeof few);
+    const Doubles v = sums_within(doubles_of(few));
+    few = __builtin_convertvector(before + v, FewFloats);
+    before += Doubles{} + v[lanes - 1];
+    std::memcpy(y + i, &few, sizeof few);
+  }
+  carry = before[0];
+#endif
+  for (; i < n; ++i) {
+    carry += double(x[i]);
+    y[i] = float(carry);
+  }
+}
+
 template <class T>
 void running_sums(const Cpu&, const T* x, T* y, int64_t n) {
-  constexpr int64_t tile = 512;
-  alignas(64) float e[tile];
-  double carry = 0;
-  for (int64_t b = 0; b < n; b += tile) {
-    const int64_t count = std::min(tile, n - b);
-    wide_numbers(x + b, count, e);
-    running_tile(e, count, carry);
-    each_vector<float>(
-        count, [ to = y + b, e = &e[0] ]<class V>(V, int64_t i)
-                   __attribute__((always_inline)) { put(to + i, load<V>(e + i)); });
+  if constexpr (std::is_same_v<T, float>) {
+    running_floats(x, y, n);
+  } else {
+    constexpr int64_t tile = 512;
+    alignas(64) float e[tile];
+    double carry = 0;
+    for (int64_t b = 0; b < n; b += tile) {
+      const int64_t count = std::min(tile, n - b);
+      wide_numbers(x + b, count, e);
+      running_tile(e, count, carry);
+      each_vector<float>(
+          count, [ to = y + b, e = &e[0] ]<class V>(V, int64_t i)
+                     __attribute__((always_inline)) { put(to + i, load<V>(e + i)); });
+    }
   }
 }
 

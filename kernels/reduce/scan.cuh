@@ -91,7 +91,8 @@ void cumsum(const Cpu& on, const T* x, S* y, std::int64_t outer, std::int64_t n,
   using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;  // unsigned: integers wrap around
   scan_detail::each_tile(on, outer, n, inner, [&](std::int64_t o, std::int64_t first, std::int64_t width) {
     const std::int64_t start = o * n * inner + first;
-    if constexpr (std::is_same_v<T, S> && (std::is_same_v<T, f16> || std::is_same_v<T, bf16>))
+    if constexpr (std::is_same_v<T, S> &&
+                  (std::is_same_v<T, float> || std::is_same_v<T, f16> || std::is_same_v<T, bf16>))
       if (inner == 1) return running_sums(on, x + start, y + start, n);
     if (width == 1) {
       A total = 0;

@@ -223,13 +223,20 @@ struct Scatter {
     index = index_;
     source = src.shape();
     Tensor y = empty_like(x);
-    copy_(y, x);
     const Tensor at = index_.contiguous();
+    const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
+    // Where each row of x has indices, a row is copied just before elements of it are written.
+    const bool by_rows = x.device().is_cpu() && walk.has_runs() && walk.step == 1 && at.numel() > 0 &&
+                         x.strides() == y.strides() && at.shape().with(dim, x.size(dim)) == x.shape();
+    if (!by_rows) copy_(y, x);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
-                          if (!kernels::cpu::scatter(on, IndexWalk(at.shape(), dim, y.strides(), src.strides()),
-                                                     AlongDim(x.shape(), dim).n, ptr<Bits<T>>(y),
-                                                     ptr<const std::int64_t>(at), ptr<const Bits<T>>(src)))
+                          const std::int64_t n = AlongDim(x.shape(), dim).n;
+                          const auto* const i = ptr<const std::int64_t>(at);
+                          const auto* const from = ptr<const Bits<T>>(src);
+                          auto* const to = ptr<Bits<T>>(y);
+                          if (!(by_rows ? kernels::cpu::scatter_onto(on, walk, n, n, ptr<const Bits<T>>(x), to, i, from)
+                                        : kernels::cpu::scatter(on, walk, n, to, i, from)))
                             fail_outside(info.name, index_, dim, x.shape());
                         },
                         [&]<class T>(const Gpu& on, T) {
