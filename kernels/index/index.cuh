@@ -12,8 +12,8 @@
 //     once. x may be null (zeros). An index equal to `skip` adds nothing (-1: all add).
 //   gather(on, const IndexWalk&, bound, const U* x, index, U* y)      y[w.c] = x[w.b + index * w.step]
 //   scatter(on, const IndexWalk&, bound, U* y, index, const U* src)   y[w.b + index * w.step] = src[w.c], the last wins
-//   scatter_onto(on, w, bound, row, const U* x, U* y, index, src)     the same after y = x, on the CPU: w has runs, each
-//                                                                     of which indexes a row of y of `row` elements
+//   scatter_onto(on, w, bound, row, const U* x, U* y, index, src)     the same after y = x, on the CPU: w has runs,
+//                                                                     each of a row of y of `row` elements
 //   scatter_add(on, const IndexWalk&, bound, T* y, index, const T* src)    the same with +=, in index order
 //     On the CPU these three check the indices themselves: false where one is not in [0, bound), and y is unfinished.
 //   one_hot(on, index, int64_t* y, n, classes)                        y[i, index[i]] = 1;  y: [n, classes]
