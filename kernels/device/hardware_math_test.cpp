@@ -48,11 +48,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numer
 TEST_CASE_TEMPLATE("formulas for 16-bit results are within the errors of their table at every number", H, f16, bf16) {
   constexpr bool kWide = std::is_same_v<H, f16>;
   CHECK(worst<H>([](float x) { return half_math::sigmoid(x); }, sigmoid, -1e30, 1e30) <= (kWide ? 0.52 : 0.51));
-  CHECK(worst<H>([](float x) { return half_math::exp(x); }, [](double x) { return std::exp(x); }, -1e30, 11) <= (kWide ? 0.52 : 0.51));
-  CHECK(worst<H>([](float x) { return half_math::tanh<H>(x); }, [](double x) { return std::tanh(x); }, -1e30, 1e30) <= (kWide ? 0.66 : 0.63));
+  CHECK(worst<H>([](float x) { return half_math::exp(x); }, [](double x) { return std::exp(x); }, -1e30, 11) <=
+        (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::tanh<H>(x); }, [](double x) { return std::tanh(x); }, -1e30, 1e30) <=
+        (kWide ? 0.66 : 0.63));
   CHECK(worst<H>([](float x) { return half_math::softplus(x); }, softplus, -1e30, 1e30) <= (kWide ? 0.60 : 0.52));
-  CHECK(worst<H>([](float x) { return half_math::expm1_nonpositive(x); }, [](double x) { return std::expm1(x); }, -1e30, 0) <=
-        (kWide ? 0.60 : 0.52));
+  CHECK(worst<H>([](float x) { return half_math::expm1_nonpositive(x); }, [](double x) { return std::expm1(x); }, -1e30,
+                 0) <= (kWide ? 0.60 : 0.52));
   CHECK(worst<H>([](float x) { return half_math::normal_cdf(x); }, normal_cdf, -5.5, 5.5) <= (kWide ? 0.98 : 0.56));
   CHECK(worst<H>([](float x) { return half_math::normal_pdf(x); }, normal_pdf, -5.5, 5.5) <= (kWide ? 0.52 : 0.51));
 }
