@@ -29,13 +29,15 @@ struct RowTerms {
 };
 
 // How a pass is cut. Registers hold kWidth / 2 sums for each strip and gradient; 128 of them are as many as leave room
-// for the scores of a slice, and each further strip saves a read of the other side from shared memory.
+// for the scores of a slice, and each further strip saves a read of the other side from shared memory. kBlocks share a
+// multiprocessor: more would spill.
 template <int kWidth, bool kOfColumns>
 struct AttentionPass {
   static constexpr int kStrips = kWidth == 128 && kOfColumns ? 1 : 2;
   static constexpr int kOwn = kAttentionThreads / 32 * 16 * kStrips;  // lines of a block
   static constexpr int kOther = kWidth == 128 ? 32 : 64;              // lines of a stage
   static constexpr int kSlice = 16;                                   // of them at a time in registers
+  static constexpr int kBlocks = kWidth == 128 ? 1 : kWidth == 64 ? 3 - kOfColumns : 4 - kOfColumns;
   static constexpr int kPitch = kWidth + 8;
   static constexpr int kNumbers = (2 * kOwn + 4 * kOther) * kPitch;
   static constexpr unsigned kBytes = 2 * kNumbers + (kOfColumns ? 2 * kOther * sizeof(RowTerms) : 0);
@@ -105,8 +107,8 @@ __device__ __forceinline__ void add_slice(const float (&x)[kStrips][kEighths][4]
 // own1, own2 and other1, other2 are k, v and q, gy for blocks of columns, whose gradients are gk and gv; q, gy and k, v
 // for blocks of rows, whose gradient is gq. Blocks of rows, which come first, make the terms of y and lse. Grid as
 // attention_rows, the blocks with the most to do first.
-template <class T, int kWidth, bool kOfColumns>
-__global__ void __launch_bounds__(kAttentionThreads)
+template <class T, int kWidth, bool kOfColumns, bool kWhole>
+__global__ void __launch_bounds__(kAttentionThreads, (kWhole ? AttentionPass<kWidth, kOfColumns>::kBlocks : 0))
     attention_gradients(AttentionRows s, Lines<T, true> own1, Lines<T, true> own2, Lines<T, true> other1,
                         Lines<T, true> other2, Lines<T, true> y, Strided<5> batch, const float* lse, RowTerms* terms,
                         AttentionOut<T> g1, AttentionOut<T> g2) {
@@ -135,20 +137,13 @@ __global__ void __launch_bounds__(kAttentionThreads)
   // With causal, column c has rows from c on, and row r has columns up to r.
   const int64_t from = kOfColumns && s.causal ? first / kOther * kOther : 0;
   const int64_t to = !kOfColumns && s.causal && first + kOwn < others ? first + kOwn : others;
-  const int64_t steps = from < to ? (to - from + kOther - 1) / kOther : 0;
+  const int steps = from < to ? static_cast<int>((to - from + kOther - 1) / kOther) : 0;
 
   const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const auto fetch = [&](const Lines<T, true>& in, int64_t line, T* tile, int lines) {
-#pragma unroll 1  // addresses of all copies at once would not fit beside the sums
-    for (int id = thread; id < lines * (kWidth / 8); id += kAttentionThreads) {
-      const int row = id / (kWidth / 8), col = id % (kWidth / 8) * 8;
-      in.put(tile + row * kPitch + col, line + row, col);
-    }
-  };
-  const auto stage = [&](int64_t j) { return stages + j % 2 * 2 * kStage; };
-  const auto fetch_stage = [&](int64_t j) {
-    fetch(other1, from + j * kOther, stage(j), kOther);
-    fetch(other2, from + j * kOther, stage(j) + kStage, kOther);
+  const auto stage = [&](int j) { return stages + j % 2 * 2 * kStage; };
+  const auto fetch_stage = [&](int j) {
+    fetch_lines<kWhole, kWidth, kOther, 2>(other1, from + int64_t{j} * kOther, stage(j));
+    fetch_lines<kWhole, kWidth, kOther, 2>(other2, from + int64_t{j} * kOther, stage(j) + kStage);
   };
   // The terms of row `at`; one that is not there has no weights.
   const auto terms_of = [&](int64_t at) { return at < s.rows ? terms[at] : RowTerms{INFINITY, 0}; };
@@ -157,8 +152,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int64_t line0 = first + strip0;
   RowTerms own_terms[kStrips][2], next{INFINITY, 0};
   if (steps > 0) {
-    fetch(own1, first, tile1, kOwn);
-    fetch(own2, first, tile2, kOwn);
+    fetch_lines<kWhole, kWidth, kOwn, 2>(own1, first, tile1);
+    fetch_lines<kWhole, kWidth, kOwn, 2>(own2, first, tile2);
     fetch_stage(0);
     cp_async_commit();
     if constexpr (kOfColumns) {
@@ -186,20 +181,20 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const float scale = s.scale * kLog2e;
   float sums1[kStrips][kWidth / 8][4] = {}, sums2[kOfColumns ? kStrips : 1][kOfColumns ? kWidth / 8 : 1][4] = {};
 
-  for (int64_t j = 0; j < steps; ++j) {
+  for (int j = 0; j < steps; ++j) {
     cp_async_wait<0>();
     if (kOfColumns && thread < kOther) kept[j % 2 * kOther + thread] = next;
     // The other stage was read by all when they came here.
     __syncthreads();
     if (j + 1 < steps) {
       fetch_stage(j + 1);
-      if (kOfColumns && thread < kOther) next = terms_of(from + (j + 1) * kOther + thread);
+      if (kOfColumns && thread < kOther) next = terms_of(from + int64_t{j + 1} * kOther + thread);
     }
     cp_async_commit();
 
 #pragma unroll 1
     for (int slice = 0; slice < kOther; slice += kSlice) {
-      const int64_t line = from + j * kOther + slice;
+      const int64_t line = from + int64_t{j} * kOther + slice;
       if (line >= others) break;
       const bool diagonal = s.causal && (kOfColumns ? line < line0 + 16 * kStrips : line + kSlice > line0);
       if (diagonal && (kOfColumns ? line + kSlice <= line0 : line >= line0 + 16 * kStrips)) continue;  // none is seen
@@ -223,7 +218,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
               row = kept[j % 2 * kOther + slice + other];
             else
               row = own_terms[i][e / 2];
-            float weight = exp2f(scores[i][c][e] * scale - row.log_sum);
+            float weight = unit::exp2(scores[i][c][e] * scale - row.log_sum);
             if (edge) {
               const bool unseen = s.causal && (kOfColumns ? own - other > ahead : other - own > -ahead);
               if (unseen || (!kOfColumns && line + other >= others)) weight = 0;
@@ -254,8 +249,10 @@ void launch_attention_gradients(const Gpu& on, const AttentionRows& s, const Lin
                                 const AttentionOut<T>& g1, const AttentionOut<T>& g2) {
   using Pass = AttentionPass<kWidth, kOfColumns>;
   const Grid grid = attention_grid(s.batches, kOfColumns ? s.cols : s.rows, Pass::kOwn, Pass::kBytes);
-  on.launch(attention_gradients<T, kWidth, kOfColumns>, grid, s, operands[0], operands[1], operands[2], operands[3], y,
-            batch, lse, terms, g1, g2);
+  on.launch(in_whole_chunks(operands[0], operands[1], operands[2], operands[3])
+                ? attention_gradients<T, kWidth, kOfColumns, true>
+                : attention_gradients<T, kWidth, kOfColumns, false>,
+            grid, s, operands[0], operands[1], operands[2], operands[3], y, batch, lse, terms, g1, g2);
 }
 
 inline Strided<5> in_order(const Strided<5>& batch, const int (&order)[5]) {

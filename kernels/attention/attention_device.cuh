@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/device/block.cuh"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/device/mma.cuh"
 #include "kernels/gemm/gemm_device.cuh"
 
@@ -34,6 +35,12 @@ inline constexpr int kAttentionNumbers = kAttentionTile*(kWidth + 8);  // of a t
 template <int kWidth>
 inline constexpr unsigned kAttentionBytes = 5 * 2 * kAttentionNumbers<kWidth>;  // q, two of k, two of v
 
+// Blocks of attention_rows on a multiprocessor: what shared memory holds, and 128 registers a thread. 0: ptxas chooses.
+template <int kWidth, bool kWhole>
+inline constexpr int kAttentionBlocks = !kWhole         ? 0
+                                        : kWidth == 128 ? 2
+                                                        : 4;
+
 // Over the four lanes that share a row of a fragment.
 __device__ __forceinline__ float row_max(float x) {
   x = fmaxf(x, from_lane_xor(x, 1));
@@ -50,6 +57,34 @@ __device__ __forceinline__ void pack_left(uint32_t (&to)[4], const float (&left)
   to[1] = packed<T>(left[2], left[3]);
   to[2] = packed<T>(right[0], right[1]);
   to[3] = packed<T>(right[2], right[3]);
+}
+
+// Whether fetch_lines may take whole chunks of every line.
+template <class T, class... More>
+[[nodiscard]] bool in_whole_chunks(const Lines<T, true>& first, const More&... more) {
+  return first.vectors && first.depth % 8 == 0 && (true && ... && (more.vectors && more.depth % 8 == 0));
+}
+// Lines [line, line + kLines) of a matrix to shared memory, by all threads of a block, zeros where there are none. A
+// thread has one column of chunks. kWhole: in_whole_chunks; a copy is then a step of two addresses, kAtOnce of them in
+// registers.
+template <bool kWhole, int kWidth, int kLines, int kAtOnce, class T>
+__device__ __forceinline__ void fetch_lines(const Lines<T, true>& from, int64_t line, T* tile) {
+  constexpr int kPitch = kWidth + 8, kAcross = kWidth / 8, kStep = kAttentionThreads / kAcross;
+  constexpr int kCopies = kLines / kStep;
+  static_assert(kLines % kStep == 0);
+  const int row = static_cast<int>(threadIdx.x) / kAcross, col = static_cast<int>(threadIdx.x) % kAcross * 8;
+  T* const to = tile + row * kPitch + col;
+  if constexpr (kWhole) {
+    const int64_t lines = from.lines - line - row;
+    const int left = col < from.depth ? static_cast<int>(lines < kLines ? lines : kLines) : 0;
+    const T* p = from.p + (line + row) * from.line_step + col;
+    const int64_t step = kStep * from.line_step;
+#pragma unroll kAtOnce
+    for (int c = 0; c < kCopies; ++c, p += step) cp_async_16(to + c * kStep * kPitch, p, c * kStep < left);
+  } else {
+#pragma unroll 1  // addresses of all copies at once would not fit beside the sums
+    for (int c = 0; c < kCopies; ++c) from.put(to + c * kStep * kPitch, line + row + c * kStep, col);
+  }
 }
 
 // Where results go: for each batch lines of dense numbers.
@@ -97,8 +132,8 @@ __device__ __forceinline__ void write_strip(T* rows, const float (&sums)[kWidth 
 }
 
 // Grid: x and y count batches and blocks of rows, the last rows first: with causal they have the most to do.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kAttentionThreads)
+template <class T, int kWidth, bool kWhole>
+__global__ void __launch_bounds__(kAttentionThreads, (kAttentionBlocks<kWidth, kWhole>))
     attention_rows(AttentionRows s, Lines<T, true> q, Lines<T, true> k, Lines<T, true> v, Strided<3> batch,
                    AttentionOut<T> y, float* lse) {
   constexpr int kTile = kAttentionTile, kPitch = kWidth + 8, kNumbers = kAttentionNumbers<kWidth>;
@@ -115,15 +150,11 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
   const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const auto fetch = [&](const Lines<T, true>& from, int64_t line, T* to) {
-#pragma unroll 1  // addresses of all copies at once would not fit beside the sums
-    for (int c = 0; c < kWidth / 16; ++c) {
-      const int id = thread + c * kAttentionThreads, row = id / (kWidth / 8), col = id % (kWidth / 8) * 8;
-      from.put(to + row * kPitch + col, line + row, col);
-    }
+    fetch_lines<kWhole, kWidth, kTile, kWidth / 16>(from, line, to);
   };
   T* const tile_q = tiles;
-  const auto tile_k = [&](int64_t j) { return tiles + (1 + j % 2 * 2) * kNumbers; };
-  const auto tile_v = [&](int64_t j) { return tiles + (2 + j % 2 * 2) * kNumbers; };
+  const auto tile_k = [&](int j) { return tiles + (1 + j % 2 * 2) * kNumbers; };
+  const auto tile_v = [&](int j) { return tiles + (2 + j % 2 * 2) * kNumbers; };
 
   // What this lane addresses for ldmatrix: see gemm_by_warps.
   const int in = lane % 8, matrix = lane / 8, low = matrix % 2 * 8, high = matrix / 2 * 8;
@@ -131,7 +162,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
             place_v = (low + in) * kPitch + high;
 
   const int64_t seen = s.causal && first + kTile < s.cols ? first + kTile : s.cols;
-  const int64_t steps = (seen + kTile - 1) / kTile;
+  const int steps = static_cast<int>((seen + kTile - 1) / kTile);
   fetch(q, first, tile_q);
   fetch(k, 0, tile_k(0));
   fetch(v, 0, tile_v(0));
@@ -141,13 +172,13 @@ __global__ void __launch_bounds__(kAttentionThreads)
   uint32_t fq[kWidth / 16][4];
   float sums[kWidth / 8][4] = {};
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // of rows g and g + 8
-  for (int64_t j = 0; j < steps; ++j) {
+  for (int j = 0; j < steps; ++j) {
     cp_async_wait<0>();
     // The other stage was read by all when they came here.
     __syncthreads();
     if (j + 1 < steps) {
-      fetch(k, (j + 1) * kTile, tile_k(j + 1));
-      fetch(v, (j + 1) * kTile, tile_v(j + 1));
+      fetch(k, int64_t{j + 1} * kTile, tile_k(j + 1));
+      fetch(v, int64_t{j + 1} * kTile, tile_v(j + 1));
     }
     cp_async_commit();
     if (j == 0) {
@@ -169,16 +200,20 @@ __global__ void __launch_bounds__(kAttentionThreads)
       }
     }
 
-    const int64_t row = first + warp * 16 + lane / 4, col = j * kTile + lane % 4 * 2;
-    const bool edge = (j + 1) * kTile > s.cols || (s.causal && (j + 1) * kTile > first);
+    // Columns of the tile that rows g and g + 8 see, counted from this lane's first: 64 at most.
+    const int64_t at = int64_t{j} * kTile;
+    const bool edge = at + kTile > s.cols || (s.causal && at + kTile > first);
+    const int there = static_cast<int>(s.cols - at < kTile ? s.cols - at : kTile),
+              before = s.causal && first - at < kTile ? static_cast<int>(first - at) : kTile,
+              own_row = before + warp * 16 + lane / 4 + 1;
+    const int seen_here[2] = {min(there, own_row) - lane % 4 * 2, min(there, own_row + 8) - lane % 4 * 2};
     float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int c = 0; c < kTile / 8; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int64_t at = col + c * 8 + e % 2;
         float x = scores[c][e] * scale;
-        if (edge && (at >= s.cols || (s.causal && at > row + e / 2 * 8))) x = -INFINITY;
+        if (edge && c * 8 + e % 2 >= seen_here[e / 2]) x = -INFINITY;
         scores[c][e] = x;
         largest[e / 2] = fmaxf(largest[e / 2], x);
       }
@@ -188,7 +223,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int r = 0; r < 2; ++r) {
       const float now = fmaxf(most[r], row_max(largest[r]));
       base[r] = now == -INFINITY ? 0.0f : now;  // -inf - -inf is no number
-      const float shrink = exp2f(most[r] - base[r]);
+      const float shrink = unit::exp2(most[r] - base[r]);
       most[r] = now;
       total[r] *= shrink;
 #pragma unroll
@@ -201,7 +236,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int c = 0; c < kTile / 8; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        scores[c][e] = exp2f(scores[c][e] - base[e / 2]);
+        scores[c][e] = unit::exp2(scores[c][e] - base[e / 2]);
         total[e / 2] += scores[c][e];  // of this lane's columns alone
       }
     }
@@ -261,8 +296,8 @@ template <class T>
 void attention(const Gpu& on, const AttentionRows& s, const Lines<T, true>& q, const Lines<T, true>& k,
                const Lines<T, true>& v, const Strided<3>& batch, const AttentionOut<T>& y, float* lse) {
   with_head_width(s, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
-    on.launch(attention_rows<T, kWidth>, attention_grid(s.batches, s.rows, kAttentionTile, kAttentionBytes<kWidth>), s,
-              q, k, v, batch, y, lse);
+    on.launch(in_whole_chunks(q, k, v) ? attention_rows<T, kWidth, true> : attention_rows<T, kWidth, false>,
+              attention_grid(s.batches, s.rows, kAttentionTile, kAttentionBytes<kWidth>), s, q, k, v, batch, y, lse);
   });
 }
 

@@ -10,7 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/device/language.h"
 
 namespace levin::kernels::gpu {
@@ -27,13 +29,19 @@ struct Plus {
 struct Larger {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
-    return a > b || a != a ? a : b;
+    if constexpr (std::is_same_v<T, float>)
+      return larger_or_nan(a, b);
+    else
+      return a > b || a != a ? a : b;
   }
 };
 struct Smaller {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
-    return a < b || a != a ? a : b;
+    if constexpr (std::is_same_v<T, float>)
+      return smaller_or_nan(a, b);
+    else
+      return a < b || a != a ? a : b;
   }
 };
 

@@ -1,4 +1,4 @@
-// Tensor cores and asynchronous copies: the one place of PTX. The host compiler gets the same, lane for lane, from
+// Tensor cores and asynchronous copies, by PTX. The host compiler gets the same, lane for lane, from
 // kernels/simt/tensor_core.cpp. All 32 lanes of a warp call ldmatrix and mma together.
 //
 //   mma_m16n8k16<T>(d, a, b, c)   d = a * b + c for T f16 or bf16, sums in f32; a [16, 16] by rows, b [16, 8] by

@@ -22,19 +22,30 @@ struct PhiloxBlock {
 inline constexpr uint32_t kPhiloxM0 = 0xd2511f53u, kPhiloxM1 = 0xcd9e8d57u;
 inline constexpr uint32_t kPhiloxW0 = 0x9e3779b9u, kPhiloxW1 = 0xbb67ae85u;
 
-// Ten rounds over one counter.
-LEVIN_HD PhiloxBlock philox(PhiloxBlock c, uint32_t key0, uint32_t key1) {
+// Ten rounds over N counters. A round's keys serve all of them.
+template <int N>
+LEVIN_HD void philox_rounds(PhiloxBlock (&c)[N], uint32_t key0, uint32_t key1) {
 #if defined(__CUDACC__)
 #pragma unroll
 #elif defined(__GNUC__) && !defined(__clang__)
 #pragma GCC unroll 10
 #endif
   for (uint32_t round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t(kPhiloxM0) * c.x0, p1 = uint64_t(kPhiloxM1) * c.x2;
-    c = {uint32_t(p1 >> 32) ^ c.x1 ^ (key0 + round * kPhiloxW0), uint32_t(p1),
-         uint32_t(p0 >> 32) ^ c.x3 ^ (key1 + round * kPhiloxW1), uint32_t(p0)};
+    const uint32_t k0 = key0 + round * kPhiloxW0, k1 = key1 + round * kPhiloxW1;
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
+    for (int i = 0; i < N; ++i) {
+      const uint64_t p0 = uint64_t(kPhiloxM0) * c[i].x0, p1 = uint64_t(kPhiloxM1) * c[i].x2;
+      c[i] = {uint32_t(p1 >> 32) ^ c[i].x1 ^ k0, uint32_t(p1), uint32_t(p0 >> 32) ^ c[i].x3 ^ k1, uint32_t(p0)};
+    }
   }
-  return c;
+}
+// Over one counter.
+LEVIN_HD PhiloxBlock philox(PhiloxBlock c, uint32_t key0, uint32_t key1) {
+  PhiloxBlock blocks[1] = {c};
+  philox_rounds(blocks, key0, key1);
+  return blocks[0];
 }
 
 }  // namespace levin::kernels

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "kernels/device/block.cuh"
 #include "kernels/device/vec.cuh"
@@ -148,13 +149,15 @@ struct RowPart {
   __device__ RowPart(const S* in_, std::int64_t n_, const RowPlan& plan_, Vec<T>* kept_, T fill_ = T(0.0f))
       : in(in_), n(n_), plan(plan_), kept(kept_), fill(fill_) {}
 
-  __device__ __forceinline__ Vec<T> read(std::int64_t chunk) const {
-    return read_chunk(in, chunk * V, n, plan.vectors, fill);
+  __device__ __forceinline__ Vec<T> read(std::int64_t chunk, bool vectors) const {
+    return read_chunk(in, chunk * V, n, vectors, fill);
   }
   __device__ __forceinline__ void keep(std::int64_t chunk, const Vec<T>& v) const {
     if (plan.keeps) kept[chunk] = v;
   }
-  __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const { return plan.keeps ? kept[chunk] : read(chunk); }
+  __device__ __forceinline__ Vec<T> again(std::int64_t chunk) const {
+    return plan.keeps ? kept[chunk] : read(chunk, plan.vectors);
+  }
 };
 
 // f(chunk) for the chunks of this thread, `kAtOnce` of them in flight.
@@ -162,6 +165,18 @@ template <int kThreads, int kAtOnce = 4, class F>
 __device__ __forceinline__ void each_chunk(const RowPlan& plan, F&& f) {
 #pragma unroll kAtOnce
   for (std::int64_t chunk = Team<kThreads>::rank(); chunk < plan.chunks; chunk += kThreads) f(chunk);
+}
+
+// f(whether chunks are whole and aligned), as a constant for 16-bit numbers: where a branch for vectors and one for
+// elements join, a vector is taken apart. Two bodies of wider numbers take more registers than they save instructions.
+template <class T, class F>
+__device__ __forceinline__ void with_vectors(const RowPlan& plan, F&& f) {
+  if constexpr (sizeof(T) != 2)
+    f(plan.vectors);
+  else if (plan.vectors)
+    f(std::true_type{});
+  else
+    f(std::false_type{});
 }
 
 // The first pass over one row, or over two of one plan: f(chunk, vectors) for the chunks of this thread, in the order
@@ -172,38 +187,42 @@ template <class Part, class F>
 __device__ __forceinline__ void each_first(const Part& row, F&& f) {
   using T = typename Part::Number;
   constexpr int kThreads = Part::kTeam;
-  for (std::int64_t from = Team<kThreads>::rank(); from < row.plan.chunks; from += kChunksAhead<T> * kThreads) {
-    Vec<T> v[kChunksAhead<T>];
+  with_vectors<T>(row.plan, [&](auto vectors) {
+    for (std::int64_t from = Team<kThreads>::rank(); from < row.plan.chunks; from += kChunksAhead<T> * kThreads) {
+      Vec<T> v[kChunksAhead<T>];
 #pragma unroll
-    for (int k = 0; k < kChunksAhead<T>; ++k)
-      if (from + k * kThreads < row.plan.chunks) v[k] = row.read(from + k * kThreads);
+      for (int k = 0; k < kChunksAhead<T>; ++k)
+        if (from + k * kThreads < row.plan.chunks) v[k] = row.read(from + k * kThreads, vectors);
 #pragma unroll
-    for (int k = 0; k < kChunksAhead<T>; ++k) {
-      if (from + k * kThreads >= row.plan.chunks) break;
-      row.keep(from + k * kThreads, v[k]);
-      f(from + k * kThreads, v[k]);
+      for (int k = 0; k < kChunksAhead<T>; ++k) {
+        if (from + k * kThreads >= row.plan.chunks) break;
+        row.keep(from + k * kThreads, v[k]);
+        f(from + k * kThreads, v[k]);
+      }
     }
-  }
+  });
 }
 template <int kThreads, class T, class R, class S, class F>
 __device__ __forceinline__ void each_first(const RowPart<T, kThreads, R>& a, const RowPart<T, kThreads, S>& b, F&& f) {
   constexpr int kAhead = kChunksAhead<T> / 2;
-  for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
-    Vec<T> v[kAhead], w[kAhead];
+  with_vectors<T>(a.plan, [&](auto vectors) {
+    for (std::int64_t from = Team<kThreads>::rank(); from < a.plan.chunks; from += kAhead * kThreads) {
+      Vec<T> v[kAhead], w[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (from + k * kThreads >= a.plan.chunks) continue;
-      v[k] = a.read(from + k * kThreads);
-      w[k] = b.read(from + k * kThreads);
-    }
+      for (int k = 0; k < kAhead; ++k) {
+        if (from + k * kThreads >= a.plan.chunks) continue;
+        v[k] = a.read(from + k * kThreads, vectors);
+        w[k] = b.read(from + k * kThreads, vectors);
+      }
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (from + k * kThreads >= a.plan.chunks) break;
-      a.keep(from + k * kThreads, v[k]);
-      b.keep(from + k * kThreads, w[k]);
-      f(from + k * kThreads, v[k], w[k]);
+      for (int k = 0; k < kAhead; ++k) {
+        if (from + k * kThreads >= a.plan.chunks) break;
+        a.keep(from + k * kThreads, v[k]);
+        b.keep(from + k * kThreads, w[k]);
+        f(from + k * kThreads, v[k], w[k]);
+      }
     }
-  }
+  });
 }
 
 }  // namespace levin::kernels::gpu

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/device/language.h"
+#include "kernels/executor/hd.h"
+#include "levin/dtype.h"
 
 namespace levin::kernels::gpu {
 
@@ -18,6 +21,48 @@ struct alignas(sizeof(T) * N) Vec {
   __host__ __device__ T& operator[](int i) { return data[i]; }
   __host__ __device__ const T& operator[](int i) const { return data[i]; }
 };
+
+// The same in the type of sums, and back. Two 16-bit numbers share a register: both are converted in place.
+template <class T, int N>
+struct Widened {
+  Accum<T> data[N];
+  __device__ __forceinline__ Accum<T>& operator[](int i) { return data[i]; }
+  __device__ __forceinline__ const Accum<T>& operator[](int i) const { return data[i]; }
+};
+template <int N>
+struct Pairs {
+  std::uint32_t of[N / 2];
+};
+template <class T, int N>
+__device__ __forceinline__ Widened<T, N> widened(const Vec<T, N>& x) {
+  Widened<T, N> y;
+  if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+    const auto pairs = kernels::bit_cast<Pairs<N>>(x);
+#pragma unroll
+    for (int j = 0; j < N; j += 2) {
+      y[j] = kernels::bit_cast<float>(pairs.of[j / 2] << 16);
+      y[j + 1] = kernels::bit_cast<float>(pairs.of[j / 2] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = Accum<T>(x[j]);
+  }
+  return y;
+}
+template <class T, int N>
+__device__ __forceinline__ Vec<T, N> narrowed(const Widened<T, N>& x) {
+  if constexpr ((std::is_same_v<T, bf16> || std::is_same_v<T, f16>)&&N % 2 == 0) {
+    Pairs<N> pairs;
+#pragma unroll
+    for (int j = 0; j < N; j += 2) pairs.of[j / 2] = rounded_pair<T>(x[j], x[j + 1]);
+    return kernels::bit_cast<Vec<T, N>>(pairs);
+  } else {
+    Vec<T, N> y;
+#pragma unroll
+    for (int j = 0; j < N; ++j) y[j] = T(x[j]);
+    return y;
+  }
+}
 
 // How many elements of T make 16 bytes.
 template <class T>

@@ -375,10 +375,7 @@ inline constexpr int kMmaThreads = kTile == 128 ? 256 : 128;
 // Two neighbours of a fragment.
 template <class T>
 __device__ __forceinline__ uint32_t packed(float low, float high) {
-  Vec<T, 2> v;
-  v[0] = T(low);
-  v[1] = T(high);
-  return bit_cast<uint32_t>(v);
+  return rounded_pair<T>(low, high);
 }
 // Fragments of 16 lines each, from `line` on, and of 16 of k, from where this lane's address begins.
 template <bool kAlongK, int kPitch, class T, int kCount>

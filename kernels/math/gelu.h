@@ -10,6 +10,7 @@
 
 #include <limits>
 
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/executor/hd.h"
 #include "kernels/math/math.h"
 
@@ -36,6 +37,9 @@ struct GeluErf {
   LEVIN_HD static T slope(T x) {
     return without_subnormals(math::normal_cdf(x) + x * math::normal_pdf(x));
   }
+  // For results of 16 bits on devices.
+  LEVIN_HD static float half_value(float x) { return x * half_math::normal_cdf(x); }
+  LEVIN_HD static float half_slope(float x) { return half_math::normal_cdf(x) + x * half_math::normal_pdf(x); }
 };
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of the same paper.
@@ -50,6 +54,18 @@ struct GeluTanh {
   LEVIN_HD static T slope(T x) {
     const T s = math::sigmoid(T(2 * kScale) * (x + T(kCubic) * x * x * x));
     return without_subnormals(s + x * s * (T(1) - s) * T(2 * kScale) * (T(1) + T(3 * kCubic) * x * x));
+  }
+  LEVIN_HD static float half_value(float x) { return x * half_sigmoid(x, x * x); }
+  LEVIN_HD static float half_slope(float x) {
+    const float z = x * x, s = half_sigmoid(x, z), more = s - s * s;
+    return s + x * (float(2 * kScale) + float(6 * kScale * kCubic) * z) * more;
+  }
+
+ private:
+  // sigmoid(2 kScale (x + kCubic x z)), z = x^2.
+  LEVIN_HD static float half_sigmoid(float x, float z) {
+    constexpr double kFactor = -2 * kScale * math::detail::kLog2E;
+    return unit::reciprocal(1 + unit::exp2(x * (float(kFactor) + float(kFactor * kCubic) * z)));
   }
 };
 

@@ -44,19 +44,23 @@ __device__ __forceinline__ void norm_row(const Part& row, const A* w, const A* b
   using Of = Team<kThreads>;
   constexpr int V = kVec<T>;
   A own = 0, mu = 0;
-  each_first(row, [&](std::int64_t, const Vec<T>& v) {
+  each_first(row, [&](std::int64_t, const Vec<T>& chunk) {
+    const auto v = widened(chunk);
 #pragma unroll
-    for (int j = 0; j < V; ++j) own += kCentered ? A(v[j]) : A(v[j]) * A(v[j]);
+    for (int j = 0; j < V; ++j) own += kCentered ? v[j] : v[j] * v[j];
   });
   if constexpr (kCentered) {
     mu = Of::reduce(own, Plus{}) / A(cols);
     own = 0;
     each_chunk<kThreads>(plan, [&](std::int64_t c) {
-      const Vec<T> v = row.again(c);
+      const auto v = widened(row.again(c));
+      const int count = plan.vectors ? V : static_cast<int>(cols - c * V);
+      if (count >= V) {
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        const A d = c * V + j < cols ? A(v[j]) - mu : A(0);
-        own += d * d;
+        for (int j = 0; j < V; ++j) own += (v[j] - mu) * (v[j] - mu);
+      } else {
+#pragma unroll
+        for (int j = 0; j < V; ++j) own += j < count ? (v[j] - mu) * (v[j] - mu) : A(0);
       }
     });
   }
@@ -67,10 +71,10 @@ __device__ __forceinline__ void norm_row(const Part& row, const A* w, const A* b
   }
   each_chunk<kThreads>(plan, [&](std::int64_t c) {
     const Parameters<V, A> weight(w, c * V, cols, plan.vectors, A(1)), bias(b, c * V, cols, plan.vectors, A(0));
-    Vec<T> v = row.again(c);
+    auto v = widened(row.again(c));
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = T((A(v[j]) - mu) * scale * weight.v[j] + bias.v[j]);
-    write_chunk(y, c * V, cols, plan.vectors, v);
+    for (int j = 0; j < V; ++j) v[j] = (v[j] - mu) * scale * weight.v[j] + bias.v[j];
+    write_chunk(y, c * V, cols, plan.vectors, narrowed(v));
   });
 }
 template <bool kCentered, class T, class S, int kThreads>
@@ -178,9 +182,11 @@ struct SumGradient {
   __device__ __forceinline__ bool wanted() const { return gx != nullptr || gr != nullptr; }
   __device__ __forceinline__ void put(std::int64_t row, std::int64_t i, std::int64_t cols, bool vectors,
                                       Vec<X> v) const {
-    const Vec<X> more = read_chunk<X>(gh + row * cols, i, cols, vectors, X(0.0f));
+    auto sum = widened(v);
+    const auto more = widened(read_chunk<X>(gh + row * cols, i, cols, vectors, X(0.0f)));
 #pragma unroll
-    for (int j = 0; j < kVec<X>; ++j) v[j] = X(Accum<X>(v[j]) + Accum<X>(more[j]));
+    for (int j = 0; j < kVec<X>; ++j) sum[j] += more[j];
+    v = narrowed(sum);
     if (gx != nullptr) write_chunk(gx + row * cols, i, cols, vectors, v);
     if (gr != nullptr) write_chunk(gr + row * cols, i, cols, vectors, v);
   }
@@ -219,35 +225,36 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void norm_rows_backward(
     const RowPart<T, kThreads, S> in(x + r * cols, cols, plan.rows, kept + chunks);
     const A mu = kCentered ? mean[r] : A(0), scale = rstd[r];
     Pair<A> sum{0, 0};
-    each_first(g, in, [&](std::int64_t c, const Vec<T>& a, const Vec<T>& b) {
+    each_first(g, in, [&](std::int64_t c, const Vec<T>& slope_chunk, const Vec<T>& chunk) {
+      const auto a = widened(slope_chunk), b = widened(chunk);
       const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
 #pragma unroll
       for (int j = 0; j < V; ++j) {
-        const A u = A(a[j]) * weight.v[j];
+        const A u = a[j] * weight.v[j];
         sum.a += u;
-        sum.b += u * (A(b[j]) - mu);
+        sum.b += u * (b[j] - mu);
       }
     });
     sum = Of::reduce(sum, PlusPair{});
     const A shift = kCentered ? sum.a / A(cols) : A(0), slope = sum.b * scale * scale / A(cols);
     each_chunk<kThreads, Gradient::kAtOnce>(plan.rows, [&](std::int64_t c) {
-      const Vec<T> a = g.again(c), b = in.again(c);
+      const auto a = widened(g.again(c)), b = widened(in.again(c));
       if (plan.sums) {
         A of_w[V], of_b[V];
 #pragma unroll
         for (int j = 0; j < V; ++j) {
-          of_b[j] = A(a[j]);
-          of_w[j] = A(a[j]) * ((A(b[j]) - mu) * scale);
+          of_b[j] = a[j];
+          of_w[j] = a[j] * ((b[j] - mu) * scale);
         }
         Columns::add(own, chunks, c, 0, of_w);
         Columns::add(own, chunks, c, 1, of_b);
       }
       if (!gx.wanted()) return;
       const Parameters<V, A> weight(w, c * V, cols, plan.rows.vectors, A(1));
-      Vec<T> v;
+      Widened<T, V> v;
 #pragma unroll
-      for (int j = 0; j < V; ++j) v[j] = T((A(a[j]) * weight.v[j] - shift - (A(b[j]) - mu) * slope) * scale);
-      gx.put(r, c * V, cols, plan.rows.vectors, v);
+      for (int j = 0; j < V; ++j) v[j] = (a[j] * weight.v[j] - shift - (b[j] - mu) * slope) * scale;
+      gx.put(r, c * V, cols, plan.rows.vectors, narrowed(v));
     });
   }
   if (!plan.sums_inside) return;

@@ -22,13 +22,14 @@ struct SumPart {
   RowPlan plan;
   Vec<X>* kept;
 
-  __device__ __forceinline__ Vec<X> read(std::int64_t chunk) const {
+  __device__ __forceinline__ Vec<X> read(std::int64_t chunk, bool vectors) const {
     const std::int64_t i = chunk * V;
-    Vec<X> v = read_chunk<X>(x, i, n, plan.vectors, X(0.0f));
-    const Vec<X> more = read_chunk<X>(r, i, n, plan.vectors, X(0.0f));
+    auto sum = widened(read_chunk<X>(x, i, n, vectors, X(0.0f)));
+    const auto more = widened(read_chunk<X>(r, i, n, vectors, X(0.0f)));
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = X(Accum<X>(v[j]) + Accum<X>(more[j]));
-    write_chunk(h, i, n, plan.vectors, v);
+    for (int j = 0; j < V; ++j) sum[j] += more[j];
+    const Vec<X> v = narrowed(sum);
+    write_chunk(h, i, n, vectors, v);
     return v;
   }
   __device__ __forceinline__ void keep(std::int64_t chunk, const Vec<X>& v) const {

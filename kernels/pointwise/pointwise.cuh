@@ -79,6 +79,20 @@ using Wide = std::conditional_t<std::is_same_v<T, f16> || std::is_same_v<T, bf16
 
 namespace levin::kernels::gpu {
 
+// A functor may have a form for results of a 16-bit type H, for_half<H>(x...) of float, made of the short functions of
+// kernels/device/hardware_math.cuh.
+template <class H, class F, class... X>
+concept HasHalfForm = sizeof(H) == 2 && requires(const F& f, const X&... x) {
+  f.template for_half<H>(x...);
+};
+template <class O, class F, class... X>
+__device__ __forceinline__ O result_of(const F& f, const X&... x) {
+  if constexpr (HasHalfForm<O, F, X...>)
+    return static_cast<O>(f.template for_half<O>(x...));
+  else
+    return static_cast<O>(f(x...));
+}
+
 template <class T>
 struct Operand {  // elements in memory
   const T* p;
@@ -121,7 +135,7 @@ __device__ __forceinline__ Vec<O, V> pointwise_item(const F& f, const std::int64
                                                     std::index_sequence<K...>, const I&... in) {
   const auto compute = [&](const auto&... x) {
     Vec<O, V> y;
-    for (int j = 0; j < V; ++j) y[j] = static_cast<O>(f(x.v[j]...));
+    for (int j = 0; j < V; ++j) y[j] = result_of<O>(f, x.v[j]...);
     return y;
   };
   return compute(fetch<V>(in, offset[K], (dense >> (K + 1) & 1u) != 0)...);
@@ -173,7 +187,7 @@ __device__ __forceinline__ auto fetch_all(std::int64_t u, const I& in, const Res
 }
 template <class O, class F, class... E>
 __device__ __forceinline__ O of_elements(const F& f, int, const Loads<>&, const E&... e) {
-  return static_cast<O>(f(e...));
+  return result_of<O>(f, e...);
 }
 template <class O, class F, class X, class... Rest, class... E>
 __device__ __forceinline__ O of_elements(const F& f, int j, const Loads<X, Rest...>& loads, const E&... e) {

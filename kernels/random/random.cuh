@@ -27,6 +27,7 @@
 #include "kernels/device/bits.cuh"
 #include "kernels/device/draw.cuh"
 #include "kernels/device/philox.cuh"
+#include "kernels/device/row.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
 
@@ -79,9 +80,18 @@ struct Words {
     range.seed += given.on_device[0];
     range.offset += given.on_device[1];
   }
-  __device__ PhiloxBlock block(int64_t b, uint32_t part) const {
+  __device__ PhiloxBlock counter(int64_t b, uint32_t part) const {
     const uint64_t c = range.offset + uint64_t(b);
-    return philox({uint32_t(c), uint32_t(c >> 32), part, 0}, uint32_t(range.seed), uint32_t(range.seed >> 32));
+    return {uint32_t(c), uint32_t(c >> 32), part, 0};
+  }
+  template <int N>
+  __device__ void draw(PhiloxBlock (&counters)[N]) const {
+    philox_rounds(counters, uint32_t(range.seed), uint32_t(range.seed >> 32));
+  }
+  __device__ PhiloxBlock block(int64_t b, uint32_t part) const {
+    PhiloxBlock blocks[1] = {counter(b, part)};
+    draw(blocks);
+    return blocks[0];
   }
 };
 
@@ -190,35 +200,57 @@ void randint(const Gpu& on, T* out, int64_t n, RandomRange range, int64_t low, i
   draw(on, Integer<T>{uint64_t(low), uint64_t(high) - uint64_t(low)}, out, n, range);
 }
 
+// A thread has two items of kDrawn elements, a block's width apart, whose words are drawn together. Blocks of whole
+// items in aligned memory go by vectors.
+inline constexpr int kDropItems = 2;
+template <class T>
+inline constexpr int64_t kDropped = int64_t{kDropItems} * kMoveThreads* kDrawn<T>;  // elements of a block
+
 // The mask is drawn again in the backward pass: memory sees x and y alone.
 template <class T>
 __global__ void dropout_items(const T* x, T* y, int64_t n, RandomRange range, Chance drop, Accum<T> scale) {
-  const int64_t first = own_item() * kDrawn<T>;
-  if (first >= n) return;
+  constexpr int V = kVec<T>, kParts = kDrawn<T> / V, kBlocks = kDrawn<T> / 4;
+  const int64_t begin = blockIdx.x * kDropped<T>, own = begin + kDrawn<T> * static_cast<int>(threadIdx.x);
   const Words words(range);
-  T v[kDrawn<T>];
-  if (first + kDrawn<T> <= n && aligned16(x)) {
+  const bool all = drop.always != 0;
+  const auto go = [&](auto vectors) {
+    Vec<T> in[kDropItems][kParts];
+    PhiloxBlock w[kDropItems * kBlocks];
 #pragma unroll
-    for (int k = 0; k < kDrawn<T>; k += kVec<T>) {
-      const Vec<T> part = load<kVec<T>>(x + first + k);
-      for (int j = 0; j < kVec<T>; ++j) v[k + j] = part[j];
+    for (int k = 0; k < kDropItems; ++k) {
+      const int64_t first = own + k * kMoveThreads * kDrawn<T>;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) in[k][part] = read_chunk(x, first + part * V, n, vectors, T(0.0f));
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) w[k * kBlocks + b] = words.counter(first / 4 + b, 0);
     }
-  } else {
-    for (int j = 0; j < kDrawn<T>; ++j) v[j] = first + j < n ? x[first + j] : T(0.0f);
-  }
+    words.draw(w);
 #pragma unroll
-  for (int k = 0; k < kDrawn<T>; k += 4) {
-    const PhiloxBlock w = words.block((first + k) / 4, 0);
-    const uint32_t word[4] = {w.x0, w.x1, w.x2, w.x3};
-    for (int j = 0; j < 4; ++j) v[k + j] = T(drop(word[j]) ? Accum<T>(0) : Accum<T>(v[k + j]) * scale);
-  }
-  store_drawn(y, first, n, v);
+    for (int k = 0; k < kDropItems; ++k) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        auto v = widened(in[k][part]);
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const PhiloxBlock& b = w[k * kBlocks + (part * V + j) / 4];
+          const int lane = (part * V + j) % 4;
+          const uint32_t word = lane == 0 ? b.x0 : lane == 1 ? b.x1 : lane == 2 ? b.x2 : b.x3;
+          v[j] = word < drop.threshold || all ? Accum<T>(0) : v[j] * scale;
+        }
+        write_chunk(y, own + k * kMoveThreads * kDrawn<T> + part * V, n, vectors, narrowed(v));
+      }
+    }
+  };
+  if (begin + kDropped<T> <= n && aligned16(x) && aligned16(y))
+    go(std::true_type{});
+  else
+    go(std::false_type{});
 }
 template <class T>
 void dropout(const Gpu& on, const T* x, T* y, int64_t n, RandomRange range, double p) {
   using A = Accum<T>;
-  on.launch(dropout_items<T>, item_grid((n + kDrawn<T> - 1) / kDrawn<T>), x, y, n, range, chance(p),
-            p < 1 ? A(1 / (1 - p)) : A(0));
+  on.launch(dropout_items<T>, Grid{.blocks = blocks_for(n, kDropped<T>), .threads = kMoveThreads}, x, y, n, range,
+            chance(p), p < 1 ? A(1 / (1 - p)) : A(0));
 }
 
 // Without an array: a lane chosen at run time would put it in memory.

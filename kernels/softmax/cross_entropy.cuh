@@ -100,11 +100,11 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock, kLeastBlocks<T>) void cross
     if (s.smooth != 0) {
       A others = 0;
       each_chunk<kThreads, 2>(plan, [&](std::int64_t c) {
-        const Vec<T> v = row.again(c);
+        const auto v = widened(row.again(c));
         const Parameters<V, A> of(w, c * V, cols, plan.vectors, A(1));
 #pragma unroll
         for (int j = 0; j < V; ++j)
-          if (c * V + j < cols) others += (total - A(v[j])) * of.v[j];
+          if (c * V + j < cols) others += (total - v[j]) * of.v[j];
       });
       others = Of::reduce(others, Plus{});
       if (counted) loss += s.smooth * others;
@@ -153,20 +153,20 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void cross_entropy_rows_bac
       scale = own + even * all;
     }
     each_chunk<kThreads>(plan, [&](std::int64_t c) {
-      Vec<T> v;
+      Widened<T, V> v;
       if (counted) {
-        v = read_chunk(x + r * cols, c * V, cols, plan.vectors, T(0.0f));
+        v = widened(read_chunk(x + r * cols, c * V, cols, plan.vectors, T(0.0f)));
         const Parameters<V, A> of(even == 0 ? nullptr : w, c * V, cols, plan.vectors, A(1));
 #pragma unroll
         for (int j = 0; j < V; ++j) {
           const A smooth = even == 0 ? A(0) : even * of.v[j];
-          v[j] = T(exp_of<T>(A(v[j]) - total) * scale - smooth - (c * V + j == t ? own : A(0)));
+          v[j] = exp_of<T>(v[j] - total) * scale - smooth - (c * V + j == t ? own : A(0));
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < V; ++j) v[j] = T(0.0f);
+        for (int j = 0; j < V; ++j) v[j] = 0;
       }
-      write_chunk(gx + r * cols, c * V, cols, plan.vectors, v);
+      write_chunk(gx + r * cols, c * V, cols, plan.vectors, narrowed(v));
     });
   }
 }

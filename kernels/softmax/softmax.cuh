@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/device/row.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
@@ -31,7 +32,7 @@
 
 namespace levin::kernels::gpu {
 
-// exp(x) as exactly as T needs it: for 16-bit numbers the exponential unit's own base.
+// exp(x) as exactly as T needs it.
 template <class T>
 __device__ __forceinline__ Accum<T> exp_of(Accum<T> x) {
   if constexpr (std::is_same_v<T, double>)
@@ -39,7 +40,7 @@ __device__ __forceinline__ Accum<T> exp_of(Accum<T> x) {
   else if constexpr (std::is_same_v<T, float>)
     return ::expf(x);
   else
-    return ::exp2f(x * 1.44269504f);
+    return half_math::exp(x);
 }
 template <class A>
 __device__ __forceinline__ A lowest() {
@@ -54,14 +55,16 @@ struct ExpSum {
   A top = lowest<A>(), sum = 0;
 
   template <int V>
-  __device__ __forceinline__ void add(const Vec<T, V>& v) {
+  __device__ __forceinline__ void add(const Vec<T, V>& chunk) {
+    const auto v = widened(chunk);
     A most = top;
 #pragma unroll
-    for (int j = 0; j < V; ++j) most = Larger{}(most, A(v[j]));
+    for (int j = 0; j < V; ++j) most = Larger{}(most, v[j]);
     const A from = most == lowest<A>() ? A(0) : most;
-    if (most != top) sum *= exp_of<T>(top - from);
+    // A branch is dearer than the exponential of a 16-bit number.
+    if (sizeof(T) == 2 || most != top) sum *= exp_of<T>(top - from);
 #pragma unroll
-    for (int j = 0; j < V; ++j) sum += exp_of<T>(A(v[j]) - from);
+    for (int j = 0; j < V; ++j) sum += exp_of<T>(v[j] - from);
     top = most;
   }
   // This part of the sum, below another maximum.
@@ -81,24 +84,23 @@ struct SoftmaxOf {
   using A = Accum<T>;
   A top, last;
   __device__ explicit SoftmaxOf(const ExpSum<T>& s) : top(s.top), last(kLog ? A(::log(s.sum)) : A(1) / s.sum) {}
-  __device__ __forceinline__ T operator()(T x) const {
-    return kLog ? T((A(x) - top) - last) : T(exp_of<T>(A(x) - top) * last);
-  }
+  __device__ __forceinline__ A operator()(A x) const { return kLog ? (x - top) - last : exp_of<T>(x - top) * last; }
 };
 template <class T, bool kLog>
-__device__ __forceinline__ Accum<T> slope_term(T gy, T y) {
-  return kLog ? Accum<T>(gy) : Accum<T>(gy) * Accum<T>(y);
+__device__ __forceinline__ Accum<T> slope_term(Accum<T> gy, Accum<T> y) {
+  return kLog ? gy : gy * y;
 }
 template <class T, bool kLog>
-__device__ __forceinline__ T slope_of(T gy, T y, Accum<T> sum) {
-  using A = Accum<T>;
-  return kLog ? T(A(gy) - exp_of<T>(A(y)) * sum) : T((A(gy) - sum) * A(y));
+__device__ __forceinline__ Accum<T> slope_of(Accum<T> gy, Accum<T> y, Accum<T> sum) {
+  return kLog ? gy - exp_of<T>(y) * sum : (gy - sum) * y;
 }
 
 // [rows, cols]: a warp or a block a row, which is read once where it fits into shared memory.
+// In f64 ptxas aims at more blocks at once than the registers allow, and spills: there the bound is one block.
 template <class T, class S, int kThreads, bool kLog>
-__global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* x, T* y, int64_t rows, int64_t cols,
-                                                                       RowPlan plan) {
+__global__ __launch_bounds__(Team<kThreads>::kBlock,
+                             std::is_same_v<T, double> ? 1 : 0) void softmax_rows(const S* x, T* y, int64_t rows,
+                                                                                  int64_t cols, RowPlan plan) {
   using Of = Team<kThreads>;
   LEVIN_SHARED_DYNAMIC(Vec<T>, shared);
   for (int64_t r = int64_t{blockIdx.x} * Of::kRows + Of::row(); r < rows; r += int64_t{gridDim.x} * Of::kRows) {
@@ -107,10 +109,10 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows(const S* 
     each_first(row, [&](int64_t, const Vec<T>& v) { own.add(v); });
     const SoftmaxOf<T, kLog> f(own.template over<Of>());
     each_chunk<kThreads, kChunksAhead<T>>(plan, [&](int64_t c) {
-      Vec<T> v = row.again(c);
+      auto v = widened(row.again(c));
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) v[j] = f(v[j]);
-      write_chunk(y + r * cols, c * kVec<T>, cols, plan.vectors, v);
+      write_chunk(y + r * cols, c * kVec<T>, cols, plan.vectors, narrowed(v));
     });
   }
 }
@@ -124,17 +126,18 @@ __global__ __launch_bounds__(Team<kThreads>::kBlock) void softmax_rows_backward(
     Vec<T>* const kept = shared + 2 * Of::row() * plan.chunks;
     const RowPart<T, kThreads> g(gy + r * cols, cols, plan, kept), out(y + r * cols, cols, plan, kept + plan.chunks);
     Accum<T> own = 0;
-    each_first(g, out, [&](int64_t, const Vec<T>& a, const Vec<T>& b) {
+    each_first(g, out, [&](int64_t, const Vec<T>& slopes, const Vec<T>& values) {
+      const auto a = widened(slopes), b = widened(values);
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) own += slope_term<T, kLog>(a[j], b[j]);
     });
     const Accum<T> sum = Of::reduce(own, Plus{});
     each_chunk<kThreads>(plan, [&](int64_t c) {
-      const Vec<T> a = g.again(c), b = out.again(c);
-      Vec<T> v;
+      const auto a = widened(g.again(c)), b = widened(out.again(c));
+      Widened<T, kVec<T>> v;
 #pragma unroll
       for (int j = 0; j < kVec<T>; ++j) v[j] = slope_of<T, kLog>(a[j], b[j], sum);
-      write_chunk(gx + r * cols, c * kVec<T>, cols, plan.vectors, v);
+      write_chunk(gx + r * cols, c * kVec<T>, cols, plan.vectors, narrowed(v));
     });
   }
 }
@@ -187,7 +190,7 @@ __global__ __launch_bounds__(kTileThreads) void softmax_columns(const S* x, T* y
     all.sum = combine_parts(own.below(all.top), scratch, Plus{});
     const SoftmaxOf<T, kLog> f(all);
     for (int64_t d = part; inside && d < tiles.dim; d += kTileParts)
-      y[at + d * tiles.inner] = f(T(x[at + d * tiles.inner]));
+      y[at + d * tiles.inner] = T(f(Accum<T>(T(x[at + d * tiles.inner]))));
   });
 }
 template <class T, class S, bool kLog>
@@ -197,11 +200,11 @@ __global__ __launch_bounds__(kTileThreads) void softmax_columns_backward(const T
   tiles.each([&](int64_t at, bool inside, int part) {
     Accum<T> own = 0;
     for (int64_t d = part; inside && d < tiles.dim; d += kTileParts)
-      own += slope_term<T, kLog>(gy[at + d * tiles.inner], y[at + d * tiles.inner]);
+      own += slope_term<T, kLog>(Accum<T>(gy[at + d * tiles.inner]), Accum<T>(y[at + d * tiles.inner]));
     const Accum<T> sum = combine_parts(own, scratch, Plus{});
     for (int64_t d = part; inside && d < tiles.dim; d += kTileParts) {
       const int64_t i = at + d * tiles.inner;
-      gx[i] = S(slope_of<T, kLog>(gy[i], y[i], sum));
+      gx[i] = S(T(slope_of<T, kLog>(Accum<T>(gy[i]), Accum<T>(y[i]), sum)));
     }
   });
 }

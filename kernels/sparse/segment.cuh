@@ -140,7 +140,8 @@ struct SlopeOfEntry : SegmentEntries {
     const Vec<T, V> g = load<V>(gy + e * width + column), v = load<V>(y + e * width + column);
     Vec<T, V> out;
 #pragma unroll
-    for (int j = 0; j < V; ++j) out[j] = slope_of<T, false>(g[j], v[j], dot[row * width + column + j]);
+    for (int j = 0; j < V; ++j)
+      out[j] = T(slope_of<T, false>(Accum<T>(g[j]), Accum<T>(v[j]), dot[row * width + column + j]));
     store(gx + e * width + column, out);
   }
 };

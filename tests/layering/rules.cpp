@@ -444,7 +444,8 @@ std::vector<string> text_violations(const string& path, string_view text) {
   }
   if (ends(path, ".cuh") || ends(path, ".cu")) {
     // Code that nvcc accepts and the shim cannot run.
-    if (path != "kernels/device/mma.cuh") forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh alone");
+    if (path != "kernels/device/mma.cuh" && path != "kernels/device/hardware_math.cuh")
+      forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh and hardware_math.cuh alone");
     forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
     forbid(R"(<<<)", "launch through kernels/executor/gpu.h");
     forbid(R"(\b__activemask\b)", "__activemask depends on timing: name the lanes");

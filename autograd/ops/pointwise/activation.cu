@@ -4,6 +4,7 @@
 
 #include "autograd/ops/pointwise/pointwise.h"
 #include "autograd/ops/products/backward_parts.h"
+#include "kernels/device/hardware_math.cuh"
 #include "kernels/math/gelu.h"
 #include "kernels/math/math.h"
 
@@ -12,6 +13,7 @@ namespace pointwise {
 namespace {
 
 namespace m = kernels::math;
+namespace h = kernels::half_math;
 
 // What every activation declares; `backward` is the fused op.
 #define LEVIN_ACTIVATION(Type, op_name, policy, saves)                \
@@ -45,6 +47,10 @@ struct Tanh {
   LEVIN_HD T operator()(T x) const {
     return m::tanh(x);
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return h::tanh<H>(x);
+  }
   template <class T>
   LEVIN_HD T slope(T y) const {
     return T(1) - y * y;
@@ -57,6 +63,10 @@ struct Sigmoid {
   template <class T>
   LEVIN_HD T operator()(T x) const {
     return m::sigmoid(x);
+  }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return h::sigmoid(x);
   }
   template <class T>
   LEVIN_HD T slope(T y) const {
@@ -74,9 +84,17 @@ struct Gelu {
   LEVIN_HD T operator()(T x) const {
     return kernels::GeluErf::value(x);
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return kernels::GeluErf::half_value(x);
+  }
   template <class T>
   LEVIN_HD T slope(T x) const {
     return kernels::GeluErf::slope(x);
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    return kernels::GeluErf::half_slope(x);
   }
   Tensor slope(const Tensor& x) const {
     return erf(x * kRootHalf) * 0.5 + 0.5 + x * exp(x * x * -0.5) * kDensityAtZero;
@@ -90,9 +108,17 @@ struct GeluTanh {
   LEVIN_HD T operator()(T x) const {
     return kernels::GeluTanh::value(x);
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return kernels::GeluTanh::half_value(x);
+  }
   template <class T>
   LEVIN_HD T slope(T x) const {
     return kernels::GeluTanh::slope(x);
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    return kernels::GeluTanh::half_slope(x);
   }
   Tensor slope(const Tensor& x) const {
     const Tensor s = sigmoid((x + x * x * x * kCubic) * (2 * kScale));
@@ -107,10 +133,19 @@ struct Silu {
   LEVIN_HD T operator()(T x) const {
     return x * m::sigmoid(x);
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return x * h::sigmoid(x);
+  }
   template <class T>
   LEVIN_HD T slope(T x) const {
     const T s = m::sigmoid(x);
     return s * (T(1) + x * (T(1) - s));
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    const float s = h::sigmoid(x);
+    return s + x * (s - s * s);
   }
   Tensor slope(const Tensor& x) const {
     const Tensor s = sigmoid(x);
@@ -124,9 +159,17 @@ struct LogSigmoid {
   LEVIN_HD T operator()(T x) const {
     return -m::softplus(-x);
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    return -h::softplus(-x);
+  }
   template <class T>
   LEVIN_HD T slope(T x) const {
     return m::sigmoid(-x);
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    return h::sigmoid(-x);
   }
   Tensor slope(const Tensor& x) const { return sigmoid(neg(x)); }
 };
@@ -154,10 +197,20 @@ struct Elu {
     const T low = T(alpha) * m::expm1(x < T(0) ? x : T(0));
     return x > T(0) || x != x ? x : low;
   }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    const float low = float(alpha) * h::expm1_nonpositive(x);
+    return x > 0 ? x : low;  // NaN passes through low
+  }
   template <class T>
   LEVIN_HD T slope(T x) const {
     const T low = T(alpha) * m::exp(x < T(0) ? x : T(0));
     return x > T(0) ? T(1) : low;
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    const float low = float(alpha) * h::exp(x < 0 ? x : 0.0f);
+    return x > 0 ? 1.0f : low;
   }
   Tensor slope(const Tensor& x) const { return where(gt(x, 0), ones_like(x), exp(clamp(x, {}, 0)) * alpha); }
 };
@@ -169,14 +222,24 @@ struct Softplus {
   template <class T>
   LEVIN_HD T operator()(T x) const {
     const T z = x * T(beta);
-    const T y = m::softplus(z) / T(beta);
+    const T y = m::softplus(z) * T(1 / beta);
     return z > T(threshold) ? x : y;
+  }
+  template <class H>
+  LEVIN_HD float for_half(float x) const {
+    const float z = x * float(beta);
+    return z > float(threshold) ? x : h::softplus(z) * float(1 / beta);
   }
   template <class T>
   LEVIN_HD T slope(T x) const {
     const T z = x * T(beta);
     const T s = m::sigmoid(z);
     return z > T(threshold) ? T(1) : s;
+  }
+  template <class H>
+  LEVIN_HD float slope_for_half(float x) const {
+    const float z = x * float(beta);
+    return z > float(threshold) ? 1.0f : h::sigmoid(z);
   }
   Tensor slope(const Tensor& x) const { return where(gt(x * beta, threshold), ones_like(x), sigmoid(x * beta)); }
 };

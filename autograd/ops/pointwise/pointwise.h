@@ -271,7 +271,8 @@ template <class F>
 }
 
 // gx = gy * f'(s) in one pass, where s is what F saves. F also has `T slope(T s) const`, backward_info, and `Tensor
-// slope(const Tensor& s) const`, the same in public ops, which gives the second and higher derivatives.
+// slope(const Tensor& s) const`, the same in public ops, which gives the second and higher derivatives. F may have
+// slope_for_half<H>(s), as for_half<H> (kernels/pointwise/pointwise.cuh).
 template <class F>
 struct Slope {
   static constexpr std::int64_t kGrain = 16384;
@@ -280,6 +281,11 @@ struct Slope {
   LEVIN_HD T operator()(T g, T s) const {
     return g * f.slope(s);
   }
+  template <class H>
+  LEVIN_HD float for_half(float g, float s) const requires requires {
+    f.template slope_for_half<H>(s);
+  }
+  { return g * f.template slope_for_half<H>(s); }
 };
 template <class F>
 struct UnaryBackward {

@@ -1,0 +1,84 @@
+// The formulas of kernels/device/hardware_math.cuh at every 16-bit number. The bodies of the host are accurate, so this
+// is the error of the polynomials and of the rounding; the unit's own error of a GPU is below 2^-21, apart from tanh of
+// bf16.
+#include "kernels/device/hardware_math.cuh"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace levin::kernels {
+namespace {
+
+template <class H>
+inline constexpr int kDigits = std::is_same_v<H, bf16> ? 7 : 10;  // of the fraction
+template <class H>
+inline constexpr int kLeastExponent = std::is_same_v<H, bf16> ? -126 : -14;
+
+// The largest error of f, rounded to H, at the numbers of H in [low, high], in units in the last place. f flushes
+// results below the least normal f32.
+template <class H, class F, class R>
+double worst(const F& f, const R& reference, double low, double high) {
+  double most = 0;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    H h;
+    h.bits = static_cast<std::uint16_t>(bits);
+    const float x = float(h);
+    if (!(x >= low && x <= high)) continue;
+    const double want = reference(double(x)), got = double(float(H(f(x))));
+    if (std::abs(want) < 0x1p-126 && got == 0) continue;
+    const int exponent = want == 0 ? kLeastExponent<H> : std::max(std::ilogb(want), kLeastExponent<H>);
+    most = std::max(most, std::abs(got - want) / std::ldexp(1.0, exponent - kDigits<H>));
+  }
+  return most;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
+double normal_pdf(double x) { return std::exp(-0.5 * x * x) / std::sqrt(8 * std::atan(1.0)); }
+
+constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("formulas for 16-bit results are within the errors of their table at every number", H, f16, bf16) {
+  constexpr bool kWide = std::is_same_v<H, f16>;
+  CHECK(worst<H>([](float x) { return half_math::sigmoid(x); }, sigmoid, -1e30, 1e30) <= (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::exp(x); }, [](double x) { return std::exp(x); }, -1e30, 11) <=
+        (kWide ? 0.52 : 0.51));
+  CHECK(worst<H>([](float x) { return half_math::tanh<H>(x); }, [](double x) { return std::tanh(x); }, -1e30, 1e30) <=
+        (kWide ? 0.66 : 0.63));
+  CHECK(worst<H>([](float x) { return half_math::softplus(x); }, softplus, -1e30, 1e30) <= (kWide ? 0.60 : 0.52));
+  CHECK(worst<H>([](float x) { return half_math::expm1_nonpositive(x); }, [](double x) { return std::expm1(x); }, -1e30,
+                 0) <= (kWide ? 0.60 : 0.52));
+  CHECK(worst<H>([](float x) { return half_math::normal_cdf(x); }, normal_cdf, -5.5, 5.5) <= (kWide ? 0.98 : 0.56));
+  CHECK(worst<H>([](float x) { return half_math::normal_pdf(x); }, normal_pdf, -5.5, 5.5) <= (kWide ? 0.52 : 0.51));
+}
+
+TEST_CASE("formulas for 16-bit results keep NaN, and have their limits at the infinities") {
+  for (const float y : {half_math::sigmoid(kNan), half_math::exp(kNan), half_math::tanh<f16>(kNan),
+                        half_math::tanh<bf16>(kNan), half_math::softplus(kNan), half_math::expm1_nonpositive(kNan),
+                        half_math::normal_cdf(kNan), half_math::normal_pdf(kNan)})
+    CHECK(std::isnan(y));
+  CHECK(half_math::sigmoid(kInf) == 1);
+  CHECK(half_math::sigmoid(-kInf) == 0);
+  CHECK(half_math::tanh<f16>(-kInf) == -1);
+  CHECK(half_math::tanh<bf16>(kInf) == 1);
+  CHECK(std::signbit(half_math::tanh<f16>(-0.0f)));
+  CHECK(std::signbit(half_math::expm1_nonpositive(-0.0f)));
+  CHECK(half_math::softplus(-kInf) == 0);
+  CHECK(half_math::softplus(kInf) == kInf);
+  CHECK(half_math::expm1_nonpositive(-kInf) == -1);
+  CHECK(half_math::normal_cdf(-kInf) == 0);
+  CHECK(half_math::normal_cdf(-6.0f) == 0);
+  CHECK(half_math::normal_cdf(kInf) == 1);
+  CHECK(std::isnan(larger_or_nan(kNan, 1)));
+  CHECK(std::isnan(smaller_or_nan(1, kNan)));
+  CHECK(larger_or_nan(1, 2) == 2);
+}
+
+}  // namespace levin::kernels
