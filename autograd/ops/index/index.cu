@@ -227,7 +227,7 @@ struct Scatter {
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
     // Where each row of x has indices, a row is copied just before elements of it are written.
     const bool by_rows = x.device().is_cpu() && walk.has_runs() && walk.step == 1 && at.numel() > 0 &&
-                         x.strides() == y.strides() && at.shape().with(dim, x.size(dim)) == x.shape();
+                         x.is_contiguous() && y.is_contiguous() && at.shape().with(dim, x.size(dim)) == x.shape();
     if (!by_rows) copy_(y, x);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
