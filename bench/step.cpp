@@ -315,10 +315,7 @@ void scaled_update(benchmark::State& state) {
   optim::GradScaler scaler;
   (void)scaler.scale(device());
   const auto step = [&](Phases& phases) {
-    scaler.unscale_(opt);
-    optim::clip_grads_with_norm_(opt.parameters(), 1, scaler.grad_norm(opt));
-    scaler.step(opt);
-    scaler.update();
+    scaler.step(opt, {.max_norm = 1, .update = true});
     phases.end("update");
   };
   Phases none;

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <cmath>
+#include <typeinfo>
 
 #include "levin/stream.h"
 #include "optim/gradients.h"
+#include "optim/masters.h"
 #include "optim/updates.h"
 #include "tensor/device/one_memory.h"
 
@@ -12,13 +15,13 @@ void check_limit(const char* op, const char* what, double limit) {
   if (!(limit >= 0)) fail<ConfigError>(op, ": ", what, " is ", limit, ", expected 0 or more");
 }
 
-// The p-norm of all elements together, a f64 scalar on their device.
-Tensor norm_of(const Gradients& gradients, double p) {
+// The p-norm of all elements together, a f64 scalar on their device; there the factors are written, too.
+Tensor norm_of(const Gradients& gradients, double p, [[maybe_unused]] const kernels::Factors& factors = {}) {
   if (gradients.device().is_meta()) return empty({}, Device::meta(), DType::f64);
 #if LEVIN_LAUNCHES
   if (const Device device = gradients.device(); device.launches()) {
     Tensor norm = empty({}, device, DType::f64);
-    kernels::gradient_norm({Stream::current(device)}, gradients.slots(), p, Updates::first<double>(norm));
+    kernels::gradient_norm({Stream::current(device)}, gradients.slots(), p, Updates::first<double>(norm), factors);
     return norm;
   }
 #endif
@@ -76,6 +79,39 @@ void clip_grads_with_norm_(const Parameters& parameters, double max_norm, const 
                       "; take the norm where they are");
   }
   scale_to(op, parameters, max_norm, total_norm);
+}
+
+bool Optimizer::fuses_clipping() const {
+  if (groups_.empty() || memory_) return false;
+  const Device device = groups_.front().source(0).device();
+  const bool together = std::all_of(groups_.begin(), groups_.end(), [&](const Group& g) {
+    return g.pieces.empty() && g.parameters.front().value->device() == device;
+  });
+  // A class of a user may override the update.
+  const std::type_info& type = typeid(*this);
+  return together && device.launches() &&
+         (type == typeid(SGD) || type == typeid(Adam) || type == typeid(AdamW) || type == typeid(RMSprop) ||
+          type == typeid(Adagrad));
+}
+
+Tensor Optimizer::step_clipped(double max_norm) {
+  constexpr const char* op = "step_clipped";
+  check_limit(op, "max_norm", max_norm);
+  if (dynamic_cast<const LBFGS*>(this))
+    fail<ConfigError>(name(), ": a step evaluates the loss several times; clip gradients in its closure");
+  if (gathered_ || !fuses_clipping()) {
+    gather_gradients();
+    Tensor norm = clip_grad_norm_(parameters(), max_norm);
+    step();
+    return norm;
+  }
+  if (masters_) Masters::check(*this);
+  (void)Masters::sources(*this);
+  const Tensor factors = empty({2}, groups_.front().source(0).device(), DType::f64);
+  double* const at = Updates::first<double>(factors);
+  Tensor norm = norm_of(Gradients(op, model_parameters()), 2, {at, max_norm});
+  step_groups(nullptr, at);
+  return norm;
 }
 
 void divide_gradients_(const Parameters& parameters, const Tensor& divisor) {

@@ -58,7 +58,33 @@ struct GradScaler::State {
     Stage stage = Stage::ready;
     bool seen = false;  // gradients, since the last update
     Tensor found_inf, norm, workspace;
+    Tensor factors{};    // of an update that multiplies gradients: f64 [2]
     Tensors outgrown{};  // workspaces of fewer gradients
+
+    void check_seen(const Optimizer& o) const {
+      if (!seen)
+        fail<StateError>("grad_scaler: no inf checks were recorded for optimizer ", o.name(),
+                         ": none of its parameters has a gradient; call backward() first");
+    }
+    // For a pass that writes found_inf and norm.
+    void place_results(Device device) {
+      if (!found_inf.defined() || found_inf.device() != device) {
+        found_inf = scalar(0.0f, device);
+        norm = scalar(0.0, device);
+      }
+      found_inf.get().storage->wrote("unscale_");
+      norm.get().storage->wrote("unscale_");
+    }
+#if LEVIN_LAUNCHES
+    [[nodiscard]] double* work_for(const kernels::GradientMoves& moves, Device device) {
+      const std::int64_t doubles = kernels::unscale_workspace(moves);
+      if (!workspace.defined() || workspace.device() != device || workspace.numel() < doubles) {
+        if (workspace.defined()) outgrown.push_back(workspace);
+        workspace = empty({doubles}, device, DType::f64);
+      }
+      return Updates::first<double>(workspace);
+    }
+#endif
   };
 
   GradScalerOptions options;  // init_scale is the scale until there is a tensor
@@ -69,6 +95,17 @@ struct GradScaler::State {
   [[nodiscard]] kernels::LossScaleRule rule() const {
     return {options.growth_factor, options.backoff_factor, options.growth_interval,
             static_cast<float>(options.max_scale > 0 ? std::min(options.max_scale, kLargest) : kLargest)};
+  }
+  // Whether no other optimizer's gradients were seen since the last update.
+  [[nodiscard]] bool only(const Record& record) const {
+    return std::none_of(records.begin(), records.end(),
+                        [&](const auto& r) { return r.second.seen && &r.second != &record; });
+  }
+  void write_scale() {
+    for (Tensor* t : {&scale, &tracker, &skipped}) t->get().storage->wrote("grad_scaler");
+  }
+  [[nodiscard]] kernels::LossScale on_device() const {
+    return {Updates::first<float>(scale), Updates::first<std::int64_t>(tracker), Updates::first<std::int64_t>(skipped)};
   }
   [[nodiscard]] const Record& judged(const char* what, const Optimizer& o) const {
     const auto found = records.find(&o);
@@ -106,9 +143,8 @@ Tensor GradScaler::scale(Device device) {
   return s.scale;
 }
 
-void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
+void GradScaler::begin(Optimizer& optimizer, const Tensor& divisor) {
   State& s = this->state();
-  if (!s.options.enabled) return;
   optimizer.check_skippable();
   const std::string of = std::string(" (optimizer ") + optimizer.name() + ")";
   State::Record& r = s.records[&optimizer];
@@ -135,6 +171,13 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
                         s.scale.device(), "; give each device a scaler of its own");
   }
   Masters::check(optimizer);
+}
+
+void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
+  State& s = this->state();
+  if (!s.options.enabled) return;
+  begin(optimizer, divisor);
+  State::Record& r = s.records[&optimizer];
   const auto gradients = Masters::gradients(optimizer, Masters::Which::all, "unscale_");
   r.stage = State::Stage::unscaled;
   r.seen = !gradients.empty();
@@ -143,24 +186,14 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
   const Device device = gradients.front().to.device();
   Tensor factor = divisor.defined() ? divisor : s.scale;
   if (!detail::one_memory(factor.device(), device)) factor = factor.detach().to(device);
-  if (!r.found_inf.defined() || r.found_inf.device() != device) {
-    r.found_inf = scalar(0.0f, device);
-    r.norm = scalar(0.0, device);
-  }
+  r.place_results(device);
   float* const found = Updates::first<float>(r.found_inf);
   double* const norm = Updates::first<double>(r.norm);
   const float* const scale = Updates::first<float>(factor);
-  r.found_inf.get().storage->wrote("unscale_");
-  r.norm.get().storage->wrote("unscale_");
 #if LEVIN_LAUNCHES
   if (device.launches()) {
     const GradientLists lists(gradients);
-    const std::int64_t doubles = kernels::unscale_workspace(lists.moves());
-    if (!r.workspace.defined() || r.workspace.device() != device || r.workspace.numel() < doubles) {
-      if (r.workspace.defined()) r.outgrown.push_back(r.workspace);
-      r.workspace = empty({doubles}, device, DType::f64);
-    }
-    kernels::unscale_on_device({Stream::current(device)}, lists.moves(), scale, Updates::first<double>(r.workspace),
+    kernels::unscale_on_device({Stream::current(device)}, lists.moves(), scale, r.work_for(lists.moves(), device),
                                found, norm);
     return;
   }
@@ -188,6 +221,28 @@ void GradScaler::unscale_(Optimizer& optimizer, const Tensor& divisor) {
   *norm = std::sqrt(squares);
 }
 
+void GradScaler::judge(Optimizer& optimizer, const ScaledStep& how, bool moves) {
+  begin(optimizer, how.divisor);
+  State& s = this->state();
+  State::Record& r = s.records[&optimizer];
+  const auto gradients = Masters::sources(optimizer);
+  r.seen = !gradients.empty();
+  r.check_seen(optimizer);
+  const Device device = gradients.front().from.device();
+  r.place_results(device);
+  if (!r.factors.defined() || r.factors.device() != device) r.factors = empty({2}, device, DType::f64);
+  if (moves) s.write_scale();
+#if LEVIN_LAUNCHES
+  kernels::StepVerdict step{
+      .factors = {Updates::first<double>(r.factors), how.max_norm.value_or(-1)}, .rule = s.rule(), .state = {}};
+  if (moves) step.state = s.on_device();
+  const GradientLists lists(gradients);
+  kernels::unscale_on_device(
+      {Stream::current(device)}, lists.moves(), Updates::first<float>(how.divisor.defined() ? how.divisor : s.scale),
+      r.work_for(lists.moves(), device), Updates::first<float>(r.found_inf), Updates::first<double>(r.norm), step);
+#endif
+}
+
 void GradScaler::forget() {
   for (auto& [optimizer, r] : state().records) {
     r.stage = State::Stage::ready;
@@ -204,11 +259,40 @@ void GradScaler::step(Optimizer& optimizer) {
     fail<StateError>("grad_scaler: step() was already called since the last update() (optimizer ", optimizer.name(),
                      ")");
   if (r.stage == State::Stage::ready) unscale_(optimizer);
-  if (!r.seen)
-    fail<StateError>("grad_scaler: no inf checks were recorded for optimizer ", optimizer.name(),
-                     ": none of its parameters has a gradient; call backward() first");
+  r.check_seen(optimizer);
   optimizer.step_unless(r.found_inf);
   r.stage = State::Stage::stepped;
+}
+
+void GradScaler::step(Optimizer& optimizer, const ScaledStep& how) {
+  State& s = this->state();
+  if (how.max_norm && !(*how.max_norm >= 0))
+    fail<ConfigError>("grad_scaler: max_norm is ", *how.max_norm, ", expected 0 or more");
+  if (!s.options.enabled) {
+    if (how.max_norm)
+      (void)optimizer.step_clipped(*how.max_norm);
+    else
+      optimizer.step();
+    return;
+  }
+  optimizer.check_skippable();
+  State::Record& r = s.records[&optimizer];
+  if (r.stage == State::Stage::unscaled && how.divisor.defined())
+    fail<StateError>("grad_scaler: step() is given a divisor after unscale_() (optimizer ", optimizer.name(),
+                     "); give it to unscale_()");
+  if (r.stage == State::Stage::ready && optimizer.fuses_clipping()) {
+    const bool moves = how.update && s.only(r);
+    judge(optimizer, how, moves);
+    optimizer.step_groups(Updates::first<float>(r.found_inf), Updates::first<double>(r.factors));
+    if (moves) return forget();
+    r.stage = State::Stage::stepped;
+  } else {
+    if (r.stage == State::Stage::ready) unscale_(optimizer, how.divisor);
+    if (how.max_norm && r.seen && r.stage == State::Stage::unscaled)
+      clip_grads_with_norm_(optimizer.parameters(), *how.max_norm, r.norm);
+    step(optimizer);
+  }
+  if (how.update) update();
 }
 
 void GradScaler::update() {
@@ -227,17 +311,12 @@ void GradScaler::update() {
   }
   if (verdicts.count == 0)
     fail<StateError>("grad_scaler: no inf checks were recorded prior to update(); call step() or unscale_() first");
-  for (auto& [optimizer, r] : s.records) {
-    r.stage = State::Stage::ready;
-    r.seen = false;
-  }
-  float* const scale = Updates::first<float>(s.scale);
-  std::int64_t *const tracker = Updates::first<std::int64_t>(s.tracker), *const skipped =
-                                                                             Updates::first<std::int64_t>(s.skipped);
-  for (Tensor* t : {&s.scale, &s.tracker, &s.skipped}) t->get().storage->wrote("grad_scaler");
+  forget();
+  const kernels::LossScale to = s.on_device();
+  s.write_scale();
 #if LEVIN_LAUNCHES
   if (const Device device = s.scale.device(); device.launches()) {
-    kernels::update_scale_on_device({Stream::current(device)}, verdicts, s.rule(), {scale, tracker, skipped});
+    kernels::update_scale_on_device({Stream::current(device)}, verdicts, s.rule(), to);
     return;
   }
 #endif
@@ -245,9 +324,9 @@ void GradScaler::update() {
   for (int k = 0; k < verdicts.count; ++k) {
     if (*verdicts.found[k] == 0) continue;
     any = true;
-    *skipped += verdicts.stepped[k] ? 1 : 0;
+    *to.skipped += verdicts.stepped[k] ? 1 : 0;
   }
-  kernels::next_scale(s.rule(), any, *scale, *tracker);
+  kernels::next_scale(s.rule(), any, *to.scale, *to.tracker);
 }
 
 Tensor GradScaler::found_inf(const Optimizer& optimizer) const {

@@ -46,6 +46,24 @@ std::vector<Masters::Gradient> Masters::gradients(Optimizer& optimizer, Which wh
   return all;
 }
 
+std::vector<Masters::Gradient> Masters::sources(Optimizer& optimizer) {
+  std::vector<Gradient> all;
+  for (Optimizer::Group& group : optimizer.groups_) {
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      if (!group.masters.empty() && group.masters[i]) group.masters[i]->value.set_grad({});
+      Tensor& value = group.source(i);
+      Tensor from = value.grad();
+      if (!from.defined()) continue;
+      if (!from.is_contiguous()) {
+        from = Updates::dense(from);
+        value.set_grad(from);
+      }
+      all.push_back({std::move(from), {}});
+    }
+  }
+  return all;
+}
+
 void Masters::make(Optimizer::Group& group, StateMemory* memory) {
   if (group.model.empty()) group.model = group.parameters;
   for (std::size_t i = 0; i < group.parameters.size(); ++i) {

@@ -17,6 +17,8 @@ struct Masters {
   // The defined gradients, dense, in the order of the parameters. A master whose parameter has no gradient loses its
   // own. The caller writes the values of `to`, under the name `writer`.
   static std::vector<Gradient> gradients(Optimizer& optimizer, Which which, const char* writer);
+  // The defined gradients that backward wrote, dense, as `from`, for passes that only read them. Masters lose theirs.
+  static std::vector<Gradient> sources(Optimizer& optimizer);
   // Makes the group's masters, values included, in `memory` if there is one.
   static void make(Optimizer::Group& group, StateMemory* memory);
   // Throws StateError when a parameter was converted since its master was made.

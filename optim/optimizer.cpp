@@ -97,10 +97,14 @@ bool Optimizer::on_meta() const {
   return groups_.front().source(0).device().is_meta();
 }
 
-void Optimizer::step_groups(const float* found_inf) {
+void Optimizer::step_groups(const float* found_inf, const double* factors) {
   if (on_meta()) return;
   if (masters_) Masters::check(*this);
-  gather_gradients();
+  if (!factors) gather_gradients();
+  struct Scope {
+    const double*& member;
+    ~Scope() { member = nullptr; }
+  } const scope{factors_ = factors};
   for (int g = 0; g < groups(); ++g) update(g, found_inf);
   Masters::round(*this, found_inf);
   gathered_ = false;

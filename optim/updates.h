@@ -25,7 +25,8 @@ namespace levin::optim {
 struct Updates {
   // Runs `rule` over the parameters of the group that have a gradient; state tensors are made at their first update.
   // `writer` is the op's name in the error of a stale saved tensor. On a device that launches kernels nothing changes
-  // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked.
+  // when *found_inf, in the device's memory, is not 0; on the cpu the caller has checked. A step with factors reads the
+  // gradients of the model in place of the masters'.
   template <class Rule>
   static void run(Optimizer& optimizer, int group, const Rule& rule, const char* writer,
                   [[maybe_unused]] const float* found_inf) {
@@ -41,7 +42,7 @@ struct Updates {
     std::vector<Tensor> gradients;  // kept until the kernel is done
     gradients.reserve(g.parameters.size());
     for (std::size_t i = 0; i < g.parameters.size(); ++i) {
-      Tensor gradient = g.parameters[i].value->grad();
+      Tensor gradient = (optimizer.factors_ ? g.source(i) : *g.parameters[i].value).grad();
       if (!gradient.defined()) continue;
       gradients.push_back(gradient.is_contiguous() ? std::move(gradient) : dense(gradient));
       Optimizer::State& state = g.state[i];
@@ -64,7 +65,7 @@ struct Updates {
       const kernels::Gpu on{Stream::current(device)};
       slots.each([&]<class T>(const std::vector<kernels::Slot<T>>& list) {
         kernels::update_on_device(on, rule, std::span<const kernels::Slot<T>>(list), first<double>(g.numbers),
-                                  found_inf);
+                                  found_inf, optimizer.factors_);
       });
       return;
     }
@@ -167,7 +168,8 @@ struct Updates {
     s.n = n;
     return s;
   }
-  // Lists by dtype. On the cpu a 16-bit parameter is in `single` and marked there; see kernels/update/update.cuh.
+  // Lists by dtype. A 16-bit parameter on the cpu, and a master with the model's gradient on a device, are in `single`
+  // and marked there; see kernels/update/update.cuh.
   struct Slots {
     std::vector<kernels::Slot<float>> single;
     std::vector<kernels::Slot<double>> wide;
@@ -192,7 +194,12 @@ struct Updates {
                         first<A>(s.tensors[2]), value.numel(), step, place.first, place.parameter, half,
                         rounding == Rounding::stochastic});
       };
-      if (value.dtype() == DType::f32) return put(single);
+      if (value.dtype() == DType::f32) {
+        const DType g = gradient.dtype();
+        return put(single, g == DType::f16    ? kernels::Half::f16
+                           : g == DType::bf16 ? kernels::Half::bf16
+                                              : kernels::Half::none);
+      }
       if (value.dtype() == DType::f64) return put(wide);
 #if LEVIN_LAUNCHES
       if (value.device().launches()) return value.dtype() == DType::f16 ? put(half) : put(brain);

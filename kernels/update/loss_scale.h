@@ -49,7 +49,7 @@ struct LossScale {
   std::int64_t* skipped;  // steps of optimizers
 };
 
-// Gradients, and where they go: to themselves, or from 16 bits to the f32 gradients of master weights.
+// Gradients, and where they go: to themselves, from 16 bits to the f32 gradients of master weights, or, null, nowhere.
 template <class From, class To>
 struct Move {
   const From* from;
@@ -65,10 +65,18 @@ struct GradientMoves {
 
 // Doubles of work memory that unscale_on_device needs.
 [[nodiscard]] std::int64_t unscale_workspace(const GradientMoves& gradients);
+// What the unscaling also makes of its verdict, for an update that reads the gradients as they are: the update's
+// factors, and the scale that follows where `state` has one. `state.scale` may be the scale that the pass reads.
+struct StepVerdict {
+  Factors factors;
+  LossScaleRule rule;
+  LossScale state;
+};
 // to = from * 1 / *scale, 1 / scale formed in double; *found_inf = whether one of the results is not finite, 0 or 1;
-// *norm = the 2-norm of the results, summed in double in a fixed order. One pass over the gradients.
+// *norm = the 2-norm of the results, summed in double in a fixed order. One pass over the gradients, which only reads
+// those without `to`.
 void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
-                       float* found_inf, double* norm);
+                       float* found_inf, double* norm, const StepVerdict& step = {});
 // to = from, rounded once where `to` has 16 bits; not where *found_inf is not 0 (null: always). (From, To): f32 and one
 // of 16 bits, either way.
 template <class From, class To>

@@ -19,9 +19,9 @@ std::int64_t blocks_of(const GradientMoves& g) {
 std::int64_t unscale_workspace(const GradientMoves& gradients) { return 2 * blocks_of(gradients); }
 
 void unscale_on_device(const Gpu& on, const GradientMoves& gradients, const float* scale, double* workspace,
-                       float* found_inf, double* norm) {
+                       float* found_inf, double* norm, const StepVerdict& step) {
   const std::int64_t all = blocks_of(gradients);
-  const gpu::Judgement to{workspace, workspace + all, all, found_inf, norm};
+  const gpu::Judgement to{workspace, workspace + all, all, found_inf, norm, step};
   std::int64_t first = 0;
   const auto pass = [&]<class From, class To>(const SlotTable<Move<From, To>>& table, std::int64_t n) {
     on.launch(gpu::unscale<From, To>, update_grid(finishing_blocks(n)), table, scale, to, first, on.tickets());

@@ -26,7 +26,7 @@ __device__ double unscale_elements(const Piece<Move<From, To>>& piece, To factor
       finite = finite && is_finite(to[j]);
       sum += static_cast<double>(to[j]) * static_cast<double>(to[j]);
     }
-    store(piece.slot.to + i, to);
+    if (piece.slot.to) store(piece.slot.to + i, to);
   }
   return sum;
 }
@@ -39,14 +39,15 @@ template <class From, class To>
 inline constexpr int kMoved = kVec<From> < kVec<To> ? kVec<From> : kVec<To>;
 
 // Where the passes over all gradients leave their blocks' parts, squares and bad [parts], and what one block makes of
-// them: the verdict and the norm.
+// them: the verdict and the norm, the factors of an update and the scale that follows.
 struct Judgement {
   double *squares, *bad;
   std::int64_t parts;
   float* found_inf;
   double* norm;
+  StepVerdict step;
 };
-__device__ inline void judge(const Judgement& to) {
+__device__ inline void judge(const Judgement& to, double inverse_scale) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   double sum = 0;
   bool found = false;
@@ -56,10 +57,15 @@ __device__ inline void judge(const Judgement& to) {
   }
   const int any = __syncthreads_or(found);
   sum = block_sum<kUpdateThreads>(sum, scratch);
-  if (threadIdx.x == 0) {
-    *to.found_inf = any ? 1.0f : 0.0f;
-    *to.norm = ::sqrt(sum);
-  }
+  if (threadIdx.x > 0) return;
+  const double norm = ::sqrt(sum);
+  *to.found_inf = any ? 1.0f : 0.0f;
+  *to.norm = norm;
+  write_factors(to.step.factors, inverse_scale, norm);
+  const LossScale& state = to.step.state;
+  if (!state.scale) return;
+  if (any) ++*state.skipped;
+  next_scale(to.step.rule, any != 0, *state.scale, *state.tracker);
 }
 
 // The blocks' parts begin at `first`. The last block of the last pass judges.
@@ -68,7 +74,8 @@ __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table,
                         std::int64_t first, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   const Piece<Move<From, To>> piece = piece_of(table, blockIdx.x);
-  const To factor = To(1.0 / static_cast<double>(*scale));
+  const double inverse_scale = 1.0 / static_cast<double>(*scale);
+  const To factor = To(inverse_scale);
   constexpr int V = kMoved<From, To>;
   bool finite = true;
   double sum =
@@ -79,7 +86,7 @@ __global__ void unscale(const __grid_constant__ SlotTable<Move<From, To>> table,
     to.squares[first + blockIdx.x] = sum;
     to.bad[first + blockIdx.x] = any ? 1 : 0;
   }
-  if (first + gridDim.x == to.parts && is_last_block(ticket, gridDim.x)) judge(to);
+  if (first + gridDim.x == to.parts && is_last_block(ticket, gridDim.x)) judge(to, inverse_scale);
 }
 
 template <int V, class From, class To>

@@ -4,9 +4,9 @@
 // A Slot is one parameter: p, its gradient g and up to three state arrays a, b, c, all dense with n elements. T is
 // float or double, on devices also f16 or bf16, whose states are float: all arithmetic is in float then, and p is
 // rounded once, at the end. On the cpu a Slot<float> does that, too: with `half` its p and g are of that type, and
-// blocks of them are converted around the same loops. Numbers that change from step to step are read through pointers:
-// `lr` of the group, `step` of the slot (already counted up). Elements are independent, so results do not depend on the
-// number of threads.
+// blocks of them are converted around the same loops. On devices `half` is the type of g alone. Numbers that change
+// from step to step are read through pointers: `lr` of the group, `step` of the slot (already counted up). Elements are
+// independent, so results do not depend on the number of threads.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_UPDATE_CUH
 #define LEVIN_KERNELS_UPDATE_CUH

@@ -19,13 +19,15 @@ void each_gradient_table(const GradientSlots& gradients, F&& f) {
 
 template <class R, class T>
 void update_on_device(const Gpu& on, const R& rule, std::span<const Slot<T>> slots, const double* numbers,
-                      const float* found_inf) {
+                      const float* found_inf, const double* factors) {
   each_table(slots, [&](const SlotTable<Slot<T>>& table, std::int64_t blocks) {
-    on.launch(gpu::update<R, T>, update_grid(finishing_blocks(blocks)), table, rule, numbers, found_inf, on.tickets());
+    on.launch(gpu::update<R, T>, update_grid(finishing_blocks(blocks)), table, rule, numbers, found_inf, factors,
+              on.tickets());
   });
 }
-#define LEVIN_UPDATE_OF(R, T) \
-  template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*);
+#define LEVIN_UPDATE_OF(R, T)                                                                                       \
+  template void update_on_device<R, T>(const Gpu&, const R&, std::span<const Slot<T>>, const double*, const float*, \
+                                       const double*);
 #define LEVIN_UPDATE(R) \
   LEVIN_UPDATE_OF(R, float) LEVIN_UPDATE_OF(R, double) LEVIN_UPDATE_OF(R, f16) LEVIN_UPDATE_OF(R, bf16)
 LEVIN_UPDATE(SgdRule)
@@ -35,7 +37,7 @@ LEVIN_UPDATE(AdagradRule)
 #undef LEVIN_UPDATE
 #undef LEVIN_UPDATE_OF
 
-void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm) {
+void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, double* norm, const Factors& factors) {
   std::int64_t blocks = 0, tables = 0;
   each_gradient_table(gradients, [&](const auto&, std::int64_t n) {
     blocks += finishing_blocks(n);
@@ -43,14 +45,14 @@ void gradient_norm(const Gpu& on, const GradientSlots& gradients, double p, doub
   });
   if (tables == 0) {
     const Slot<float> none{};
-    return gradient_norm(on, {.single = {&none, 1}, .wide = {}, .half = {}, .brain = {}}, p, norm);
+    return gradient_norm(on, {.single = {&none, 1}, .wide = {}, .half = {}, .brain = {}}, p, norm, factors);
   }
   const Tensor partial = empty({blocks}, on.stream.device(), DType::f64);
   double* const sums = reinterpret_cast<double*>(levin::detail::address_in_stream(partial));
   std::int64_t first = 0;
   each_gradient_table(gradients, [&]<class T>(const SlotTable<Slot<T>>& table, std::int64_t n) {
     on.launch(gpu::power_sums<T>, update_grid(finishing_blocks(n)), table, p, sums, first,
-              --tables == 0 ? norm : nullptr, on.tickets());
+              --tables == 0 ? norm : nullptr, factors, on.tickets());
     first += finishing_blocks(n);
   });
 }

@@ -202,20 +202,55 @@ __device__ void round_parameters(const Slot<T>& s, std::int64_t step, std::int64
   for (int j = 0; j < V; ++j) p[j] = T(value[j]);
 }
 
+// What gradients are multiplied by on their way from memory. Read again for each vector: f64 factors in registers would
+// cost occupancy.
+template <class A>
+struct Products {
+  const double* factors;  // [2]; null: {1, 1}
+  // Rounded to T, where the first factor of 16-bit gradients is 1.
+  template <class T>
+  __device__ A operator()(T g) const {
+    const A x = static_cast<A>(g);
+    return factors ? static_cast<A>(static_cast<T>(x * A(factors[0]) * A(factors[1]))) : x;
+  }
+};
+template <int V, class T>
+__device__ void load_gradients(const T* g, const Products<Accum<T>>& products, Accum<T> (&to)[V]) {
+  const Vec<T, V> from = load<V>(g);
+  for (int j = 0; j < V; ++j) to[j] = products(from[j]);
+}
+// 16-bit gradients of f32 parameters: their products are f32.
+template <int V, class H>
+__device__ void load_wide(const float* g, std::int64_t i, const Products<float>& products, float (&to)[V]) {
+  const Vec<H, V> from = load<V>(reinterpret_cast<const H*>(g) + i);
+  for (int j = 0; j < V; ++j) to[j] = products(static_cast<float>(from[j]));
+}
+template <int V, class T>
+__device__ void load_gradients(const Slot<T>& s, std::int64_t i, const Products<Accum<T>>& products,
+                               Accum<T> (&to)[V]) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (s.half == Half::f16) return load_wide<V, f16>(s.g, i, products, to);
+    if (s.half == Half::bf16) return load_wide<V, bf16>(s.g, i, products, to);
+  }
+  load_gradients<V>(s.g + i, products, to);
+}
+
 template <int V, class F, class T>
-__device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t step, std::int64_t begin, std::int64_t end) {
+__device__ void update_elements(const F& f, const Slot<T>& s, const Products<Accum<T>>& products, std::int64_t step,
+                                std::int64_t begin, std::int64_t end) {
   using S = Accum<T>;
   for (std::int64_t i = begin + threadIdx.x * V; i < end; i += std::int64_t{kUpdateThreads} * V) {
     Vec<T, V> p = load<V>(s.p + i);
     Vec<S, V> a{}, b{}, c{};
-    const Vec<T, V> g = load<V>(s.g + i);
+    S g[V];
+    load_gradients<V>(s, i, products, g);
     if (s.a) a = load<V>(s.a + i);
     if (s.b) b = load<V>(s.b + i);
     if (s.c) c = load<V>(s.c + i);
     S value[V];
     for (int j = 0; j < V; ++j) {
       value[j] = static_cast<S>(p[j]);
-      f(s, value[j], static_cast<S>(g[j]), a[j], b[j], c[j]);
+      f(s, value[j], g[j], a[j], b[j], c[j]);
     }
     round_parameters<V>(s, step, i, value, p);
     store(s.p + i, p);
@@ -228,8 +263,9 @@ __device__ void update_elements(const F& f, const Slot<T>& s, std::int64_t step,
 // A slot's count of steps grows when all blocks have read it.
 template <class R, class T>
 __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule, const double* numbers,
-                       const float* found_inf, unsigned* ticket) {
-  using Step = typename StepOf<R, Accum<T>>::type;
+                       const float* found_inf, const double* factors, unsigned* ticket) {
+  using A = Accum<T>;
+  using Step = typename StepOf<R, A>::type;
   if (skipped(found_inf)) return;
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
   // Powers in double are worth computing once a block.
@@ -238,13 +274,14 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
   if (threadIdx.x == 0) *shared = Step(rule, numbers, step);
   __syncthreads();
   const Step f = *shared;
-  constexpr int V = kVec<Accum<T>>;
+  const Products<A> products{factors};
+  constexpr int V = kVec<A>;
   const bool vectors =
       (end - begin) % V == 0 && aligned16(s.p) && aligned16(s.g) && aligned16(s.a) && aligned16(s.b) && aligned16(s.c);
   if (vectors)
-    update_elements<V>(f, s, step, begin, end);
+    update_elements<V>(f, s, products, step, begin, end);
   else
-    update_elements<1>(f, s, step, begin, end);
+    update_elements<1>(f, s, products, step, begin, end);
   if (!is_last_block(ticket, gridDim.x)) return;
   for (int k = static_cast<int>(threadIdx.x); k < table.count; k += kUpdateThreads) ++*table.slots[k].step;
 }
@@ -252,21 +289,30 @@ __global__ void update(const __grid_constant__ SlotTable<Slot<T>> table, R rule,
 // ---- The norm of all gradients, and what clipping does with it. Only `g` of a slot is read; scaling writes through
 // it.
 
+__device__ __forceinline__ void write_factors(const Factors& to, double inverse_scale, double norm) {
+  if (!to.at) return;
+  const double clip = to.max_norm / (norm + 1e-6);
+  to.at[0] = inverse_scale;
+  to.at[1] = to.max_norm < 0 || clip >= 1 ? 1 : clip;
+}
 // One block: norm = (sum of n partials)^(1 / power).
-__device__ inline void norm_of_sums(const double* partial, std::int64_t n, double power, double* norm) {
+__device__ inline void norm_of_sums(const double* partial, std::int64_t n, double power, double* norm,
+                                    const Factors& factors) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   const bool largest = power > 1e300;
   double sum = 0;
   for (std::int64_t i = threadIdx.x; i < n; i += kUpdateThreads)
     sum = largest ? Larger{}(partial[i], sum) : sum + partial[i];
   sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
-  if (threadIdx.x == 0) *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+  if (threadIdx.x > 0) return;
+  *norm = largest ? sum : power == 2 ? ::sqrt(sum) : ::pow(sum, 1 / power);
+  write_factors(factors, 1, *norm);
 }
 // partial[first + block] = sum of |g|^power over the block's elements in double, or their maximum for power = inf; NaN
 // stays NaN. The last block of the last table, which has a norm, makes the norm of all.
 template <class T>
 __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, double power, double* partial,
-                           std::int64_t first, double* norm, unsigned* ticket) {
+                           std::int64_t first, double* norm, Factors factors, unsigned* ticket) {
   LEVIN_SHARED(double, scratch, kUpdateThreads / 32);
   const auto [s, begin, end] = piece_of(table, blockIdx.x);
   const bool largest = power > 1e300;
@@ -278,7 +324,7 @@ __global__ void power_sums(const __grid_constant__ SlotTable<Slot<T>> table, dou
   sum = largest ? block_max<kUpdateThreads>(sum, scratch) : block_sum<kUpdateThreads>(sum, scratch);
   if (threadIdx.x == 0) partial[first + blockIdx.x] = sum;
   if (norm == nullptr || !is_last_block(ticket, gridDim.x)) return;
-  norm_of_sums(partial, first + gridDim.x, power, norm);
+  norm_of_sums(partial, first + gridDim.x, power, norm, factors);
 }
 // g *= min(1, max_norm / (norm + 1e-6)), norm read from the device; a NaN norm spreads.
 template <class T>

@@ -82,10 +82,39 @@ void Optimizers::prepare(optim::Optimizer& of) {
                                                     run_.options.gradient_clip_algorithm);
 }
 
+// Note [Gradients between backward and update]
+// Where user code may look at gradients between backward and the update, they are unscaled and clipped in memory first:
+// passes of their own. Elsewhere the optimizer finds norm and verdict in one pass and multiplies gradients as it reads
+// them (Optimizer::step_clipped, GradScaler::step with options): two launches, the same bits in parameters and states.
+// User code is an override of on_before_optimizer_step, of on_before_zero_grad, which sees the gradients of the step
+// before, and of the module's functions around the update; a precision plug-in of the user; manual optimization. Hooks
+// inside of a step report that their default body ran, so the first step of a fit, which unscales in memory, finds
+// whether callbacks and module override them (HookCalls::is_idle).
+bool Optimizers::fuses(const optim::Optimizer& of) const {
+  const Overrides& has = run_.borrowed.overrides;
+  const bool by_value = run_.options.gradient_clip_val.value_or(0) > 0 &&
+                        run_.options.gradient_clip_algorithm.value_or(ClipAlgorithm::norm) != ClipAlgorithm::norm;
+  return !run_.borrowed.manual && !run_.planning && !by_value && !run_.precision.plugin() && !has.optimizer_step &&
+         !has.optimizer_zero_grad && !has.configure_gradient_clipping &&
+         run_.hooks.is_idle(hooks::on_before_optimizer_step) && run_.hooks.is_idle(hooks::on_before_zero_grad) &&
+         of.fuses_clipping();
+}
+// For the profiler: no object has the hook.
+void Optimizers::call_idle_hook(optim::Optimizer& of) { run_.hooks.call(hooks::on_before_optimizer_step, of); }
+
 Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure) {
   const bool manual = run_.borrowed.manual;
   const Window& window = run_.window;
+  const double limit = run_.options.gradient_clip_val.value_or(0);
+  const bool fused = fuses(of);
   if (!scaler()) {
+    if (fused && limit > 0 && !window.weighs_exactly()) {
+      Tensor loss = closure();
+      if (loss.defined()) look_for_gradients(of);
+      call_idle_hook(of);
+      (void)of.step_clipped(limit);
+      return loss;
+    }
     bool prepared = false;
     Tensor of_closure = of.step([&] {
       Tensor loss = closure();
@@ -111,13 +140,19 @@ Tensor Optimizers::step(optim::Optimizer& of, const Function<Tensor()>& closure)
     const Tensor scale = scaler()->scale(loss.device());  // the weight may be where an offloaded optimizer is
     divisor = (scale.to(DType::f64) * window.divisor().to(scale.device())).to(DType::f32);
   }
-  unscale_once(of, divisor);
-  run_.precision.before_step(of);
-  prepare(of);
-  scaler()->step(of);
-  run_.precision.after_step(of);
-  scaler()->update();
-  std::erase(unscaled_, &of);
+  if (fused) {
+    call_idle_hook(of);
+    scaler()->step(of,
+                   {.max_norm = limit > 0 ? std::optional(limit) : std::nullopt, .update = true, .divisor = divisor});
+  } else {
+    unscale_once(of, divisor);
+    run_.precision.before_step(of);
+    prepare(of);
+    scaler()->step(of);
+    run_.precision.after_step(of);
+    scaler()->update();
+    std::erase(unscaled_, &of);
+  }
   run_.trainer.log("amp/skipped_steps", scaler()->skipped().to(DType::f64), {.on_step = true, .on_epoch = false});
   return loss;
 }

@@ -24,7 +24,7 @@ class Optimizers {
   // ---- Of a step
   // Runs the closure, unscales the gradients, divides them by the window's weight, calls the hooks, clips the
   // gradients, and updates. Returns the closure's loss. Without a loss scale all of that runs within the optimizer's
-  // own call, because LBFGS runs the closure again.
+  // own call, because LBFGS runs the closure again. See Note [Gradients between backward and update].
   Tensor step(optim::Optimizer& optimizer, const Function<Tensor()>& closure);
   // TrainModule::clip_gradients. Throws ConfigError for a value other than gradient_clip_val.
   void clip(optim::Optimizer& optimizer, std::optional<double> value, std::optional<ClipAlgorithm> algorithm);
@@ -53,6 +53,8 @@ class Optimizers {
   void unscale_once(optim::Optimizer& of, const Tensor& divisor = {});
   void look_for_gradients(optim::Optimizer& of);
   void prepare(optim::Optimizer& of);
+  [[nodiscard]] bool fuses(const optim::Optimizer& of) const;
+  void call_idle_hook(optim::Optimizer& of);
   Trainer::Run& run_;
   std::vector<const optim::Optimizer*> unscaled_;     // since their last step
   std::vector<const optim::Optimizer*> looked_at_;    // whose gradients were checked in this fit

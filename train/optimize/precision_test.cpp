@@ -3,12 +3,17 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "tests/device.h"
 #include "tests/skip.h"
 #include "tests/warnings.h"
 #include "train/optimize/precision.h"
 #include "train/run/fixture_test.h"
+#if defined(LEVIN_SIMT)
+#include "levin/extend.h"
+#include "tensor/device/launch_ledger.h"
+#endif
 
 using namespace levin;
 using namespace levin::test;
@@ -412,4 +417,88 @@ TEST_CASE("evaluation runs in the precision of the run") {
     return squared_error(y, b[1]);
   });
   CHECK(seen == DType::bf16);
+}
+
+TEST_CASE("on a device, steps whose hooks look at gradients and steps that clip on the way have the same bits") {
+  DEVICE_OR_SKIP();
+  struct SummedNet : TrainModuleOf<SummedNet> {
+    using TrainModuleOf::TrainModuleOf;
+    nn::Linear fc1{*this, "fc1", {.in = 2, .out = 16}};
+    nn::BatchNorm1d norm{*this, "norm", {.features = 16}};
+    nn::Linear fc2{*this, "fc2", {.in = 16, .out = 1}};
+    StepOutput training_step(const Batch& b, std::int64_t) override {
+      return StepOutput::sum(squared_error(fc2(relu(norm(fc1(b[0])))), b[1]) * 3, 3);
+    }
+    OptimizerConfig configure_optimizers() override {
+      return {.optimizers = {std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions{.lr = 0.02})}};
+    }
+  };
+  struct Look : Callback {
+    void on_before_optimizer_step(optim::Optimizer& opt) override {
+      for (const ParamRef& p : opt.parameters()) CHECK(p.value->grad().defined());
+    }
+  };
+  struct LookLate : Callback {
+    void on_before_zero_grad(optim::Optimizer&) override {}
+  };
+  struct Result {
+    std::string state;  // with hashes of all tensors
+    std::size_t launches = 0;
+  };
+  constexpr int kSteps = 6;
+  const auto train = [&](const std::string& precision, std::optional<double> limit, AccumulateWeighting weighting,
+                         const std::shared_ptr<Callback>& look) {
+    const TemporaryFolder dir;
+    Generator gen(3);
+    SummedNet net({.gen = gen, .device = device});
+    data::DataLoader data = loader(20, 5);
+    TrainerOptions options = silent();
+    options.max_steps = kSteps;
+    options.gradient_clip_val = limit;
+    options.precision = precision;
+    options.accumulate_weighting = weighting;
+    if (precision.starts_with("16")) options.grad_scaler = optim::GradScalerOptions{.init_scale = 0x1p20};
+    if (look) options.callbacks = {look};
+    Trainer trainer(options);
+    Result result;
+#if defined(LEVIN_SIMT)
+    detail::LaunchLedger ledger;
+    const struct Detour {
+      bool before = std::exchange(detail::mode().detour, true);
+      ~Detour() { detail::mode().detour = before; }
+    } detour;
+#endif
+    trainer.fit(net, {.train = data});
+#if defined(LEVIN_SIMT)
+    for (const auto& call : ledger.take()) result.launches += call.launches.size();
+#endif
+    trainer.save_checkpoint(dir / "end.safetensors");
+    for (const auto& [key, value] : load_safetensors(dir / "end.safetensors").metadata)
+      result.state += key + "=" + value + "\n";
+    return result;
+  };
+  struct Case {
+    std::string precision;
+    std::optional<double> limit;
+    AccumulateWeighting weighting;
+    std::size_t saved;  // launches a step
+  };
+  using enum AccumulateWeighting;
+  for (const Case& c :
+       {Case{"32-true", 0.5, per_batch, 1}, Case{"32-true", {}, per_batch, 0}, Case{"32-true", 0.5, exact, 0},
+        Case{"bf16-true", 0.5, per_batch, 1}, Case{"16-mixed", 0.5, per_batch, 2}, Case{"16-mixed", {}, per_batch, 1},
+        Case{"16-mixed", 0.5, exact, 2}, Case{"16-o2", 0.5, per_batch, 2}}) {
+    CAPTURE(c.precision);
+    CAPTURE(c.saved);
+    (void)train(c.precision, c.limit, c.weighting, nullptr);  // makes what a first run of a thread makes once
+    const Result fused = train(c.precision, c.limit, c.weighting, nullptr),
+                 looked = train(c.precision, c.limit, c.weighting, std::make_shared<Look>()),
+                 looked_late = train(c.precision, c.limit, c.weighting, std::make_shared<LookLate>());
+    CHECK(fused.state == looked.state);
+    CHECK(fused.state == looked_late.state);
+#if defined(LEVIN_SIMT)
+    // The first step finds whether hooks are overridden.
+    CHECK(looked_late.launches - fused.launches == (kSteps - 1) * c.saved);
+#endif
+  }
 }

@@ -17,6 +17,26 @@ thread_local std::int64_t defaults_run = 0;
 void Hooks::not_provided() noexcept { ++defaults_run; }
 std::int64_t Trainer::HookCalls::default_hooks_run() noexcept { return defaults_run; }
 
+bool Trainer::HookCalls::same_called() const {
+  return called_.size() == callbacks.size() + 1 && called_.back() == borrowed_.active &&
+         std::equal(callbacks.begin(), callbacks.end(), called_.begin(),
+                    [](const auto& c, const Hooks* called) { return c.get() == called; });
+}
+void Trainer::HookCalls::remember(const train::HookInfo& which, bool provided) {
+  if (!same_called()) {
+    called_.clear();
+    idle_.clear();
+    for (const auto& c : callbacks) called_.push_back(c.get());
+    called_.push_back(borrowed_.active);
+  }
+  const auto at = std::find(idle_.begin(), idle_.end(), &which);
+  if (provided && at != idle_.end()) idle_.erase(at);
+  if (!provided && at == idle_.end()) idle_.push_back(&which);
+}
+bool Trainer::HookCalls::is_idle(const train::HookInfo& which) const {
+  return same_called() && std::find(idle_.begin(), idle_.end(), &which) != idle_.end();
+}
+
 Trainer& Callback::trainer() const {
   if (!trainer_) fail<StateError>("Callback: trainer() needs a run; call it inside a hook");
   return *trainer_;
@@ -162,6 +182,7 @@ void Trainer::HookCalls::prevent_capture(const train::HookInfo& hook, const Hook
 }
 
 void Trainer::HookCalls::begin(TrainModule& m) {
+  called_.clear();  // another object may have the address of an earlier one
   callbacks = own;
   add_of(m);
   attach(&run_.trainer);

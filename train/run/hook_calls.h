@@ -65,8 +65,12 @@ class Trainer::HookCalls {
     };
     for (const auto& c : callbacks) one(*c);
     if (borrowed_.active) one(*borrowed_.active);
+    if (which.in_step) remember(which, provided);
     return provided;
   }
+  // Whether a hook inside of a step was called with the callbacks and the module at hand, and none of them overrides
+  // it. An object has its override or not for its life, so the next call will find the same.
+  [[nodiscard]] bool is_idle(const train::HookInfo& which) const;
   template <class F>
   void call_timed(const train::Hook<F>& which) {  // the step-time report counts it to the hooks
     const PhaseScope phase(times(), Phase::hooks);
@@ -106,13 +110,17 @@ class Trainer::HookCalls {
   [[nodiscard]] static std::int64_t default_hooks_run() noexcept;  // by this thread
   [[nodiscard]] StepTimes& times() const;
   void prevent_capture(const train::HookInfo& hook, const Hooks& whose);
+  void remember(const train::HookInfo& which, bool provided);
+  [[nodiscard]] bool same_called() const;
   void add_of(TrainModule& module);
   void verify() const;
 
   Run& run_;
   const TrainerOptions& options_;
   const Borrowed& borrowed_;
-  std::optional<std::size_t> writers_from_;  // index of the first callback that at_end has still to call as a writer
+  std::vector<const Hooks*> called_;          // whose hooks inside of steps were called last
+  std::vector<const train::HookInfo*> idle_;  // those hooks that none of them overrides
+  std::optional<std::size_t> writers_from_;   // index of the first callback that at_end has still to call as a writer
 };
 
 namespace train {

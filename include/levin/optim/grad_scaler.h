@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "levin/optim/optimizer.h"
 #include "levin/serialize.h"
@@ -19,6 +20,13 @@ struct GradScalerOptions {
   friend bool operator==(const GradScalerOptions&, const GradScalerOptions&) = default;
 };
 
+// What GradScaler::step does besides the update.
+struct ScaledStep {
+  std::optional<double> max_norm{};  // scales unscaled gradients by min(1, max_norm / (norm + 1e-6)); empty: none
+  bool update = false;               // true: moves the scale, as update() does
+  Tensor divisor{};                  // of unscale_
+};
+
 // Multiplies the loss by a scale, divides gradients by it, skips a step whose gradients are not finite, and moves the
 // scale: times backoff_factor after an overflow, times growth_factor after growth_interval updates without one.
 //
@@ -27,11 +35,15 @@ struct GradScalerOptions {
 //     optimizer.zero_grad();
 //     Tensor loss = model(batch);                 // under Autocast
 //     backward(loss * scaler.scale(loss.device()));  // Apex' scale_loss(loss, optimizer)
-//     scaler.unscale_(optimizer);                 // only to read gradients before the step
+//     scaler.step(optimizer, {.max_norm = 1, .update = true});
+//   }
+//
+// The last line has the results of these four, which let the caller read and change unscaled gradients on the way:
+//
+//     scaler.unscale_(optimizer);
 //     clip_grads_with_norm_(optimizer.parameters(), 1, scaler.grad_norm(optimizer));
 //     scaler.step(optimizer);
 //     scaler.update();
-//   }
 //
 // Scale, verdicts and counts live on the gradients' device: only state_dict and the three functions that say so wait
 // for it. After one eager step, a step from scale() to update() can be recorded in a Graph. A replay has the options
@@ -58,6 +70,13 @@ class LEVIN_API GradScaler {
   // optimizer.step(), unless its gradients are not finite. Calls unscale_ first if it was not called. Throws StateError
   // twice between updates, and when no parameter has a gradient.
   void step(Optimizer& optimizer);
+  // unscale_ if it was not called, clip_grads_with_norm_ with grad_norm, step and, if asked for, update, with the same
+  // bits in parameters, states, found_inf, grad_norm and scale. Where optimizer.fuses_clipping() and unscale_ was not
+  // called, one pass finds norm and verdict and moves the scale, the update multiplies gradients by 1 / scale, then by
+  // min(1, max_norm / (norm + 1e-6)), as it reads them, and memory keeps what backward left, the scale included;
+  // masters get no gradients. Elsewhere the gradients in memory are unscaled and clipped. Throws what the four throw,
+  // ConfigError for a max_norm below 0, and StateError for a divisor after unscale_.
+  void step(Optimizer& optimizer, const ScaledStep& how);
   // Moves the scale by the gradients seen since the last call. Throws StateError without any.
   void update();
 
@@ -85,6 +104,10 @@ class LEVIN_API GradScaler {
 
  private:
   struct State;
+  // Checks the optimizer's gradients, and begins its record of this update.
+  void begin(Optimizer& optimizer, const Tensor& divisor);
+  // Finds norm, verdict and factors for an update that multiplies the gradients, and moves the scale if asked to.
+  void judge(Optimizer& optimizer, const ScaledStep& how, bool moves);
   [[nodiscard]] State& state() const;  // throws StateError for a scaler that was moved from
   std::unique_ptr<State> state_;
 };

@@ -67,6 +67,17 @@ class LEVIN_API Optimizer {
   // recorded step skips, too. GradScaler calls this. Throws ShapeError, DeviceError; ConfigError from LBFGS, which
   // cannot skip.
   void step_unless(const Tensor& found_inf);
+  // clip_grad_norm_ and step(), with the same bits in parameters and state: gradients are multiplied by
+  // min(1, max_norm / (norm + 1e-6)), norm being their 2-norm. Returns norm, a f64 scalar on the gradients' device (0
+  // on cpu without gradients). Where fuses_clipping(), one pass finds the norm, the update multiplies gradients as it
+  // reads them, and memory keeps what backward left; masters get no gradients. Elsewhere the gradients in memory are
+  // clipped. Throws ConfigError for a limit below 0 and from LBFGS, and what step() throws. With masters beside f32
+  // parameters the norm adds gradients of one dtype after the other, so its last bit may differ.
+  Tensor step_clipped(double max_norm);
+  // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches, and more
+  // launches for masters, for a further group or dtype and for 400 parameters more. True for Levin's optimizers except
+  // for LBFGS, on one device that launches kernels, without pieces; false for classes that derive from them.
+  [[nodiscard]] bool fuses_clipping() const;
   // Optimizers that evaluate the loss several times (LBFGS) call `closure`, which clears gradients, computes the loss,
   // runs backward and returns the loss; the others call it once and then step().
   virtual Tensor step(const Function<Tensor()>& closure);
@@ -203,9 +214,11 @@ class LEVIN_API Optimizer {
  private:
   struct Loading;
   [[nodiscard]] bool on_meta() const;
-  void step_groups(const float* found_inf);
+  // The gradients of source() take the place of the masters' where `factors` multiply them: kernels::Factors.
+  void step_groups(const float* found_inf, const double* factors = nullptr);
   [[nodiscard]] std::vector<std::pair<const char*, double>> number_values(int group) const;
   bool masters_ = false, gathered_ = false;
+  const double* factors_ = nullptr;            // of the running step_groups
   std::shared_ptr<StateMemory> memory_;        // null: the device's own
   mutable std::shared_ptr<const void> alive_;  // made by alive()
 };

@@ -168,6 +168,10 @@ class LEVIN_API Hooks {
   friend struct HookTable;
   // ---- Inside a step. An override of one of these four keeps the step from being captured (TrainerOptions::capture).
   // They are private because only the trainer calls them: a default body that runs reports that there is no override.
+
+  // Gradients are those of the step before, unscaled and clipped. An override of this hook or of
+  // on_before_optimizer_step has them unscaled and clipped in memory. Without one, an update on a device unscales and
+  // clips gradients as it reads them: until they are cleared, other hooks see what backward left.
   virtual void on_before_zero_grad(optim::Optimizer&) { not_provided(); }
   // `loss` is detached. Loss and gradients are multiplied by the loss scale, if there is one, here and in
   // on_after_backward.

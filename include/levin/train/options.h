@@ -212,7 +212,8 @@ struct TrainerOptions {
   std::int64_t accumulate_grad_batches = 1;
   AccumulateWeighting accumulate_weighting = AccumulateWeighting::per_batch;
   // The largest norm, or absolute value, of gradients before an optimizer step. Unset, 0 and less: off. ConfigError
-  // with manual optimization, where the module calls clip_gradients.
+  // with manual optimization, where the module calls clip_gradients. On a device an update clips by the norm as it
+  // reads gradients, and those in memory stay as they are, unless a hook looks at them: Hooks::on_before_zero_grad.
   std::optional<double> gradient_clip_val{};
   std::optional<ClipAlgorithm> gradient_clip_algorithm{};  // unset: norm
   // Add a ModelCheckpoint, ProgressBar, ModelSummary with its defaults if callbacks has none. Unset: true. ConfigError
