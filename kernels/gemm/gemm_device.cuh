@@ -48,7 +48,7 @@ struct GemmPlan {
   int64_t row_tiles = 0, col_tiles = 0;
   bool joins = false;  // the last block of a tile adds the parts
   // How many Accum<T> launch_gemm needs in Target::partial; with sums of A's rows, [splits, batches, m] more.
-  [[nodiscard]] int64_t workspace(bool row_sums = false) const {
+  [[nodiscard]] LEVIN_HD int64_t workspace(bool row_sums = false) const {
     return splits > 1 ? splits * batches * m * (n + (row_sums ? 1 : 0)) : 0;
   }
 };
