@@ -30,7 +30,7 @@ struct RowTerms {
 
 // How a pass is cut. Registers hold kWidth / 2 sums for each strip and gradient; 128 of them are as many as leave room
 // for the scores of a slice, and each further strip saves a read of the other side from shared memory. kBlocks share a
-// multiprocessor: more would spill.
+// multiprocessor; left alone, ptxas aims at more of them and spills.
 template <int kWidth, bool kOfColumns>
 struct AttentionPass {
   static constexpr int kStrips = kWidth == 128 && kOfColumns ? 1 : 2;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_slice(const float (&x)[kStrips][kEighths][4]
 // for blocks of rows, whose gradient is gq. Blocks of rows, which come first, make the terms of y and lse. Grid as
 // attention_rows, the blocks with the most to do first.
 template <class T, int kWidth, bool kOfColumns, bool kWhole>
-__global__ void __launch_bounds__(kAttentionThreads, (kWhole ? AttentionPass<kWidth, kOfColumns>::kBlocks : 0))
+__global__ void __launch_bounds__(kAttentionThreads, (kWhole ? AttentionPass<kWidth, kOfColumns>::kBlocks : 1))
     attention_gradients(AttentionRows s, Lines<T, true> own1, Lines<T, true> own2, Lines<T, true> other1,
                         Lines<T, true> other2, Lines<T, true> y, Strided<5> batch, const float* lse, RowTerms* terms,
                         AttentionOut<T> g1, AttentionOut<T> g2) {
