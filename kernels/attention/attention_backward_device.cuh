@@ -37,7 +37,7 @@ struct AttentionPass {
   static constexpr int kOwn = kAttentionThreads / 32 * 16 * kStrips;  // lines of a block
   static constexpr int kOther = kWidth == 128 ? 32 : 64;              // lines of a stage
   static constexpr int kSlice = 16;                                   // of them at a time in registers
-  static constexpr int kBlocks = kWidth == 128 ? 1 : kWidth == 64 ? 3 - kOfColumns : 4 - kOfColumns;
+  static constexpr int kBlocks = kWidth == 128 ? 1 : kWidth == 64 ? 3 - kOfColumns : 3;
   static constexpr int kPitch = kWidth + 8;
   static constexpr int kNumbers = (2 * kOwn + 4 * kOther) * kPitch;
   static constexpr unsigned kBytes = 2 * kNumbers + (kOfColumns ? 2 * kOther * sizeof(RowTerms) : 0);

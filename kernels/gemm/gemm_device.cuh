@@ -22,8 +22,8 @@
 // Note [Long sums are split]
 // Few tiles and a long k (a weight gradient) leave most of the device idle: k is cut into `splits` parts, and each
 // writes its sums to workspace [splits, batches, m, n] in Accum<T>. The block that comes last to a tile adds its parts
-// in order (Note [The last block]). One block would take too long for more than kMostJoined parts: a second kernel then
-// adds them, with the same bits.
+// in order (Note [The last block]). A second kernel adds them, with the same bits, where one block would take too long,
+// for more than kMostJoined parts, and where an operand's own indices leave no registers for it (kJoins).
 #pragma once
 
 #include <algorithm>
@@ -190,9 +190,17 @@ struct Target {
   }
 };
 
+template <class X>
+inline constexpr bool kIsLines = false;
+template <class T, bool kAlongK>
+inline constexpr bool kIsLines<Lines<T, kAlongK>> = true;
+// Whether a product of these operands can join parts in the last block.
+template <class A, class B>
+inline constexpr bool kJoins = kIsLines<A> && (kIsLines<B> || sizeof(typename B::Element) < 8);
+
 // Puts what a block has summed where the target says. each(f) calls f(i, j, sum) for the sums of this thread in its
 // tile, each_row(f) calls f(i, sum) for its sums of A's rows, which the blocks of the first columns have.
-template <class T, class E, class Tile, class Each, class EachRow>
+template <bool kMayJoin, class T, class E, class Tile, class Each, class EachRow>
 __device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile, int64_t offset, const Target<T, E>& to,
                                          Each&& each, EachRow&& each_row) {
   using F = Accum<T>;
@@ -207,7 +215,9 @@ __device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile,
         if (i < plan.m) to.row_part(plan, tile.split, tile.batch, i) = sum;
       });
     }
-    if (!plan.joins || !is_last_block(to.tickets + tile.number, static_cast<unsigned>(plan.splits))) return;
+    if constexpr (!kMayJoin) return;
+    const int64_t number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+    if (!plan.joins || !is_last_block(to.tickets + number, static_cast<unsigned>(plan.splits))) return;
     each([](int64_t, int64_t, F& sum) { sum = 0; });
     each_row([](int64_t, F& sum) { sum = 0; });
     for (int64_t s = 0; s < plan.splits; ++s) {
@@ -234,12 +244,11 @@ __device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile,
 
 // The tile of a block. Blocks that follow each other share columns of B for eight row tiles, which L2 then holds.
 struct TileOf {
-  int64_t number, batch, split, row, col, k0, k1;
+  int64_t batch, split, row, col, k0, k1;
   bool any;
   __device__ explicit TileOf(const GemmPlan& plan) {
     const int64_t tiles = plan.row_tiles * plan.col_tiles;
-    number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-    int64_t at = number;
+    int64_t at = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
     batch = at / tiles;
     any = batch < plan.batches;
     at -= batch * tiles;
@@ -356,7 +365,7 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
 #pragma unroll
     for (int r = 0; r < kEach; ++r) f(tile.row + line_of(r, ty), row_sums[r]);
   };
-  put_tile(plan, tile, offset[2], to, each, each_row);
+  put_tile<kJoins<A, B>>(plan, tile, offset[2], to, each, each_row);
 }
 
 // ---- f16 and bf16
@@ -482,7 +491,7 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
       for (int e = 0; e < 4; e += 2) f(row_of(r, e), row_sums[r][e]);
     }
   };
-  put_tile(plan, tile, offset[2], to, each, each_row);
+  put_tile<kJoins<A, B>>(plan, tile, offset[2], to, each, each_row);
 }
 
 // ---- Parts of k
@@ -526,8 +535,8 @@ void launch_tiles(const Gpu& on, const Grid& blocks, const GemmPlan& plan, const
 }
 
 template <class T, class A, class B, class E>
-void launch_gemm(const Gpu& on, const GemmPlan& plan, const A& a, const B& b, const Strided<3>& batch,
-                 Target<T, E> to) {
+void launch_gemm(const Gpu& on, GemmPlan plan, const A& a, const B& b, const Strided<3>& batch, Target<T, E> to) {
+  plan.joins = plan.joins && kJoins<A, B>;
   if (plan.joins) to.tickets = on.tickets();
   const int64_t tiles = plan.row_tiles * plan.col_tiles * plan.batches;
   if (tiles == 0) return;
