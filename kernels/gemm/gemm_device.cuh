@@ -215,9 +215,12 @@ __device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile,
         if (i < plan.m) to.row_part(plan, tile.split, tile.batch, i) = sum;
       });
     }
-    if constexpr (!kMayJoin) return;
-    const int64_t number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-    if (!plan.joins || !is_last_block(to.tickets + number, static_cast<unsigned>(plan.splits))) return;
+    bool joins = false;
+    if constexpr (kMayJoin) {
+      const int64_t number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+      joins = plan.joins && is_last_block(to.tickets + number, static_cast<unsigned>(plan.splits));
+    }
+    if (!joins) return;
     each([](int64_t, int64_t, F& sum) { sum = 0; });
     each_row([](int64_t, F& sum) { sum = 0; });
     for (int64_t s = 0; s < plan.splits; ++s) {
@@ -361,9 +364,11 @@ __global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, 
     }
   };
   const auto each_row = [&](auto&& f) {
-    if (!kSumsRows<E> || tx != 0) return;
+    if constexpr (kSumsRows<E>) {
+      if (tx != 0) return;
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) f(tile.row + line_of(r, ty), row_sums[r]);
+      for (int r = 0; r < kEach; ++r) f(tile.row + line_of(r, ty), row_sums[r]);
+    }
   };
   put_tile<kJoins<A, B>>(plan, tile, offset[2], to, each, each_row);
 }
@@ -484,11 +489,13 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>)
     }
   };
   const auto each_row = [&](auto&& f) {
-    if (!kSumsRows<E> || col0 != 0 || lane % 4 != 0) return;
+    if constexpr (kSumsRows<E>) {
+      if (col0 != 0 || lane % 4 != 0) return;
 #pragma unroll
-    for (int r = 0; r < kRows / 16; ++r) {
+      for (int r = 0; r < kRows / 16; ++r) {
 #pragma unroll
-      for (int e = 0; e < 4; e += 2) f(row_of(r, e), row_sums[r][e]);
+        for (int e = 0; e < 4; e += 2) f(row_of(r, e), row_sums[r][e]);
+      }
     }
   };
   put_tile<kJoins<A, B>>(plan, tile, offset[2], to, each, each_row);
