@@ -190,6 +190,47 @@ TEST_CASE("on a device a step with a plan casts the parameters of the step befor
   }
 }
 
+TEST_CASE("on a device, parameters cast together get gradients as parameters cast one by one do") {
+  DEVICE_OR_SKIP();
+  const auto leaf = [&](Shape shape) {
+    Tensor on = (ramp(std::move(shape)) + 2).to(device).detach();
+    on.requires_grad_();
+    return on;
+  };
+  Tensor a = leaf({4, 6}), b = leaf({3, 6});
+  const Tensor x = ramp({5, 6}).to(device);
+  CastPlan plan;
+  {
+    const Autocast on(DType::bf16, plan);
+    (void)linear(x, a, {});
+    (void)linear(x, b, {});
+  }
+  SUBCASE("none where the loss does not reach them") {
+    Tensor loss;
+    {
+      const Autocast on(DType::bf16, plan);
+      loss = sum(linear(x, a, {}));
+    }
+    backward(loss);
+    CHECK(names_of(loss).count("cast_all") == 1);
+    CHECK(a.grad().defined());
+    CHECK_FALSE(b.grad().defined());
+  }
+  SUBCASE("in a backward pass of each loss") {
+    Tensor first, second;
+    {
+      const Autocast on(DType::bf16, plan);
+      first = sum(linear(x, a, {}));
+      second = sum(linear(x, b, {}));
+    }
+    backward(first);
+    CHECK_FALSE(b.grad().defined());
+    backward(second);
+    CHECK(b.grad().defined());
+    CHECK(b.grad().dtype() == DType::f32);
+  }
+}
+
 TEST_CASE("a checkpointed region is recomputed under the autocast it ran under") {
   Tensor w = parameter({4, 4});
   const Tensor x = ramp({3, 4});

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "levin/autograd.h"
+#include "levin/extend.h"
 #include "levin/ops.h"
+#include "tests/device.h"
 #include "tests/memory.h"
 #include "tests/skip.h"
 
@@ -399,6 +401,31 @@ TEST_CASE("an undefined tensor is named by the op that got it, one that a user w
   CHECK_THROWS_WITH_AS((void)relu(Tensor()), doctest::Contains("relu: an undefined tensor is used"), StateError);
   CHECK_THROWS_WITH_AS((void)apply(Copies{}, Tensor()), doctest::Contains("copies: an undefined tensor is used"),
                        StateError);
+}
+
+// An op whose backward writes the gradient that it gets.
+struct WritesItsGradient {
+  static constexpr OpInfo info{.name = "writes_its_gradient"};
+  Tensor forward(const Tensor& x) const { return x.clone(); }
+  Grads<1> backward(const Tensor& gy, Need<1>) {
+    Tensor g = gy;
+    mul_(g, 3);
+    return {g};
+  }
+};
+TEST_CASE("a seed that a backward has written on a device serves no further pass") {
+  DEVICE_OR_SKIP();
+  for (int pass = 0; pass < 3; ++pass) {
+    Tensor x = ones({}, device);
+    x.requires_grad_();
+    backward(apply(WritesItsGradient{}, x));
+    CHECK(x.grad().to(Device::cpu()).item() == 3);
+    Tensor y = ones({}, device);
+    y.requires_grad_();
+    backward(y * 2);
+    CHECK(y.grad().to(Device::cpu()).item() == 2);
+    CHECK_FALSE(y.grad().shares_storage(x.grad()));
+  }
 }
 
 }  // namespace

@@ -23,17 +23,28 @@ Tensor kept_seed(const Tensor& out, const char* what) {
   const Device device = out.device();
   if (!device.launches() || out.numel() != 1) return ones_seed(out, what);
   using Key = std::tuple<DeviceType, int, std::uint32_t, DType>;
-  static auto* const seeds = new std::map<Key, Tensor>;
+  struct Seed {
+    Tensor ones;
+    std::uint32_t version;
+  };
+  static auto* const seeds = new std::map<Key, Seed>;
+  static auto* const written = new Tensors;  // graphs may read them
   static auto* const mutex = new std::mutex;
   const Key key{device.type(), device.index(), Stream::current(device).index(), out.dtype()};
   const NoGrad off;
   const std::lock_guard lock(*mutex);
   auto found = seeds->find(key);
-  if (found == seeds->end()) {
+  if (found == seeds->end() || found->second.ones.version() != found->second.version) {
     if (is_capturing(device)) return ones_seed(out, what);
-    found = seeds->emplace(key, ones({}, device, out.dtype())).first;
+    if (found != seeds->end()) {
+      written->push_back(std::move(found->second.ones));
+      seeds->erase(found);
+    }
+    const Tensor one = ones({}, device, out.dtype());
+    found = seeds->emplace(key, Seed{one, one.version()}).first;
   }
-  return out.rank() == 0 ? found->second : reshape(found->second, Dims(out.shape().dims()));
+  const Tensor& one = found->second.ones;
+  return out.rank() == 0 ? one : reshape(one, Dims(out.shape().dims()));
 }
 
 void check_seed(const char* what, const Tensor& out, const Tensor& seed) {

@@ -9,8 +9,9 @@ namespace levin::detail {
 [[nodiscard]] Tensor ones_seed(const Tensor& out, const char* what);
 
 // The same for a backward pass that no caller sees the seed of. On a device that launches kernels it is kept, one for
-// each stream and dtype, so a step fills none. Nothing writes it: a leaf copies a gradient that others hold, too. While
-// a graph is recorded none is made to stay: its memory and its fill would be the graph's.
+// each stream and dtype, so a step fills none. A leaf copies a gradient that others hold, too, and a seed that an op's
+// backward has written serves no further pass. While a graph is recorded none is made to stay: its memory and its fill
+// would be the graph's.
 [[nodiscard]] Tensor kept_seed(const Tensor& out, const char* what);
 
 // Throws ShapeError, DTypeError or DeviceError for a seed that does not fit the output.

@@ -276,6 +276,13 @@ concept Differentiable = requires {
   &O::backward;
 };
 
+// An op of several results that says kPerTensor: result k depends on input k alone, and backward needs nothing but the
+// gradients. Its backward gets undefined gradients where none have come, and may run in several passes.
+template <class O>
+concept PerTensor = requires {
+  requires O::kPerTensor;
+};
+
 template <class O>
 void attach_saved_outputs(O& op, Node* node) {
   if constexpr (requires { op.saved_outputs(); }) {
@@ -307,7 +314,9 @@ class OpNode final : public Node {
     }
   }
   const OpInfo& info() const override { return O::info; }
-  void free_saved() noexcept override { op_.reset(); }
+  void free_saved() noexcept override {
+    if constexpr (!PerTensor<O>) op_.reset();
+  }
 
   void attach(Out& out) {
     std::span<Tensor> list = Outputs<Out>::list(out);
@@ -336,6 +345,8 @@ class OpNode final : public Node {
     try {
       if constexpr (kSingle) {
         take(op_->backward(grads[0], need), out);
+      } else if constexpr (PerTensor<O>) {
+        take(op_->backward(grads, need), out);
       } else {
         Tensors full(grads.begin(), grads.end());
         for (std::size_t i = 0; i < full.size(); ++i) {

@@ -80,9 +80,9 @@ void Graph::end() {
     abandon();
     throw;
   }
+  detail::set_recorded_tickets(state_->stream.device(), nullptr, nullptr);
   state_->random.end();
   detail::set_recording(state_->stream.device(), nullptr, state_->stream);
-  detail::set_recorded_tickets(state_->stream.device(), nullptr, nullptr);
   state_->recording.reset();
 }
 

@@ -85,7 +85,8 @@ void Optimizers::prepare(optim::Optimizer& of) {
 // Note [Gradients between backward and update]
 // Where user code may look at gradients between backward and the update, they are unscaled and clipped in memory first:
 // passes of their own. Elsewhere the optimizer finds norm and verdict in one pass and multiplies gradients as it reads
-// them (Optimizer::step_clipped, GradScaler::step with options): two launches, the same bits in parameters and states.
+// them (Optimizer::step_clipped, GradScaler::step with options): two launches, the same bits in parameters and states
+// but where step_clipped names an exception.
 // User code is an override of on_before_optimizer_step, of on_before_zero_grad, which sees the gradients of the step
 // before, and of the module's functions around the update; a precision plug-in of the user; manual optimization. Hooks
 // inside of a step report that their default body ran, so the first step of a fit, which unscales in memory, finds

@@ -1,6 +1,8 @@
 // Views: ops without kernels whose result shares the storage of x.
 #include <algorithm>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "autograd/op_table.h"
 #include "levin/ops.h"
@@ -282,8 +284,21 @@ struct Split {
     Strides strides = first.strides();
     for (int d = first.rank(); d > dim; --d) strides[d] = strides[d - 1];
     strides[dim] = step;
-    const auto count = static_cast<std::int64_t>(grads.size());
-    return as_strided(first, first.shape().inserted(dim, count), strides, first.offset());
+    const Shape shape = first.shape().inserted(dim, static_cast<std::int64_t>(grads.size()));
+    return are_apart(shape, strides) ? as_strided(first, shape, strides, first.offset()) : Tensor();
+  }
+  // Whether no two elements of a view can lie in one place: each step passes all that smaller steps reach.
+  static bool are_apart(const Shape& shape, const Strides& strides) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // and sizes
+    for (int d = 0; d < shape.rank(); ++d)
+      if (shape[d] > 1) steps.push_back({strides[d], shape[d]});
+    std::sort(steps.begin(), steps.end());
+    std::int64_t reach = 0;
+    for (const auto& [step, size] : steps) {
+      if (step <= reach) return false;
+      reach += step * (size - 1);
+    }
+    return true;
   }
 };
 

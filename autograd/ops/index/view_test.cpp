@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "levin/extend.h"
 #include "tests/ops/samples.h"
 
 namespace levin::testing {
@@ -392,6 +393,30 @@ TEST_CASE("a dimension more than 8 is refused, with nothing written behind the l
   CHECK_THROWS_AS((void)unfold(x, 0, 1, 1), ShapeError);
   CHECK_THROWS_AS((void)one_hot(x.to(DType::i64), 3), ShapeError);
   CHECK(repeat_interleave(x, 2, 7).rank() == 8);
+}
+
+namespace {
+// y[i] = a[i] + b[i - 1], one longer than both: the gradients are two windows of one tensor, which overlap.
+struct AddShifted {
+  static constexpr OpInfo info{.name = "add_shifted"};
+  Tensor forward(const Tensor& a, const Tensor& b) const {
+    const Tensor end = zeros({1}, a.device(), a.dtype());
+    return cat(Tensors{a, end}, 0) + cat(Tensors{end, b}, 0);
+  }
+  Grads<2> backward(const Tensor& gy, Need<2>) {
+    return {narrow(gy, 0, 0, gy.size(0) - 1), narrow(gy, 0, 1, gy.size(0) - 1)};
+  }
+};
+}  // namespace
+
+TEST_CASE("the gradient of what unbind splits has memory for each of its elements") {
+  Tensor x = zeros({2, 3}, cpu);
+  x.requires_grad_();
+  const Tensors parts = unbind(x);
+  const Tensor y = apply(AddShifted{}, parts[0], parts[1]);
+  Tensor g = grad(Tensors{y}, Tensors{x}, Tensors{tensor({1.0, 2.0, 3.0, 4.0}, cpu).to(DType::f32)})[0];
+  mul_(g, 2);
+  CHECK(g.to_vector<float>() == std::vector<float>{2, 4, 6, 4, 6, 8});
 }
 
 }  // namespace levin::testing

@@ -152,6 +152,7 @@ bool by_list(std::span<const Tensor> in, std::span<const Tensor> out) {
 // Several tensors as another dtype; on a device that launches kernels in one launch, and so are their gradients.
 struct CastAll {
   static constexpr OpInfo info{.name = "cast_all"};
+  static constexpr bool kPerTensor = true;
   DType to;
   DType from = DType::f32;
   Tensors forward(std::span<const Tensor> in) {
@@ -165,7 +166,15 @@ struct CastAll {
     for (std::size_t i = 0; i < in.size(); ++i) convert(info, out[i], in[i]);
     return out;
   }
-  Tensors backward(std::span<const Tensor> grads, NeedMask) { return cast_all(grads, from); }
+  Tensors backward(std::span<const Tensor> grads, NeedMask) const {
+    Tensors there, result(grads.size());
+    for (const Tensor& g : grads)
+      if (g.defined()) there.push_back(g);
+    Tensors made = cast_all(there, from);
+    for (std::size_t i = 0, k = 0; i < grads.size(); ++i)
+      if (grads[i].defined()) result[i] = std::move(made[k++]);
+    return result;
+  }
 };
 
 struct Clone {

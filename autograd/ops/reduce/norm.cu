@@ -321,9 +321,14 @@ bool may_go_to_library(const Tensor& x) {
 // Batch norm in training by the vendor's library; the result is undefined where our kernels compute the call. Images in
 // channels-last memory give results in channels-last memory. Parameters are f32 here.
 #if LEVIN_LAUNCHES
+// The kernels' form. It counts the batch where an average needs the count, just before the kernels that read it.
 template <class A>
-kernels::gpu::Running<A> running_on_device(const RunningStatistics* r) {
+kernels::gpu::Running<A> counted_on_device(const RunningStatistics* r) {
   if (!r) return {};
+  if (!r->momentum) {
+    Tensor count = r->count;
+    copy_(count, count + 1);
+  }
   const double momentum = r->momentum.value_or(0);
   return {ptr<A>(r->mean), ptr<A>(r->var), ptr<std::int64_t>(r->count), A(1 - momentum), A(momentum), !r->momentum};
 }
@@ -340,7 +345,7 @@ Tensor library_forward([[maybe_unused]] const Tensor& x, [[maybe_unused]] const 
   if (!by_library({.x = laid_out(x, layout), .y = y, .w = w, .mean = mean, .rstd = rstd, .b = b}, eps)) return {};
   const std::int64_t c = x.size(1);
   kernels::gpu::unbiased_variance(Gpu{Stream::current(x.device())}, ptr<const float>(mean), ptr<const float>(rstd), eps,
-                                  x.numel() / c, ptr<float>(unbiased), running_on_device<float>(running), c);
+                                  x.numel() / c, ptr<float>(unbiased), counted_on_device<float>(running), c);
   return y;
 #else
   return {};
@@ -504,7 +509,7 @@ struct BatchNorm {
       const ChannelScratch<T> scratch(in, z.n, z.c, z.s, z.c);
       if (training()) {
         kernels::gpu::batch_norm_train(on, px, pw, pb, ptr<T>(y), ptr<A>(mean), ptr<A>(rstd), ptr<A>(unbiased),
-                                       running_on_device<A>(running), scratch.plan, eps, scratch.parts(),
+                                       counted_on_device<A>(running), scratch.plan, eps, scratch.parts(),
                                        scratch.coefficients());
       } else {
         kernels::gpu::batch_norm_eval(on, px, pw, pb, ptr<const A>(m), ptr<const A>(v), ptr<T>(y), z.n, z.c, z.s, eps,
@@ -599,16 +604,11 @@ Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bia
   check_channels(op, x, weight, bias, eps);
   check_running(op, x, running);
   check_values(op, x);
-  const bool by_kernels = running.mean.dtype() == wide(x.dtype());
+  const bool by_kernels = running.mean.dtype() == wide(x.dtype()) && x.size(1) > 0;
   if (!by_kernels) {
     const BatchNormResult r = batch_norm_train(x, weight, bias, eps);
     follow_batch(running, r.mean, r.var);
     return r.y;
-  }
-  if (!running.momentum && running.count.device().launches()) {  // kernels read a count that has grown
-    const NoGrad off;
-    Tensor counted = running.count;
-    copy_(counted, running.count + 1);
   }
   return apply(BatchNorm{.eps = eps, .running = &running}, x, weight, bias);
 }

@@ -298,6 +298,17 @@ TEST_CASE("running statistics follow the batches as the formula says, by momentu
       }
 }
 
+TEST_CASE("a batch without channels counts as a batch") {
+  std::vector<Device> devices{cpu};
+  if (const auto device = test::launching_device()) devices.push_back(*device);
+  for (const Device device : devices)
+    for (const std::optional<double> momentum : {std::optional(0.1), std::optional<double>()}) {
+      const RunningStatistics running{zeros({0}, device), ones({0}, device), zeros({}, device, DType::i64), momentum};
+      (void)batch_norm_train(zeros({4, 0, 2}, device), {}, {}, running);
+      CHECK(running.count.to(cpu).item<std::int64_t>() == 1);
+    }
+}
+
 TEST_CASE("running statistics that do not fit are named before anything changes") {
   const Tensor x = rand({4, 3}, *std::make_unique<Generator>(1), cpu);
   const auto with = [&](auto change) {
