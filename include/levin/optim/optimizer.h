@@ -69,10 +69,11 @@ class LEVIN_API Optimizer {
   void step_unless(const Tensor& found_inf);
   // clip_grad_norm_ and step(), with the same bits in parameters and state but for the case named last: gradients are
   // multiplied by min(1, max_norm / (norm + 1e-6)), norm being their 2-norm. Returns norm, a f64 scalar on the
-  // gradients' device (0 on cpu without gradients). Where fuses_clipping(), one pass finds the norm, the update multiplies gradients as it
-  // reads them, and memory keeps what backward left; masters get no gradients. Elsewhere the gradients in memory are
-  // clipped. Throws ConfigError for a limit below 0 and from LBFGS, and what step() throws. With masters beside f32
-  // parameters the norm adds gradients of one dtype after the other, so its last bit may differ.
+  // gradients' device (0 on cpu without gradients). Where fuses_clipping(), one pass finds the norm, the update
+  // multiplies gradients as it reads them, and memory keeps what backward left; masters get no gradients. Elsewhere the
+  // gradients in memory are clipped. Throws ConfigError for a limit below 0 and from LBFGS, and what step() throws.
+  // With masters beside f32 parameters the norm adds gradients of one dtype after the other, so its last bit may
+  // differ.
   Tensor step_clipped(double max_norm);
   // Whether step_clipped, and GradScaler::step with options, take two passes over gradients and two launches, and more
   // launches for masters, for a further group or dtype and for 400 parameters more. True for Levin's optimizers except
