@@ -198,50 +198,70 @@ inline constexpr bool kIsLines<Lines<T, kAlongK>> = true;
 template <class A, class B>
 inline constexpr bool kJoins = kIsLines<A> && (kIsLines<B> || sizeof(typename B::Element) < 8);
 
+// A tile from its parts, by the block that came last. Loops keep a few sums at a time: the products before them need the
+// registers.
+template <class T, class E, class Tile>
+__device__ __forceinline__ void join_tile(const GemmPlan& plan, const Tile& tile, int64_t offset,
+                                          const Target<T, E>& to) {
+  using F = Accum<T>;
+  constexpr int kAtOnce = 4;
+  const int threads = int(blockDim.x), down = threads / plan.tile;  // rows of the tile that the block reads together
+  const int64_t j = tile.col + int(threadIdx.x) % plan.tile;
+#pragma unroll 1
+  for (int first = int(threadIdx.x) / plan.tile; first < plan.tile; first += down * kAtOnce) {
+    F sums[kAtOnce] = {};
+    const auto each = [&](auto&& f) {
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int64_t i = tile.row + first + u * down;
+        if (first + u * down < plan.tile && i < plan.m && j < plan.n) f(i, sums[u]);
+      }
+    };
+#pragma unroll 2
+    for (int64_t s = 0; s < plan.splits; ++s)
+      each([&](int64_t i, F& sum) { sum += to.part(plan, s, tile.batch, i, j); });
+    each([&](int64_t i, F& sum) { to.finish(plan, tile.batch, offset, i, j, sum); });
+  }
+  if constexpr (kSumsRows<E>) {
+    if (tile.col != 0) return;
+    for (int64_t i = tile.row + threadIdx.x; i < tile.row + plan.tile && i < plan.m; i += threads) {
+      F sum = 0;
+      for (int64_t s = 0; s < plan.splits; ++s) sum += to.row_part(plan, s, tile.batch, i);
+      to.epilogue.sums[tile.batch * plan.m + i] = T(sum);
+    }
+  }
+}
+
 // Puts what a block has summed where the target says. each(f) calls f(i, j, sum) for the sums of this thread in its
 // tile, each_row(f) calls f(i, sum) for its sums of A's rows, which the blocks of the first columns have.
 template <bool kMayJoin, class T, class E, class Tile, class Each, class EachRow>
 __device__ __forceinline__ void put_tile(const GemmPlan& plan, const Tile& tile, int64_t offset, const Target<T, E>& to,
                                          Each&& each, EachRow&& each_row) {
   using F = Accum<T>;
-  const auto inside = [&](int64_t i, int64_t j) { return i < plan.m && j < plan.n; };
   const bool has_rows = kSumsRows<E> && tile.col == 0;
-  if (plan.splits > 1) {
-    each([&](int64_t i, int64_t j, F& sum) {
-      if (inside(i, j)) to.part(plan, tile.split, tile.batch, i, j) = sum;
-    });
-    if (has_rows) {
-      each_row([&](int64_t i, F& sum) {
-        if (i < plan.m) to.row_part(plan, tile.split, tile.batch, i) = sum;
-      });
-    }
-    bool joins = false;
-    if constexpr (kMayJoin) {
-      const int64_t number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
-      joins = plan.joins && is_last_block(to.tickets + number, static_cast<unsigned>(plan.splits));
-    }
-    if (!joins) return;
-    each([](int64_t, int64_t, F& sum) { sum = 0; });
-    each_row([](int64_t, F& sum) { sum = 0; });
-    for (int64_t s = 0; s < plan.splits; ++s) {
-      each([&](int64_t i, int64_t j, F& sum) {
-        if (inside(i, j)) sum += to.part(plan, s, tile.batch, i, j);
-      });
-      if (has_rows) {
-        each_row([&](int64_t i, F& sum) {
-          if (i < plan.m) sum += to.row_part(plan, s, tile.batch, i);
-        });
-      }
-    }
-  }
+  const bool whole = plan.splits == 1;
   each([&](int64_t i, int64_t j, F& sum) {
-    if (inside(i, j)) to.finish(plan, tile.batch, offset, i, j, sum);
+    if (i >= plan.m || j >= plan.n) return;
+    if (whole)
+      to.finish(plan, tile.batch, offset, i, j, sum);
+    else
+      to.part(plan, tile.split, tile.batch, i, j) = sum;
   });
   if constexpr (kSumsRows<E>) {
-    if (!has_rows) return;
-    each_row([&](int64_t i, F& sum) {
-      if (i < plan.m) to.epilogue.sums[tile.batch * plan.m + i] = T(sum);
-    });
+    if (has_rows) {
+      each_row([&](int64_t i, F& sum) {
+        if (i >= plan.m) return;
+        if (whole)
+          to.epilogue.sums[tile.batch * plan.m + i] = T(sum);
+        else
+          to.row_part(plan, tile.split, tile.batch, i) = sum;
+      });
+    }
+  }
+  if constexpr (kMayJoin) {
+    const int64_t number = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+    if (plan.joins && is_last_block(to.tickets + number, static_cast<unsigned>(plan.splits)))
+      join_tile(plan, tile, offset, to);
   }
 }
 
