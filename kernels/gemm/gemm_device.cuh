@@ -316,9 +316,10 @@ __device__ __forceinline__ void keep_chunks(T* stage, const Chunk<T> (&chunks)[k
   }
 }
 
-// Blocks of 256 threads, grid: tiles in x and y, splits in z.
+// Blocks of 256 threads, grid: tiles in x and y, splits in z. One block a multiprocessor is asked for: left alone, ptxas
+// aims at more and spills.
 template <class T, int kTile, class A, class B, class E>
-__global__ void __launch_bounds__(256) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
+__global__ void __launch_bounds__(256, 1) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
   constexpr int kDepth = kTileDepth<T>, kSize = kVec<T>, kPitch = kTile + kSize, kEach = kTile / 16;
   constexpr int kChunks = kTile * kDepth / kSize / 256, kStage = kDepth * kPitch;
   LEVIN_SHARED(T, tiles, 4 * kStage);  // [2 stages][A, B][kDepth][kPitch]
@@ -425,7 +426,7 @@ __device__ __forceinline__ void load_fragments(uint32_t (&to)[kCount][4], const 
 
 // The same grid; kMmaThreads<kTile> threads, kMmaBytes of dynamic shared memory.
 template <class T, int kTile, class A, class B, class E>
-__global__ void __launch_bounds__(kMmaThreads<kTile>)
+__global__ void __launch_bounds__(kMmaThreads<kTile>, 1)
     gemm_by_warps(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
   constexpr int kDepth = kTileDepth<T>, kThreads = kMmaThreads<kTile>, kWarpCols = kTile == 128 ? 4 : 2;
   constexpr int kRows = kTile == 128 ? 64 : 32, kCols = 32;  // of a warp
