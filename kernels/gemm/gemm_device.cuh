@@ -198,8 +198,8 @@ inline constexpr bool kIsLines<Lines<T, kAlongK>> = true;
 template <class A, class B>
 inline constexpr bool kJoins = kIsLines<A> && (kIsLines<B> || sizeof(typename B::Element) < 8);
 
-// A tile from its parts, by the block that came last. Loops keep a few sums at a time: the products before them need the
-// registers.
+// A tile from its parts, by the block that came last. Loops keep a few sums at a time: the products before them need
+// the registers.
 template <class T, class E, class Tile>
 __device__ __forceinline__ void join_tile(const GemmPlan& plan, const Tile& tile, int64_t offset,
                                           const Target<T, E>& to) {
@@ -316,8 +316,8 @@ __device__ __forceinline__ void keep_chunks(T* stage, const Chunk<T> (&chunks)[k
   }
 }
 
-// Blocks of 256 threads, grid: tiles in x and y, splits in z. One block a multiprocessor is asked for: left alone, ptxas
-// aims at more and spills.
+// Blocks of 256 threads, grid: tiles in x and y, splits in z. One block a multiprocessor is asked for: left alone,
+// ptxas aims at more and spills.
 template <class T, int kTile, class A, class B, class E>
 __global__ void __launch_bounds__(256, 1) gemm_by_threads(GemmPlan plan, A a, B b, Strided<3> batch, Target<T, E> to) {
   constexpr int kDepth = kTileDepth<T>, kSize = kVec<T>, kPitch = kTile + kSize, kEach = kTile / 16;
