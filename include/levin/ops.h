@@ -599,8 +599,9 @@ struct RunningStatistics {
 };
 // y of batch_norm_train. Besides, count grows by 1, and mean and var move to the batch's statistics:
 //   running += (batch - running) * momentum,   without momentum * 1 / count
-// On a device that takes no launch of its own. Throws ShapeError, DTypeError, DeviceError and ConfigError for running
-// statistics that do not fit x or a momentum outside of [0, 1].
+// On a device the form with momentum takes no launch of its own, where mean and var are f32 (f64 for x of f64). Throws
+// ShapeError, DTypeError, DeviceError and ConfigError for running statistics that do not fit x or a momentum outside of
+// [0, 1].
 [[nodiscard]] LEVIN_API Tensor batch_norm_train(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                 const RunningStatistics& running, double eps = 1e-5);
 

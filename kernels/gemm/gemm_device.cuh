@@ -462,7 +462,7 @@ __global__ void __launch_bounds__(kMmaThreads<kTile>, 1)
   const int place_b = B::kAlongK ? (high + in) * kPitchB + low : (low + in) * kPitchB + high;
 
   float sums[kRows / 16][kCols / 8][4] = {};
-  [[maybe_unused]] float row_sums[kRows / 16][4] = {};  // equal in all columns of B's neighbours
+  [[maybe_unused]] float row_sums[kRows / 16][4] = {};  // of a product with ones: all columns are equal
   const int steps = int((tile.k1 - tile.k0 + kDepth - 1) / kDepth);
 #pragma unroll
   for (int s = 0; s < kMmaStages - 1; ++s) {
