@@ -1,6 +1,5 @@
 #include "levin/optim/lists.h"
 
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -20,10 +19,7 @@ void copy(Device device, const std::vector<kernels::Copy>& copies) {
   if (device.launches()) return kernels::copy_on_device({Stream::current(device)}, copies);
 #endif
   (void)device;
-  for (const kernels::Copy& c : copies) {
-    kernels::cpu::copy_bytes(kernels::Cpu{}, c.from, c.to, c.n);
-    std::memset(c.to + c.n, 0, static_cast<std::size_t>(c.gap));
-  }
+  kernels::cpu::copy_list(kernels::Cpu{}, copies);
 }
 
 void check_average(const Tensor& average, const Tensor& value, const Tensor& decay, std::size_t i) {
@@ -40,36 +36,22 @@ void check_average(const Tensor& average, const Tensor& value, const Tensor& dec
   }
 }
 
-template <class T>
-void average_on_cpu(T* to, const T* from, std::int64_t n, double decay) {
-  const kernels::Cpu on;
-  // Piece by piece, so that the second pass finds the values of the first in the cache.
-  on.parallel_for(n, kernels::kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
-    kernels::cpu::scale(on, to + begin, end - begin, decay);
-    kernels::cpu::axpy(on, 1 - decay, from + begin, to + begin, end - begin);
-  });
-}
-void average_on_cpu(const Tensor& to, const Tensor& from, double decay) {
-  if (to.dtype() == DType::f64)
-    return average_on_cpu(Updates::first<double>(to), Updates::first<double>(from), to.numel(), decay);
-  const Tensor value = from.detach().to(DType::f32), average = to.detach().to(DType::f32);
-  average_on_cpu(Updates::first<float>(average), Updates::first<float>(value), to.numel(), decay);
-  if (itemsize(to.dtype()) == 2) Updates::round_into(to, average);
-}
-
-#if LEVIN_LAUNCHES
 // The averages of one pair of types.
 template <class From, class To>
-void average_on_device(const kernels::Gpu& on, const Tensors& averages, const Tensors& values, const Tensor& decay) {
+void update_averages(const Tensors& averages, const Tensors& values, const Tensor& decay) {
   std::vector<kernels::Average<From, To>> list;
   for (std::size_t i = 0; i < averages.size(); ++i) {
     if (averages[i].dtype() != dtype_of<To> || values[i].dtype() != dtype_of<From> || averages[i].numel() == 0)
       continue;
     list.push_back({Updates::first<From>(values[i]), Updates::first<To>(averages[i]), averages[i].numel()});
   }
-  kernels::average_on_device(on, std::span<const kernels::Average<From, To>>(list), Updates::first<double>(decay));
-}
+  const std::span<const kernels::Average<From, To>> all(list);
+#if LEVIN_LAUNCHES
+  if (decay.device().launches())
+    return kernels::average_on_device({Stream::current(decay.device())}, all, Updates::first<double>(decay));
 #endif
+  kernels::cpu::average(kernels::Cpu{}, all, decay.item());
+}
 
 constexpr std::int64_t kAlign = 16;  // bytes
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -103,7 +85,6 @@ void ema_update_(const Tensors& averages, const Tensors& values, const Tensor& d
   if (decay.dtype() != DType::f64 || decay.numel() != 1)
     fail<ShapeError>("ema_update_: decay is ", decay, ", expected one f64 element");
   for (std::size_t i = 0; i < averages.size(); ++i) check_average(averages[i], values[i], decay, i);
-  const Device device = decay.device();
   Tensors dense;
   std::vector<kernels::Copy> copies;
   for (std::size_t i = 0; i < averages.size(); ++i) {
@@ -111,20 +92,14 @@ void ema_update_(const Tensors& averages, const Tensors& values, const Tensor& d
     averages[i].get().storage->wrote("ema_update_");
     if (!is_float(averages[i].dtype()))
       copies.push_back({bytes_of(dense[i]), bytes_of(averages[i]), byte_count(dense[i])});
-    else if (device.is_cpu())
-      average_on_cpu(averages[i], dense[i], decay.item());
   }
-  copy(device, copies);
-#if LEVIN_LAUNCHES
-  if (!device.launches()) return;
-  const kernels::Gpu on{Stream::current(device)};
-  average_on_device<float, float>(on, averages, dense, decay);
-  average_on_device<double, double>(on, averages, dense, decay);
-  average_on_device<f16, f16>(on, averages, dense, decay);
-  average_on_device<bf16, bf16>(on, averages, dense, decay);
-  average_on_device<f16, float>(on, averages, dense, decay);
-  average_on_device<bf16, float>(on, averages, dense, decay);
-#endif
+  copy(decay.device(), copies);
+  update_averages<float, float>(averages, dense, decay);
+  update_averages<double, double>(averages, dense, decay);
+  update_averages<f16, f16>(averages, dense, decay);
+  update_averages<bf16, bf16>(averages, dense, decay);
+  update_averages<f16, float>(averages, dense, decay);
+  update_averages<bf16, float>(averages, dense, decay);
 }
 
 void copy_all_(const Tensors& to, const Tensors& from) {

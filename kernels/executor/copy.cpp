@@ -2,23 +2,32 @@
 
 #include <cstring>
 
+#include "kernels/executor/pieces.h"
 #include "kernels/executor/streaming.h"
 
 namespace levin::kernels::cpu {
 
-void copy_bytes(const Cpu& on, const void* from, void* to, int64_t bytes) {
+void copy_list(const Cpu& on, std::span<const Copy> copies) {
   constexpr int64_t kGrain = 256 << 10;
+  int64_t bytes = 0;
+  for (const Copy& c : copies) bytes += c.n;
   const bool streams = beyond_cache(2 * bytes);
-  on.parallel_for(bytes, kGrain, [&](int64_t begin, int64_t end) {
-    auto* const target = static_cast<char*>(to) + begin;
-    const auto* const source = static_cast<const char*>(from) + begin;
+  const auto count = [](const Copy& c) { return c.n; };
+  parallel_pieces(on, copies, kGrain, count, [&](const Copy& c, int64_t begin, int64_t end) {
+    if (begin == end) return;
     if (streams) {
       const Streaming past_caches;
-      Streaming::write(target, source, end - begin);
+      Streaming::write(c.to + begin, c.from + begin, end - begin);
     } else {
-      std::memcpy(target, source, static_cast<size_t>(end - begin));
+      std::memcpy(c.to + begin, c.from + begin, static_cast<size_t>(end - begin));
     }
+    if (end == c.n && c.gap > 0) std::memset(c.to + end, 0, static_cast<size_t>(c.gap));
   });
+}
+
+void copy_bytes(const Cpu& on, const void* from, void* to, int64_t bytes) {
+  const Copy all[] = {{static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes}};
+  copy_list(on, all);
 }
 
 }  // namespace levin::kernels::cpu

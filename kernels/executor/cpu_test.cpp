@@ -259,3 +259,28 @@ TEST_CASE("copies of all sizes and places move each byte, by any number of threa
     }
   }
 }
+
+TEST_CASE("a list of copies moves each byte and clears each gap, by any number of threads") {
+  using levin::kernels::Copy;
+  const std::vector<int> sizes = {0, 7, 300000, 16, 1, 700001, 64};
+  std::vector<std::byte> from(std::size_t{1} << 20), to(std::size_t{2} << 20);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 2654435761u >> 13 | 1);
+  for (const int threads : {1, 3}) {
+    const levin::kernels::test::Threads some(threads);
+    std::fill(to.begin(), to.end(), std::byte{0xff});
+    std::vector<Copy> copies;
+    std::size_t source = 0, target = 0;
+    for (const int n : sizes) {
+      const int gap = (16 - n % 16) % 16;
+      copies.push_back({from.data() + source, to.data() + target, n, gap});
+      source += std::size_t(n);
+      target += std::size_t(n + gap) + 1;  // a byte that no copy owns
+    }
+    levin::kernels::cpu::copy_list(Cpu{}, copies);
+    for (const Copy& c : copies) {
+      CHECK(std::equal(c.from, c.from + c.n, c.to));
+      CHECK(std::count(c.to + c.n, c.to + c.n + c.gap, std::byte{0}) == c.gap);
+      CHECK(c.to[c.n + c.gap] == std::byte{0xff});
+    }
+  }
+}

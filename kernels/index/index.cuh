@@ -31,6 +31,7 @@
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/executor/streaming.h"
 #include "kernels/index/bounds.cuh"
 #include "kernels/index/group.cuh"
 #include "levin/dtype.h"
@@ -217,9 +218,30 @@ template <class F>
   }
 }
 
+// A part of a row that is put together in the nearest cache: Note [Results larger than the cache].
+template <class U>
+struct StagedRow {
+  static constexpr int64_t kElements = (16 << 10) / sizeof(U);
+  U values[static_cast<size_t>(kElements)];
+  void put(U* to, int64_t n) const {
+    const Streaming past_caches;
+    Streaming::write(to, values, n * static_cast<int64_t>(sizeof(U)));
+  }
+};
+
 template <class U>
 [[nodiscard]] bool gather(const Cpu& on, const IndexWalk& w, int64_t bound, const U* x, const int64_t* index, U* y) {
   if (w.has_runs()) {
+    if (w.k_c == 1 && beyond_cache(w.count() * static_cast<int64_t>(2 * sizeof(U) + sizeof(int64_t)))) {
+      return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
+        StagedRow<U> staged;
+        for (int64_t k = 0; k < w.k_size; k += staged.kElements) {
+          const int64_t n = std::min(staged.kElements, w.k_size - k);
+          for (int64_t j = 0; j < n; ++j) staged.values[j] = x[p.b + run[k + j] * w.step];
+          staged.put(y + p.c + k, n);
+        }
+      });
+    }
     return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
       each_in_run(w, run, [from = x + p.b, to = y + p.c](int64_t b, int64_t c) { to[c] = from[b]; });
     });
@@ -276,6 +298,15 @@ template <class U>
 template <class U>
 [[nodiscard]] bool scatter_onto(const Cpu& on, const IndexWalk& w, int64_t bound, int64_t row, const U* x, U* y,
                                 const int64_t* index, const U* src) {
+  if (row <= StagedRow<U>::kElements &&
+      beyond_cache(w.tasks * (2 * row + w.k_size) * static_cast<int64_t>(sizeof(U)) + w.count() * 8)) {
+    return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
+      StagedRow<U> staged;
+      std::memcpy(staged.values, x + p.b, static_cast<size_t>(row) * sizeof(U));
+      each_in_run(w, run, [&staged, from = src + p.c](int64_t b, int64_t c) { staged.values[b] = from[c]; });
+      staged.put(y + p.b, row);
+    });
+  }
   return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
     std::memcpy(y + p.b, x + p.b, static_cast<size_t>(row) * sizeof(U));
     each_in_run(w, run, [to = y + p.b, from = src + p.c](int64_t b, int64_t c) { to[b] = from[c]; });

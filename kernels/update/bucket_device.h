@@ -1,30 +1,18 @@
 // Lists of tensors as one buffer, and running averages of lists, on devices that launch kernels; bucket_device.cu.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 
+#include "kernels/executor/copy.h"
 #include "kernels/executor/gpu.h"
+#include "kernels/update/average.cuh"
 
 namespace levin::kernels {
 
-struct Copy {
-  const std::byte* from;
-  std::byte* to;
-  std::int64_t n;  // bytes
-  int gap = 0;     // bytes after `to` that become 0, below 16
-};
 // One launch for 400 copies between addresses that are multiples of 16, which move 16 bytes at a time; the others get
 // launches of their own.
 void copy_on_device(const Gpu& on, std::span<const Copy> copies);
 
-template <class From, class To>
-struct Average {
-  const From* from;
-  To* to;
-  std::int64_t n;
-};
 // to = *decay to + (1 - *decay) from, in To's arithmetic (float for 16 bits), rounded once. From is To, or of 16 bits
 // and To float.
 template <class From, class To>

@@ -20,6 +20,7 @@
 #include "kernels/device/rounding.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
+#include "kernels/executor/pieces.h"
 #include "kernels/lib/scratch.h"
 #include "levin/dtype.h"
 
@@ -230,27 +231,9 @@ void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::i
 
 template <class R, class T>
 void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
-  std::int64_t total = 0;
-  for (const Slot<T>& s : slots) total += s.n;
-  if (total <= kUpdateChunk) {
-    for (const Slot<T>& s : slots) update_elements(rule, s, 0, s.n);
-    return;
-  }
-  // Elements are independent, so how they are laid end to end is free: the first eighth of every slot, then the second,
-  // and so on. A thread, which gets a stretch of that, then updates the part of a matrix that its rows of the
-  // gradient's product also wrote: memory that another core wrote last costs several times as much.
-  constexpr std::int64_t kParts = 8;
-  on.parallel_for(total, kUpdateChunk, [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t at = 0;
-    for (std::int64_t part = 0; part < kParts && at < end; ++part)
-      for (const Slot<T>& s : slots) {
-        const std::int64_t first = s.n * part / kParts, count = s.n * (part + 1) / kParts - first;
-        const std::int64_t from = std::max(begin - at, std::int64_t{0}), to = std::min(end - at, count);
-        if (from < to) update_elements(rule, s, first + from, first + to);
-        at += count;
-        if (at >= end) break;
-      }
-  });
+  parallel_pieces(
+      on, slots, kUpdateChunk, [](const Slot<T>& s) { return s.n; },
+      [&](const Slot<T>& s, std::int64_t begin, std::int64_t end) { update_elements(rule, s, begin, end); });
 }
 
 // Sums in double, by fixed chunks whose partial sums are added in order.

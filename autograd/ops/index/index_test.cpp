@@ -46,6 +46,25 @@ TEST_CASE("of equal extremes the first is chosen, and a NaN before all numbers")
   CHECK(max(columns, 0).indices.to_vector<std::int64_t>() == Ints{1, 0});
 }
 
+TEST_CASE("gather and scatter of more than a cache holds give what their rows give alone") {
+  const std::int64_t rows = 600, cols = 9001;  // 16 bytes an element: 86 MB
+  const auto modulo = [](const Tensor& n, std::int64_t m) { return remainder(n, full({}, m, cpu, DType::i64)); };
+  const Tensor index = reshape(modulo(arange(0, rows * cols, 1, cpu) * 7919, cols), {rows, cols});
+  Generator generator(1);
+  const Tensor x = rand({rows, cols}, generator, cpu), src = rand({rows, cols}, generator, cpu);
+  const Tensor gathered = gather(x, 1, index), scattered = scatter(x, 1, index, src);
+  const Tensor short_rows = narrow(x, 1, 0, 3001).contiguous(), few = modulo(index, 3001);
+  const Tensor onto_short = scatter(short_rows, 1, few, src);
+  for (std::int64_t r = 0; r < rows; r += 37) {
+    CAPTURE(r);
+    const Tensor i = narrow(index, 0, r, 1), row = narrow(x, 0, r, 1), from = narrow(src, 0, r, 1);
+    CHECK(testing::same_bits(narrow(gathered, 0, r, 1), gather(row, 1, i)));
+    CHECK(testing::same_bits(narrow(scattered, 0, r, 1), scatter(row, 1, i, from)));
+    const Tensor short_row = narrow(short_rows, 0, r, 1);
+    CHECK(testing::same_bits(narrow(onto_short, 0, r, 1), scatter(short_row, 1, narrow(few, 0, r, 1), from)));
+  }
+}
+
 TEST_CASE("the last of repeated writes wins, and it alone gets the gradient") {
   Tensor src = tensor({1.0, 2.0, 3.0}, cpu);
   src.requires_grad_();
