@@ -12,16 +12,17 @@
 
 namespace levin {
 
-// product: matmul, linear, gelu_mlp and what is made of them, by cuBLASLt where the product is large and its memory
-// aligned. convolution: conv1d, conv2d and their gradients, where they are large. attention:
-// scaled_dot_product_attention of 16-bit heads, forward and backward each for itself. batch_norm: batch_norm_train of
-// images [N, C, H, W]. Levin's kernels compute what a library does not take.
+// product: matmul, linear, gelu_mlp and what is made of them, by cuBLASLt where the product is large. convolution:
+// conv1d, conv2d and their gradients, where they are large. attention: scaled_dot_product_attention of 16-bit heads,
+// forward and backward each for itself. batch_norm: batch_norm_train of images [N, C, H, W]. Levin's kernels compute
+// what a library does not take.
 enum class EngineFamily : std::uint8_t { product, convolution, attention, batch_norm };
 
 // own: Levin's kernels. first: the library, with the engine that its heuristic names first, so that two processes give
-// the same bits. timed: the fastest of the first few engines, timed at the first call of a shape; as first for
-// products. Only engines that repeat their bits are used. cuDNN makes a plan at the first call of a shape, which no
-// recording can hold: call a new shape once before a Graph records it, or the recording throws CaptureError.
+// the same bits. timed: the fastest of the first few engines, timed at the first call of a shape; a product whose shape
+// is first met in a recording gets the first. Only engines that repeat their bits are used. cuDNN makes a plan at the
+// first call of a shape, which no recording can hold: call a new shape once before a Graph records it, or the recording
+// throws CaptureError.
 enum class EngineChoice : std::uint8_t { own, first, timed };
 
 // Chooses for a family and returns the previous choice. Products and convolutions begin with first, attention and batch

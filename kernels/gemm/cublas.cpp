@@ -2,15 +2,18 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <source_location>
-#include <utility>
+#include <vector>
 
 #include "kernels/gemm/gemm_library.h"
 #include "levin/engines.h"
 #include "levin/error.h"
+#include "levin/stream.h"
 #include "tensor/device/runtime.h"
 
 namespace levin::kernels::lib {
@@ -91,14 +94,18 @@ constexpr std::uint32_t kSumsOfParts = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT
 // What the heuristic may choose from.
 class Wishes {
  public:
-  Wishes() {
+  // The bytes that divide the addresses of x, y and d. A plan serves other tensors of its shape as well, so its key
+  // holds them.
+  using Alignments = std::array<int64_t, 3>;
+
+  explicit Wishes(const Alignments& a) {
     check(cublasLtMatmulPreferenceCreate(&raw_), "cublasLtMatmulPreferenceCreate");
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(kCublasWorkspace));
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kSumsOfParts);
-    // A plan serves other tensors of its shape as well, so it counts on no more than what all of them have.
-    for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      set(what, uint32_t(kLibraryAlignment));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(a[0]));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(a[1]));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(a[2]));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(a[2]));
   }
   Wishes(const Wishes&) = delete;
   Wishes& operator=(const Wishes&) = delete;
@@ -114,7 +121,13 @@ class Wishes {
   cublasLtMatmulPreference_t raw_ = nullptr;
 };
 
-Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeType_t type) {
+Wishes::Alignments alignments_of(const LibraryProduct& p) {
+  return {library_alignment(p.x.data, p.x.ld, p.x.apart, p.dtype),
+          library_alignment(p.y.data, p.y.ld, p.y.apart, p.dtype), library_alignment(p.d, p.ld, p.apart, p.dtype)};
+}
+
+// A plan without algorithm.
+Plan describe(const LibraryProduct& p, cublasComputeType_t type) {
   Plan plan;
   check(cublasLtMatmulDescCreate(&plan.form, type, p.dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
@@ -126,18 +139,77 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeTy
   plan.x = layout(p, p.x.rows, p.x.cols, p.x.ld, p.x.apart);
   plan.y = layout(p, p.y.rows, p.y.cols, p.y.ld, p.y.apart);
   plan.d = layout(p, p.rows, p.cols, p.ld, p.apart);
+  return plan;
+}
 
-  const Wishes wishes;
-  cublasLtMatmulHeuristicResult_t best{};
+// Up to `most` algorithms, the one first that the heuristic takes for the fastest.
+std::vector<cublasLtMatmulAlgo_t> algorithms_of(cublasLtHandle_t handle, const Plan& plan, const LibraryProduct& p,
+                                                int most) {
+  const Wishes wishes(alignments_of(p));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d, wishes.raw(), 1, &best, &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan.form, plan.x, plan.y, plan.d, plan.d,
+                                                               wishes.raw(), most, found.data(), &count);
   // An epilogue that it does not have for a dtype may also be called an invalid value.
   const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                        (status == CUBLAS_STATUS_INVALID_VALUE && p.epilogue != LibraryProduct::Epilogue::bias);
-  if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic");
-  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
-  plan.algorithm = best.algo;
+  if (refused) return {};
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < count; ++i) {
+    if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back(found[static_cast<size_t>(i)].algo);
+  }
+  return algorithms;
+}
+
+// One call of the library.
+struct Run {
+  cublasLtHandle_t handle;
+  void* workspace;
+  Stream stream;
+
+  [[nodiscard]] cublasStatus_t operator()(const LibraryProduct& p, const Plan& plan,
+                                          const cublasLtMatmulAlgo_t& algorithm) const {
+    const float one = 1, zero = 0;
+    const double wide_one = 1, wide_zero = 0;
+    const bool wide = p.dtype == DType::f64;
+    return cublasLtMatmul(handle, plan.form, wide ? static_cast<const void*>(&wide_one) : &one, p.x.data, plan.x,
+                          p.y.data, plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d,
+                          plan.d, &algorithm, workspace, size_t(kCublasWorkspace),
+                          static_cast<cudaStream_t>(stream.handle()));
+  }
+  // The shortest of a few runs, in ms; infinity where the library refuses. Waits for the device.
+  [[nodiscard]] double time_of(const LibraryProduct& p, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+    double best = std::numeric_limits<double>::infinity();
+    if ((*this)(p, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return best;  // and loads the kernel
+    for (int i = 0; i < 3; ++i) {
+      Event start(stream.device(), EnableTiming::yes), end(stream.device(), EnableTiming::yes);
+      start.record(stream);
+      if ((*this)(p, plan, algorithm) != CUBLAS_STATUS_SUCCESS) return best;
+      end.record(stream);
+      end.synchronize();
+      best = std::min(best, end.milliseconds_since(start));
+    }
+    return best;
+  }
+};
+
+Plan make_plan(const Run& run, const LibraryProduct& p, cublasComputeType_t type, EngineChoice by) {
+  constexpr int kTimed = 8;
+  // A later algorithm must be clearly faster: what is close the heuristic decides, the same in every process.
+  constexpr double kClearly = 0.95;
+  Plan plan = describe(p, type);
+  const auto algorithms = algorithms_of(run.handle, plan, p, by == EngineChoice::timed ? kTimed : 1);
+  plan.found = !algorithms.empty();
+  if (!plan.found) return plan;
+  plan.algorithm = algorithms[0];
+  if (algorithms.size() == 1) return plan;
+  double least = run.time_of(p, plan, algorithms[0]);
+  for (size_t i = 1; i < algorithms.size(); ++i) {
+    const double time = run.time_of(p, plan, algorithms[i]);
+    if (time < kClearly * least) least = time, plan.algorithm = algorithms[i];
+  }
   return plan;
 }
 
@@ -145,20 +217,25 @@ Plan make_plan(cublasLtHandle_t handle, const LibraryProduct& p, cublasComputeTy
 struct Cache {
   std::mutex mutex;
   std::map<int, cublasLtHandle_t> handles;
-  std::map<std::array<int64_t, 21>, Plan> plans;
+  std::map<std::array<int64_t, 25>, Plan> plans;
 
-  // The device is current, the mutex held.
-  std::pair<cublasLtHandle_t, const Plan&> plan_of(const LibraryProduct& p, Device device) {
+  cublasLtHandle_t handle_of(Device device) {
     cublasLtHandle_t& handle = handles[device.index()];
     if (!handle) check(cublasLtCreate(&handle), "cublasLtCreate");
+    return handle;
+  }
+  // The device is current, the mutex held.
+  const Plan& plan_of(const LibraryProduct& p, const Run& run, EngineChoice by) {
+    const Device device = run.stream.device();
     const cublasComputeType_t type = compute_type(p);
-    const std::array<int64_t, 21> key{
-        device.index(), int64_t(p.dtype), type,           p.rows,   p.cols,   p.depth,        p.ld,
-        p.apart,        p.batches,        epilogue_of(p), p.aux_ld, p.x.rows, p.x.cols,       p.x.ld,
-        p.x.transposed, p.x.apart,        p.y.rows,       p.y.cols, p.y.ld,   p.y.transposed, p.y.apart};
+    const auto [x_bytes, y_bytes, d_bytes] = alignments_of(p);
+    const std::array<int64_t, 25> key{
+        device.index(), int64_t(p.dtype), type,      p.rows,   p.cols,  p.depth,        p.ld,       p.apart,  p.batches,
+        epilogue_of(p), p.aux_ld,         p.x.rows,  p.x.cols, p.x.ld,  p.x.transposed, p.x.apart,  p.y.rows, p.y.cols,
+        p.y.ld,         p.y.transposed,   p.y.apart, x_bytes,  y_bytes, d_bytes,        int64_t(by)};
     auto at = plans.find(key);
-    if (at == plans.end()) at = plans.emplace(key, make_plan(handle, p, type)).first;
-    return {handle, at->second};
+    if (at == plans.end()) at = plans.emplace(key, make_plan(run, p, type, by)).first;
+    return at->second;
   }
 };
 Cache& cache() {
@@ -189,16 +266,13 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
   const OnDevice on(stream.device());
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);  // also of the plan's pointers
-  const auto [handle, plan] = c.plan_of(p, stream.device());
+  const Run run{c.handle_of(stream.device()), workspace, stream};
+  // What is recorded does not run, so that nothing can be timed.
+  const bool times = engine_choice(EngineFamily::product) == EngineChoice::timed && !is_capturing(stream.device());
+  const Plan& plan = c.plan_of(p, run, times ? EngineChoice::timed : EngineChoice::first);
   if (!plan.found) return false;
   set_pointers(plan.form, p);
-  const float one = 1, zero = 0;
-  const double wide_one = 1, wide_zero = 0;
-  const bool wide = p.dtype == DType::f64;
-  const cublasStatus_t status =
-      cublasLtMatmul(handle, plan.form, wide ? static_cast<const void*>(&wide_one) : &one, p.x.data, plan.x, p.y.data,
-                     plan.y, wide ? static_cast<const void*>(&wide_zero) : &zero, p.d, plan.d, p.d, plan.d,
-                     &plan.algorithm, workspace, size_t(kCublasWorkspace), static_cast<cudaStream_t>(stream.handle()));
+  const cublasStatus_t status = run(p, plan, plan.algorithm);
   if (status != CUBLAS_STATUS_SUCCESS && is_capturing(stream.device()))
     fail<CaptureError>("cublas: cublasLtMatmul failed in a recording: ", cublasLtGetStatusString(status));
   check(status, "cublasLtMatmul");
@@ -207,7 +281,7 @@ bool cublas_multiply(const LibraryProduct& p, void* workspace, Stream stream) {
 }
 
 std::uint32_t cublas_sums_of_parts() {
-  const Wishes wishes;
+  const Wishes wishes({kLibraryAlignment, kLibraryAlignment, kLibraryAlignment});
   std::uint32_t mask = 0;
   size_t written = 0;
   check(cublasLtMatmulPreferenceGetAttribute(wishes.raw(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask,
@@ -220,7 +294,7 @@ std::optional<CublasParts> cublas_parts(const LibraryProduct& p, Device device) 
   const OnDevice on(device);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  const Plan& plan = c.plan_of(p, device).second;
+  const Plan& plan = c.plan_of(p, {c.handle_of(device), nullptr, Stream::current(device)}, EngineChoice::first);
   if (!plan.found) return {};
   CublasParts parts{};
   const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t what, auto& value) {

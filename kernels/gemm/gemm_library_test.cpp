@@ -120,16 +120,26 @@ TEST_CASE("products that the library would refuse or that are small stay with th
   const GemmSize size{256, 256, 256};
   const Matrix<float> dense{p, 256, 1};
   CHECK(takes(size, dense, dense, p, 256));
-  CHECK_FALSE(takes({16, 16, 16}, dense, dense, p, 256));    // small
-  CHECK_FALSE(takes(size, {p + 1, 256, 1}, dense, p, 256));  // not aligned
-  CHECK_FALSE(takes(size, {p, 257, 1}, dense, p, 256));      // rows not aligned
-  CHECK_FALSE(takes(size, {p, 512, 2}, dense, p, 256));      // no direction is contiguous
-  CHECK_FALSE(takes(size, {p, 0, 1}, dense, p, 256));        // one row for all
-  CHECK_FALSE(takes(size, dense, dense, p + 2, 256));        // the result is not aligned
-  CHECK_FALSE(takes(size, dense, dense, p, 258));            // nor its rows
-  CHECK_FALSE(takes({256, 256, 0}, dense, dense, p, 256));   // nothing to add up
+  CHECK_FALSE(takes({16, 16, 16}, dense, dense, p, 256));  // small
+  CHECK(takes(size, {p + 1, 256, 1}, dense, p, 256));      // it has kernels for any alignment
+  CHECK(takes(size, {p, 257, 1}, dense, p + 2, 258));
+  CHECK_FALSE(takes(size, {p, 512, 2}, dense, p, 256));     // no direction is contiguous
+  CHECK_FALSE(takes(size, {p, 0, 1}, dense, p, 256));       // one row for all
+  CHECK_FALSE(takes(size, dense, dense, p, 255));           // rows of the result overlap
+  CHECK_FALSE(takes({256, 256, 0}, dense, dense, p, 256));  // nothing to add up
   const std::array<BatchDim, 2> apart{BatchDim{2, 0, 65536, 131072}, BatchDim{2, 65536, 0, 65536}};
   CHECK_FALSE(library_product<float>(apart, size, dense, dense, p, 256, nullptr));  // two dimensions are not one
+}
+
+TEST_CASE("the library hears the largest alignment that all rows of all batches have") {
+  alignas(16) static const char memory[64] = {};
+  CHECK(library_alignment(memory, 768, 0, DType::bf16) == 16);
+  CHECK(library_alignment(memory, 50257, 0, DType::bf16) == 2);  // a vocabulary
+  CHECK(library_alignment(memory, 1433, 0, DType::f32) == 4);
+  CHECK(library_alignment(memory, 100, 0, DType::f16) == 8);
+  CHECK(library_alignment(memory, 768, 6, DType::f16) == 4);
+  CHECK(library_alignment(memory + 8, 768, 768, DType::f32) == 8);
+  CHECK(library_alignment(memory, 3, 0, DType::f64) == 8);
 }
 
 TEST_CASE("an epilogue in the library's terms is the one that was asked for") {
