@@ -1,5 +1,13 @@
 #include "kernels/executor/cpu.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <fstream>
 
 #include "kernels/executor/streaming.h"
@@ -19,6 +27,22 @@ int64_t last_cache_bytes() {
   return unit == 'M' ? number << 20 : kUsual;
 }
 
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Whether the CPU has AMX with bf16, and Linux lets this process use the registers, which a context switch must save.
+// Source: Linux, Documentation/arch/x86/xstate.rst.
+bool may_use_amx() {
+#if defined(__linux__)
+  constexpr unsigned kBf16 = 1u << 22, kTiles = 1u << 24;  // of leaf 7's EDX
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTiles) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
 }  // namespace
 
 bool beyond_cache(int64_t bytes) {
@@ -37,12 +61,15 @@ CpuLevel cpu_level() {
 #endif
 }
 
-bool cpu_multiplies_bf16() {
+Bf16Products cpu_bf16_products() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-  static const bool has = cpu_level() == CpuLevel::v4 && __builtin_cpu_supports("avx512bf16");
-  return has;
+  static const Bf16Products best = cpu_level() != CpuLevel::v4 || !__builtin_cpu_supports("avx512bf16")
+                                       ? Bf16Products::f32
+                                   : may_use_amx() ? Bf16Products::tiles
+                                                   : Bf16Products::pairs;
+  return best;
 #else
-  return false;
+  return Bf16Products::f32;
 #endif
 }
 

@@ -18,8 +18,11 @@ enum class CpuLevel : uint8_t { base, v3, v4 };
 
 // The highest level this CPU and its operating system run; found once.
 [[nodiscard]] CpuLevel cpu_level();
-// Whether it also has AVX512_BF16, which multiplies bf16 numbers. CPUs of level v4 are with and without it.
-[[nodiscard]] bool cpu_multiplies_bf16();
+// What a CPU of level v4 multiplies bf16 numbers with: f32 after conversion, AVX512_BF16 (vectors of pairs), or AMX
+// (tiles of pairs), where the operating system lets it.
+enum class Bf16Products : uint8_t { f32, pairs, tiles };
+// The best that this CPU has; found once.
+[[nodiscard]] Bf16Products cpu_bf16_products();
 [[nodiscard]] const char* name(CpuLevel level);
 
 // Cores a kernel may use, the caller included; at start LEVIN_NUM_THREADS or OMP_NUM_THREADS, else those of the
@@ -37,7 +40,7 @@ void parallel_chunks(int64_t n, int64_t grain, ChunkBody body, void* context);
 
 struct Cpu {
   CpuLevel level = cpu_level();
-  bool multiplies_bf16 = cpu_multiplies_bf16();  // may be used at level v4
+  Bf16Products bf16_products = cpu_bf16_products();  // may be used at level v4
 
   // body(begin, end) over [0, n) in chunks of `grain`, the last one shorter. Chunk boundaries depend on n and grain
   // only, also where one thread runs them all: a sum that writes one partial a chunk and adds the partials in chunk

@@ -5,6 +5,7 @@
 
 #define LEVIN_COMPILE_GEMM
 #include "kernels/gemm/gemm.cuh"
+#include "kernels/gemm/gemm_amx.h"
 
 #if LEVIN_X86_LEVELS
 #pragma GCC push_options
@@ -55,6 +56,15 @@ TileFn<float> tile_of_pairs(int h, int v) {
   static constexpr auto one = pair_tiles<1>(std::make_integer_sequence<int, kTileRows>());
   static constexpr auto two = pair_tiles<2>(std::make_integer_sequence<int, kTileRows>());
   return (v == 1 ? one : two)[size_t(h - 1)];
+}
+
+void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, bf16* c, int64_t ldc,
+                   const GemmOptions<bf16>& options) {
+  TiledProduct<AmxTiles, bf16>(on, spread, size, a, b, c, ldc, options).run();
+}
+void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, float* c, int64_t ldc,
+                   const GemmOptions<bf16>& options) {
+  TiledProduct<AmxTiles, float>(on, spread, size, a, b, c, ldc, options).run();
 }
 
 }  // namespace levin::kernels::cpu::v4

@@ -14,8 +14,8 @@
 //
 // Bits: the order of an element's sum depends on (m, n, k), strides, T and level alone. They are the same for any
 // number of threads, and for a batch and its products one by one. Levels differ in the last bits, and so do products of
-// bf16 between CPUs with and without AVX512_BF16, which takes numbers and sums below 2^-126 for zero
-// (Note [Pairs of bf16]).
+// bf16 between CPUs with AMX, with AVX512_BF16 and without either; both take numbers and sums below 2^-126 for zero
+// (Note [Pairs of bf16], Note [Products by tiles] in gemm_amx.h).
 // Throws OutOfMemoryError when there is no memory for packed panels.
 #ifndef LEVIN_LEVEL
 #ifndef LEVIN_KERNELS_GEMM_CUH
@@ -27,6 +27,7 @@
 #include <type_traits>
 
 #include "kernels/executor/cpu.h"
+#include "kernels/gemm/amx_tiles.h"
 #include "kernels/gemm/gemm_tile.cuh"
 #include "kernels/lib/scratch.h"
 #include "levin/dtype.h"
@@ -540,6 +541,14 @@ class PlannedGemm {
   lib::Scratch memory_;
 };
 
+#if LEVIN_VECTOR_BYTES == 64
+// By AMX, only for a CPU that has it: gemm_amx.h.
+void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, bf16* c, int64_t ldc,
+                   const GemmOptions<bf16>& options);
+void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, float* c, int64_t ldc,
+                   const GemmOptions<bf16>& options);
+#endif
+
 template <class T, class C>
 void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
               const GemmOptions<T>& options) {
@@ -568,7 +577,9 @@ void gemm_one(const Cpu& on, bool spread, GemmSize size, Matrix<T> a, Matrix<T> 
   }
 #if LEVIN_VECTOR_BYTES == 64
   if constexpr (std::is_same_v<T, bf16>) {
-    if (on.multiplies_bf16) {
+    if (on.bf16_products == Bf16Products::tiles && m >= kTileSide && n >= kTileSide && k >= 2 * kTileSide)
+      return gemm_by_tiles(on, spread, size, a, b, c, ldc, options);
+    if (on.bf16_products != Bf16Products::f32) {
       const GemmPlan<F> plan({m, n, (k + 1) / 2}, a, b, spread, kBlockPairs);
       return PlannedGemm<T, C, true>(on, plan, k, a, b, c, ldc, options).run();
     }

@@ -1,4 +1,5 @@
 #include "kernels/gemm/gemm.cuh"
+#include "kernels/gemm/gemm_amx.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/executor/rows_test.h"
+#include "tests/skip.h"
 
 using namespace levin;
 using namespace levin::kernels;
@@ -41,17 +43,38 @@ struct Case {
   bool col_bias = false, row_bias = false;
 };
 
-// The levels of this CPU; where it multiplies bf16 numbers, v4 is there with and without that.
+// The levels of this CPU; v4 is there with each of the ways in which it multiplies bf16 numbers.
 std::vector<Cpu> cpus() {
   std::vector<Cpu> all;
   for (const CpuLevel level : levels()) {
     all.push_back({.level = level});
-    if (level == CpuLevel::v4 && cpu_multiplies_bf16()) all.push_back({.level = level, .multiplies_bf16 = false});
+    if (level != CpuLevel::v4) continue;
+    for (const auto by : {Bf16Products::f32, Bf16Products::pairs}) {
+      if (by < cpu_bf16_products()) all.push_back({.level = level, .bf16_products = by});
+    }
   }
   return all;
 }
 
-template <class T, class C = T>
+// cpu::gemm, and the same by tiles that are emulated.
+struct Gemm {
+  template <class T, class C>
+  static void run(const Cpu& on, GemmSize size, Matrix<T> a, Matrix<T> b, C* c, int64_t ldc,
+                  const GemmOptions<T>& options = {}) {
+    cpu::gemm(on, size, a, b, c, ldc, options);
+  }
+};
+#if LEVIN_X86_LEVELS
+struct GemmByEmulatedTiles {
+  template <class C>
+  static void run(const Cpu& on, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, C* c, int64_t ldc,
+                  const GemmOptions<bf16>& options = {}) {
+    cpu::v4::TiledProduct<EmulatedTiles, C>(on, true, size, a, b, c, ldc, options).run();
+  }
+};
+#endif
+
+template <class T, class C = T, class Product = Gemm>
 void check(const Case& t, const Cpu& on) {
   CAPTURE(t.size.m);
   CAPTURE(t.size.n);
@@ -59,7 +82,7 @@ void check(const Case& t, const Cpu& on) {
   CAPTURE(t.a_layout);
   CAPTURE(t.b_layout);
   CAPTURE(name(on.level));
-  CAPTURE(on.multiplies_bf16);
+  CAPTURE(int(on.bf16_products));
   const auto [m, n, k] = t.size;
   const Stored<T> a(m, k, t.a_layout, 1), b(k, n, t.b_layout, 2);
   const int64_t ldc = n + 3;
@@ -68,11 +91,11 @@ void check(const Case& t, const Cpu& on) {
   std::vector<C> c = before;
   if (t.beta == 0)
     for (C& x : c) x = C(std::numeric_limits<float>::quiet_NaN());  // must not be read
-  cpu::gemm(on, t.size, a.view, b.view, c.data(), ldc,
-            GemmOptions<T>{.alpha = t.alpha,
-                           .beta = t.beta,
-                           .col_bias = t.col_bias ? col_bias.data() : nullptr,
-                           .row_bias = t.row_bias ? row_bias.data() : nullptr});
+  Product::run(on, t.size, a.view, b.view, c.data(), ldc,
+               GemmOptions<T>{.alpha = t.alpha,
+                              .beta = t.beta,
+                              .col_bias = t.col_bias ? col_bias.data() : nullptr,
+                              .row_bias = t.row_bias ? row_bias.data() : nullptr});
   double worst = 0;
   bool outside_kept = true;
   for (int64_t i = 0; i < m; ++i) {
@@ -225,4 +248,47 @@ TEST_CASE("gemm_batched equals its products one by one, bit for bit, with any st
                         Matrix<float>{b.data(), n, 1}, &untouched, n);
       CHECK(untouched == 1);
     }
+}
+
+TEST_CASE("a product by tiles is the sum over k for every layout, scale, bias and edge of a tile") {
+#if LEVIN_X86_LEVELS
+  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  const GemmSize sizes[] = {{16, 16, 32}, {17, 33, 31},  {1, 1, 1},     {64, 96, 128}, {48, 15, 1055},
+                            {15, 48, 40}, {160, 140, 5}, {33, 32, 512}, {300, 70, 65}};
+  const double scales[][2] = {{1, 0}, {1, 1}, {-0.5, 2}, {2, 0}};
+  int count = 0;
+  for (const GemmSize& size : sizes)
+    for (int a_layout = 0; a_layout < 4; ++a_layout)
+      for (int b_layout = 0; b_layout < 4; ++b_layout) {
+        const auto& [alpha, beta] = scales[count % 4];
+        const Case t{size, a_layout, b_layout, alpha, beta, (count / 4) % 2 == 1, (count / 8) % 2 == 1};
+        ++count;
+        check<bf16, bf16, GemmByEmulatedTiles>(t, {});
+        check<bf16, float, GemmByEmulatedTiles>(t, {});
+      }
+#else
+  levin::test::skip("no code for x86 levels in this build");
+#endif
+}
+
+TEST_CASE("a product by tiles has the same bits on one, two and three threads, and keeps NaN to its row") {
+#if LEVIN_X86_LEVELS
+  if (cpu_level() != CpuLevel::v4) return levin::test::skip("this CPU has no AVX-512");
+  const int64_t m = 257, n = 300, k = 1100;
+  Stored<bf16> a(m, k, 0, 1);
+  const Stored<bf16> b(k, n, 1, 2);
+  a.data[size_t(100 * k + 1099)] = bf16(std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> c[3];
+  for (int threads = 1; threads <= 3; ++threads) {
+    const Threads guard(threads);
+    c[threads - 1].resize(size_t(m * n));
+    GemmByEmulatedTiles::run(Cpu{}, {m, n, k}, a.view, b.view, c[threads - 1].data(), n);
+  }
+  CHECK(std::memcmp(c[0].data(), c[1].data(), c[0].size() * sizeof(float)) == 0);
+  CHECK(std::memcmp(c[0].data(), c[2].data(), c[0].size() * sizeof(float)) == 0);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) REQUIRE(std::isnan(c[0][size_t(i * n + j)]) == (i == 100));
+#else
+  levin::test::skip("no code for x86 levels in this build");
+#endif
 }
