@@ -9,13 +9,10 @@ namespace levin::kernels::cpu {
 
 void copy_list(const Cpu& on, std::span<const Copy> copies) {
   constexpr int64_t kGrain = 256 << 10;
-  int64_t bytes = 0;
-  for (const Copy& c : copies) bytes += c.n;
-  const bool streams = beyond_cache(2 * bytes);
   const auto count = [](const Copy& c) { return c.n; };
   parallel_pieces(on, copies, kGrain, count, [&](const Copy& c, int64_t begin, int64_t end) {
     if (begin == end) return;
-    if (streams) {
+    if (beyond_cache(2 * c.n)) {
       const Streaming past_caches;
       Streaming::write(c.to + begin, c.from + begin, end - begin);
     } else {

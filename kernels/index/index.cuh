@@ -232,16 +232,6 @@ struct StagedRow {
 template <class U>
 [[nodiscard]] bool gather(const Cpu& on, const IndexWalk& w, int64_t bound, const U* x, const int64_t* index, U* y) {
   if (w.has_runs()) {
-    if (w.k_c == 1 && beyond_cache(w.count() * static_cast<int64_t>(2 * sizeof(U) + sizeof(int64_t)))) {
-      return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
-        StagedRow<U> staged;
-        for (int64_t k = 0; k < w.k_size; k += staged.kElements) {
-          const int64_t n = std::min(staged.kElements, w.k_size - k);
-          for (int64_t j = 0; j < n; ++j) staged.values[j] = x[p.b + run[k + j] * w.step];
-          staged.put(y + p.c + k, n);
-        }
-      });
-    }
     return each_run(on, w, bound, index, [&](const int64_t* run, const IndexWalk::Place& p) {
       each_in_run(w, run, [from = x + p.b, to = y + p.c](int64_t b, int64_t c) { to[c] = from[b]; });
     });
