@@ -2,10 +2,10 @@
 //
 // Note [Products by tiles]
 // Both operands are packed as pairs (Note [Pairs of bf16]) in whole tiles, zeros beyond the edges: A as rows, B as
-// panels of 32 columns. Four tiles hold 32 x 32 sums; a step loads two tiles of each operand and multiplies four times,
-// which moves 4 KiB for 64 cycles of work. k is cut into blocks of kBlock pairs, whose part of a panel of B takes 32 KiB
-// and stays in L1 while the rows of a task pass by. The sums of a task wait between blocks in f32. An element's sum runs
-// over k in steps of 16 pairs, so its bits depend on k alone.
+// panels of 32 columns. Four tiles hold 32 x 32 sums. A step loads two tiles of each operand and multiplies four times:
+// 4 KiB for 64 cycles of work. k is cut into blocks of kBlock pairs, whose part of a panel of B takes 32 KiB and stays
+// in L1 while the rows of a task pass by. The sums of a task wait between blocks in f32. An element's sum runs over k
+// in steps of 16 pairs, so its bits depend on k alone.
 #pragma once
 
 #include <algorithm>
