@@ -39,9 +39,30 @@ void tile_pairs(int64_t k, const float* a, int64_t a_row, int64_t a_col, const f
   put_tile(sum, out);
 }
 
+// L numbers of bf16 as f32, 0 where the mask has no bit.
+inline __m512 widened(const bf16* x, __mmask16 mask) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(mask, x);
+  // The forms with a mask: of the others g++ 12 warns that a vector which they do not read is not initialized.
+  return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(mask, _mm512_maskz_cvtepu16_epi32(mask, bits), 16));
+}
+
 template <int V, int... H>
 constexpr std::array<TileFn<float>, sizeof...(H)> pair_tiles(std::integer_sequence<int, H...>) {
   return {tile_pairs<H + 1, V>...};
+}
+
+void round_sums(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias, bf16* c,
+                int64_t ldc) {
+  constexpr int64_t L = kLanes<float>;
+  const __m512 factor = _mm512_set1_ps(alpha);
+  for (int64_t j = 0; j < cols; j += L) {
+    const auto mask = static_cast<__mmask16>(cols - j < L ? (1u << (cols - j)) - 1 : 0xffffu);
+    const __m512 bias = col_bias ? widened(col_bias + j, mask) : _mm512_setzero_ps();
+    for (int64_t i = 0; i < rows; ++i) {
+      const __m512 x = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, sums + i * ld + j), factor, bias);
+      _mm256_mask_storeu_epi16(c + i * ldc + j, mask, (__m256i)_mm512_cvtneps_pbh(x));
+    }
+  }
 }
 
 }  // namespace
@@ -56,6 +77,11 @@ TileFn<float> tile_of_pairs(int h, int v) {
   static constexpr auto one = pair_tiles<1>(std::make_integer_sequence<int, kTileRows>());
   static constexpr auto two = pair_tiles<2>(std::make_integer_sequence<int, kTileRows>());
   return (v == 1 ? one : two)[size_t(h - 1)];
+}
+
+void put_sums_of_pairs(const float* sums, int64_t ld, int64_t rows, int64_t cols, float alpha, const bf16* col_bias,
+                       bf16* c, int64_t ldc) {
+  round_sums(sums, ld, rows, cols, alpha, col_bias, c, ldc);
 }
 
 void gemm_by_tiles(const Cpu& on, bool spread, GemmSize size, Matrix<bf16> a, Matrix<bf16> b, bf16* c, int64_t ldc,

@@ -485,12 +485,20 @@ class PlannedGemm {
       F sums[size_t(kTileRows * N)];
       run(at.kc, rows, a_row, a_col, bt, b_row, {sums, N, F(1), F(0), nullptr, nullptr});
       const F beta = F(options_.beta);
-      if (!sums_wait_) return put_sums(sums, N, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+      if (!sums_wait_) return put(sums, N, h, cols, beta, col_bias, row_bias, to);
       const int64_t n = plan_.size.n;
       F* const kept = waiting() + i0 * n + j0;
       put_sums<F, F, F>(sums, N, h, cols, F(1), F(at.index > 0), nullptr, nullptr, kept, n);
-      if (at.index == plan_.k_blocks - 1) put_sums(kept, n, h, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+      if (at.index == plan_.k_blocks - 1) put(kept, n, h, cols, beta, col_bias, row_bias, to);
     }
+  }
+  void put(const F* sums, int64_t ld, int64_t rows, int64_t cols, F beta, const T* col_bias, const T* row_bias,
+           C* to) const {
+    const F alpha = F(options_.alpha);
+#if LEVIN_VECTOR_BYTES == 64
+    if constexpr (kPairs) return put_sums_in_bf16(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
+#endif
+    put_sums(sums, ld, rows, cols, alpha, beta, col_bias, row_bias, to, ldc_);
   }
 
   // A task is some panels, packed as they are used, times all rows.

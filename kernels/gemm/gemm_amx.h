@@ -163,9 +163,9 @@ class TiledProduct {
 
   void put(std::int64_t i, std::int64_t rows, std::int64_t j, std::int64_t j_end, const float* sums,
            std::int64_t ld) const {
-    put_sums(sums, ld, rows, j_end - j, static_cast<float>(options_.alpha), static_cast<float>(options_.beta),
-             options_.col_bias ? options_.col_bias + j : nullptr, options_.row_bias ? options_.row_bias + i : nullptr,
-             c_ + i * ldc_ + j, ldc_);
+    put_sums_in_bf16(sums, ld, rows, j_end - j, static_cast<float>(options_.alpha), static_cast<float>(options_.beta),
+                     options_.col_bias ? options_.col_bias + j : nullptr,
+                     options_.row_bias ? options_.row_bias + i : nullptr, c_ + i * ldc_ + j, ldc_);
   }
 
   const Cpu& on_;
