@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "tests/skip.h"
 #include "tests/temporary.h"
@@ -143,4 +144,29 @@ TEST_CASE("a kernel that spills does not compile with this build's nvcc line, wh
 #else
   return levin::test::skip("this build has no nvcc, or does not optimise");
 #endif
+}
+
+TEST_CASE("a message of ptxas about wgmma or setmaxnreg fails the build, and other messages do not") {
+  const levin::test::TemporaryFolder folder;
+  const std::string compiler = folder / "compiler", object = folder / "made_up.o", said = folder / "said";
+  // What a compiler is called with ends in "-o OBJECT -MD -MF DEPFILE -MT OBJECT".
+  const auto build = [&](const std::string& message) {
+    std::ofstream(compiler) << "echo 'ptxas info    : " << message << "' >&2\ntouch \"$2\"\n";
+    const std::string line = "'" + levin::test::source_dir() + "/kernels/device/nvcc.sh' " + object + " " + object +
+                             ".d bash " + compiler + " 2>" + said;
+    const bool ended_well = std::system(line.c_str()) == 0;
+    std::ifstream file(said);
+    return std::pair{ended_well && std::filesystem::exists(object),
+                     std::string(std::istreambuf_iterator<char>(file), {})};
+  };
+  for (const char* const code : {"C7508", "C7510", "C7514", "C7515", "C7519", "C7520"}) {
+    const auto [made, output] = build("(" + std::string(code) + ") in function 'made_up'");
+    INFO(output);
+    CHECK(!made);
+    CHECK(has(output, code));
+    CHECK(has(output, "made_up"));
+  }
+  CHECK(build("Used 40 registers, used 1 barriers").first);
+  CHECK(build("Used 40 registers, used 1 barriers").second == "");
+  CHECK(build("(C7600) in function 'made_up'").first);
 }
