@@ -8,8 +8,8 @@
 # shows. Smaller tiles or fewer accumulators a thread mend it.
 #
 # ptxas's messages C7500 to C7599 are errors, too, although ptxas gives them as information: it has put waits between
-# wgmma instructions (C7510 to C7520), or it ignores setmaxnreg (C7508). Results are right then, and the overlap that the
-# kernel is written for is gone.
+# wgmma instructions (C7510 to C7520), or it ignores setmaxnreg (C7508). Results are right then, and the overlap that
+# the kernel is written for is gone.
 object=$1 depfile=$2
 shift 2
 log=$(mktemp)

@@ -17,6 +17,7 @@ namespace levin::simt {
 
 inline constexpr int kMaxThreads = 1024, kLanes = 32, kMaxWarps = kMaxThreads / kLanes;
 
+class Async;
 class Engine;
 
 // A stack that runs one thread after another.
@@ -34,11 +35,11 @@ struct AsyncCopy {
 };
 
 struct Thread {
-  enum class State : std::uint8_t { fresh, ready, at_barrier, in_warp, exited };
+  enum class State : std::uint8_t { fresh, ready, at_barrier, in_warp, in_async, exited };
   State state = State::fresh;
   uint3 index = {0, 0, 0};
   Worker* worker = nullptr;  // null before the first and after the last instruction
-  // Where it waits, valid in at_barrier and in_warp.
+  // Where it waits, valid in at_barrier, in_warp and in_async.
   const char* what = nullptr;
   Site at;
   std::uint32_t mask = 0;
@@ -84,6 +85,8 @@ inline constexpr std::size_t kMostShared = 227 * 1024;
 // Everything of the launches of one OS thread; made at its first launch, kept for the stacks.
 class Engine {
  public:
+  Engine();
+  ~Engine();
   void run(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name);
 
   [[nodiscard]] Thread& running() { return *running_; }
@@ -92,8 +95,16 @@ class Engine {
   void* shared_array(const void* key, std::size_t bytes, std::size_t alignment);
   [[nodiscard]] void* shared_dynamic() const { return dynamic_.get(); }
   [[nodiscard]] std::uint64_t switches() const { return switches_; }
+  // What the block has under way beside its threads, made at its first use; it needs dynamic shared memory.
+  Async& async(Site at);
+  [[nodiscard]] int running_index() const { return index_of(*running_); }
+  void park(const char* what, Site at);  // the running thread waits until unpark
+  void unpark(int thread) { ready(threads_[std::size_t(thread)]); }
+  void yield();                       // others may run first
+  [[nodiscard]] int elected() const;  // the lane that elect.sync chooses
   // Throws InternalError naming kernel, block and the thread that runs.
   [[noreturn]] void fail_thread(const std::string& what, Site at) const;
+  [[noreturn]] void fail_block(const std::string& what) const;  // names no thread
 
  private:
   friend struct Worker;
@@ -106,6 +117,8 @@ class Engine {
   void exit(Thread& thread);
   // The next thread to run by the schedule, taken off the ready ones; null when none can run.
   Thread* pick();
+  // The same; copies and products complete on the way.
+  Thread* next_thread();
   Thread* take(int warp, int lane);
   void wait();                         // the running thread waits while others run; returns when it resumes
   void go(Fiber& from, Thread* next);  // null: back to the launching stack
@@ -114,6 +127,7 @@ class Engine {
   std::uint64_t random();
   // Why no thread can run although some have not ended; diagnose.cpp.
   [[nodiscard]] std::string stuck() const;
+  [[nodiscard]] std::string places() const;
   [[nodiscard]] std::string stuck_warp(const Thread& thread) const;
   [[nodiscard]] std::string thread_text(const Thread& thread) const;
   [[nodiscard]] std::string kernel_text() const;
@@ -123,6 +137,8 @@ class Engine {
   const char* name_ = nullptr;
   Schedule schedule_ = Schedule::ascending;
   std::uint64_t seed_ = 0;
+  Completion completion_ = Completion::early;
+  std::uint64_t completion_seed_ = 0;
   unsigned shared_bytes_ = 0;
   // The block
   std::vector<Thread> threads_;
@@ -136,6 +152,7 @@ class Engine {
   std::vector<SharedArray> shared_;
   std::size_t static_bytes_ = 0;
   std::unique_ptr<void, FreeBytes> dynamic_;
+  std::unique_ptr<Async> async_;
   std::exception_ptr error_;
   bool discarding_ = false;
   // The scheduler

@@ -1,9 +1,11 @@
 // What is wrong with a block in which no thread can run, in words.
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/simt/async.h"
 #include "kernels/simt/block.h"
 #include "levin/error.h"
 
@@ -52,6 +54,8 @@ void Engine::fail_thread(const std::string& what, Site at) const {
   throw InternalError(kernel_text() + ": " + thread_text(*running_) + ": " + what + "; at " + site_text(at), at);
 }
 
+void Engine::fail_block(const std::string& what) const { fail<InternalError>(kernel_text(), ": ", what); }
+
 // A thread waits in a warp function: what do the other lanes of its mask?
 std::string Engine::stuck_warp(const Thread& thread) const {
   const int index = index_of(thread), base = index / kLanes * kLanes;
@@ -71,7 +75,33 @@ std::string Engine::stuck_warp(const Thread& thread) const {
   return out;
 }
 
+// "40 threads (thread 0 first) wait in __syncthreads, f.cuh:9, and 24 threads ..."
+std::string Engine::places() const {
+  std::vector<std::pair<const Thread*, int>> places;
+  for (const Thread& thread : threads_) {
+    if (thread.state == Thread::State::exited) continue;
+    auto place = places.begin();
+    while (place != places.end() && !same(place->first->at, thread.at)) ++place;
+    if (place == places.end()) {
+      places.emplace_back(&thread, 1);
+    } else {
+      ++place->second;
+    }
+  }
+  std::string out;
+  for (const auto& [thread, count] : places) {
+    out += (thread == places.front().first ? " " : ", and ") + text(count) + " threads (" + thread_text(*thread) +
+           " first) wait in " + waits(*thread);
+  }
+  return out;
+}
+
 std::string Engine::stuck() const {
+  const auto in_async = [](const Thread& thread) { return thread.state == Thread::State::in_async; };
+  if (std::any_of(threads_.begin(), threads_.end(), in_async)) {
+    return "no thread can continue:" + places() + (exited_ != 0 ? "; " + text(exited_) + " have exited" : "") +
+           async_->stuck();
+  }
   const Thread* first_barrier = nullptr;
   for (const Thread& thread : threads_) {
     if (thread.state == Thread::State::in_warp) return stuck_warp(thread);
@@ -81,22 +111,7 @@ std::string Engine::stuck() const {
     return text(exited_) + " threads have exited while " + text(waiting_) + " wait in a barrier, " +
            thread_text(*first_barrier) + " in " + waits(*first_barrier) + "; every thread of a block must reach it";
   }
-  std::vector<std::pair<const Thread*, int>> places;
-  for (const Thread& thread : threads_) {
-    auto place = places.begin();
-    while (place != places.end() && !same(place->first->at, thread.at)) ++place;
-    if (place == places.end()) {
-      places.emplace_back(&thread, 1);
-    } else {
-      ++place->second;
-    }
-  }
-  std::string out = "divergent barriers:";
-  for (const auto& [thread, count] : places) {
-    out += (thread == places.front().first ? " " : ", and ") + text(count) + " threads (" + thread_text(*thread) +
-           " first) wait in " + waits(*thread);
-  }
-  return out + "; all threads of a block must reach the same one";
+  return "divergent barriers:" + places() + "; all threads of a block must reach the same one";
 }
 
 }  // namespace levin::simt

@@ -14,6 +14,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/simt/async.h"
 #include "kernels/simt/block.h"
 #include "levin/error.h"
 
@@ -29,7 +30,9 @@ constinit thread_local Engine* engine = nullptr;
 namespace {
 
 constexpr std::uint64_t kSeedBits = 56;
-std::atomic<std::uint64_t> chosen{0};  // schedule above the seed, so that both change at once
+std::atomic<std::uint64_t> chosen{0};             // schedule above the seed, so that both change at once
+std::atomic<std::uint64_t> chosen_completion{0};  // likewise
+constexpr std::uint64_t kSeedMask = (std::uint64_t{1} << kSeedBits) - 1;
 
 // splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 std::uint64_t mixed(std::uint64_t x) {
@@ -88,10 +91,21 @@ const char* name(Schedule schedule) {
 }
 
 void set_schedule(Schedule schedule, std::uint64_t seed) {
-  chosen.store(std::uint64_t(schedule) << kSeedBits | (seed & ((std::uint64_t{1} << kSeedBits) - 1)));
+  chosen.store(std::uint64_t(schedule) << kSeedBits | (seed & kSeedMask));
 }
 
 Schedule schedule() { return Schedule(chosen.load() >> kSeedBits); }
+
+const char* name(Completion completion) {
+  constexpr const char* kNames[] = {"early", "late_oldest", "late_newest", "random"};
+  return kNames[int(completion)];
+}
+
+void set_completion(Completion completion, std::uint64_t seed) {
+  chosen_completion.store(std::uint64_t(completion) << kSeedBits | (seed & kSeedMask));
+}
+
+Completion completion() { return Completion(chosen_completion.load() >> kSeedBits); }
 
 Engine& in_kernel(const char* what) {
   if (engine == nullptr) fail<InternalError>("simt: ", what, ": called outside of a kernel");
@@ -120,13 +134,18 @@ void run_grid(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const
 
 // ---- A launch
 
+Engine::Engine() = default;
+Engine::~Engine() = default;
+
 void Engine::run(dim3 blocks, dim3 threads, unsigned shared_bytes, Body body, const char* name) {
   body_ = &body;
   name_ = name;
   shared_bytes_ = shared_bytes;
   const std::uint64_t choice = chosen.load();
   schedule_ = Schedule(choice >> kSeedBits);
-  seed_ = choice & ((std::uint64_t{1} << kSeedBits) - 1);
+  seed_ = choice & kSeedMask;
+  completion_ = Completion(chosen_completion.load() >> kSeedBits);
+  completion_seed_ = chosen_completion.load() & kSeedMask;
   blockDim = threads;
   gridDim = blocks;
 
@@ -184,6 +203,7 @@ void Engine::run_block() {
   struct Free {  // shared arrays end with the block, also when it throws
     Engine& e;
     ~Free() {
+      e.async_.reset();
       e.shared_.clear();
       e.dynamic_.reset();
     }
@@ -199,11 +219,13 @@ void Engine::run_block() {
     discard();
     fail<InternalError>(kernel_text(), ": ", why);
   }
+  if (async_ != nullptr) async_->block_ends();
 }
 
 // Unwinds every thread that has begun and not ended, so that its stack is free and what it holds is released.
 void Engine::discard() {
   discarding_ = true;
+  if (async_ != nullptr) async_->abandon();
   for (Thread& thread : threads_) {
     if (thread.worker != nullptr) go(launcher_, &thread);
   }
@@ -226,12 +248,14 @@ void Engine::work(Worker& self) {
     Thread& thread = *running_;
     try {
       (*body_)();
+      if (async_ != nullptr) async_->thread_ends();
     } catch (const Discarded&) {
     } catch (...) {
+      if (async_ != nullptr) async_->abandon();  // before other threads run on this stack
       if (error_ == nullptr) error_ = std::current_exception();
     }
     exit(thread);
-    Thread* const next = error_ != nullptr || discarding_ ? nullptr : pick();
+    Thread* const next = error_ != nullptr || discarding_ ? nullptr : next_thread();
     if (next != nullptr && next->worker == nullptr) {
       next->worker = &self;
       running_ = next;
@@ -270,9 +294,51 @@ void Engine::go(Fiber& from, Thread* next) {
 
 void Engine::wait() {
   Thread& self = *running_;
-  Thread* const next = pick();
+  Thread* const next = next_thread();
   if (next != &self) go(self.worker->fiber, next);
   if (discarding_) throw Discarded{};
+}
+
+// ---- Waits for what is under way
+
+Async& Engine::async(Site at) {
+  if (async_ == nullptr) {
+    if (dynamic_ == nullptr) fail_thread("needs LEVIN_SHARED_DYNAMIC memory; the launch gives no bytes of it", at);
+    async_ = std::make_unique<Async>(*this, static_cast<std::byte*>(dynamic_.get()), shared_bytes_,
+                                     int(threads_.size()), completion_, mixed(completion_seed_ ^ random_));
+  }
+  return *async_;
+}
+
+void Engine::park(const char* what, Site at) {
+  running_->state = Thread::State::in_async;
+  running_->what = what;
+  running_->at = at;
+  wait();
+}
+
+void Engine::yield() {
+  ready(*running_);
+  if (schedule_ == Schedule::greedy_warp) favourite_ = int(random() % std::uint64_t(warp_count_));
+  wait();
+}
+
+int Engine::elected() const {
+  const bool last = schedule_ == Schedule::descending || (schedule_ != Schedule::ascending && mixed(seed_) % 2 != 0);
+  return last ? kLanes - 1 : 0;
+}
+
+Thread* Engine::next_thread() {
+  if (async_ == nullptr) return pick();
+  try {
+    async_->at_switch();
+    Thread* next = pick();
+    while (next == nullptr && async_->complete_when_idle()) next = pick();
+    return next;
+  } catch (...) {  // of the block: its threads are unwound by run_block
+    if (error_ == nullptr) error_ = std::current_exception();
+    return nullptr;
+  }
 }
 
 // ---- The schedule

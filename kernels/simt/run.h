@@ -23,6 +23,18 @@ inline constexpr Schedule kSchedules[] = {Schedule::ascending, Schedule::descend
 void set_schedule(Schedule schedule, std::uint64_t seed = 0);
 [[nodiscard]] Schedule schedule();
 
+// When a copy of TMA or a product of wgmma completes. `early`: when it is issued. `late_oldest`, `late_newest`: only
+// when no thread can run, one at a time. `random`: at any switch between threads, by the seed, loads in two parts. A
+// right kernel gives the same bits in all of them.
+enum class Completion : std::uint8_t { early, late_oldest, late_newest, random };
+inline constexpr Completion kCompletions[] = {Completion::early, Completion::late_oldest, Completion::late_newest,
+                                              Completion::random};
+[[nodiscard]] const char* name(Completion completion);
+
+// As set_schedule; at start `early`.
+void set_completion(Completion completion, std::uint64_t seed = 0);
+[[nodiscard]] Completion completion();
+
 // A reference to a callable without arguments; it must outlive the call that is given it.
 class Body {
  public:

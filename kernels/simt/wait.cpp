@@ -3,6 +3,7 @@
 #include <bit>
 #include <string>
 
+#include "kernels/simt/async.h"
 #include "kernels/simt/block.h"
 #include "levin/error.h"
 
@@ -25,6 +26,7 @@ int Engine::barrier(Vote vote, int predicate, const char* what, Site at) {
     waiting_ = 0;
     result_ = vote == Vote::all ? int(votes_ == count) : vote == Vote::any ? int(votes_ != 0) : votes_;
     for (Thread& thread : threads_) ready(thread);
+    if (async_ != nullptr) async_->block_barrier();
     // Greedy resumes a warp other than the first: then an early write of the first warp and one of another each
     // meet a warp that has yet to read. With two warps there is only one or the other.
     if (warp_count_ >= 2) {
@@ -119,6 +121,11 @@ void* shared_dynamic() {
                   Site::current());
   }
   return e.shared_dynamic();
+}
+bool elect(Site at) {
+  Engine& e = in_kernel("elect");
+  e.warp_collective(~0u, "elect", at, {}, nothing);
+  return e.running_index() % kLanes == e.elected();
 }
 void trap(Site at) { in_kernel("__trap").fail_thread("__trap", at); }
 void fail_misaligned(const void* p, std::size_t bytes, Site at) {

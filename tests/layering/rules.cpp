@@ -444,13 +444,15 @@ std::vector<string> text_violations(const string& path, string_view text) {
   }
   if (ends(path, ".cuh") || ends(path, ".cu")) {
     // Code that nvcc accepts and the shim cannot run.
-    if (path != "kernels/device/mma.cuh" && path != "kernels/device/hardware_math.cuh")
-      forbid(R"(\basm\b)", "PTX stands in kernels/device/mma.cuh and hardware_math.cuh alone");
+    constexpr string_view kPtx[] = {"kernels/device/hardware_math.cuh", "kernels/device/hopper.cuh",
+                                    "kernels/device/mma.cuh"};
+    if (!listed(kPtx, path))
+      forbid(R"(\basm\b)", "PTX stands in mma.cuh, hopper.cuh and hardware_math.cuh of kernels/device alone");
     forbid(R"(__shared__\b)", "use LEVIN_SHARED or LEVIN_SHARED_DYNAMIC");
     forbid(R"(<<<)", "launch through kernels/executor/gpu.h");
     forbid(R"(\b__activemask\b)", "__activemask depends on timing: name the lanes");
     for (const Include& include : includes_of(text)) {
-      if (starts(include.name, "kernels/simt/"))
+      if (starts(include.name, "kernels/simt/") && path != "kernels/device/hopper.cuh")
         report(include.line, "kernels include kernels/device/language.h, not the shim");
     }
   }

@@ -1,0 +1,239 @@
+// What a block has under way beside its threads: copies, products of warpgroups, and the barriers that count them.
+// Internal to kernels/simt. async_memory.cpp has the two views and the clocks, async_barrier.cpp barriers and
+// registers, async_copy.cpp TMA, async_product.cpp wgmma, async.cpp the order of completion and the messages.
+//
+// Note [Two views of shared memory]
+// TMA and wgmma access memory in the async proxy. The shim keeps the dynamic shared memory of a block twice: as its
+// threads see it and as the async proxy does. A copy writes the async view when it completes; threads see NaN there
+// until one of them has waited for the copy's phase. A thread's writes reach the async view at its
+// fence_async_shared(). An async read of bytes that differ between the views is an error.
+//
+// Note [Race clocks]
+// Each warp has a vector clock, with one component an agent: a warp's own accesses, the phases of a barrier, the wgmma
+// groups of a warp, the bulk groups of a thread. A component is the number of the agent's last access that comes before
+// the warp's next instruction. Barriers join clocks. An access that is not after all accesses that it conflicts with is
+// an error, in every schedule.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/lib/tensor_map.h"
+#include "kernels/simt/block.h"
+#include "kernels/simt/hopper.h"
+
+namespace levin::simt {
+
+inline constexpr int kWarpgroup = 128;
+inline constexpr std::size_t kPage = 1024;
+
+struct Clock {
+  std::vector<std::uint32_t> known;  // by agent
+  [[nodiscard]] std::uint32_t of(int agent) const;
+  void know(int agent, std::uint32_t value);
+  void join(const Clock& other);
+};
+
+struct Range {  // bytes of the dynamic shared memory
+  std::size_t begin, end;
+  [[nodiscard]] bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
+  [[nodiscard]] bool holds(const Range& other) const { return begin <= other.begin && other.end <= end; }
+};
+
+struct Access {
+  Range range;
+  int agent;
+  std::uint32_t value;
+  bool writes;
+  const char* what;
+  Site at;
+  int swizzle = -1;  // of a copy that wrote it
+};
+
+struct BarrierState {
+  const Barrier* word;
+  std::int64_t expected, pending, bytes = 0;  // bytes: tx-count
+  int phase = 0;
+  int agent;
+  int init_warp;
+  std::uint32_t init_value = 0;  // 0: no fence_barrier_init yet
+  Clock gathering = {}, released = {};
+  std::vector<int> seen;                            // by thread: the last phase it waited for
+  std::vector<std::pair<int, Range>> landing = {};  // copies of a phase that no thread has waited for
+  Site at;
+};
+
+struct Copy {
+  bool loads;
+  int thread;
+  kernels::TiledMatrix map;
+  int x, y;
+  Range range;
+  Site at;
+  int barrier = -1, phase = 0;  // of a load
+  int rows_done = 0;
+  int group = 0;  // of a store
+  bool was_read = false;
+  std::vector<std::byte> source = {};  // of a store, at issue
+};
+
+// An array of a thread that a product reads or writes.
+struct Registers {
+  std::uint32_t* p;
+  int count;
+  int last_op;  // the newest product that uses it
+  bool in_flight;
+  std::vector<std::uint32_t> values;  // in flight: what it will hold; else what it held at the last wait or fence
+};
+
+struct Product {
+  ProductCall call;
+  int group;
+  int callers = 0, first_thread;
+  Clock clocks[4] = {};
+  std::uint32_t* d[kWarpgroup] = {};
+  std::vector<std::uint32_t> a = {};  // [128][4], when in registers
+};
+
+struct Warpgroup {
+  std::deque<Product> ops;  // not completed
+  int completed = 0;
+  int registers = 0;                      // of a thread
+  int callers = 0, wanted = 0, turn = 0;  // set_registers
+  bool takes = false;
+};
+
+struct Condition {
+  enum class Kind : std::uint8_t { phase, bulk_read, bulk_done, products, turn, named } kind;
+  int index, value;
+};
+
+struct AsyncThread {
+  std::vector<Range> unfenced;
+  std::vector<Registers> arrays;
+  std::vector<int> ops_at_commit;
+  int ops = 0, ops_waited = 0;
+  bool fenced = false;
+  int bulk_agent = -1, bulk_groups = 0, bulk_open = 0, bulk_waited = 0;
+  Site bulk_at, op_at;
+  std::vector<int> unread, unwritten;  // stores of each bulk group
+  bool parked = false;
+  Condition condition{};
+};
+
+struct NamedBarrier {
+  int threads = 0, waiting = 0, turn = 0;
+  Clock gathering, released;
+};
+
+class Async {
+ public:
+  Async(Engine& engine, std::byte* shared, std::size_t bytes, int threads, Completion completion, std::uint64_t seed);
+  ~Async() { abandon(); }
+
+  // Barriers
+  void init(Barrier& barrier, unsigned arrivals, Site at);
+  void fence_init();
+  void arrive(Barrier& barrier, std::int64_t bytes, const char* what, Site at);
+  void wait(Barrier& barrier, int phase, Site at);
+  void named(int id, int threads, Site at);
+  void set_registers(int registers, bool take, Site at);
+  void block_barrier();  // all threads have reached __syncthreads
+
+  // Copies
+  void load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at);
+  void store(const kernels::TensorMap& map, int x, int y, const void* from, Site at);
+  void commit_bulk(Site at);
+  void wait_bulk(int left, bool read, Site at);
+
+  // Products
+  void multiply(const ProductCall& call, float* d, const std::uint32_t* a);
+  void fence_products();
+  void commit_products();
+  void wait_products(int left, Site at);
+  [[nodiscard]] std::uint64_t descriptor(const void* p, unsigned leading, unsigned stride, kernels::Swizzle swizzle,
+                                         Site at);
+
+  // Memory
+  void will_write(void* to, std::size_t bytes, const char* what, Site at);
+  void fence();
+  [[nodiscard]] unsigned window_address(const void* p) const;
+
+  // The scheduler's side
+  void at_switch();           // random order: perhaps completes something
+  bool complete_when_idle();  // completes something; false where nothing is left
+  void thread_ends();
+  void block_ends();
+  void abandon();  // threads will be unwound: no memory of theirs is poisoned any more
+  [[nodiscard]] std::string stuck() const;
+
+ private:
+  struct Pending {
+    int copy;       // or -1
+    int warpgroup;  // of a product
+  };
+  [[nodiscard]] AsyncThread& self() { return threads_[std::size_t(index_)]; }
+  void enter();  // index_ and warp_ are the running thread's
+  [[nodiscard]] Clock& clock() { return clocks_[std::size_t(warp_)]; }
+  [[nodiscard]] int add_agent() { return agents_++; }
+  void release(Clock& to);  // joins the warp's clock to `to`; later accesses are after it
+  void park(Condition condition, const char* what, Site at);
+  [[nodiscard]] bool met(const Condition& condition, int thread) const;
+  void settle(const Condition& condition, int thread);  // what a wait brings when it is met
+  void wake();
+
+  BarrierState& state_of(const Barrier& barrier, const char* what, Site at);
+  void try_phase(BarrierState& barrier);
+  [[nodiscard]] bool try_registers(Warpgroup& group);
+
+  Range range_of(const void* p, std::size_t bytes, const char* what, Site at);
+  void check(Range range, bool writes, const Clock& clock, const char* what, Site at);
+  void record(const Access& access);
+  void check_views(Range range, const char* what, Site at);
+  void check_swizzle(Range range, int swizzle, const char* what, Site at);
+  void poison(Range range);
+  void land(Range range);
+
+  kernels::TiledMatrix map_of(const kernels::TensorMap& map, const void* shared, const char* what, Site at);
+  void move_rows(Copy& copy, int first, int last);
+  void advance(int copy, bool in_parts);
+
+  Registers& array_of(std::uint32_t* p, int count, const char* what, Site at);
+  void take_array(Registers& array, int op);
+  void give_array(Registers& array, Site at);
+  Product& product_of(const ProductCall& call);
+  [[nodiscard]] Range operand(std::uint64_t descriptor, bool along_mn, int lines, const char* what, Site at);
+  void issue(Product& product);
+  void finish(int warpgroup);
+
+  [[nodiscard]] std::vector<Pending> pending() const;
+  void complete(const Pending& op, bool in_parts);
+  [[noreturn]] void fail_block(const std::string& what) const;
+
+  Engine& engine_;
+  std::byte* shared_;
+  std::vector<std::byte> view_;  // the async one
+  Completion completion_;
+  std::uint64_t random_;
+  std::vector<AsyncThread> threads_;
+  std::vector<Clock> clocks_;  // by warp
+  std::vector<std::vector<Access>> pages_;
+  std::deque<BarrierState> barriers_;
+  std::deque<Copy> copies_;  // not completed, in order of issue
+  std::vector<Warpgroup> warpgroups_;
+  NamedBarrier named_[16];
+  int pool_ = 0;  // registers that no warpgroup has
+  int agents_;
+  int index_ = 0, warp_ = 0;
+};
+
+// d [64, n] += a [64, 16] b [n, 16]^T: products exact, each sum rounded once.
+void multiply_tile(const float (&a)[64][16], const float* b, float* d, int n);
+// Where byte `offset` of an operand lies whose swizzle is counted from multiples of 1024.
+[[nodiscard]] std::size_t swizzled(std::size_t address, kernels::Swizzle swizzle);
+
+}  // namespace levin::simt

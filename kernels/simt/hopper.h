@@ -1,0 +1,64 @@
+// The instructions of kernels/device/hopper.cuh for the host compiler; README.md says what is checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/lib/tensor_map.h"
+#include "kernels/simt/simt.h"
+
+namespace levin::simt {
+
+// An mbarrier; its word names a record of the block.
+struct alignas(8) Barrier {
+  std::uint64_t word;
+
+  void init(unsigned arrivals, Site at = Site::current());
+  void arrive(Site at = Site::current());
+  void arrive_expect(unsigned bytes, Site at = Site::current());
+  void wait(int phase, Site at = Site::current());
+};
+
+void fence_barrier_init(Site at = Site::current());
+void fence_async_shared(Site at = Site::current());
+
+void tma_load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at);
+void tma_store(const kernels::TensorMap& map, int x, int y, const void* from, Site at);
+void bulk_commit(Site at = Site::current());
+void bulk_wait(int groups_left, bool read, Site at);
+
+// Bytes from a multiple of 1024 at or below the block's dynamic shared memory, as an address of the shared window.
+[[nodiscard]] unsigned shared_address(const void* p);
+// A descriptor's fields, each in bytes.
+[[nodiscard]] std::uint64_t descriptor(const void* p, unsigned leading, unsigned stride, kernels::Swizzle swizzle,
+                                       Site at = Site::current());
+
+struct ProductCall {
+  bool is_f16 = false;
+  int n = 0;
+  bool a_in_registers = false, a_along_mn = false, b_along_mn = false;
+  std::uint64_t a = 0, b = 0;
+  bool accumulate = false;
+  Site at;
+};
+void wgmma(const ProductCall& call, float* d, const std::uint32_t* a_registers);
+void wgmma_fence(Site at = Site::current());
+void wgmma_commit(Site at = Site::current());
+void wgmma_wait(int groups_left, Site at);
+
+void stmatrix_x4(void* row, const std::uint32_t (&r)[4], Site at = Site::current());
+// Before the store itself: the range is one that the async proxy may read.
+void will_store(void* to, std::size_t bytes, Site at);
+template <class T>
+requires(sizeof(T) == 4 || sizeof(T) == 8 ||
+         sizeof(T) == 16) inline void store_shared(T* to, std::type_identity_t<T> value, Site at = Site::current()) {
+  will_store(to, sizeof(T), at);
+  *to = value;
+}
+
+void set_registers(int registers, bool take, Site at);
+void named_barrier(int id, int threads, Site at);
+[[nodiscard]] bool elect(Site at = Site::current());
+
+}  // namespace levin::simt

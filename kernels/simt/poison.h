@@ -1,0 +1,26 @@
+// Memory that nobody may touch for a while: AddressSanitizer reports an access. Nothing in other builds.
+#pragma once
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__) && !defined(LEVIN_SIMT_ASAN)
+#define LEVIN_SIMT_ASAN 1
+#endif
+#if defined(LEVIN_SIMT_ASAN)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace levin::simt {
+
+inline void poison_memory([[maybe_unused]] const void* p, [[maybe_unused]] std::size_t bytes) {
+#if defined(LEVIN_SIMT_ASAN)
+  __asan_poison_memory_region(p, bytes);
+#endif
+}
+inline void unpoison_memory([[maybe_unused]] const void* p, [[maybe_unused]] std::size_t bytes) {
+#if defined(LEVIN_SIMT_ASAN)
+  __asan_unpoison_memory_region(p, bytes);
+#endif
+}
+
+}  // namespace levin::simt

@@ -1,0 +1,67 @@
+// What the tests of kernels/device/hopper.cuh share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/device/hopper.cuh"
+#include "tests/simt/launch.h"
+
+namespace levin::test {
+
+// Calls f() under each schedule with each order of completion; on return the process has the ones it had.
+template <class F>
+void in_every_order(F f) {
+  const KeepSchedule keep;
+  const simt::Completion before = simt::completion();
+  for (const simt::Schedule schedule : simt::kSchedules) {
+    for (const simt::Completion completion : simt::kCompletions) {
+      simt::set_schedule(schedule, 3);
+      simt::set_completion(completion, 5);
+      f();
+    }
+  }
+  simt::set_completion(before);
+}
+
+// Memory that TMA can address.
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(std::size_t n, T value = T{}) : memory_(n + 64 / sizeof(T), value), n_(n) {}
+  [[nodiscard]] T* data() {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    return memory_.data() + (64 - address % 64) % 64 / sizeof(T);
+  }
+  [[nodiscard]] std::size_t size() const { return n_; }
+  T& operator[](std::size_t i) { return data()[i]; }
+
+ private:
+  std::vector<T> memory_;
+  std::size_t n_;
+};
+
+template <class T>
+kernels::TensorMap map_of(T* data, std::int64_t columns, std::int64_t rows, int box_columns, int box_rows,
+                          kernels::Swizzle swizzle = kernels::Swizzle::bytes128, std::int64_t step = 0) {
+  return kernels::tensor_map({.data = data,
+                              .dtype = dtype_of<T>,
+                              .columns = columns,
+                              .rows = rows,
+                              .row_bytes = (step != 0 ? step : columns) * std::int64_t(sizeof(T)),
+                              .box_columns = box_columns,
+                              .box_rows = box_rows,
+                              .swizzle = swizzle});
+}
+
+// Whole numbers from -4 to 4: sums of a few hundred products are exact.
+template <class T>
+void fill_integers(Aligned<T>& a, std::uint32_t seed) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    a[i] = T(float(int(seed >> 24) % 9 - 4));
+  }
+}
+
+}  // namespace levin::test
