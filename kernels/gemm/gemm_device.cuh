@@ -37,6 +37,7 @@
 #include "kernels/executor/gpu.h"
 #include "kernels/executor/hd.h"
 #include "kernels/gemm/gemm.cuh"
+#include "kernels/gemm/gemm_hopper.h"
 
 namespace levin::kernels {
 
@@ -605,12 +606,19 @@ void with_lines(const T* p, int64_t line, int64_t k, int64_t lines, int64_t dept
     f(lines_of<false>(p, line, k, lines, depth, steps));
 }
 
-// The contract of cpu::gemm_batched without alpha and beta; `to` has y, its row step and biases. `partial` is set by
-// the caller where the plan has a workspace.
+// The contract of cpu::gemm_batched without alpha and beta. A single product of 16-bit numbers that fills a device of
+// compute capability 9.0 goes to gemm_hopper_device.cuh there, and has other bits than elsewhere. `to` has y, its row
+// step and biases. `partial` is set by the caller where the plan has a workspace.
 template <class T>
 void gemm_batched(const Gpu& on, const GemmPlan& plan, std::span<const BatchDim> dims, Matrix<T> a, Matrix<T> b,
                   const Target<T>& to) {
   if (plan.m * plan.n * plan.batches == 0) return;
+  if constexpr (kOnTensorCores<T>) {
+    const bool single = plan.batches == 1 && plan.splits == 1 && plan.tile == 128 && !to.row_bias;
+    if (single &&
+        hopper_made(hopper_product<T>({plan.m, plan.n, plan.k}, a, b, to.y, to.row_step, to.col_bias), on.stream))
+      return;
+  }
   Strided<3> batch;
   batch.rank = std::max(1, int(dims.size()));
   int64_t a_steps[kMaxRank] = {}, b_steps[kMaxRank] = {};

@@ -43,6 +43,17 @@ void launch_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& a, con
 template <class Form, class T>
 void gelu_product(const Gpu& on, const GemmPlan& plan, const Matrix<T>& x, const Matrix<T>& w, const T* bias, T* z,
                   T* h, Accum<T>* partial) {
+  if constexpr (kOnTensorCores<T>) {
+    auto product = plan.splits == 1 && plan.tile == 128
+                       ? hopper_product<T>({plan.m, plan.n, plan.k}, x, w, h, plan.n, bias)
+                       : std::nullopt;
+    if (product) {
+      using End = HopperProduct::End;
+      product->end = std::is_same_v<Form, GeluErf> ? End::gelu_erf : End::gelu_tanh;
+      product->before = z;
+      if (hopper_made(product, on.stream)) return;
+    }
+  }
   launch_product<true>(
       on, plan, x, w,
       Target<T, GeluOfSum<T, Form>>{.y = h, .row_step = plan.n, .col_bias = bias, .partial = partial, .epilogue = {z}});

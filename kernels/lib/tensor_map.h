@@ -2,6 +2,7 @@
 // a kernel as a `const __grid_constant__` parameter. PTX ISA, "Tensor"; CUDA driver API, cuTensorMapEncodeTiled.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,7 +11,12 @@
 
 namespace levin::kernels {
 
-struct alignas(64) TensorMap {
+#if defined(LEVIN_CUDA)
+inline constexpr std::size_t kTensorMapAlignment = 64;
+#else
+inline constexpr std::size_t kTensorMapAlignment = 8;
+#endif
+struct alignas(kTensorMapAlignment) TensorMap {
   std::uint64_t words[16];
 };
 
