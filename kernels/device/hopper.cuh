@@ -17,7 +17,7 @@
 //       + i % 2. a may be four registers: r holds row 16 w + g + 8 (r % 2), columns 8 (r / 2) + 2 q and the next.
 //       wgmma_fence() comes before the first product and after each access to d or to a's registers; wgmma_commit()
 //       closes a group; wgmma_wait<N>() waits for all groups but the newest N. Until then d and the registers of a may
-//       be neither read nor written.
+//       be neither read nor written; wgmma_registers(d) after the wait keeps the compiler from moving uses of d above.
 //   descriptor<Major>(p, leading)      of an operand with 128-byte swizzle whose buffer begins at a multiple of 1024
 //       bytes: rows of 128 bytes, 8 of them in 1024 bytes. Major::k: a row is 64 k of one line, +32 bytes are the next
 //       16 k. Major::mn: a row is 64 lines of one k, +2048 bytes are the next 16 k, and `leading` is the number of
@@ -104,6 +104,12 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int kGroupsLeft>
 requires(kGroupsLeft >= 0 && kGroupsLeft <= 7) __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
+}
+
+template <int kCount>
+__device__ __forceinline__ void wgmma_registers(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 template <Major kMajor>
@@ -250,6 +256,8 @@ template <int kGroupsLeft>
 requires(kGroupsLeft >= 0 && kGroupsLeft <= 7) inline void wgmma_wait(simt::Site at = simt::Site::current()) {
   simt::wgmma_wait(kGroupsLeft, at);
 }
+template <int kCount>
+inline void wgmma_registers(float (&)[kCount]) {}
 template <Major kMajor>
 inline std::uint64_t descriptor(const void* p, unsigned leading = 16, simt::Site at = simt::Site::current()) {
   return simt::descriptor(p, leading, kAtom, Swizzle::bytes128, at);

@@ -105,6 +105,7 @@ __device__ __forceinline__ int hopper_multiply(float (&d)[kN / 2], int step, int
     }
   }
   wgmma_wait<0>();
+  wgmma_registers(d);
   if (releases) empty[(step - 1) % kHopperStages].arrive();
   return step;
 }

@@ -4,8 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
+#include "levin/engines.h"
 #include "levin/error.h"
+#include "levin/ops.h"
+#include "tests/device.h"
 
 using namespace levin;
 using namespace levin::kernels;
@@ -17,6 +21,38 @@ bf16* at(std::uintptr_t address) { return reinterpret_cast<bf16*>(address); }
 HopperProduct good() {
   const Matrix<bf16> a{at(4096), 72, 1}, b{at(8192), 1, 72};
   return *hopper_product<bf16>({130, 48, 70}, a, b, at(16384), 48, nullptr);
+}
+
+template <class T>
+void check_directions(Device device) {
+  constexpr std::int64_t kRows = 128 * 12 - 40, kColumns = 128 * 11 - 24, kDepth = 72;
+  const auto number = [](std::int64_t i, std::int64_t k) { return float((i * 7 + k * 5) % 31 % 3 - 1); };
+  // Element (i, k) of a matrix [lines, depth]; turned: stored as [depth, lines].
+  const auto matrix = [&](std::int64_t lines, std::int64_t factor, bool turned) {
+    std::vector<T> v(std::size_t(lines * kDepth));
+    for (std::int64_t i = 0; i < lines; ++i) {
+      for (std::int64_t k = 0; k < kDepth; ++k)
+        v[std::size_t(turned ? k * lines + i : i * kDepth + k)] = T(number(i * factor, k));
+    }
+    return turned ? transpose(from_data(v, {kDepth, lines}, device), 0, 1) : from_data(v, {lines, kDepth}, device);
+  };
+  for (const bool a_turned : {false, true}) {
+    for (const bool b_turned : {false, true}) {
+      const Tensor y = matmul(matrix(kRows, 1, a_turned), transpose(matrix(kColumns, 3, b_turned), 0, 1));
+      const std::vector<float> got = y.to(DType::f32).to_vector<float>();
+      int wrong = 0;
+      for (std::int64_t i = 0; i < kRows; i += 53) {
+        for (std::int64_t j = 0; j < kColumns; ++j) {
+          float sum = 0;
+          for (std::int64_t k = 0; k < kDepth; ++k) sum += number(i, k) * number(j * 3, k);
+          wrong += got[std::size_t(i * kColumns + j)] != sum;
+        }
+      }
+      CAPTURE(a_turned);
+      CAPTURE(b_turned);
+      CHECK(wrong == 0);
+    }
+  }
 }
 
 }  // namespace
@@ -66,4 +102,14 @@ TEST_CASE("a product gets tiles of 256 columns where they fill 132 multiprocesso
   CHECK(plan_hopper({128 * 12, 128 * 11, 64})->columns == 128);
   CHECK(plan_hopper({128 * 12 - 127, 128 * 11 - 127, 64})->columns == 128);
   CHECK(!plan_hopper({128 * 12, 128 * 10, 1 << 20}).has_value());
+}
+
+TEST_CASE("device: our own products that fill the device are exact, in both directions of both operands") {
+  DEVICE_OR_SKIP();
+  struct OwnKernels {
+    EngineChoice before = set_engine_choice(EngineFamily::product, EngineChoice::own);
+    ~OwnKernels() { set_engine_choice(EngineFamily::product, before); }
+  } own;
+  check_directions<f16>(device);
+  check_directions<bf16>(device);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/simt/async.h"
 #include "levin/error.h"
+#include "tensor/device/launch_ledger.h"
 
 namespace levin::simt {
 
@@ -107,13 +108,21 @@ void Async::store(const kernels::TensorMap& map, int x, int y, const void* from,
 void Async::move_rows(Copy& copy, int first, int last) {
   const TiledMatrix& m = copy.map;
   const std::size_t base = reinterpret_cast<std::uintptr_t>(shared_) % kPage + copy.range.begin;
+  const std::int64_t left = std::max<std::int64_t>(0, copy.x);
+  const std::int64_t right = std::min<std::int64_t>(m.columns, std::int64_t{copy.x} + m.box_columns);
   for (int r = first; r < last; ++r) {
     const std::int64_t row = std::int64_t{copy.y} + r;
+    if (row >= 0 && row < m.rows && left < right) {
+      const auto* const from =
+          static_cast<const std::byte*>(m.data) + row * m.row_bytes + left * std::int64_t(kElement);
+      const std::size_t count = std::size_t(right - left) * kElement;
+      copy.loads ? levin::detail::ledger_read(from, count) : levin::detail::ledger_write(from, count);
+    }
     for (int c = 0; c < m.box_columns; ++c) {
       const std::int64_t column = std::int64_t{copy.x} + c;
       const std::size_t place = swizzled(base + std::size_t(r) * row_bytes(m) + std::size_t(c) * kElement, m.swizzle) -
                                 base;  // within the box
-      const bool inside = row >= 0 && row < m.rows && column >= 0 && column < m.columns;
+      const bool inside = row >= 0 && row < m.rows && column >= left && column < right;
       std::byte* const global = static_cast<std::byte*>(const_cast<void*>(m.data)) +
                                 (inside ? row * m.row_bytes + column * std::int64_t(kElement) : 0);
       if (copy.loads) {

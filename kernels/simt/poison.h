@@ -1,4 +1,4 @@
-// Memory that nobody may touch for a while: AddressSanitizer reports an access. Nothing in other builds.
+// Memory that may not be touched for a while: AddressSanitizer reports an access. Other builds do nothing.
 #pragma once
 
 #include <cstddef>

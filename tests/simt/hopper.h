@@ -1,6 +1,8 @@
 // What the tests of kernels/device/hopper.cuh share.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,19 +12,28 @@
 
 namespace levin::test {
 
-// Calls f() under each schedule with each order of completion; on return the process has the ones it had.
+// Restores the order of completion that a test chose.
+class KeepCompletion {
+ public:
+  ~KeepCompletion() { simt::set_completion(before_); }
+
+ private:
+  simt::Completion before_ = simt::completion();
+};
+
+// Calls f() under each schedule with each order of completion; afterwards the process has the ones it had.
 template <class F>
 void in_every_order(F f) {
   const KeepSchedule keep;
-  const simt::Completion before = simt::completion();
+  const KeepCompletion keep_completion;
   for (const simt::Schedule schedule : simt::kSchedules) {
     for (const simt::Completion completion : simt::kCompletions) {
       simt::set_schedule(schedule, 3);
       simt::set_completion(completion, 5);
+      INFO(simt::name(schedule), ", ", simt::name(completion));
       f();
     }
   }
-  simt::set_completion(before);
 }
 
 // Memory that TMA can address.

@@ -48,6 +48,7 @@ enum class Bug : std::uint8_t {
   no_first_fence,
   no_fence_after_touch,
   stride_of_half,  // of the descriptor
+  other_major,     // b is taken for [k, n]
   other_swizzle,
   base_offset,
   start_off_pattern,
@@ -125,6 +126,14 @@ __device__ void multiply(float (&d)[32], Bug bug, unsigned char* ring, Barrier* 
     if (bug == Bug::warp_skips_product && warp == 3 && s == 1) return wgmma_wait<0>();
     if (bug == Bug::shapes_differ && warp == 1) wgmma<f16, 64, Major::k, Major::mn>(d, a, b, false);
     if (bug == Bug::places_differ && warp == 1) wgmma<f16, 64>(d, a, b, false);
+    if (bug == Bug::other_major) {
+      for (unsigned kk = 0; kk < 4; ++kk)
+        wgmma<f16, 64, Major::k, Major::mn>(d, a + kk * 2, b + kk * 128, s > 0 || kk > 0);
+      wgmma_commit();
+      wgmma_wait<0>();
+      if (releases) empty[stage].arrive();
+      continue;
+    }
     for (unsigned kk = 0; kk < 4; ++kk) wgmma<f16, 64>(d, a + kk * 2, b + kk * 2, s > 0 || kk > 0);
     wgmma_commit();
     if (bug == Bug::writes_accumulator && s == 2 && warp == 1) d[3] = 1;
@@ -145,7 +154,7 @@ __device__ void multiply(float (&d)[32], Bug bug, unsigned char* ring, Barrier* 
   } else if (bug != Bug::product_unwaited) {
     wgmma_wait<0>();
   }
-  if (bug != Bug::early_release && releases) empty[(kBlocks - 1) % kStages].arrive();
+  if (bug != Bug::early_release && bug != Bug::other_major && releases) empty[(kBlocks - 1) % kStages].arrive();
 }
 
 __device__ void store_result(const float (&d)[32], Bug bug, const TensorMap& y, unsigned char* panel) {
@@ -316,6 +325,34 @@ __global__ void mixed_swizzles(const __grid_constant__ TensorMap map) {
   wgmma_wait<0>();
 }
 
+// d [64, 64] = a b^T twice, a in registers that change in between.
+enum class RegisterBug : std::uint8_t { none, no_fence, written_in_flight };
+__global__ void registers_of_a(const __grid_constant__ TensorMap map, RegisterBug bug, float* y) {
+  LEVIN_SHARED_DYNAMIC(unsigned char, bytes);
+  unsigned char* const tile = atom_aligned(bytes);
+  Barrier* const full = reinterpret_cast<Barrier*>(tile + kTile);
+  if (threadIdx.x == 0) {
+    full->init(1);
+    fence_barrier_init();
+    full->arrive_expect(kTile);
+    tma_load(tile, map, 0, 0, *full);
+  }
+  __syncthreads();
+  full->wait(0);
+  float d[32];
+  const std::uint32_t ones = rounded_pair<f16>(1.0f, 1.0f), twos = rounded_pair<f16>(2.0f, 2.0f);
+  std::uint32_t a[4] = {ones, ones, ones, ones};
+  for (int time = 0; time < 2; ++time) {
+    if (time == 0 || bug != RegisterBug::no_fence) wgmma_fence();
+    wgmma<f16, 64>(d, a, descriptor<Major::k>(tile), time == 1);
+    wgmma_commit();
+    if (bug == RegisterBug::written_in_flight) a[1] = twos;
+    wgmma_wait<0>();
+    for (std::uint32_t& r : a) r = twos;
+  }
+  y[threadIdx.x] = d[0];
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kAddressSanitizer = true;
 #else
@@ -375,10 +412,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("simt: wrong strides of a descriptor, and an accumulator read before its wait, give wrong results") {
+TEST_CASE(
+    "simt: a wrong stride or direction of a descriptor, and an accumulator read before its wait, give wrong results") {
   Run run;
   in_every_order([&] {
     run.launch_with(Bug::stride_of_half);
+    CHECK(run.wrong() > 0);
+    run.launch_with(Bug::other_major);
     CHECK(run.wrong() > 0);
     if (kAddressSanitizer) return;  // it ends the process
     run.launch_with(Bug::reads_accumulator);
@@ -401,6 +441,22 @@ TEST_CASE("simt: an accumulator that is touched before its wait is reported by A
     CHECK(has(child.output, "use-after-poison"));
     CHECK(has(child.output, "hopper_planted_test.cpp"));
   }
+}
+
+TEST_CASE("simt: registers of a that change without a wgmma_fence, or in flight, are reported") {
+  Aligned<f16> b(64 * 64, f16(3.0f));
+  const TensorMap map = map_of(b.data(), 64, 64, 64, 64);
+  std::vector<float> y(128);
+  in_every_order([&] {
+    const auto message = [&](RegisterBug bug) {
+      return message_of<InternalError>([&] { launch(registers_of_a, 1, 128, kShared, map, bug, y.data()); });
+    };
+    CHECK(message(RegisterBug::none) == "");
+    CHECK(y == std::vector<float>(128, 16 * 3.0f + 16 * 2 * 3.0f));
+    CHECK(has(message(RegisterBug::no_fence), "wgmma: a was written after the last wgmma_fence"));
+    if (kAddressSanitizer) return;  // it ends the process
+    CHECK(has(message(RegisterBug::written_in_flight), "were written before the wgmma_wait that covers it"));
+  });
 }
 
 TEST_CASE("simt: two warpgroups that take named barriers in opposite orders are reported with both") {
