@@ -188,6 +188,7 @@ class Async {
 
   BarrierState& state_of(const Barrier& barrier, const char* what, Site at);
   void try_phase(BarrierState& barrier);
+  void count_bytes(BarrierState& barrier, std::int64_t bytes) const;
   [[nodiscard]] bool try_registers(Warpgroup& group);
 
   Range range_of(const void* p, std::size_t bytes, const char* what, Site at);

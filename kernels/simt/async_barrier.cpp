@@ -65,10 +65,18 @@ void Async::arrive(Barrier& barrier, std::int64_t bytes, const char* what, Site 
                         at);
   }
   release(state.gathering);
-  state.bytes += bytes;
+  count_bytes(state, bytes);
   --state.pending;
   try_phase(state);
   engine_.yield();
+}
+
+void Async::count_bytes(BarrierState& state, std::int64_t bytes) const {
+  constexpr std::int64_t kMost = (1 << 20) - 1;  // PTX ISA, "Valid range for tx-count"
+  state.bytes += bytes;
+  if (state.bytes >= -kMost && state.bytes <= kMost) return;
+  fail_block("the tx-count of the barrier initialised at " + site_text(state.at) + " is " + text(state.bytes) +
+             ", beyond " + text(kMost));
 }
 
 void Async::try_phase(BarrierState& state) {

@@ -147,7 +147,7 @@ void Async::advance(int index, bool in_parts) {
     const int last = in_parts && copy.rows_done == 0 && rows > 1 ? rows / 2 : rows;
     move_rows(copy, copy.rows_done, last);
     BarrierState& state = barriers_[std::size_t(copy.barrier)];
-    state.bytes -= std::int64_t(row_bytes(copy.map)) * (last - copy.rows_done);
+    count_bytes(state, -std::int64_t(row_bytes(copy.map)) * (last - copy.rows_done));
     copy.rows_done = last;
     if (last == rows) copies_.erase(copies_.begin() + index);
     return try_phase(state);

@@ -21,17 +21,21 @@ class KeepCompletion {
   simt::Completion before_ = simt::completion();
 };
 
-// Calls f() under each schedule with each order of completion; afterwards the process has the ones it had.
+// Calls f() under each schedule with each order of completion, three seeds where both are random; afterwards the
+// process has the ones it had.
 template <class F>
 void in_every_order(F f) {
   const KeepSchedule keep;
   const KeepCompletion keep_completion;
   for (const simt::Schedule schedule : simt::kSchedules) {
     for (const simt::Completion completion : simt::kCompletions) {
-      simt::set_schedule(schedule, 3);
-      simt::set_completion(completion, 5);
-      INFO(simt::name(schedule), ", ", simt::name(completion));
-      f();
+      const bool seeded = completion == simt::Completion::random && schedule >= simt::Schedule::shuffled;
+      for (std::uint64_t seed = 3; seed < (seeded ? 6 : 4); ++seed) {
+        simt::set_schedule(schedule, seed);
+        simt::set_completion(completion, seed);
+        INFO(simt::name(schedule), ", ", simt::name(completion), ", seed ", seed);
+        f();
+      }
     }
   }
 }

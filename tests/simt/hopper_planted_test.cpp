@@ -393,7 +393,7 @@ TEST_CASE("simt: a pipeline of TMA, mbarrier and wgmma is right in every schedul
     run.launch_with(Bug::none);
     CHECK(run.wrong() == 0);
   });
-  CHECK(orders == 16);
+  CHECK(orders == 16 + 2 * 2);
 }
 
 TEST_CASE(

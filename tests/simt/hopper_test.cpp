@@ -263,6 +263,19 @@ TEST_CASE("simt: a barrier counts phases, wait(-1) returns at once, and two phas
   });
 }
 
+TEST_CASE("simt: the tx-count of a barrier has 20 bits") {
+  const auto expects = [](unsigned bytes) {
+    const auto body = [bytes] {
+      LEVIN_SHARED_DYNAMIC(unsigned char, shared);
+      Barrier* const barrier = barrier_at(shared, 2);
+      if (threadIdx.x == 0) barrier->arrive_expect(bytes);
+    };
+    return message_of<InternalError>([&] { simt::run_grid(1, 32, 16, body, "expects"); });
+  };
+  CHECK(expects((1 << 20) - 1) == "");
+  CHECK(has(expects(1 << 20), "is 1048576, beyond 1048575"));
+}
+
 TEST_CASE("simt: elect chooses one lane, the same in a launch, and both ends of a warp in some schedule") {
   unsigned seen = 0;
   in_every_order([&] {
@@ -304,3 +317,15 @@ TEST_CASE("simt: instructions of the async proxy need dynamic shared memory") {
   CHECK(has(message_of<InternalError>([&] { simt::run_grid(1, 32, 0, body, "none"); }),
             "needs LEVIN_SHARED_DYNAMIC memory"));
 }
+
+// ptxas takes 8 groups left for 7 without a word, and refuses other numbers of registers.
+template <int kGroupsLeft>
+concept Waits = requires {
+  wgmma_wait<kGroupsLeft>();
+};
+static_assert(Waits<0> && Waits<7> && !Waits<8> && !Waits<-1>);
+template <int kRegisters>
+concept Gives = requires {
+  registers_give<kRegisters>();
+};
+static_assert(Gives<24> && !Gives<16> && !Gives<42> && !Gives<264>);
