@@ -137,6 +137,20 @@ TEST_CASE("on meta the same is counted and nothing computed") {
                                      std::to_string(2 * 35 * 12) + "\n");
 }
 
+TEST_CASE("the forward of linear_cross_entropy counts the products of its gradients, and its backward nothing") {
+  Tensor x = ones({5, 4}, Device::cpu()), w = ones({3, 4}, Device::cpu());
+  const Tensor target = zeros({5}, Device::cpu(), DType::i64);
+  const std::int64_t product = 2 * 5 * 4 * 3;
+  Tensor loss;
+  const auto forward = [&] { return flops_of([&] { loss = linear_cross_entropy(x, w, target); }); };
+  CHECK(forward() == product);
+  w.requires_grad_();
+  CHECK(forward() == 2 * product);
+  x.requires_grad_();
+  CHECK(forward() == 3 * product);
+  CHECK(flops_of([&] { backward(loss); }) == 0);
+}
+
 TEST_CASE("fused ops of devices count what the CPU's count, in both directions") {
   DEVICE_OR_SKIP();
   const auto count = [](Device on_device, DType dtype) {

@@ -266,6 +266,14 @@ def cross_entropy_both(shape, make):
     return gradient_case(lambda g: lambda: torch.autograd.grad(g(x, t), x), F.cross_entropy)
 
 
+def linear_cross_entropy_both(shape, make):
+    rows, width, classes = shape
+    x, w = make((rows, width)).requires_grad_(), make((classes, width)).requires_grad_()
+    t = torch.randint(0, classes, (rows,), device=make.device)
+    return gradient_case(lambda g: lambda: torch.autograd.grad(g(x, w), (x, w)),
+                         lambda x, w: F.cross_entropy(F.linear(x, w), t))
+
+
 def table_of(shape, make):
     return make((min(50304, 4 * shape[0]), shape[1]))
 
@@ -554,6 +562,8 @@ OPS = {
     "log_softmax": unary(lambda x: torch.log_softmax(x, 1)),
     "log_softmax_backward": backward(one, lambda x: torch.log_softmax(x, 1)),
     "cross_entropy": cross_entropy, "cross_entropy_both": cross_entropy_both,
+    "linear_cross_entropy_both": linear_cross_entropy_both,
+    "linear_then_cross_entropy_both": linear_cross_entropy_both,
     "layer_norm": lambda s, m: (lambda a=norm_inputs(s, m): layer_norm(*a)),
     "layer_norm_backward": backward(norm_inputs, layer_norm),
     "rms_norm": lambda s, m: (lambda a=norm_inputs(s, m)[:2]: rms_norm(*a)),

@@ -74,6 +74,7 @@ RANDOM = "autograd/ops/pointwise/random.cu"
 REDUCE = "autograd/ops/reduce/reduce.cu"
 SOFTMAX = "autograd/ops/reduce/softmax.cu"
 ENTROPY = "autograd/ops/reduce/cross_entropy.cu"
+LINEAR_ENTROPY = "autograd/ops/products/linear_cross_entropy.cu"
 NORM = "autograd/ops/reduce/norm.cu"
 RESIDUAL = "autograd/ops/reduce/residual_norm.cu"
 UPDATE = "kernels/update/update_device.cu"
@@ -82,8 +83,7 @@ SCALE = "kernels/update/loss_scale_device.cu"
 def kernels_of(t, size):
     """The lines of a dtype of `size` bytes. Rows are those of 256 threads; bytes of parameters are not counted."""
     for op in ("Relu", "Tanh", "Sigmoid", "Gelu", "GeluTanh", "Silu", "Elu", "Softplus"):
-        known = "two polynomials of f32" if op == "Softplus" and t == "float" else ""
-        yield row(f"{op} {t}", ACTIVATION, op, t, 2 * size, t, known=known)
+        yield row(f"{op} {t}", ACTIVATION, op, t, 2 * size, t)
         yield row(f"{op} backward {t}", ACTIVATION, f"Slope<{op}>", t, 3 * size, t, t)
     for op in ("Add", "Mul", "Div"):
         yield row(f"{op} {t}", ARITH, op, t, 3 * size, t, t)
@@ -95,6 +95,8 @@ def kernels_of(t, size):
     yield Kernel(f"cross_entropy {t}", ENTROPY, f"cross_entropy_rows<{t}, 256>", size, [("exp", size)])
     yield Kernel(f"cross_entropy backward {t}", ENTROPY, f"cross_entropy_rows_backward<{t}, 256>", 2 * size,
                  [("store", size)])
+    yield Kernel(f"linear_cross_entropy of logits {t}", LINEAR_ENTROPY, f"cross_entropy_chunk_rows<{t}, 256>", 2 * size,
+                 [("exp", size), ("store", size)])
     for name, centered in (("layer_norm", "true"), ("rms_norm", "false")):
         variance = [("again", size)] if name == "layer_norm" else []
         yield Kernel(f"{name} {t}", NORM, f"norm_rows<{centered}, {t}, {t}, 256>", 2 * size,

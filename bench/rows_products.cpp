@@ -52,6 +52,25 @@ void matrices(std::vector<Kernel>& k) {
                      2 * (bytes_of(in[0]) + bytes_of(in[1]) + double(s[0] * s[2]) * double(itemsize(d))));
                },
                layers, times(6)});
+  // The last layer of a language model with its loss, [rows, in, classes], in one op and in two.
+  const auto head = [&](const std::string& op, auto loss) {
+    k.push_back({op,
+                 Sizes::own,
+                 floats(),
+                 [=](const Shape& s, DType d) {
+                   const Tensor target = integers(s[2], {s[0]});
+                   const Tensors in{random({s[0], s[1]}, d), random({s[2], s[1]}, d)};
+                   return both_of(
+                       in, [=](const Tensors& t) { return loss(t[0], t[1], target); },
+                       3 * (bytes_of(in[0]) + bytes_of(in[1])));
+                 },
+                 {{512, 128, 1024}, {2048, 256, 32000}, {512, 768, 50257}},
+                 times(6)});
+  };
+  head("linear_cross_entropy_both",
+       [](const Tensor& x, const Tensor& w, const Tensor& t) { return linear_cross_entropy(x, w, t); });
+  head("linear_then_cross_entropy_both",
+       [](const Tensor& x, const Tensor& w, const Tensor& t) { return cross_entropy(linear(x, w), t); });
   // [rows, width, hidden]: both products of a transformer's block, with GELU in tanh form at the end of the first.
   const auto mlp_inputs = [](const Shape& s, DType d) {
     return Tensors{random({s[0], s[1]}, d), random({s[2], s[1]}, d), random({s[2]}, d), random({s[1], s[2]}, d),

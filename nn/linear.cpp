@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "levin/nn/layers.h"
 #include "nn/options.h"
 
@@ -17,5 +19,14 @@ Linear::Linear(Module& parent, std::string_view name, Options given)
       bias(options.bias ? Parameter(*this, "bias", {options.out}, uniform_by_fan(options.in)) : Parameter()) {}
 
 Tensor Linear::operator()(const Tensor& x) const { return Call(*this, x).gives(linear(x, weight, bias)); }
+
+LinearCrossEntropyLoss::LinearCrossEntropyLoss(Module& parent, std::string_view name, Options given)
+    : Module(parent, name),
+      options(std::move(given)),
+      linear(*this, "linear", {.in = options.in, .out = options.classes, .bias = options.bias}) {}
+
+Tensor LinearCrossEntropyLoss::operator()(const Tensor& x, const Tensor& target) const {
+  return Call(*this, x, target).gives(linear_cross_entropy(x, linear.weight, target, linear.bias, options.loss));
+}
 
 }  // namespace levin::nn

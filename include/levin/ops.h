@@ -635,6 +635,15 @@ struct CrossEntropyOptions {
 [[nodiscard]] LEVIN_API Tensor cross_entropy(const Tensor& logits, const Tensor& target,
                                              const CrossEntropyOptions& options = {});
 
+// cross_entropy of linear(input, linear_weight, linear_bias): input [..., in], linear_weight [C, in], target i64 [...],
+// linear_bias [C] or undefined. The logits of all rows are never in memory at once: rows are taken in chunks, whose
+// size follows from the shapes alone. For the reductions mean and sum the gradients are computed in forward, chunk by
+// chunk, and backward scales them; for none backward computes the logits again. Gradients are added up in f32 (f64 for
+// f64). Higher derivatives hold all logits.
+[[nodiscard]] LEVIN_API Tensor linear_cross_entropy(const Tensor& input, const Tensor& linear_weight,
+                                                    const Tensor& target, const Tensor& linear_bias = {},
+                                                    const CrossEntropyOptions& options = {});
+
 // As in CrossEntropyOptions.
 struct NllOptions {
   Tensor weight{};

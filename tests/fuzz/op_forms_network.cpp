@@ -54,6 +54,19 @@ constexpr Form kForms[] = {
                                      .label_smoothing = c.one_in(2) ? 0 : c.real(),
                                      .reduction = c.reduction()})};
      }},
+    {"linear_cross_entropy",
+     [](Chooser& c, Pool& p) {
+       const Tensor x = p.any();
+       const std::int64_t classes = c.size();
+       const Tensor w = c.one_in(8) ? p.any() : p.of({classes, x.size(-1)}, x.dtype());
+       const Tensor target = c.one_in(3) ? p.any() : p.index();
+       const Tensor weight = c.one_in(3) ? p.of({classes}, x.dtype()) : p.optional();
+       return Tensors{linear_cross_entropy(x, w, target, c.one_in(2) ? p.of({classes}, x.dtype()) : p.optional(),
+                                           {.weight = weight,
+                                            .ignore_index = c.integer(),
+                                            .label_smoothing = c.one_in(2) ? 0 : c.real(),
+                                            .reduction = c.reduction()})};
+     }},
     {"huber_loss and smooth_l1_loss",
      [](Chooser& c, Pool& p) {
        const Tensor x = p.any(), to = p.matching(x);

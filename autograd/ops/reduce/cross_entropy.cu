@@ -1,6 +1,7 @@
 // Losses over class indices: cross-entropy in one pass over the logits, negative log likelihood, accuracy.
 #include "autograd/autocast.h"
 #include "autograd/op_table.h"
+#include "autograd/ops/reduce/class_loss.h"
 #include "kernels/executor/dispatch.h"
 #include "kernels/softmax/cross_entropy.cuh"
 #include "levin/autograd.h"
@@ -9,25 +10,10 @@
 namespace levin {
 namespace {
 
-kernels::Reduction kernel_reduction(Reduction r) {
-  return r == Reduction::none  ? kernels::Reduction::none
-         : r == Reduction::sum ? kernels::Reduction::sum
-                               : kernels::Reduction::mean;
-}
-DType accumulator(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 template <class T>
 const T* optional_ptr(const Tensor& t) {
   return t.defined() ? ptr<T>(t) : nullptr;
 }
-
-// The dense and checked arguments of a loss over classes. None of them has a gradient.
-struct Classes {
-  SavedInput target{};  // i64 [rows]
-  SavedInput weight{};  // [cols] in the type of the sums, or undefined
-  std::int64_t ignore_index;
-  double label_smoothing = 0;
-  Reduction reduction;
-};
 
 // d loss / d logits [rows, cols] = g (s softmax(x) - q): q is the share of each class in a row's target, s its sum.
 struct CrossEntropyBackward {
@@ -101,7 +87,7 @@ struct CrossEntropy {
     };
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = kernels::Accum<T>;
-      const Tensor parts = empty({2 * kernels::gpu::cross_entropy_teams<T>(rows, cols)}, x_.device(), DType::f64);
+      const Tensor parts = empty({3 * kernels::gpu::cross_entropy_teams<T>(rows, cols)}, x_.device(), DType::f64);
       kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, optional_ptr<A>(c.weight.get()),
                                   ptr<A>(out), ptr<A>(lse), ptr<A>(weight_sum), ptr<double>(parts), rows, cols,
                                   c.ignore_index, c.label_smoothing, reduction);
@@ -110,9 +96,7 @@ struct CrossEntropy {
     x = x_;
     return cast(out, result);
   }
-  Grads<1> backward(const Tensor& gy, NeedMask) {
-    return {apply(CrossEntropyBackward{c, lse, weight_sum}, gy, x.get())};
-  }
+  Grads<1> backward(const Tensor& gy, NeedMask) { return {cross_entropy_backward(gy, x.get(), c, lse, weight_sum)}; }
 };
 
 LEVIN_OP_TABLE(CrossEntropy)
@@ -124,16 +108,7 @@ void check_classes(const char* op, const Tensor& x, const Tensor& target, const 
     fail<ShapeError>(op, ": the input has shape ", x.shape(), " and target ", target.shape(),
                      ", expected [N, C] and [N], or [N, C, d...] and [N, d...]");
   }
-  if (target.dtype() != DType::i64) {
-    fail<DTypeError>(op, ": target is ", target.dtype(), ", expected class indices of i64");
-  }
-  check_same_device(op, x, target);
-  if (!weight.defined()) return;
-  check_dtypes_meet(op, x, weight);
-  check_same_device(op, x, weight);
-  if (weight.shape() != Shape{x.shape()[1]}) {
-    fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", x.shape()[1], "], one for each class");
-  }
+  check_targets(op, x, target, x.shape()[1], weight);
 }
 // `target` is dense. On a device the kernel that reads `target` checks its values.
 void check_range(const char* op, const Tensor& target, std::int64_t classes, std::int64_t ignore_index) {
@@ -161,17 +136,41 @@ Tensor dense(const Tensor& t) { return t.defined() ? t.detach().contiguous() : t
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
-  check_classes("cross_entropy", logits, target, options.weight);
-  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
-    fail<ConfigError>("cross_entropy: label_smoothing is ", options.label_smoothing, ", expected a value in [0, 1]");
+void check_targets(const char* op, const Tensor& x, const Tensor& target, std::int64_t classes, const Tensor& weight) {
+  if (target.dtype() != DType::i64) {
+    fail<DTypeError>(op, ": target is ", target.dtype(), ", expected class indices of i64");
   }
-  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  check_same_device(op, x, target);
+  if (!weight.defined()) return;
+  check_dtypes_meet(op, x, weight);
+  check_same_device(op, x, weight);
+  if (weight.shape() != Shape{classes}) {
+    fail<ShapeError>(op, ": weight has shape ", weight.shape(), ", expected [", classes, "], one for each class");
+  }
+}
+
+Classes checked_classes(const char* op, const Tensor& target, DType dtype, std::int64_t classes,
+                        const CrossEntropyOptions& options) {
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
+    fail<ConfigError>(op, ": label_smoothing is ", options.label_smoothing, ", expected a value in [0, 1]");
+  }
   Classes c{
       .ignore_index = options.ignore_index, .label_smoothing = options.label_smoothing, .reduction = options.reduction};
   c.target = reshape(dense(target), {target.numel()});
-  if (options.weight.defined()) c.weight = cast(dense(options.weight), accumulator(logits.dtype()));
-  check_range("cross_entropy", c.target.get(), logits.shape()[1], c.ignore_index);
+  if (options.weight.defined()) c.weight = cast(dense(options.weight), accumulator(dtype));
+  check_range(op, c.target.get(), classes, c.ignore_index);
+  return c;
+}
+
+Tensor cross_entropy_backward(const Tensor& gy, const Tensor& x, const Classes& classes, const Tensor& lse,
+                              const Tensor& weight_sum) {
+  return apply(CrossEntropyBackward{classes, lse, weight_sum}, gy, x);
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  check_classes("cross_entropy", logits, target, options.weight);
+  if (!is_float(logits.dtype())) fail_unsupported(CrossEntropy::info, logits, kFloats);
+  Classes c = checked_classes("cross_entropy", target, logits.dtype(), logits.shape()[1], options);
   const Tensor loss = apply(CrossEntropy{std::move(c), full_result(logits.dtype())}, class_rows(logits));
   return options.reduction == Reduction::none && target.rank() != 1 ? reshape(loss, Dims(target.shape().dims())) : loss;
 }

@@ -48,6 +48,23 @@ class LEVIN_API Linear : public Module {
   Parameter weight, bias;
 };
 
+struct LinearCrossEntropyLossOptions {
+  std::int64_t in = 0, classes = 0;
+  bool bias = false;
+  CrossEntropyOptions loss{};
+};
+// linear_cross_entropy: x [..., in] and target i64 [...] -> the loss. linear.weight [classes, in], linear.bias
+// [classes].
+class LEVIN_API LinearCrossEntropyLoss : public Module {
+ public:
+  using Options = LinearCrossEntropyLossOptions;
+  LinearCrossEntropyLoss(Module& parent, std::string_view name, Options options);
+  Tensor operator()(const Tensor& x, const Tensor& target) const;
+
+  const Options options;
+  Linear linear;
+};
+
 // Sizes of all convolutions: channels in and out, both divisible by groups, and windows as in ConvOptions
 // (levin/ops.h).
 struct Conv1dOptions {
