@@ -16,10 +16,11 @@ struct OpFlops {
 
 // Counts this thread's multiplications while the counter lives, as torch.utils.flop_counter does: 2 for each product
 // that is added up, in matmul, linear, convolutions, attention, sddmm, spmm with values, and in ops made of them
-// (gelu_mlp, einsum, recurrent layers). Other ops count 0: pointwise ops, sums, norms, softmax, biases. A backward
-// counts the products that it makes. Zeros count as other numbers do: those of a convolution's padding, and those that
-// a causal mask leaves out. Shapes decide, so on meta ops are counted without computing; a replayed graph runs no ops
-// and counts nothing. Counters may be nested: all of them count.
+// (gelu_mlp, linear_cross_entropy, einsum, recurrent layers). Other ops count 0: pointwise ops, sums, norms, softmax,
+// biases. A backward counts the products that it makes, and the forward of linear_cross_entropy those of its gradients.
+// Zeros count as other numbers do: those of a convolution's padding, and those that a causal mask leaves out. Shapes
+// decide, so on meta ops are counted without computing; a replayed graph runs no ops and counts nothing. Counters may
+// be nested: all of them count.
 //
 //   FlopCounter flops;
 //   matmul(a, b);    // [2, 4] [4, 3]
