@@ -11,10 +11,10 @@
 // 3. Two products of the slopes give the gradient of the chunk's rows of x and the chunk's part of the gradient of the
 //    weight. The latter is added up over chunks, in their order, in f32.
 //
-// Backward multiplies these gradients by the factor, in place, so a second backward of a retained graph makes them again.
-// For the reduction none the factors of rows come with backward,
-// which goes over the chunks once more. The bounds of chunks follow from the shapes alone, and so do the bits. The
-// composite twin (linear and cross_entropy) gives the derivatives of backward.
+// Backward multiplies these gradients by the factor, in place, so a second backward of a retained graph makes them
+// again. For the reduction none the factors of rows come with backward, which goes over the chunks once more. The
+// bounds of chunks follow from the shapes alone, and so do the bits. The composite twin (linear and cross_entropy)
+// gives the derivatives of backward.
 #include <algorithm>
 #include <array>
 #include <utility>
