@@ -78,6 +78,13 @@ std::int64_t* targets_from(const Classes& c, std::int64_t row) { return ptr<std:
 // there slopes stay as they are.
 double slope_scale(DType t, const Classes& c) { return t == DType::f16 && !c.weight.defined() ? 256 : 1; }
 
+// The sum of the rows, in the type of sums: under autocast 16-bit numbers have sums of f32.
+Tensor wide_sum(const Tensor& x) {
+  if (accumulator(x.dtype()) == x.dtype()) return sum(x, 0);
+  const Autocast on(x.dtype());
+  return sum(x, 0);
+}
+
 // Gradients of x, weight and bias, in the type of sums.
 struct Sums {
   std::array<Tensor, 3> of;
@@ -109,9 +116,6 @@ struct Sums {
         kernels::cpu::gemm(on, GemmSize{rows, in, classes}, s, matrix<T>(w), ptr<A>(of[0]) + first * in, in);
       if (of[1].defined())
         kernels::cpu::gemm(on, GemmSize{classes, in, rows}, turned, matrix<T>(x), ptr<A>(of[1]), in, adding);
-      if (!of[2].defined()) return;
-      const T one(1.0f);
-      kernels::cpu::gemm(on, GemmSize{1, classes, rows}, Matrix<T>{&one, 0, 0}, s, ptr<A>(of[2]), classes, adding);
     };
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = kernels::Accum<T>;
@@ -133,6 +137,10 @@ struct Sums {
       if (of[2].defined()) kernels::gpu::add_columns(on, s.data, ptr<A>(of[2]), rows, classes, sums);
     };
     dispatch(kProducts, x, kFloats, overloaded{on_cpu, on_gpu});
+    if (of[2].defined() && !x.device().launches()) {
+      const Tensor part = wide_sum(slopes);
+      of[2] = first == 0 ? part : of[2] + part;
+    }
     if (of[0].defined()) FlopCounter::count("matmul", {2, rows * in, classes});
     if (of[1].defined()) FlopCounter::count("matmul", {2, classes * in, rows});
   }
