@@ -2,9 +2,8 @@
 // loop over them becomes vector code at every x86 level, from SSE2 on. Inf, NaN and signed zeros are as in <cmath>, and
 // subnormal results are not flushed. Largest errors in units in the last place (math_test.cpp sweeps all exponents):
 //
-//   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt 1.6   sigmoid 2.3
-//   softplus 2.1 (of float; double 1.6)   erfc 4
-//   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
+//   exp 1   log 1   pow 1 (of float; double is std::pow, a call)   expm1 log1p tanh erf rsqrt softplus 1.6 sigmoid 2.3
+//   erfc 4   sin cos 1.6 for |x| <= kSineNear; for the rest there is kernels/math/far_sine.h
 //   normal_cdf, normal_pdf: see there
 //
 // The polynomials are minimax fits (Remez exchange in 45 digits, coefficients then rounded); the comment beside each
@@ -248,10 +247,15 @@ LEVIN_HD F sigmoid(F x) {
 template <class F>
 LEVIN_HD F softplus(F x) {
   const F e = exp(-detail::abs(x)), above = x < 0 ? F(0) : x;
-  if constexpr (sizeof(F) == 4) {  // log(1 + e) = e + e^2 P(e) for e <= 1, 2^-27.5; e is the last to be added
-    const F p = detail::poly(e, -0.499999315f, 0.333304763f, -0.249582469f, 0.196937457f, -0.153508499f, 0.10673169f,
-                             -0.057594087f, 0.0201682653f, -0.003310628f);
-    return (above + (e * e) * p) + e;
+  if constexpr (sizeof(F) == 4) {  // log(1 + f), or that of 2 (1 + f), for -1/4 <= f <= 1/2, which is exact
+    using Fmt = detail::Format<F>;
+    const bool half = e > 0.5f;
+    const F f = half ? 0.5f * e - 0.5f : e, f2 = f * f;
+    // log(1 + f) = f - f^2 / 2 + f^3 P(f), 2^-27.6
+    const F p = detail::poly(f, 0.333333403f, -0.250001639f, 0.199996054f, -0.166552961f, 0.142762378f, -0.127277762f,
+                             0.11700666f, -0.09116216f, 0.0376731567f);
+    const F low = (half ? Fmt::ln2_lo : F(0)) + f2 * (f * p);
+    return above + ((half ? Fmt::ln2_hi : F(0)) + (f + (low - 0.5f * f2)));
   } else {
     return above + detail::log1p_inside(e);
   }
