@@ -100,12 +100,14 @@ int run_job(const RunOptions& o) {
   JobShape job{.launcher = "levin-run", .processes = o.processes, .nodes = o.nodes, .node_rank = o.node_rank};
   if (!o.rendezvous.empty()) {
     const std::size_t colon = o.rendezvous.rfind(':');
-    const auto port = colon == std::string::npos ? std::nullopt : read_count(o.rendezvous.substr(colon + 1), kMostPort);
-    if (!port || *port == 0 || colon == 0) {
+    // Port 0 is none, as text that is no number.
+    const std::int64_t port =
+        colon == std::string::npos ? 0 : read_count(o.rendezvous.substr(colon + 1), kMostPort).value_or(0);
+    if (port == 0 || colon == 0) {
       fail<ConfigError>("levin-run: the rendezvous is \"", o.rendezvous, "\", expected HOST:PORT");
     }
     job.address = o.rendezvous.substr(0, colon);
-    job.port = static_cast<int>(*port);
+    job.port = static_cast<int>(port);
   } else if (o.nodes > 1) {
     fail<ConfigError>("levin-run: ", o.nodes, " nodes need a rendezvous, HOST:PORT of node 0");
   }

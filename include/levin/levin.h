@@ -24,6 +24,7 @@
 #include "levin/graph_edges.h"
 #include "levin/image.h"
 #include "levin/live_graph.h"
+#include "levin/losses.h"
 #include "levin/memory.h"
 #include "levin/nn.h"
 #include "levin/nn/data_parallel.h"

@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "levin/generator.h"
+#include "levin/losses.h"
 #include "levin/tensor.h"
 
 namespace levin {
@@ -444,8 +445,8 @@ enum class PadMode : std::uint8_t { constant, reflect, replicate };
 [[nodiscard]] LEVIN_API Tensor tril(const Tensor& x, std::int64_t diagonal = 0);
 [[nodiscard]] LEVIN_API Tensor triu(const Tensor& x, std::int64_t diagonal = 0);
 
-// ---- Products of matrices. 16-bit floats are summed in f32. On CPUs with AVX512_BF16, numbers and sums of products of
-// bf16 that are below 2^-126 may count as zero.
+// ---- Products of matrices. 16-bit floats are summed in f32. On CPUs with AVX512_BF16 or AMX, numbers and sums of
+// products of bf16 that are below 2^-126 may count as zero.
 
 // [..., m, k] [..., k, n] -> [..., m, n]; leading dimensions broadcast. A vector is a row on the left and a column on
 // the right, and that dimension goes again.
@@ -611,78 +612,12 @@ struct RunningStatistics {
                                                const Tensor& running_mean, const Tensor& running_var,
                                                double eps = 1e-5);
 
-// ---- Softmax and losses: of 16 bits f32 under Autocast.
+// ---- Softmax: of 16 bits f32 under Autocast. Losses stand in levin/losses.h.
 
 // exp(x) / sum(exp(x)) along dim, and its logarithm, without overflow. -inf alone along dim gives NaN. Rank 0 has dim
 // 0.
 [[nodiscard]] LEVIN_API Tensor softmax(const Tensor& x, std::int64_t dim);
 [[nodiscard]] LEVIN_API Tensor log_softmax(const Tensor& x, std::int64_t dim);
-
-// What becomes of a loss for each element: it stays, or the mean or the sum is taken.
-enum class Reduction : std::uint8_t { none, mean, sum };
-
-struct CrossEntropyOptions {
-  Tensor weight{};                   // [C] in the logits' dtype, no gradient; undefined: 1
-  std::int64_t ignore_index = -100;  // targets of this value count for nothing
-  double label_smoothing = 0;        // this share of each target spreads evenly over all classes; 0 to 1
-  Reduction reduction = Reduction::mean;
-};
-
-// -weight[t] log_softmax(logits)[t] for each target t: logits [N, C] or [N, C, d...], target i64 [N] or [N, d...]
-// (PyTorch also takes probabilities). Smoothing e makes it (1 - e) of that, and e / C of its sum over all classes. The
-// mean divides by the sum of the weights of targets that count: NaN without any. Throws IndexError for a target that is
-// no class.
-[[nodiscard]] LEVIN_API Tensor cross_entropy(const Tensor& logits, const Tensor& target,
-                                             const CrossEntropyOptions& options = {});
-
-// cross_entropy of linear(input, linear_weight, linear_bias): input [..., in], linear_weight [C, in], target i64 [...],
-// linear_bias [C] or undefined. The logits of all rows are never in memory at once: rows are taken in chunks, whose
-// size follows from the shapes alone. For the reductions mean and sum the gradients are computed in forward, chunk by
-// chunk, and backward scales them; for none backward computes the logits again. Gradients are added up in f32 (f64 for
-// f64). Higher derivatives hold all logits.
-[[nodiscard]] LEVIN_API Tensor linear_cross_entropy(const Tensor& input, const Tensor& linear_weight,
-                                                    const Tensor& target, const Tensor& linear_bias = {},
-                                                    const CrossEntropyOptions& options = {});
-
-// As in CrossEntropyOptions.
-struct NllOptions {
-  Tensor weight{};
-  std::int64_t ignore_index = -100;
-  Reduction reduction = Reduction::mean;
-};
-
-// -weight[t] log_probs[t]: cross_entropy of log_softmax's result, with the same shapes.
-[[nodiscard]] LEVIN_API Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllOptions& options = {});
-
-// (x - target)^2, and |x - target| with derivative 0 at 0. Shapes are equal (PyTorch broadcasts).
-[[nodiscard]] LEVIN_API Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
-[[nodiscard]] LEVIN_API Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
-
-// d^2 / 2 for d = |x - target| <= delta, delta (d - delta / 2) beyond; delta > 0, shapes are equal. Huber, 1964.
-// smooth_l1 is it with delta = beta, divided by beta; l1_loss for beta 0. Girshick, "Fast R-CNN", 2015.
-[[nodiscard]] LEVIN_API Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1.0,
-                                          Reduction reduction = Reduction::mean);
-[[nodiscard]] LEVIN_API Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1.0,
-                                              Reduction reduction = Reduction::mean);
-
-// -weight (pos_weight target log(sigmoid(x)) + (1 - target) log(1 - sigmoid(x))), without overflow; target has x's
-// shape and dtype. weight and pos_weight broadcast to it and may be undefined: 1. The mean divides by the number of
-// elements.
-[[nodiscard]] LEVIN_API Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
-                                                                const Tensor& weight = {},
-                                                                const Tensor& pos_weight = {},
-                                                                Reduction reduction = Reduction::mean);
-
-// batchmean: the sum divided by x.size(0). LogTarget::yes: target holds logarithms.
-enum class KlReduction : std::uint8_t { none, mean, sum, batchmean };
-enum class LogTarget : bool { no, yes };
-
-// target (log(target) - x) for x in log space, 0 where target is 0; shapes are equal.
-[[nodiscard]] LEVIN_API Tensor kl_div(const Tensor& x, const Tensor& target, KlReduction reduction = KlReduction::mean,
-                                      LogTarget log_target = LogTarget::no);
-
-// The share of argmax(logits, 1) == target, a f32 scalar; no gradient. Shapes are cross_entropy's.
-[[nodiscard]] LEVIN_API Tensor accuracy(const Tensor& logits, const Tensor& target);
 
 // ---- Dropout, attention
 

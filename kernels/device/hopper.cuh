@@ -13,9 +13,9 @@
 //       thread but the newest N have been read, bulk_wait<N>() until they are written.
 //   wgmma<T, N, A, B>(d, a, b, accumulate)   d = a b, plus d where `accumulate`, for T f16 or bf16: a [64, 16], b
 //       [N, 16], both in shared memory, by their descriptors; N is 64, 128 or 256 (the shim takes any that the
-//       instruction has); all 128 threads of a warpgroup. With t the thread of the
-//       warpgroup, w = t / 32, g = t % 32 / 4, q = t % 4: d[i] is row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 q
-//       + i % 2. a may be four registers: r holds row 16 w + g + 8 (r % 2), columns 8 (r / 2) + 2 q and the next.
+//       instruction has); all 128 threads of a warpgroup. With t the thread of the warpgroup, w = t / 32,
+//       g = t % 32 / 4, q = t % 4: d[i] is row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 q + i % 2. a may
+//       be four registers: r holds row 16 w + g + 8 (r % 2), columns 8 (r / 2) + 2 q and the next.
 //       wgmma_fence() comes before the first product and after each access to d or to a's registers; wgmma_commit()
 //       closes a group; wgmma_wait<N>() waits for all groups but the newest N. Until then d and the registers of a may
 //       be neither read nor written; wgmma_registers(d) after the wait keeps the compiler from moving uses of d above.

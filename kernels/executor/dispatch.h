@@ -37,6 +37,11 @@ template <class T>
 [[nodiscard]] T* ptr(const Tensor& t) {
   return reinterpret_cast<T*>(detail::address_in_stream(t));
 }
+// The same, null for an undefined tensor.
+template <class T>
+[[nodiscard]] T* ptr_or_null(const Tensor& t) {
+  return t.defined() ? ptr<T>(t) : nullptr;
+}
 
 template <class... T>
 [[noreturn, gnu::noinline, gnu::cold]] void fail_unsupported(const OpInfo& info, const Tensor& x, Types<T...>) {

@@ -7,8 +7,7 @@
 // warpgroups one copies tiles of a and b, 64 deep, to a ring of four stages, by TMA; the other two multiply by wgmma,
 // 64 rows each, and share the tile of b. Barriers `full` count the bytes of a stage, barriers `empty` the warps that
 // have read it. The ring does not drain between tiles: copies for the next tile run beside the epilogue of this one.
-// The epilogue takes 64 columns at a time: bias, GELU,
-// rounding, stmatrix into a panel of 8 KiB, TMA to y. Each
+// The epilogue takes 64 columns at a time: bias, GELU, rounding, stmatrix into a panel of 8 KiB, TMA to y. Each
 // consumer has two panels, so that one is written while the other is read. TMA clips what lies outside of y, and reads
 // zeros outside of a and b. Blocks that follow each other share columns of b for eight row tiles, which L2 then holds.
 #pragma once

@@ -353,17 +353,12 @@ __global__ void registers_of_a(const __grid_constant__ TensorMap map, RegisterBu
   y[threadIdx.x] = d[0];
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kAddressSanitizer = true;
-#else
-constexpr bool kAddressSanitizer = false;
-#endif
-
 // Bugs that AddressSanitizer reports, which ends the process.
 constexpr Bug kTouchesAccumulator[] = {Bug::reads_accumulator, Bug::writes_accumulator, Bug::waits_for_one_less,
                                        Bug::product_unwaited};
 bool ends_process(Bug bug) {
-  return kAddressSanitizer && std::count(std::begin(kTouchesAccumulator), std::end(kTouchesAccumulator), bug) != 0;
+  return levin::test::kAddressSanitizer &&
+         std::count(std::begin(kTouchesAccumulator), std::end(kTouchesAccumulator), bug) != 0;
 }
 // What this program's test `name` prints when the environment names a bug.
 struct Child {
@@ -420,7 +415,7 @@ TEST_CASE(
     CHECK(run.wrong() > 0);
     run.launch_with(Bug::other_major);
     CHECK(run.wrong() > 0);
-    if (kAddressSanitizer) return;  // it ends the process
+    if (levin::test::kAddressSanitizer) return;  // it ends the process
     run.launch_with(Bug::reads_accumulator);
     CHECK(run.wrong() == 128);  // one sum of each thread is NaN
   });
@@ -432,7 +427,7 @@ TEST_CASE("simt: an accumulator that is touched before its wait is reported by A
     run.launch_with(Bug(std::atoi(bug)));
     return;
   }
-  if (!kAddressSanitizer) return levin::test::skip("needs -Db_sanitize=address");
+  if (!levin::test::kAddressSanitizer) return levin::test::skip("needs -Db_sanitize=address");
   for (const Bug bug : kTouchesAccumulator) {
     const Child child =
         child_with(bug, "simt: an accumulator that is touched before its wait is reported by AddressSanitizer");
@@ -454,7 +449,7 @@ TEST_CASE("simt: registers of a that change without a wgmma_fence, or in flight,
     CHECK(message(RegisterBug::none) == "");
     CHECK(y == std::vector<float>(128, 16 * 3.0f + 16 * 2 * 3.0f));
     CHECK(has(message(RegisterBug::no_fence), "wgmma: a was written after the last wgmma_fence"));
-    if (kAddressSanitizer) return;  // it ends the process
+    if (levin::test::kAddressSanitizer) return;  // it ends the process
     CHECK(has(message(RegisterBug::written_in_flight), "were written before the wgmma_wait that covers it"));
   });
 }

@@ -137,12 +137,6 @@ void check_product() {
   CHECK(wrong == 0);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kAddressSanitizer = true;
-#else
-constexpr bool kAddressSanitizer = false;
-#endif
-
 }  // namespace
 
 TEST_CASE("simt: tma_load brings a box in each swizzle, with zeros outside of the matrix on every side") {
@@ -217,7 +211,7 @@ TEST_CASE_TEMPLATE("simt: wgmma multiplies operands of both directions, of every
 }
 
 TEST_CASE("simt: bytes of tma_load are NaN to threads until a wait for their phase") {
-  if (kAddressSanitizer) return levin::test::skip("AddressSanitizer ends the process at the read");
+  if (levin::test::kAddressSanitizer) return levin::test::skip("AddressSanitizer ends the process at the read");
   Aligned<f16> x(64 * 64, f16(3.0f));
   const TensorMap map = map_of(x.data(), 64, 64, 64, 64);
   in_every_order([&] {

@@ -10,6 +10,13 @@
 
 namespace levin::test {
 
+// Whether this build ends the process at an access that is out of bounds or poisoned.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kAddressSanitizer = true;
+#else
+inline constexpr bool kAddressSanitizer = false;
+#endif
+
 // Restores the schedule that a test chose.
 class KeepSchedule {
  public:

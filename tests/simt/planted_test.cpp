@@ -177,12 +177,6 @@ std::string internal_error(Kernel kernel, dim3 threads, A... args) {
   return *messages.begin();
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kAddressSanitizer = true;
-#else
-constexpr bool kAddressSanitizer = false;
-#endif
-
 }  // namespace
 
 TEST_CASE("simt: an overrun of a shared array is reported at its line") {
@@ -191,7 +185,7 @@ TEST_CASE("simt: an overrun of a shared array is reported at its line") {
     launch(overrun, 1, 64, 0, &y[0]);
     return;
   }
-  if (!kAddressSanitizer) return levin::test::skip("needs -Db_sanitize=address");
+  if (!levin::test::kAddressSanitizer) return levin::test::skip("needs -Db_sanitize=address");
   char self[PATH_MAX] = {};
   REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
   const std::string command = "LEVIN_SIMT_PLANTED=1 '" + std::string(self) +

@@ -1,5 +1,5 @@
-// What ops share that multiply matrices on devices: memory for the parts of split sums, held for the length of an op,
-// and calls to cuBLASLt.
+// What ops share that multiply matrices on devices: operands as kernels take them, memory for the parts of split sums,
+// held for the length of an op, and calls to cuBLASLt.
 #pragma once
 
 #include "kernels/executor/dispatch.h"
@@ -9,6 +9,12 @@
 #include "levin/ops.h"
 
 namespace levin {
+
+// The last two dimensions of t as a matrix.
+template <class T>
+kernels::Matrix<T> matrix(const Tensor& t) {
+  return {ptr<T>(t), t.stride(-2), t.stride(-1)};
+}
 
 // See Note [Long sums are split].
 template <class T>

@@ -22,14 +22,6 @@ using kernels::Matrix;
 
 constexpr OpInfo kInfo{.name = "product"};
 
-template <class T>
-T* ptr_or_null(const Tensor& t) {
-  return t.defined() ? ptr<T>(t) : nullptr;
-}
-template <class T>
-Matrix<T> matrix(const Tensor& t) {
-  return {ptr<T>(t), t.stride(0), t.stride(1)};
-}
 Gpu executor(const Tensor& t) { return Gpu{Stream::current(t.device())}; }
 
 // a [m, k] times b [k, n], with GELU or its slope at the end. by_library(product) sets up the library's call;

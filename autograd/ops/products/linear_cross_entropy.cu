@@ -43,15 +43,6 @@ using kernels::SumsOf;
 constexpr const char* kOp = "linear_cross_entropy";
 constexpr OpInfo kProducts{.name = "linear_cross_entropy"};
 
-template <class T>
-T* ptr_or_null(const Tensor& t) {
-  return t.defined() ? ptr<T>(t) : nullptr;
-}
-template <class T>
-Matrix<T> matrix(const Tensor& t) {
-  return {ptr<T>(t), t.stride(0), t.stride(1)};
-}
-
 // Rows of a chunk: some 64 MiB of logits on the CPU and 256 MiB elsewhere. Each chunk reads the weight and its sums, so
 // fewer rows cost time beside the products: 16 MiB took 8 % longer in f32 and 50 % in bf16, for 2048 rows of 256
 // numbers and 32,000 classes. A device needs rows for all of its processors.

@@ -21,12 +21,6 @@ using kernels::BatchDim;
 using kernels::GemmSize;
 using kernels::Matrix;
 
-// The last two dimensions of t as a matrix.
-template <class T>
-Matrix<T> matrix(const Tensor& t) {
-  const int r = t.rank();
-  return {ptr<T>(t), t.strides()[r - 2], t.strides()[r - 1]};
-}
 Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
 // One product per batch index on a device, as cpu::gemm_batched computes it, with memory for the parts of long sums.
@@ -115,7 +109,7 @@ struct Linear {
       const Matrix<T> left = x_.rank() == 2 ? matrix<T>(x_) : Matrix<T>{ptr<T>(dense), in, 1};
       const Matrix<T> right{ptr<T>(w), w.strides()[1], w.strides()[0]};
       const Tensor b = bias.defined() ? bias.contiguous() : bias;
-      const T* const col_bias = b.defined() ? ptr<T>(b) : nullptr;
+      const T* const col_bias = ptr_or_null<T>(b);
       const GemmSize size{rows, out, in};
       if constexpr (std::is_same_v<decltype(on), const Cpu&>) {
         kernels::cpu::gemm(on, size, left, right, ptr<T>(y), out, kernels::GemmOptions<T>{.col_bias = col_bias});

@@ -10,11 +10,6 @@
 namespace levin {
 namespace {
 
-template <class T>
-const T* optional_ptr(const Tensor& t) {
-  return t.defined() ? ptr<T>(t) : nullptr;
-}
-
 // d loss / d logits [rows, cols] = g (s softmax(x) - q): q is the share of each class in a row's target, s its sum.
 struct CrossEntropyBackward {
   static constexpr OpInfo info{.name = "cross_entropy_backward"};
@@ -31,8 +26,8 @@ struct CrossEntropyBackward {
       using kernels::cpu::cross_entropy_backward, kernels::gpu::cross_entropy_backward;
       using A = kernels::Accum<T>;
       cross_entropy_backward(on, ptr<const A>(g), ptr<const T>(logits), ptr<const std::int64_t>(c.target.get()),
-                             optional_ptr<A>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum), ptr<T>(gx),
-                             x_.shape()[0], x_.shape()[1], c.ignore_index, c.label_smoothing,
+                             ptr_or_null<const A>(c.weight.get()), ptr<const A>(lse), ptr<const A>(weight_sum),
+                             ptr<T>(gx), x_.shape()[0], x_.shape()[1], c.ignore_index, c.label_smoothing,
                              kernel_reduction(c.reduction));
     });
     return gx;
@@ -81,14 +76,14 @@ struct CrossEntropy {
     const kernels::Reduction reduction = kernel_reduction(c.reduction);
     const auto on_cpu = [&]<class T>(const Cpu& on, T) {
       using A = kernels::Accum<T>;
-      kernels::cpu::cross_entropy(on, ptr<const T>(logits), target, optional_ptr<A>(c.weight.get()), ptr<A>(out),
+      kernels::cpu::cross_entropy(on, ptr<const T>(logits), target, ptr_or_null<const A>(c.weight.get()), ptr<A>(out),
                                   ptr<A>(lse), ptr<A>(weight_sum), rows, cols, c.ignore_index, c.label_smoothing,
                                   reduction);
     };
     const auto on_gpu = [&]<class T>(const Gpu& on, T) {
       using A = kernels::Accum<T>;
       const Tensor parts = empty({3 * kernels::gpu::cross_entropy_teams<T>(rows, cols)}, x_.device(), DType::f64);
-      kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, optional_ptr<A>(c.weight.get()),
+      kernels::gpu::cross_entropy(on, info.name, ptr<const T>(logits), target, ptr_or_null<const A>(c.weight.get()),
                                   ptr<A>(out), ptr<A>(lse), ptr<A>(weight_sum), ptr<double>(parts), rows, cols,
                                   c.ignore_index, c.label_smoothing, reduction);
     };

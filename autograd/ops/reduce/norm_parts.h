@@ -30,11 +30,6 @@ inline void check_eps(const char* op, double eps) {
   if (!(eps >= 0)) fail<ConfigError>(op, ": eps is ", eps, ", expected 0 or more");
 }
 
-template <class T>
-T* ptr_or_null(const Tensor& t) {
-  return t.defined() ? ptr<T>(t) : nullptr;
-}
-
 // The dtype of the defined parameters; x's dtype where none is defined.
 inline DType parameters_of(const Tensor& x, const Tensor& w, const Tensor& b) {
   return w.defined() ? w.dtype() : b.defined() ? b.dtype() : x.dtype();
