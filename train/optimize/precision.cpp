@@ -74,7 +74,7 @@ std::string canonical(const TrainerOptions& options) {
   return std::string(level->means);
 }
 
-const Mode& mode_of(const std::string& name) {
+const Mode& mode_of(std::string_view name) {
   std::string known;
   for (const Mode& m : kModes) {
     if (m.name == name) return m;
