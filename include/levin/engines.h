@@ -2,7 +2,7 @@
 // whether f32 numbers may be rounded to TF32 before they are multiplied. The switches belong to the process, and an op
 // reads them when it is called: a recorded graph stays as it was recorded. Without CUDA they change nothing.
 //
-//   set_engine_choice(EngineFamily::attention, EngineChoice::first);   // by cuDNN where it has an engine
+//   set_engine_choice(EngineFamily::attention, EngineChoice::own);     // by Levin's kernels, not by cuDNN
 //   set_allow_tf32(EngineFamily::product, AllowTf32::yes);             // torch.backends.cuda.matmul.allow_tf32 = True
 #pragma once
 
@@ -25,8 +25,8 @@ enum class EngineFamily : std::uint8_t { product, convolution, attention, batch_
 // throws CaptureError.
 enum class EngineChoice : std::uint8_t { own, first, timed };
 
-// Chooses for a family and returns the previous choice. Products and convolutions begin with first, attention and batch
-// norm with own, until a device has shown which is faster.
+// Chooses for a family and returns the previous choice. Batch norm begins with own, because Levin's kernel also updates
+// the running statistics; the other families begin with first.
 LEVIN_API EngineChoice set_engine_choice(EngineFamily family, EngineChoice choice) noexcept;
 [[nodiscard]] LEVIN_API EngineChoice engine_choice(EngineFamily family) noexcept;
 

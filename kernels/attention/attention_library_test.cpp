@@ -157,7 +157,8 @@ TEST_CASE("cuDNN has engines for attention and its gradients on an H100 that nee
 #endif
 }
 
-TEST_CASE("our kernels compute attention until a process asks for the library") {
-  CHECK(engine_choice(EngineFamily::attention) == EngineChoice::own);
+TEST_CASE("the library computes attention until a process asks for our kernels") {
+  CHECK(engine_choice(EngineFamily::attention) == EngineChoice::first);
   CHECK(engine_choice(EngineFamily::convolution) == EngineChoice::first);
+  CHECK(engine_choice(EngineFamily::batch_norm) == EngineChoice::own);
 }

@@ -13,7 +13,7 @@ struct Engine {
   std::atomic<AllowTf32> tf32 = AllowTf32::no;
 };
 // In the order of EngineFamily.
-Engine engines[] = {{EngineChoice::first}, {EngineChoice::first}, {EngineChoice::own}, {EngineChoice::own}};
+Engine engines[] = {{EngineChoice::first}, {EngineChoice::first}, {EngineChoice::first}, {EngineChoice::own}};
 
 Engine& engine_of(EngineFamily family) { return engines[static_cast<std::size_t>(family)]; }
 
