@@ -28,13 +28,18 @@ void StepLedger::print_row(const std::string& what, const Sums& s) {
               moved / std::max(1.0, double(s.least)), double(s.asked) / std::max(1.0, moved), lines.c_str());
 }
 
+void StepLedger::print_head(const char* rows) {
+  std::printf(
+      "| %-34s | calls | launches |   read kB | written kB |  least kB | ratio | asked | launched at |\n"
+      "|---|---|---|---|---|---|---|---|---|\n",
+      rows);
+}
+
 void StepLedger::print(int nodes, const std::vector<detail::LedgerCall>& calls) const {
   std::printf("\n%d nodes, %.3f GFLOP of products\n\n", nodes, double(flops_.total()) / 1e9);
-  std::printf(
-      "| phase, op                          | calls | launches |   read kB | written kB |  least kB | ratio | "
-      "asked | launched at |\n|---|---|---|---|---|---|---|---|---|\n");
+  print_head("phase, op");
   Sums all;
-  std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> of_modules;  // module: launches by phase
+  std::map<std::string, std::vector<std::pair<std::string, Sums>>> of_modules;  // of the model's children, by phase
   std::size_t from = 0;
   for (const auto& [phase, to] : phases_) {
     Sums whole;
@@ -47,9 +52,9 @@ void StepLedger::print(int nodes, const std::vector<detail::LedgerCall>& calls) 
       auto at = std::find_if(ops.begin(), ops.end(), [&](const auto& known) { return known.first == op; });
       if (at == ops.end()) at = ops.insert(ops.end(), {op, {}});
       at->second.add(c);
-      auto& launches = of_modules[c.module.substr(0, c.module.find('.'))];
-      if (launches.empty() || launches.back().first != phase) launches.push_back({phase, 0});
-      launches.back().second += c.launches.size();
+      auto& of_child = of_modules[c.module.substr(0, c.module.find('.'))];
+      if (of_child.empty() || of_child.back().first != phase) of_child.push_back({phase, {}});
+      of_child.back().second.add(c);
     }
     from = to;
     whole.places.clear();
@@ -58,12 +63,13 @@ void StepLedger::print(int nodes, const std::vector<detail::LedgerCall>& calls) 
   }
   all.places.clear();
   print_row("**step**", all);
-  std::printf("\nlaunches by module:");
-  for (const auto& [module, launches] : of_modules) {
-    std::printf("%s %s", module == of_modules.begin()->first ? "" : ";", module.empty() ? "none" : module.c_str());
-    for (const auto& [phase, n] : launches) std::printf(" %s %zu", phase.c_str(), n);
-  }
   std::printf("\n");
+  print_head("module, phase");
+  for (auto& [module, phases] : of_modules)
+    for (auto& [phase, sums] : phases) {
+      sums.places.clear();
+      print_row((module.empty() ? "(no module)" : module) + ' ' + phase, sums);
+    }
 }
 
 }  // namespace levin::bench

@@ -58,6 +58,7 @@ class StepLedger final : public Phases {
     std::vector<std::string> places{};
     void add(const detail::LedgerCall& c);
   };
+  static void print_head(const char* rows);
   static void print_row(const std::string& what, const Sums& s);
   void print(int nodes, const std::vector<detail::LedgerCall>& calls) const;
 
