@@ -213,6 +213,12 @@ Tensor fill_up(const Tensor& g, const Shape& src) {
   return g;
 }
 
+// Whether every row of x has indices, so that a row can be copied just before elements of the copy are written.
+[[maybe_unused]] bool goes_by_rows(const IndexWalk& walk, const Tensor& x, int dim, const Tensor& index) {
+  return x.device().is_cpu() && walk.has_runs() && walk.step == 1 && index.numel() > 0 && x.is_contiguous() &&
+         index.shape().with(dim, x.size(dim)) == x.shape();
+}
+
 struct Scatter {
   static constexpr OpInfo info{.name = "scatter", .autocast = AutocastPolicy::widest};
   int dim;
@@ -225,9 +231,7 @@ struct Scatter {
     Tensor y = empty_like(x);
     const Tensor at = index_.contiguous();
     const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
-    // Where each row of x has indices, a row is copied just before elements of it are written.
-    const bool by_rows = x.device().is_cpu() && walk.has_runs() && walk.step == 1 && at.numel() > 0 &&
-                         x.is_contiguous() && y.is_contiguous() && at.shape().with(dim, x.size(dim)) == x.shape();
+    const bool by_rows = goes_by_rows(walk, x, dim, at);
     if (!by_rows) copy_(y, x);
     dispatch(info, x, kAll,
              overloaded{[&]<class T>(const Cpu& on, T) {
@@ -235,7 +239,7 @@ struct Scatter {
                           const auto* const i = ptr<const std::int64_t>(at);
                           const auto* const from = ptr<const Bits<T>>(src);
                           auto* const to = ptr<Bits<T>>(y);
-                          if (!(by_rows ? kernels::cpu::scatter_onto(on, walk, n, n, ptr<const Bits<T>>(x), to, i, from)
+                          if (!(by_rows ? kernels::cpu::scatter_onto(on, walk, n, ptr<const Bits<T>>(x), to, i, from)
                                         : kernels::cpu::scatter(on, walk, n, to, i, from)))
                             fail_outside(info.name, index_, dim, x.shape());
                         },
@@ -284,37 +288,39 @@ struct ScatterAdd {
     source = src.shape();
     Tensor y = empty_like(x);
     const Tensor at = index_.contiguous();
-    const auto run = [&]<class A, class T>(const Cpu& on, A, T) {
-      if (!kernels::cpu::scatter_add<A, T>(on, IndexWalk(at.shape(), dim, contiguous_strides(x.shape()), src.strides()),
-                                           AlongDim(x.shape(), dim).n, ptr<A>(y), ptr<const std::int64_t>(at),
-                                           ptr<const T>(src)))
-        fail_outside(info.name, index_, dim, x.shape());
-    };
-    dispatch(info, x, kNumbers,
-             overloaded{[&]<class T>(const Cpu& on, T) {
-                          if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
-                            y = cast(x, DType::f32).contiguous();
-                            run(on, float{}, T{});
-                            y = cast(y, dtype_of<T>);
-                          } else {
-                            copy_(y, x);
-                            run(on, T{}, T{});
-                          }
-                        },
-                        [&]<class T>(const Gpu& on, T) {
-                          copy_(y, x);
-                          const Tensor add = front(src, at.shape()).contiguous();
-                          const Tensor partial =
-                              scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
-                          const ElementKey key{IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
-                                               IndexSteps(at.shape(), dim, y.strides(), add.strides()),
-                                               ptr<const std::int64_t>(at), y.numel()};
-                          with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
-                                      [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
-                                        kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y),
-                                                                         y.numel(), scratch_ptr<IndexSum<T>>(partial));
-                                      });
-                        }});
+    const IndexWalk walk(at.shape(), dim, y.strides(), src.strides());
+    const std::int64_t n = AlongDim(x.shape(), dim).n;
+    dispatch(
+        info, x, kNumbers,
+        overloaded{[&]<class T>(const Cpu& on, T) {
+                     const auto* const i = ptr<const std::int64_t>(at);
+                     const auto* const from = ptr<const T>(src);
+                     bool is_inside = false;
+                     if constexpr (sizeof(T) == 2) {  // sums in f32, rounded once
+                       const Tensor sums = cast(x, DType::f32).contiguous();
+                       is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<float>(sums), i, from);
+                       y = cast(sums, dtype_of<T>);
+                     } else if (goes_by_rows(walk, x, dim, at)) {
+                       is_inside = kernels::cpu::scatter_add_onto(on, walk, n, ptr<const T>(x), ptr<T>(y), i, from);
+                     } else {
+                       copy_(y, x);
+                       is_inside = kernels::cpu::scatter_add(on, walk, n, ptr<T>(y), i, from);
+                     }
+                     if (!is_inside) fail_outside(info.name, index_, dim, x.shape());
+                   },
+                   [&]<class T>(const Gpu& on, T) {
+                     copy_(y, x);
+                     const Tensor add = front(src, at.shape()).contiguous();
+                     const Tensor partial = scratch_of<IndexSum<T>>(y, kernels::gpu::partial_sums(1, at.numel(), 1));
+                     const ElementKey key{IndexRange(on, info.name, AlongDim(y.shape(), dim).n),
+                                          IndexSteps(at.shape(), dim, y.strides(), add.strides()),
+                                          ptr<const std::int64_t>(at), y.numel()};
+                     with_sorted(on, Grouping(at.numel(), y.numel()), key, y,
+                                 [&]<class K>(kernels::gpu::KeyOrder<K> sorted) {
+                                   kernels::gpu::sum_elements<T, K>(on, sorted, ptr<const T>(add), ptr<T>(y), y.numel(),
+                                                                    scratch_ptr<IndexSum<T>>(partial));
+                                 });
+                   }});
     return y;
   }
   Grads<3> backward(const Tensor& gy, Need<3> need) {

@@ -1,0 +1,74 @@
+// Runs of indices whose elements go past the caches.
+#include "kernels/index/index.cuh"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+using namespace levin;
+using namespace levin::kernels;
+
+namespace {
+
+// Rows of x and of indices, whose runs end inside a block.
+struct Runs {
+  std::int64_t rows = 0, row = 0, indices = 0;
+  std::vector<float> x{}, src{};
+  std::vector<std::int64_t> index{};
+
+  Runs(std::int64_t rows_, std::int64_t row_, std::int64_t indices_) : rows(rows_), row(row_), indices(indices_) {
+    for (std::int64_t i = 0; i < rows * row; ++i) x.push_back(float(i % 1009));
+    for (std::int64_t i = 0; i < rows * indices; ++i) {
+      src.push_back(float(i % 83));
+      index.push_back(i * 7919 % 104729 % row);
+    }
+  }
+  // Of x for gather's b and scatter's y; src has the index's shape.
+  [[nodiscard]] IndexWalk walk() const {
+    return IndexWalk({rows, indices}, 1, contiguous_strides({rows, row}), contiguous_strides({rows, indices}));
+  }
+};
+
+const std::vector<Runs>& runs() {
+  static const std::vector<Runs> all{{1, 1, 64}, {3, 5, 65}, {4, 1000, 200}, {5, 4096, 131}, {2, 70, 1000}};
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("gather beyond the cache reads the elements that its indices name, to the end of each run") {
+  for (const Runs& r : runs()) {
+    CAPTURE(r.row);
+    std::vector<float> y(r.index.size(), -1);
+    REQUIRE(cpu::gather_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), r.index.data(), y.data()));
+    for (std::size_t i = 0; i < y.size(); ++i)
+      REQUIRE(y[i] == r.x[std::size_t(std::int64_t(i) / r.indices * r.row + r.index[i])]);
+  }
+}
+
+TEST_CASE("rows beyond the cache are copied and then written or added to in the order of their indices") {
+  for (const Runs& r : runs()) {
+    CAPTURE(r.row);
+    for (const bool adds : {false, true}) {
+      std::vector<float> y(r.x.size(), -1), expected = r.x;
+      const auto body = [=](float& to, float from) { to = adds ? to + from : from; };
+      for (std::size_t i = 0; i < r.index.size(); ++i)
+        body(expected[std::size_t(std::int64_t(i) / r.indices * r.row + r.index[i])], r.src[i]);
+      REQUIRE(cpu::each_index_onto_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), y.data(), r.index.data(),
+                                                r.src.data(), body));
+      CHECK(y == expected);
+    }
+  }
+}
+
+TEST_CASE("an index outside of its row ends gather and scatter beyond the cache before it is used") {
+  for (const std::int64_t wrong : {std::int64_t(-1), std::int64_t(1000), std::int64_t(1) << 62}) {
+    Runs r(4, 1000, 200);
+    r.index[3 * 200 + 199] = wrong;
+    std::vector<float> y(r.x.size());
+    CHECK_FALSE(cpu::gather_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), r.index.data(), y.data()));
+    CHECK_FALSE(cpu::each_index_onto_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), y.data(), r.index.data(),
+                                                  r.src.data(), [](float& to, float from) { to = from; }));
+  }
+}
