@@ -25,13 +25,13 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "kernels/device/bits.cuh"
 #include "kernels/device/strided.cuh"
 #include "kernels/executor/cpu.h"
 #include "kernels/executor/hd.h"
 #include "kernels/executor/streaming.h"
+#include "kernels/index/add_rows.cuh"
 #include "kernels/index/bounds.cuh"
 #include "kernels/index/group.cuh"
 #include "levin/dtype.h"
@@ -136,53 +136,18 @@ void index_select(const Cpu& on, const U* x, const int64_t* index, U* y, int64_t
 template <class T>
 void index_add(const Cpu& on, const T* x, const int64_t* index, const T* src, T* y, int64_t outer, int64_t dim,
                int64_t m, int64_t inner, int64_t skip) {
-  // Positions grouped by destination, in order within each: every row of y is then one thread's.
-  std::vector<int64_t> begin_of(static_cast<size_t>(dim + 1)), order(static_cast<size_t>(m));
-  for (int64_t i = 0; i < m; ++i) ++begin_of[static_cast<size_t>(index[i])];
-  int64_t sum = 0;
-  for (int64_t& b : begin_of) {
-    sum += b;
-    b = sum;
-  }
-  for (int64_t i = m - 1; i >= 0; --i) order[static_cast<size_t>(--begin_of[static_cast<size_t>(index[i])])] = i;
+  // A chunk looks at all indices for those of its rows, so it has enough rows that this costs little.
   const int64_t work = std::max<int64_t>(1, inner * (1 + m / std::max<int64_t>(1, dim)));
-  on.parallel_for(outer * dim, std::max<int64_t>(1, kIndexTask / work), [&](int64_t begin, int64_t end) {
-    using A = IndexSum<T>;
-    constexpr int64_t kTile = 512;
-    A tile[kTile];
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t o = t / dim, r = t % dim;
-      // Rows that get nothing go together.
-      int64_t same = 0;
-      while (t + same < end && r + same < dim &&
-             begin_of[static_cast<size_t>(r + same)] == begin_of[static_cast<size_t>(r + same + 1)])
-        ++same;
-      if (same > 0) {
-        if (x)
-          std::copy_n(x + t * inner, same * inner, y + t * inner);
-        else
-          std::fill_n(y + t * inner, same * inner, T{});
-        t += same - 1;
-        continue;
-      }
-      const int64_t *first = order.data() + begin_of[static_cast<size_t>(r)],
-                    *last = order.data() + begin_of[static_cast<size_t>(r + 1)];
-      if (r == skip) last = first;
-      const T* from = x ? x + t * inner : nullptr;
-      T* to = y + t * inner;
-      for (int64_t c = 0; c < inner; c += kTile) {
-        const int64_t n = std::min(kTile, inner - c);
-        if (from) {
-          for (int64_t j = 0; j < n; ++j) tile[j] = A(from[c + j]);
-        } else {
-          std::fill_n(tile, n, A(0));
-        }
-        for (const int64_t* i = first; i < last; ++i) {
-          const T* add = src + (o * m + *i) * inner + c;
-          for (int64_t j = 0; j < n; ++j) tile[j] = wrapping_sum(tile[j], A(add[j]));
-        }
-        for (int64_t j = 0; j < n; ++j) to[c + j] = T(tile[j]);
-      }
+  int64_t rows = std::max<int64_t>(1, std::max(kIndexTask, 64 * m) / work);
+  if (inner == 0) return;
+  // Sums that are wider than T need memory.
+  if (!std::is_same_v<IndexSum<T>, T>) rows = std::min(rows, std::max<int64_t>(1, (int64_t{1} << 20) / inner));
+  on.parallel_for(outer * dim, rows, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end;) {
+      const int64_t o = t / dim, first = t % dim, last = std::min(dim, first + end - t);
+      add_to_rows(on, x ? x + t * inner : nullptr, index, m, first, last, src + o * m * inner, y + t * inner, inner,
+                  skip);
+      t += last - first;
     }
   });
 }

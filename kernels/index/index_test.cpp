@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -70,5 +71,33 @@ TEST_CASE("an index outside of its row ends gather and scatter beyond the cache 
     CHECK_FALSE(cpu::gather_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), r.index.data(), y.data()));
     CHECK_FALSE(cpu::each_index_onto_beyond_cache(Cpu(), r.walk(), r.row, r.x.data(), y.data(), r.index.data(),
                                                   r.src.data(), [](float& to, float from) { to = from; }));
+  }
+}
+
+TEST_CASE("rows are added in the order of their indices, whatever the range of rows a call has") {
+  for (const CpuLevel level : {CpuLevel::base, CpuLevel::v3, CpuLevel::v4}) {
+    if (level > cpu_level()) continue;
+    Cpu on;
+    on.level = level;
+    for (const std::int64_t inner : {1, 5, 33, 700}) {
+      const std::int64_t rows = 37, m = 301, skip = 11;
+      std::vector<float> x, src;
+      std::vector<std::int64_t> index;
+      for (std::int64_t i = 0; i < rows * inner; ++i) x.push_back(float(i % 91) / 7);
+      for (std::int64_t i = 0; i < m * inner; ++i) src.push_back(float(i % 1013) / 3);
+      for (std::int64_t i = 0; i < m; ++i) index.push_back(i * i % (rows - 3));  // the last three rows get nothing
+      std::vector<float> expected = x;
+      for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < inner && index[std::size_t(i)] != skip; ++j)
+          expected[std::size_t(index[std::size_t(i)] * inner + j)] += src[std::size_t(i * inner + j)];
+      for (const std::int64_t piece : {std::int64_t(1), std::int64_t(8), rows}) {
+        std::vector<float> y(x.size(), -1);
+        for (std::int64_t first = 0; first < rows; first += piece)
+          cpu::add_to_rows(on, static_cast<const float*>(x.data() + first * inner), index.data(), m, first,
+                           std::min(rows, first + piece), static_cast<const float*>(src.data()),
+                           y.data() + first * inner, inner, skip);
+        CHECK(y == expected);
+      }
+    }
   }
 }
