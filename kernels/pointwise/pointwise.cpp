@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "kernels/executor/streaming.h"
+#include "kernels/lib/scratch.h"
 #include "kernels/pointwise/halves.cuh"
+#include "kernels/pointwise/transpose.cuh"
 
 namespace levin::kernels {
 namespace {
@@ -157,6 +160,94 @@ void run_rows(const Cpu& on, PointwiseLoop loop, const void* functor, const Poin
   });
 }
 
+// Note [Turned operands]
+//
+// Rows of the result cross an operand that is dense along another dimension: each element would come from a cache line
+// of its own, and where the rows are many, every line would be read from memory for each of its elements. Such an
+// operand is turned in tiles that stay in the nearest caches, and the loop then finds dense rows.
+constexpr std::int64_t kTileRows = 64, kTileCols = 64;
+
+struct Turned {
+  std::size_t dense = 0;  // the dimension along which the operands are dense
+  std::array<bool, kMaxOperands> is{};
+};
+std::optional<Turned> turned_operands(const PointwisePlan& plan) {
+  const auto last = static_cast<std::size_t>(plan.rank - 1);
+  if (plan.steps[0][last] != plan.width[0] || plan.sizes[last] < 16 || plan.numel < kTileRows * kTileCols) return {};
+  Turned turned{.dense = last};
+  for (std::size_t k = 1; k < static_cast<std::size_t>(plan.operands); ++k) {
+    if (plan.steps[k][last] == plan.width[k] || plan.steps[k][last] == 0) continue;
+    for (std::size_t d = 0; d < last; ++d) {
+      const bool fits = plan.steps[k][d] == plan.width[k] && plan.sizes[d] >= 16;
+      if (!fits || (turned.dense != last && turned.dense != d)) continue;
+      turned.dense = d;
+      turned.is[k] = true;
+    }
+  }
+  return turned.dense == last ? std::nullopt : std::optional(turned);
+}
+
+void turn(const Cpu& on, int width, const char* from, std::int64_t step, char* to, std::int64_t rows,
+          std::int64_t cols) {
+  const auto run = [&]<class U>(U) {
+    cpu::transpose_strip<U>(on, reinterpret_cast<const U*>(from), step / width, reinterpret_cast<U*>(to), kTileCols,
+                            rows, cols);
+  };
+  if (width == 8) run(double{});
+  if (width == 4) run(float{});
+  if (width == 2) run(std::uint16_t{});
+  if (width == 1) run(std::uint8_t{});
+}
+
+// As run_rows, with turned operands.
+void run_tiles(const Cpu& on, PointwiseLoop loop, const void* functor, const PointwisePlan& plan, const Turned& turned,
+               std::int64_t grain) {
+  const auto last = static_cast<std::size_t>(plan.rank - 1);
+  const auto operands = static_cast<std::size_t>(plan.operands);
+  const std::int64_t inner = plan.sizes[last], height = plan.sizes[turned.dense];
+  const std::int64_t strips = (height + kTileRows - 1) / kTileRows;
+  std::int64_t step[kMaxOperands];
+  for (std::size_t k = 0; k < operands; ++k) step[k] = turned.is[k] ? plan.width[k] : plan.steps[k][last];
+  const How how(plan, step);
+  const std::int64_t tasks = plan.numel / inner / height * strips;
+  on.parallel_for(tasks, std::max<std::int64_t>(1, grain / (kTileRows * inner)), [&](auto begin, auto end) {
+    const Streaming all_seen;
+    constexpr std::int64_t kTile = kTileRows * kTileCols * 8;
+    const lib::Scratch tiles(operands * static_cast<std::size_t>(kTile));
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t first = task % strips * kTileRows, rows = std::min(kTileRows, height - first);
+      char* start[kMaxOperands];
+      for (std::size_t k = 0; k < operands; ++k) {
+        start[k] = plan.data[k] + first * plan.steps[k][turned.dense];
+        std::int64_t rest = task / strips;
+        for (std::size_t d = last; d-- > 0;) {
+          if (d == turned.dense) continue;
+          start[k] += rest % plan.sizes[d] * plan.steps[k][d];
+          rest /= plan.sizes[d];
+        }
+      }
+      for (std::int64_t col = 0; col < inner; col += kTileCols) {
+        const std::int64_t cols = std::min(kTileCols, inner - col);
+        char* p[kMaxOperands];
+        std::int64_t row_step[kMaxOperands];
+        for (std::size_t k = 0; k < operands; ++k) {
+          p[k] = start[k] + col * plan.steps[k][last];
+          row_step[k] = plan.steps[k][turned.dense];
+          if (!turned.is[k]) continue;
+          char* const tile = tiles.as<char>() + static_cast<std::int64_t>(k) * kTile;
+          turn(on, plan.width[k], p[k], plan.steps[k][last], tile, rows, cols);
+          p[k] = tile;
+          row_step[k] = kTileCols * plan.width[k];
+        }
+        for (std::int64_t row = 0; row < rows; ++row) {
+          run_row(on, loop, functor, plan, how, p, step, cols);
+          for (std::size_t k = 0; k < operands; ++k) p[k] += row_step[k];
+        }
+      }
+    }
+  });
+}
+
 // Rows of few elements, several as one: what repeats from row to row is written out for kManyBytes of them, so that the
 // loop is called for long rows. `room`: memory for that.
 constexpr std::int64_t kManyBytes = 2048;
@@ -257,6 +348,8 @@ void run_pointwise(const Cpu& on, PointwiseLoop loop, const void* functor, const
     run_rows(on, loop, functor, joined, grain);
     return run_rows(on, loop, functor, rest, grain);
   }
+  if (const std::optional<Turned> turned = turned_operands(plan))
+    return run_tiles(on, loop, functor, plan, *turned, grain);
   run_rows(on, loop, functor, plan, grain);
 }
 

@@ -369,6 +369,23 @@ TEST_CASE("a row that repeats gives every row what it gives alone, also where it
   CHECK(sum(own).item() == 600 * 4 * 2);
 }
 
+TEST_CASE("operands that are dense along another dimension give what their dense copies give") {
+  Generator gen(5);
+  const auto drawn = [&](const Shape& shape, DType t) { return randint(0, 100, shape, gen, cpu, DType::i64).to(t); };
+  for (const DType t : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
+    CAPTURE(text(t));
+    for (const auto& [rows, cols] : {std::pair{130, 77}, {64, 64}, {17, 1000}, {1000, 17}, {300, 15}}) {
+      const Tensor a = drawn({rows, cols}, t), b = drawn({cols, rows}, t).t();
+      const Tensor deep = permute(drawn({cols, 3, rows}, t), {1, 2, 0}), line = drawn({cols}, t);
+      CHECK(equal(add(a, b), add(a, b.contiguous())));
+      CHECK(equal(mul(b, line), mul(b.contiguous(), line)));
+      CHECK(equal(add(deep, b), add(deep.contiguous(), b.contiguous())));
+      const Tensor chosen = gt(drawn({cols, rows}, DType::f32), 0).t();
+      CHECK(equal(where(chosen, a, b), where(chosen.contiguous(), a, b.contiguous())));
+    }
+  }
+}
+
 TEST_CASE("results that are larger than the cache have the numbers of their parts") {
   Generator gen(5);
   const std::int64_t rows = (std::int64_t{9} << 10) + 3, columns = 1030;  // 36 MiB in f32, no multiple of a block
