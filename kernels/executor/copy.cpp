@@ -10,9 +10,10 @@ namespace levin::kernels::cpu {
 void copy_list(const Cpu& on, std::span<const Copy> copies) {
   constexpr int64_t kGrain = 256 << 10;
   const auto count = [](const Copy& c) { return c.n; };
-  parallel_pieces(on, copies, kGrain, count, [&](const Copy& c, int64_t begin, int64_t end) {
+  const bool streams = beyond_cache(2 * total_count(copies, count));
+  parallel_pieces(on, copies, kGrain, 2, count, [&](const Copy& c, int64_t begin, int64_t end) {
     if (begin == end) return;
-    if (beyond_cache(2 * c.n)) {
+    if (streams) {
       const Streaming past_caches;
       Streaming::write(c.to + begin, c.from + begin, end - begin);
     } else {

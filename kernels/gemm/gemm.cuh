@@ -519,7 +519,7 @@ class PlannedGemm {
   void multiply_tasks(const Block& at) const {
     const int64_t rows = plan_.tiles.count, groups = (plan_.panels + plan_.at_once - 1) / plan_.at_once;
     const double task_flops = 2.0 * kTileRows * double(N * plan_.at_once) * double(at.kc + 8);
-    const int64_t grain = std::max<int64_t>(1, int64_t(2.0 * double(kChunkFlops) / task_flops));
+    const int64_t grain = std::max<int64_t>(1, int64_t(double(kChunkFlops) / task_flops));
     const bool by_rows = plan_.size.n * at.kc * int64_t(sizeof(F)) <= 512 * 1024;
     on_.parallel_for(rows * groups, plan_.spread ? grain : rows * groups, [&](int64_t from, int64_t to) {
       for (int64_t task = from; task < to; ++task) {

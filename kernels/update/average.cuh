@@ -43,10 +43,12 @@ void average(const Cpu& on, std::span<const Average<From, To>> list, double deca
   constexpr std::int64_t kGrain = 16384;
   const A keep = static_cast<A>(decay), take = static_cast<A>(1 - decay);
   const auto count = [](const Average<From, To>& a) { return a.n; };
-  parallel_pieces(on, list, kGrain, count, [&](const Average<From, To>& a, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kBytes = sizeof(From) + 2 * sizeof(To);
+  parallel_pieces(on, list, kGrain, kBytes, count,
+                  [&](const Average<From, To>& a, std::int64_t begin, std::int64_t end) {
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) a.to[i] = To(keep * A(a.to[i]) + take * A(a.from[i]));
-  });
+                    for (std::int64_t i = begin; i < end; ++i) a.to[i] = To(keep * A(a.to[i]) + take * A(a.from[i]));
+                  });
 }
 
 }  // namespace levin::kernels::cpu::LEVIN_LEVEL

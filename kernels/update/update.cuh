@@ -231,8 +231,9 @@ void update_elements(const R& rule, const Slot<T>& s, std::int64_t begin, std::i
 
 template <class R, class T>
 void update(const Cpu& on, const R& rule, std::span<const Slot<T>> slots) {
+  constexpr std::int64_t kBytes = 5 * sizeof(T);  // p, g and a state read, p and the state written
   parallel_pieces(
-      on, slots, kUpdateChunk, [](const Slot<T>& s) { return s.n; },
+      on, slots, kUpdateChunk, kBytes, [](const Slot<T>& s) { return s.n; },
       [&](const Slot<T>& s, std::int64_t begin, std::int64_t end) { update_elements(rule, s, begin, end); });
 }
 
