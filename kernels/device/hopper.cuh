@@ -8,6 +8,7 @@
 //       fence_barrier_init() and a barrier of the block stand between init and any other use.
 //   tma_load(to, map, x, y, barrier)   one thread: the box of `map` from element x of row y on, into shared memory; the
 //       bytes of the whole box count for the barrier, elements outside of the matrix are 0 (x and y may be negative).
+//       Of a map of many matrices, MapHead after y names the one; so of tma_store.
 //   tma_store(map, x, y, from)         one thread: the box at `from` into the matrix; elements outside are not written.
 //       bulk_commit() closes a group of stores; bulk_wait_read<N>() waits until the sources of all groups of this
 //       thread but the newest N have been read, bulk_wait<N>() until they are written.
@@ -84,9 +85,21 @@ __device__ __forceinline__ void tma_load(void* to, const TensorMap& map, int x, 
       "l"(&map), "r"(x), "r"(y), "r"(shared_address(&barrier))
       : "memory");
 }
+__device__ __forceinline__ void tma_load(void* to, const TensorMap& map, int x, int y, MapHead of, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(x), "r"(y), "r"(of.head), "r"(of.batch), "r"(shared_address(&barrier))
+      : "memory");
+}
 __device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, const void* from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
                "r"(y), "r"(shared_address(from))
+               : "memory");
+}
+__device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, MapHead of, const void* from) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+               "r"(x), "r"(y), "r"(of.head), "r"(of.batch), "r"(shared_address(from))
                : "memory");
 }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -240,10 +253,18 @@ using simt::wgmma_fence;
 
 inline void tma_load(void* to, const TensorMap& map, int x, int y, Barrier& barrier,
                      simt::Site at = simt::Site::current()) {
-  simt::tma_load(to, map, x, y, barrier, at);
+  simt::tma_load(to, map, {x, y, {}, false}, barrier, at);
+}
+inline void tma_load(void* to, const TensorMap& map, int x, int y, MapHead of, Barrier& barrier,
+                     simt::Site at = simt::Site::current()) {
+  simt::tma_load(to, map, {x, y, of, true}, barrier, at);
 }
 inline void tma_store(const TensorMap& map, int x, int y, const void* from, simt::Site at = simt::Site::current()) {
-  simt::tma_store(map, x, y, from, at);
+  simt::tma_store(map, {x, y, {}, false}, from, at);
+}
+inline void tma_store(const TensorMap& map, int x, int y, MapHead of, const void* from,
+                      simt::Site at = simt::Site::current()) {
+  simt::tma_store(map, {x, y, of, true}, from, at);
 }
 template <int kGroupsLeft>
 inline void bulk_wait(simt::Site at = simt::Site::current()) {

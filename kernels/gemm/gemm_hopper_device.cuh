@@ -17,13 +17,13 @@
 
 #include "kernels/device/hardware_math.cuh"
 #include "kernels/device/hopper.cuh"
+#include "kernels/device/panel.cuh"
 #include "kernels/math/gelu.h"
 
 namespace levin::kernels::gpu {
 
-inline constexpr int kHopperRows = 128, kHopperDepth = 64, kHopperStages = 4, kPanelColumns = 64;
+inline constexpr int kHopperRows = 128, kHopperDepth = 64, kHopperStages = 4;
 inline constexpr int kHopperThreads = 384;
-inline constexpr unsigned kPanelBytes = 64 * kPanelColumns * 2;  // 64 lines of 64 elements, swizzled
 template <int kN>
 inline constexpr unsigned kHopperStage = (kHopperRows + kN) * kHopperDepth * 2;
 template <int kN>
@@ -113,19 +113,10 @@ __device__ __forceinline__ int hopper_multiply(float (&d)[kN / 2], int step, int
 template <class T, int kConsumer>
 __device__ __forceinline__ void store_panel(const float (&values)[32], unsigned char* panel, const TensorMap& y,
                                             int column, int row) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
   const bool stores = threadIdx.x % 128 == 0;
   if (stores) bulk_wait_read<1>();  // the panel was last stored from two panels ago
   named_barrier<1 + kConsumer>(128);
-  const int to_row = warp * 16 + lane % 8 + lane / 8 % 2 * 8;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    const std::uint32_t r[4] = {
-        rounded_pair<T>(values[8 * c], values[8 * c + 1]), rounded_pair<T>(values[8 * c + 2], values[8 * c + 3]),
-        rounded_pair<T>(values[8 * c + 4], values[8 * c + 5]), rounded_pair<T>(values[8 * c + 6], values[8 * c + 7])};
-    const int piece = 2 * c + lane / 16;
-    stmatrix_x4(panel + to_row * 128 + (piece ^ to_row % 8) * 16, r);
-  }
+  put_panel<T, 0>(values, panel);
   fence_async_shared();
   named_barrier<1 + kConsumer>(128);
   if (stores) {

@@ -18,6 +18,14 @@ namespace {
 constexpr std::int64_t kElement = 2;  // bytes
 
 bool within(std::int64_t x, std::int64_t most) { return x >= 1 && x <= most; }
+bool is_step(std::int64_t bytes) { return bytes % 16 == 0 && within(bytes, (std::int64_t{1} << 40) - 1); }
+
+std::optional<std::string> refusal_of(const TiledMatrix::Many& many, const char* what) {
+  if (!within(many.count, std::int64_t{1} << 32)) return text(many.count) + " " + what + ", expected 1 to 2^32";
+  if (!is_step(many.bytes))
+    return std::string(what) + " " + text(many.bytes) + " bytes apart, expected a multiple of 16 below 2^40";
+  return {};
+}
 
 }  // namespace
 
@@ -29,14 +37,15 @@ std::optional<std::string> tensor_map_refusal(const TiledMatrix& m) {
   if (reinterpret_cast<std::uintptr_t>(m.data) % 16 != 0) return "the address is not a multiple of 16";
   if (!within(m.columns, std::int64_t{1} << 32) || !within(m.rows, std::int64_t{1} << 32))
     return text(m.rows) + " rows of " + text(m.columns) + " elements, expected 1 to 2^32 of each";
-  if (m.row_bytes % 16 != 0 || !within(m.row_bytes, (std::int64_t{1} << 40) - 1))
-    return "rows " + text(m.row_bytes) + " bytes apart, expected a multiple of 16 below 2^40";
+  if (!is_step(m.row_bytes)) return "rows " + text(m.row_bytes) + " bytes apart, expected a multiple of 16 below 2^40";
   if (!within(m.box_columns, 256) || !within(m.box_rows, 256))
     return "a box of " + text(m.box_rows) + " rows of " + text(m.box_columns) + " elements, expected 1 to 256 of each";
   if (box_row % 16 != 0 || box_row > kMostRow[int(m.swizzle)])
     return "rows of a box of " + text(box_row) + " bytes, expected a multiple of 16 up to " +
            text(kMostRow[int(m.swizzle)]);
-  return {};
+  if (!m.is_of_heads() && m.batches.count == 0) return {};
+  if (auto why = refusal_of(m.heads, "heads")) return why;
+  return refusal_of(m.batches, "batches");
 }
 
 namespace {
@@ -58,13 +67,15 @@ TensorMap encoded(const TiledMatrix& m) {
   static const auto encode = encoder();
   constexpr CUtensorMapSwizzle kSwizzles[] = {CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_32B,
                                               CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_128B};
-  const cuuint64_t sizes[] = {cuuint64_t(m.columns), cuuint64_t(m.rows)}, steps[] = {cuuint64_t(m.row_bytes)};
-  const cuuint32_t box[] = {cuuint32_t(m.box_columns), cuuint32_t(m.box_rows)}, every[] = {1, 1};
+  const cuuint64_t sizes[] = {cuuint64_t(m.columns), cuuint64_t(m.rows), cuuint64_t(m.heads.count),
+                              cuuint64_t(m.batches.count)},
+                   steps[] = {cuuint64_t(m.row_bytes), cuuint64_t(m.heads.bytes), cuuint64_t(m.batches.bytes)};
+  const cuuint32_t box[] = {cuuint32_t(m.box_columns), cuuint32_t(m.box_rows), 1, 1}, every[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult code =
-      encode(&map, m.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-             const_cast<void*>(m.data), sizes, steps, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             kSwizzles[int(m.swizzle)], CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code = encode(
+      &map, m.dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      m.is_of_heads() ? 4 : 2, const_cast<void*>(m.data), sizes, steps, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      kSwizzles[int(m.swizzle)], CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS) fail<CudaError>("tensor_map: cuTensorMapEncodeTiled returns ", int(code));
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap));
   return std::bit_cast<TensorMap>(map);

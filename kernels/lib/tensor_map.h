@@ -1,5 +1,6 @@
-// What TMA needs to know of a matrix in global memory to copy boxes of it: a TensorMap, made on the host and passed to
-// a kernel as a `const __grid_constant__` parameter. PTX ISA, "Tensor"; CUDA driver API, cuTensorMapEncodeTiled.
+// What TMA needs to know of a matrix in global memory, or of many equal ones, to copy boxes of it: a TensorMap, made on
+// the host and passed to a kernel as a `const __grid_constant__` parameter. PTX ISA, "Tensor"; CUDA driver API,
+// cuTensorMapEncodeTiled.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +25,25 @@ struct alignas(kTensorMapAlignment) TensorMap {
 // multiple of 1024, lies at piece c ^ (r & 7), (r / 2 & 3), (r / 4 & 1) for 128, 64, 32 bytes.
 enum class Swizzle : std::uint8_t { none, bytes32, bytes64, bytes128 };
 
-// A matrix of 16-bit floats, [rows, columns], its rows row_bytes apart, and the box of one copy.
+// A matrix of 16-bit floats, [rows, columns], its rows row_bytes apart, and the box of one copy. With heads and batches
+// the map is of equal matrices [batches, heads, rows, columns], and a box is of one of them.
 struct TiledMatrix {
+  struct Many {
+    std::int64_t count, bytes;  // neighbours are `bytes` apart
+  };
   const void* data;
   DType dtype;
   std::int64_t columns, rows, row_bytes;
   std::int32_t box_columns, box_rows;
   Swizzle swizzle = Swizzle::bytes128;
+  Many heads{}, batches{};  // both or neither
+
+  [[nodiscard]] bool is_of_heads() const { return heads.count != 0; }
+};
+
+// One of the matrices of a map of heads and batches.
+struct MapHead {
+  std::int32_t head = 0, batch = 0;
 };
 
 // The first limit of TMA that the matrix does not meet, as text; none where it meets all.

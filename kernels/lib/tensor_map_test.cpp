@@ -38,6 +38,13 @@ TEST_CASE("a tensor map has the limits of cuTensorMapEncodeTiled, each with its 
   refused([](TiledMatrix& m) { m.box_columns = 68; }, "rows of a box of 136 bytes");
   refused([](TiledMatrix& m) { m.box_columns = 72; }, "rows of a box of 144 bytes");
   refused([](TiledMatrix& m) { m.dtype = DType::f32; }, "dtype f32");
+  TiledMatrix many = good;
+  many.heads = {3, 720}, many.batches = {2, 2160};
+  CHECK(!tensor_map_refusal(many).has_value());
+  refused([](TiledMatrix& m) { m.heads = {3, 720}; }, "0 batches, expected 1 to 2^32");
+  refused([](TiledMatrix& m) { m.batches = {2, 2160}; }, "0 heads, expected 1 to 2^32");
+  refused([](TiledMatrix& m) { m.heads = {3, 8}, m.batches = {2, 2160}; }, "heads 8 bytes apart");
+  refused([](TiledMatrix& m) { m.heads = {3, 720}, m.batches = {2, std::int64_t{1} << 40}; }, "batches 1099511627776");
   // Without a swizzle a row of the box may be longer, with a narrow one it is shorter.
   TiledMatrix wide = good;
   wide.box_columns = 256;

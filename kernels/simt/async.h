@@ -71,7 +71,7 @@ struct Copy {
   bool loads;
   int thread;
   kernels::TiledMatrix map;
-  int x, y;
+  BoxAt box;
   Range range;
   Site at;
   int barrier = -1, phase = 0;  // of a load
@@ -145,8 +145,8 @@ class Async {
   void block_barrier();  // all threads have reached __syncthreads
 
   // Copies
-  void load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at);
-  void store(const kernels::TensorMap& map, int x, int y, const void* from, Site at);
+  void load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at);
+  void store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at);
   void commit_bulk(Site at);
   void wait_bulk(int left, bool read, Site at);
 
@@ -199,7 +199,8 @@ class Async {
   void poison(Range range);
   void land(Range range);
 
-  kernels::TiledMatrix map_of(const kernels::TensorMap& map, const void* shared, const char* what, Site at);
+  kernels::TiledMatrix map_of(const kernels::TensorMap& map, const BoxAt& box, const void* shared, const char* what,
+                              Site at);
   void move_rows(Copy& copy, int first, int last);
   void advance(int copy, bool in_parts);
 

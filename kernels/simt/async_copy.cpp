@@ -26,9 +26,15 @@ std::size_t alignment_of(Swizzle swizzle) {
 
 }  // namespace
 
-TiledMatrix Async::map_of(const kernels::TensorMap& map, const void* shared, const char* what, Site at) {
+TiledMatrix Async::map_of(const kernels::TensorMap& map, const BoxAt& box, const void* shared, const char* what,
+                          Site at) {
   const auto known = kernels::decoded(map);
   if (!known) engine_.fail_thread(std::string(what) + ": the map is not one of tensor_map", at);
+  if (known->is_of_heads() != box.of_heads) {
+    engine_.fail_thread(std::string(what) + " of " + (box.of_heads ? "4" : "2") + " coordinates, and the map has " +
+                            (box.of_heads ? "2" : "4"),
+                        at);
+  }
   const unsigned address = window_address(shared);
   if (address % alignment_of(known->swizzle) != 0) {
     engine_.fail_thread(std::string(what) + ": misaligned address: the box is at " +
@@ -39,11 +45,11 @@ TiledMatrix Async::map_of(const kernels::TensorMap& map, const void* shared, con
   return *known;
 }
 
-void Async::load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at) {
+void Async::load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
   enter();
   BarrierState& state = state_of(barrier, "tma_load", at);
   const Range whole = range_of(to, 1, "tma_load", at);
-  const TiledMatrix matrix = map_of(map, to, "tma_load", at);
+  const TiledMatrix matrix = map_of(map, box, to, "tma_load", at);
   const Range range = range_of(shared_ + whole.begin, box_bytes(matrix), "tma_load", at);
   check(range, true, clock(), "tma_load", at);
   for (const AsyncThread& thread : threads_) {
@@ -62,8 +68,7 @@ void Async::load(void* to, const kernels::TensorMap& map, int x, int y, Barrier&
   copies_.push_back({.loads = true,
                      .thread = index_,
                      .map = matrix,
-                     .x = x,
-                     .y = y,
+                     .box = box,
                      .range = range,
                      .at = at,
                      .barrier = number,
@@ -71,12 +76,14 @@ void Async::load(void* to, const kernels::TensorMap& map, int x, int y, Barrier&
   if (completion_ == Completion::early) advance(int(copies_.size()) - 1, false);
 }
 
-void Async::store(const kernels::TensorMap& map, int x, int y, const void* from, Site at) {
+void Async::store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at) {
   enter();
-  const TiledMatrix matrix = map_of(map, from, "tma_store", at);
+  const TiledMatrix matrix = map_of(map, box, from, "tma_store", at);
   const Range range = range_of(from, box_bytes(matrix), "tma_store", at);
-  if (x < 0 || y < 0) {
-    engine_.fail_thread("tma_store at element " + text(x) + " of row " + text(y) + ": expected none below 0", at);
+  if (box.x < 0 || box.y < 0 || box.of.head < 0 || box.of.batch < 0) {
+    engine_.fail_thread("tma_store at element " + text(box.x) + " of row " + text(box.y) + " of head " +
+                            text(box.of.head) + " of batch " + text(box.of.batch) + ": expected none below 0",
+                        at);
   }
   check(range, false, clock(), "tma_store", at);
   check_views(range, "tma_store", at);
@@ -93,8 +100,7 @@ void Async::store(const kernels::TensorMap& map, int x, int y, const void* from,
   copies_.push_back({.loads = false,
                      .thread = index_,
                      .map = matrix,
-                     .x = x,
-                     .y = y,
+                     .box = box,
                      .range = range,
                      .at = at,
                      .group = thread.bulk_groups,
@@ -108,23 +114,27 @@ void Async::store(const kernels::TensorMap& map, int x, int y, const void* from,
 void Async::move_rows(Copy& copy, int first, int last) {
   const TiledMatrix& m = copy.map;
   const std::size_t base = reinterpret_cast<std::uintptr_t>(shared_) % kPage + copy.range.begin;
-  const std::int64_t left = std::max<std::int64_t>(0, copy.x);
-  const std::int64_t right = std::min<std::int64_t>(m.columns, std::int64_t{copy.x} + m.box_columns);
+  const auto [head, batch] = copy.box.of;
+  const bool is_there =
+      !m.is_of_heads() || (head >= 0 && head < m.heads.count && batch >= 0 && batch < m.batches.count);
+  auto* const data = static_cast<std::byte*>(const_cast<void*>(m.data)) +
+                     (is_there ? head * m.heads.bytes + batch * m.batches.bytes : 0);
+  const std::int64_t left = std::max<std::int64_t>(0, copy.box.x);
+  const std::int64_t right =
+      is_there ? std::min<std::int64_t>(m.columns, std::int64_t{copy.box.x} + m.box_columns) : left;
   for (int r = first; r < last; ++r) {
-    const std::int64_t row = std::int64_t{copy.y} + r;
+    const std::int64_t row = std::int64_t{copy.box.y} + r;
     if (row >= 0 && row < m.rows && left < right) {
-      const auto* const from =
-          static_cast<const std::byte*>(m.data) + row * m.row_bytes + left * std::int64_t(kElement);
+      const auto* const from = data + row * m.row_bytes + left * std::int64_t(kElement);
       const std::size_t count = std::size_t(right - left) * kElement;
       copy.loads ? levin::detail::ledger_read(from, count) : levin::detail::ledger_write(from, count);
     }
     for (int c = 0; c < m.box_columns; ++c) {
-      const std::int64_t column = std::int64_t{copy.x} + c;
+      const std::int64_t column = std::int64_t{copy.box.x} + c;
       const std::size_t place = swizzled(base + std::size_t(r) * row_bytes(m) + std::size_t(c) * kElement, m.swizzle) -
                                 base;  // within the box
       const bool inside = row >= 0 && row < m.rows && column >= left && column < right;
-      std::byte* const global = static_cast<std::byte*>(const_cast<void*>(m.data)) +
-                                (inside ? row * m.row_bytes + column * std::int64_t(kElement) : 0);
+      std::byte* const global = data + (inside ? row * m.row_bytes + column * std::int64_t(kElement) : 0);
       if (copy.loads) {
         std::byte* const to = &view_[copy.range.begin + place];
         if (inside) {
@@ -188,11 +198,11 @@ void Async::wait_bulk(int left, bool read, Site at) {
 
 // ---- The calls of hopper.h
 
-void tma_load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at) {
-  in_kernel("tma_load").async(at).load(to, map, x, y, barrier, at);
+void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
+  in_kernel("tma_load").async(at).load(to, map, box, barrier, at);
 }
-void tma_store(const kernels::TensorMap& map, int x, int y, const void* from, Site at) {
-  in_kernel("tma_store").async(at).store(map, x, y, from, at);
+void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at) {
+  in_kernel("tma_store").async(at).store(map, box, from, at);
 }
 void bulk_commit(Site at) { in_kernel("bulk_commit").async(at).commit_bulk(at); }
 void bulk_wait(int groups_left, bool read, Site at) {

@@ -23,8 +23,14 @@ struct alignas(8) Barrier {
 void fence_barrier_init(Site at = Site::current());
 void fence_async_shared(Site at = Site::current());
 
-void tma_load(void* to, const kernels::TensorMap& map, int x, int y, Barrier& barrier, Site at);
-void tma_store(const kernels::TensorMap& map, int x, int y, const void* from, Site at);
+// Where a box begins: the instruction names a head where its map has heads.
+struct BoxAt {
+  int x, y;
+  kernels::MapHead of;
+  bool of_heads;
+};
+void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at);
+void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at);
 void bulk_commit(Site at = Site::current());
 void bulk_wait(int groups_left, bool read, Site at);
 

@@ -55,6 +55,7 @@ enum class Bug : std::uint8_t {
   descriptor_outside,
   box_outside,
   box_misaligned,
+  head_of_matrix,  // the map has none
   no_init_fence,
   no_barrier_after_init,
   descriptors_differ,
@@ -92,6 +93,7 @@ __device__ void produce(const Maps& maps, Bug bug, unsigned char* ring, Barrier*
       full[stage].arrive_expect(bug == Bug::expects_too_little ? kTile
                                 : bug == Bug::expects_too_much ? 3 * kTile
                                                                : kStage);
+    if (bug == Bug::head_of_matrix) tma_load(to, maps.a, s * 64, 0, MapHead{}, full[stage]);
     tma_load(bug == Bug::box_misaligned ? to + 128 : to, maps.a, s * 64, 0, full[stage]);
     Barrier& counts = full[bug == Bug::other_barrier ? 1 - stage : stage];
     unsigned char* const to_b = bug == Bug::box_outside ? ring + kStages * kStage + kTile : to + kTile;
@@ -244,6 +246,7 @@ const std::vector<Planted>& planted() {
       {Bug::descriptor_outside, {"the descriptor of b names bytes up to"}},
       {Bug::box_outside, {"bytes beyond the block's shared memory"}},
       {Bug::box_misaligned, {"misaligned address: the box is at 128 bytes above a multiple of 1024"}},
+      {Bug::head_of_matrix, {"tma_load of 4 coordinates, and the map has 2"}},
       {Bug::no_init_fence, {"before fence_barrier_init and a barrier of the block"}},
       {Bug::no_barrier_after_init, {"before fence_barrier_init and a barrier of the block", "was not initialised"}},
       {Bug::descriptors_differ, {"of a warpgroup differ in the descriptor of a"}},

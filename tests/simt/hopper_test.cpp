@@ -49,6 +49,20 @@ __global__ void load_box(const __grid_constant__ TensorMap map, int x, int y, in
     out[i] = reinterpret_cast<const std::uint16_t*>(tile)[i];
 }
 
+// The box at (x, y) of one head to the same place of another.
+__global__ void move_box(const __grid_constant__ TensorMap map, int x, int y, MapHead from, MapHead to) {
+  LEVIN_SHARED_DYNAMIC(unsigned char, shared);
+  unsigned char* const tile = atom_aligned(shared);
+  Barrier* const full = barrier_at(tile + 8192);
+  if (threadIdx.x != 0) return;
+  full->arrive_expect(8192);
+  tma_load(tile, map, x, y, from, *full);
+  full->wait(0);
+  tma_store(map, x, y, to, tile);
+  bulk_commit();
+  bulk_wait<0>();
+}
+
 // 64 x 64 numbers 0, 1, .. to (x, y), then their successors to the same place.
 __global__ void store_twice(const __grid_constant__ TensorMap map, int x, int y) {
   LEVIN_SHARED_DYNAMIC(unsigned char, shared);
@@ -195,6 +209,58 @@ TEST_CASE("simt: tma_store writes what lies inside of the matrix, and later stor
   const TensorMap map = map_of(y.data(), 64, 64, 64, 64);
   CHECK(has(message_of<InternalError>([&] { launch(store_twice, 1, 64, 1024 + 8192, map, 0, -1); }),
             "tma_store at element 0 of row -1"));
+}
+
+TEST_CASE("simt: tma_load and tma_store move a box of one head of a map, and there is nothing beyond its edges") {
+  constexpr int kBatches = 2, kRows = 70, kHeads = 3, kColumns = 72;  // memory [batches, rows, heads, columns]
+  constexpr std::int64_t kLine = kHeads * kColumns;
+  const auto number = [](int i) { return f16(float(i % 2039)); };
+  in_every_order([&] {
+    Aligned<f16> a(kBatches * kRows * kLine);
+    const auto fill = [&] {
+      for (std::size_t i = 0; i < a.size(); ++i) a[i] = number(int(i));
+    };
+    const TensorMap map = tensor_map({.data = a.data(),
+                                      .dtype = DType::f16,
+                                      .columns = kColumns,
+                                      .rows = kRows,
+                                      .row_bytes = kLine * 2,
+                                      .box_columns = 64,
+                                      .box_rows = 64,
+                                      .heads = {kHeads, kColumns * 2},
+                                      .batches = {kBatches, kRows * kLine * 2}});
+    const auto at = [&](int batch, int row, int head, int column) {
+      return std::size_t(batch * kRows * kLine + row * kLine + head * kColumns + column);
+    };
+    for (const bool is_there : {true, false}) {
+      fill();
+      launch(move_box, 1, 32, 1024 + 8192 + 64, map, 16, 8, MapHead{is_there ? 2 : kHeads, 0}, MapHead{0, 1});
+      int wrong = 0;
+      for (int batch = 0; batch < kBatches; ++batch) {
+        for (int row = 0; row < kRows; ++row) {
+          for (int head = 0; head < kHeads; ++head) {
+            for (int column = 0; column < kColumns; ++column) {
+              const bool moved = batch == 1 && head == 0 && row >= 8 && column >= 16;
+              const f16 want = !moved     ? number(int(at(batch, row, head, column)))
+                               : is_there ? number(int(at(0, row, 2, column)))
+                                          : f16(0.0f);
+              wrong += a[at(batch, row, head, column)].bits != want.bits;
+            }
+          }
+        }
+      }
+      CHECK(wrong == 0);
+    }
+    fill();
+    launch(move_box, 1, 32, 1024 + 8192 + 64, map, 16, 8, MapHead{2, 0}, MapHead{0, kBatches});
+    int changed = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) changed += a[i].bits != number(int(i)).bits;
+    CHECK(changed == 0);
+    CHECK(has(message_of<InternalError>([&] {
+                launch(move_box, 1, 32, 1024 + 8192 + 64, map, 16, 8, MapHead{2, 0}, MapHead{0, -1});
+              }),
+              "of batch -1: expected none below 0"));
+  });
 }
 
 TEST_CASE_TEMPLATE("simt: wgmma multiplies operands of both directions, of every width, and a from registers", T, f16,

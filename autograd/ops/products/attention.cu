@@ -11,6 +11,7 @@
 #include "autograd/op_table.h"
 #include "kernels/attention/attention.cuh"
 #include "kernels/attention/attention_backward_device.cuh"
+#include "kernels/attention/attention_hopper.h"
 #include "kernels/attention/attention_library.h"
 #include "kernels/executor/dispatch.h"
 #include "levin/autograd.h"
@@ -115,6 +116,8 @@ template <class T>
 void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
                const Tensor& lse) {
   if (y.numel() == 0) return;
+  const auto call = kernels::library_attention(form.batch, form.scale, form.causal, {q, k, v, y, lse});
+  if (kernels::hopper_made(call, on.stream)) return;
   with_lines<T>(
       form.batch,
       [&](const auto& at, const auto&... in) {

@@ -1,0 +1,28 @@
+// Which calls of attention the kernels for compute capability 9.0 take. Plain host code;
+// kernels/attention/attention_hopper.cu launches.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "kernels/attention/attention_library.h"
+#include "levin/stream.h"
+
+namespace levin::kernels {
+
+// The first limit that the call, in the terms of the vendor's library, does not meet, as text; none where it meets all:
+// heads of width 64 or 128, a scale above 0, the limits of TMA.
+[[nodiscard]] std::optional<std::string> hopper_refusal(const LibraryAttention& call);
+
+// Blocks of less than half the multiprocessors, of an H100 or H200, lose to the kernels of attention_device.cuh, whose
+// blocks have fewer rows.
+[[nodiscard]] bool fills_hopper(const LibraryAttention& call);
+
+// Enqueues the call on a device of compute capability 9.0. Throws UnsupportedError for one that hopper_refusal names.
+void hopper_attention(const LibraryAttention& call, Stream stream);
+
+// The same where the device has compute capability 9.0, the call fills it and no limit is in the way; else nothing
+// happens. Returns whether the call was enqueued.
+[[nodiscard]] bool hopper_made(const std::optional<LibraryAttention>& call, Stream stream);
+
+}  // namespace levin::kernels
