@@ -12,6 +12,15 @@
 //   tma_store(map, x, y, from)         one thread: the box at `from` into the matrix; elements outside are not written.
 //       bulk_commit() closes a group of stores; bulk_wait_read<N>() waits until the sources of all groups of this
 //       thread but the newest N have been read, bulk_wait<N>() until they are written.
+//   bulk_load(to, from, bytes, barrier)   one thread: bytes of global memory to shared memory, without a map; they
+//       count for the barrier. bulk_store(to, from, bytes) and bulk_reduce_add(to, from, bytes) copy shared memory to
+//       global memory, or add it to f32 numbers there, each sum rounded to nearest, subnormal numbers taken for 0; in
+//       groups as tma_store. Addresses and bytes are multiples of 16.
+//   wait_turn(counter, n), pass_turn(counter)   one thread: waits until blocks have passed the turn n times; hands it
+//       on. Copies to memory that turns order are issued between the two: after fence_async_global(), which makes what
+//       the copies of earlier turns wrote theirs to add to, and with bulk_wait<0>() at their end: after bulk_wait_read
+//       memory may not have their sums. A block waits only for blocks that have begun: Note [Tickets] in
+//       kernels/attention/attention_hopper_backward_device.cuh.
 //   wgmma<T, N, A, B>(d, a, b, accumulate)   d = a b, plus d where `accumulate`, for T f16 or bf16: a [64, 16], b
 //       [N, 16], both in shared memory, by their descriptors; N is 64, 128 or 256 (the shim takes any that the
 //       instruction has); all 128 threads of a warpgroup. With t the thread of the warpgroup, w = t / 32,
@@ -102,6 +111,33 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, int x, int y, Ma
                "r"(x), "r"(y), "r"(of.head), "r"(of.batch), "r"(shared_address(from))
                : "memory");
 }
+__device__ __forceinline__ void bulk_load(void* to, const void* from, unsigned bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+               : "memory");
+}
+__device__ __forceinline__ void bulk_store(void* to, const void* from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_reduce_add(float* to, const void* from, unsigned bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+// The one loop that waits by looking.
+__device__ __forceinline__ void wait_turn(const int* counter, int value) {
+  int count;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+  } while (count != value);
+}
+__device__ __forceinline__ void pass_turn(int* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int kGroupsLeft>
 __device__ __forceinline__ void bulk_wait() {
@@ -242,12 +278,16 @@ __device__ __forceinline__ bool elect() {
 
 using simt::Barrier;
 using simt::bulk_commit;
+using simt::bulk_load;
 using simt::elect;
+using simt::fence_async_global;
 using simt::fence_async_shared;
 using simt::fence_barrier_init;
+using simt::pass_turn;
 using simt::shared_address;
 using simt::stmatrix_x4;
 using simt::store_shared;
+using simt::wait_turn;
 using simt::wgmma_commit;
 using simt::wgmma_fence;
 
@@ -265,6 +305,12 @@ inline void tma_store(const TensorMap& map, int x, int y, const void* from, simt
 inline void tma_store(const TensorMap& map, int x, int y, MapHead of, const void* from,
                       simt::Site at = simt::Site::current()) {
   simt::tma_store(map, {x, y, of, true}, from, at);
+}
+inline void bulk_store(void* to, const void* from, unsigned bytes, simt::Site at = simt::Site::current()) {
+  simt::bulk_store(to, from, bytes, simt::BulkStore::overwrite, at);
+}
+inline void bulk_reduce_add(float* to, const void* from, unsigned bytes, simt::Site at = simt::Site::current()) {
+  simt::bulk_store(to, from, bytes, simt::BulkStore::add_f32, at);
 }
 template <int kGroupsLeft>
 inline void bulk_wait(simt::Site at = simt::Site::current()) {

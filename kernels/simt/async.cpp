@@ -48,8 +48,9 @@ bool Async::met(const Condition& c, int thread) const {
     case Condition::Kind::bulk_done: return none_left(t.unwritten);
     case Condition::Kind::products:
       return c.value == 0 || warpgroups_[std::size_t(c.index)].completed >= t.ops_at_commit[std::size_t(c.value) - 1];
-    case Condition::Kind::turn: return warpgroups_[std::size_t(c.index)].turn >= c.value;
+    case Condition::Kind::registers: return warpgroups_[std::size_t(c.index)].turn >= c.value;
     case Condition::Kind::named: return named_[c.index].turn >= c.value;
+    case Condition::Kind::counter: return __atomic_load_n(c.counter, __ATOMIC_ACQUIRE) == c.value;
   }
   return true;
 }
@@ -71,8 +72,8 @@ void Async::settle(const Condition& c, int thread) {
       std::erase_if(state.landing, [&](const auto& l) { return l.first <= c.value; });
       return;
     }
+    case Condition::Kind::bulk_done: t.bulk_done = std::max(t.bulk_done, c.value); [[fallthrough]];
     case Condition::Kind::bulk_read:
-    case Condition::Kind::bulk_done:
       t.bulk_waited = std::max(t.bulk_waited, c.value);
       if (t.bulk_agent >= 0) knows.know(t.bulk_agent, std::uint32_t(c.value));
       return;
@@ -84,7 +85,11 @@ void Async::settle(const Condition& c, int thread) {
       }
       return;
     }
-    case Condition::Kind::turn: return;
+    case Condition::Kind::registers: return;
+    case Condition::Kind::counter:
+      t.turn = c.counter;
+      t.turn_fenced = false;
+      return;
     case Condition::Kind::named: knows.join(named_[c.index].released); return;
   }
 }
@@ -158,10 +163,12 @@ void Async::thread_ends() {
   enter();
   const AsyncThread& thread = self();
   if (thread.bulk_open != 0) {
-    engine_.fail_thread("ends with a tma_store that no bulk_commit follows", thread.bulk_at);
+    engine_.fail_thread(std::string("ends with a ") + thread.bulk_what + " that no bulk_commit follows",
+                        thread.bulk_at);
   }
   if (thread.bulk_waited < thread.bulk_groups) {
-    engine_.fail_thread("ends before a bulk_wait_read has covered its tma_store", thread.bulk_at);
+    engine_.fail_thread(std::string("ends before a bulk_wait_read has covered its ") + thread.bulk_what,
+                        thread.bulk_at);
   }
   if (thread.ops_waited < thread.ops)
     engine_.fail_thread("ends before a wgmma_wait has covered its wgmma", thread.op_at);
@@ -190,6 +197,10 @@ std::string Async::stuck() const {
            text(reinterpret_cast<const std::byte*>(barrier.word) - shared_) + ": phase " + text(barrier.phase) + ", " +
            text(arrived) + " of " + text(barrier.expected) + " arrivals, tx-count " + text(barrier.bytes) +
            ", no copy in flight, " + text(waiting) + " threads wait";
+  }
+  for (const AsyncThread& thread : threads_) {
+    if (!thread.parked || thread.condition.kind != Condition::Kind::counter) continue;
+    out += "; wait_turn for " + text(thread.condition.value) + " of a counter at " + text(*thread.condition.counter);
   }
   for (int id = 1; id < 16; ++id) {
     if (named_[id].waiting == 0) continue;

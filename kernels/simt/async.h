@@ -68,17 +68,23 @@ struct BarrierState {
 };
 
 struct Copy {
-  bool loads;
-  int thread;
-  kernels::TiledMatrix map;
-  BoxAt box;
+  const char* what;
   Range range;
   Site at;
+  kernels::TiledMatrix map = {};  // of a copy of a box
+  BoxAt box = {};
+  std::byte* global = nullptr;  // of a linear copy
+  bool adds = false;            // f32 numbers
+  bool loads = false;
+  int thread = 0;
   int barrier = -1, phase = 0;  // of a load
-  int rows_done = 0;
+  int parts_done = 0;
   int group = 0;  // of a store
   bool was_read = false;
   std::vector<std::byte> source = {};  // of a store, at issue
+
+  [[nodiscard]] bool is_linear() const { return global != nullptr; }
+  [[nodiscard]] int parts() const;  // rows of a box, 16 bytes of a linear copy
 };
 
 // An array of a thread that a product reads or writes.
@@ -108,8 +114,9 @@ struct Warpgroup {
 };
 
 struct Condition {
-  enum class Kind : std::uint8_t { phase, bulk_read, bulk_done, products, turn, named } kind;
+  enum class Kind : std::uint8_t { phase, bulk_read, bulk_done, products, registers, named, counter } kind;
   int index, value;
+  const int* counter = nullptr;
 };
 
 struct AsyncThread {
@@ -118,8 +125,11 @@ struct AsyncThread {
   std::vector<int> ops_at_commit;
   int ops = 0, ops_waited = 0;
   bool fenced = false;
-  int bulk_agent = -1, bulk_groups = 0, bulk_open = 0, bulk_waited = 0;
+  int bulk_agent = -1, bulk_groups = 0, bulk_open = 0, bulk_waited = 0, bulk_done = 0;  // done: waited for as written
+  const char* bulk_what = "";
   Site bulk_at, op_at;
+  const int* turn = nullptr;  // the counter whose turn the thread has
+  bool turn_fenced = false;
   std::vector<int> unread, unwritten;  // stores of each bulk group
   bool parked = false;
   Condition condition{};
@@ -147,6 +157,11 @@ class Async {
   // Copies
   void load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at);
   void store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at);
+  void load_bytes(void* to, const void* from, std::size_t bytes, Barrier& barrier, Site at);
+  void store_bytes(void* to, const void* from, std::size_t bytes, BulkStore how, Site at);
+  void wait_turn(const int* counter, int value, Site at);
+  void pass_turn(int* counter, Site at);
+  void fence_global();
   void commit_bulk(Site at);
   void wait_bulk(int left, bool read, Site at);
 
@@ -201,7 +216,13 @@ class Async {
 
   kernels::TiledMatrix map_of(const kernels::TensorMap& map, const BoxAt& box, const void* shared, const char* what,
                               Site at);
-  void move_rows(Copy& copy, int first, int last);
+  Range linear_range(const void* shared, const void* global, std::size_t bytes, const char* what, Site at);
+  void start_load(Copy copy, Barrier& barrier);
+  void start_store(Copy copy);
+  void move_parts(const Copy& copy, int first, int last);
+  void move_rows(const Copy& copy, int first, int last);
+  void move_bytes(const Copy& copy, int first, int last);
+  void check_turn(const char* what, Site at);
   void advance(int copy, bool in_parts);
 
   Registers& array_of(std::uint32_t* p, int count, const char* what, Site at);

@@ -166,7 +166,7 @@ void Async::set_registers(int registers, bool take, Site at) {
   for (Warpgroup& any : warpgroups_) {  // what one gives another may wait for
     if (try_registers(any)) wake();
   }
-  park({Condition::Kind::turn, index_ / kWarpgroup, turn + 1}, what, at);
+  park({Condition::Kind::registers, index_ / kWarpgroup, turn + 1}, what, at);
   engine_.yield();
 }
 

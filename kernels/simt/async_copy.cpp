@@ -1,9 +1,12 @@
-// TMA: boxes of matrices between global and shared memory (PTX ISA, "cp.async.bulk.tensor").
+// Copies between global and shared memory: TMA's boxes of matrices (PTX ISA, "cp.async.bulk.tensor"), and bytes in a
+// row ("cp.async.bulk", "cp.reduce.async.bulk").
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "kernels/simt/async.h"
+#include "kernels/simt/poison.h"
 #include "levin/error.h"
 #include "tensor/device/launch_ledger.h"
 
@@ -47,32 +50,45 @@ TiledMatrix Async::map_of(const kernels::TensorMap& map, const BoxAt& box, const
 
 void Async::load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
   enter();
-  BarrierState& state = state_of(barrier, "tma_load", at);
-  const Range whole = range_of(to, 1, "tma_load", at);
+  range_of(to, 1, "tma_load", at);
   const TiledMatrix matrix = map_of(map, box, to, "tma_load", at);
-  const Range range = range_of(shared_ + whole.begin, box_bytes(matrix), "tma_load", at);
-  check(range, true, clock(), "tma_load", at);
+  start_load({.what = "tma_load",
+              .range = range_of(to, box_bytes(matrix), "tma_load", at),
+              .at = at,
+              .map = matrix,
+              .box = box},
+             barrier);
+}
+
+void Async::load_bytes(void* to, const void* from, std::size_t bytes, Barrier& barrier, Site at) {
+  enter();
+  const Range range = linear_range(to, from, bytes, "bulk_load", at);
+  start_load(
+      {.what = "bulk_load", .range = range, .at = at, .global = static_cast<std::byte*>(const_cast<void*>(from))},
+      barrier);
+}
+
+void Async::start_load(Copy copy, Barrier& barrier) {
+  BarrierState& state = state_of(barrier, copy.what, copy.at);
+  const Range range = copy.range;
+  check(range, true, clock(), copy.what, copy.at);
   for (const AsyncThread& thread : threads_) {
     for (const Range& written : thread.unfenced) {
-      if (written.meets(range)) {
-        engine_.fail_thread("tma_load overwrites byte " + text(std::max(written.begin, range.begin)) +
-                                ", which was written without a fence_async_shared since",
-                            at);
-      }
+      if (!written.meets(range)) continue;
+      engine_.fail_thread(std::string(copy.what) + " overwrites byte " + text(std::max(written.begin, range.begin)) +
+                              ", which was written without a fence_async_shared since",
+                          copy.at);
     }
   }
-  record({range, state.agent, std::uint32_t(state.phase + 1), true, "tma_load", at, int(matrix.swizzle)});
+  const int swizzle = copy.is_linear() ? -1 : int(copy.map.swizzle);
+  record({range, state.agent, std::uint32_t(state.phase + 1), true, copy.what, copy.at, swizzle});
   poison(range);
   state.landing.push_back({state.phase, range});
-  const int number = int(barrier.word & 0xffffffffu);
-  copies_.push_back({.loads = true,
-                     .thread = index_,
-                     .map = matrix,
-                     .box = box,
-                     .range = range,
-                     .at = at,
-                     .barrier = number,
-                     .phase = state.phase});
+  copy.loads = true;
+  copy.thread = index_;
+  copy.barrier = int(barrier.word & 0xffffffffu);
+  copy.phase = state.phase;
+  copies_.push_back(std::move(copy));
   if (completion_ == Completion::early) advance(int(copies_.size()) - 1, false);
 }
 
@@ -85,33 +101,88 @@ void Async::store(const kernels::TensorMap& map, BoxAt box, const void* from, Si
                             text(box.of.head) + " of batch " + text(box.of.batch) + ": expected none below 0",
                         at);
   }
-  check(range, false, clock(), "tma_store", at);
-  check_views(range, "tma_store", at);
   check_swizzle(range, int(matrix.swizzle), "tma_store", at);
+  start_store({.what = "tma_store", .range = range, .at = at, .map = matrix, .box = box});
+}
+
+void Async::store_bytes(void* to, const void* from, std::size_t bytes, BulkStore how, Site at) {
+  enter();
+  const char* const what = how == BulkStore::add_f32 ? "bulk_reduce_add" : "bulk_store";
+  const Range range = linear_range(from, to, bytes, what, at);
+  start_store({.what = what,
+               .range = range,
+               .at = at,
+               .global = static_cast<std::byte*>(to),
+               .adds = how == BulkStore::add_f32});
+}
+
+void Async::start_store(Copy copy) {
+  const Range range = copy.range;
+  check(range, false, clock(), copy.what, copy.at);
+  check_views(range, copy.what, copy.at);
   AsyncThread& thread = self();
+  check_turn(copy.what, copy.at);
   if (thread.bulk_agent < 0) thread.bulk_agent = add_agent();
-  record({range, thread.bulk_agent, std::uint32_t(thread.bulk_groups + 1), false, "tma_store", at});
+  record({range, thread.bulk_agent, std::uint32_t(thread.bulk_groups + 1), false, copy.what, copy.at});
   thread.unread.resize(std::size_t(thread.bulk_groups) + 1);
   thread.unwritten.resize(std::size_t(thread.bulk_groups) + 1);
   ++thread.unread.back();
   ++thread.unwritten.back();
   ++thread.bulk_open;
-  thread.bulk_at = at;
-  copies_.push_back({.loads = false,
-                     .thread = index_,
-                     .map = matrix,
-                     .box = box,
-                     .range = range,
-                     .at = at,
-                     .group = thread.bulk_groups,
-                     .source = {shared_ + range.begin, shared_ + range.end}});
+  thread.bulk_at = copy.at;
+  thread.bulk_what = copy.what;
+  copy.thread = index_;
+  copy.group = thread.bulk_groups;
+  copy.source = {shared_ + range.begin, shared_ + range.end};
+  copies_.push_back(std::move(copy));
   if (completion_ != Completion::early) return;
   advance(int(copies_.size()) - 1, false);
   advance(int(copies_.size()) - 1, false);
 }
 
+Range Async::linear_range(const void* shared, const void* global, std::size_t bytes, const char* what, Site at) {
+  if (bytes == 0 || bytes % kPiece != 0) {
+    engine_.fail_thread(std::string(what) + " of " + text(bytes) + " bytes, expected a multiple of 16 above 0", at);
+  }
+  check_aligned(shared, kPiece, at);
+  check_aligned(global, kPiece, at);
+  if (is_poisoned(global, bytes)) {
+    engine_.fail_thread(std::string(what) + ": not all of the " + text(bytes) + " bytes of global memory are there",
+                        at);
+  }
+  return range_of(shared, bytes, what, at);
+}
+
+int Copy::parts() const { return is_linear() ? int((range.end - range.begin) / kPiece) : map.box_rows; }
+
+void Async::move_parts(const Copy& copy, int first, int last) {
+  copy.is_linear() ? move_bytes(copy, first, last) : move_rows(copy, first, last);
+}
+
+void Async::move_bytes(const Copy& copy, int first, int last) {
+  // Subnormal numbers count as 0 (PTX ISA, "cp.reduce.async.bulk").
+  const auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
+  const std::size_t begin = std::size_t(first) * kPiece, bytes = std::size_t(last - first) * kPiece;
+  std::byte* const global = copy.global + begin;
+  if (copy.loads || copy.adds) levin::detail::ledger_read(global, bytes);
+  if (!copy.loads) levin::detail::ledger_write(global, bytes);
+  if (copy.loads) {
+    std::copy(global, global + bytes, view_.begin() + std::ptrdiff_t(copy.range.begin + begin));
+  } else if (!copy.adds) {
+    std::copy(copy.source.begin() + std::ptrdiff_t(begin), copy.source.begin() + std::ptrdiff_t(begin + bytes), global);
+  } else {
+    for (std::size_t i = 0; i < bytes; i += sizeof(float)) {
+      float sum, term;
+      std::memcpy(&sum, global + i, sizeof sum);
+      std::memcpy(&term, &copy.source[begin + i], sizeof term);
+      sum = flushed(flushed(sum) + flushed(term));
+      std::memcpy(global + i, &sum, sizeof sum);
+    }
+  }
+}
+
 // Rows first..last of the box, between the matrix and the async view or from the source as it was read.
-void Async::move_rows(Copy& copy, int first, int last) {
+void Async::move_rows(const Copy& copy, int first, int last) {
   const TiledMatrix& m = copy.map;
   const std::size_t base = reinterpret_cast<std::uintptr_t>(shared_) % kPage + copy.range.begin;
   const auto [head, batch] = copy.box.of;
@@ -149,17 +220,18 @@ void Async::move_rows(Copy& copy, int first, int last) {
   }
 }
 
-// A step of a copy: some rows of a load, or the reading and then the writing of a store.
+// A step of a copy: some parts of a load, or the reading and then the writing of a store.
 void Async::advance(int index, bool in_parts) {
   Copy& copy = copies_[std::size_t(index)];
   if (copy.loads) {
-    const int rows = copy.map.box_rows;
-    const int last = in_parts && copy.rows_done == 0 && rows > 1 ? rows / 2 : rows;
-    move_rows(copy, copy.rows_done, last);
+    const int parts = copy.parts();
+    const int last = in_parts && copy.parts_done == 0 && parts > 1 ? parts / 2 : parts;
+    move_parts(copy, copy.parts_done, last);
     BarrierState& state = barriers_[std::size_t(copy.barrier)];
-    count_bytes(state, -std::int64_t(row_bytes(copy.map)) * (last - copy.rows_done));
-    copy.rows_done = last;
-    if (last == rows) copies_.erase(copies_.begin() + index);
+    count_bytes(state,
+                -std::int64_t((copy.range.end - copy.range.begin) / std::size_t(parts)) * (last - copy.parts_done));
+    copy.parts_done = last;
+    if (last == parts) copies_.erase(copies_.begin() + index);
     return try_phase(state);
   }
   AsyncThread& thread = threads_[std::size_t(copy.thread)];
@@ -167,11 +239,11 @@ void Async::advance(int index, bool in_parts) {
     copy.was_read = true;
     --thread.unread[std::size_t(copy.group)];
     if (!std::equal(copy.source.begin(), copy.source.end(), shared_ + copy.range.begin)) {
-      fail_block("the bytes of a tma_store, issued at " + site_text(copy.at) +
+      fail_block(std::string("the bytes of a ") + copy.what + ", issued at " + site_text(copy.at) +
                  ", were written before bulk_wait_read covered it");
     }
   } else {
-    move_rows(copy, 0, copy.map.box_rows);
+    move_parts(copy, 0, copy.parts());
     --thread.unwritten[std::size_t(copy.group)];
     copies_.erase(copies_.begin() + index);
   }
@@ -196,6 +268,51 @@ void Async::wait_bulk(int left, bool read, Site at) {
        read ? "bulk_wait_read" : "bulk_wait", at);
 }
 
+// ---- Turns
+
+void Async::wait_turn(const int* counter, int value, Site at) {
+  enter();
+  const AsyncThread& thread = self();
+  if (thread.bulk_open != 0 || thread.bulk_done < thread.bulk_groups) {
+    engine_.fail_thread(std::string("wait_turn while a ") + thread.bulk_what + ", " + site_text(thread.bulk_at) +
+                            ", may be on its way to memory",
+                        at);
+  }
+  const int count = __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+  if (count > value) {
+    engine_.fail_thread("wait_turn for " + text(value) + " of a counter that is at " + text(count), at);
+  }
+  park({Condition::Kind::counter, 0, value, counter}, "wait_turn", at);
+  engine_.yield();
+}
+
+void Async::pass_turn(int* counter, Site at) {
+  enter();
+  AsyncThread& thread = self();
+  if (thread.turn != counter) engine_.fail_thread("pass_turn of a counter that the thread has not waited for", at);
+  if (thread.bulk_open != 0 || thread.bulk_done < thread.bulk_groups) {
+    engine_.fail_thread(std::string("pass_turn before a bulk_wait, not bulk_wait_read, has covered the ") +
+                            thread.bulk_what + ", " + site_text(thread.bulk_at) + ": memory may not have its sums",
+                        at);
+  }
+  thread.turn = nullptr;
+  __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE);
+  wake();
+  engine_.yield();
+}
+
+void Async::fence_global() {
+  enter();
+  self().turn_fenced = true;
+  engine_.yield();
+}
+
+// What another thread's copies have written is not there for those of a thread that has just got its turn.
+void Async::check_turn(const char* what, Site at) {
+  if (self().turn == nullptr || self().turn_fenced) return;
+  engine_.fail_thread(std::string(what) + " in a turn without a fence_async_global since wait_turn", at);
+}
+
 // ---- The calls of hopper.h
 
 void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at) {
@@ -204,6 +321,17 @@ void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barri
 void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at) {
   in_kernel("tma_store").async(at).store(map, box, from, at);
 }
+void bulk_load(void* to, const void* from, unsigned bytes, Barrier& barrier, Site at) {
+  in_kernel("bulk_load").async(at).load_bytes(to, from, bytes, barrier, at);
+}
+void bulk_store(void* to, const void* from, unsigned bytes, BulkStore how, Site at) {
+  in_kernel("bulk_store").async(at).store_bytes(to, from, bytes, how, at);
+}
+void wait_turn(const int* counter, int value, Site at) {
+  in_kernel("wait_turn").async(at).wait_turn(counter, value, at);
+}
+void pass_turn(int* counter, Site at) { in_kernel("pass_turn").async(at).pass_turn(counter, at); }
+void fence_async_global(Site at) { in_kernel("fence_async_global").async(at).fence_global(); }
 void bulk_commit(Site at) { in_kernel("bulk_commit").async(at).commit_bulk(at); }
 void bulk_wait(int groups_left, bool read, Site at) {
   in_kernel("bulk_wait").async(at).wait_bulk(groups_left, read, at);

@@ -31,6 +31,12 @@ struct BoxAt {
 };
 void tma_load(void* to, const kernels::TensorMap& map, BoxAt box, Barrier& barrier, Site at);
 void tma_store(const kernels::TensorMap& map, BoxAt box, const void* from, Site at);
+void bulk_load(void* to, const void* from, unsigned bytes, Barrier& barrier, Site at = Site::current());
+enum class BulkStore : std::uint8_t { overwrite, add_f32 };
+void bulk_store(void* to, const void* from, unsigned bytes, BulkStore how, Site at);
+void wait_turn(const int* counter, int value, Site at = Site::current());
+void pass_turn(int* counter, Site at = Site::current());
+void fence_async_global(Site at = Site::current());
 void bulk_commit(Site at = Site::current());
 void bulk_wait(int groups_left, bool read, Site at);
 

@@ -23,4 +23,12 @@ inline void unpoison_memory([[maybe_unused]] const void* p, [[maybe_unused]] std
 #endif
 }
 
+[[nodiscard]] inline bool is_poisoned([[maybe_unused]] const void* p, [[maybe_unused]] std::size_t bytes) {
+#if defined(LEVIN_SIMT_ASAN)
+  return __asan_region_is_poisoned(const_cast<void*>(p), bytes) != nullptr;
+#else
+  return false;
+#endif
+}
+
 }  // namespace levin::simt
