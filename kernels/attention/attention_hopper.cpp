@@ -11,10 +11,12 @@ namespace levin::kernels {
 
 namespace {
 
-// Rows of a block: attention_hopper_device.cuh, HopperHead.
+std::int64_t up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// A block has so many rows (attention_hopper_device.cuh, HopperHead), or columns for gradients.
 std::int64_t blocks_of(const LibraryAttention& c) {
-  const std::int64_t rows = c.q.sizes[3] == 128 ? 128 : 192;
-  return c.q.sizes[0] * c.q.sizes[1] * ((c.q.sizes[2] + rows - 1) / rows);
+  const std::int64_t heads = c.q.sizes[0] * c.q.sizes[1];
+  return heads * (c.backward ? up(c.k.sizes[2], 128) : up(c.q.sizes[2], c.q.sizes[3] == 128 ? 128 : 192));
 }
 
 }  // namespace
@@ -43,12 +45,23 @@ std::optional<std::string> hopper_refusal(const LibraryAttention& c) {
   if (auto why = operand("q", c.q)) return why;
   if (auto why = operand("k", c.k)) return why;
   if (auto why = operand("v", c.v)) return why;
-  return operand("y", c.y);
+  if (auto why = operand("y", c.y); why || !c.backward) return why;
+  if (auto why = operand("gy", c.gy)) return why;
+  if (auto why = operand("gq", c.gq)) return why;
+  if (auto why = operand("gk", c.gk)) return why;
+  return operand("gv", c.gv);
 }
 
 bool fills_hopper(const LibraryAttention& call) {
   constexpr std::int64_t kProcessors = 132;
   return 2 * blocks_of(call) >= kProcessors;
+}
+
+// The parts of HopperScratch in attention_hopper_backward_device.cuh: a tile has 8192 sums, two numbers for each row,
+// and a counter.
+std::int64_t hopper_scratch(const LibraryAttention& c) {
+  const std::int64_t rows = c.q.sizes[3] == 128 ? 64 : 128;
+  return c.q.sizes[0] * c.q.sizes[1] * up(c.q.sizes[2], rows) * (8192 + 2 * rows + 1) + 1;
 }
 
 }  // namespace levin::kernels

@@ -1,5 +1,9 @@
-// The kernels of attention_hopper_device.cuh for compute capability 9.0 alone: wgmma and setmaxnreg exist in no other.
+// The kernels of attention_hopper_device.cuh and attention_hopper_backward_device.cuh for compute capability 9.0 alone:
+// wgmma and setmaxnreg exist in no other.
+#include <type_traits>
+
 #include "kernels/attention/attention_hopper.h"
+#include "kernels/attention/attention_hopper_backward_device.cuh"
 #include "kernels/attention/attention_hopper_device.cuh"
 #include "kernels/executor/gpu.h"
 #include "levin/error.h"
@@ -38,23 +42,68 @@ void launch(const LibraryAttention& c, Stream stream) {
 }
 
 template <class T>
-void launch_width(const LibraryAttention& c, Stream stream) {
-  c.q.sizes[3] == 128 ? launch<T, 128>(c, stream) : launch<T, 64>(c, stream);
+gpu::HopperLines<T> lines_of(const LibraryAttention::Operand& o) {
+  return {static_cast<T*>(o.data), o.strides[0], o.strides[1], o.strides[2]};
+}
+
+template <class T, int kWidth>
+void launch_backward(const LibraryAttention& c, float* memory, Stream stream) {
+  using Head = gpu::HopperBackward<kWidth>;
+  const auto up = [](std::int64_t a, std::int64_t b) { return int((a + b - 1) / b); };
+  const gpu::HopperColumns s{.rows = int(c.q.sizes[2]),
+                             .cols = int(c.k.sizes[2]),
+                             .heads = int(c.q.sizes[1]),
+                             .row_tiles = up(c.q.sizes[2], Head::kRows),
+                             .key_tiles = up(c.k.sizes[2], gpu::kHopperKeys),
+                             .scale = c.scale,
+                             .causal = c.causal};
+  const std::int64_t heads = c.q.sizes[0] * c.q.sizes[1], tiles = heads * s.row_tiles, terms = tiles * Head::kRows;
+  float *const logs = memory + tiles * 2 * gpu::kHopperSums, *const deltas = logs + terms;
+  int* const turns = reinterpret_cast<int*>(deltas + terms);
+  const gpu::HopperScratch scratch{
+      .sums = memory, .logs = logs, .deltas = deltas, .turns = turns, .ticket = turns + tiles};
+  const Gpu gpu{stream};
+  gpu.launch(
+      gpu::attention_hopper_terms<T, kWidth>,
+      Grid{.blocks = blocks_for(terms * (kWidth / 8), gpu::kHopperTermThreads), .threads = gpu::kHopperTermThreads}, s,
+      lines_of<const T>(c.gy), lines_of<const T>(c.y), static_cast<const float*>(c.lse.data), scratch, int(tiles));
+  const auto rows = [&](const LibraryAttention::Operand& o) { return boxes_of(c, o, Head::kRows); };
+  const auto keys = [&](const LibraryAttention::Operand& o) { return boxes_of(c, o, gpu::kHopperKeys); };
+  gpu.launch(gpu::attention_hopper_backward<T, kWidth>,
+             Grid{.blocks = unsigned(heads * s.key_tiles), .threads = Head::kThreads, .shared = Head::kBytes},
+             rows(c.q), keys(c.k), keys(c.v), rows(c.gy), boxes_of(c, c.gk, 64), boxes_of(c, c.gv, 64), s, scratch);
+  gpu.launch(gpu::attention_hopper_gq<T, kWidth>, Grid{.blocks = unsigned(tiles), .threads = gpu::kHopperSums / 8}, s,
+             static_cast<const float*>(scratch.sums), lines_of<T>(c.gq));
+}
+
+// f(T{}, width as a constant)
+template <class F>
+void with_kernel(const char* name, const LibraryAttention& c, F&& f) {
+  if (const auto why = hopper_refusal(c)) fail<UnsupportedError>(name, ": ", *why);
+  const auto with_width = [&]<class T>(T) {
+    if (c.q.sizes[3] == 128)
+      f(T{}, std::integral_constant<int, 128>{});
+    else
+      f(T{}, std::integral_constant<int, 64>{});
+  };
+  c.dtype == DType::f16 ? with_width(f16{}) : with_width(bf16{});
 }
 
 }  // namespace
 
-void hopper_attention(const LibraryAttention& call, Stream stream) {
-  if (const auto why = hopper_refusal(call)) fail<UnsupportedError>("hopper_attention: ", *why);
-  call.dtype == DType::f16 ? launch_width<f16>(call, stream) : launch_width<bf16>(call, stream);
+bool hopper_takes(const std::optional<LibraryAttention>& call, Device device) {
+  return call && fills_hopper(*call) && !hopper_refusal(*call) && levin::detail::compute_capability(device) == 90;
 }
 
-bool hopper_made(const std::optional<LibraryAttention>& call, Stream stream) {
-  if (!call || !fills_hopper(*call) || hopper_refusal(*call) ||
-      levin::detail::compute_capability(stream.device()) != 90)
-    return false;
-  hopper_attention(*call, stream);
-  return true;
+void hopper_attention(const LibraryAttention& call, Stream stream) {
+  with_kernel("hopper_attention", call,
+              [&]<class T, int kWidth>(T, std::integral_constant<int, kWidth>) { launch<T, kWidth>(call, stream); });
+}
+
+void hopper_attention_backward(const LibraryAttention& call, float* scratch, Stream stream) {
+  with_kernel("hopper_attention_backward", call, [&]<class T, int kWidth>(T, std::integral_constant<int, kWidth>) {
+    launch_backward<T, kWidth>(call, scratch, stream);
+  });
 }
 
 }  // namespace levin::kernels

@@ -2,10 +2,12 @@
 // kernels/attention/attention_hopper.cu launches.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "kernels/attention/attention_library.h"
+#include "levin/device.h"
 #include "levin/stream.h"
 
 namespace levin::kernels {
@@ -18,11 +20,14 @@ namespace levin::kernels {
 // blocks have fewer rows.
 [[nodiscard]] bool fills_hopper(const LibraryAttention& call);
 
-// Enqueues the call on a device of compute capability 9.0. Throws UnsupportedError for one that hopper_refusal names.
-void hopper_attention(const LibraryAttention& call, Stream stream);
+// Whether the call goes to the kernels: the device has compute capability 9.0, the call fills it, and no limit is in
+// the way.
+[[nodiscard]] bool hopper_takes(const std::optional<LibraryAttention>& call, Device device);
 
-// The same where the device has compute capability 9.0, the call fills it and no limit is in the way; else nothing
-// happens. Returns whether the call was enqueued.
-[[nodiscard]] bool hopper_made(const std::optional<LibraryAttention>& call, Stream stream);
+// Enqueue the call, the gradients with this many f32 numbers of scratch, on a device of compute capability 9.0. Both
+// throw UnsupportedError for a call that hopper_refusal names.
+void hopper_attention(const LibraryAttention& call, Stream stream);
+[[nodiscard]] std::int64_t hopper_scratch(const LibraryAttention& call);
+void hopper_attention_backward(const LibraryAttention& call, float* scratch, Stream stream);
 
 }  // namespace levin::kernels

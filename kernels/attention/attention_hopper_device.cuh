@@ -116,13 +116,13 @@ __device__ __forceinline__ void issue_scores(float (&scores)[64], const unsigned
   }
   wgmma_commit();
 }
-// y = weights v, plus y where `accumulate`.
+// y = weights v, plus y where there were tiles before.
 template <class T, int kWidth>
-__device__ __forceinline__ void issue_sums(HopperSums<kWidth>& sums, const unsigned char* v, bool accumulate) {
+__device__ __forceinline__ void issue_sums(HopperSums<kWidth>& sums, const unsigned char* v, int before) {
   const std::uint64_t b = descriptor<Major::mn>(v, HopperHead<kWidth>::kKeyPanel);
 #pragma unroll
   for (unsigned c = 0; c < kHopperKeys / 16; ++c) {
-    wgmma<T, kWidth, Major::mn>(sums.y, sums.weights[c], b + c * (2 * kAtom >> 4), accumulate || c > 0);
+    wgmma<T, kWidth, Major::mn>(sums.y, sums.weights[c], b + c * (2 * kAtom >> 4), before > 0 || c > 0);
   }
   wgmma_commit();
 }
@@ -234,7 +234,7 @@ __device__ __forceinline__ void attend_next(const HopperConsumer<kWidth>& on, Ho
   on.begin_turn(j);
   wgmma_fence();
   issue_scores<T, kWidth>(scores, on.q(), on.memory.k(j % 2));
-  issue_sums<T>(sums, on.memory.v(before % 2), before > 0);
+  issue_sums<T>(sums, on.memory.v(before % 2), before);
   on.end_turn();
   wgmma_wait<1>();
   wgmma_registers(scores);
@@ -256,7 +256,7 @@ __device__ __forceinline__ void attend_last(const HopperConsumer<kWidth>& on, Ho
   const int last = on.block.tiles - 1;
   at.full_v[last % 2].wait(last / 2);
   wgmma_fence();
-  issue_sums<T>(sums, on.memory.v(last % 2), last > 0);
+  issue_sums<T>(sums, on.memory.v(last % 2), last);
   wgmma_wait<0>();
   wgmma_registers(sums.y);
 }

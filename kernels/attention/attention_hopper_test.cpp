@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "levin/autograd.h"
 #include "levin/generator.h"
 #include "levin/ops.h"
 #include "tests/device.h"
@@ -28,6 +30,12 @@ LibraryAttention good(std::int64_t width = 64) {
           .v = operand(8192 + 16, 130),
           .y = operand(16384, 70),
           .lse = {nullptr, {2, 3, 70, 1}, {210, 70, 1, 1}}};
+}
+LibraryAttention good_backward() {
+  LibraryAttention call = good();
+  call.backward = true;
+  call.gy = call.y, call.gq = call.q, call.gk = call.k, call.gv = call.v;
+  return call;
 }
 
 }  // namespace
@@ -55,6 +63,16 @@ TEST_CASE("attention of compute capability 9.0 takes heads 64 and 128 wide, and 
   refused([](LibraryAttention& c) { c.v.strides[0] = 12; }, "v: batches 24 bytes apart");
   refused([](LibraryAttention& c) { c.y.data = reinterpret_cast<void*>(std::uintptr_t{4104}); }, "y: the address");
   refused([](LibraryAttention& c) { c.dtype = DType::f32; }, "q: dtype f32");
+  CHECK(!hopper_refusal(good_backward()).has_value());
+  const auto of_gradient = [](LibraryAttention::Operand LibraryAttention::*operand) {
+    LibraryAttention call = good_backward();
+    (call.*operand).strides[2] = 196;
+    return hopper_refusal(call).value_or("").substr(0, 26);
+  };
+  CHECK(of_gradient(&LibraryAttention::gy) == "gy: rows 392 bytes apart, ");
+  CHECK(of_gradient(&LibraryAttention::gq) == "gq: rows 392 bytes apart, ");
+  CHECK(of_gradient(&LibraryAttention::gk) == "gk: rows 392 bytes apart, ");
+  CHECK(of_gradient(&LibraryAttention::gv) == "gv: rows 392 bytes apart, ");
 }
 
 TEST_CASE("attention gets blocks of 192 rows for heads 64 wide and of 128 for others, and fills half of an H100") {
@@ -69,27 +87,59 @@ TEST_CASE("attention gets blocks of 192 rows for heads 64 wide and of 128 for ot
   CHECK(!fills(17, 192, 64));
   CHECK(fills(17, 129, 128));
   CHECK(!fills(17, 128, 128));
+  LibraryAttention call = good_backward();
+  call.k.sizes = {2, 17, 129, 64};
+  call.q.sizes = {2, 17, 1, 64};
+  CHECK(fills_hopper(call));  // blocks of 128 columns
+  call.k.sizes[2] = 128;
+  CHECK(!fills_hopper(call));
 }
 
-TEST_CASE("device: our own attention that fills the device is that of f64, also where heads share lines of memory") {
+TEST_CASE("device: our own attention that fills the device, and its gradients, are those of f64") {
   DEVICE_OR_SKIP();
   const Device cpu = Device::cpu();
+  constexpr std::int64_t kBatches = 2, kHeads = 33, kRows = 65;
   for (const std::int64_t width : {64, 128}) {
-    for (const DType dtype : {DType::f16, DType::bf16}) {
-      for (const Causal causal : {Causal::no, Causal::yes}) {
-        CAPTURE(width);
-        CAPTURE(text(dtype));
-        Generator g(3);
-        const Tensor qkv = randn({2, 65, 3, 33, width}, g, cpu, DType::f64).to(dtype);
-        const auto result = [&](const Tensor& from) {
-          const Tensors parts = unbind(permute(from, {2, 0, 3, 1, 4}));
-          return scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = causal});
-        };
-        const Tensor got = result(qkv.to(device)), want = result(qkv.to(DType::f64));
-        // A weight is rounded once and the result once; the weights of a row add up to 1 and |v| < 5.
-        const double unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
-        CHECK(allclose(got.to(cpu).to(DType::f64), want, 0, 5 * 2 * unit));
-      }
+    const DType dtype = width == 64 ? DType::bf16 : DType::f16;
+    const Causal causal = width == 64 ? Causal::yes : Causal::no;
+    CAPTURE(width);
+    Generator g(3);
+    // The thirds of one product, as models have them.
+    const Tensor qkv = randn({kBatches, kRows, 3, kHeads, width}, g, cpu, DType::f64).to(dtype),
+                 seed = randn({kBatches, kRows, kHeads, width}, g, cpu, DType::f64).to(dtype);
+    const auto thirds = [](const Tensor& t) { return unbind(permute(t, {2, 0, 3, 1, 4})); };
+    const auto results = [&](Device where, DType as) {
+      Tensor x = qkv.to(where).to(as).detach();
+      x.requires_grad_();
+      const Tensors parts = thirds(x);
+      const Tensor y = scaled_dot_product_attention(parts[0], parts[1], parts[2], {.causal = causal});
+      const Tensor gx = grad(Tensors{y}, Tensors{x}, Tensors{transpose(seed.to(where).to(as), 1, 2)})[0];
+      return std::pair(y.to(cpu).to(DType::f64), gx.to(cpu).to(DType::f64));
+    };
+    const auto [got_y, got_gx] = results(device, dtype);
+    const auto [want_y, want_gx] = results(cpu, DType::f64);
+    // A weight is rounded once and the result once; the weights of a row add up to 1 and |v| < 5.
+    const double unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-8, least = dtype == DType::f16 ? 0x1p-25 : 0;
+    CHECK(allclose(got_y, want_y, 0, 5 * 2 * unit));
+
+    // Of the gradients: weights, slopes, y and the results are rounded.
+    const Tensors parts = thirds(qkv.to(DType::f64));
+    const Tensor &q = parts[0], &k = parts[1], &v = parts[2], gy = transpose(seed.to(DType::f64), 1, 2);
+    const double scale = 1 / std::sqrt(double(width));
+    Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
+    if (causal == Causal::yes)
+      scores = masked_fill(scores, gt(arange(kRows, cpu), unsqueeze(arange(kRows, cpu), 1)),
+                           -std::numeric_limits<double>::infinity());
+    const Tensor w = softmax(scores, -1), d = matmul(gy, transpose(v, -2, -1));
+    const Tensor mean_error = sum(abs(gy) * matmul(w, abs(v)), -1, KeepDim::yes) * 2;
+    const Tensor slope_error = (w * (abs(d - sum(d * w, -1, KeepDim::yes)) + mean_error) * unit + least) * scale;
+    const Tensors bounds{matmul(slope_error, abs(k)), matmul(transpose(slope_error, -2, -1), abs(q)),
+                         matmul(transpose(w * unit + least, -2, -1), abs(gy))};
+    const Tensors got = thirds(got_gx), want = thirds(want_gx);
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      const Tensor allowed = bounds[i] * 2 + abs(want[i]) * (2 * unit) + 2 * least;
+      CHECK(all(le(abs(got[i] - want[i]), allowed)).item<bool>());
     }
   }
 }

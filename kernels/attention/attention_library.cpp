@@ -81,7 +81,7 @@ std::optional<LibraryAttention> library_attention(const Shape& batch, double sca
     return LibraryAttention::Operand{bytes_of(r), {(*dims)[0].size, heads, n, 1}, {heads * n, n, 1, 1}};
   };
   call.lse = rows(t.lse);
-  if (call.backward) call.means = rows(t.means);
+  if (t.means.defined()) call.means = rows(t.means);
   return call;
 }
 

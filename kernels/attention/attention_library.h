@@ -37,7 +37,8 @@ struct LibraryAttention {
 // y, lse and the gradients of q, k, v have all of it.
 struct AttentionTensors {
   Tensor q, k, v, y, lse;
-  Tensor gy{}, gq{}, gk{}, gv{}, means{};  // backward: all five
+  Tensor gy{}, gq{}, gk{}, gv{};  // backward: all four
+  Tensor means{};                 // backward by the library
 };
 
 // None where the library cannot take it: it requires f16 or bf16, heads whose widths are multiples of 8 and lie dense,

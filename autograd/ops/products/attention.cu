@@ -117,7 +117,7 @@ void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k
                const Tensor& lse) {
   if (y.numel() == 0) return;
   const auto call = kernels::library_attention(form.batch, form.scale, form.causal, {q, k, v, y, lse});
-  if (kernels::hopper_made(call, on.stream)) return;
+  if (kernels::hopper_takes(call, q.device())) return kernels::hopper_attention(*call, on.stream);
   with_lines<T>(
       form.batch,
       [&](const auto& at, const auto&... in) {
@@ -129,6 +129,12 @@ template <class T>
 void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& y, const Tensor& lse, const std::array<Tensor, 3>& out) {
   if (form.batch.numel() == 0) return;
+  const auto call =
+      kernels::library_attention(form.batch, form.scale, form.causal, {q, k, v, y, lse, gy, out[0], out[1], out[2]});
+  if (kernels::hopper_takes(call, q.device())) {
+    const Tensor scratch = empty({kernels::hopper_scratch(*call)}, q.device(), DType::f32);
+    return kernels::hopper_attention_backward(*call, ptr<float>(scratch), on.stream);
+  }
   const Tensor terms = empty(form.batch.inserted(form.batch.rank(), q.size(-2)), q.device(), DType::f64);
   static_assert(sizeof(kernels::gpu::RowTerms) == sizeof(double));
   with_lines<T>(
