@@ -91,8 +91,11 @@ void with_kernel(const char* name, const LibraryAttention& c, F&& f) {
 
 }  // namespace
 
-bool hopper_takes(const std::optional<LibraryAttention>& call, Device device) {
-  return call && fills_hopper(*call) && !hopper_refusal(*call) && levin::detail::compute_capability(device) == 90;
+std::optional<LibraryAttention> hopper_call(const Shape& batch, double scale, bool causal, const AttentionTensors& t) {
+  if (levin::detail::compute_capability(t.q.device()) != 90) return {};
+  auto call = library_attention(batch, scale, causal, t);
+  if (!call || !fills_hopper(*call) || hopper_refusal(*call)) return {};
+  return call;
 }
 
 void hopper_attention(const LibraryAttention& call, Stream stream) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "kernels/attention/attention_library.h"
-#include "levin/device.h"
 #include "levin/stream.h"
 
 namespace levin::kernels {
@@ -20,9 +19,10 @@ namespace levin::kernels {
 // blocks have fewer rows.
 [[nodiscard]] bool fills_hopper(const LibraryAttention& call);
 
-// Whether the call goes to the kernels: the device has compute capability 9.0, the call fills it, and no limit is in
-// the way.
-[[nodiscard]] bool hopper_takes(const std::optional<LibraryAttention>& call, Device device);
+// The call of library_attention where it goes to the kernels: the device has compute capability 9.0, the call fills it,
+// and no limit is in the way.
+[[nodiscard]] std::optional<LibraryAttention> hopper_call(const Shape& batch, double scale, bool causal,
+                                                          const AttentionTensors& t);
 
 // Enqueue the call, the gradients with this many f32 numbers of scratch, on a device of compute capability 9.0. Both
 // throw UnsupportedError for a call that hopper_refusal names.

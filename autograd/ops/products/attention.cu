@@ -116,8 +116,8 @@ template <class T>
 void attention(const Gpu& on, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
                const Tensor& lse) {
   if (y.numel() == 0) return;
-  const auto call = kernels::library_attention(form.batch, form.scale, form.causal, {q, k, v, y, lse});
-  if (kernels::hopper_takes(call, q.device())) return kernels::hopper_attention(*call, on.stream);
+  if (const auto call = kernels::hopper_call(form.batch, form.scale, form.causal, {q, k, v, y, lse}))
+    return kernels::hopper_attention(*call, on.stream);
   with_lines<T>(
       form.batch,
       [&](const auto& at, const auto&... in) {
@@ -129,9 +129,8 @@ template <class T>
 void attention_backward(const Gpu& on, const Form& form, const Tensor& gy, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& y, const Tensor& lse, const std::array<Tensor, 3>& out) {
   if (form.batch.numel() == 0) return;
-  const auto call =
-      kernels::library_attention(form.batch, form.scale, form.causal, {q, k, v, y, lse, gy, out[0], out[1], out[2]});
-  if (kernels::hopper_takes(call, q.device())) {
+  if (const auto call =
+          kernels::hopper_call(form.batch, form.scale, form.causal, {q, k, v, y, lse, gy, out[0], out[1], out[2]})) {
     const Tensor scratch = empty({kernels::hopper_scratch(*call)}, q.device(), DType::f32);
     return kernels::hopper_attention_backward(*call, ptr<float>(scratch), on.stream);
   }
