@@ -3,7 +3,7 @@
 //
 //   q: [rows, width], k, v: [cols, width], y: [rows, width] for each head of each batch, by maps; width 64 or 128;
 //   lse: [batches, heads, rows] f32, the logarithm of each row's sum of exponentials. causal: row i sees columns 0 to
-//   i. A row of which all scores are -inf gets zeros, and -inf as its lse.
+//   i. A row of which all scores are -inf gets NaN, as softmax of it is, and -inf as its lse.
 //
 // Note [Attention that threads do not load]
 // A block takes 64 rows a consumer, which is a warpgroup, and goes over the columns from the last it sees down, 128 at
@@ -270,7 +270,7 @@ __device__ __forceinline__ void store_rows(const HopperConsumer<kWidth>& on, Hop
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float all = row_sum(sums.total[r]);
-    share[r] = all == 0 ? 0.0f : 1 / all;
+    share[r] = 1 / all;
     const int at = row + r * 8;
     if (at < rows && threadIdx.x % 4 == 0) lse[at] = (sums.most[r] * on.scale + log2f(all)) / kLog2e;
   }
